@@ -1,0 +1,78 @@
+"""Everything corral raises on purpose.
+
+    SandboxError                 exit code and hint for the person at the keyboard
+      ManifestError              what is wrong in a policy file: every mistake, with its place
+      PolicyError                sources that cannot be combined into one policy
+      UnenforceableError         controls that this host cannot hold, all of them at once
+      LaunchError                a step of the walls failed, so the target never ran
+      CommandError               the target's program cannot be found or executed (126, 127)
+      SupervisionError           a running sandbox could not be watched or stopped
+
+`OSError` stays below the mechanisms: it is translated once, with `from`. A limit that the target hits
+is an outcome in the report, never an exception.
+"""
+
+from __future__ import annotations
+
+EXIT_TIMEOUT = 124
+EXIT_REFUSED = 125
+EXIT_NOT_EXECUTABLE = 126
+EXIT_NOT_FOUND = 127
+
+
+class SandboxError(Exception):
+    exit_code = EXIT_REFUSED
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class Mistake(tuple[str, int | None, str, str]):
+    """One mistake in a policy file: (file, line where known, key path, what is wrong)."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        file, line, key, text = self
+        place = file if line is None else f"{file}:{line}"
+        return f"{place}: {key}: {text}" if key else f"{place}: {text}"
+
+
+class ManifestError(SandboxError):
+    def __init__(self, mistakes: list[Mistake], *, hint: str | None = None) -> None:
+        super().__init__("\n".join(map(str, mistakes)), hint=hint)
+        self.mistakes = tuple(mistakes)
+
+
+class PolicyError(SandboxError):
+    pass
+
+
+class UnenforceableError(SandboxError):
+    """`missing` has one (control, why, hint) for each control that nothing on this host can hold."""
+
+    def __init__(self, missing: list[tuple[str, str, str]], *, hint: str | None = None) -> None:
+        lines = [
+            f"{control}: {why}" + (f" ({fix})" if fix else "") for control, why, fix in missing
+        ]
+        super().__init__("this host cannot enforce: " + "; ".join(lines), hint=hint)
+        self.missing = tuple(missing)
+
+
+class LaunchError(SandboxError):
+    def __init__(self, step: str, cause: str, *, hint: str | None = None) -> None:
+        super().__init__(f"{step}: {cause}", hint=hint)
+        self.step = step
+        self.cause = cause
+
+
+class CommandError(SandboxError):
+    def __init__(self, message: str, *, exit_code: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.exit_code = exit_code
+
+
+class SupervisionError(SandboxError):
+    pass

@@ -1,0 +1,89 @@
+"""Frozen, slotted, keyword-only records, at no cost on the start path.
+
+`dataclasses` imports `inspect` and `re`, which is more than half of what a bare interpreter takes to start.
+A record is what `@dataclass(frozen=True, slots=True, kw_only=True)` would make, without generated code:
+type checkers see it as exactly that.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar, dataclass_transform
+
+    Class = TypeVar("Class")
+else:
+
+    def dataclass_transform(**_: object) -> object:
+        return lambda decorator: decorator
+
+
+def _init(self: object, **values: object) -> None:
+    cls = type(self)
+    fields: tuple[str, ...] = cls.__match_args__  # type: ignore[attr-defined]
+    defaults: dict[str, object] = cls.__defaults__  # type: ignore[attr-defined]
+    for name in fields:
+        if name in values:
+            value = values.pop(name)
+        elif name in defaults:
+            value = defaults[name]
+        else:
+            raise TypeError(f"{cls.__name__}() needs the argument {name!r}")
+        object.__setattr__(self, name, value)
+    if values:
+        raise TypeError(f"{cls.__name__}() has no field {next(iter(values))!r}")
+
+
+def _frozen(self: object, name: str, _value: object = None) -> None:
+    raise AttributeError(f"{type(self).__name__}.{name}: records are frozen")
+
+
+def fields(item: object) -> tuple[str, ...]:
+    """The field names of a record or of its class, in the order written."""
+    names: tuple[str, ...] = item.__match_args__  # type: ignore[attr-defined]
+    return names
+
+
+def astuple(item: object) -> tuple[object, ...]:
+    return tuple(getattr(item, name) for name in fields(item))
+
+
+def _eq(self: object, other: object) -> bool:
+    if type(self) is not type(other):
+        return NotImplemented
+    return astuple(self) == astuple(other)
+
+
+def _hash(self: object) -> int:
+    return hash((type(self), astuple(self)))
+
+
+def _repr(self: object) -> str:
+    inner = ", ".join(f"{name}={getattr(self, name)!r}" for name in fields(self))
+    return f"{type(self).__name__}({inner})"
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=True)
+def record(cls: type[Class]) -> type[Class]:
+    names = tuple(name for name in cls.__dict__.get("__annotations__", {}))
+    body = {k: v for k, v in cls.__dict__.items() if k not in {"__dict__", "__weakref__"}}
+    defaults = {name: body.pop(name) for name in names if name in body}
+    body.update(
+        __slots__=names,
+        __match_args__=names,
+        __defaults__=defaults,
+        __init__=_init,
+        __setattr__=_frozen,
+        __delattr__=_frozen,
+        __eq__=_eq,
+        __hash__=_hash,
+        __repr__=body.get("__repr__", _repr) if "__repr__" in cls.__dict__ else _repr,
+    )
+    made: type[Class] = type(cls.__name__, cls.__bases__, body)
+    return made
+
+
+def replace(item: Class, **changes: object) -> Class:
+    values = dict(zip(fields(item), astuple(item), strict=True))
+    values.update(changes)
+    return type(item)(**values)
