@@ -1,0 +1,208 @@
+"""Rules about syscalls -> a classic BPF program, as seccomp(2) takes it.
+
+A rule is an action, or a `Choice`: alternatives tried in order, each a conjunction of conditions
+on arguments, and an action for when none of them holds. There is no "not equal": an earlier
+alternative says it. The program refuses foreign architectures, then finds the syscall's number by
+binary search over ranges that share a rule. A number that is always allowed never loads an
+argument, so kernels since 5.11 answer it from a bitmap and do not run the program at all.
+
+Instructions are emitted from the last to the first: BPF jumps only forwards, so every target stands
+before the jump to it is written and its distance is known. A distance that does not fit into the 8
+bits of a conditional jump gets a copy of its return, or a long unconditional jump, in between.
+"""
+
+from __future__ import annotations
+
+from struct import pack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    # (index of the argument, mask, value): holds when `argument & mask == value`. A mask of 32 bits
+    # leaves the high word unread, which is right where the kernel truncates the argument as well.
+    Condition = tuple[int, int, int]
+    Alternative = tuple[tuple[Condition, ...], int]
+    Choice = tuple[tuple[Alternative, ...], int]
+    Rule = int | Choice
+    Instruction = tuple[int, int, int, int]
+
+KILL_PROCESS = 0x80000000
+ALLOW = 0x7FFF0000
+
+WORD = 0xFFFFFFFF
+LONG = 0xFFFFFFFFFFFFFFFF
+MAX_INSTRUCTIONS = 4096  # BPF_MAXINSNS
+
+LOAD = 0x20  # BPF_LD | BPF_W | BPF_ABS
+AND = 0x54  # BPF_ALU | BPF_AND | BPF_K
+JUMP = 0x05  # BPF_JMP | BPF_JA
+JEQ = 0x15  # BPF_JMP | BPF_JEQ | BPF_K
+JGE = 0x35  # BPF_JMP | BPF_JGE | BPF_K
+JSET = 0x45  # BPF_JMP | BPF_JSET | BPF_K
+RETURN = 0x06  # BPF_RET | BPF_K
+
+# struct seccomp_data: int nr; u32 arch; u64 instruction_pointer; u64 args[6]
+NR_AT = 0
+ARCH_AT = 4
+ARGS_AT = 16
+
+
+def errno_action(number: int) -> int:
+    """SECCOMP_RET_ERRNO: the syscall does not happen and fails with this errno."""
+    return 0x00050000 | number
+
+
+def low(index: int, value: int, mask: int = WORD) -> Condition:
+    """A condition on the low word of an argument that the kernel truncates to 32 bits itself."""
+    return (index, mask & WORD, value & mask & WORD)
+
+
+def whole(index: int, value: int) -> Condition:
+    return (index, LONG, value & LONG)
+
+
+class Backwards:
+    """A program under construction, last instruction first. A label is a count from the end."""
+
+    def __init__(self) -> None:
+        self.emitted: list[Instruction] = []
+        self.returns: dict[int, int] = {}
+
+    def emit(self, code: int, k: int, if_true: int = 0, if_false: int = 0) -> int:
+        self.emitted.append((code, if_true, if_false, k))
+        return len(self.emitted)
+
+    def action(self, value: int) -> int:
+        """The label of a return that any jump written next can reach."""
+        label = self.returns.get(value)
+        if label is None or len(self.emitted) - label > 250:
+            label = self.returns[value] = self.emit(RETURN, value)
+        return label
+
+    def near(self, label: int) -> int:
+        """The label itself, or one that leads to it and that a conditional jump can reach.
+
+        The limit leaves room for the instructions that making two targets near can add.
+        """
+        if len(self.emitted) - label <= 250:
+            return label
+        code, _, _, k = self.emitted[label - 1]
+        if code == RETURN:
+            return self.action(k)
+        return self.emit(JUMP, len(self.emitted) - label)
+
+    def branch(self, code: int, k: int, if_true: int, if_false: int) -> int:
+        if_true, if_false = self.near(if_true), self.near(if_false)
+        here = len(self.emitted)
+        return self.emit(code, k, here - if_true, here - if_false)
+
+    def program(self) -> bytes:
+        if len(self.emitted) > MAX_INSTRUCTIONS:
+            raise ValueError(f"a filter of {len(self.emitted)} instructions is too long")
+        # struct sock_filter: u16 code; u8 jt; u8 jf; u32 k. Packing refuses an offset over 255.
+        return b"".join([pack("<HBBI", *one) for one in reversed(self.emitted)])
+
+
+def _words(condition: Condition) -> list[tuple[int, int, int]]:
+    """A condition as tests of 32-bit words (offset, mask, value), without those under no mask."""
+    index, mask, value = condition
+    if value & ~mask or not 0 <= index < 6:
+        raise ValueError(f"no argument can satisfy {condition}")
+    at = ARGS_AT + 8 * index
+    halves = ((at, mask & WORD, value & WORD), (at + 4, mask >> 32, value >> 32))
+    return [half for half in halves if half[1]]
+
+
+def _comparison(word: tuple[int, int, int]) -> tuple[int, int, bool, tuple[int, int]]:
+    """(code, k, negated, (offset, mask) that must be loaded). JSET needs no mask put on before."""
+    at, mask, value = word
+    if mask == WORD:
+        return JEQ, value, False, (at, WORD)
+    if value == 0:
+        return JSET, mask, True, (at, WORD)
+    if value == mask and mask & (mask - 1) == 0:
+        return JSET, mask, False, (at, WORD)
+    return JEQ, value, False, (at, mask)
+
+
+# A place to jump to: its label, and the one past its load for who has (offset, mask) loaded.
+Place = tuple[int, int, "tuple[int, int] | None"]
+
+
+def _conjunction(
+    out: Backwards, conditions: tuple[Condition, ...], then: int, other: Place
+) -> Place:
+    place: Place = (then, then, None)
+    for word in reversed([word for condition in conditions for word in _words(condition)]):
+        code, k, negated, loaded = _comparison(word)
+        holds = place[1] if place[2] == loaded else place[0]
+        fails = other[1] if other[2] == loaded else other[0]
+        if negated:
+            holds, fails = fails, holds
+        compare = out.branch(code, k, holds, fails)
+        if loaded[1] != WORD:
+            out.emit(AND, loaded[1])
+        place = (out.emit(LOAD, loaded[0]), compare, loaded)
+    return place
+
+
+def _choice(out: Backwards, choice: Choice) -> int:
+    alternatives, default = choice
+    label = out.action(default)
+    place: Place = (label, label, None)
+    for conditions, action in reversed(alternatives):
+        place = _conjunction(out, conditions, out.action(action), place)
+    return place[0]
+
+
+def _ranges(rules: Mapping[int, Rule], unknown: int) -> list[tuple[int, Rule]]:
+    """(first number, rule) in order, from 0 on: neighbours with the same rule are one range."""
+    ranges: list[tuple[int, Rule]] = []
+    expected = 0
+    last: Rule | None = None
+    for number in sorted(rules):
+        rule = rules[number]
+        if number != expected and last != unknown:
+            ranges.append((expected, unknown))
+            last = unknown
+        if rule != last:
+            ranges.append((number, rule))
+            last = rule
+        expected = number + 1
+    if last != unknown:
+        ranges.append((expected, unknown))
+    return ranges
+
+
+def _search(out: Backwards, ranges: list[tuple[int, Rule]], labels: dict[Choice, int]) -> int:
+    """A balanced tree over the ranges; its root is not always the instruction emitted last."""
+    if len(ranges) == 1:
+        rule = ranges[0][1]
+        return out.action(rule) if isinstance(rule, int) else labels[rule]
+    if len(ranges) == 3 and ranges[0][1] == ranges[2][1] and ranges[1][0] + 1 == ranges[2][0]:
+        other = _search(out, ranges[:1], labels)
+        return out.branch(JEQ, ranges[1][0], _search(out, ranges[1:2], labels), other)
+    middle = len(ranges) // 2
+    above = _search(out, ranges[middle:], labels)
+    below = _search(out, ranges[:middle], labels)
+    return out.branch(JGE, ranges[middle][0], above, below)
+
+
+def assemble(
+    rules: Mapping[int, Rule], *, arch: int, unknown: int, number_limit: int | None = None
+) -> bytes:
+    """The program. Foreign architectures, and numbers from `number_limit` on, kill the process."""
+    out = Backwards()
+    ranges = _ranges(rules, unknown)
+    labels = {rule: 0 for _, rule in ranges if not isinstance(rule, int)}
+    for rule in labels:
+        labels[rule] = _choice(out, rule)
+    root = _search(out, ranges, labels)
+    if number_limit is not None:
+        root = out.branch(JGE, number_limit, out.action(KILL_PROCESS), root)
+    if root != len(out.emitted):
+        out.emit(JUMP, len(out.emitted) - root)
+    out.branch(JEQ, arch, out.emit(LOAD, NR_AT), out.action(KILL_PROCESS))
+    out.emit(LOAD, ARCH_AT)
+    return out.program()
