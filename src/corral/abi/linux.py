@@ -1,0 +1,258 @@
+"""Linux system calls, one short wrapper each, named as in the manual: values in, OSError out.
+
+The binding is made at first call, so that this module imports anywhere. The GIL stays held (PyDLL): the
+callers are single-threaded, and `clone` must come back in the child with the interpreter's lock owned.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+AT_FDCWD = -100
+AT_SYMLINK_NOFOLLOW = 0x100
+AT_RECURSIVE = 0x8000
+AT_EMPTY_PATH = 0x1000
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+CLONE_PIDFD = 0x00001000
+
+MS_REC = 0x4000
+MS_PRIVATE = 1 << 18
+MNT_DETACH = 2
+
+OPEN_TREE_CLONE = 1
+OPEN_TREE_CLOEXEC = 0o2000000
+MOVE_MOUNT_F_EMPTY_PATH = 0x4
+MOVE_MOUNT_T_EMPTY_PATH = 0x40
+MOUNT_ATTR_RDONLY = 0x1
+MOUNT_ATTR_NOSUID = 0x2
+MOUNT_ATTR_NODEV = 0x4
+MOUNT_ATTR_NOEXEC = 0x8
+MOUNT_ATTR_IDMAP = 0x100000
+FSOPEN_CLOEXEC = 1
+FSMOUNT_CLOEXEC = 1
+FSCONFIG_SET_FLAG = 0
+FSCONFIG_SET_STRING = 1
+FSCONFIG_CMD_CREATE = 6
+RESOLVE_NO_SYMLINKS = 0x04
+RESOLVE_NO_MAGICLINKS = 0x02
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_GET_DUMPABLE = 3
+PR_CAPBSET_READ = 23
+PR_CAPBSET_DROP = 24
+PR_SET_SECUREBITS = 28
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+PR_GET_NO_NEW_PRIVS = 39
+PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_CLEAR_ALL = 4
+
+CLOSE_RANGE_CLOEXEC = 4
+SECCOMP_SET_MODE_FILTER = 1
+SECCOMP_FILTER_FLAG_NEW_LISTENER = 8
+SECCOMP_RET_USER_NOTIF = 0x7FC00000
+LANDLOCK_CREATE_RULESET_VERSION = 1
+LANDLOCK_RULE_PATH_BENEATH = 1
+LINUX_CAPABILITY_VERSION_3 = 0x20080522
+
+SIG_BLOCK = 0
+SIG_SETMASK = 2
+SFD_CLOEXEC = 0o2000000
+SFD_NONBLOCK = 0o4000
+
+SIOCGIFFLAGS = 0x8913
+SIOCSIFFLAGS = 0x8914
+IFF_UP = 1
+AF_INET = 2
+SOCK_STREAM = 1
+SOCK_DGRAM = 2
+SOCK_CLOEXEC = 0o2000000
+
+_bound: list[tuple[Callable[..., int], dict[str, int]]] = []
+
+
+def _bind() -> tuple[Callable[..., int], dict[str, int]]:
+    from corral.abi.syscalls import TABLES
+
+    function = ctypes.PyDLL(None, use_errno=True).syscall
+    function.restype = ctypes.c_long
+    # c_void_p takes integers of any sign, bytes, buffers and None alike.
+    function.argtypes = [ctypes.c_long] + [ctypes.c_void_p] * 6
+    _bound.append((function, TABLES[os.uname().machine]))
+    return _bound[0]
+
+
+def syscall(name: str, *args: object) -> int:
+    function, numbers = _bound[0] if _bound else _bind()
+    result = function(numbers[name], *args, *(0,) * (6 - len(args)))
+    if result == -1:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), name)
+    return int(result)
+
+
+def clone(flags: int) -> tuple[int, int]:
+    """Fork into new namespaces: (0, -1) in the child, (pid, pidfd) in the parent."""
+    pidfd = ctypes.c_int(-1)
+    sigchld = 17
+    ctypes.pythonapi.PyOS_BeforeFork()
+    pid = -1
+    try:
+        pid = syscall("clone", flags | CLONE_PIDFD | sigchld, 0, ctypes.byref(pidfd))
+    finally:
+        if pid == 0:
+            ctypes.pythonapi.PyOS_AfterFork_Child()
+        else:
+            ctypes.pythonapi.PyOS_AfterFork_Parent()
+    return (pid, -1 if pid == 0 else pidfd.value)
+
+
+def unshare(flags: int) -> None:
+    syscall("unshare", flags)
+
+
+def mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None) -> None:
+    syscall("mount", _text(source), _text(target), _text(kind), flags, _text(data))
+
+
+def umount2(target: str, flags: int) -> None:
+    syscall("umount2", os.fsencode(target), flags)
+
+
+def pivot_root(new_root: str, put_old: str) -> None:
+    syscall("pivot_root", os.fsencode(new_root), os.fsencode(put_old))
+
+
+def open_tree(dirfd: int, path: str, flags: int) -> int:
+    return syscall("open_tree", dirfd, os.fsencode(path), flags | OPEN_TREE_CLOEXEC)
+
+
+def move_mount(from_fd: int, to_fd: int, to_path: str) -> None:
+    """Attach the detached mount `from_fd` at `to_path` below `to_fd` ('' is `to_fd` itself)."""
+    flags = MOVE_MOUNT_F_EMPTY_PATH | (0 if to_path else MOVE_MOUNT_T_EMPTY_PATH)
+    syscall("move_mount", from_fd, b"", to_fd, os.fsencode(to_path), flags)
+
+
+def mount_setattr(fd: int, path: str, flags: int, *, attr_set: int, userns_fd: int = 0) -> None:
+    attr = struct.pack("=QQQQ", attr_set, 0, 0, userns_fd)
+    syscall("mount_setattr", fd, os.fsencode(path), flags, attr, len(attr))
+
+
+def fsmount(kind: str, options: dict[str, str], *, attributes: int = 0) -> int:
+    """A new, detached mount of filesystem `kind`."""
+    context = syscall("fsopen", kind.encode(), FSOPEN_CLOEXEC)
+    try:
+        for key, value in options.items():
+            syscall("fsconfig", context, FSCONFIG_SET_STRING, key.encode(), value.encode(), 0)
+        syscall("fsconfig", context, FSCONFIG_CMD_CREATE, None, None, 0)
+        return syscall("fsmount", context, FSMOUNT_CLOEXEC, attributes)
+    finally:
+        os.close(context)
+
+
+def openat2(dirfd: int, path: str, flags: int, *, resolve: int) -> int:
+    how = struct.pack("=QQQ", flags | os.O_CLOEXEC, 0, resolve)
+    return syscall("openat2", dirfd, os.fsencode(path), how, len(how))
+
+
+def prctl(option: int, argument: int = 0, third: int = 0) -> int:
+    return syscall("prctl", option, argument, third, 0, 0)
+
+
+def capset_empty() -> None:
+    """Give up every capability: effective, permitted and inheritable."""
+    header = struct.pack("=Ii", LINUX_CAPABILITY_VERSION_3, 0)
+    syscall("capset", header, bytes(24))
+
+
+def capget() -> tuple[int, int, int]:
+    """(effective, permitted, inheritable) of this process."""
+    header = struct.pack("=Ii", LINUX_CAPABILITY_VERSION_3, 0)
+    data = ctypes.create_string_buffer(24)
+    syscall("capget", header, data)
+    low_e, low_p, low_i, high_e, high_p, high_i = struct.unpack("=IIIIII", data.raw)
+    return low_e | high_e << 32, low_p | high_p << 32, low_i | high_i << 32
+
+
+def close_range(first: int, last: int, flags: int) -> None:
+    syscall("close_range", first, last, flags)
+
+
+def pidfd_send_signal(pidfd: int, signal: int) -> None:
+    syscall("pidfd_send_signal", pidfd, signal, None, 0)
+
+
+def seccomp_set_filter(program: bytes, flags: int = 0) -> int:
+    """Load a filter; with NEW_LISTENER the listener's descriptor comes back."""
+    buffer = ctypes.create_string_buffer(program, len(program))
+    fprog = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
+    return syscall("seccomp", SECCOMP_SET_MODE_FILTER, flags, fprog)
+
+
+def landlock_abi() -> int:
+    return syscall("landlock_create_ruleset", None, 0, LANDLOCK_CREATE_RULESET_VERSION)
+
+
+def landlock_create_ruleset(attributes: bytes) -> int:
+    return syscall("landlock_create_ruleset", attributes, len(attributes), 0)
+
+
+def landlock_add_path(ruleset: int, access: int, parent_fd: int) -> None:
+    rule = struct.pack("=Qi", access, parent_fd)
+    syscall("landlock_add_rule", ruleset, LANDLOCK_RULE_PATH_BENEATH, rule, 0)
+
+
+def landlock_restrict_self(ruleset: int) -> None:
+    syscall("landlock_restrict_self", ruleset, 0)
+
+
+def sigprocmask(how: int, signals: Sequence[int]) -> None:
+    syscall("rt_sigprocmask", how, _sigset(signals), None, 8)
+
+
+def signalfd(signals: Sequence[int]) -> int:
+    return syscall("signalfd4", -1, _sigset(signals), 8, SFD_CLOEXEC | SFD_NONBLOCK)
+
+
+def reset_signals() -> None:
+    """Every disposition back to default. SIGPIPE and SIGXFSZ, which Python ignores, survive exec."""
+    default = bytes(32)  # struct kernel_sigaction: handler, flags, restorer, mask
+    for signal in range(1, 65):
+        if signal not in {9, 19}:
+            syscall("rt_sigaction", signal, default, None, 8)
+
+
+def sethostname(name: str) -> None:
+    syscall("sethostname", name.encode(), len(name))
+
+
+def execve(path: str, argv: Sequence[str], environment: Sequence[str], cookie: Sequence[int]) -> None:
+    """execve with `cookie` in the three registers that the kernel ignores and the filter reads."""
+    syscall("execve", os.fsencode(path), _strings(argv), _strings(environment), *cookie)
+
+
+def _strings(items: Sequence[str]) -> ctypes.Array[ctypes.c_char_p]:
+    encoded = [os.fsencode(item) for item in items]
+    return (ctypes.c_char_p * (len(encoded) + 1))(*encoded, None)
+
+
+def _sigset(signals: Sequence[int]) -> bytes:
+    return sum(1 << (signal - 1) for signal in signals).to_bytes(8, "little")
+
+
+def _text(value: str | None) -> bytes | None:
+    return None if value is None else os.fsencode(value)

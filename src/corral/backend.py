@@ -1,0 +1,46 @@
+"""The one choice of operating system.
+
+A backend is a package with `chains`, `compose`, `survey`, `probe` and `birth`; nothing else in corral asks
+which system it runs on in order to decide what to enforce.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from corral.errors import SandboxError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from corral.host import Finding, System
+    from corral.linux.layout import Layout
+    from corral.plan import Chains, Plan, Step
+    from corral.policy import Policy
+    from corral.servers.program import Program
+    from corral.supervise import Child
+
+    class Backend(Protocol):
+        def chains(self, policy: Policy) -> Chains: ...
+        def survey(self, policy: Policy, program: Program, *, home: str) -> Layout: ...
+        def compose(self, policy: Policy, program: Program, layout: Layout) -> tuple[Step, ...]: ...
+        def probe(self) -> tuple[Finding, ...]: ...
+        def birth(self, plan: Plan, stdio: tuple[int, int, int]) -> Child: ...
+
+
+def system() -> System:
+    if sys.platform == "darwin":
+        return "darwin"
+    return "windows" if sys.platform == "win32" else "linux"
+
+
+def load() -> Backend:
+    if system() == "linux":
+        from corral.linux import backend
+
+        return backend
+    raise SandboxError(
+        f"corral has no walls for {system()} yet, so it runs nothing there",
+        hint="run it in a Linux virtual machine (on Windows: WSL2)",
+    )

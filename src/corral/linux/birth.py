@@ -1,0 +1,197 @@
+"""How a Linux target comes into the world: supervisor -> init (PID 1 of the sandbox) -> target.
+
+Three pipes connect them, all close-on-exec. `go` carries signal numbers from the supervisor to init, and
+its end of file means that the supervisor is gone. `born` carries a failed step out, or one mark just
+before exec: its end of file after the mark is a successful exec, and without it a death on the way.
+`say` carries the target's wait status. The target gets none of them.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+
+from corral.abi import linux as abi
+from corral.linux import ids, init, namespaces
+from corral.posix import enter
+from corral.posix.enter import Scene, StepFailed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+    from corral.plan import Plan, Step
+
+    Stdio = tuple[int, int, int]
+
+EXECUTED = b"S"
+FAILED = b"F"
+UMASK = 0o022
+
+
+class Child:
+    """The supervisor's hold on one sandbox."""
+
+    def __init__(self, pid: int, pidfd: int, *, go: int, born: int, say: int) -> None:
+        self.pid = pid
+        self.pidfd = pidfd
+        self.born = born
+        self.say = say
+        self._go = go
+
+    def signal(self, number: int) -> None:
+        """To every process of the target; init passes it on."""
+        try:
+            os.write(self._go, bytes([number]))
+        except BrokenPipeError:
+            pass  # init is gone, and everything with it
+
+    def kill(self) -> None:
+        """PID 1 dies and the kernel kills the rest of its namespace before it can be waited for."""
+        try:
+            abi.pidfd_send_signal(self.pidfd, 9)
+        except ProcessLookupError:
+            pass
+
+    def reap(self) -> tuple[int | None, os.struct_rusage]:
+        """Wait for init: (the target's wait status if it was told, what the whole tree used)."""
+        rusage = os.wait4(self.pid, 0)[2]
+        said = os.read(self.say, 4)
+        for fd in (self.pidfd, self._go, self.say, self.born):
+            os.close(fd)
+        return (int.from_bytes(said, "little") if len(said) == 4 else None), rusage
+
+
+def birth(plan: Plan, stdio: Stdio) -> Child:
+    scene = Scene()
+    enter.apply(plan.steps, "supervisor", scene)
+    enter.apply(plan.steps, "birth", scene)
+    go_read, go_write = os.pipe()
+    born_read, born_write = os.pipe()
+    say_read, say_write = os.pipe()
+    pid, pidfd = _clone(plan.steps)
+    if pid == 0:
+        for fd in (go_write, born_read, say_read):
+            os.close(fd)
+        _become_init(plan, scene, stdio, go=go_read, born=born_write, say=say_write)
+    for fd in (go_read, born_write, say_write, *scene.trees.values()):
+        os.close(fd)
+    child = Child(pid, pidfd, go=go_write, born=born_read, say=say_read)
+    try:
+        _map_ids(plan.steps, pid)
+    except StepFailed:
+        child.kill()
+        child.reap()
+        raise
+    child.signal(0)
+    return child
+
+
+def _clone(steps: Sequence[Step]) -> tuple[int, int]:
+    step = next(step for step in steps if isinstance(step, namespaces.Namespaces))
+    try:
+        return abi.clone(step.flags())
+    except OSError as error:
+        raise StepFailed(enter.name(step), error) from error
+
+
+def _map_ids(steps: Sequence[Step], pid: int) -> None:
+    step = next(step for step in steps if isinstance(step, ids.Ids))
+    try:
+        ids.write_maps(step, pid)
+    except OSError as error:
+        raise StepFailed(enter.name(step), error) from error
+
+
+def _become_init(
+    plan: Plan, scene: Scene, stdio: Stdio, *, go: int, born: int, say: int
+) -> NoReturn:
+    """In the new PID 1. Whatever happens here, this never returns into the supervisor's code."""
+    try:
+        init.follow_supervisor()
+        if os.read(go, 1) != b"\0":  # the id maps are written, or the supervisor is gone
+            os._exit(1)
+        os.setsid()
+        enter.apply(plan.steps, "init", scene)
+        init.follow_supervisor()  # the change of ids has cleared it
+        gate_read, gate_write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(gate_write)
+            _become_target(plan, scene, stdio, gate=gate_read, born=born)
+        os.close(gate_read)
+        os.close(born)
+        init.guard(pid, go=go, say=say, gate=gate_write)
+    except BaseException as error:  # noqa: BLE001 - a bug here must not let anything run
+        _tell(born, error, "init")
+
+
+def _become_target(
+    plan: Plan, scene: Scene, stdio: Stdio, *, gate: int, born: int
+) -> NoReturn:
+    try:
+        if os.read(gate, 1) != b"\0":  # init is locked, or gone
+            os._exit(1)
+        born = _descriptors(stdio, born)
+        os.setsid()
+        os.umask(UMASK)
+        abi.reset_signals()
+        abi.sigprocmask(abi.SIG_SETMASK, ())
+        os.chdir(plan.program.cwd or "/")
+        enter.apply(plan.steps, "target", scene)
+        enter.verify(plan.steps, scene)
+        os.write(born, EXECUTED)
+        _exec(plan, scene)
+    except BaseException as error:  # noqa: BLE001 - a bug here must not let anything run
+        _tell(born, error, "target")
+
+
+def _exec(plan: Plan, scene: Scene) -> NoReturn:
+    environment = [f"{name}={value}" for name, value in plan.environment]
+    try:
+        abi.execve(plan.program.path, plan.program.argv, environment, scene.cookie)
+    except OSError as error:
+        raise StepFailed("exec", OSError(error.errno, error.strerror, plan.program.path)) from error
+    raise StepFailed("exec", "returned")
+
+
+def _descriptors(stdio: Stdio, born: int) -> int:
+    """The three streams on 0 to 2, everything else closed on exec."""
+    import fcntl
+
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in (*stdio, born)]
+    for number, fd in enumerate(high[:3]):
+        os.dup2(fd, number)
+    abi.close_range(3, 0xFFFFFFFF, abi.CLOSE_RANGE_CLOEXEC)
+    return high[3]
+
+
+def _tell(born: int, error: BaseException, where: str) -> NoReturn:
+    if isinstance(error, StepFailed):
+        step, code, cause = error.step, error.code, error.cause
+    else:
+        step, code, cause = where, 0, f"{type(error).__name__}: {error}"
+    try:
+        os.write(born, FAILED + "\0".join((step, str(code), cause)).encode(errors="replace"))
+    finally:
+        os._exit(1)
+
+
+def read_born(raw: bytes) -> StepFailed | None:
+    """What `born` said, read to its end: None is a successful exec."""
+    if raw == EXECUTED:
+        return None
+    if FAILED in raw:
+        step, code, cause = raw.partition(FAILED)[2].decode().split("\0", 2)
+        failed = StepFailed(step, cause)
+        failed.code = int(code)
+        return failed
+    return StepFailed("target", "died before it was executed")
+
+
+def alive(fd: int) -> bool:
+    """Whether the other end of a pipe still has a holder."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return not any(event & select.POLLHUP for _, event in poll.poll(0))

@@ -1,0 +1,80 @@
+"""PID 1 of the sandbox: reaps, passes signals on, and ends everything when it ends.
+
+It is a fork of corral in the target's reach, so it holds nothing worth reaching: not dumpable and hidden
+by /proc's hidepid (no environ, maps or mem), no descriptors but its pipes, no capabilities, and a filter
+that leaves it hardly more than waiting. The target is let go only once all of that is in place.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+
+from corral.abi import linux as abi
+from corral.linux import filters, privileges
+from corral.posix import enter
+from corral.posix.signals import SIGCHLD, SIGKILL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+def follow_supervisor() -> None:
+    """Die with the supervisor. A change of ids clears this, so it is set again after one."""
+    abi.prctl(abi.PR_SET_PDEATHSIG, SIGKILL)
+
+
+def guard(target: int, *, go: int, say: int, gate: int) -> NoReturn:
+    children = _lock(go, say, gate)
+    os.write(gate, b"\0")
+    os.close(gate)
+    poll = select.poll()
+    poll.register(go, select.POLLIN)
+    poll.register(children, select.POLLIN)
+    while True:
+        for fd, event in poll.poll():
+            if fd == go:
+                _pass_on(go, event)
+            else:
+                _reap(children, target, say)
+
+
+def _lock(go: int, say: int, gate: int) -> int:
+    """Give up everything; returns the descriptor that tells of ended children."""
+    abi.prctl(abi.PR_SET_DUMPABLE, 0)
+    null = os.open("/dev/null", os.O_RDWR)
+    for fd in range(3):
+        os.dup2(null, fd)
+    abi.sigprocmask(abi.SIG_BLOCK, (SIGCHLD,))
+    children = abi.signalfd((SIGCHLD,))
+    enter.keep_only({0, 1, 2, go, say, gate, children})
+    os.environ.clear()
+    privileges.drop()
+    abi.seccomp_set_filter(filters.init(machine=os.uname().machine))
+    return children
+
+
+def _pass_on(go: int, event: int) -> None:
+    if event & select.POLLIN:
+        for number in os.read(go, 64):
+            try:
+                os.kill(-1, number)  # every process of the namespace but this one
+            except ProcessLookupError:
+                pass
+    elif event & select.POLLHUP:
+        os._exit(1)  # the supervisor is gone: so is everything
+
+
+def _reap(children: int, target: int, say: int) -> None:
+    os.read(children, 128)
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            os._exit(1)
+        if pid == target:
+            os.write(say, status.to_bytes(4, "little"))
+            os._exit(0)  # the kernel kills whatever is left
+        if pid == 0:
+            return

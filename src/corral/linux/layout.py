@@ -1,0 +1,101 @@
+"""How this host's files lie: system directories, the curated /etc, who is asking.
+
+A survey is taken afresh for each run (it is a few dozen lstat calls), so that planning stays pure.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from corral.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.linux.root import Mask
+    from corral.policy import Policy
+    from corral.servers.program import Program
+
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store")
+
+# The loader's cache, TLS roots and crypto policies, locale and the names of things: no accounts, keys
+# or service configuration.
+ETC = (
+    "ld.so.cache", "ld.so.conf", "ld.so.conf.d",
+    "ssl/certs", "ssl/openssl.cnf", "ssl/cert.pem",
+    "pki/tls/certs", "pki/tls/cert.pem", "pki/tls/openssl.cnf", "pki/ca-trust/extracted",
+    "ca-certificates/extracted", "crypto-policies",
+    "alternatives", "localtime", "timezone", "os-release", "locale.alias", "locale.conf",
+    "mime.types", "protocols", "services", "fonts", "python3", "python3.11", "python3.12", "python3.13",
+)  # fmt: skip
+MUSL = "ld-musl-{machine}.path"
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+
+@record
+class Entry:
+    """A system path: bound from `source`, or the symlink `link` when it is one."""
+
+    path: str
+    source: str = ""
+    link: str = ""
+
+
+@record
+class Layout:
+    """`owners`: (path, uid, gid) of what only its owner may read, in a run started by root."""
+
+    uid: int
+    gid: int
+    home: str
+    machine: str
+    system: tuple[Entry, ...]
+    devices: tuple[str, ...] = DEVICES
+    masks: tuple[Mask, ...] = ()
+    owners: tuple[tuple[str, int, int], ...] = ()
+
+
+def survey(policy: Policy, program: Program, *, home: str) -> Layout:
+    machine = os.uname().machine
+    names = [*ETC, MUSL.format(machine=machine)]
+    system = [entry for path in SYSTEM if (entry := _entry(path))]
+    system += [entry for name in names if (entry := _entry(f"/etc/{name}"))]
+    uid = os.geteuid()
+    masks: tuple[Mask, ...] = ()
+    if policy.grants:
+        from corral.linux.masks import find
+
+        masks = find(policy.grants, home)
+    return Layout(
+        uid=uid,
+        gid=os.getegid(),
+        home=home,
+        machine=machine,
+        system=tuple(system),
+        devices=tuple(path for path in DEVICES if os.path.exists(path)),
+        masks=masks,
+        owners=_owners(policy, program) if uid == 0 else (),
+    )
+
+
+def _entry(path: str) -> Entry | None:
+    try:
+        link = os.readlink(path)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return Entry(path=path, source=path)
+    real = os.path.realpath(path)
+    if not os.path.exists(real):
+        return None
+    # A link into /usr is as good inside as outside; any other target has to be brought along.
+    return Entry(path=path, link=link) if real.startswith("/usr/") else Entry(path=path, source=real)
+
+
+def _owners(policy: Policy, program: Program) -> tuple[tuple[str, int, int], ...]:
+    owners = [(grant.path, grant.owner, grant.group) for grant in policy.grants]
+    for path in program.reads:
+        seen = os.stat(path)
+        if not seen.st_mode & stat.S_IROTH:
+            owners.append((path, seen.st_uid, seen.st_gid))
+    return tuple(owners)

@@ -1,0 +1,70 @@
+"""Capabilities, securebits and no_new_privs: nothing the target executes can gain anything.
+
+Securebits and the bounding set need CAP_SETPCAP, so they go before the sets are emptied.
+"""
+
+from __future__ import annotations
+
+from corral.abi import linux as abi
+from corral.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.plan import Place
+    from corral.posix.enter import Scene
+
+# NOROOT, NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE, each locked; KEEP_CAPS locked off.
+SECUREBITS = 0b1110_1111
+
+
+@record
+class Bound:
+    place: Place = "init"
+
+    def describe(self) -> str:
+        return "securebits locked, capability bounding set emptied"
+
+
+@record
+class Drop:
+    place: Place = "target"
+
+    def describe(self) -> str:
+        return "all capabilities dropped, no_new_privs set"
+
+
+def apply(step: Bound | Drop, _scene: Scene) -> None:
+    match step:
+        case Bound():
+            abi.prctl(abi.PR_SET_SECUREBITS, SECUREBITS)
+            for capability in _known():
+                abi.prctl(abi.PR_CAPBSET_DROP, capability)
+        case Drop():
+            drop()
+
+
+def drop() -> None:
+    abi.prctl(abi.PR_CAP_AMBIENT, abi.PR_CAP_AMBIENT_CLEAR_ALL)
+    abi.capset_empty()
+    abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
+
+
+def verify(step: Bound | Drop, _scene: Scene) -> None:
+    match step:
+        case Bound():
+            left = [item for item in _known() if abi.prctl(abi.PR_CAPBSET_READ, item)]
+            if left:
+                raise OSError(0, f"capabilities are left in the bounding set: {left}")
+        case Drop():
+            if any(abi.capget()) or not abi.prctl(abi.PR_GET_NO_NEW_PRIVS):
+                raise OSError(0, "capabilities are left, or no_new_privs is not set")
+
+
+def _known() -> range:
+    """The kernel answers EINVAL for the first number that is no capability."""
+    for number in range(64):
+        try:
+            abi.prctl(abi.PR_CAPBSET_READ, number)
+        except OSError:
+            return range(number)
+    return range(64)

@@ -1,0 +1,282 @@
+"""What this Linux can do, by doing it: each probe sees the denial and its control in a disposable child.
+
+The namespaces are proven by a twin: a sandbox made by the very steps and code that a run uses, in which
+a trial takes the target's place.
+"""
+
+from __future__ import annotations
+
+import os
+
+from corral.abi import linux as abi
+from corral.host import Finding
+from corral.linux import backend, birth, filters, ids, landlock
+from corral.plan import Plan
+from corral.policy import Policy
+from corral.posix.disposable import observe, refused
+from corral.posix.enter import StepFailed
+from corral.record import record
+from corral.servers.program import Program
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from corral.host import Status
+    from corral.plan import Place
+    from corral.posix.enter import Scene
+
+USER_NAMESPACE_HINT = (
+    "allow unprivileged user namespaces (sysctl user.max_user_namespaces, "
+    "kernel.apparmor_restrict_unprivileged_userns), or run outside the container"
+)
+
+
+@record
+class Trial:
+    """Takes the target's place in the twin: tries, tells `fd` what it saw, and ends."""
+
+    fd: int
+    marker: str
+    port: int
+    host_pid: int
+    place: Place = "target"
+
+    def describe(self) -> str:
+        return "try the walls from inside"
+
+
+def apply(step: Trial, _scene: Scene) -> None:
+    saw = [
+        f"filesystem={refused(lambda: os.close(os.open(step.marker, os.O_RDONLY)))}",
+        f"process={refused(lambda: os.listdir(f'/proc/{step.host_pid}'))}",
+        f"signal={refused(lambda: os.kill(step.host_pid, 0))}",
+        f"network={refused(lambda: _connect(step.port))}",
+    ]
+    os.write(step.fd, "\n".join(saw).encode())
+
+
+def probe() -> tuple[Finding, ...]:
+    twin = _twin()
+    return (
+        *twin,
+        _finding("landlock", _landlock, "a kernel with Landlock (CONFIG_SECURITY_LANDLOCK, lsm=)"),
+        _finding("seccomp", _seccomp, "a kernel with CONFIG_SECCOMP_FILTER"),
+        _finding("exec_cookie", _exec_cookie, "a kernel with CONFIG_SECCOMP_FILTER"),
+        _finding("rlimits", _rlimits, ""),
+        _finding("nproc", _nproc, "Linux 5.14 counts processes per user namespace"),
+        _cgroup(),
+    )
+
+
+def _finding(capability: str, attempt: Callable[[], str], hint: str) -> Finding:
+    held, words = observe(attempt)
+    status: Status = "proven" if held else "absent"
+    return Finding(
+        capability=capability, status=status, evidence=words, hint="" if held else hint
+    )
+
+
+def _twin() -> tuple[Finding, ...]:
+    names = ("user_namespaces", "mount_namespace", "pid_namespace", "network_namespace")
+    held, words = observe(_in_twin)
+    if held:
+        saw = dict(line.split("=", 1) for line in words.split("\n"))
+        texts = (
+            "a sandbox was made without privileges",
+            f"a host file is out of reach ({saw['filesystem']}), readable outside",
+            f"a host process is out of sight ({saw['process']}, {saw['signal']}), seen outside",
+            f"a host port is out of reach ({saw['network']}), reached outside",
+        )
+        return tuple(
+            Finding(capability=name, status="proven", evidence=text)
+            for name, text in zip(names, texts, strict=True)
+        )
+    alone, why = observe(_user_namespace)
+    user = Finding(
+        capability=names[0],
+        status="proven" if alone else "absent",
+        evidence="a user namespace was made and mapped" if alone else why,
+        hint="" if alone else USER_NAMESPACE_HINT,
+    )
+    rest = [
+        Finding(capability=name, status="absent", evidence=words, hint=USER_NAMESPACE_HINT)
+        for name in names[1:]
+    ]
+    return (user, *rest)
+
+
+def _in_twin() -> str:
+    """Make a sandbox as `run` would and try it; outside, the same acts succeed (the control)."""
+    import tempfile
+
+    read, write = os.pipe()
+    port, listener = _listen()
+    with tempfile.NamedTemporaryFile() as marker:
+        os.close(os.open(marker.name, os.O_RDONLY))
+        os.listdir(f"/proc/{os.getpid()}")
+        os.kill(os.getpid(), 0)
+        _connect(port)
+        program = Program(path="/", argv=("trial",))
+        home = os.path.dirname(marker.name)
+        layout = backend.survey(Policy(), program, home=home)
+        steps = backend.compose(Policy(), program, layout)
+        trial = Trial(fd=write, marker=marker.name, port=port, host_pid=os.getpid())
+        # A descriptor for the answer must outlive the closing of all others until the trial is over.
+        plan = Plan(program=program, steps=(*steps, trial), controls=(), environment=())
+        child = birth.birth(plan, (write, write, write))
+        os.close(write)
+        with open(child.born, "rb", closefd=False) as born:
+            failed = birth.read_born(born.read())
+        child.kill()
+        child.reap()
+    os.close(listener)
+    with open(read, "rb") as answer:
+        words = answer.read().decode()
+    # The trial's place ends in an exec of a directory, which cannot succeed.
+    if failed is None or failed.step != "exec":
+        raise failed or StepFailed("trial", "ran something")
+    return words
+
+
+def _user_namespace() -> str:
+    pid, pidfd = abi.clone(abi.CLONE_NEWUSER)
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(pidfd)
+    return ""
+
+
+def _landlock() -> str:
+    from corral.posix.enter import Scene
+
+    os.close(os.open("/proc/self/stat", os.O_RDONLY))
+    version = abi.landlock_abi()
+    abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
+    landlock.apply(landlock.Landlock(read=("/usr",), write=()), Scene())
+    words = refused(lambda: os.open("/proc/self/stat", os.O_RDONLY))
+    os.close(os.open("/usr", os.O_RDONLY | os.O_DIRECTORY))
+    return f"ABI {version}: an ungranted file is denied ({words}), readable before"
+
+
+def _seccomp() -> str:
+    abi.unshare(0)
+    _load(subprocess=True)
+    words = refused(lambda: abi.unshare(0))
+    os.getppid()
+    return f"unshare is denied ({words}), allowed before"
+
+
+def _load(*, subprocess: bool, cookie: tuple[int, int, int] | None = None) -> None:
+    abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
+    machine = os.uname().machine
+    program = filters.target(
+        machine=machine, subprocess=subprocess, unix_sockets=False, namespaces=True, cookie=cookie
+    )
+    abi.seccomp_set_filter(program)
+
+
+def _exec_cookie() -> str:
+    """The kernel must ignore the registers that carry the cookie, and the filter must not."""
+    cookie = (1 << 63, 2, 3)
+    pid = os.fork()
+    if pid == 0:
+        _load(subprocess=False, cookie=cookie)
+        try:
+            refused(lambda: abi.execve("/bin/true", ("true",), (), (1, 2, 3)))
+            abi.execve("/bin/true", ("true",), (), cookie)
+        finally:
+            os._exit(1)
+    if os.waitpid(pid, 0)[1] != 0:
+        raise RuntimeError("exec with the cookie failed, or exec without it passed")
+    return "exec without the cookie is denied, with it it passes"
+
+
+def _rlimits() -> str:
+    import resource
+
+    opened = os.open("/", os.O_RDONLY)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 1, opened + 1))
+    words = refused(lambda: os.open("/", os.O_RDONLY))
+    os.close(opened)
+    os.close(os.open("/", os.O_RDONLY))
+    return f"a descriptor beyond RLIMIT_NOFILE is denied ({words}), one below is not"
+
+
+def _nproc() -> str:
+    """In a user namespace of its own, a process that has used up its count cannot fork."""
+    go_read, go_write = os.pipe()
+    told_read, told_write = os.pipe()
+    who = ids.choose(os.geteuid(), os.getegid())
+    pid, pidfd = abi.clone(abi.CLONE_NEWUSER)
+    if pid == 0:
+        os.read(go_read, 1)
+        os.write(told_write, _fork_until_denied(who).encode())
+        os._exit(0)
+    os.close(told_write)
+    ids.write_maps(who, pid)
+    os.write(go_write, b"\0")
+    with open(told_read, "rb") as answer:
+        words = answer.read().decode()
+    os.waitpid(pid, 0)
+    os.close(pidfd)
+    if not words.startswith("+"):
+        raise RuntimeError(words or "the probe died")
+    return f"with RLIMIT_NPROC used up a fork is denied ({words[1:]}), with room it is not"
+
+
+def _fork_until_denied(who: ids.Ids) -> str:
+    import resource
+
+    try:
+        os.setresgid(who.gid, who.gid, who.gid)
+        os.setresuid(who.uid, who.uid, who.uid)
+        resource.setrlimit(resource.RLIMIT_NPROC, (2, 2))
+        _fork_once()
+        resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+        return f"+{refused(_fork_once)}"
+    except (OSError, RuntimeError) as error:
+        return f"-{error}"
+
+
+def _fork_once() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def _cgroup() -> Finding:
+    """Where cgroup v2 is mounted and what it offers. Nothing is limited through it yet."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as lines:
+        mounts = [line.split(" ")[4] for line in lines if " - cgroup2 " in line]
+    if not mounts:
+        return Finding(capability="cgroup", status="absent", evidence="cgroup v2 is not mounted")
+    with open(f"{mounts[0]}/cgroup.controllers", encoding="ascii") as file:
+        offered = file.read().split()
+    missing = [name for name in ("memory", "pids", "cpu") if name not in offered]
+    words = f"mounted at {mounts[0]}"
+    words += f", without controllers: {', '.join(missing)}" if missing else ", not used yet"
+    return Finding(capability="cgroup", status="absent", evidence=words)
+
+
+def _listen() -> tuple[int, int]:
+    import socket
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    return port, listener.detach()
+
+
+def _connect(port: int) -> None:
+    fd = abi.syscall("socket", abi.AF_INET, abi.SOCK_STREAM | abi.SOCK_CLOEXEC, 0)
+    try:
+        address = (
+            abi.AF_INET.to_bytes(2, "little") + port.to_bytes(2, "big") + b"\x7f\0\0\x01" + bytes(8)
+        )
+        abi.syscall("connect", fd, address, 16)
+    finally:
+        os.close(fd)
+
+

@@ -1,0 +1,76 @@
+"""The syscall filter of the target, and subprocess = false.
+
+The filter itself is data in `filters` and is compiled by `bpf`. The cookie that lets exactly the first
+exec through is made here, lives in the launching process only, and is gone with its memory.
+"""
+
+from __future__ import annotations
+
+import os
+
+from corral.abi import linux as abi
+from corral.linux import filters
+from corral.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.plan import Place
+    from corral.posix.enter import Scene
+
+EPERM = 1
+
+
+@record
+class Seccomp:
+    machine: str
+    subprocess: bool
+    unix_sockets: bool
+    namespaces: bool = True
+    place: Place = "target"
+
+    def describe(self) -> str:
+        processes = "processes allowed" if self.subprocess else "threads yes, processes no"
+        sockets = "unix sockets allowed" if self.unix_sockets else "no unix sockets"
+        return f"seccomp: {processes}, {sockets}, dangerous system calls denied"
+
+
+def apply(step: Seccomp, scene: Scene) -> None:
+    if not step.subprocess:
+        words = os.urandom(24)
+        scene.cookie = (_word(words[:8]), _word(words[8:16]), _word(words[16:]))
+    program = filters.target(
+        machine=step.machine,
+        subprocess=step.subprocess,
+        unix_sockets=step.unix_sockets,
+        namespaces=step.namespaces,
+        cookie=None if step.subprocess else scene.cookie,
+    )
+    abi.seccomp_set_filter(program)
+
+
+def verify(step: Seccomp, _scene: Scene) -> None:
+    """A call that is always denied is denied, and so is a child where there may be none."""
+    try:
+        abi.unshare(0)  # makes nothing new, so it succeeds unless the filter speaks
+    except OSError as error:
+        if error.errno != EPERM:
+            raise
+    else:
+        raise OSError(0, "the filter lets unshare through")
+    if not step.subprocess:
+        _no_child()
+
+
+def _no_child() -> None:
+    try:
+        pid = os.fork()
+    except OSError:
+        return
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    raise OSError(0, "a child process could be made")
+
+
+def _word(raw: bytes) -> int:
+    return int.from_bytes(raw, "little")

@@ -1,0 +1,156 @@
+"""Watch one sandbox until it has ended: deadlines, the stop sequence, what it used.
+
+A client that is done closes stdin and waits; then sends SIGTERM and waits; then kills. The target inherits
+stdin, so end of file needs no help; signals are passed on to the whole tree. Whoever asks for the stop,
+the tree gets SIGTERM, GRACE to leave, then SIGKILL. Nothing here wakes up without a reason.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+from corral.posix.signals import FORWARDED, SIGINT, SIGTERM
+from corral.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal, Protocol
+
+    Reason = Literal["", "timeout", "signal", "control"]
+
+    class Child(Protocol):
+        """A backend's hold on a running tree."""
+
+        pid: int
+        pidfd: int
+        born: int
+
+        def signal(self, number: int) -> None: ...
+        def kill(self) -> None: ...
+        def reap(self) -> tuple[int | None, os.struct_rusage]: ...
+
+
+GRACE = 5.0
+"""Seconds between SIGTERM and SIGKILL."""
+
+
+@record
+class Ending:
+    """`status` is the target's wait status, None when it was killed with its tree."""
+
+    born: bytes
+    status: int | None
+    reason: Reason
+    wall: float
+    cpu: float
+    max_rss: int
+
+
+class Watch:
+    """One event loop over what can happen to a sandbox."""
+
+    def __init__(self, child: Child, *, timeout: float | None, signals: int, control: int) -> None:
+        self.child = child
+        self.signals = signals
+        self.control = control
+        self.started = time.monotonic()
+        self.timeout = None if timeout is None else self.started + timeout
+        self.kill_at: float | None = None
+        self.reason: Reason = ""
+        self.said = b""
+        self.poll = select.poll()
+        for fd in (child.pidfd, child.born, signals, control):
+            if fd >= 0:
+                self.poll.register(fd, select.POLLIN)
+
+    def until_born(self) -> bytes:
+        """Run until the target executes or fails to; returns what was said on the way."""
+        while self.child.born >= 0 and not self._step(stop_at_birth=True):
+            pass
+        return self.said
+
+    def until_end(self) -> Ending:
+        while not self._step():
+            pass
+        status, usage = self.child.reap()
+        return Ending(
+            born=self.said,
+            status=status,
+            reason=self.reason,
+            wall=time.monotonic() - self.started,
+            cpu=usage.ru_utime + usage.ru_stime,
+            max_rss=usage.ru_maxrss * 1024,
+        )
+
+    def stop(self, reason: Reason, number: int = SIGTERM) -> None:
+        """Ask the tree to leave; a second asking does not wait any longer."""
+        if self.kill_at is not None and number == SIGINT:
+            self.child.kill()
+        self.reason = self.reason or reason
+        self.child.signal(number)
+        self.kill_at = self.kill_at or time.monotonic() + GRACE
+
+    def _step(self, *, stop_at_birth: bool = False) -> bool:
+        events = self.poll.poll(self._patience())
+        now = time.monotonic()
+        if self.kill_at is not None and now >= self.kill_at:
+            self.child.kill()
+            self.kill_at = now + GRACE
+        elif self.timeout is not None and now >= self.timeout:
+            self.timeout = None
+            self.stop("timeout")
+        for fd, _ in events:
+            if fd == self.child.pidfd:
+                self._drain_born()
+                return True
+            if fd == self.child.born and self._read_born() and stop_at_birth:
+                return True
+            if fd == self.signals:
+                self._forward()
+            elif fd == self.control:
+                self._obey()
+        return False
+
+    def _patience(self) -> int | None:
+        """Milliseconds until a deadline; None sleeps in the kernel until something happens."""
+        deadlines = [when for when in (self.timeout, self.kill_at) if when is not None]
+        if not deadlines:
+            return None
+        return max(0, int((min(deadlines) - time.monotonic()) * 1000) + 1)
+
+    def _read_born(self) -> bool:
+        chunk = os.read(self.child.born, 4096)
+        self.said += chunk
+        if chunk:
+            return False
+        self.poll.unregister(self.child.born)
+        return True
+
+    def _drain_born(self) -> None:
+        try:
+            while chunk := os.read(self.child.born, 4096):
+                self.said += chunk
+        except OSError:
+            pass
+
+    def _forward(self) -> None:
+        for number in read_signals(self.signals):
+            if number in FORWARDED:
+                self.stop("signal", number)
+
+    def _obey(self) -> None:
+        """A byte on the control channel is a signal to pass on; its end is the caller's death."""
+        told = os.read(self.control, 16)
+        if not told:
+            self.poll.unregister(self.control)
+            self.child.kill()
+        for number in told:
+            self.stop("control", number)
+
+
+def read_signals(fd: int) -> list[int]:
+    """Signal numbers from a signalfd: the first word of each 128-byte struct signalfd_siginfo."""
+    raw = os.read(fd, 128 * 16)
+    return [int.from_bytes(raw[at : at + 4], "little") for at in range(0, len(raw), 128)]
