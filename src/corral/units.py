@@ -1,0 +1,160 @@
+"""Sizes, durations and CPU shares as written -> bytes, milliseconds, millicores, and back.
+
+Only ASCII digits, at most one point, one unit and nothing around them are read; everything else is
+a ValueError whose text is a sentence for the person who wrote it. `"none"` is None: no such limit.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LARGEST = (1 << 63) - 1
+# A million cores: beyond any machine, and far below where quota arithmetic could overflow.
+LARGEST_CPU = 10**9
+LONGEST_NUMBER = 40
+DIGITS = "0123456789"
+
+SIZES: Mapping[str, int] = {
+    "": 1,
+    "b": 1,
+    "k": 1 << 10,
+    "m": 1 << 20,
+    "g": 1 << 30,
+    "t": 1 << 40,
+    "kib": 1 << 10,
+    "mib": 1 << 20,
+    "gib": 1 << 30,
+    "tib": 1 << 40,
+}
+DURATIONS: Mapping[str, int] = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """A value as it may stand in a message: `repr` escapes control and bidirectional characters."""
+    if isinstance(value, str):
+        return repr(value) if len(value) <= limit else repr(value[:limit]) + "..."
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > LARGEST:
+        return "a number beyond 64 bits"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, dict):
+        return "a table"
+    return "a list" if isinstance(value, (list, tuple)) else f"a {type(value).__name__}"
+
+
+def is_digits(text: str) -> bool:
+    """`str.isdigit` alone also takes digits of other scripts."""
+    return text.isascii() and text.isdigit()
+
+
+def split_number(text: str) -> tuple[str, str]:
+    end = 0
+    while end < len(text) and (text[end] in DIGITS or text[end] == "."):
+        end += 1
+    return text[:end], text[end:]
+
+
+def scale(number: str, factor: int) -> int | None:
+    """`number` times `factor`, rounded down, in integers; None if `number` is no plain decimal."""
+    whole, point, part = number.partition(".")
+    if not is_digits(whole) or (point and not is_digits(part)) or len(number) > LONGEST_NUMBER:
+        return None
+    return int(whole + part) * factor // int(10 ** len(part))
+
+
+def in_range(value: int, written: object, largest: int, smallest: str) -> int:
+    if value < 0:
+        raise ValueError(f"{shown(written)} is negative")
+    if value == 0:
+        raise ValueError(f"{shown(written)} is less than {smallest}")
+    if value > largest:
+        raise ValueError(f"{shown(written)} is larger than anything this can mean")
+    return value
+
+
+def parse_size(value: object) -> int | None:
+    """`64M`, `1.5G`, `1GiB` or a number of bytes; K, M, G and T are powers of 1024."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return in_range(value, value, LARGEST, "one byte")
+    if value == "none":
+        return None
+    number, unit = split_number(value) if isinstance(value, str) else ("", "")
+    if unit.lower() in {"kb", "mb", "gb", "tb"}:
+        raise ValueError(f"{shown(value)} could mean two sizes: write {number}{unit[0].upper()}")
+    factor = SIZES.get(unit.lower()) if unit.isascii() else None
+    amount = scale(number, factor) if factor is not None else None
+    if amount is None:
+        raise ValueError(f"{shown(value)} is not a size: write 64M, 1.5G or a number of bytes")
+    return in_range(amount, value, LARGEST, "one byte")
+
+
+def parse_duration(value: object) -> int | None:
+    """`500ms`, `60s`, `5m` or `1h` in milliseconds. A bare number has no unit and is refused."""
+    if isinstance(value, str):
+        if value == "none":
+            return None
+        number, unit = split_number(value)
+        factor = DURATIONS.get(unit)
+        amount = scale(number, factor) if factor is not None else None
+        if amount is not None:
+            return in_range(amount, value, LARGEST, "one millisecond")
+    bare = is_digits(str(value)) if isinstance(value, (int, str)) else False
+    advice = f"write {str(value)[:20]}s" if bare else 'write 500ms, 60s, 5m, 1h or "none"'
+    raise ValueError(f"{shown(value)} is not a duration: {advice}")
+
+
+def parse_cpu(value: object) -> int | None:
+    """`"500m"`, `0.5` or `"0.5"` (cores) in millicores."""
+    if isinstance(value, float):
+        return cpu_from_float(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return in_range(value * 1000, value, LARGEST_CPU, "one millicore")
+    if value == "none":
+        return None
+    if isinstance(value, str):
+        number, unit = split_number(value)
+        factor = {"": 1000, "m": 1}.get(unit)
+        amount = scale(number, factor) if factor is not None else None
+        if amount is not None:
+            return in_range(amount, value, LARGEST_CPU, "one millicore")
+    raise ValueError(f'{shown(value)} is not a share of CPU: write "500m" or 0.5')
+
+
+def cpu_from_float(value: float) -> int:
+    # NaN compares false with everything, so it is asked for in the positive.
+    if not -LARGEST_CPU <= value <= LARGEST_CPU:
+        raise ValueError(f"{shown(value)} is not a number of cores")
+    if value < 0:
+        raise ValueError(f"{shown(value)} is negative")
+    return in_range(round(value * 1000), value, LARGEST_CPU, "one millicore")
+
+
+def parse_cpu_flag(text: str) -> int | None:
+    """As `parse_cpu`, but a bare integer is millicores: `--max-cpu 100` is a tenth of a core."""
+    return parse_cpu(f"{text}m" if is_digits(text) else text)
+
+
+def format_size(value: int | None) -> str:
+    if value is None:
+        return "none"
+    for unit in ("T", "G", "M", "K"):
+        if value and value % SIZES[unit.lower()] == 0:
+            return f"{value // SIZES[unit.lower()]}{unit}"
+    return str(value)
+
+
+def format_duration(value: int | None) -> str:
+    if value is None:
+        return "none"
+    for unit in ("h", "m", "s"):
+        if value and value % DURATIONS[unit] == 0:
+            return f"{value // DURATIONS[unit]}{unit}"
+    return f"{value}ms"
+
+
+def format_cpu(value: int | None) -> str:
+    return "none" if value is None else f"{value}m"
