@@ -1,0 +1,276 @@
+"""The host's files that a command reaches: looked up, followed link by link, and collected.
+
+No directory is ever collected that holds more than one server: a home directory, a shared one like
+/tmp, or anything above them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from corral.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, CommandError
+from corral.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Already in every view, as the host has them.
+SYSTEM = (
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
+    "/etc/alternatives", "/nix/store", "/gnu/store", "/System",
+)  # fmt: skip
+DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+# Directories that many programs or people share: a file in one is bound alone.
+SHARED = frozenset((
+    "/", "/home", "/media", "/mnt", "/nix", "/gnu", "/opt", "/root", "/run", "/run/media",
+    "/run/user", "/snap", "/srv", "/var", "/var/cache", "/var/home", "/var/lib", "/var/opt",
+    "/var/run", "/Applications", "/Library", "/Users", "/Volumes", "/private", "/private/tmp",
+    "/private/var", "/private/var/tmp",
+    "/tmp", "/var/tmp",  # noqa: S108 - named here so that they are never handed out
+))  # fmt: skip
+# Each child of these is somebody's home, runtime directory or disk.
+HOMES = ("/home", "/Users", "/var/home", "/run/user", "/mnt", "/media", "/Volumes")
+NEVER_INSIDE = ("/boot", "/dev", "/etc", "/private/etc", "/proc", "/sys")
+SHARED_IN_HOME = (
+    ".cache", ".cargo", ".config", ".local", ".local/bin", ".local/lib", ".local/share",
+    ".local/state", "bin", "Desktop", "Documents", "Downloads", "Library",
+    "Library/Application Support",
+)  # fmt: skip
+SECRET_IN_HOME = (".aws", ".docker", ".gnupg", ".kube", ".mozilla", ".password-store", ".ssh")
+
+LINK_LIMIT = 40  # path_resolution(7): ELOOP beyond
+HEAD_SIZE = 16384  # enough for a `#!` line and for the shell shims that package managers write
+TEXT_LIMIT = 1 << 20
+
+
+def within(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+def is_system(path: str) -> bool:
+    return any(within(path, root) for root in SYSTEM)
+
+
+def _open(path: str, *, follow: bool) -> int:
+    # A fifo put where a file is expected would block for ever without O_NONBLOCK.
+    flags: int = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+    if not follow:
+        flags |= getattr(os, "O_NOFOLLOW", 0)
+    return os.open(path, flags)
+
+
+def read_text(path: str) -> str:
+    """The text of a small regular file; empty when there is none, or when it is something else."""
+    try:
+        descriptor = _open(path, follow=True)
+    except (OSError, ValueError):
+        return ""
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > TEXT_LIMIT:
+            return ""
+        return os.read(descriptor, TEXT_LIMIT).decode("utf-8", "surrogateescape")
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
+
+
+def is_program(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode) and os.access(path, os.X_OK)
+    except (OSError, ValueError):
+        return False
+
+
+@record
+class Executable:
+    """A file that can be executed, as it was when it was looked at."""
+
+    path: str
+    real: str
+    device: int
+    inode: int
+    head: bytes
+
+
+@record
+class Caller:
+    """Who asks: everything that decides what a name means."""
+
+    environment: Mapping[str, str]
+    cwd: str
+    home: str
+
+    def lookup(self, name: str, *, without: str = "") -> str:
+        """The absolute path that PATH gives for a name, or ''. Relative entries are never used."""
+        for entry in self.search_path():
+            if entry.rstrip("/") != without and is_program(f"{entry}/{name}"):
+                return self.absolute(f"{entry}/{name}")
+        return ""
+
+    def search_path(self) -> list[str]:
+        entries = (self.environment.get("PATH") or DEFAULT_PATH).split(":")
+        return [entry for entry in entries if entry.startswith("/")]
+
+    def absolute(self, path: str) -> str:
+        """Absolute with its links kept; `..` resolved, for what it leaves may not exist inside."""
+        parts = [part for part in os.path.join(self.cwd, path).split("/") if part not in {"", "."}]
+        if ".." in parts:
+            last = len(parts) - 1 - parts[::-1].index("..")
+            try:
+                above = os.path.realpath("/" + "/".join(parts[: last + 1]))
+            except (
+                ValueError
+            ):  # a NUL byte: such a path names nothing, and whoever opens it says so
+                return os.path.join(self.cwd, path)
+            parts = [above.strip("/"), *parts[last + 1 :]]
+        return "/" + "/".join(part for part in parts if part)
+
+    def variable(self, name: str, default: str) -> str:
+        """A directory from the environment; a relative one would depend on the caller's cwd."""
+        value = self.environment.get(name, "")
+        return value.rstrip("/") if value.startswith("/") else default
+
+
+class Reach:
+    """Collects what must be visible. Reads are real paths; links are what leads to them."""
+
+    def __init__(self, home: str) -> None:
+        self.homes = {home.rstrip("/"), os.path.realpath(home)} - {""} if home else set()
+        self.reads: dict[str, str] = {}
+        self.links: dict[str, str] = {}
+        self.notes: list[str] = []
+        self._targets: dict[str, str | None] = {}
+
+    def _readlink(self, path: str) -> str | None:
+        if path not in self._targets:
+            try:
+                self._targets[path] = os.readlink(path)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                self._targets[path] = None
+        return self._targets[path]
+
+    def trace(self, path: str) -> tuple[str, list[tuple[str, str]]]:
+        """The real path and the symlinks on the way, as (place, target text). OSError as open(2)."""
+        real, links = "", []
+        left = path.split("/")[::-1]
+        while left:
+            name = left.pop()
+            if name in {"", "."}:
+                continue
+            if name == "..":
+                real = os.path.dirname(real).rstrip("/")
+                continue
+            target = self._readlink(f"{real}/{name}")
+            if target is None:
+                real = f"{real}/{name}"
+                continue
+            links.append((f"{real}/{name}", target))
+            if len(links) > LINK_LIMIT:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+            left.extend(target.split("/")[::-1])
+            real = "" if target.startswith("/") else real
+        return real or "/", links
+
+    def follow(self, path: str) -> str:
+        """The real path; the links that lead to it become part of the view."""
+        real, links = self.trace(path)
+        for place, target in links:
+            if not is_system(place):
+                self.links[place] = self._walkable(place, target)
+        return real
+
+    def _walkable(self, place: str, target: str) -> str:
+        # `a/../b` needs `a`, which may not exist inside; leading `..` only need the link's parents.
+        if "/../" in target.lstrip("./") + "/":
+            return self.trace(os.path.join(os.path.dirname(place), target))[0]
+        return target
+
+    def forbids(self, directory: str) -> bool:
+        """Whether this directory may hold more than the one server, and so is never bound whole."""
+        if directory in SHARED or os.path.dirname(directory) in HOMES:
+            return True
+        if any(within(directory, root) for root in NEVER_INSIDE):
+            return True
+        for home in self.homes:
+            if within(home, directory) or directory in {
+                f"{home}/{name}" for name in SHARED_IN_HOME
+            }:
+                return True
+            if any(within(directory, f"{home}/{name}") for name in SECRET_IN_HOME):
+                return True
+        return os.path.lexists(f"{directory}/.ssh") or os.path.lexists(f"{directory}/.gnupg")
+
+    def covers(self, real: str) -> bool:
+        return is_system(real) or any(within(real, root) for root in self.reads)
+
+    def bind(self, real: str, why: str) -> None:
+        if not self.covers(real):
+            self.reads[real] = why
+
+    def bind_path(self, path: str, why: str) -> str:
+        """Bind what an unresolved path leads to; '' when it leads nowhere."""
+        try:
+            real = self.follow(path)
+        except (OSError, ValueError):
+            return ""
+        self.bind(real, why)
+        return real
+
+    def settled(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+        """Reads with their reasons and links, without those that lie inside another read."""
+        reads = [
+            (path, why)
+            for path, why in self.reads.items()
+            if not any(other != path and within(path, other) for other in self.reads)
+        ]
+        links = [(place, target) for place, target in self.links.items() if not self.covers(place)]
+        return reads, links
+
+
+def inspect(path: str, reach: Reach) -> Executable:
+    """Look at the file that executing `path` would execute. CommandError when it cannot be."""
+    try:
+        real = reach.trace(path)[0]
+        status = os.stat(real, follow_symlinks=False)
+    except (OSError, ValueError) as error:
+        number = error.errno if isinstance(error, OSError) else errno.ENOENT
+        missing = number in {errno.ENOENT, errno.ENOTDIR}
+        code = EXIT_NOT_FOUND if missing else EXIT_NOT_EXECUTABLE
+        reason = os.strerror(number or errno.ENOENT)
+        raise CommandError(f"{path!r}: {reason}", exit_code=code, hint=_dangling(path)) from error
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+        raise CommandError(f"{path!r} is {kind}", exit_code=EXIT_NOT_EXECUTABLE)
+    if not os.access(real, os.X_OK):
+        hint = f"chmod +x {path}, or name the interpreter that runs it"
+        raise CommandError(f"{path!r} is not executable", exit_code=EXIT_NOT_EXECUTABLE, hint=hint)
+    device, inode, head = _head(real, status)
+    return Executable(path=path, real=real, device=device, inode=inode, head=head)
+
+
+def _dangling(path: str) -> str | None:
+    try:
+        target = os.readlink(path)
+    except (OSError, ValueError):
+        return None
+    return f"it is a symlink to {target!r}"
+
+
+def _head(real: str, status: os.stat_result) -> tuple[int, int, bytes]:
+    try:
+        descriptor = _open(real, follow=False)
+    except OSError:  # mode 0711: can be executed and not read, so it is no script either
+        return status.st_dev, status.st_ino, b""
+    try:
+        opened = os.fstat(descriptor)
+        return opened.st_dev, opened.st_ino, os.read(descriptor, HEAD_SIZE)
+    finally:
+        os.close(descriptor)
