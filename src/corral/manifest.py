@@ -16,7 +16,7 @@ from corral.units import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from corral.places import Path
 
@@ -97,7 +97,7 @@ def parse_toml(text: str, origin: str, *, directory: str = "") -> Manifest:
     return from_data(data, origin, directory=directory, places=places)
 
 
-def decode_toml(text: str, origin: str) -> tuple[object, Mapping[str, int]]:
+def decode_toml(text: str, origin: str) -> tuple[dict[str, object], Mapping[str, int]]:
     import tomllib
 
     from corral import places
@@ -247,8 +247,13 @@ def parse_bytes(content: bytes, path: str) -> Manifest:
     return replace(parse(text, path, directory=os.path.dirname(file)), file=file)
 
 
-def read_file(path: str, *, follow: bool = True) -> bytes:
-    """The content of a small regular file; never waits on a fifo, follows links only if told."""
+def read_file(
+    path: str, *, follow: bool = True, check: Callable[[os.stat_result], None] | None = None
+) -> bytes:
+    """The content of a small regular file; never waits on a fifo, follows links only if told.
+
+    `check` sees the very file that is read, and raises if it should not be.
+    """
     flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
     if not follow:
@@ -259,8 +264,11 @@ def read_file(path: str, *, follow: bool = True) -> bytes:
         why = (error.strerror or "unknown") if isinstance(error, OSError) else str(error)
         raise broken(path, None, f"cannot be read: {why}") from None
     with open(descriptor, "rb", buffering=0) as stream:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
             raise broken(path, None, "not a regular file")
+        if check is not None:
+            check(found)
         content = bytearray()
         while chunk := stream.read(LARGEST_FILE + 1 - len(content)):
             content += chunk

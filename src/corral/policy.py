@@ -9,8 +9,12 @@ from corral.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from typing import Literal
 
+    from corral.manifest import Manifest
+
+    Trust = Literal["user", "request"]
     Access = Literal["read", "write", "socket"]
     WindowsNetwork = Literal["none", "outbound", "local", "full"]
     Control = Literal[
@@ -47,8 +51,9 @@ class Limits:
 class Grant:
     """A path the user granted, as it was when the policy was made.
 
-    `device` and `inode` are compared again inside the new mount namespace: a path that was swapped in
-    between is not what was granted.
+    `device` and `inode` are compared again inside the new mount namespace: a path that was swapped
+    in between is not what was granted. `path` is real; `written` is absolute but may go through
+    links, which the view inside has to show as well ("": the same as `path`).
     """
 
     path: str
@@ -58,6 +63,7 @@ class Grant:
     directory: bool
     owner: int
     group: int
+    written: str = ""
 
 
 @record
@@ -91,3 +97,41 @@ class Policy:
     strict: bool = False
     windows: Windows = Windows()
     macos: Macos = Macos()
+
+
+@record
+class Source:
+    """Who said it. A request came with a server; `approved`: the user agreed to exactly that."""
+
+    manifest: Manifest
+    trust: Trust = "user"
+    approved: bool = False
+
+
+def merge(
+    sources: Iterable[Source],
+    *,
+    ceilings: Manifest | None = None,
+    home: str,
+    cwd: str,
+    protected: Sequence[str] = (),
+) -> Policy:
+    """One policy from all sources, lowest precedence first.
+
+    The user's word overrides what stands before it; lists add up, and an empty list takes back what
+    stood before. A request tightens; what it grants counts only if it was approved, and never
+    against what the user said. `protected` are files of this run (report, audit) that no grant may hold.
+    """
+    from corral.merge import merge as merged
+
+    return merged(tuple(sources), ceilings, home=home, cwd=cwd, protected=protected)
+
+
+def requested_grants(manifest: Manifest, *, home: str = "", cwd: str = "") -> list[str]:
+    """What a server's manifest asks for beyond the defaults, in plain words."""
+    import os
+
+    from corral.asks import asks
+    from corral.config import home_directory
+
+    return [ask.words for ask in asks(manifest, home or home_directory(), cwd or os.getcwd())]

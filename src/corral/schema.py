@@ -127,7 +127,7 @@ KEYS: tuple[Key, ...] = (
         text="May the server start other programs? Threads are always possible.",
     ),
     Key(
-        path="environment.pass", field="pass_names", kind="names", default="[]",
+        path="environment.pass", field="pass_names", kind="names", default="[]", flag="--env",
         text="Which environment variables are passed on from the host?",
     ),
     Key(
