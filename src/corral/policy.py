@@ -120,7 +120,8 @@ def merge(
 
     The user's word overrides what stands before it; lists add up, and an empty list takes back what
     stood before. A request tightens; what it grants counts only if it was approved, and never
-    against what the user said. `protected` are files of this run (report, audit) that no grant may hold.
+    against what the user said. `protected` are files of this run (report, audit) that no
+    write grant may hold.
     """
     from corral.merge import merge as merged
 

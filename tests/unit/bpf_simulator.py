@@ -42,9 +42,8 @@ def decode(raw: bytes, longest: int = 4096) -> Program:
 
 
 def run(program: Program, arch: int, number: int, args: tuple[int, ...] = ()) -> Outcome:
-    full = (*args, 0, 0, 0, 0, 0, 0)[:6]
-    data = struct.pack("<IIQ6Q", number, arch, 0, *full)
-    words = struct.unpack("<16I", data)
+    words = [number, arch, 0, 0, *(half for value in args for half in (value & WORD, value >> 32))]
+    words += [0] * (16 - len(words))
     at = executed = accumulator = 0
     arguments = False
     while True:

@@ -1,0 +1,76 @@
+"""`corral COMMAND ...`: one file a command, loaded when it is asked for."""
+
+from __future__ import annotations
+
+import sys
+
+from corral.cli import options, output
+from corral.errors import SandboxError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Protocol
+
+    class Command(Protocol):
+        SUMMARY: str
+        USAGE: str
+        FLAGS: tuple[options.Flag, ...]
+        main: Callable[[options.Options, list[str]], int]
+
+
+COMMANDS = ("run", "explain", "check", "doctor", "approve", "schema", "demo", "completion")
+HELP = options.Flag(name="--help", short="-h", help="show this help")
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _dispatch(words)
+    except SandboxError as problem:
+        output.error(problem)
+        return problem.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output is gone; what it did not read is nobody's error.
+        sys.stdout = None  # type: ignore[assignment]
+        return 0
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in {"-h", "--help", "help"}:
+        output.say(overview())
+        return 0
+    if words[0] in {"-V", "--version"}:
+        from corral.cache import VERSION
+
+        output.say(f"corral {VERSION}")
+        return 0
+    name = words.pop(0)
+    if name not in COMMANDS:
+        import difflib
+
+        near = difflib.get_close_matches(name, COMMANDS, 1)
+        hint = f"did you mean `corral {near[0]}`?" if near else "`corral --help` lists the commands"
+        raise options.UsageError(f"there is no command {name!r}", hint=hint)
+    command = load(name)
+    flags = (*command.FLAGS, HELP)
+    chosen, rest = options.parse(flags, words)
+    if chosen.has("--help"):
+        output.say("\n".join([command.USAGE, "", command.SUMMARY, "", *options.help_lines(flags)]))
+        return 0
+    return command.main(chosen, rest)
+
+
+def load(name: str) -> Command:
+    __import__(f"corral.cli.{name}")
+    command: Command = sys.modules[f"corral.cli.{name}"]  # type: ignore[assignment]
+    return command
+
+
+def overview() -> str:
+    lines = ["usage: corral COMMAND [OPTIONS] ...", "", "Runs MCP servers inside walls and limits.", ""]
+    lines += [f"  {name:<12}{load(name).SUMMARY}" for name in COMMANDS]
+    return "\n".join([*lines, "", "`corral COMMAND --help` tells more."])

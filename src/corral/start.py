@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ENOENT = 2
 
 
-def start(plan: Plan, stdio: tuple[int, int, int], *, signals: int, control: int) -> Watch:
+def run(plan: Plan, stdio: tuple[int, int, int], *, signals: int, control: int) -> Watch:
     """The target executes, or an error says which step failed and nothing is left."""
     try:
         child = backend.load().birth(plan, stdio)

@@ -1,0 +1,101 @@
+"""Findings of this boot, so that `run` pays nothing for the probes.
+
+The key names everything that can change an answer: boot, user, corral, kernel, namespaces, security label,
+filters and sysctls. A different key is a different file; a file that does not carry the whole key is not read.
+The directory is private and can never be granted to a target.
+"""
+
+from __future__ import annotations
+
+import os
+
+from corral.host import Finding
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+VERSION = "0.1.0"
+FIELD, LINE = "\t", "\n"
+FILES = (
+    "/proc/sys/kernel/random/boot_id",
+    "/proc/self/attr/current",
+    "/proc/sys/user/max_user_namespaces",
+    "/proc/sys/kernel/unprivileged_userns_clone",
+    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+    "/proc/sys/kernel/seccomp/actions_avail",
+)
+NAMESPACES = ("user", "mnt", "pid", "net")
+
+
+def load() -> tuple[Finding, ...] | None:
+    key = _key()
+    try:
+        with open(_path(key), encoding="utf-8") as file:
+            stored, _, rest = file.read().partition(LINE)
+    except OSError:
+        return None
+    if stored != key:
+        return None
+    rows = [line.split(FIELD) for line in rest.split(LINE) if line]
+    return tuple(
+        Finding(capability=name, status=status, evidence=evidence, hint=hint)  # type: ignore[arg-type]
+        for name, status, evidence, hint in rows
+    )
+
+
+def store(findings: Iterable[Finding]) -> None:
+    """A cache that cannot be written costs the next run its probes, nothing else."""
+    key = _key()
+    rows = [(item.capability, item.status, item.evidence, item.hint) for item in findings]
+    lines = [FIELD.join(_flat(cell) for cell in row) for row in rows]
+    path = _path(key)
+    fresh = f"{path}.{os.getpid()}"
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+        with open(os.open(fresh, flags, 0o600), "w", encoding="utf-8") as file:
+            file.write(LINE.join((key, *lines, "")))
+        os.replace(fresh, path)
+    except OSError:
+        return
+
+
+def _flat(text: str) -> str:
+    return text.replace(FIELD, " ").replace(LINE, "; ")
+
+
+def _key() -> str:
+    if not hasattr(os, "geteuid"):
+        return FIELD.join((VERSION, os.environ.get("COMPUTERNAME", "")))
+    parts = [VERSION, str(os.geteuid()), *os.uname()]
+    parts += [_read(path) for path in FILES]
+    parts += [_link(f"/proc/self/ns/{name}") for name in NAMESPACES]
+    parts += [line for line in _read("/proc/self/status").split(LINE) if line.startswith(STATUS)]
+    return FIELD.join(_flat(part) for part in parts).replace(FIELD, "|")
+
+
+STATUS = ("Seccomp", "NoNewPrivs", "CapEff", "CapBnd")
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().rstrip("\0\n")
+    except OSError:
+        return ""
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def _path(key: str) -> str:
+    import zlib
+
+    from corral.config import directories
+
+    return os.path.join(directories().cache, "findings", f"{zlib.crc32(key.encode()):08x}")

@@ -1,0 +1,38 @@
+"""`corral check FILE`: read a policy file and say everything that is wrong with it at once."""
+
+from __future__ import annotations
+
+from corral.cli import output
+from corral.cli.options import Flag, UsageError
+from corral.errors import ManifestError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.cli.options import Options
+
+SUMMARY = "check a policy file; every mistake with its place"
+USAGE = "usage: corral check [--json] FILE..."
+FLAGS = (Flag(name="--json", help="mistakes as JSON"),)
+
+
+def main(options: Options, rest: list[str]) -> int:
+    from corral.manifest import load
+
+    if not rest:
+        raise UsageError("there is no file to check", hint=USAGE)
+    mistakes = []
+    for path in rest:
+        try:
+            load(path)
+        except ManifestError as problem:
+            mistakes += problem.mistakes
+        else:
+            if not options.has("--json"):
+                output.say(f"{path}: ok")
+    if options.has("--json"):
+        keys = ("file", "line", "key", "mistake")
+        output.json([dict(zip(keys, mistake, strict=True)) for mistake in mistakes])
+    else:
+        for mistake in mistakes:
+            output.say(str(mistake))
+    return 1 if mistakes else 0

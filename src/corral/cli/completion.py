@@ -1,0 +1,73 @@
+"""`corral completion SHELL`: completion for bash, zsh and fish, made from the tables of flags."""
+
+from __future__ import annotations
+
+from corral.cli import output
+from corral.cli.options import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.cli.options import Flag, Options
+
+SUMMARY = "print a completion script for bash, zsh or fish"
+USAGE = "usage: corral completion bash|zsh|fish"
+FLAGS: tuple[Flag, ...] = ()
+
+BASH = """\
+_corral() {{
+    local current=${{COMP_WORDS[COMP_CWORD]}} word
+    for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+        [ "$word" = -- ] && {{ COMPREPLY=($(compgen -f -c -- "$current")); return; }}
+    done
+    if [ "$COMP_CWORD" -eq 1 ]; then
+        COMPREPLY=($(compgen -W "{commands} --help --version" -- "$current"))
+        return
+    fi
+    case "${{COMP_WORDS[1]}}" in
+{cases}
+    esac
+    [[ $current == -* ]] || COMPREPLY+=($(compgen -f -- "$current"))
+}}
+complete -o filenames -F _corral corral
+"""
+ZSH = "autoload -U +X bashcompinit && bashcompinit\n" + BASH
+
+
+def main(_options: Options, rest: list[str]) -> int:
+    if rest == ["fish"]:
+        output.say("\n".join(_fish()))
+    elif rest in (["bash"], ["zsh"]):
+        output.say(_bash(BASH if rest == ["bash"] else ZSH).rstrip())
+    else:
+        raise UsageError("name a shell: bash, zsh or fish", hint=USAGE)
+    return 0
+
+
+def _flags() -> dict[str, tuple[Flag, ...]]:
+    from corral.cli import COMMANDS, HELP, load
+
+    return {name: (*load(name).FLAGS, HELP) for name in COMMANDS}
+
+
+def _bash(template: str) -> str:
+    flags = _flags()
+    cases = [
+        f'        {name}) COMPREPLY=($(compgen -W "{" ".join(f.name for f in found)}" -- "$current")) ;;'
+        for name, found in flags.items()
+    ]
+    return template.format(commands=" ".join(flags), cases="\n".join(cases))
+
+
+def _fish() -> list[str]:
+    from corral.cli import load
+
+    lines = []
+    for name, flags in _flags().items():
+        first = "__fish_use_subcommand"
+        lines.append(f"complete -c corral -f -n {first} -a {name} -d '{load(name).SUMMARY}'")
+        lines += [
+            f"complete -c corral -n '__fish_seen_subcommand_from {name}' -l {flag.name[2:]}"
+            f"{' -r' if flag.value else ''} -d '{flag.help}'"
+            for flag in flags
+        ]
+    return [line.replace("`", "") for line in lines]

@@ -1,0 +1,71 @@
+"""`corral doctor`: what this machine was seen to do, one line a capability."""
+
+from __future__ import annotations
+
+from corral.cli import output
+from corral.cli.options import Flag
+from corral.report import plain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.cli.options import Options
+    from corral.host import Finding, Host
+
+SUMMARY = "probe this machine by effect and say what holds"
+USAGE = "usage: corral doctor [-v] [--json]"
+FLAGS = (
+    Flag(name="--verbose", short="-v", help="with the evidence of every probe"),
+    Flag(name="--json", help="as JSON"),
+)
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+LABELS = {
+    "user_namespaces": "User namespaces",
+    "mount_namespace": "Mount namespaces",
+    "pid_namespace": "PID namespaces",
+    "network_namespace": "Network namespaces",
+    "landlock": "Landlock",
+    "seccomp": "Seccomp",
+    "exec_cookie": "Subprocess blocking",
+    "rlimits": "Rlimits",
+    "nproc": "Process limit",
+    "cgroup": "Cgroups v2",
+}
+WORDS = {"rlimits": "supported", "nproc": "supported", "exec_cookie": "supported"}
+
+
+def main(options: Options, _rest: list[str]) -> int:
+    from corral import host
+
+    found = host.current(fresh=True)
+    if options.has("--json"):
+        data = {"os": found.system, "arch": architecture(found), "findings": plain(found.findings)}
+        output.json(data)
+        return 0
+    output.say(_mark("proven", f"OS: {found.system} ({architecture(found)})"))
+    for finding in found.findings:
+        output.say(_line(finding))
+        if options.has("--verbose"):
+            output.say(f"      {finding.evidence}")
+        if finding.hint:
+            output.say(f"      hint: {finding.hint}")
+    if not all(found.has(name) for name in ("user_namespaces", "mount_namespace", "seccomp")):
+        text = "Recommendation: the walls cannot be put up here, so `corral run` refuses"
+        output.say(output.paint(f"[⚠] {text}", "yellow"))
+    return 0
+
+
+def architecture(found: Host) -> str:
+    return ARCHITECTURES.get(found.machine, found.machine)
+
+
+def _line(finding: Finding) -> str:
+    label = LABELS.get(finding.capability, finding.capability)
+    held = finding.status == "proven"
+    words = WORDS.get(finding.capability, "available") if held else f"NOT available ({finding.evidence})"
+    return _mark(finding.status, f"{label}: {words}")
+
+
+def _mark(status: str, text: str) -> str:
+    if status == "proven":
+        return output.paint("[✓]", "green") + f" {text}"
+    return output.paint("[!]", "yellow") + f" {text}"

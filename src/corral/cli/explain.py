@@ -1,0 +1,71 @@
+"""`corral explain`: exactly the plan that `run` would execute, and what it would hold."""
+
+from __future__ import annotations
+
+import os
+
+from corral.cli import output, policy_flags
+from corral.cli.options import Flag
+from corral.posix.enter import name
+from corral.prepare import prepare
+from corral.report import plain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.cli.options import Options
+    from corral.plan import Held, Plan
+
+SUMMARY = "show what `run` would do, and do nothing"
+USAGE = "usage: corral explain [OPTIONS] [--] COMMAND [ARGUMENT...] | DIRECTORY"
+FLAGS = (*policy_flags.FLAGS, Flag(name="--json", help="as JSON"))
+ORDER = ("supervisor", "birth", "init", "target")
+
+
+def main(options: Options, rest: list[str]) -> int:
+    sources, command = policy_flags.sources(options, rest)
+    plan = prepare(command, sources, environment=os.environ, cwd=os.getcwd())
+    if options.has("--json"):
+        output.json(as_data(plan))
+    else:
+        _print(plan)
+    return 0
+
+
+def as_data(plan: Plan) -> dict[str, object]:
+    """The environment by name only: a value may be a secret."""
+    return {
+        "program": plain(plan.program),
+        "controls": plain(plan.controls),
+        "steps": [
+            {"step": name(step), "place": step.place, "does": step.describe(), "data": plain(step)}
+            for step in plan.steps
+        ],
+        "environment": [key for key, _ in plan.environment],
+        "secrets": list(plan.secret_names),
+        "timeout_ms": plan.timeout,
+        "warnings": list(plan.warnings),
+    }
+
+
+def _print(plan: Plan) -> None:
+    output.say(output.paint("Program", "bold"))
+    output.say(_indent(plan.program.describe()))
+    output.say("  environment " + ", ".join(key for key, _ in plan.environment))
+    output.say(output.paint("Controls", "bold"))
+    output.table([_row(held) for held in plan.controls])
+    output.say(output.paint("Steps", "bold"))
+    for place in ORDER:
+        for step in plan.steps:
+            if step.place == place:
+                output.say(_indent(f"{place}: {step.describe()}"))
+    for text in plan.warnings:
+        output.say(f"warning: {text}")
+
+
+def _row(held: Held) -> tuple[str, ...]:
+    why = f"({held.why})" if held.why else ""
+    return (f"  {held.control}", held.asked or "-", held.status, held.mechanism, why)
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.split("\n"))

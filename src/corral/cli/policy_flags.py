@@ -1,0 +1,94 @@
+"""The flags that say what a target may do, shared by `run` and `explain`."""
+
+from __future__ import annotations
+
+import os
+
+from corral.cli.options import Flag, UsageError
+from corral.manifest import from_flags, load
+from corral.policy import Source
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.cli.options import Options
+
+FLAGS = (
+    Flag(name="--policy", value="FILE", help="policy file (TOML or JSON); flags override it"),
+    Flag(name="--max-memory", value="SIZE", help="memory of the whole tree, e.g. 512M"),
+    Flag(name="--max-cpu", value="CORES", help="500m or 0.5 cores; a bare integer is millicores"),
+    Flag(name="--max-cpu-time", value="TIME", help="total CPU time of the tree, e.g. 10m"),
+    Flag(name="--max-pids", value="N", help="processes and threads"),
+    Flag(name="--max-fds", value="N", help="open files of each process"),
+    Flag(name="--max-disk", value="SIZE", help="private writable space, and the largest file"),
+    Flag(name="--timeout", value="TIME", help="wall clock, e.g. 60s; then SIGTERM, 5 s, SIGKILL"),
+    Flag(name="--allow-net", value="HOST[:PORT]", many=True, help="a destination it may reach"),
+    Flag(name="--listen", value="PORT", many=True, help="a port of it reachable on host loopback"),
+    Flag(name="--read", value="PATH", many=True, help="a file or directory it may read"),
+    Flag(name="--write", value="PATH", many=True, help="a file or directory it may change"),
+    Flag(name="--allow-subprocess", help="let it start processes"),
+    Flag(name="--env", value="NAME[=VALUE]", many=True, help="pass a variable, or set one"),
+    Flag(name="--secret", value="NAME", many=True, help="pass a variable that is never printed"),
+    Flag(name="--strict", help="refuse when even a default limit cannot be enforced"),
+    Flag(name="--best-effort", help="run with whatever can be enforced, with warnings"),
+)
+KEYS = {
+    "--max-memory": "limits.memory",
+    "--max-cpu": "limits.cpu",
+    "--max-cpu-time": "limits.cpu_time",
+    "--max-pids": "limits.pids",
+    "--max-fds": "limits.fds",
+    "--max-disk": "limits.disk",
+    "--timeout": "limits.timeout",
+}
+LISTS = {
+    "--allow-net": "network.allow",
+    "--listen": "network.listen",
+    "--read": "filesystem.read",
+    "--write": "filesystem.write",
+    "--secret": "environment.secrets",
+}
+
+
+def sources(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]:
+    """What the user and the server say, lowest first, and the command to run."""
+    found: list[Source] = []
+    command = rest
+    if len(rest) == 1 and os.path.isdir(rest[0]):
+        request, command = _directory(rest[0])
+        found.append(request)
+    if path := options.get("--policy"):
+        manifest = load(path)
+        found.append(Source(manifest=manifest, trust="user", approved=True))
+        command = command or list(manifest.command or ())
+    found.append(Source(manifest=_flags(options), trust="user", approved=True))
+    if not command:
+        raise UsageError("there is no command to run", hint="corral run [OPTIONS] -- COMMAND ...")
+    return found, command
+
+
+def _flags(options: Options) -> object:
+    values: dict[str, object] = {}
+    for flag, key in KEYS.items():
+        if (text := options.get(flag)) is not None:
+            values[key] = text
+    for flag, key in LISTS.items():
+        if items := options.all(flag):
+            values[key] = list(items)
+    if options.has("--allow-subprocess"):
+        values["subprocess.allow"] = True
+    given = [item.partition("=") for item in options.all("--env")]
+    if passed := [name for name, equals, _ in given if not equals]:
+        values["environment.pass"] = passed
+    if put := {name: value for name, equals, value in given if equals}:
+        values["environment.set"] = put
+    return from_flags(
+        values,
+        best_effort=options.has("--best-effort") or None,
+        strict=options.has("--strict") or None,
+    )
+
+
+def _directory(path: str) -> tuple[Source, list[str]]:
+    from corral.servers.directory import request
+
+    return request(path)

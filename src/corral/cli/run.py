@@ -1,0 +1,98 @@
+"""`corral run`: put a target behind walls and stay until it has ended."""
+
+from __future__ import annotations
+
+import os
+
+from corral.cli import output, policy_flags
+from corral.cli.options import Flag
+from corral.errors import SandboxError
+from corral import start
+from corral.prepare import prepare
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.cli.options import Options
+    from corral.plan import Plan
+    from corral.report import Report
+    from corral.supervise import Watch
+
+SUMMARY = "run a command, or a server's directory, inside walls"
+USAGE = "usage: corral run [OPTIONS] [--] COMMAND [ARGUMENT...] | DIRECTORY"
+FLAGS = (
+    *policy_flags.FLAGS,
+    Flag(name="--report", value="FILE", help="write what was asked, enforced and used (JSON)"),
+)
+
+
+def main(options: Options, rest: list[str]) -> int:
+    report_fd = _open(options.get("--report"))
+    try:
+        sources, command = policy_flags.sources(options, rest)
+        plan = prepare(command, sources, environment=os.environ, cwd=os.getcwd())
+        for text in plan.warnings:
+            output.warn(text)
+        return _watch(plan, report_fd)
+    except SandboxError as problem:
+        if report_fd >= 0:
+            _write_refusal(rest, problem, report_fd)
+        raise
+
+
+def _watch(plan: Plan, report_fd: int) -> int:
+    from corral.abi import linux as abi
+    from corral.posix.signals import FORWARDED
+
+    # Blocked and read from a descriptor: no signal is lost between fork and watch.
+    abi.sigprocmask(abi.SIG_BLOCK, FORWARDED)
+    signals = abi.signalfd(FORWARDED)
+    watch = start.run(plan, (0, 1, 2), signals=signals, control=-1)
+    _let_go_of_stdio()
+    return _finish(plan, watch, report_fd)
+
+
+def _finish(plan: Plan, watch: Watch, report_fd: int) -> int:
+    ending = watch.until_end()
+    from corral import report
+
+    result = report.of(plan, ending)
+    if report_fd >= 0:
+        report.write(result, report_fd)
+    _explain_end(result)
+    return result.outcome.exit_code
+
+
+def _explain_end(result: Report) -> None:
+    if result.outcome.kind in {"timeout", "cpu_time", "memory", "pids"}:
+        asked = {held.control: held.asked for held in result.controls}
+        output.note(f"the target hit its {result.outcome.kind} limit ({asked[result.outcome.kind]})")
+
+
+def _let_go_of_stdio() -> None:
+    """The streams are the target's: a client must see them close when the target closes them."""
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.close(null)
+
+
+def _open(path: str | None) -> int:
+    """Before anything of the target runs, and never through a link that somebody put there."""
+    if path is None:
+        return -1
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o600)
+    except OSError as error:
+        raise SandboxError(
+            f"cannot write the report to {path}: {error.strerror}",
+            hint="give a path in a directory of yours that is no symbolic link",
+        ) from error
+
+
+def _write_refusal(rest: list[str], problem: SandboxError, fd: int) -> None:
+    from corral import report
+    from corral.errors import LaunchError
+
+    kind = "setup_failed" if isinstance(problem, LaunchError) else "refused"
+    report.write(report.refusal(tuple(rest), problem, kind=kind), fd)

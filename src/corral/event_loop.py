@@ -1,0 +1,153 @@
+"""Async twins: the same sandbox, awaited. Importing asyncio costs more than a launch, so it waits here."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+
+from corral.api import Result, launch
+from corral.sandbox import PIPE, Sandbox
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import BinaryIO
+
+    from corral.api import PolicyLike
+    from corral.report import Report
+    from corral.sandbox import Stream
+
+
+class AsyncSandbox:
+    """`async with launch_async(...) as sandbox`: streams are asyncio's, waiting costs no thread."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        self.pid = sandbox.pid
+        self.stdin: asyncio.StreamWriter | None = None
+        self.stdout: asyncio.StreamReader | None = None
+        self.stderr: asyncio.StreamReader | None = None
+
+    @property
+    def report(self) -> Report | None:
+        return self._sandbox.report
+
+    def send_signal(self, number: int) -> None:
+        self._sandbox.send_signal(number)
+
+    async def wait(self) -> int:
+        if self._sandbox.report is None:
+            loop = asyncio.get_running_loop()
+            ended = loop.create_future()
+            loop.add_reader(self._sandbox.fileno(), _settle, ended)
+            try:
+                await ended
+            finally:
+                loop.remove_reader(self._sandbox.fileno())
+        return self._sandbox.wait()
+
+    async def stop(self) -> int:
+        self.send_signal(15)
+        return await self.wait()
+
+    async def __aenter__(self) -> AsyncSandbox:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self.stdin is not None:
+            self.stdin.close()
+        await self.stop()
+
+    async def open_streams(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._sandbox.stdin is not None:
+            self.stdin = await _writer(loop, self._sandbox.stdin)
+        if self._sandbox.stdout is not None:
+            self.stdout = await _reader(loop, self._sandbox.stdout)
+        if self._sandbox.stderr is not None:
+            self.stderr = await _reader(loop, self._sandbox.stderr)
+
+
+class _Launch:
+    """Awaitable and an async context manager, whichever the caller likes."""
+
+    def __init__(self, start: functools.partial[Sandbox]) -> None:
+        self._start = start
+        self._sandbox: AsyncSandbox | None = None
+
+    async def _launch(self) -> AsyncSandbox:
+        sandbox = AsyncSandbox(await asyncio.to_thread(self._start))
+        await sandbox.open_streams()
+        return sandbox
+
+    def __await__(self):  # type: ignore[no-untyped-def]  # noqa: ANN204 - a generator of the event loop's
+        return self._launch().__await__()
+
+    async def __aenter__(self) -> AsyncSandbox:
+        self._sandbox = await self._launch()
+        return self._sandbox
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._sandbox is not None:
+            await self._sandbox.__aexit__(*error)
+
+
+def launch_async(
+    argv: Sequence[str],
+    policy: PolicyLike = None,
+    *,
+    stdin: Stream = None,
+    stdout: Stream = None,
+    stderr: Stream = None,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+) -> _Launch:
+    start = functools.partial(
+        launch, argv, policy, stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd
+    )
+    return _Launch(start)
+
+
+async def run_async(
+    argv: Sequence[str],
+    policy: PolicyLike = None,
+    *,
+    input: bytes = b"",  # noqa: A002 - as in subprocess.run
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+) -> Result:
+    streams = {"stdin": PIPE, "stdout": PIPE, "stderr": PIPE}
+    async with launch_async(argv, policy, **streams, env=env, cwd=cwd) as sandbox:  # type: ignore[arg-type]
+        assert sandbox.stdin and sandbox.stdout and sandbox.stderr  # noqa: S101, PT018 - all PIPE
+        feeding = asyncio.create_task(_feed(sandbox.stdin, input))
+        output, errors = await asyncio.gather(sandbox.stdout.read(), sandbox.stderr.read())
+        code = await sandbox.wait()
+        await feeding
+    assert sandbox.report is not None  # noqa: S101 - it was waited for
+    return Result(exit_code=code, stdout=output, stderr=errors, report=sandbox.report)
+
+
+async def _feed(stdin: asyncio.StreamWriter, data: bytes) -> None:
+    try:
+        stdin.write(data)
+        await stdin.drain()
+    except ConnectionError:
+        pass  # a target need not read what it is sent
+    stdin.close()
+
+
+def _settle(ended: asyncio.Future[None]) -> None:
+    if not ended.done():
+        ended.set_result(None)
+
+
+async def _reader(loop: asyncio.AbstractEventLoop, stream: BinaryIO) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), stream)
+    return reader
+
+
+async def _writer(loop: asyncio.AbstractEventLoop, stream: BinaryIO) -> asyncio.StreamWriter:
+    transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, stream)
+    return asyncio.StreamWriter(transport, protocol, None, loop)
+

@@ -1,0 +1,100 @@
+"""The caller's side of the zygote: one zygote a process, started at the first launch."""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import subprocess
+import sys
+import threading
+
+from corral import wire
+from corral.errors import CommandError, LaunchError, SandboxError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.plan import Plan
+
+HEADER = 8
+START = (
+    "import sys; sys.path.insert(0, sys.argv[2]); "
+    "from corral.posix.zygote import serve; serve(int(sys.argv[1]))"
+)
+
+
+class Zygote:
+    """Starts its process when first needed, again after a fork or a death of it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._owner = 0
+        self._requests: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def launch(self, plan: Plan, stdio: tuple[int, int, int]) -> socket.socket:
+        """Have a supervisor forked for `plan`; returns the channel to it."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._request((*stdio, theirs.fileno()))
+        message = wire.encode(plan)
+        ours.sendall(len(message).to_bytes(HEADER, "little") + message)
+        return ours
+
+    def _request(self, descriptors: tuple[int, ...]) -> None:
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+        with self._lock:
+            try:
+                self._connection().sendmsg([b"L"], ancillary)
+            except OSError:
+                self._requests = None  # it died, or belongs to the process we were forked from
+                self._connection().sendmsg([b"L"], ancillary)
+
+    def _connection(self) -> socket.socket:
+        if self._requests is None or self._owner != os.getpid():
+            ours, theirs = socket.socketpair()
+            package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-c", START, str(theirs.fileno()), package],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
+            self._requests, self._owner = ours, os.getpid()
+        return self._requests
+
+    def close(self) -> None:
+        """End it; running sandboxes have their own supervisors and stay."""
+        with self._lock:
+            if self._requests is not None and self._owner == os.getpid():
+                self._requests.close()
+                if self._process is not None:
+                    self._process.wait()
+            self._requests = self._process = None
+
+
+def receive(channel: socket.socket) -> bytes:
+    """One message of a supervisor, or nothing when it is gone."""
+    header = _exactly(channel, HEADER)
+    return _exactly(channel, int.from_bytes(header, "little")) if header else b""
+
+
+def _exactly(channel: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        chunk = channel.recv(size - len(found))
+        if not chunk:
+            return b""
+        found += chunk
+    return found
+
+
+def problem(raw: bytes) -> SandboxError:
+    """The supervisor's error, as the class that it was there."""
+    name, message, hint, step, cause, code = raw.decode(errors="surrogateescape").split("\0")
+    if name == "LaunchError":
+        return LaunchError(step, cause, hint=hint or None)
+    if name == "CommandError":
+        return CommandError(message, exit_code=int(code), hint=hint or None)
+    return SandboxError(message, hint=hint or None)

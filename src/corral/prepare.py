@@ -1,0 +1,90 @@
+"""From what was asked to a Plan: gather the sources, look at the host, decide. Nothing is started.
+
+`run`, `explain` and the Python API all come through here, so `explain` prints what `run` executes.
+"""
+
+from __future__ import annotations
+
+import os
+
+from corral import backend, host
+from corral.errors import PolicyError
+from corral.plan import Plan, decide, warnings
+from corral.policy import merge
+from corral.record import replace
+from corral.servers.command import resolve
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from corral.host import Host
+    from corral.policy import Policy, Source
+    from corral.servers.program import Program
+
+
+def prepare(
+    argv: Sequence[str],
+    sources: Sequence[Source],
+    *,
+    environment: Mapping[str, str],
+    cwd: str,
+    machine: Host | None = None,
+) -> Plan:
+    from corral.config import home_directory, load_ceilings
+
+    home = home_directory(environment)
+    policy = merge(sources, ceilings=load_ceilings(), home=home, cwd=cwd)
+    program = resolve(
+        argv, environment=environment, cwd=cwd, home=home, subprocess=policy.subprocess
+    )
+    program = replace(program, cwd=program.cwd or _start_in(policy, cwd, home))
+    system = backend.load()
+    machine = machine or host.current()
+    controls = decide(policy, machine, system.chains(policy))
+    layout = system.survey(policy, program, home=home)
+    return Plan(
+        program=program,
+        steps=system.compose(policy, program, layout),
+        controls=controls,
+        environment=inside(policy, program, environment, home),
+        secret_names=policy.secret_names,
+        timeout=policy.limits.timeout,
+        warnings=(*warnings(controls), *program.notes),
+    )
+
+
+def _start_in(policy: Policy, cwd: str, home: str) -> str:
+    """The caller's directory if it is granted, the target's own home if not."""
+    here = os.path.realpath(cwd)
+    granted = any(
+        grant.directory and os.path.commonpath((here, grant.path)) == grant.path
+        for grant in policy.grants
+    )
+    return here if granted else home
+
+
+def inside(
+    policy: Policy, program: Program, environment: Mapping[str, str], home: str
+) -> tuple[tuple[str, str], ...]:
+    """The target's environment: nothing of the caller's but what the policy passes."""
+    missing = [name for name in policy.secret_names if name not in environment]
+    if missing:
+        raise PolicyError(
+            f"secrets that are not in the environment: {', '.join(missing)}",
+            hint="set them where corral is started; their values are never printed",
+        )
+    values = {
+        "PATH": os.pathsep.join(program.search),
+        "HOME": home,
+        "USER": "user",
+        "LOGNAME": "user",
+        "SHELL": "/bin/sh",
+        "TMPDIR": "/tmp",  # noqa: S108 - the sandbox's own
+        "LANG": "C.UTF-8",
+    }
+    for name in (*policy.pass_names, *policy.secret_names):
+        if name in environment:
+            values[name] = environment[name]
+    values.update(dict(policy.set_values))
+    return tuple(values.items())

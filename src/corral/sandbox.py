@@ -1,0 +1,150 @@
+"""A running target, seen from Python: `launch`, `run` and their async twins are made of this."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+
+from corral import wire
+from corral.errors import SupervisionError
+from corral.posix import zygote_client
+from corral.posix.signals import SIGKILL, SIGTERM
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from typing import IO, BinaryIO
+
+    from corral.plan import Plan
+    from corral.report import Report
+
+    Stream = int | IO[bytes] | None
+
+PIPE = -1
+DEVNULL = -3
+_zygote = zygote_client.Zygote()
+
+
+class Sandbox:
+    """A context manager: leaving it stops the target, and nothing of it stays.
+
+    `stdin`, `stdout` and `stderr` are files where PIPE was asked for. `pid` is the target's on the host.
+    """
+
+    def __init__(self, plan: Plan, *, stdin: Stream, stdout: Stream, stderr: Stream) -> None:
+        self.plan = plan
+        self.stdin: BinaryIO | None = None
+        self.stdout: BinaryIO | None = None
+        self.stderr: BinaryIO | None = None
+        self._lock = threading.Lock()
+        self._report: Report | None = None
+        self._channel = self._start(stdin, stdout, stderr)
+        try:
+            self.pid = int(self._message(b"B"))
+        except BaseException:
+            self._close()
+            raise
+
+    @property
+    def report(self) -> Report | None:
+        """What was asked, enforced and used: there once the target has ended."""
+        return self._report
+
+    def fileno(self) -> int:
+        """Readable when the target has ended: for event loops."""
+        return self._channel.fileno()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, as `corral run` would give it; TimeoutError if it is still running."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._lock:
+            if self._report is None:
+                self._until(deadline)
+                self._report = wire.decode_report(self._message(b"R"))
+                self._channel.close()
+        return self._report.outcome.exit_code
+
+    def send_signal(self, number: int) -> None:
+        """To every process of the target. What it does not obey in 5 s is killed."""
+        if self._report is None:
+            try:
+                self._channel.send(bytes([number]))
+            except OSError:
+                pass  # it has ended; `wait` will tell
+
+    def stop(self) -> int:
+        """SIGTERM, 5 s, SIGKILL; returns the exit code."""
+        self.send_signal(SIGTERM)
+        return self.wait()
+
+    def kill(self) -> int:
+        self.send_signal(SIGKILL)
+        return self.wait()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            if self.stdin is not None:
+                self._shut(self.stdin)
+            self.stop()
+        finally:
+            self._close()
+
+    def _start(self, stdin: Stream, stdout: Stream, stderr: Stream) -> socket.socket:
+        ends: list[int] = []
+        try:
+            self.stdin, reading = _stream(stdin, 0, ends)
+            self.stdout, writing = _stream(stdout, 1, ends)
+            self.stderr, errors = _stream(stderr, 2, ends)
+            return _zygote.launch(self.plan, (reading, writing, errors))
+        finally:
+            for fd in ends:
+                os.close(fd)
+
+    def _message(self, kind: bytes) -> bytes:
+        raw = zygote_client.receive(self._channel)
+        if raw[:1] == b"E":
+            raise zygote_client.problem(raw[1:])
+        if raw[:1] != kind:
+            raise SupervisionError("the supervisor is gone, and the target with it")
+        return raw[1:]
+
+    def _until(self, deadline: float | None) -> None:
+        poll = select.poll()
+        poll.register(self._channel.fileno(), select.POLLIN)
+        left = None if deadline is None else max(0, int((deadline - time.monotonic()) * 1000))
+        if not poll.poll(left):
+            raise TimeoutError("the target is still running")
+
+    def _close(self) -> None:
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if stream is not None:
+                self._shut(stream)
+        self._channel.close()
+
+    @staticmethod
+    def _shut(stream: BinaryIO) -> None:
+        try:
+            stream.close()
+        except BrokenPipeError:
+            pass  # what was not read is nobody's error
+
+
+def _stream(wanted: Stream, number: int, ends: list[int]) -> tuple[BinaryIO | None, int]:
+    """(our end, if any, the target's end); what must be closed once it is handed over goes to `ends`."""
+    if wanted is None:
+        return None, number
+    if wanted == DEVNULL:
+        ends.append(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
+        return None, ends[-1]
+    if wanted != PIPE:
+        return None, wanted if isinstance(wanted, int) else wanted.fileno()
+    read, write = os.pipe()
+    ours, theirs = (write, read) if number == 0 else (read, write)
+    ends.append(theirs)
+    return (open(ours, "wb" if number == 0 else "rb", buffering=0 if number == 0 else -1)), theirs  # noqa: SIM115
+

@@ -1,0 +1,959 @@
+"""What was typed -> Program, and the proof that a Program is enough: it is run with nothing else visible.
+
+bubblewrap shows exactly the system's directories plus `reads` and `links`; the control runs the same
+without them and must fail.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from corral.errors import CommandError
+from corral.servers.arguments import Invocation, read_arguments
+from corral.servers.command import resolve
+from corral.servers.program import Program
+from corral.servers.reach import Reach, within
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX program names")
+
+SYSTEM_VIEW = ["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
+for directory in ("/bin", "/sbin", "/lib", "/lib64"):
+    if os.path.islink(directory):
+        SYSTEM_VIEW += ["--symlink", os.readlink(directory), directory]
+    elif os.path.isdir(directory):
+        SYSTEM_VIEW += ["--ro-bind", directory, directory]
+
+
+def bubblewrap_missing() -> str:
+    if not shutil.which("bwrap"):
+        return "bwrap is not installed"
+    probe = subprocess.run(
+        ["bwrap", *SYSTEM_VIEW, "--", "/usr/bin/true"], capture_output=True, text=True
+    )
+    return f"bwrap cannot run here: {probe.stderr.strip()}" if probe.returncode else ""
+
+
+NO_BWRAP = bubblewrap_missing()
+needs_view = pytest.mark.skipif(bool(NO_BWRAP), reason=NO_BWRAP or "bwrap works")
+NODE = "/usr/bin/node"
+needs_node = pytest.mark.skipif(not os.path.exists(NODE), reason="no node at /usr/bin/node")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    made = tmp_path / "home" / "user"
+    (made / ".ssh").mkdir(parents=True)
+    (made / ".ssh" / "id").write_text("secret")
+    return made
+
+
+class Resolver:
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.path = ["/usr/local/bin", "/usr/bin", "/bin"]
+        self.cwd = home
+        self.environment: dict[str, str] = {}
+
+    def __call__(self, *argv: object, subprocess: bool = False) -> Program:
+        return resolve(
+            [str(word) for word in argv],
+            environment={"PATH": ":".join(self.path), **self.environment},
+            cwd=str(self.cwd),
+            home=str(self.home),
+            subprocess=subprocess,
+        )
+
+
+@pytest.fixture
+def run(home: Path) -> Resolver:
+    return Resolver(home)
+
+
+def view(program: Program, *, reads: bool = True) -> subprocess.CompletedProcess[str]:
+    command = ["bwrap", *SYSTEM_VIEW, "--clearenv", "--setenv", "PATH", ":".join(program.search)]
+    if reads:
+        for path in program.reads:
+            command += ["--ro-bind", path, path]
+        for path, target in program.links:
+            command += ["--symlink", target, path]
+        if program.cwd:
+            command += ["--chdir", program.cwd]
+    else:
+        command += ["--chdir", "/"]
+    command += ["--argv0", program.argv[0]] if program.argv[0] != program.path else []
+    return subprocess.run(
+        [*command, "--", program.path, *program.argv[1:]], capture_output=True, text=True
+    )
+
+
+def works(program: Program) -> str:
+    """The output of the program in its view; the control is that the same fails without the reads."""
+    if NO_BWRAP:
+        pytest.skip(NO_BWRAP)
+    assert program.reads, program.describe()
+    result = view(program)
+    assert result.returncode == 0, f"{program.describe()}\n{result.stderr}"
+    assert view(program, reads=False).returncode != 0, "the control: without the reads it must fail"
+    return result.stdout.strip()
+
+
+def program_at(path: Path, text: str | None = None) -> Path:
+    """A script, or without a text a native program that prints the files it is given: a copy of cat."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if text is None:
+        shutil.copy(os.path.realpath("/usr/bin/cat"), path)
+    else:
+        path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def file_at(path: Path, text: str = "") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def link(path: Path, target: object) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(str(target))
+    return path
+
+
+@pytest.fixture(scope="session")
+def made_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("made") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", made], check=True)
+    return made
+
+
+@pytest.fixture
+def venv(made_venv: Path, home: Path) -> Path:
+    """A real venv (nothing in it depends on its place but scripts, and it has none)."""
+    return Path(shutil.copytree(made_venv, home / "proj" / ".venv", symlinks=True))
+
+
+def site_of(venv: Path) -> Path:
+    return next(venv.glob("lib/python3*/site-packages"))
+
+
+# --- names, PATH, errors
+
+
+def test_relative_and_empty_path_entries_are_never_searched(run: Resolver, home: Path) -> None:
+    planted = program_at(home / "bin" / "server")
+    run.cwd = home / "bin"
+    for entries in (["."], [""], ["bin"], ["../bin"], []):
+        run.path = entries
+        with pytest.raises(CommandError) as caught:
+            run("server")
+        assert caught.value.exit_code == 127
+        assert caught.value.hint
+    run.path = [".", str(home / "bin")]
+    assert run("server").path == str(planted)
+
+
+def test_a_slash_makes_it_relative_to_the_callers_directory(run: Resolver, home: Path) -> None:
+    program_at(home / "a" / "server")
+    run.cwd = home / "a"
+    assert run("./server").path == str(home / "a" / "server")
+    run.cwd = home
+    assert run("a/../a/server").path == str(home / "a" / "server")
+
+
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (lambda p: None, 127),
+        (lambda p: p.mkdir(), 126),
+        (lambda p: p.write_text("x"), 126),
+        (lambda p: p.symlink_to(p.name), 126),
+        (lambda p: p.symlink_to("nowhere"), 127),
+        (lambda p: os.mkfifo(p, 0o755), 126),
+    ],
+    ids=["missing", "directory", "no x bit", "loop", "dangling", "fifo"],
+)
+def test_what_cannot_be_executed_says_so_with_the_shells_code(
+    run: Resolver, home: Path, make, code
+) -> None:
+    make(home / "thing")
+    with pytest.raises(CommandError) as caught:
+        run("./thing")
+    assert caught.value.exit_code == code
+
+
+@pytest.mark.parametrize("argv", [[], [""], ["a\0b"], ["/usr/bin/true", "\ud800"]])
+def test_words_that_are_no_command(run: Resolver, argv: list[str]) -> None:
+    with pytest.raises(CommandError):
+        run(*argv)
+    assert run("/usr/bin/true", "\udcff").argv == ("/usr/bin/true", "\udcff")
+
+
+def test_identity_is_that_of_the_file_behind_all_links(run: Resolver, home: Path) -> None:
+    real = program_at(home / "opt" / "server" / "run")
+    link(home / "one", "two")
+    link(home / "two", real)
+    program = run(home / "one")
+    status = os.stat(real)
+    assert (program.path, program.real) == (str(home / "one"), str(real))
+    assert (program.device, program.inode) == (status.st_dev, status.st_ino)
+    assert program.links == ((str(home / "one"), "two"), (str(home / "two"), str(real)))
+    for path, seen in zip(program.reads, program.seen, strict=True):
+        assert seen == (os.stat(path).st_dev, os.stat(path).st_ino)
+
+
+def test_a_link_through_a_directory_that_will_not_exist_inside(run: Resolver, home: Path) -> None:
+    program_at(home / "real" / "node")
+    (home / "other").mkdir()
+    link(home / "links" / "node", "../other/../real/node")
+    script = file_at(home / "s" / "x.js", "found")
+    assert works(run(home / "links" / "node", script)) == "found"
+
+
+# --- Python
+
+
+SHOW = "import sys, {module}; print(sys.prefix, {module}.__file__)"
+
+
+def test_a_venv_keeps_its_prefix_and_its_packages(run: Resolver, venv: Path) -> None:
+    module = file_at(site_of(venv) / "installed_one.py")
+    program = run(venv / "bin" / "python", "-c", SHOW.format(module="installed_one"))
+    assert program.path == str(venv / "bin" / "python")
+    assert works(program) == f"{venv} {module}"
+
+
+@needs_view
+def test_a_resolved_path_would_lose_the_venv(run: Resolver, venv: Path) -> None:
+    file_at(site_of(venv) / "installed_one.py")
+    program = run(venv / "bin" / "python", "-c", SHOW.format(module="installed_one"))
+    lost = run(program.real, "-c", SHOW.format(module="installed_one"))
+    assert view(lost).returncode != 0
+
+
+def test_a_venv_made_by_uv(run: Resolver, home: Path) -> None:
+    uv = shutil.which("uv")
+    if not uv:
+        pytest.skip("uv is not on PATH")
+    venv = home / "proj" / ".venv"
+    command = [uv, "venv", "--offline", "--python", sys.executable, str(venv)]
+    subprocess.run(command, check=True, capture_output=True)
+    module = file_at(site_of(venv) / "installed_one.py")
+    program = run(venv / "bin" / "python3", "-c", SHOW.format(module="installed_one"))
+    assert works(program) == f"{venv} {module}"
+
+
+def test_uvs_own_pythons_are_reached_through_a_linked_directory(
+    run: Resolver, home: Path, venv: Path
+) -> None:
+    """uv: .venv/bin/python -> ~/.local/share/uv/python/cpython-3.12-linux/bin/python3.12, a link itself."""
+    pythons = home / ".local" / "share" / "uv" / "python"
+    minor = link(pythons / "cpython-3-linux", os.path.realpath(sys.base_prefix))
+    (venv / "bin" / "python").unlink()
+    link(venv / "bin" / "python", minor / "bin" / f"python3.{sys.version_info.minor}")
+    file_at(venv / "pyvenv.cfg", f"home = {minor}/bin\ninclude-system-site-packages = false\n")
+    module = file_at(site_of(venv) / "installed_one.py")
+    program = run(venv / "bin" / "python", "-c", SHOW.format(module="installed_one"))
+    assert (str(minor), os.path.realpath(sys.base_prefix)) in program.links
+    assert works(program) == f"{venv} {module}"
+
+
+def test_a_venv_of_copies_finds_its_base_in_pyvenv_cfg(run: Resolver, home: Path) -> None:
+    venv = home / "copied"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--copies", venv], check=True)
+    program = run(venv / "bin" / "python", "-c", "import sys, json; print(sys.prefix)")
+    assert works(program) == str(venv)
+
+
+def test_a_pth_line_makes_an_editable_project_readable(
+    run: Resolver, home: Path, venv: Path
+) -> None:
+    file_at(home / "dev" / "lib" / "pyproject.toml")
+    module = file_at(home / "dev" / "lib" / "src" / "edited.py")
+    file_at(home / "dev" / "lib" / "private.txt")
+    file_at(site_of(venv) / "_editable_impl_edited.pth", f"{module.parent}\n")
+    program = run(venv / "bin" / "python", "-c", SHOW.format(module="edited"))
+    assert works(program) == f"{venv} {module}"
+    assert str(module.parent) in program.reads, "only what the line names"
+    assert any(str(module.parent) in note for note in program.notes), (
+        "a project elsewhere is announced"
+    )
+
+
+def test_a_setuptools_finder_is_read_and_never_executed(
+    run: Resolver, home: Path, venv: Path
+) -> None:
+    file_at(home / "dev" / "lib" / "setup.py")
+    module = file_at(home / "dev" / "lib" / "edited" / "__init__.py")
+    finder = f"""
+        import sys
+        from importlib.machinery import PathFinder
+        MAPPING: dict[str, str] = {{'edited': {str(module.parent)!r}}}
+        class Finder:
+            @classmethod
+            def find_spec(cls, name, path=None, target=None):
+                place = MAPPING.get(name)
+                return PathFinder.find_spec(name, [place.rpartition("/")[0]]) if place else None
+        def install():
+            sys.meta_path.append(Finder)
+        """
+    file_at(site_of(venv) / "__editable___edited_1_0_finder.py", textwrap.dedent(finder))
+    file_at(
+        site_of(venv) / "__editable__.edited-1.0.pth",
+        "import __editable___edited_1_0_finder as f; f.install()\n",
+    )
+    program = run(venv / "bin" / "python", "-c", SHOW.format(module="edited"))
+    assert works(program) == f"{venv} {module}"
+
+
+@pytest.mark.parametrize(
+    "source", ["MAPPING = open('/x')", "MAPPING = {", "MAPPING = {1: 2}", "(" * 5000, ""]
+)
+def test_a_finder_that_is_no_literal_names_nothing(run: Resolver, venv: Path, source: str) -> None:
+    before = run(venv / "bin" / "python").reads
+    file_at(site_of(venv) / "__editable___x_finder.py", source)
+    assert run(venv / "bin" / "python").reads == before
+
+
+def test_a_pth_line_cannot_fetch_what_is_no_project(run: Resolver, home: Path, venv: Path) -> None:
+    before = run(venv / "bin" / "python").reads
+    file_at(home / "Documents" / "letters" / "a.txt")
+    file_at(home / "pyproject.toml")
+    lines = [home, home / ".ssh", home / "Documents" / "letters", home.parent, "/", "/etc", "/tmp"]
+    file_at(site_of(venv) / "planted.pth", "\n".join(map(str, lines)) + "\n")
+    assert run(venv / "bin" / "python").reads == before
+    file_at(home / "Documents" / "letters" / "pyproject.toml")
+    assert len(run(venv / "bin" / "python").reads) == len(before) + 1, (
+        "the control: a project is taken"
+    )
+
+
+def test_a_home_in_pyvenv_cfg_is_believed_only_where_a_python_is(
+    run: Resolver, home: Path, venv: Path
+) -> None:
+    before = set(run(venv / "bin" / "python").reads)
+    file_at(home / "private" / "bin" / "python", "x")
+    settings = (venv / "pyvenv.cfg").read_text().splitlines()
+    others = [line for line in settings if not line.startswith("home")]
+    file_at(venv / "pyvenv.cfg", "\n".join([f"home = {home}/private/bin", *others]))
+    assert set(run(venv / "bin" / "python").reads) <= before
+
+
+def test_the_users_own_packages_only_outside_a_venv(run: Resolver, home: Path, venv: Path) -> None:
+    real = run(sys.executable).real
+    site = home / ".local" / "lib" / os.path.basename(real) / "site-packages"
+    file_at(site / "mine.py")
+    assert str(site) in run(real).reads
+    assert str(site) not in run(real, "-I").reads
+    assert str(site) not in run(venv / "bin" / "python").reads
+
+
+def test_a_python_in_a_shared_prefix_brings_its_library_alone(run: Resolver, home: Path) -> None:
+    python = program_at(home / ".local" / "bin" / "python3.11")
+    file_at(home / ".local" / "lib" / "python3.11" / "os.py")
+    file_at(home / ".local" / "lib" / "python3.9" / "os.py")
+    file_at(home / ".local" / "lib" / "libpython3.11.so.1.0")
+    lib = home / ".local" / "lib"
+    wanted = {str(python), str(lib / "python3.11"), str(lib / "libpython3.11.so.1.0")}
+    assert set(run(python).reads) == wanted
+
+
+def test_the_systems_python_needs_nothing(run: Resolver) -> None:
+    if not os.path.exists("/usr/bin/python3"):
+        pytest.skip("no python in /usr/bin")
+    program = run("python3", "-c", "pass")
+    assert (program.path, program.reads, program.links) == ("/usr/bin/python3", (), ())
+
+
+# --- #! lines
+
+
+def test_a_console_script_is_run_by_its_venvs_python(run: Resolver, venv: Path) -> None:
+    python = venv / "bin" / "python"
+    script = program_at(
+        venv / "bin" / "server", f"#!{python}\nimport sys; print(sys.prefix, sys.argv)\n"
+    )
+    program = run(script, "--flag")
+    assert program.argv == (str(python), str(script), "--flag")
+    assert works(program) == f"{venv} ['{script}', '--flag']"
+
+
+def test_a_tool_linked_into_the_users_bin(run: Resolver, home: Path, venv: Path) -> None:
+    """pipx and uv tool: ~/.local/bin/tool -> ~/.local/share/uv/tools/tool/bin/tool."""
+    script = program_at(
+        venv / "bin" / "tool", f"#!{venv}/bin/python\nimport sys; print(sys.prefix)\n"
+    )
+    run.path.insert(0, str(link(home / ".local" / "bin" / "tool", script).parent))
+    assert works(run("tool")) == str(venv)
+
+
+@pytest.mark.parametrize(
+    "line", ["'''exec' '{python}' \"$0\" \"$@\"", "'''exec' \"{python}\" \"$0\" \"$@\"",
+             "'''exec' \"$(dirname -- \"$(realpath -- \"$0\")\")\"/'python' \"$0\" \"$@\""],
+)  # fmt: skip
+def test_the_shell_line_that_replaces_a_long_python_path(
+    run: Resolver, venv: Path, line: str
+) -> None:
+    text = (
+        "#!/bin/sh\n"
+        + line.format(python=venv / "bin" / "python")
+        + "\n' '''\nimport sys; print(sys.prefix)\n"
+    )
+    script = program_at(venv / "bin" / "server", text)
+    program = run(script)
+    assert program.argv == (str(venv / "bin" / "python"), str(script))
+    assert works(program) == str(venv)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("#!/usr/bin/env node", []),
+        ("#! /usr/bin/env  node ", []),
+        ("#!/usr/bin/env -S node --flag -x", ["--flag", "-x"]),
+        ("#!/usr/bin/env -S node '--a b'", ["--a b"]),
+        ("#!/usr/bin/env --split-string=node -x", ["-x"]),
+    ],
+)
+def test_env_is_replaced_by_what_it_would_run(
+    run: Resolver, home: Path, line: str, words: list[str]
+) -> None:
+    node = program_at(home / ".nvm" / "versions" / "node" / "v20" / "bin" / "node")
+    run.path.insert(0, str(node.parent))
+    script = program_at(home / "srv" / "server", line + "\n")
+    assert run(script, "arg").argv == (str(node), *words, str(script), "arg")
+
+
+@pytest.mark.parametrize(
+    "line", ["#!/usr/bin/env", "#!/usr/bin/env -i cat", "#!/usr/bin/env cat -u", "#!/usr/bin/env A=1 cat", "#!",
+             "#!cat", "#!/usr/bin/cat\r", "#!/nowhere/cat", "#!/usr/bin/env -S cat ${HOME}", "#!/" + "a" * 300],
+)  # fmt: skip
+def test_lines_that_cannot_be_followed_are_refused(run: Resolver, home: Path, line: str) -> None:
+    script = program_at(home / "srv" / "server", line + "\n")
+    with pytest.raises(CommandError) as caught:
+        run(script)
+    assert caught.value.exit_code in {126, 127}
+    program_at(script, "#!/usr/bin/env cat\n")
+    assert run(script).argv == ("/usr/bin/cat", str(script)), "the control: a line that can"
+
+
+def test_interpreters_of_interpreters_end_where_the_kernel_ends(run: Resolver, home: Path) -> None:
+    program_at(home / "s" / "0", "#!/usr/bin/cat\n")
+    for depth in range(1, 5):
+        program_at(home / "s" / str(depth), f"#!{home}/s/{depth - 1}\n")
+    chain = [str(home / "s" / str(n)) for n in range(4)]
+    assert run(chain[3]).argv == ("/usr/bin/cat", *chain)
+    with pytest.raises(CommandError):
+        run(home / "s" / "4")
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150
+)
+@given(
+    head=st.one_of(
+        st.binary(max_size=300),
+        st.builds(bytes.__add__, st.sampled_from([b"#!", b"#!/usr/bin/env ", b"#!/usr/bin/env -S", b"#!/bin/sh\n'''exec' ",
+                                                  b"#!/bin/sh\n  exec node  \"$basedir/", b"#!x\n# asdf-plugin: ",
+                                                  b"#!x\nexport PYENV_ROOT=\"/"]), st.binary(max_size=300)),
+    ),
+    tail=st.sampled_from([b"", b'" "$@"\n', b"\nasdf exec x", b'"\nexec "$program"']),
+)  # fmt: skip
+def test_no_bytes_in_a_script_raise_anything_but_a_command_error(
+    run: Resolver, home: Path, head: bytes, tail: bytes
+) -> None:
+    script = home / "s" / "any"
+    script.parent.mkdir(exist_ok=True)
+    script.write_bytes(head + tail)
+    script.chmod(0o755)
+    try:
+        program = run(script)
+    except CommandError as error:
+        assert error.exit_code in {126, 127}
+    else:
+        assert program.path.startswith("/")
+
+
+# --- version managers
+
+
+def pyenv_root() -> str:
+    root = os.environ.get("PYENV_ROOT") or os.path.expanduser("~/.pyenv")
+    if not os.path.exists(f"{root}/shims/python3"):
+        pytest.skip(f"no pyenv at {root}")
+    return root
+
+
+@pytest.mark.parametrize(
+    "chosen", ["", "3.12", "3", "system", "3.9:3.12", "nothing:3.11", "python-3.10"]
+)
+def test_pyenv_gives_the_same_as_pyenv_which(home: Path, chosen: str) -> None:
+    root = pyenv_root()
+    path = f"{root}/shims:/usr/bin:/bin"
+    environment = {
+        "PATH": path,
+        "HOME": str(home),
+        "PYENV_ROOT": root,
+        **({"PYENV_VERSION": chosen} if chosen else {}),
+    }
+    command = [f"{root}/libexec/pyenv", "which", "python3"]
+    asked = subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True)
+    arguments = {
+        "environment": environment,
+        "cwd": str(home),
+        "home": str(home),
+        "subprocess": False,
+    }
+    if asked.returncode:
+        with pytest.raises(CommandError):
+            resolve(["python3"], **arguments)
+    else:
+        assert resolve(["python3"], **arguments).path == asked.stdout.strip()
+
+
+def test_a_pyenv_shim_works_without_pyenv(home: Path) -> None:
+    root = pyenv_root()
+    program = resolve(
+        ["python3", "-c", "import json, sys; print(sys.prefix)"],
+        environment={"PATH": f"{root}/shims:/usr/bin", "PYENV_ROOT": root}, cwd=str(home), home=str(home), subprocess=False,
+    )  # fmt: skip
+    assert program.path.startswith(f"{root}/versions/")
+    assert works(program) == os.path.dirname(os.path.dirname(program.path))
+
+
+SHIM = """#!/usr/bin/env bash
+set -e
+program="${0##*/}"
+export PYENV_ROOT="%s"
+exec "%s/libexec/pyenv" exec "$program" "$@"
+"""
+
+
+def test_pyenv_versions_are_chosen_like_pyenv_does(run: Resolver, home: Path) -> None:
+    root = home / ".pyenv"
+    run.path.insert(0, str(program_at(root / "shims" / "tool", SHIM % (root, root)).parent))
+    for version in ("3.9.1", "3.12.1", "3.12.10", "3.12.11rc1", "3.13.0t", "3.13-dev"):
+        program_at(root / "versions" / version / "bin" / "tool")
+    (root / "versions" / "3.8.0").mkdir()
+    program_at(home / "outside" / "bin" / "tool")
+
+    def chosen(text: str) -> str:
+        run.environment = {"PYENV_VERSION": text} if text else {}
+        return run("tool").path.removeprefix(f"{root}/versions/").removesuffix("/bin/tool")
+
+    assert chosen("3.12") == "3.12.10"
+    assert chosen("3.13t") == "3.13.0t"
+    assert chosen("3.8.0:3.9.1") == "3.9.1", "the first that has the command"
+    file_at(root / "version", "3.12.1\n")
+    assert chosen("") == "3.12.1"
+    run.cwd = home / "proj" / "deep"
+    file_at(home / "proj" / ".python-version", "# mine\n3.9.1\n")
+    run.cwd.mkdir()
+    assert chosen("") == "3.9.1"
+    file_at(home / "proj" / ".python-version", "../../outside\n")
+    with pytest.raises(CommandError) as caught:
+        chosen("")
+    assert "3.12.10" in (caught.value.hint or "")
+
+
+def test_nvm_is_a_prefix(run: Resolver, home: Path) -> None:
+    prefix = home / ".nvm" / "versions" / "node" / "v20.1.0"
+    run.path.insert(0, str(program_at(prefix / "bin" / "node").parent))
+    script = file_at(home / "srv" / "index.js", "hello")
+    program = run("node", script)
+    assert program.reads == (str(prefix), str(script.parent))
+    assert program.search[0] == str(prefix / "bin")
+    assert works(program) == "hello"
+
+
+def test_fnm_leads_through_a_linked_directory_of_the_shell(run: Resolver, home: Path) -> None:
+    prefix = home / ".local" / "share" / "fnm" / "node-versions" / "v20" / "installation"
+    program_at(prefix / "bin" / "node")
+    shell = link(home / ".local" / "state" / "fnm_multishells" / "12_34", prefix)
+    run.path.insert(0, str(shell / "bin"))
+    program = run("node", file_at(home / "srv" / "index.js", "hello"))
+    assert program.path == str(shell / "bin" / "node")
+    assert program.links == ((str(shell), str(prefix)),)
+    assert works(program) == "hello"
+
+
+def volta(home: Path, *versions: str) -> Path:
+    root = home / ".volta"
+    program_at(root / "bin" / "volta-shim")
+    link(root / "bin" / "node", "volta-shim")
+    for version in versions:
+        program_at(root / "tools" / "image" / "node" / version / "bin" / "node")
+    return root
+
+
+def test_volta_by_default_and_by_package_json(run: Resolver, home: Path) -> None:
+    root = volta(home, "20.1.0", "18.2.0")
+    run.path.insert(0, str(root / "bin"))
+    with pytest.raises(CommandError) as caught:
+        run("node")
+    assert "volta install" in (caught.value.hint or "")
+    file_at(
+        root / "tools" / "user" / "platform.json",
+        json.dumps({"node": {"runtime": "20.1.0", "npm": None}}),
+    )
+    script = file_at(home / "srv" / "index.js", "hello")
+    assert works(run("node", script)) == "hello"
+    assert "/20.1.0/" in run("node").path
+    file_at(home / "srv" / "package.json", json.dumps({"volta": {"extends": "../shared.json"}}))
+    file_at(home / "shared.json", json.dumps({"volta": {"node": "18.2.0"}}))
+    run.cwd = home / "srv"
+    assert "/18.2.0/" in run("node").path
+
+
+def test_a_package_installed_by_volta(run: Resolver, home: Path) -> None:
+    root = volta(home, "20.1.0")
+    link(root / "bin" / "server", "volta-shim")
+    package = root / "tools" / "image" / "packages" / "@org" / "server"
+    real = program_at(
+        package / "lib" / "node_modules" / "@org" / "server" / "cli.js", "#!/usr/bin/env node\n"
+    )
+    script = link(package / "bin" / "server", real)
+    settings = {"name": "server", "package": "@org/server", "platform": {"node": "20.1.0"}}
+    file_at(root / "tools" / "user" / "bins" / "server.json", json.dumps(settings))
+    program = run(root / "bin" / "server")
+    assert program.argv[1:] == (str(script),)
+    assert "/20.1.0/bin/node" in program.path
+    assert works(program) == "#!/usr/bin/env node"
+
+
+def test_mise_by_its_files(run: Resolver, home: Path) -> None:
+    data = home / ".local" / "share" / "mise"
+    program_at(home / ".local" / "bin" / "mise")
+    run.path.insert(0, str(link(data / "shims" / "node", home / ".local" / "bin" / "mise").parent))
+    for version in ("20.1.0", "18.2.0", "16.0.0"):
+        program_at(data / "installs" / "node" / version / "bin" / "node")
+    link(data / "installs" / "node" / "20", "./20.1.0")
+    with pytest.raises(CommandError) as caught:
+        run("node")
+    assert "installs" in (caught.value.hint or "")
+    file_at(home / ".config" / "mise" / "config.toml", '[tools]\nnode = "20"\n')
+    script = file_at(home / "srv" / "index.js", "hello")
+    assert works(run("node", script)) == "hello"
+    assert run("node").real == str(data / "installs" / "node" / "20.1.0" / "bin" / "node")
+    run.cwd = home / "srv"
+    file_at(home / "srv" / ".tool-versions", "python 3.1\nnode 18.2.0 # old\n")
+    assert "/18.2.0/" in run("node").path
+    file_at(home / "srv" / "mise.toml", '[tools]\nnode = { version = "16.0.0" }\n')
+    assert "/16.0.0/" in run("node").path
+    run.environment = {"MISE_NODE_VERSION": "18.2.0"}
+    assert "/18.2.0/" in run("node").path
+
+
+def test_asdf_by_tool_versions(run: Resolver, home: Path) -> None:
+    root = home / ".asdf"
+    shim = '#!/usr/bin/env bash\n# asdf-plugin: nodejs 20.1.0\nexec asdf exec "node" "$@"\n'
+    run.path.insert(0, str(program_at(root / "shims" / "node", shim).parent))
+    program_at(root / "installs" / "nodejs" / "20.1.0" / "bin" / "node")
+    with pytest.raises(CommandError) as caught:
+        run("node")
+    assert "asdf set nodejs" in (caught.value.hint or "")
+    file_at(home / ".tool-versions", "nodejs 20.1.0\n")
+    assert works(run("node", file_at(home / "srv" / "index.js", "hello"))) == "hello"
+
+
+def test_shims_that_lead_to_each_other_end(run: Resolver, home: Path) -> None:
+    root = home / ".pyenv"
+    shim = program_at(root / "shims" / "tool", SHIM % (root, root))
+    link(root / "versions" / "1.0" / "bin" / "tool", shim)
+    run.environment = {"PYENV_VERSION": "1.0"}
+    with pytest.raises(CommandError) as caught:
+        run(shim)
+    assert caught.value.exit_code == 126
+
+
+# --- the server's own files
+
+
+@needs_node
+@pytest.mark.parametrize("mark", ["package.json", "manifest.json", "corral.toml"])
+def test_a_scripts_project_is_the_nearest_with_a_mark(run: Resolver, home: Path, mark: str) -> None:
+    file_at(home / "package.json", "{}")
+    file_at(home / "work" / "srv" / mark, "{}")
+    file_at(home / "work" / "srv" / "shared.js", "module.exports = 'shared'")
+    file_at(home / "work" / "srv" / "dist" / "index.js", "console.log(require('../shared.js'))")
+    run.cwd = home / "work" / "srv"
+    program = run("node", "dist/index.js")
+    assert program.reads == (str(home / "work" / "srv"),)
+    assert program.cwd == str(home / "work" / "srv")
+    assert works(program) == "shared"
+
+
+@needs_node
+def test_a_relative_script_still_means_the_same_where_cwd_is_not_visible(
+    run: Resolver, home: Path
+) -> None:
+    file_at(home / "srv" / "index.js", "console.log('here')")
+    program = run("node", "srv/index.js")
+    assert program.cwd == ""
+    assert program.argv == (NODE, str(home / "srv" / "index.js"))
+    assert works(program) == "here"
+
+
+@needs_node
+@pytest.mark.parametrize("place", [".", "Downloads", ".ssh", ".local/bin", ".config", "../other"])
+def test_a_script_in_a_shared_directory_comes_alone(run: Resolver, home: Path, place: str) -> None:
+    if place == "../other":
+        (home.parent / "other" / ".ssh").mkdir(parents=True)
+    file_at(home / place / "package.json", "{}")
+    script = Path(os.path.normpath(file_at(home / place / "index.js", "console.log('alone')")))
+    program = run("node", script)
+    assert program.reads == (str(script),)
+    assert works(program) == "alone"
+
+
+def test_arguments_beyond_the_script_are_not_granted(run: Resolver, home: Path) -> None:
+    file_at(home / "srv" / "server.py")
+    file_at(home / "data" / "x.db")
+    program = run("python3", home / "srv" / "server.py", home / "data" / "x.db", home / "data")
+    assert not any(within(str(home / "data"), path) for path in program.reads)
+
+
+def test_a_native_server_in_a_shared_bin_comes_alone(run: Resolver, home: Path) -> None:
+    tool = program_at(home / ".local" / "bin" / "tool")
+    file_at(home / ".local" / "lib" / "other" / "secret")
+    assert run(tool).reads == (str(tool),)
+    cargo = program_at(home / ".cargo" / "bin" / "tool")
+    file_at(home / ".cargo" / "credentials.toml")
+    assert run(cargo).reads == (str(cargo),)
+    own = program_at(home / "apps" / "x" / "bin" / "tool")
+    file_at(home / "apps" / "x" / "lib" / "libx.so")
+    assert run(own).reads == (str(home / "apps" / "x"),)
+
+
+@needs_node
+def test_a_command_of_an_installed_package(run: Resolver, home: Path) -> None:
+    modules = home / "proj" / "node_modules"
+    file_at(home / "proj" / "package.json", "{}")
+    file_at(home / "proj" / "private.txt")
+    file_at(modules / "dep" / "index.js", "module.exports = 'dep'")
+    program_at(modules / "srv" / "cli.js", "#!/usr/bin/env node\nconsole.log(require('dep'))\n")
+    run.path.insert(0, str(link(modules / ".bin" / "srv", "../srv/cli.js").parent))
+    program = run("srv")
+    assert program.argv == (NODE, str(modules / ".bin" / "srv"))
+    assert program.reads == (str(modules),)
+    assert works(program) == "dep"
+
+
+@needs_node
+def test_pnpm_links_and_its_shell_shim(run: Resolver, home: Path) -> None:
+    modules = home / "proj" / "node_modules"
+    store = modules / ".pnpm"
+    file_at(store / "dep@1" / "node_modules" / "dep" / "index.js", "module.exports = 'dep'")
+    file_at(store / "srv@1" / "node_modules" / "srv" / "cli.js", "console.log(require('dep'))")
+    link(store / "srv@1" / "node_modules" / "dep", "../../dep@1/node_modules/dep")
+    link(modules / "srv", ".pnpm/srv@1/node_modules/srv")
+    shim = textwrap.dedent(r"""
+        #!/bin/sh
+        basedir=$(dirname "$(echo "$0" | sed -e 's,\\,/,g')")
+        if [ -x "$basedir/node" ]; then
+          exec "$basedir/node"  "$basedir/../srv/cli.js" "$@"
+        else
+          exec node  "$basedir/../srv/cli.js" "$@"
+        fi
+        """).lstrip()
+    program = run(program_at(modules / ".bin" / "srv", shim), "x")
+    assert program.argv == (NODE, str(modules / "srv" / "cli.js"), "x")
+    assert works(program) == "dep"
+    assert program.reads == (str(modules),)
+
+
+@needs_node
+def test_a_workspace_finds_its_hoisted_and_linked_packages(run: Resolver, home: Path) -> None:
+    root = home / "mono"
+    file_at(root / "node_modules" / "dep" / "index.js", "module.exports = 'dep'")
+    file_at(root / "packages" / "shared" / "package.json", '{"main": "i.js"}')
+    file_at(root / "packages" / "shared" / "i.js", "module.exports = 'shared'")
+    link(root / "node_modules" / "@org" / "shared", "../../packages/shared")
+    file_at(root / "packages" / "srv" / "package.json", "{}")
+    script = file_at(
+        root / "packages" / "srv" / "i.js", "console.log(require('dep'), require('@org/shared'))"
+    )
+    file_at(root / ".env", "SECRET=1")
+    program = run("node", script)
+    assert works(program) == "dep shared"
+    assert not any(within(str(root / ".env"), path) for path in program.reads)
+    assert program.notes == ()
+
+
+@needs_node
+def test_packages_installed_in_home_itself(run: Resolver, home: Path) -> None:
+    file_at(home / "node_modules" / "dep" / "index.js", "module.exports = 'dep'")
+    script = file_at(home / "srv" / "i.js", "console.log(require('dep'))")
+    program = run("node", script)
+    assert program.reads == (str(script.parent), str(home / "node_modules"))
+    assert works(program) == "dep"
+
+
+@needs_node
+def test_links_planted_by_a_server_fetch_only_packages_and_say_so(
+    run: Resolver, home: Path
+) -> None:
+    letters = file_at(home / "Documents" / "letters" / "a.txt").parent
+    script = file_at(home / "srv" / "i.js")
+    link(home / "srv" / "sub" / "node_modules", letters)
+    file_at(home / "srv" / "sub" / "i.js")
+    link(home / "srv" / "node_modules" / "planted", letters)
+    link(home / "srv" / "node_modules" / "keys", home / ".ssh")
+    assert run("node", script).reads == (str(home / "srv"),)
+    assert run("node", home / "srv" / "sub" / "i.js").reads == (str(home / "srv" / "sub"),) or all(
+        not within(str(letters), path) for path in run("node", home / "srv" / "sub" / "i.js").reads
+    )
+    file_at(letters / "package.json", "{}")
+    program = run("node", script)
+    assert str(letters) in program.reads, "the control: a package is what npm link makes"
+    assert any(str(letters) in note for note in program.notes)
+
+
+def test_a_module_in_the_callers_project(run: Resolver, home: Path, venv: Path) -> None:
+    file_at(home / "proj" / "pyproject.toml")
+    file_at(home / "proj" / "pkg" / "__main__.py", "print('ran')")
+    run.cwd = home / "proj"
+    program = run(venv / "bin" / "python", "-m", "pkg")
+    assert program.cwd == str(home / "proj")
+    assert works(program) == "ran"
+    assert str(home / "proj") not in run(venv / "bin" / "python", "-m", "json.tool").reads
+    assert str(home / "proj") not in run(venv / "bin" / "python", "-I", "-m", "pkg").reads
+
+
+@pytest.mark.parametrize(
+    "directory", ["/", "/home", "/root", "/tmp", "/opt", "/var", "/etc", "/etc/x", "/proc/1", "/home/someone", "~",
+                  "~/..", "~/.ssh", "~/.ssh/deep", "~/.local", "~/.config", "~/Downloads", "/run/user/1000", "/mnt/c"],
+)  # fmt: skip
+def test_directories_that_are_never_bound(home: Path, directory: str) -> None:
+    assert Reach(str(home)).forbids(os.path.normpath(directory.replace("~", str(home))))
+
+
+@pytest.mark.parametrize(
+    "directory",
+    [
+        "/opt/x",
+        "/opt/homebrew",
+        "/home/linuxbrew/.linuxbrew",
+        "/srv/x",
+        "~/dev",
+        "~/.local/share/x",
+    ],
+)
+def test_directories_that_may_be_bound(home: Path, directory: str) -> None:
+    assert not Reach(str(home)).forbids(directory.replace("~", str(home)))
+
+
+def test_a_home_behind_a_link_is_still_home(tmp_path: Path) -> None:
+    (tmp_path / "data" / "user").mkdir(parents=True)
+    linked = link(tmp_path / "home", tmp_path / "data" / "user")
+    reach = Reach(str(linked))
+    assert reach.forbids(str(tmp_path / "data" / "user"))
+    assert reach.forbids(str(tmp_path / "data"))
+    assert not reach.forbids(str(tmp_path / "data" / "other"))
+
+
+# --- arguments of runtimes
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "expected"),
+    [
+        ("python", ["s.py", "-m", "x"], Invocation(script=0)),
+        ("python", ["-I", "-X", "dev", "-Wd", "-W", "error", "s.py"], Invocation(script=6, flags="I")),
+        ("python", ["-uIX", "dev", "s.py"], Invocation(script=2, flags="uI")),
+        ("python", ["--check-hash-based-pycs", "never", "s.py"], Invocation(script=2)),
+        ("python", ["-c", "s.py", "t.py"], Invocation()),
+        ("python", ["-um", "pkg", "t.py"], Invocation(module="pkg", flags="u")),
+        ("python", ["-mpkg"], Invocation(module="pkg")),
+        ("python", ["-m"], Invocation()),
+        ("python", ["-"], Invocation()),
+        ("python", [], Invocation()),
+        ("node", ["s.js"], Invocation(script=0)),
+        ("node", ["--require", "./a.js", "--import=b", "-r", "c", "s.js", "d"], Invocation(script=5)),
+        ("node", ["--max-old-space-size=99", "--", "s.js"], Invocation(script=2)),
+        ("node", ["-e", "code", "s.js"], Invocation()),
+        ("node", ["--eval=code", "s.js"], Invocation()),
+        ("deno", ["run", "-A", "--config", "d.json", "s.ts"], Invocation(script=4)),
+        ("bun", ["s.ts"], Invocation(script=0)),
+        ("java", ["-Xmx1g", "-jar", "s.jar"], Invocation(script=2)),
+        ("java", ["-jar"], Invocation()),
+        ("script", ["-c", "s.sh"], Invocation()),
+        ("", ["s"], Invocation()),
+    ],
+)  # fmt: skip
+def test_which_argument_is_the_script(kind, words: list[str], expected: Invocation) -> None:
+    assert read_arguments(kind, words) == expected
+
+
+# --- what the person is told
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["npx", "-y", "server"], "installs at start"),
+        (["uvx", "server"], "installs at start"),
+        (["pipx", "run", "server"], "installs at start"),
+        (["uv", "--directory", "/x", "run", "server"], "installs at start"),
+        (["docker", "run", "image"], "daemon"),
+        (["uv", "--version"], ""),
+        (["pipx", "list"], ""),
+    ],
+)
+def test_launchers_are_noted_and_not_refused(
+    run: Resolver, home: Path, words: list[str], expected: str
+) -> None:
+    run.path.insert(0, str(program_at(home / "tools" / words[0]).parent))
+    notes = run(*words).notes
+    assert bool(notes) == bool(expected)
+    assert expected in " ".join(notes)
+
+
+def test_a_shell_script_is_noted_only_where_it_can_start_nothing(run: Resolver, home: Path) -> None:
+    script = program_at(home / "srv" / "start", "#!/bin/sh\nexec x\n")
+    assert run(script).notes
+    assert not run(script, subprocess=True).notes
+
+
+def test_the_description_names_everything(run: Resolver, home: Path, venv: Path) -> None:
+    shortcut = link(home / "shortcut", venv / "bin" / "python")
+    program = run(shortcut, file_at(home / "srv" / "s.py"))
+    text = program.describe()
+    for item in (*program.reads, *program.argv, *(path for path, _ in program.links), program.real):
+        assert item in text
+    assert len(program.why) == len(program.reads)
+
+
+PROBE = """
+import os, sys
+before = set(sys.modules)
+from corral.servers.command import resolve
+heavy = {"typing", "dataclasses", "enum", "re", "json", "tomllib", "socket", "subprocess", "signal", "pathlib",
+         "shutil", "contextlib", "argparse", "difflib", "hashlib", "ast"}
+started = []
+sys.addaudithook(lambda event, _: started.append(event) if event.startswith(
+    ("subprocess", "os.fork", "os.exec", "os.spawn", "os.posix_spawn", "os.system")) else None)
+program = resolve(sys.argv[1:], environment=os.environ, cwd="/", home="/nowhere", subprocess=False)
+print(sorted(heavy & set(sys.modules) - before), started, program.path)
+"""
+
+
+def test_resolving_imports_nothing_heavy_and_starts_nothing(home: Path) -> None:
+    root = home / ".pyenv"
+    shim = program_at(root / "shims" / "tool", SHIM % (root, root))
+    tool = program_at(root / "versions" / "3.12.1" / "bin" / "tool")
+    command = [sys.executable, "-S", "-c", PROBE, str(shim)]
+    source = str(Path(__file__).parents[2] / "src")
+    environment = {"PATH": "/usr/bin:/bin", "PYENV_VERSION": "3.12", "PYTHONPATH": source}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == f"[] [] {tool}"

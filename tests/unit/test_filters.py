@@ -1,0 +1,486 @@
+"""The policy of the filter: against libseccomp over all numbers, and case by case as an attacker."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import libseccomp_oracle
+import pytest
+from bpf_simulator import JEQ, JSET, decode, run
+
+from corral.abi.syscalls import AUDIT_ARCH_AARCH64, AUDIT_ARCH_X86_64, AUDIT_ARCHES, TABLES
+from corral.linux import filters
+from corral.linux.bpf import ALLOW, KILL_PROCESS, errno_action
+
+EPERM, ENOSYS, EPROTONOSUPPORT, EAFNOSUPPORT = map(errno_action, (1, 38, 93, 97))
+COOKIE = (0x0123456789ABCDEF, 0xFFFFFFFF00000000, 0x00000000FFFFFFFF)
+OWN = 4242
+JUNK = 0xDEADBEEF << 32
+AUDIT_ARCH_I386, AUDIT_ARCH_ARM = 0x40000003, 0x40000028
+X32 = 0x40000000
+
+MACHINES = tuple(TABLES)
+OPTIONS = [
+    {**execs, "unix_sockets": unix, **tier}
+    for execs in (
+        {"subprocess": True, "cookie": None},
+        {"subprocess": False, "cookie": None},
+        {"subprocess": False, "cookie": COOKIE},
+    )
+    for unix in (False, True)
+    for tier in (
+        {"namespaces": True},
+        {"namespaces": False},
+        {"namespaces": False, "own_pid": OWN},
+    )
+]
+
+
+class Filter:
+    def __init__(self, machine, raw):
+        self.table = TABLES[machine]
+        self.arch = AUDIT_ARCHES[machine]
+        self.program = decode(raw)
+
+    def __call__(self, name, *args):
+        wide = tuple(value & (1 << 64) - 1 for value in args)
+        return run(self.program, self.arch, self.table[name], wide).action
+
+
+def target(machine="x86_64", **changes):
+    options = {
+        "subprocess": False,
+        "unix_sockets": False,
+        "namespaces": True,
+        "cookie": None,
+        **changes,
+    }
+    return Filter(machine, filters.target(machine=machine, **options))
+
+
+def numbered(machine, named, others):
+    table = TABLES[machine]
+    rules = {} if others is None else dict.fromkeys(table.values(), others)
+    rules.update({table[name]: rule for name, rule in named.items() if name in table})
+    return rules
+
+
+def words_of(*programs):
+    """Every constant that some program compares with: arguments built from them meet every branch."""
+    return sorted({k for program in programs for code, _, _, k in program if code in {JEQ, JSET}})
+
+
+def corpus(words):
+    """Argument tuples: boundaries, every single bit in every place, and random mixtures."""
+    edges = [
+        0,
+        1,
+        0x7FFFFFFF,
+        0x80000000,
+        0xFFFFFFFF,
+        1 << 32,
+        1 << 63,
+        (1 << 64) - 1,
+        OWN,
+        -OWN,
+        *COOKIE,
+    ]
+    values = edges + [near for word in words for near in (word, word + 1, word | JUNK)]
+    tuples = [(value,) * 6 for value in values]
+    tuples += [(0, 0, 0, *COOKIE)]
+    for place, bit in itertools.product(range(3), range(64)):
+        tuples.append(tuple(1 << bit if index == place else 0 for index in range(6)))
+    for bit in range(64):
+        wrong = [word ^ (1 << bit if index == bit % 3 else 0) for index, word in enumerate(COOKIE)]
+        tuples.append((0, 0, 0, *wrong))
+    chance = random.Random(20)
+    small = [0, 1, 2, 3, 5, 6, 8, 10, 16, 17, 31, OWN]
+    for _ in range(250):
+        tuples.append(
+            tuple(chance.choice(small if chance.random() < 0.7 else values) for _ in range(6))
+        )
+    return [tuple(value & (1 << 64) - 1 for value in args) for args in tuples]
+
+
+@pytest.fixture(scope="module")
+def libseccomp():
+    try:
+        return libseccomp_oracle.load()
+    except OSError as error:
+        pytest.skip(f"no libseccomp: {error}")
+
+
+def assert_same(machine, ours, theirs):
+    """Both programs over all numbers; arguments matter only where one of the two looks at them.
+
+    libseccomp's program is always one for x86_64 (see the oracle). It takes -1, which tracers put
+    in place of a number, for no x32 call; ours kills on it as on any other of that range.
+    """
+    arch = AUDIT_ARCHES[machine]
+    tuples = corpus(words_of(ours))
+    beyond = [X32, X32 + 1, X32 + 520, X32 | 0x80000000, 0xFFFFFFFE] if machine == "x86_64" else []
+    compared = 0
+    for number in [*range(1024), 4095, 65535, X32 - 1, *beyond]:
+        for args in tuples:
+            one = run(ours, arch, number, args)
+            two = run(theirs, AUDIT_ARCH_X86_64, number, args)
+            assert hex(one.action) == hex(two.action), (number, list(map(hex, args)))
+            compared += 1
+            if not (one.arguments or two.arguments):
+                break
+    assert compared > 1024 + 2 * len(tuples)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_the_target_filter_is_what_libseccomp_makes_of_the_rules(machine, options, libseccomp):
+    rules = numbered(machine, filters.target_rules(**options), ALLOW)
+    theirs = libseccomp_oracle.compile_rules(
+        libseccomp, rules, unknown=ENOSYS, bad_arch=KILL_PROCESS
+    )
+    ours = filters.target(machine=machine, **options)
+    assert_same(machine, decode(ours), decode(theirs, longest=1 << 16))
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_init_filter_is_what_libseccomp_makes_of_the_rules(machine, libseccomp):
+    rules = numbered(machine, filters.init_rules(), None)
+    theirs = libseccomp_oracle.compile_rules(
+        libseccomp, rules, unknown=KILL_PROCESS, bad_arch=KILL_PROCESS
+    )
+    assert_same(machine, decode(filters.init(machine=machine)), decode(theirs, longest=1 << 16))
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_foreign_architectures_are_killed_whatever_they_call(machine, options):
+    program = decode(filters.target(machine=machine, **options))
+    for arch in {AUDIT_ARCH_I386, AUDIT_ARCH_ARM, AUDIT_ARCH_X86_64, AUDIT_ARCH_AARCH64, 0}:
+        expected = ALLOW if arch == AUDIT_ARCHES[machine] else KILL_PROCESS
+        assert run(program, arch, TABLES[machine]["getpid"]).action == expected
+
+
+def test_x32_is_killed_and_its_old_numbers_are_absent():
+    program = target().program
+    getpid = TABLES["x86_64"]["getpid"]
+    assert run(program, AUDIT_ARCH_X86_64, getpid).action == ALLOW
+    for number in (X32 | getpid, X32, X32 | 520, 0x80000000, 0xFFFFFFFF):
+        assert run(program, AUDIT_ARCH_X86_64, number).action == KILL_PROCESS
+    # Old kernels ran 512 to 547 as x32's own calls, execve (520) among them, without the bit.
+    for number in range(512, 548):
+        assert run(program, AUDIT_ARCH_X86_64, number).action == ENOSYS
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_numbers_that_no_table_knows_are_absent(machine):
+    filter_ = target(machine)
+    known = set(TABLES[machine].values())
+    for number in set(range(1024)) - known:
+        assert run(filter_.program, filter_.arch, number).action == ENOSYS
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_what_is_denied_is_denied_with_every_option(machine, options):
+    filter_ = target(machine, **options)
+    for name in filters.DENIED:
+        if name in TABLES[machine]:
+            assert filter_(name) == EPERM, name
+            assert filter_(name, *[(1 << 64) - 1] * 6) == EPERM, name
+    assert filter_("clone3") == ENOSYS
+    for name in (
+        "read",
+        "write",
+        "futex",
+        "mmap",
+        "openat",
+        "landlock_restrict_self",
+        "memfd_create",
+    ):
+        assert filter_(name) == ALLOW, name
+
+
+def test_every_denied_name_is_a_syscall_of_some_machine():
+    known = {name for table in TABLES.values() for name in table}
+    listed = {*filters.DENIED, *filters.DENIED_WITHOUT_NAMESPACES, *filters.init_rules()}
+    listed |= set(filters.target_rules(**OPTIONS[1]))
+    assert listed - known == set()
+
+
+CLONE_FLAGS = {
+    "NEWTIME": 0x80, "NEWNS": 0x20000, "NEWCGROUP": 0x2000000, "NEWUTS": 0x4000000, "NEWIPC": 0x8000000,
+    "NEWUSER": 0x10000000, "NEWPID": 0x20000000, "NEWNET": 0x40000000,
+}  # fmt: skip
+PTHREAD = 0x3D0F00  # what glibc and musl start threads with
+FORK = 0x1200011  # what glibc forks with: CHILD_SETTID, CHILD_CLEARTID, SIGCHLD
+SPAWN = 0x4111  # posix_spawn: VM, VFORK, SIGCHLD
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("junk", [0, JUNK])
+def test_clone_makes_threads_always_and_processes_only_if_asked(machine, junk):
+    threads, processes = target(machine), target(machine, subprocess=True)
+    assert threads("clone", PTHREAD | junk) == processes("clone", PTHREAD | junk) == ALLOW
+    for flags in (FORK, SPAWN, 17, 0):
+        assert threads("clone", flags | junk) == EPERM
+        assert processes("clone", flags | junk) == ALLOW
+    # CLONE_THREAD in the high word is no thread.
+    assert threads("clone", FORK | 0x10000 << 32) == EPERM
+
+
+@pytest.mark.parametrize("flag", CLONE_FLAGS.values(), ids=CLONE_FLAGS.keys())
+@pytest.mark.parametrize("machine", MACHINES)
+def test_clone_makes_no_namespace(machine, flag):
+    for subprocess in (False, True):
+        filter_ = target(machine, subprocess=subprocess)
+        for base in (PTHREAD, FORK, SPAWN, 0):
+            assert filter_("clone", base | flag) == EPERM
+            assert filter_("clone", base | flag | JUNK) == EPERM
+
+
+def test_old_ways_to_make_processes():
+    for name in ("fork", "vfork"):
+        assert target()(name) == EPERM
+        assert target(subprocess=True)(name) == ALLOW
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_exec_needs_every_bit_of_the_cookie(machine):
+    filter_ = target(machine, cookie=COOKIE)
+    path = (0x1000, 0x2000, 0x3000)
+    assert filter_("execve", *path, *COOKIE) == ALLOW
+    assert filter_("execveat", *path, *COOKIE) == EPERM
+    for place, bit in itertools.product(range(3), range(64)):
+        wrong = [word ^ (1 << bit if index == place else 0) for index, word in enumerate(COOKIE)]
+        assert filter_("execve", *path, *wrong) == EPERM
+    for order in set(itertools.permutations(COOKIE)) - {COOKIE}:
+        assert filter_("execve", *path, *order) == EPERM
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_exec_without_a_cookie(machine):
+    for name in ("execve", "execveat"):
+        for args in ((0,) * 6, (0, 0, 0, *COOKIE)):
+            assert target(machine)(name, *args) == EPERM
+            assert target(machine, subprocess=True)(name, *args) == ALLOW
+
+
+FLAGS = 0o2000000 | 0o4000  # SOCK_CLOEXEC, SOCK_NONBLOCK
+STREAM, DGRAM, RAW, RDM, SEQPACKET, DCCP, PACKET = 1, 2, 3, 4, 5, 6, 10
+
+
+@pytest.mark.parametrize("family", [2, 10])
+@pytest.mark.parametrize("junk", [0, JUNK])
+@pytest.mark.parametrize("flags", [0, FLAGS])
+def test_internet_sockets_are_tcp_and_udp(family, junk, flags):
+    def socket(kind, protocol, **options):
+        return target(**options)("socket", family | junk, kind | flags | junk, protocol | junk)
+
+    for kind, protocol in ((STREAM, 0), (STREAM, 6), (DGRAM, 0), (DGRAM, 17)):
+        assert socket(kind, protocol) == ALLOW
+        assert socket(kind, protocol, namespaces=False) == EPERM
+    tcp, icmp, udp, icmpv6, sctp, udplite, smc, mptcp = 6, 1, 17, 58, 132, 136, 256, 262
+    for protocol in (icmp, udp, icmpv6, sctp, udplite, smc, mptcp, 255):
+        assert socket(STREAM, protocol) == EPROTONOSUPPORT
+    for protocol in (icmp, tcp, icmpv6, sctp, udplite, smc, mptcp, 255):
+        assert socket(DGRAM, protocol) == EPROTONOSUPPORT
+    # The kernel makes AF_PACKET of AF_INET with SOCK_PACKET.
+    for kind in (0, RAW, RDM, SEQPACKET, DCCP, PACKET, 15):
+        for protocol in (0, 6, 17, 255):
+            assert socket(kind, protocol) == EPROTONOSUPPORT
+
+
+@pytest.mark.parametrize("namespaces", [True, False])
+@pytest.mark.parametrize("junk", [0, JUNK])
+def test_netlink_is_for_routes_only(namespaces, junk):
+    filter_ = target(namespaces=namespaces)
+    assert filter_("socket", 16 | junk, RAW, 0 | junk) == ALLOW
+    for protocol in range(1, 32):
+        assert filter_("socket", 16 | junk, RAW, protocol | junk) == EPROTONOSUPPORT
+
+
+@pytest.mark.parametrize("namespaces", [True, False])
+def test_other_families_look_absent(namespaces):
+    filter_ = target(namespaces=namespaces, unix_sockets=True)
+    for family in set(range(64)) - {
+        1,
+        2,
+        10,
+        16,
+    }:  # AF_PACKET 17, AF_ALG 38, AF_VSOCK 40, AF_SMC 43
+        for kind in (STREAM, DGRAM, RAW, SEQPACKET):
+            assert filter_("socket", family, kind, 0) == EAFNOSUPPORT
+            assert filter_("socketpair", family, kind, 0) == EAFNOSUPPORT
+
+
+@pytest.mark.parametrize("junk", [0, JUNK])
+@pytest.mark.parametrize("flags", [0, FLAGS])
+def test_unix_sockets_only_if_asked_and_pairs_that_cannot_leave(junk, flags):
+    closed, opened = target(), target(unix_sockets=True)
+    for kind in (STREAM, DGRAM, RAW, SEQPACKET):
+        args = (1 | junk, kind | flags | junk, 0)
+        assert closed("socket", *args) == EPERM
+        assert opened("socket", *args) == opened("socketpair", *args) == ALLOW
+        # Datagram ends (SOCK_RAW makes them too) can be connected anew, to sockets of the host.
+        assert closed("socketpair", *args) == (ALLOW if kind in {STREAM, SEQPACKET} else EPERM)
+
+
+def test_tcp_cannot_be_turned_into_smc():
+    filter_ = target()
+    assert filter_("setsockopt", 3, 6, 31) == EPERM
+    assert filter_("setsockopt", 3, 6 | JUNK, 31 | JUNK) == EPERM
+    assert filter_("setsockopt", 3, 6, 1) == ALLOW  # TCP_NODELAY
+    assert filter_("setsockopt", 3, 1, 31) == ALLOW
+
+
+TIOCSTI, TIOCLINUX, TIOCSETD, TIOCGWINSZ, FIONREAD = 0x5412, 0x541C, 0x5423, 0x5413, 0x541B
+BTRFS_IOC_SNAP_CREATE_V2, BTRFS_IOC_INO_LOOKUP = 0x50009417, 0xD0009412
+FICLONE, FICLONERANGE, FIDEDUPERANGE = 0x40049409, 0x4020940D, 0xC0189436
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("namespaces", [True, False])
+@pytest.mark.parametrize("junk", [0, JUNK])
+def test_ioctls(machine, namespaces, junk):
+    filter_ = target(machine, namespaces=namespaces)
+    for command in (TIOCSTI, TIOCLINUX, TIOCSETD, BTRFS_IOC_SNAP_CREATE_V2, BTRFS_IOC_INO_LOOKUP):
+        assert filter_("ioctl", 0, command | junk) == EPERM
+    for command in (TIOCGWINSZ, FIONREAD, FICLONE, FICLONERANGE, FIDEDUPERANGE, 0x5401):
+        assert filter_("ioctl", 0, command | junk) == ALLOW
+    for command in (0x40086602, 0x401C5820, 0x40806685, 0x800C6613, 0x8901, 0x8902):
+        assert filter_("ioctl", 0, command | junk) == (ALLOW if namespaces else EPERM)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_personality_keeps_addresses_random(machine):
+    filter_ = target(machine)
+    for value in (0, 8, 0x20000, 0x20008, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF):
+        assert filter_("personality", value) == ALLOW
+    for value in (0x0040000, 0x0100000, 0x0200000, 0x0400000, 0x0040008, 0x0040000 | JUNK, 1):
+        assert filter_("personality", value) == EPERM
+
+
+@pytest.mark.parametrize(("name", "index"), [("mknod", 1), ("mknodat", 2)])
+@pytest.mark.parametrize("junk", [0, JUNK, 0xABCD0000])  # the kernel's umode_t has 16 bits
+def test_device_files(name, index, junk):
+    for kind, expected in (
+        (0, ALLOW), (0x1000, ALLOW), (0x8000, ALLOW), (0x2000, EPERM), (0x6000, EPERM), (0x4000, EPERM),
+    ):  # fmt: skip
+        args = [0] * index + [kind | 0o644 | junk]
+        assert target()(name, *args) == expected
+
+
+def test_a_second_listener():
+    filter_ = target()
+    assert filter_("seccomp", 1, 0) == ALLOW
+    assert filter_("seccomp", 1, 1 | 4) == ALLOW
+    assert filter_("seccomp", 1, 8) == filter_("seccomp", 1 | JUNK, 0xFF | JUNK) == EPERM
+    assert filter_("seccomp", 3, 0) == ALLOW  # GET_NOTIF_SIZES
+
+
+def test_prctl():
+    for namespaces in (True, False):
+        filter_ = target(namespaces=namespaces)
+        assert filter_("prctl", 35) == filter_("prctl", 62) == filter_("prctl", 35 | JUNK) == EPERM
+        assert filter_("prctl", 1) == (ALLOW if namespaces else EPERM)  # PR_SET_PDEATHSIG
+        for option in (4, 15, 22, 38, 59):
+            assert filter_("prctl", option) == ALLOW
+
+
+FIRST = (
+    "kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "prlimit64", "sched_setscheduler",
+    "sched_setparam", "sched_setattr", "sched_setaffinity",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("name", FIRST)
+def test_without_a_pid_namespace_only_the_own_process_is_reached(machine, name):
+    anybody = target(machine)
+    nobody, own = (target(machine, namespaces=False, own_pid=pid) for pid in (None, OWN))
+    for pid in (1, OWN + 1, -1, -OWN, 0x7FFFFFFF):
+        assert anybody(name, pid) == ALLOW
+        assert nobody(name, pid) == own(name, pid) == EPERM
+        assert own(name, (pid & 0xFFFFFFFF) | JUNK) == EPERM
+        assert own(name, (pid & 0xFFFFFFFF) | OWN << 32) == EPERM
+    assert nobody(name, 0) == own(name, 0) == own(name, OWN) == own(name, OWN | JUNK) == ALLOW
+    assert nobody(name, OWN) == EPERM
+
+
+@pytest.mark.parametrize(("name", "process"), [("setpriority", 0), ("ioprio_set", 1)])
+def test_priorities_of_the_own_process_only(name, process):
+    filter_ = target(namespaces=False, own_pid=OWN)
+    for which in (0, 1, 2, 3):
+        for who in (0, OWN, 1, -1):
+            allowed = which == process and who in {0, OWN}
+            assert filter_(name, which, who) == (ALLOW if allowed else EPERM)
+            assert target()(name, which, who) == ALLOW
+
+
+def test_the_owner_of_a_descriptor_is_whom_the_kernel_signals():
+    filter_ = target(namespaces=False, own_pid=OWN)
+    setown, setown_ex, setsig = 8, 15, 10
+    assert filter_("fcntl", 3, setown, 0) == filter_("fcntl", 3, setown, OWN) == ALLOW
+    for pid in (1, -1, -OWN, OWN + 1):
+        assert filter_("fcntl", 3, setown, pid) == EPERM
+        assert filter_("fcntl", 3, setown | JUNK, pid) == EPERM
+        assert target()("fcntl", 3, setown, pid) == ALLOW
+    assert filter_("fcntl", 3, setown_ex, 0) == EPERM
+    assert filter_("fcntl", 3, setsig, 9) == filter_("fcntl", 3, 2, 1) == ALLOW
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_what_landlock_does_not_hold(machine):
+    inside, outside = target(machine, namespaces=False), target(machine)
+    for name in filters.DENIED_WITHOUT_NAMESPACES:
+        if name in TABLES[machine]:
+            assert inside(name) == EPERM, name
+            assert outside(name) == ALLOW, name
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_init_does_nothing_but_wait(machine):
+    filter_ = Filter(machine, filters.init(machine=machine))
+    for name in ("read", "write", "ppoll", "wait4", "kill", "exit_group", "rt_sigreturn"):
+        assert filter_(name) == ALLOW
+    for name in set(TABLES[machine]) - set(filters.init_rules()):
+        assert filter_(name) == KILL_PROCESS, name
+    for name in ("mmap", "mprotect"):
+        for prot, expected in ((0, ALLOW), (3, ALLOW), (4, KILL_PROCESS), (7 | JUNK, KILL_PROCESS)):
+            assert filter_(name, 0, 4096, prot) == expected
+    assert filter_("fcntl", 0, 3) == ALLOW
+    assert filter_("fcntl", 0, 8, 1) == KILL_PROCESS
+    assert run(filter_.program, filter_.arch, 1023).action == KILL_PROCESS
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_hot_calls_are_cheap_and_never_look_at_arguments(machine, options):
+    """Without a look at arguments the kernel answers them from its bitmap."""
+    filter_ = target(machine, **options)
+    for name in ("read", "write", "futex", "mmap", "getppid", "openat", "epoll_pwait", "recvfrom"):
+        outcome = run(filter_.program, filter_.arch, TABLES[machine][name])
+        assert outcome.action == ALLOW
+        assert not outcome.arguments
+        assert outcome.executed <= 13
+
+
+def test_descriptions_follow_the_options():
+    lines = {
+        options: filters.describe(
+            subprocess=options[0], unix_sockets=options[1], namespaces=options[2]
+        )
+        for options in itertools.product((False, True), repeat=3)
+    }
+    assert len({tuple(line) for line in lines.values()}) == 8
+    named = " ".join(lines[False, False, False])
+    for name in {*filters.DENIED, *filters.DENIED_WITHOUT_NAMESPACES}:
+        assert name in named
+
+
+def test_an_unknown_machine_has_no_filter():
+    with pytest.raises(KeyError):
+        filters.target(
+            machine="riscv64", subprocess=True, unix_sockets=True, namespaces=True, cookie=None
+        )
