@@ -13,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,8 +22,10 @@ from hypothesis import strategies as st
 from corral.errors import CommandError
 from corral.servers.arguments import Invocation, read_arguments
 from corral.servers.command import resolve
-from corral.servers.program import Program
 from corral.servers.reach import Reach, within
+
+if TYPE_CHECKING:
+    from corral.servers.program import Program
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX program names")
 
@@ -38,7 +41,7 @@ def bubblewrap_missing() -> str:
     if not shutil.which("bwrap"):
         return "bwrap is not installed"
     probe = subprocess.run(
-        ["bwrap", *SYSTEM_VIEW, "--", "/usr/bin/true"], capture_output=True, text=True
+        ["bwrap", *SYSTEM_VIEW, "--", "/usr/bin/true"], capture_output=True, text=True, check=False
     )
     return f"bwrap cannot run here: {probe.stderr.strip()}" if probe.returncode else ""
 
@@ -92,7 +95,10 @@ def view(program: Program, *, reads: bool = True) -> subprocess.CompletedProcess
         command += ["--chdir", "/"]
     command += ["--argv0", program.argv[0]] if program.argv[0] != program.path else []
     return subprocess.run(
-        [*command, "--", program.path, *program.argv[1:]], capture_output=True, text=True
+        [*command, "--", program.path, *program.argv[1:]],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -435,6 +441,18 @@ def test_env_is_replaced_by_what_it_would_run(
 
 
 @pytest.mark.parametrize(
+    "line", ["#!/usr/bin/echo", "#! \t/usr/bin/echo\t a  b \t", "#!/usr/bin/echo a\0b c", "#!/usr/bin/env echo",
+             "#!/usr/bin/env -S echo a 'b  c'", "#!/usr/bin/echo " + "x" * 300, "#!/usr/bin/env -S  echo"],
+)  # fmt: skip
+def test_the_kernel_splits_the_line_the_same_way(run: Resolver, home: Path, line: str) -> None:
+    script = program_at(home / "srv" / "server", line + "\n")
+    kernel = subprocess.run([script, "arg"], capture_output=True, check=True)
+    program = run(script, "arg")
+    assert program.path == "/usr/bin/echo"
+    assert subprocess.run(program.argv, capture_output=True, check=True).stdout == kernel.stdout
+
+
+@pytest.mark.parametrize(
     "line", ["#!/usr/bin/env", "#!/usr/bin/env -i cat", "#!/usr/bin/env cat -u", "#!/usr/bin/env A=1 cat", "#!",
              "#!cat", "#!/usr/bin/cat\r", "#!/nowhere/cat", "#!/usr/bin/env -S cat ${HOME}", "#!/" + "a" * 300],
 )  # fmt: skip
@@ -464,8 +482,8 @@ def test_interpreters_of_interpreters_end_where_the_kernel_ends(run: Resolver, h
     head=st.one_of(
         st.binary(max_size=300),
         st.builds(bytes.__add__, st.sampled_from([b"#!", b"#!/usr/bin/env ", b"#!/usr/bin/env -S", b"#!/bin/sh\n'''exec' ",
-                                                  b"#!/bin/sh\n  exec node  \"$basedir/", b"#!x\n# asdf-plugin: ",
-                                                  b"#!x\nexport PYENV_ROOT=\"/"]), st.binary(max_size=300)),
+                                                  b'#!/bin/sh\n  exec node  "$basedir/', b"#!x\n# asdf-plugin: ",
+                                                  b'#!x\nexport PYENV_ROOT="/']), st.binary(max_size=300)),
     ),
     tail=st.sampled_from([b"", b'" "$@"\n', b"\nasdf exec x", b'"\nexec "$program"']),
 )  # fmt: skip
@@ -478,10 +496,9 @@ def test_no_bytes_in_a_script_raise_anything_but_a_command_error(
     script.chmod(0o755)
     try:
         program = run(script)
-    except CommandError as error:
-        assert error.exit_code in {126, 127}
-    else:
-        assert program.path.startswith("/")
+    except CommandError:
+        return
+    assert program.path.startswith("/")
 
 
 # --- version managers
@@ -497,17 +514,19 @@ def pyenv_root() -> str:
 @pytest.mark.parametrize(
     "chosen", ["", "3.12", "3", "system", "3.9:3.12", "nothing:3.11", "python-3.10"]
 )
-def test_pyenv_gives_the_same_as_pyenv_which(home: Path, chosen: str) -> None:
+@pytest.mark.parametrize("source", ["environment", "file"])
+def test_pyenv_gives_the_same_as_pyenv_which(home: Path, source: str, chosen: str) -> None:
     root = pyenv_root()
     path = f"{root}/shims:/usr/bin:/bin"
-    environment = {
-        "PATH": path,
-        "HOME": str(home),
-        "PYENV_ROOT": root,
-        **({"PYENV_VERSION": chosen} if chosen else {}),
-    }
+    environment = {"PATH": path, "HOME": str(home), "PYENV_ROOT": root}
+    if source == "file":
+        file_at(home / ".python-version", chosen.replace(":", "\n"))
+    elif chosen:
+        environment["PYENV_VERSION"] = chosen
     command = [f"{root}/libexec/pyenv", "which", "python3"]
-    asked = subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True)
+    asked = subprocess.run(
+        command, env=environment, cwd=home, capture_output=True, text=True, check=False
+    )
     arguments = {
         "environment": environment,
         "cwd": str(home),
@@ -810,9 +829,8 @@ def test_links_planted_by_a_server_fetch_only_packages_and_say_so(
     link(home / "srv" / "node_modules" / "planted", letters)
     link(home / "srv" / "node_modules" / "keys", home / ".ssh")
     assert run("node", script).reads == (str(home / "srv"),)
-    assert run("node", home / "srv" / "sub" / "i.js").reads == (str(home / "srv" / "sub"),) or all(
-        not within(str(letters), path) for path in run("node", home / "srv" / "sub" / "i.js").reads
-    )
+    nested = run("node", home / "srv" / "sub" / "i.js")
+    assert nested.reads == (str(home / "srv" / "sub"), str(home / "srv" / "node_modules"))
     file_at(letters / "package.json", "{}")
     program = run("node", script)
     assert str(letters) in program.reads, "the control: a package is what npm link makes"

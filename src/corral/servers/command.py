@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-SHEBANG_SIZE = 256  # BINPRM_BUF_SIZE in linux/binfmts.h
+SHEBANG_SIZE = 255  # BINPRM_BUF_SIZE in linux/binfmts.h, less the NUL at its end
 SHEBANG_DEPTH = 4  # linux/fs/exec.c gives up with ELOOP after as many rewrites
 SHIM_DEPTH = 4
 STANDARD_SEARCH = ("/usr/local/bin", "/usr/bin", "/bin")

@@ -118,36 +118,33 @@ def pyenv_selected(root: str, caller: Caller) -> list[str]:
     chosen = caller.environment.get("PYENV_VERSION", "")
     if chosen:
         return chosen.split(":")
-    for file in [*(f"{place}/.python-version" for place in upward(caller.cwd)), f"{root}/version"]:
-        words = [line.split()[0] for line in read_text(file).splitlines() if line.split()]
-        words = [word for word in words if not word.startswith("#")]
-        if words:
-            return words
-    return ["system"]
+    files = [*(f"{place}/.python-version" for place in upward(caller.cwd)), f"{root}/version"]
+    file = next(filter(os.path.isfile, files), "")  # the nearest decides, even when it is empty
+    words = [line.split()[0] for line in read_text(file).splitlines() if line.split()]
+    words = [word for word in words if not word.startswith("#")]
+    # In files, and only there, `python-3.12` also means 3.12.
+    named = [name for word in words for name in (word, word.removeprefix("python-"))]
+    return list(dict.fromkeys(named)) or ["system"]
 
 
-def pyenv_version(root: str, version: str) -> str:
+def pyenv_version(root: str, wanted: str) -> str:
     """The installed version that a name or a prefix stands for; one with `..` stands for none."""
-    versions = _names(f"{root}/versions")
-    for wanted in (version, version.removeprefix("python-")):
-        if ".." in wanted.split("/") or wanted.startswith("/"):
-            return "."
-        if os.path.isdir(f"{root}/versions/{wanted}"):
-            return wanted
-        stem = wanted.removesuffix("t")
-        free = "t" if wanted.endswith("t") else ""
-        matching = [
-            item
-            for item in versions
-            if item.startswith((f"{stem}.", f"{stem}-")) and _is_release(item, free)
-        ]
-        if matching:
-            return max(matching, key=_version_key)
-    return version
+    if ".." in wanted.split("/") or wanted.startswith("/"):
+        return "."
+    if os.path.isdir(f"{root}/versions/{wanted}"):
+        return wanted
+    stem = wanted.removesuffix("t")
+    matching = [
+        version
+        for version in _names(f"{root}/versions")
+        if version.startswith((f"{stem}.", f"{stem}-"))
+        and _is_release(version, free_threaded=stem != wanted)
+    ]
+    return max(matching, key=_version_key, default=wanted)
 
 
-def _is_release(version: str, suffix: str) -> bool:
-    if version.endswith(("-dev", "-src", "-latest")) or version.endswith("t") != bool(suffix):
+def _is_release(version: str, *, free_threaded: bool) -> bool:
+    if version.endswith(("-dev", "-src", "-latest")) or version.endswith("t") != free_threaded:
         return False
     stem = version.rstrip("0123456789")
     return stem == version or not stem.endswith(("a", "b", "rc"))

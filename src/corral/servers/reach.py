@@ -158,7 +158,7 @@ class Reach:
         return self._targets[path]
 
     def trace(self, path: str) -> tuple[str, list[tuple[str, str]]]:
-        """The real path and the symlinks on the way as (place, target text). OSError like open(2)."""
+        """The real path and the symlinks on the way as (place, target). OSError like open(2)."""
         real, links = "", []
         left = path.split("/")[::-1]
         while left:
