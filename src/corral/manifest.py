@@ -263,15 +263,19 @@ def read_file(
     except (OSError, ValueError) as error:
         why = (error.strerror or "unknown") if isinstance(error, OSError) else str(error)
         raise broken(path, None, f"cannot be read: {why}") from None
-    with open(descriptor, "rb", buffering=0) as stream:
+    try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise broken(path, None, "not a regular file")
         if check is not None:
             check(found)
         content = bytearray()
-        while chunk := stream.read(LARGEST_FILE + 1 - len(content)):
+        while chunk := os.read(descriptor, LARGEST_FILE + 1 - len(content)):
             content += chunk
+    except OSError as error:
+        raise broken(path, None, f"cannot be read: {error.strerror}") from None
+    finally:
+        os.close(descriptor)
     if len(content) > LARGEST_FILE:
         raise broken(path, None, "larger than 1 MiB")
     return bytes(content)

@@ -10,13 +10,19 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 
 from corral.abi import linux as abi
 from corral.linux import ids, init, namespaces
 from corral.posix import enter
 from corral.posix.enter import Scene, StepFailed
 
+if sys.platform != "win32":
+    # Here and not at the point of use: inside, the standard library is out of sight.
+    import fcntl
+
 TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
@@ -158,8 +164,6 @@ def _exec(plan: Plan, scene: Scene) -> NoReturn:
 
 def _descriptors(stdio: Stdio, born: int) -> int:
     """The three streams on 0 to 2, everything else closed on exec."""
-    import fcntl
-
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in (*stdio, born)]
     for number, fd in enumerate(high[:3]):
         os.dup2(fd, number)

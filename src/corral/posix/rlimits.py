@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 from corral.record import record
 
+if sys.platform != "win32":
+    # Here and not at the point of use: inside, the standard library is out of sight.
+    import resource
+
 TYPE_CHECKING = False
+assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from corral.plan import Place
     from corral.policy import Limits
@@ -45,8 +52,6 @@ def plan(limits: Limits, *, count_init: bool) -> Rlimits:
 
 
 def apply(step: Rlimits, _scene: Scene) -> None:
-    import resource
-
     for name, value in step.values:
         kind: int = getattr(resource, f"RLIMIT_{name}")
         # A host limit that is lower already stays: a limit is never raised.
@@ -58,8 +63,6 @@ def apply(step: Rlimits, _scene: Scene) -> None:
 
 
 def verify(step: Rlimits, _scene: Scene) -> None:
-    import resource
-
     for name, value in step.values:
         soft, hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
         if not (0 <= soft <= value and 0 <= hard <= value + 1):
