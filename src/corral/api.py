@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from corral.host import Host
+    from corral.host import Finding, Host
     from corral.report import Report
     from corral.sandbox import Stream
 
@@ -124,7 +124,7 @@ def _manifest(policy: PolicyLike) -> Manifest:
     return from_data({"version": 1, **policy}, "policy")
 
 
-def _probe_elsewhere() -> tuple[object, ...]:
+def _probe_elsewhere() -> tuple[Finding, ...]:
     import json
     import subprocess
 

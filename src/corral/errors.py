@@ -14,6 +14,10 @@ is an outcome in the report, never an exception.
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 EXIT_TIMEOUT = 124
 EXIT_REFUSED = 125
 EXIT_NOT_EXECUTABLE = 126
@@ -53,7 +57,7 @@ class PolicyError(SandboxError):
 class UnenforceableError(SandboxError):
     """`missing` has one (control, why, hint) for each control that nothing on this host can hold."""
 
-    def __init__(self, missing: list[tuple[str, str, str]], *, hint: str | None = None) -> None:
+    def __init__(self, missing: Sequence[tuple[str, str, str]], *, hint: str | None = None) -> None:
         lines = [
             f"{control}: {why}" + (f" ({fix})" if fix else "") for control, why, fix in missing
         ]

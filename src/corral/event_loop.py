@@ -117,7 +117,7 @@ async def run_async(
     cwd: str | None = None,
 ) -> Result:
     streams = {"stdin": PIPE, "stdout": PIPE, "stderr": PIPE}
-    async with launch_async(argv, policy, **streams, env=env, cwd=cwd) as sandbox:  # type: ignore[arg-type]
+    async with launch_async(argv, policy, **streams, env=env, cwd=cwd) as sandbox:
         assert sandbox.stdin and sandbox.stdout and sandbox.stderr  # noqa: S101, PT018 - all PIPE
         feeding = asyncio.create_task(_feed(sandbox.stdin, input))
         output, errors = await asyncio.gather(sandbox.stdout.read(), sandbox.stderr.read())

@@ -33,7 +33,7 @@ def prepare(
 ) -> Plan:
     from corral.config import home_directory, load_ceilings
 
-    home = home_directory(environment)
+    home = os.path.realpath(home_directory(environment))
     policy = merge(sources, ceilings=load_ceilings(), home=home, cwd=cwd)
     program = resolve(
         argv, environment=environment, cwd=cwd, home=home, subprocess=policy.subprocess

@@ -51,7 +51,7 @@ def astuple(item: object) -> tuple[object, ...]:
 def _eq(self: object, other: object) -> bool:
     if type(self) is not type(other):
         return NotImplemented
-    return astuple(self) == astuple(other)
+    return bool(astuple(self) == astuple(other))
 
 
 def _hash(self: object) -> int:

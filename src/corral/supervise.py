@@ -16,6 +16,7 @@ from corral.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from resource import struct_rusage
     from typing import Literal, Protocol
 
     Reason = Literal["", "timeout", "signal", "control"]
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
         def signal(self, number: int) -> None: ...
         def kill(self) -> None: ...
-        def reap(self) -> tuple[int | None, os.struct_rusage]: ...
+        def reap(self) -> tuple[int | None, struct_rusage]: ...
 
 
 GRACE = 5.0

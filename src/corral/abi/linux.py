@@ -12,7 +12,12 @@ import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+    from typing import Protocol
+
+    class Syscall(Protocol):
+        def __call__(self, number: int, *args: object) -> int: ...
+
 
 AT_FDCWD = -100
 AT_SYMLINK_NOFOLLOW = 0x100
@@ -82,10 +87,10 @@ SOCK_STREAM = 1
 SOCK_DGRAM = 2
 SOCK_CLOEXEC = 0o2000000
 
-_bound: list[tuple[Callable[..., int], dict[str, int]]] = []
+_bound: list[tuple[Syscall, dict[str, int]]] = []
 
 
-def _bind() -> tuple[Callable[..., int], dict[str, int]]:
+def _bind() -> tuple[Syscall, dict[str, int]]:
     from corral.abi.syscalls import TABLES
 
     function = ctypes.PyDLL(None, use_errno=True).syscall

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output is gone; what it did not read is nobody's error.
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         return 0
 
 
@@ -66,7 +66,7 @@ def _dispatch(words: list[str]) -> int:
 
 def load(name: str) -> Command:
     __import__(f"corral.cli.{name}")
-    command: Command = sys.modules[f"corral.cli.{name}"]  # type: ignore[assignment]
+    command: Command = sys.modules[f"corral.cli.{name}"]
     return command
 
 

@@ -9,6 +9,7 @@ from corral.errors import ManifestError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.cli.options import Options
+    from corral.errors import Mistake
 
 SUMMARY = "check a policy file; every mistake with its place"
 USAGE = "usage: corral check [--json] FILE..."
@@ -20,7 +21,7 @@ def main(options: Options, rest: list[str]) -> int:
 
     if not rest:
         raise UsageError("there is no file to check", hint=USAGE)
-    mistakes = []
+    mistakes: list[Mistake] = []
     for path in rest:
         try:
             load(path)

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.cli.options import Options
     from corral.plan import Plan
-    from corral.report import Report
+    from corral.report import Kind, Report
     from corral.supervise import Watch
 
 SUMMARY = "run a command, or a server's directory, inside walls"
@@ -94,5 +94,5 @@ def _write_refusal(rest: list[str], problem: SandboxError, fd: int) -> None:
     from corral import report
     from corral.errors import LaunchError
 
-    kind = "setup_failed" if isinstance(problem, LaunchError) else "refused"
+    kind: Kind = "setup_failed" if isinstance(problem, LaunchError) else "refused"
     report.write(report.refusal(tuple(rest), problem, kind=kind), fd)

@@ -104,7 +104,10 @@ def compose(policy: Policy, program: Program, layout: Layout) -> tuple[Step, ...
 def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[root.Bind, ...]:
     system = [root.Bind(source=e.source, target=e.path) for e in layout.system if e.source]
     devices = [root.Bind(source=path, target=path, access="device") for path in layout.devices]
-    reads = [root.Bind(source=path, target=path) for path in program.reads]
+    reads = [
+        root.Bind(source=path, target=path, device=device, inode=inode)
+        for path, (device, inode) in zip(program.reads, program.seen, strict=True)
+    ]
     grants = [_granted(grant) for grant in policy.grants]
     chosen = {bind.target: bind for bind in (*system, *devices, *reads, *grants)}
     return tuple(chosen.values())

@@ -25,9 +25,11 @@ TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from resource import struct_rusage
     from typing import NoReturn
 
     from corral.plan import Plan, Step
+    from corral.servers.program import Program
 
     Stdio = tuple[int, int, int]
 
@@ -60,7 +62,7 @@ class Child:
         except ProcessLookupError:
             pass
 
-    def reap(self) -> tuple[int | None, os.struct_rusage]:
+    def reap(self) -> tuple[int | None, struct_rusage]:
         """Wait for init: (the target's wait status if it was told, what the whole tree used)."""
         rusage = os.wait4(self.pid, 0)[2]
         said = os.read(self.say, 4)
@@ -156,10 +158,19 @@ def _become_target(
 def _exec(plan: Plan, scene: Scene) -> NoReturn:
     environment = [f"{name}={value}" for name, value in plan.environment]
     try:
+        _same_file(plan.program)
         abi.execve(plan.program.path, plan.program.argv, environment, scene.cookie)
     except OSError as error:
         raise StepFailed("exec", OSError(error.errno, error.strerror, plan.program.path)) from error
     raise StepFailed("exec", "returned")
+
+
+def _same_file(program: Program) -> None:
+    """What is about to be executed is what was resolved, whoever could write there since."""
+    if program.inode:
+        seen = os.stat(program.path)
+        if (seen.st_dev, seen.st_ino) != (program.device, program.inode):
+            raise OSError(0, "is no longer the program that was resolved")
 
 
 def _descriptors(stdio: Stdio, born: int) -> int:
