@@ -43,7 +43,7 @@ def probe(*, fresh: bool = False) -> Host:
     findings = None if fresh else cache.load()
     if findings is None:
         findings = _probe_elsewhere()
-    return host.Host(system=backend.system(), machine=os.uname().machine, findings=findings)
+    return host.Host(system=backend.system(), machine=backend.machine(), findings=findings)
 
 
 def plan(

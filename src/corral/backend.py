@@ -1,11 +1,12 @@
 """The one choice of operating system.
 
-A backend is a package with `chains`, `compose`, `survey`, `probe` and `birth`; nothing else in corral asks
+A backend is a module with `chains`, `steps`, `probe` and `birth`; nothing else in corral asks
 which system it runs on in order to decide what to enforce.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
 from corral.errors import SandboxError
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from corral.host import Finding, System
-    from corral.linux.layout import Layout
     from corral.plan import Chains, Plan, Step
     from corral.policy import Policy
     from corral.servers.program import Program
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     class Backend(Protocol):
         def chains(self, policy: Policy) -> Chains: ...
-        def survey(self, policy: Policy, program: Program, *, home: str) -> Layout: ...
-        def compose(self, policy: Policy, program: Program, layout: Layout) -> tuple[Step, ...]: ...
+        def steps(self, policy: Policy, program: Program, *, home: str) -> tuple[Step, ...]: ...
         def probe(self) -> tuple[Finding, ...]: ...
         def birth(self, plan: Plan, stdio: tuple[int, int, int]) -> Child: ...
 
@@ -35,8 +34,14 @@ def system() -> System:
     return "windows" if sys.platform == "win32" else "linux"
 
 
+def machine() -> str:
+    if sys.platform == "win32":
+        return os.environ.get("PROCESSOR_ARCHITECTURE", "").lower()
+    return os.uname().machine
+
+
 def load() -> Backend:
-    if system() == "linux":
+    if sys.platform == "linux":
         from corral.linux import backend
 
         return backend

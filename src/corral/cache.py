@@ -8,6 +8,7 @@ The directory is private and can never be granted to a target.
 from __future__ import annotations
 
 import os
+import sys
 
 from corral.host import Finding
 
@@ -66,7 +67,7 @@ def _flat(text: str) -> str:
 
 
 def _key() -> str:
-    if not hasattr(os, "geteuid"):
+    if sys.platform == "win32":
         return FIELD.join((VERSION, os.environ.get("COMPUTERNAME", "")))
     parts = [VERSION, str(os.geteuid()), *os.uname()]
     parts += [_read(path) for path in FILES]

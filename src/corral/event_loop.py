@@ -150,4 +150,3 @@ async def _reader(loop: asyncio.AbstractEventLoop, stream: BinaryIO) -> asyncio.
 async def _writer(loop: asyncio.AbstractEventLoop, stream: BinaryIO) -> asyncio.StreamWriter:
     transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, stream)
     return asyncio.StreamWriter(transport, protocol, None, loop)
-

@@ -45,14 +45,11 @@ class Host:
 
 def current(*, fresh: bool = False) -> Host:
     """This machine, from the cache when nothing that matters has changed since the probes ran."""
-    import os
-
     from corral import backend
     from corral.cache import load, store
 
-    machine = os.uname().machine if hasattr(os, "uname") else "amd64"
     findings = None if fresh else load()
     if findings is None:
         findings = backend.load().probe()
         store(findings)
-    return Host(system=backend.system(), machine=machine, findings=findings)
+    return Host(system=backend.system(), machine=backend.machine(), findings=findings)

@@ -86,7 +86,9 @@ def decide(policy: Policy, host: Host, chains: Chains) -> tuple[Held, ...]:
 
 def warnings(controls: Sequence[Held]) -> tuple[str, ...]:
     return tuple(
-        f"{held.control} is not enforced: {held.why}" for held in controls if held.status == "degraded"
+        f"{held.control} is not enforced: {held.why}"
+        for held in controls
+        if held.status == "degraded"
     )
 
 

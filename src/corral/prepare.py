@@ -42,10 +42,9 @@ def prepare(
     system = backend.load()
     machine = machine or host.current()
     controls = decide(policy, machine, system.chains(policy))
-    layout = system.survey(policy, program, home=home)
     return Plan(
         program=program,
-        steps=system.compose(policy, program, layout),
+        steps=system.steps(policy, program, home=home),
         controls=controls,
         environment=inside(policy, program, environment, home),
         secret_names=policy.secret_names,

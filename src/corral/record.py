@@ -49,9 +49,7 @@ def astuple(item: object) -> tuple[object, ...]:
 
 
 def _eq(self: object, other: object) -> bool:
-    if type(self) is not type(other):
-        return NotImplemented
-    return bool(astuple(self) == astuple(other))
+    return type(self) is type(other) and astuple(self) == astuple(other)
 
 
 def _hash(self: object) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from corral.errors import EXIT_TIMEOUT
 from corral.posix.signals import SIGKILL, SIGXCPU
 from corral.record import fields, record
@@ -70,9 +68,9 @@ def outcome(plan: Plan, ending: Ending) -> Outcome:
         return Outcome(kind="timeout", exit_code=EXIT_TIMEOUT)
     if ending.status is None:
         return Outcome(kind="signalled", exit_code=SIGNALLED + SIGKILL, signal=SIGKILL)
-    if not os.WIFSIGNALED(ending.status):
-        return Outcome(kind="exited", exit_code=os.WEXITSTATUS(ending.status))
-    number = os.WTERMSIG(ending.status)
+    number = ending.status & 0x7F  # WTERMSIG, which Python has only where there are signals
+    if not number:
+        return Outcome(kind="exited", exit_code=ending.status >> 8)
     kind: Kind = "cpu_time" if _spent(plan, ending, number) else "signalled"
     return Outcome(kind=kind, exit_code=SIGNALLED + number, signal=number)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 import threading
 import time
 
@@ -114,6 +115,8 @@ class Sandbox:
         return raw[1:]
 
     def _until(self, deadline: float | None) -> None:
+        if sys.platform == "win32":
+            raise OSError("poll is POSIX only")
         poll = select.poll()
         poll.register(self._channel.fileno(), select.POLLIN)
         left = None if deadline is None else max(0, int((deadline - time.monotonic()) * 1000))
@@ -139,7 +142,7 @@ def _stream(wanted: Stream, number: int, ends: list[int]) -> tuple[BinaryIO | No
     if wanted is None:
         return None, number
     if wanted == DEVNULL:
-        ends.append(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
+        ends.append(os.open(os.devnull, os.O_RDWR))
         return None, ends[-1]
     if wanted != PIPE:
         return None, wanted if isinstance(wanted, int) else wanted.fileno()
@@ -147,4 +150,3 @@ def _stream(wanted: Stream, number: int, ends: list[int]) -> tuple[BinaryIO | No
     ours, theirs = (write, read) if number == 0 else (read, write)
     ends.append(theirs)
     return (open(ours, "wb" if number == 0 else "rb", buffering=0 if number == 0 else -1)), theirs  # noqa: SIM115
-

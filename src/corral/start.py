@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from corral import backend
 from corral.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, CommandError, LaunchError
-from corral.posix.enter import StepFailed
+from corral.posix.enter import StepFailed, read_born
 from corral.supervise import Watch
 
 TYPE_CHECKING = False
@@ -26,18 +26,12 @@ def run(plan: Plan, stdio: tuple[int, int, int], *, signals: int, control: int) 
         raise _error(failed) from failed
     timeout = None if plan.timeout is None else plan.timeout / 1000
     watch = Watch(child, timeout=timeout, signals=signals, control=control)
-    failed_later = _read(watch.until_born())
+    failed_later = read_born(watch.until_born())
     if failed_later:
         child.kill()
         watch.until_end()
         raise _error(failed_later) from failed_later
     return watch
-
-
-def _read(said: bytes) -> StepFailed | None:
-    from corral.linux.birth import read_born
-
-    return read_born(said)
 
 
 def _error(failed: StepFailed) -> LaunchError | CommandError:

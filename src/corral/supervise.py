@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 import time
 
 from corral.posix.signals import FORWARDED, SIGINT, SIGTERM
@@ -16,8 +17,15 @@ from corral.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from resource import struct_rusage
     from typing import Literal, Protocol
+
+    class Usage(Protocol):
+        @property
+        def ru_utime(self) -> float: ...
+        @property
+        def ru_stime(self) -> float: ...
+        @property
+        def ru_maxrss(self) -> int: ...
 
     Reason = Literal["", "timeout", "signal", "control"]
 
@@ -30,7 +38,7 @@ if TYPE_CHECKING:
 
         def signal(self, number: int) -> None: ...
         def kill(self) -> None: ...
-        def reap(self) -> tuple[int | None, struct_rusage]: ...
+        def reap(self) -> tuple[int | None, Usage]: ...
 
 
 GRACE = 5.0
@@ -61,6 +69,8 @@ class Watch:
         self.kill_at: float | None = None
         self.reason: Reason = ""
         self.said = b""
+        if sys.platform == "win32":
+            raise OSError("poll is POSIX only")
         self.poll = select.poll()
         for fd in (child.pidfd, child.born, signals, control):
             if fd >= 0:

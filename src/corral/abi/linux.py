@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
         def __call__(self, number: int, *args: object) -> int: ...
 
 
+O_CLOEXEC = 0o2000000
 AT_FDCWD = -100
 AT_SYMLINK_NOFOLLOW = 0x100
 AT_RECURSIVE = 0x8000
@@ -93,6 +95,8 @@ _bound: list[tuple[Syscall, dict[str, int]]] = []
 def _bind() -> tuple[Syscall, dict[str, int]]:
     from corral.abi.syscalls import TABLES
 
+    if sys.platform == "win32":
+        raise OSError("Linux system calls")
     function = ctypes.PyDLL(None, use_errno=True).syscall
     function.restype = ctypes.c_long
     # c_void_p takes integers of any sign, bytes, buffers and None alike.
@@ -170,7 +174,7 @@ def fsmount(kind: str, options: dict[str, str], *, attributes: int = 0) -> int:
 
 
 def openat2(dirfd: int, path: str, flags: int, *, resolve: int) -> int:
-    how = struct.pack("=QQQ", flags | os.O_CLOEXEC, 0, resolve)
+    how = struct.pack("=QQQ", flags | O_CLOEXEC, 0, resolve)
     return syscall("openat2", dirfd, os.fsencode(path), how, len(how))
 
 
@@ -245,7 +249,9 @@ def sethostname(name: str) -> None:
     syscall("sethostname", name.encode(), len(name))
 
 
-def execve(path: str, argv: Sequence[str], environment: Sequence[str], cookie: Sequence[int]) -> None:
+def execve(
+    path: str, argv: Sequence[str], environment: Sequence[str], cookie: Sequence[int]
+) -> None:
     """execve with `cookie` in the three registers that the kernel ignores and the filter reads."""
     syscall("execve", os.fsencode(path), _strings(argv), _strings(environment), *cookie)
 

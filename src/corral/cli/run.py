@@ -80,7 +80,7 @@ def _open(path: str | None) -> int:
     """Before anything of the target runs, and never through a link that somebody put there."""
     if path is None:
         return -1
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
     try:
         return os.open(path, flags, 0o600)
     except OSError as error:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 from corral.linux import ids, idmap, landlock, loopback, namespaces, privileges, root, seccomp
 from corral.plan import Option
 from corral.posix import rlimits
 
 TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -24,7 +27,11 @@ NAMESPACES = ("user_namespaces", "mount_namespace", "pid_namespace")
 
 def chains(policy: Policy) -> Chains:
     """What can hold each control here, best first."""
-    walled = Option(mechanism="namespaces + pivot_root + landlock", needs=(*NAMESPACES, "landlock"), status="verified")
+    walled = Option(
+        mechanism="namespaces + pivot_root + landlock",
+        needs=(*NAMESPACES, "landlock"),
+        status="verified",
+    )
     return {
         "filesystem": (
             walled,
@@ -37,11 +44,19 @@ def chains(policy: Policy) -> Chains:
         "syscalls": (Option(mechanism="seccomp", needs=("seccomp",), status="verified"),),
         "tree": (Option(mechanism="pid namespace", needs=NAMESPACES, status="verified"),),
         "memory": (),
-        "cpu_time": () if policy.subprocess else (_rlimit("rlimits",),),
+        "cpu_time": ()
+        if policy.subprocess
+        else (
+            _rlimit(
+                "rlimits",
+            ),
+        ),
         "pids": (Option(mechanism="RLIMIT_NPROC", needs=("user_namespaces", "nproc")),),
         "fds": (_rlimit("RLIMIT_NOFILE"),),
         "disk": (
-            Option(mechanism="sized tmpfs + RLIMIT_FSIZE", needs=NAMESPACES, note=_disk_note(policy)),
+            Option(
+                mechanism="sized tmpfs + RLIMIT_FSIZE", needs=NAMESPACES, note=_disk_note(policy)
+            ),
         ),
         "timeout": (Option(mechanism="supervisor", needs=()),),
         "address_space": (_rlimit("RLIMIT_AS"),),

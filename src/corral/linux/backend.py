@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from corral.linux import chains, compose
-from corral.linux.birth import birth
-from corral.linux.layout import survey
+import sys
+
+from corral import linux
+from corral.linux import birth as births
+from corral.linux import layout
 
 TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from corral.host import Finding
+    from corral.linux.birth import Child, Stdio
+    from corral.plan import Chains, Plan, Step
+    from corral.policy import Policy
+    from corral.servers.program import Program
 
-__all__ = ["birth", "chains", "compose", "probe", "survey"]
+
+def chains(policy: Policy) -> Chains:
+    return linux.chains(policy)
+
+
+def steps(policy: Policy, program: Program, *, home: str) -> tuple[Step, ...]:
+    """Look at the files once; what follows from that is pure."""
+    return linux.compose(policy, program, layout.survey(policy, program, home=home))
+
+
+def birth(plan: Plan, stdio: Stdio) -> Child:
+    return births.birth(plan, stdio)
 
 
 def probe() -> tuple[Finding, ...]:
-    from corral.linux.probes import probe as run
+    from corral.linux import probes
 
-    return run()
+    return probes.probe()

@@ -9,13 +9,12 @@ before exec: its end of file after the mark is a successful exec, and without it
 from __future__ import annotations
 
 import os
-import select
 import sys
 
 from corral.abi import linux as abi
 from corral.linux import ids, init, namespaces
 from corral.posix import enter
-from corral.posix.enter import Scene, StepFailed
+from corral.posix.enter import EXECUTED, FAILED, Scene, StepFailed
 
 if sys.platform != "win32":
     # Here and not at the point of use: inside, the standard library is out of sight.
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
     Stdio = tuple[int, int, int]
 
-EXECUTED = b"S"
-FAILED = b"F"
 UMASK = 0o022
 
 
@@ -135,9 +132,7 @@ def _become_init(
         _tell(born, error, "init")
 
 
-def _become_target(
-    plan: Plan, scene: Scene, stdio: Stdio, *, gate: int, born: int
-) -> NoReturn:
+def _become_target(plan: Plan, scene: Scene, stdio: Stdio, *, gate: int, born: int) -> NoReturn:
     try:
         if os.read(gate, 1) != b"\0":  # init is locked, or gone
             os._exit(1)
@@ -191,22 +186,3 @@ def _tell(born: int, error: BaseException, where: str) -> NoReturn:
         os.write(born, FAILED + "\0".join((step, str(code), cause)).encode(errors="replace"))
     finally:
         os._exit(1)
-
-
-def read_born(raw: bytes) -> StepFailed | None:
-    """What `born` said, read to its end: None is a successful exec."""
-    if raw == EXECUTED:
-        return None
-    if FAILED in raw:
-        step, code, cause = raw.partition(FAILED)[2].decode().split("\0", 2)
-        failed = StepFailed(step, cause)
-        failed.code = int(code)
-        return failed
-    return StepFailed("target", "died before it was executed")
-
-
-def alive(fd: int) -> bool:
-    """Whether the other end of a pipe still has a holder."""
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return not any(event & select.POLLHUP for _, event in poll.poll(0))

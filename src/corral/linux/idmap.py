@@ -6,12 +6,15 @@ mounts are then attached by init. A filesystem that cannot do it fails the run.
 
 from __future__ import annotations
 
+import sys
+
 import os
 
 from corral.abi import linux as abi
 from corral.record import record
 
 TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from corral.linux.root import Bind
     from corral.plan import Place
@@ -39,7 +42,9 @@ def apply(step: Idmap, scene: Scene) -> None:
     try:
         for bind, owner, group in step.binds:
             if (owner, group) not in maps:
-                maps[owner, group] = _user_namespace(f"{owner} {step.uid} 1", f"{group} {step.gid} 1")
+                maps[owner, group] = _user_namespace(
+                    f"{owner} {step.uid} 1", f"{group} {step.gid} 1"
+                )
             source = open_source(bind)
             try:
                 tree = abi.open_tree(source, "", CLONE_ALL | abi.AT_EMPTY_PATH)

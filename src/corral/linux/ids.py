@@ -6,12 +6,15 @@ started by root gets an outside id of its own from a range that no distribution 
 
 from __future__ import annotations
 
+import sys
+
 import os
 
 from corral.abi import linux as abi
 from corral.record import record
 
 TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from corral.plan import Place
     from corral.posix.enter import Scene

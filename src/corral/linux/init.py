@@ -7,6 +7,8 @@ that leaves it hardly more than waiting. The target is let go only once all of t
 
 from __future__ import annotations
 
+import sys
+
 import os
 import select
 
@@ -16,6 +18,7 @@ from corral.posix import enter
 from corral.posix.signals import SIGCHLD, SIGKILL
 
 TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from typing import NoReturn
 

@@ -5,6 +5,8 @@ The rights that are handled follow the ABI that the running kernel reports for t
 
 from __future__ import annotations
 
+import sys
+
 import os
 import struct
 
@@ -12,6 +14,7 @@ from corral.abi import linux as abi
 from corral.record import record
 
 TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 

@@ -5,18 +5,31 @@ A survey is taken afresh for each run (it is a few dozen lstat calls), so that p
 
 from __future__ import annotations
 
+import sys
+
 import os
 import stat
 
 from corral.record import record
 
 TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from corral.linux.root import Mask
     from corral.policy import Policy
     from corral.servers.program import Program
 
-SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store")
+SYSTEM = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/nix/store",
+    "/gnu/store",
+)
 
 # The loader's cache, TLS roots and crypto policies, locale and the names of things: no accounts, keys
 # or service configuration.
@@ -89,7 +102,9 @@ def _entry(path: str) -> Entry | None:
     if not os.path.exists(real):
         return None
     # A link into /usr is as good inside as outside; any other target has to be brought along.
-    return Entry(path=path, link=link) if real.startswith("/usr/") else Entry(path=path, source=real)
+    return (
+        Entry(path=path, link=link) if real.startswith("/usr/") else Entry(path=path, source=real)
+    )
 
 
 def _owners(policy: Policy, program: Program) -> tuple[tuple[str, int, int], ...]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import os
 
 from corral.abi import linux as abi
 from corral.record import record
 
 TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from corral.plan import Place
     from corral.posix.enter import Scene

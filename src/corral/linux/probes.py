@@ -6,19 +6,23 @@ a trial takes the target's place.
 
 from __future__ import annotations
 
+import sys
+
 import os
 
+from corral import linux
 from corral.abi import linux as abi
 from corral.host import Finding
-from corral.linux import backend, birth, filters, ids, landlock
+from corral.linux import birth, filters, ids, landlock, layout
 from corral.plan import Plan
 from corral.policy import Policy
-from corral.posix.disposable import observe, refused
-from corral.posix.enter import StepFailed
+from corral.posix import disposable
+from corral.posix.enter import StepFailed, read_born
 from corral.record import record
 from corral.servers.program import Program
 
 TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -48,10 +52,10 @@ class Trial:
 
 def apply(step: Trial, _scene: Scene) -> None:
     saw = [
-        f"filesystem={refused(lambda: os.close(os.open(step.marker, os.O_RDONLY)))}",
-        f"process={refused(lambda: os.listdir(f'/proc/{step.host_pid}'))}",
-        f"signal={refused(lambda: os.kill(step.host_pid, 0))}",
-        f"network={refused(lambda: _connect(step.port))}",
+        f"filesystem={disposable.refused(lambda: os.close(os.open(step.marker, os.O_RDONLY)))}",
+        f"process={disposable.refused(lambda: os.listdir(f'/proc/{step.host_pid}'))}",
+        f"signal={disposable.refused(lambda: os.kill(step.host_pid, 0))}",
+        f"network={disposable.refused(lambda: _connect(step.port))}",
     ]
     os.write(step.fd, "\n".join(saw).encode())
 
@@ -70,16 +74,14 @@ def probe() -> tuple[Finding, ...]:
 
 
 def _finding(capability: str, attempt: Callable[[], str], hint: str) -> Finding:
-    held, words = observe(attempt)
+    held, words = disposable.observe(attempt)
     status: Status = "proven" if held else "absent"
-    return Finding(
-        capability=capability, status=status, evidence=words, hint="" if held else hint
-    )
+    return Finding(capability=capability, status=status, evidence=words, hint="" if held else hint)
 
 
 def _twin() -> tuple[Finding, ...]:
     names = ("user_namespaces", "mount_namespace", "pid_namespace", "network_namespace")
-    held, words = observe(_in_twin)
+    held, words = disposable.observe(_in_twin)
     if held:
         saw = dict(line.split("=", 1) for line in words.split("\n"))
         texts = (
@@ -92,7 +94,7 @@ def _twin() -> tuple[Finding, ...]:
             Finding(capability=name, status="proven", evidence=text)
             for name, text in zip(names, texts, strict=True)
         )
-    alone, why = observe(_user_namespace)
+    alone, why = disposable.observe(_user_namespace)
     user = Finding(
         capability=names[0],
         status="proven" if alone else "absent",
@@ -119,15 +121,15 @@ def _in_twin() -> str:
         _connect(port)
         program = Program(path="/", argv=("trial",))
         home = os.path.dirname(marker.name)
-        layout = backend.survey(Policy(), program, home=home)
-        steps = backend.compose(Policy(), program, layout)
+        seen = layout.survey(Policy(), program, home=home)
+        steps = linux.compose(Policy(), program, seen)
         trial = Trial(fd=write, marker=marker.name, port=port, host_pid=os.getpid())
         # A descriptor for the answer must outlive the closing of all others until the trial is over.
         plan = Plan(program=program, steps=(*steps, trial), controls=(), environment=())
         child = birth.birth(plan, (write, write, write))
         os.close(write)
         with open(child.born, "rb", closefd=False) as born:
-            failed = birth.read_born(born.read())
+            failed = read_born(born.read())
         child.kill()
         child.reap()
     os.close(listener)
@@ -155,7 +157,7 @@ def _landlock() -> str:
     version = abi.landlock_abi()
     abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
     landlock.apply(landlock.Landlock(read=("/usr",), write=()), Scene())
-    words = refused(lambda: os.open("/proc/self/stat", os.O_RDONLY))
+    words = disposable.refused(lambda: os.open("/proc/self/stat", os.O_RDONLY))
     os.close(os.open("/usr", os.O_RDONLY | os.O_DIRECTORY))
     return f"ABI {version}: an ungranted file is denied ({words}), readable before"
 
@@ -163,7 +165,7 @@ def _landlock() -> str:
 def _seccomp() -> str:
     abi.unshare(0)
     _load(subprocess=True)
-    words = refused(lambda: abi.unshare(0))
+    words = disposable.refused(lambda: abi.unshare(0))
     os.getppid()
     return f"unshare is denied ({words}), allowed before"
 
@@ -184,7 +186,7 @@ def _exec_cookie() -> str:
     if pid == 0:
         _load(subprocess=False, cookie=cookie)
         try:
-            refused(lambda: abi.execve("/bin/true", ("true",), (), (1, 2, 3)))
+            disposable.refused(lambda: abi.execve("/bin/true", ("true",), (), (1, 2, 3)))
             abi.execve("/bin/true", ("true",), (), cookie)
         finally:
             os._exit(1)
@@ -198,7 +200,7 @@ def _rlimits() -> str:
 
     opened = os.open("/", os.O_RDONLY)
     resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 1, opened + 1))
-    words = refused(lambda: os.open("/", os.O_RDONLY))
+    words = disposable.refused(lambda: os.open("/", os.O_RDONLY))
     os.close(opened)
     os.close(os.open("/", os.O_RDONLY))
     return f"a descriptor beyond RLIMIT_NOFILE is denied ({words}), one below is not"
@@ -235,7 +237,7 @@ def _fork_until_denied(who: ids.Ids) -> str:
         resource.setrlimit(resource.RLIMIT_NPROC, (2, 2))
         _fork_once()
         resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
-        return f"+{refused(_fork_once)}"
+        return f"+{disposable.refused(_fork_once)}"
     except (OSError, RuntimeError) as error:
         return f"-{error}"
 
@@ -278,5 +280,3 @@ def _connect(port: int) -> None:
         abi.syscall("connect", fd, address, 16)
     finally:
         os.close(fd)
-
-

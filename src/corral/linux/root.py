@@ -8,6 +8,8 @@ sandbox's own tmpfs: no directory is ever created on the host.
 
 from __future__ import annotations
 
+import sys
+
 import os
 import stat
 
@@ -15,6 +17,7 @@ from corral.abi import linux as abi
 from corral.record import record
 
 TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from typing import Literal
 
@@ -69,7 +72,9 @@ class Sources:
 
     def describe(self) -> str:
         checked = sum(1 for bind in self.binds if bind.inode)
-        return f"open {len(self.binds)} sources without following links, {checked} compared by inode"
+        return (
+            f"open {len(self.binds)} sources without following links, {checked} compared by inode"
+        )
 
 
 @record
@@ -248,7 +253,9 @@ class _Stage:
         finally:
             os.close(fd)
 
-    def _attach(self, tree: int, path: str, attributes: int, *, directory: bool | None = None) -> None:
+    def _attach(
+        self, tree: int, path: str, attributes: int, *, directory: bool | None = None
+    ) -> None:
         if attributes:
             flags = abi.AT_EMPTY_PATH | abi.AT_RECURSIVE
             abi.mount_setattr(tree, "", flags, attr_set=attributes)
@@ -287,5 +294,3 @@ class _Stage:
     def _open(self, path: str) -> int:
         inside = path.strip("/") or "."
         return abi.openat2(self.root, inside, os.O_PATH | os.O_NOFOLLOW, resolve=NO_LINKS)
-
-

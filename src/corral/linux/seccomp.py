@@ -6,6 +6,8 @@ exec through is made here, lives in the launching process only, and is gone with
 
 from __future__ import annotations
 
+import sys
+
 import os
 
 from corral.abi import linux as abi
@@ -13,6 +15,7 @@ from corral.linux import filters
 from corral.record import record
 
 TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from corral.plan import Place
     from corral.posix.enter import Scene

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import os
 
 TYPE_CHECKING = False
+assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Callable
 

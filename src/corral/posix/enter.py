@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from corral.plan import Place, Step
 
 
+EXECUTED = b"S"
+FAILED = b"F"
+
+
 class StepFailed(Exception):
     """A step of the walls failed: nothing after it may happen."""
 
@@ -62,6 +66,18 @@ def _attempt(verb: str, step: Step, scene: Scene) -> None:
 def _words(error: OSError) -> str:
     text = error.strerror or str(error)
     return f"{text} ({error.filename})" if error.filename else text
+
+
+def read_born(raw: bytes) -> StepFailed | None:
+    """What a child said on its way to exec, read to its end: None is a successful exec."""
+    if raw == EXECUTED:
+        return None
+    if FAILED in raw:
+        step, code, cause = raw.partition(FAILED)[2].decode().split("\0", 2)
+        failed = StepFailed(step, cause)
+        failed.code = int(code)
+        return failed
+    return StepFailed("target", "died before it was executed")
 
 
 def keep_only(keep: Iterable[int]) -> None:

@@ -20,6 +20,7 @@ from corral.linux import backend, birth
 from corral.posix.signals import FORWARDED
 
 TYPE_CHECKING = False
+assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from typing import NoReturn
 
