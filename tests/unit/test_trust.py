@@ -1,0 +1,283 @@
+"""Approvals: bound to exactly what was looked at, kept where nobody else can write."""
+
+import json
+import os
+import stat
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral import config, trust
+from corral.errors import ManifestError, PolicyError
+from corral.policy import Source, merge
+
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes and links")
+MANIFEST = 'version = 1\n[filesystem]\nwrite = ["./data"]\n'
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """The user's configuration directory, moved into the test's own."""
+    for name in ("XDG_CONFIG_HOME", "APPDATA", "LOCALAPPDATA", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "own"))
+    for name in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    return os.path.join(config.directories().config, trust.STORE)
+
+
+@pytest.fixture
+def server(tmp_path):
+    path = tmp_path / "server"
+    (path / "data").mkdir(parents=True)
+    (path / "corral.toml").write_text(MANIFEST)
+    return path
+
+
+def run(server, tmp_path):
+    manifest, digest = trust.request_for(str(server))
+    source = Source(manifest=manifest, trust="request", approved=trust.is_approved(digest))
+    return merge([source], home=str(tmp_path / "home"), cwd=str(tmp_path))
+
+
+def test_a_request_counts_once_it_was_approved(store, server, tmp_path):
+    with pytest.raises(PolicyError, match="not approved"):
+        run(server, tmp_path)
+    approval = trust.approve(str(server))
+    [grant] = run(server, tmp_path).grants
+    assert (grant.path, grant.access) == (str(server / "data"), "write")
+    assert trust.approvals() == [approval]
+    assert approval.directory == str(server)
+    assert approval.asks == (f"read and write {server}/data",)
+    assert trust.revoke(approval.digest)
+    assert not trust.revoke(approval.digest)
+    with pytest.raises(PolicyError, match="not approved"):
+        run(server, tmp_path)
+
+
+def change_text(server):
+    (server / "corral.toml").write_text(MANIFEST + "# more\n")
+
+
+def change_place(server):
+    server.rename(server.parent / "moved")
+    return server.parent / "moved"
+
+
+def change_link(server):
+    (server / "data").rmdir()
+    (server / "data").symlink_to(server.parent)
+
+
+def change_name(server):
+    (server / "corral.toml").unlink()
+    (server / "corral.json").write_text('{"version": 1, "filesystem": {"write": ["./data"]}}')
+
+
+@pytest.mark.parametrize("change", [change_text, change_place, change_link, change_name])
+def test_any_change_is_a_new_request(store, server, change):
+    trust.approve(str(server))
+    assert trust.is_approved(trust.request_for(str(server))[1])
+    server = change(server) or server
+    assert not trust.is_approved(trust.request_for(str(server))[1])
+
+
+def test_a_link_swapped_after_the_digest_was_taken_is_noticed(store, server, tmp_path):
+    trust.approve(str(server))
+    manifest, digest = trust.request_for(str(server))
+    source = Source(manifest=manifest, trust="request", approved=trust.is_approved(digest))
+    assert merge([source], home=str(tmp_path / "home"), cwd=str(tmp_path)).grants
+    (tmp_path / "elsewhere").mkdir()
+    (server / "data").rmdir()
+    (server / "data").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PolicyError, match="leads elsewhere"):
+        merge([source], home=str(tmp_path / "home"), cwd=str(tmp_path))
+
+
+def test_what_is_approved_is_what_was_shown(store, server):
+    shown = trust.request_for(str(server))[1]
+    change_text(server)
+    with pytest.raises(PolicyError, match="changed while you looked"):
+        trust.approve(str(server), expected=shown)
+    assert trust.approvals() == []
+    assert trust.approve(str(server), expected=trust.request_for(str(server))[1])
+
+
+def test_directories_without_a_request(store, server):
+    (server / "corral.toml").unlink()
+    assert trust.request_for(str(server)) is None
+    with pytest.raises(PolicyError, match="nothing to approve"):
+        trust.approve(str(server))
+
+
+def test_two_manifests_are_one_too_many(store, server):
+    (server / "corral.json").write_text('{"version": 1}')
+    with pytest.raises(PolicyError, match="both"):
+        trust.request_for(str(server))
+
+
+@POSIX
+def test_a_manifest_is_never_read_through_a_link(store, server, tmp_path):
+    (tmp_path / "other.toml").write_text(MANIFEST)
+    (server / "corral.toml").unlink()
+    (server / "corral.toml").symlink_to(tmp_path / "other.toml")
+    with pytest.raises(ManifestError):
+        trust.request_for(str(server))
+
+
+@POSIX
+def test_the_store_is_private_and_whole(store, server):
+    approval = trust.approve(str(server))
+    assert stat.S_IMODE(os.lstat(store).st_mode) == 0o700
+    path = os.path.join(store, approval.digest)
+    assert stat.S_IMODE(os.lstat(path).st_mode) == 0o600
+    assert os.listdir(store) == [approval.digest]
+    trust.approve(str(server))
+    assert os.listdir(store) == [approval.digest]
+
+
+def loosen_file(path):
+    os.chmod(path, 0o666)
+
+
+def loosen_store(path):
+    os.chmod(os.path.dirname(path), 0o777)
+
+
+def link_file(path):
+    os.rename(path, path + ".real")
+    os.symlink(path + ".real", path)
+
+
+def link_store(path):
+    store = os.path.dirname(path)
+    os.rename(store, store + ".real")
+    os.symlink(store + ".real", store)
+
+
+def empty_file(path):
+    with open(path, "w", encoding="ascii"):
+        pass
+
+
+def other_digest(path):
+    with open(path, "w", encoding="ascii") as file:
+        json.dump({"digest": "0" * 64}, file)
+
+
+def nest_file(path):
+    with open(path, "w", encoding="ascii") as file:
+        file.write("[" * 500_000)
+
+
+@POSIX
+@pytest.mark.parametrize(
+    "spoil", [loosen_file, loosen_store, link_file, link_store, empty_file, other_digest, nest_file]
+)
+def test_nothing_is_approved_in_doubt(store, server, spoil):
+    approval = trust.approve(str(server))
+    assert trust.is_approved(approval.digest)
+    spoil(os.path.join(store, approval.digest))
+    assert not trust.is_approved(approval.digest)
+    assert trust.approvals() == []
+
+
+@POSIX
+@pytest.mark.parametrize("spoil", [loosen_store, link_store])
+def test_a_spoilt_store_takes_no_approvals(store, server, spoil):
+    spoil(os.path.join(store, trust.approve(str(server)).digest))
+    with pytest.raises(PolicyError, match="only you can write"):
+        trust.approve(str(server))
+
+
+@POSIX
+def test_a_file_of_somebody_else_approves_nothing(store, server):
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    approval = trust.approve(str(server))
+    os.chown(os.path.join(store, approval.digest), 12345, 12345)
+    assert not trust.is_approved(approval.digest)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "..", "../x", "a" * 64 + "/", "A" * 64, "/etc/passwd", "0" * 63, "\0" * 64]
+)
+def test_only_digests_name_approvals(store, server, name):
+    trust.approve(str(server))
+    assert not trust.is_approved(name)
+    assert not trust.revoke(name)
+
+
+@given(
+    st.lists(st.binary(max_size=4), min_size=1, max_size=3),
+    st.lists(st.text("ab", max_size=3), max_size=3),
+)
+def test_parts_never_run_into_each_other(contents, subject):
+    found = {}
+    for content in contents:
+        for split in range(len(subject) + 1):
+            leads = tuple((text, "") for text in subject[split:])
+            key = (content, tuple(subject[:split]), leads)
+            assert found.setdefault(trust.digest(*key), key) == key
+
+
+# Where the files are, and the ceilings in them
+
+
+@pytest.mark.skipif(sys.platform in {"win32", "darwin"}, reason="XDG is for the others")
+def test_relative_xdg_values_are_ignored():
+    environ = {
+        "HOME": "/h",
+        "XDG_CONFIG_HOME": "relative",
+        "XDG_STATE_HOME": "/s",
+        "XDG_CACHE_HOME": "",
+    }
+    found = config.directories(environ)
+    assert found == config.Directories(
+        config="/h/.config/corral", state="/s/corral", cache="/h/.cache/corral"
+    )
+
+
+def test_no_configuration_no_ceilings(tmp_path):
+    assert config.load_ceilings(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("[ceilings]\nmemroy = 1", "ceilings.memroy"), ("[limits]\nmemory = '1G'", "limits"), ("ceilings = 1", "ceilings"),
+        ("[ceilings]\nmemory = -1", "ceilings.memory"), ("[ceilings]\n'a.b' = 1", "ceilings.'a.b'"), ("x", ""),
+    ],
+)  # fmt: skip
+def test_mistakes_in_ceilings(tmp_path, text, key):
+    (tmp_path / "config.toml").write_text(text)
+    (tmp_path / "config.toml").chmod(0o600)
+    with pytest.raises(ManifestError) as caught:
+        config.load_ceilings(str(tmp_path))
+    assert caught.value.mistakes[0][2] == key
+
+
+@POSIX
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_ceilings_that_others_could_write_are_refused(tmp_path, mode):
+    path = tmp_path / "config.toml"
+    path.write_text('[ceilings]\nmemory = "1G"\n')
+    path.chmod(0o644)
+    assert config.load_ceilings(str(tmp_path)).limits == {"memory": 1 << 30}
+    path.chmod(mode)
+    with pytest.raises(PolicyError) as caught:
+        config.load_ceilings(str(tmp_path))
+    assert "chmod go-w" in caught.value.hint
+
+
+@POSIX
+def test_ceilings_of_somebody_else_are_refused(tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    path = tmp_path / "config.toml"
+    path.write_text("[ceilings]\n")
+    path.chmod(0o644)
+    os.chown(path, 12345, 12345)
+    with pytest.raises(PolicyError, match="belongs to user 12345"):
+        config.load_ceilings(str(tmp_path))
