@@ -310,9 +310,8 @@ def test_relative_paths_start_at_the_file_or_the_working_directory(home):
 
 
 def test_duplicates_collapse_and_write_wins(home):
-    policy = joined(
-        user(filesystem={"read": ["~/data", "~/data/"], "write": [f"{home}//data"]}), home=home
-    )
+    spellings = ["~/data", "~/data/", f"/{home}/data"]
+    policy = joined(user(filesystem={"read": spellings, "write": [f"{home}//data"]}), home=home)
     assert grants(policy) == {(str(home / "data"), "write")}
     assert [grant.path for grant in policy.grants] == [str(home / "data")]
 
@@ -489,9 +488,8 @@ def loosened(new, old):
         asked, before = getattr(new.limits, name), getattr(old.limits, name)
         if before is not None and (asked is None or asked > before):
             found.append(name)
-    for name in ("allow", "listen", "pass_names", "secret_names", "degrade"):
-        if not set(getattr(new, name)) <= set(getattr(old, name)):
-            found.append(name)
+    lists = ("allow", "listen", "pass_names", "secret_names", "degrade")
+    found += [name for name in lists if not set(getattr(new, name)) <= set(getattr(old, name))]
     reach = {(grant.path, grant.access) for grant in old.grants}
     reach |= {(path, "read") for path, access in reach if access == "write"}
     if not {(grant.path, grant.access) for grant in new.grants} <= reach:
