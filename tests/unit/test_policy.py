@@ -2,6 +2,7 @@
 
 import os
 import socket
+import subprocess
 import sys
 
 import pytest
@@ -568,3 +569,32 @@ def test_no_asks_no_refusal_and_the_other_way_round(home, asked):
 
 def test_a_manifest_alone_has_no_power():
     assert joined(Source(manifest=Manifest(origin="x"))) == Policy()
+
+
+def test_flags_become_a_policy_without_heavy_imports():
+    """`corral run` pays for every import before its target starts."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from corral.manifest import from_flags\n"
+        "from corral.policy import Source, merge\n"
+        "flags = from_flags({'limits.memory': '64M', 'network.allow': ['a.example'], 'filesystem.read': [sys.argv[1]]})\n"
+        "assert merge([Source(manifest=flags)], home='/h', cwd='/').grants\n"
+        "print(*sys.modules)"
+    )
+    source = os.path.dirname(os.path.dirname(os.path.abspath(corral.__file__)))
+    command = [sys.executable, "-I", "-S", "-c", code, source]
+    loaded = set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    heavy = {
+        "typing",
+        "dataclasses",
+        "enum",
+        "re",
+        "json",
+        "tomllib",
+        "socket",
+        "subprocess",
+        "difflib",
+        "hashlib",
+    }
+    assert "corral.merge" in loaded
+    assert not heavy & loaded
