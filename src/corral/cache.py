@@ -95,8 +95,7 @@ def _link(path: str) -> str:
 
 
 def _path(key: str) -> str:
-    import zlib
+    from corral.directories import directories
 
-    from corral.config import directories
-
-    return os.path.join(directories().cache, "findings", f"{zlib.crc32(key.encode()):08x}")
+    name = f"{sum(key.encode()):x}-{len(key)}"  # only has to differ now and then: the key is compared
+    return os.path.join(directories().cache, "findings", name)

@@ -1,7 +1,4 @@
-"""Where the user's own files live, and the ceilings that they set for every run.
-
-Written by hand because a directory library costs more at start than everything else here.
-"""
+"""The user's config.toml: the ceilings that it sets for every run."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import os
 import stat
 import sys
 
+from corral.directories import CONFIG_FILE, Directories, directories, home_directory
 from corral.errors import ManifestError, PolicyError
 from corral.manifest import (
     Manifest,
@@ -20,13 +18,14 @@ from corral.manifest import (
     printable,
     read_file,
 )
-from corral.record import record, replace
+from corral.record import replace
 from corral.schema import BY_PATH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+__all__ = ["Directories", "directories", "home_directory", "load_ceilings"]
 
 
 def load_ceilings(directory: str | None = None) -> Manifest | None:

@@ -156,7 +156,7 @@ def check_own(grant: Grant, protected: Iterable[Protected], home: str) -> None:
 
 def own_places(home: str) -> tuple[Protected, ...]:
     """Directories, code and interpreter of corral itself."""
-    from corral.config import directories
+    from corral.directories import directories
 
     kept = directories(home=home)
     code = os.path.dirname(os.path.abspath(__file__))

@@ -133,6 +133,6 @@ def requested_grants(manifest: Manifest, *, home: str = "", cwd: str = "") -> li
     import os
 
     from corral.asks import asks
-    from corral.config import home_directory
+    from corral.directories import home_directory
 
     return [ask.words for ask in asks(manifest, home or home_directory(), cwd or os.getcwd())]

@@ -10,7 +10,8 @@ import os
 from corral import backend, host
 from corral.errors import PolicyError
 from corral.plan import Plan, decide, warnings
-from corral.policy import merge
+from corral.directories import config_file, home_directory
+from corral.policy import Policy
 from corral.record import replace
 from corral.servers.command import resolve
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from corral.host import Host
-    from corral.policy import Policy, Source
+    from corral.policy import Source
     from corral.servers.program import Program
 
 
@@ -31,10 +32,8 @@ def prepare(
     cwd: str,
     machine: Host | None = None,
 ) -> Plan:
-    from corral.config import home_directory, load_ceilings
-
     home = os.path.realpath(home_directory(environment))
-    policy = merge(sources, ceilings=load_ceilings(), home=home, cwd=cwd)
+    policy = _policy(sources, home, cwd)
     program = resolve(
         argv, environment=environment, cwd=cwd, home=home, subprocess=policy.subprocess
     )
@@ -51,6 +50,16 @@ def prepare(
         timeout=policy.limits.timeout,
         warnings=(*warnings(controls), *program.notes),
     )
+
+
+def _policy(sources: Sequence[Source], home: str, cwd: str) -> Policy:
+    """Where nobody said anything the default is the policy, and nothing more is imported for it."""
+    if not sources and not os.path.lexists(config_file()):
+        return Policy()
+    from corral.config import load_ceilings
+    from corral.policy import merge
+
+    return merge(sources, ceilings=load_ceilings(), home=home, cwd=cwd)
 
 
 def _start_in(policy: Policy, cwd: str, home: str) -> str:

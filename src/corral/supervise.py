@@ -27,6 +27,11 @@ if TYPE_CHECKING:
         @property
         def ru_maxrss(self) -> int: ...
 
+    class Poll(Protocol):
+        def register(self, fd: int, eventmask: int, /) -> None: ...
+        def unregister(self, fd: int, /) -> None: ...
+        def poll(self, timeout: float | None = None, /) -> list[tuple[int, int]]: ...
+
     Reason = Literal["", "timeout", "signal", "control"]
 
     class Child(Protocol):
@@ -41,6 +46,7 @@ if TYPE_CHECKING:
         def reap(self) -> tuple[int | None, Usage]: ...
 
 
+POLLIN = 1
 GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL."""
 
@@ -69,12 +75,10 @@ class Watch:
         self.kill_at: float | None = None
         self.reason: Reason = ""
         self.said = b""
-        if sys.platform == "win32":
-            raise OSError("poll is POSIX only")
-        self.poll = select.poll()
+        self.poll = new_poll()
         for fd in (child.pidfd, child.born, signals, control):
             if fd >= 0:
-                self.poll.register(fd, select.POLLIN)
+                self.poll.register(fd, POLLIN)
 
     def until_born(self) -> bytes:
         """Run until the target executes or fails to; returns what was said on the way."""
@@ -159,6 +163,12 @@ class Watch:
             self.child.kill()
         for number in told:
             self.stop("control", number)
+
+
+def new_poll() -> Poll:
+    if sys.platform == "win32":
+        raise OSError("poll is POSIX only")
+    return select.poll()
 
 
 def read_signals(fd: int) -> list[int]:

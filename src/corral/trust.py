@@ -12,7 +12,7 @@ import os
 import stat
 import sys
 
-from corral.config import directories, home_directory
+from corral.directories import directories, home_directory
 from corral.errors import PolicyError, SandboxError
 from corral.manifest import parse_bytes, printable, read_file
 from corral.policy import requested_grants

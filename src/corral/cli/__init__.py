@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
 
 from corral.cli import options, output
@@ -25,7 +27,21 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    """As the console script, ends the process itself: tearing an interpreter down takes 2 ms."""
+    if arguments is not None:
+        return _main(list(arguments))
+    gc.disable()  # a run allocates little and lives in the kernel
+    code = _main(sys.argv[1:])
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    except BrokenPipeError:
+        pass
+    os._exit(code)
+
+
+def _main(words: list[str]) -> int:
     try:
         return _dispatch(words)
     except SandboxError as problem:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 
 from corral.cli.options import Flag, UsageError
-from corral.manifest import from_flags, load
 from corral.policy import Source
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.cli.options import Options
+    from corral.manifest import Manifest
 
 FLAGS = (
     Flag(name="--policy", value="FILE", help="policy file (TOML or JSON); flags override it"),
@@ -57,16 +57,21 @@ def sources(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]
         request, command = _directory(rest[0])
         found.append(request)
     if path := options.get("--policy"):
+        from corral.manifest import load
+
         manifest = load(path)
         found.append(Source(manifest=manifest, trust="user", approved=True))
         command = command or list(manifest.command or ())
-    found.append(Source(manifest=_flags(options), trust="user", approved=True))
+    if options.values.keys() - {"--policy", "--report", "--json"}:
+        found.append(Source(manifest=_flags(options), trust="user", approved=True))
     if not command:
         raise UsageError("there is no command to run", hint="corral run [OPTIONS] -- COMMAND ...")
     return found, command
 
 
-def _flags(options: Options) -> object:
+def _flags(options: Options) -> Manifest:
+    from corral.manifest import from_flags
+
     values: dict[str, object] = {}
     for flag, key in KEYS.items():
         if (text := options.get(flag)) is not None:

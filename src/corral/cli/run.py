@@ -52,9 +52,9 @@ def _watch(plan: Plan, report_fd: int) -> int:
 
 
 def _finish(plan: Plan, watch: Watch, report_fd: int) -> int:
-    ending = watch.until_end()
-    from corral import report
+    from corral import report  # the target runs already: this import costs nobody time
 
+    ending = watch.until_end()
     result = report.of(plan, ending)
     if report_fd >= 0:
         report.write(result, report_fd)

@@ -134,9 +134,7 @@ def _become_init(
 
 def _become_target(plan: Plan, scene: Scene, stdio: Stdio, *, gate: int, born: int) -> NoReturn:
     try:
-        if os.read(gate, 1) != b"\0":  # init is locked, or gone
-            os._exit(1)
-        born = _descriptors(stdio, born)
+        gate, born = _descriptors(stdio, gate, born)
         os.setsid()
         os.umask(UMASK)
         abi.reset_signals()
@@ -144,6 +142,9 @@ def _become_target(plan: Plan, scene: Scene, stdio: Stdio, *, gate: int, born: i
         os.chdir(plan.program.cwd or "/")
         enter.apply(plan.steps, "target", scene)
         enter.verify(plan.steps, scene)
+        # Until here init was locking itself up, on another processor if there is one.
+        if os.read(gate, 1) != b"\0":
+            os._exit(1)  # init is gone
         os.write(born, EXECUTED)
         _exec(plan, scene)
     except BaseException as error:  # noqa: BLE001 - a bug here must not let anything run
@@ -168,13 +169,13 @@ def _same_file(program: Program) -> None:
             raise OSError(0, "is no longer the program that was resolved")
 
 
-def _descriptors(stdio: Stdio, born: int) -> int:
-    """The three streams on 0 to 2, everything else closed on exec."""
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in (*stdio, born)]
+def _descriptors(stdio: Stdio, gate: int, born: int) -> tuple[int, int]:
+    """The three streams on 0 to 2, everything else closed on exec; the two pipes where they are now."""
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in (*stdio, gate, born)]
     for number, fd in enumerate(high[:3]):
         os.dup2(fd, number)
     abi.close_range(3, 0xFFFFFFFF, abi.CLOSE_RANGE_CLOEXEC)
-    return high[3]
+    return high[3], high[4]
 
 
 def _tell(born: int, error: BaseException, where: str) -> NoReturn:

@@ -34,12 +34,12 @@ SYSTEM = (
 # The loader's cache, TLS roots and crypto policies, locale and the names of things: no accounts, keys
 # or service configuration.
 ETC = (
-    "ld.so.cache", "ld.so.conf", "ld.so.conf.d",
+    "ld.so.cache",
     "ssl/certs", "ssl/openssl.cnf", "ssl/cert.pem",
     "pki/tls/certs", "pki/tls/cert.pem", "pki/tls/openssl.cnf", "pki/ca-trust/extracted",
     "ca-certificates/extracted", "crypto-policies",
-    "alternatives", "localtime", "timezone", "os-release", "locale.alias", "locale.conf",
-    "mime.types", "protocols", "services", "fonts", "python3", "python3.11", "python3.12", "python3.13",
+    "alternatives", "localtime", "timezone", "os-release", "locale.conf",
+    "mime.types", "protocols", "services", "fonts",
 )  # fmt: skip
 MUSL = "ld-musl-{machine}.path"
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
@@ -78,7 +78,7 @@ def survey(policy: Policy, program: Program, *, home: str) -> Layout:
     if policy.grants:
         from corral.linux.masks import find
 
-        masks = find(policy.grants, home)
+        masks = find(policy.grants, home, program.reads)
     return Layout(
         uid=uid,
         gid=os.getegid(),

@@ -12,7 +12,8 @@ import os
 from corral.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, CommandError
 from corral.record import record
 from corral.servers import arguments as options
-from corral.servers import launchers, runtimes
+from corral.servers import runtimes
+from corral.servers.notes import notes
 from corral.servers.program import Program
 from corral.servers.reach import Caller, Executable, Reach, inspect, is_program, is_system, within
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 SHEBANG_SIZE = 255  # BINPRM_BUF_SIZE in linux/binfmts.h, less the NUL at its end
 SHEBANG_DEPTH = 4  # linux/fs/exec.c gives up with ELOOP after as many rewrites
 SHIM_DEPTH = 4
+MULTICALL = ("volta-shim", "mise", "rtx", "snap")
 STANDARD_SEARCH = ("/usr/local/bin", "/usr/bin", "/bin")
 
 
@@ -67,7 +69,7 @@ def resolve(
         real=found.real,
         device=found.device,
         inode=found.inode,
-        notes=(*launchers.notes(argv, found, subprocess=subprocess), *reach.notes),
+        notes=(*notes(argv, found, subprocess=subprocess), *reach.notes),
     )
 
 
@@ -101,13 +103,22 @@ def locate(name: str, caller: Caller) -> str:
     raise CommandError(f"{name!r} was not found on PATH", exit_code=EXIT_NOT_FOUND, hint=hint)
 
 
+def redirect(found: Executable, caller: Caller) -> tuple[str, ...]:
+    """What a shim would execute; only what can be one pays for finding out."""
+    if not found.head.startswith(b"#!") and os.path.basename(found.real) not in MULTICALL:
+        return ()
+    from corral.servers import launchers
+
+    return launchers.redirect(found, caller)
+
+
 def follow(path: str, arguments: tuple[str, ...], caller: Caller, reach: Reach) -> Chain:
     """Through shims and `#!` lines to the file that the kernel would finally load."""
     scripts: list[str] = []
     shims = 0
     while True:
         found = inspect(path, reach)
-        target = launchers.redirect(found, caller)
+        target = redirect(found, caller)
         if target:
             shims += 1
             if shims > SHIM_DEPTH:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from corral.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, CommandError
+from corral.servers.notes import SHELLS
 from corral.servers.reach import is_program, read_text
 
 TYPE_CHECKING = False
@@ -17,19 +18,6 @@ if TYPE_CHECKING:
 
     from corral.servers.reach import Caller, Executable
 
-SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh")
-INSTALLERS = ("npx", "uvx", "bunx", "pnpx")
-INSTALLING = {
-    "uv": ("run", "tool", "x"),
-    "pipx": ("run",),
-    "npm": ("exec", "x", "start", "run", "init"),
-    "pnpm": ("dlx", "exec", "x"),
-    "yarn": ("dlx",),
-    "bun": ("x",),
-    "go": ("run",),
-    "cargo": ("run",),
-}
-CONTAINERS = ("docker", "podman", "nerdctl")
 
 
 def redirect(found: Executable, caller: Caller) -> tuple[str, ...]:
@@ -310,26 +298,3 @@ def _text(value: object, *keys: str) -> str:
         if isinstance(value, str) and "/" not in value.removeprefix("@").replace("/", "", 1)
         else ""
     )
-
-
-def notes(typed: Sequence[str], found: Executable, *, subprocess: bool) -> tuple[str, ...]:
-    """What the person should know about a program that works by starting others."""
-    name = os.path.basename(typed[0])
-    verbs = [word for word in typed[1:] if not word.startswith("-")]
-    text = ""
-    if name in CONTAINERS:
-        text = (
-            f"{name} asks a daemon outside to start the server: its socket is not visible in here, "
-            "and what it starts would not be held by these walls; run the server's own program"
-        )
-    elif name in INSTALLERS or any(verb in INSTALLING.get(name, ()) for verb in verbs):
-        text = (
-            f"{name} installs at start, so it needs network, a writable cache and subprocesses; "
-            "install the server first and run its own program instead"
-        )
-    elif os.path.basename(found.path) in SHELLS and not subprocess:
-        text = (
-            f"{typed[0]} is run by a shell, which can start nothing while subprocesses are off; "
-            "name the program that it starts, or use --allow-subprocess"
-        )
-    return (text,) if text else ()
