@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import corral
 from corral import config
+from corral.directories import directories
 from corral.errors import PolicyError
 from corral.loaders import is_loader_variable
 from corral.manifest import Manifest, from_data, from_flags, load
@@ -362,7 +363,7 @@ def test_run_is_not_granted_but_its_neighbours_are(home):
 @POSIX
 @pytest.mark.parametrize("access", ["read", "write"])
 def test_corrals_own_directories_are_never_granted(home, access):
-    own = config.directories(home=str(home))
+    own = directories(home=str(home))
     for path in (own.config, own.state, own.cache):
         os.makedirs(os.path.join(path, "deep"), exist_ok=True)
         for inner in (path, os.path.join(path, "deep")):

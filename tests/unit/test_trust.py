@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral import config, trust
+from corral.directories import Directories, directories
 from corral.errors import ManifestError, PolicyError
 from corral.policy import Source, merge
 
@@ -24,7 +25,7 @@ def store(tmp_path, monkeypatch):
         monkeypatch.setenv(name, str(tmp_path / "own"))
     for name in ("HOME", "USERPROFILE"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
-    return os.path.join(config.directories().config, trust.STORE)
+    return os.path.join(directories().config, trust.STORE)
 
 
 @pytest.fixture
@@ -233,8 +234,8 @@ def test_relative_xdg_values_are_ignored():
         "XDG_STATE_HOME": "/s",
         "XDG_CACHE_HOME": "",
     }
-    found = config.directories(environ)
-    assert found == config.Directories(
+    found = directories(environ)
+    assert found == Directories(
         config="/h/.config/corral", state="/s/corral", cache="/h/.cache/corral"
     )
 
