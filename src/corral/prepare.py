@@ -31,9 +31,11 @@ def prepare(
     environment: Mapping[str, str],
     cwd: str,
     machine: Host | None = None,
+    protected: Sequence[str] = (),
 ) -> Plan:
+    """`protected` are files of this run, such as its report, that no grant may hold."""
     home = os.path.realpath(home_directory(environment))
-    policy = _policy(sources, home, cwd)
+    policy = _policy(sources, home, cwd, protected)
     program = resolve(
         argv, environment=environment, cwd=cwd, home=home, subprocess=policy.subprocess
     )
@@ -52,14 +54,14 @@ def prepare(
     )
 
 
-def _policy(sources: Sequence[Source], home: str, cwd: str) -> Policy:
+def _policy(sources: Sequence[Source], home: str, cwd: str, protected: Sequence[str]) -> Policy:
     """Where nobody said anything the default is the policy, and nothing more is imported for it."""
     if not sources and not os.path.lexists(config_file()):
         return Policy()
     from corral.config import load_ceilings
     from corral.policy import merge
 
-    return merge(sources, ceilings=load_ceilings(), home=home, cwd=cwd)
+    return merge(sources, ceilings=load_ceilings(), home=home, cwd=cwd, protected=protected)
 
 
 def _start_in(policy: Policy, cwd: str, home: str) -> str:
@@ -91,6 +93,8 @@ def inside(
         "TMPDIR": "/tmp",  # noqa: S108 - the sandbox's own
         "LANG": "C.UTF-8",
     }
+    if policy.state:
+        values["STATE_DIRECTORY"] = "/state"
     for name in (*policy.pass_names, *policy.secret_names):
         if name in environment:
             values[name] = environment[name]

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 
 POLLIN = 1
+LONGEST_POLL = 2**31 - 1
 GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL."""
 
@@ -133,7 +134,8 @@ class Watch:
         deadlines = [when for when in (self.timeout, self.kill_at) if when is not None]
         if not deadlines:
             return None
-        return max(0, int((min(deadlines) - time.monotonic()) * 1000) + 1)
+        left = int((min(deadlines) - time.monotonic()) * 1000) + 1
+        return max(0, min(left, LONGEST_POLL))
 
     def _read_born(self) -> bool:
         chunk = os.read(self.child.born, 4096)

@@ -29,7 +29,13 @@ def main(options: Options, rest: list[str]) -> int:
     report_fd = _open(options.get("--report"))
     try:
         sources, command = policy_flags.sources(options, rest)
-        plan = prepare(command, sources, environment=os.environ, cwd=os.getcwd())
+        plan = prepare(
+            command,
+            sources,
+            environment=os.environ,
+            cwd=os.getcwd(),
+            protected=[os.path.realpath(path) for path in options.all("--report")],
+        )
         for text in plan.warnings:
             output.warn(text)
         return _watch(plan, report_fd)
@@ -65,7 +71,9 @@ def _finish(plan: Plan, watch: Watch, report_fd: int) -> int:
 def _explain_end(result: Report) -> None:
     if result.outcome.kind in {"timeout", "cpu_time", "memory", "pids"}:
         asked = {held.control: held.asked for held in result.controls}
-        output.note(f"the target hit its {result.outcome.kind} limit ({asked[result.outcome.kind]})")
+        output.note(
+            f"the target hit its {result.outcome.kind} limit ({asked[result.outcome.kind]})"
+        )
 
 
 def _let_go_of_stdio() -> None:

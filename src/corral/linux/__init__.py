@@ -74,8 +74,8 @@ def _network(policy: Policy) -> tuple[Option, ...]:
 
 
 def _disk_note(policy: Policy) -> str:
-    granted = any(grant.access == "write" for grant in policy.grants)
-    return "write grants are not size-limited" if granted else ""
+    granted = policy.state or any(grant.access == "write" for grant in policy.grants)
+    return "write grants and state are not size-limited" if granted else ""
 
 
 def compose(policy: Policy, program: Program, layout: Layout) -> tuple[Step, ...]:
@@ -90,7 +90,9 @@ def compose(policy: Policy, program: Program, layout: Layout) -> tuple[Step, ...
         masks=layout.masks,
     )
     steps: list[Step] = [namespaces.Namespaces(), who]
-    if layout.owners:
+    if layout.state:
+        steps.append(_state(layout.state))
+    if layout.owners or (layout.state and layout.uid == 0):
         steps.append(_idmapped(binds, who, layout))
     steps += [
         namespaces.Hostname(name="corral"),
@@ -124,8 +126,15 @@ def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[root.Bind,
         for path, (device, inode) in zip(program.reads, program.seen, strict=True)
     ]
     grants = [_granted(grant) for grant in policy.grants]
-    chosen = {bind.target: bind for bind in (*system, *devices, *reads, *grants)}
+    state = [root.Bind(source=layout.state, target="/state", access="write")] if layout.state else []
+    chosen = {bind.target: bind for bind in (*system, *devices, *reads, *grants, *state)}
     return tuple(chosen.values())
+
+
+def _state(path: str) -> Step:
+    from corral.linux import state
+
+    return state.State(path=path)
 
 
 def _granted(grant: Grant) -> root.Bind:
@@ -140,6 +149,7 @@ def _granted(grant: Grant) -> root.Bind:
 
 def _idmapped(binds: Iterable[root.Bind], who: ids.Ids, layout: Layout) -> idmap.Idmap:
     owners = {path: (uid, gid) for path, uid, gid in layout.owners}
+    owners[layout.state] = (layout.uid, layout.gid)
     chosen = tuple((b, *owners[b.source]) for b in binds if b.source in owners)
     return idmap.Idmap(binds=chosen, uid=who.outside_uid, gid=who.outside_gid)
 

@@ -66,6 +66,7 @@ class Layout:
     devices: tuple[str, ...] = DEVICES
     masks: tuple[Mask, ...] = ()
     owners: tuple[tuple[str, int, int], ...] = ()
+    state: str = ""
 
 
 def survey(policy: Policy, program: Program, *, home: str) -> Layout:
@@ -88,7 +89,14 @@ def survey(policy: Policy, program: Program, *, home: str) -> Layout:
         devices=tuple(path for path in DEVICES if os.path.exists(path)),
         masks=masks,
         owners=_owners(policy, program) if uid == 0 else (),
+        state=_state(program) if policy.state else "",
     )
+
+
+def _state(program: Program) -> str:
+    from corral.linux.state import path_for
+
+    return path_for(program)
 
 
 def _entry(path: str) -> Entry | None:

@@ -6,7 +6,7 @@ for: hooks, editor tasks, direnv, client configuration. What a grant of its own 
 
 Not protected, because they run only when somebody asks for them by name, and changing them is what
 a coding server is for: `package.json`, `Makefile`, sources. `.github/workflows` runs elsewhere,
-after a push of the user's. `.git/info/attributes` only chooses among drivers that `.git/config` has.
+after a push of the user's. `.git/info/attributes` only chooses among `.git/config`'s drivers.
 
 Limits: a name that does not exist cannot be covered without leaving something behind, so it is only
 told afterwards (`protected_absent`, `created`). Hard links to a secret, and repositories deeper
@@ -213,7 +213,7 @@ class _Search:
         """Directories above the mask that the target could rename, top down.
 
         They begin below the outermost write grant; a grant's own root is a mount point already.
-        Files cannot be renamed across an anchor (EXDEV): programs copy, as between any two file systems.
+        Files cannot be renamed across an anchor (EXDEV): programs then copy, as between disks.
         """
         roots = [grant.path for grant in self.directories if grant.access == "write"]
         outer = min((root for root in roots if _below(path, root)), key=len, default=None)
