@@ -1,0 +1,346 @@
+"""The ledger: every promise in README and docs, where it is written, and the tests that hold it.
+
+In the docs a promise is a sentence with an anchor behind it: `<!-- claim: id -->`. `unit/test_claims.py` holds both to
+each other and every name of a test to a real one. A promise that no test tries says so in `where`.
+The tables in docs/SECURITY.md are made from here: `python3 tests/claims.py` writes them.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from dataclasses import dataclass
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LINUX = "Linux, as root and as an ordinary user"
+ANY = "any host"
+UNCHECKED = "not checked here: "
+README, SECURITY = "README.md", "docs/SECURITY.md"
+ANCHOR = re.compile(r"<!-- claim: ([a-z0-9-]+) -->")
+TABLE = re.compile(r"(<!-- table: (?P<name>[a-z]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+HEADS = {
+    "stopped": "| a target cannot | because | tried by |",
+    "limits": "| limit | held by | tried by |",
+    "refused": "| asked for | what happens | tried by |",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """`sentence` stands in `source` right before its anchor. A claim with a `table` is a row of it."""
+
+    id: str
+    sentence: str
+    tests: tuple[str, ...] = ()
+    source: str = README
+    where: str = LINUX
+    table: str = ""
+    how: str = ""
+
+
+def row(table: str, name: str, sentence: str, how: str, *tests: str, where: str = LINUX) -> Claim:
+    return Claim(
+        id=name, sentence=sentence, tests=tests, source=SECURITY, where=where, table=table, how=how
+    )
+
+
+def render(table: str) -> str:
+    """The rows of one table in docs/SECURITY.md."""
+    lines = [HEADS[table], "|---|---|---|"]
+    lines += [
+        f"| {claim.sentence} <!-- claim: {claim.id} --> | {claim.how} | {_tried(claim)} |"
+        for claim in CLAIMS
+        if claim.table == table
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _tried(claim: Claim) -> str:
+    names = [f"`{test.removeprefix('tests/')}`" for test in claim.tests]
+    said = [claim.where] if claim.where not in {LINUX, ANY} else []
+    return "<br>".join([*names, *said])
+
+
+def with_tables(text: str) -> str:
+    return TABLE.sub(lambda found: found[1] + render(found["name"]) + found[3], text)
+
+
+def main() -> None:
+    file = ROOT / SECURITY
+    file.write_text(with_tables(file.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+KERNEL, IPC, NETWORK = (f"tests/inside/test_{name}.py" for name in ("kernel", "ipc", "network"))
+FAILURES, EFFECTS, RUN = (
+    f"tests/linux/test_{name}.py" for name in ("failures", "filter_effects", "run")
+)
+FILTERS, POLICY, TRUST, COMMAND = (
+    f"tests/unit/test_{name}.py" for name in ("filters", "policy", "trust", "command")
+)
+PENDING = UNCHECKED + "no test yet"
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        id="stdio",
+        sentence="the target inherits them and corral never touches a message.",
+        tests=(f"{RUN}::test_stdin_and_stdout_are_the_targets",),
+    ),
+    Claim(
+        id="explain-is-run",
+        sentence="`explain` prints the very plan that `run` executes.",
+        where=PENDING,
+    ),
+    Claim(
+        id="doctor-by-effect",
+        sentence="a capability counts only if the denial was seen and its control succeeded.",
+        where=PENDING,
+    ),
+    Claim(
+        id="report",
+        sentence="`run --report FILE` writes what was asked, enforced and used.",
+        where=PENDING,
+    ),
+    Claim(
+        id="stated-refuses",
+        sentence="A limit that you state is required: a host that cannot hold it refuses the run.",
+        where=PENDING,
+    ),
+    Claim(
+        id="default-warns",
+        sentence="A limit that is only corral's default goes unenforced with one warning line.",
+        where=PENDING,
+    ),
+    Claim(id="walls-required", sentence="Walls are always required.", where=PENDING),
+    Claim(id="strict", sentence="`--strict` requires the defaults too,", where=PENDING),
+    Claim(
+        id="best-effort",
+        sentence="`--best-effort` lets go whatever cannot be held, with a warning each run.",
+        where=PENDING,
+    ),
+    Claim(
+        id="request-approval",
+        sentence="what it asks for beyond the defaults counts only after `corral approve`.",
+        tests=(
+            f"{POLICY}::test_an_unapproved_request_never_loosens",
+            f"{POLICY}::test_everything_asked_is_told_at_once_with_the_remedy",
+            f"{TRUST}::test_a_request_counts_once_it_was_approved",
+            f"{TRUST}::test_any_change_is_a_new_request",
+        ),
+        where=ANY,
+    ),
+    Claim(
+        id="api-stops",
+        sentence="Leaving the `with` block stops the server and everything it started.",
+        where=PENDING,
+    ),
+    Claim(
+        id="exit-own",
+        sentence="it ran and ended by itself",
+        tests=(f"{RUN}::test_the_exit_code_is_the_targets_own",),
+    ),
+    Claim(id="exit-usage", sentence="the command line is wrong", where=PENDING),
+    Claim(id="exit-timeout", sentence="it was stopped at its timeout", where=PENDING),
+    Claim(
+        id="exit-refused",
+        sentence="corral refused, or a wall could not be put up: the target never ran",
+        tests=(
+            f"{FAILURES}::test_every_step_may_fail_to_apply",
+            f"{FAILURES}::test_control_without_an_injected_failure_the_target_runs",
+        ),
+    ),
+    Claim(
+        id="exit-exec",
+        sentence="the program cannot be executed, or does not exist",
+        tests=(
+            f"{FAILURES}::test_a_file_that_is_no_program_is_126",
+            f"{FAILURES}::test_a_command_that_does_not_exist_is_127",
+        ),
+    ),
+    Claim(
+        id="exit-signal",
+        sentence="signal n ended it",
+        tests=(f"{RUN}::test_a_signal_becomes_128_plus_its_number",),
+    ),
+    Claim(
+        id="fails-closed",
+        sentence="if one does not hold, or a step fails, the target never runs.",
+        tests=(
+            f"{FAILURES}::test_every_step_may_fail_to_apply",
+            f"{FAILURES}::test_every_wall_may_fail_its_verification",
+            f"{FAILURES}::test_what_stands_between_the_steps_may_fail",
+            f"{FAILURES}::test_control_without_an_injected_failure_the_target_runs",
+        ),
+        source=SECURITY,
+    ),
+    row(
+        "stopped", "fs-ungranted", "see or read a file that nobody granted",
+        "private root: mount namespace, pivot_root; Landlock on top",
+        where=PENDING,
+    ),
+    row(
+        "stopped", "fs-read-only", "change what was granted for reading",
+        "read-only, nosuid, nodev on every mount below the grant; Landlock",
+        where=PENDING,
+    ),
+    row(
+        "stopped", "fs-swapped", "have a granted path swapped for another before it is mounted",
+        "opened with RESOLVE_NO_SYMLINKS, compared by device and inode",
+        where=PENDING,
+    ),
+    row(
+        "stopped", "fs-masked", "read secrets, or change hooks and start-up files, inside a granted directory",
+        "masked by empty or read-only mounts whose parents cannot be renamed away",
+        where=PENDING,
+    ),
+    row(
+        "stopped", "fs-own", "be granted corral's own code, interpreter, policy or directories for writing",
+        "refused when the policy is made, by name and by inode",
+        f"{POLICY}::test_corrals_own_directories_are_never_granted",
+        f"{POLICY}::test_code_and_interpreter_cannot_be_written",
+        f"{POLICY}::test_policy_report_and_audit_files_cannot_be_written",
+        f"{POLICY}::test_another_name_for_a_protected_place_is_known_by_its_inode",
+        where=ANY,
+    ),
+    row(
+        "stopped", "net-none", "reach any address outside, by TCP, UDP or DNS",
+        "network namespace with loopback only",
+        f"{NETWORK}::test_no_route_anywhere",
+        f"{NETWORK}::test_names_do_not_resolve",
+        f"{NETWORK}::test_only_loopback_exists",
+    ),
+    row(
+        "stopped", "net-loopback", "reach a listener on the host's loopback, or be reached from there",
+        "network namespace",
+        f"{NETWORK}::test_listeners_of_the_host",
+        f"{NETWORK}::test_a_listener_inside_is_not_reachable_from_outside",
+        f"{NETWORK}::test_loopback_inside_is_its_own",
+    ),
+    row(
+        "stopped", "net-families", "open sockets other than TCP, UDP and route netlink",
+        "seccomp",
+        f"{NETWORK}::test_socket_families",
+        f"{EFFECTS}::test_sockets",
+        f"{EFFECTS}::test_tcp_by_its_other_names",
+    ),
+    row(
+        "stopped", "unix-sockets", "connect to unix sockets of the host, by path or abstract name",
+        "seccomp denies AF_UNIX; network namespace; Landlock scopes where the kernel has them",
+        f"{IPC}::test_unix_sockets_of_the_host",
+        f"{IPC}::test_socketpairs_lead_nowhere_else",
+        f"{IPC}::test_a_stream_pair_works",
+    ),
+    row(
+        "stopped", "ipc", "reach System V and POSIX IPC of the host",
+        "ipc namespace, own `/dev/shm`",
+        f"{IPC}::test_system_v_and_posix_ipc_of_the_host",
+    ),
+    row(
+        "stopped", "descriptors", "use descriptors of the caller",
+        "all but 0 to 2 are closed on exec",
+        f"{IPC}::test_descriptors_of_the_caller_stay_outside",
+        f"{IPC}::test_closed_streams_are_not_filled_with_corrals_own",
+    ),
+    row(
+        "stopped", "terminal", "type into an inherited terminal",
+        "seccomp denies TIOCSTI, TIOCLINUX and TIOCSETD; own session",
+        f"{IPC}::test_typing_into_an_inherited_terminal",
+        f"{IPC}::test_a_terminal_is_not_reopened",
+        f"{EFFECTS}::test_tty_commands_with_junk_in_the_high_word",
+    ),
+    row(
+        "stopped", "processes", "start a process with `subprocess.allow = false`",
+        "seccomp: clone only for threads, execve only with a cookie that the launcher alone knew",
+        f"{EFFECTS}::test_threads_run_and_processes_do_not",
+        f"{EFFECTS}::test_exec_passes_with_the_cookie_and_with_nothing_else",
+        f"{EFFECTS}::test_what_was_executed_cannot_execute_in_turn",
+    ),
+    row(
+        "stopped", "host-processes", "see, signal, trace or read processes of the host",
+        "PID namespace, `hidepid`, seccomp",
+        where=PENDING,
+    ),
+    row(
+        "stopped", "syscalls", "use io_uring, ptrace, bpf, perf, keyctl, userfaultfd, mounts, modules or handles",
+        "seccomp",
+        f"{KERNEL}::test_denied_calls",
+        f"{EFFECTS}::test_always_denied",
+        f"{FILTERS}::test_the_target_filter_is_what_libseccomp_makes_of_the_rules",
+    ),
+    row(
+        "stopped", "abis", "get around the filter by x32 numbers or 32-bit calls",
+        "seccomp kills the process",
+        f"{KERNEL}::test_other_calling_conventions_are_killed",
+        f"{KERNEL}::test_machine_code_runs_where_it_calls_the_proper_way",
+        f"{EFFECTS}::test_other_abis_are_killed",
+        where="x86_64",
+    ),
+    row(
+        "stopped", "nesting", "make namespaces of its own",
+        "seccomp; `user.max_user_namespaces = 0` inside",
+        f"{KERNEL}::test_nested_user_namespace_and_the_mounts_it_would_allow",
+        f"{KERNEL}::test_pivot_root",
+        f"{KERNEL}::test_remounting_and_unmounting_what_is_there",
+    ),
+    row(
+        "stopped", "privileges", "gain privileges by capabilities or set-user-ID programs",
+        "no capabilities, empty bounding set, locked securebits, no_new_privs, nosuid",
+        f"{KERNEL}::test_no_capabilities_and_none_to_come",
+        f"{KERNEL}::test_a_setuid_program_gains_nothing",
+    ),
+    row(
+        "stopped", "environment", "see the caller's environment",
+        "built anew from what the policy passes",
+        where=PENDING,
+    ),
+    row(
+        "stopped", "tree", "outlive corral, or `kill -9` of it",
+        "PID namespace: PID 1 follows the supervisor, the kernel kills the rest",
+        where=PENDING,
+    ),
+    row(
+        "limits", "limit-pids", "`pids`",
+        "RLIMIT_NPROC, counted in the sandbox's own user namespace",
+        where=PENDING,
+    ),
+    row("limits", "limit-fds", "`fds`", "RLIMIT_NOFILE of each process", where=PENDING),
+    row(
+        "limits", "limit-disk", "`disk`",
+        "one sized tmpfs for all private places, RLIMIT_FSIZE for any file",
+        where=PENDING,
+    ),
+    row("limits", "limit-cpu-time", "`cpu_time`", "RLIMIT_CPU; without subprocesses only", where=PENDING),
+    row(
+        "limits", "limit-timeout", "`timeout`",
+        "the supervisor: SIGTERM, 5 s, SIGKILL of PID 1",
+        where=PENDING,
+    ),
+    row("limits", "limit-address-space", "`address_space`", "RLIMIT_AS of each process", where=PENDING),
+    row(
+        "refused", "refuse-memory", "a stated `memory` limit",
+        "refuses: cgroups are not used yet",
+        where=PENDING,
+    ),
+    row(
+        "refused", "refuse-cpu", "a `cpu` share or an `io` rate",
+        "refuses: cgroups are not used yet",
+        where=PENDING,
+    ),
+    row(
+        "refused", "refuse-network", "`network.allow` or `network.listen`",
+        "refuses: the gateway is not there yet",
+        where=PENDING,
+    ),
+    row(
+        "refused", "refuse-tree-cpu-time", "`cpu_time` together with subprocesses",
+        "refuses: nothing sums the tree yet",
+        where=PENDING,
+    ),
+    row(
+        "refused", "refuse-no-namespaces", "a run on a host without user namespaces",
+        "refuses: the walls without them are not there yet",
+        where=PENDING,
+    ),
+)  # fmt: skip
+
+if __name__ == "__main__":
+    main()

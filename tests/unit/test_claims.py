@@ -1,0 +1,98 @@
+"""The docs and the ledger of their promises agree, and every test that the ledger names exists."""
+
+import ast
+import collections
+import pathlib
+import re
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import claims
+from claims import ANCHOR, CLAIMS, ROOT
+
+DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+IDS = [claim.id for claim in CLAIMS]
+
+
+def text_of(path: pathlib.Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def without_code(text: str) -> str:
+    """Code shows how an anchor is written; it makes no promise."""
+    return re.sub(rf"`{ANCHOR.pattern}`", "", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+
+
+def anchors(path: pathlib.Path) -> list[tuple[str, str]]:
+    """(id, the text before it) of every anchor of a page, with its white space made even."""
+    parts = ANCHOR.split(without_code(text_of(path)))
+    return [(parts[at], " ".join(parts[at - 1].split())) for at in range(1, len(parts), 2)]
+
+
+def names_in(path: pathlib.Path) -> set[str]:
+    """Names of the tests in a file, as pytest would write them; read, not imported."""
+    found = set()
+    for node in ast.parse(text_of(path)).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            found |= {
+                f"{node.name}::{item.name}"
+                for item in node.body
+                if isinstance(item, ast.FunctionDef)
+            }
+    return {name for name in found if name.split("::")[-1].startswith("test_")}
+
+
+def test_every_promise_of_the_docs_is_in_the_ledger_once():
+    written = [name for path in DOCS for name, _ in anchors(path)]
+    assert collections.Counter(written) == collections.Counter(IDS)
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=IDS)
+def test_the_sentence_stands_before_its_anchor(claim):
+    before = dict(anchors(ROOT / claim.source))
+    assert before[claim.id].endswith(" ".join(claim.sentence.split())), before[claim.id][-200:]
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=IDS)
+def test_every_named_test_exists(claim):
+    missing = [
+        test
+        for test in claim.tests
+        if not (ROOT / test.partition("::")[0]).is_file()
+        or test.partition("::")[2] not in names_in(ROOT / test.partition("::")[0])
+    ]
+    assert not missing
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=IDS)
+def test_a_promise_is_tried_or_says_why_not(claim):
+    assert bool(claim.tests) != claim.where.startswith(claims.UNCHECKED)
+    assert claim.where != claims.UNCHECKED
+
+
+def test_the_tables_are_what_the_ledger_renders():
+    text = text_of(ROOT / claims.SECURITY)
+    shown = {found["name"] for found in claims.TABLE.finditer(text)}
+    assert shown == set(claims.HEADS) == {claim.table for claim in CLAIMS if claim.table}
+    assert text == claims.with_tables(text), "run: python3 tests/claims.py"
+
+
+def test_ci_runs_the_tests_by_the_command_of_the_readme():
+    blocks = text_of(ROOT / "README.md").split("```sh\n")[1:]
+    commands = [block.partition("\n```")[0] for block in blocks]
+    [command] = [command for command in commands if "pytest" in command]
+    assert command in text_of(ROOT / ".ci" / "run").splitlines()
+
+
+def test_every_link_between_the_docs_leads_somewhere():
+    broken = [
+        f"{path.relative_to(ROOT)}: {link}"
+        for path in DOCS
+        for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text_of(path))
+        if "://" not in link and not (path.parent / link).exists()
+    ]
+    assert not broken
