@@ -79,6 +79,19 @@ def test_distances_over_255_are_crossed():
             assert run(program, ARCH, number, args).action == expected
 
 
+@pytest.mark.parametrize("count", range(40, 140))
+def test_every_distance_around_255(count):
+    """One instruction more each time, so that some jump has exactly 254, 255, 256 to go."""
+    alternatives = tuple(((bpf.low(0, n),), bpf.ALLOW) for n in range(2 * count))
+    rules = {n: ((), bpf.errno_action(n)) for n in range(1, 10)}
+    rules[10] = (alternatives, bpf.errno_action(200))
+    program = decode(bpf.assemble(rules, arch=ARCH, unknown=UNKNOWN, number_limit=X32))
+    for number in range(12):
+        for value in (0, count, 2 * count - 1, 2 * count):
+            args = (value,) * 6
+            assert run(program, ARCH, number, args).action == interpret(rules, number, args)
+
+
 def test_a_program_that_is_too_long_is_refused():
     rules = {
         2 * n: ((((bpf.whole(0, n),), bpf.ALLOW),), bpf.errno_action(1 + n % 4000))
