@@ -1,8 +1,8 @@
-"""What `corral demo` does: the same acts by the same server, inside walls and outside, and a judgement.
+"""What `corral demo` does: the same acts by the same server, inside walls and outside, judged.
 
-Which wall an act is about is declared with the act; what that wall is here, and whether it stands, comes
-from the plan of this very run. The server's word is not enough: where the demo can see for itself (a
-secret that came through, a file, a dead process) it does.
+Which wall an act is about is declared with the act; what that wall is here, and whether it stands,
+comes from the plan of this very run. The server's word is not enough: where the demo can see for
+itself (a secret that came through, a file, a dead process) it does.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from corral.mcp_client import Client, ConversationError
 from corral.record import record
 
 TYPE_CHECKING = False
+assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
@@ -37,8 +38,11 @@ END_PATIENCE = 10.0
 
 @record
 class Act:
-    """`control` is empty for what has to work. `proof` is what only the host knows; `witness` says
-    whether the host saw it happen, given what the server says."""
+    """`control` is empty for what has to work.
+
+    `proof` is what only the host knows; `witness` is told what the server says, and says whether
+    the host saw it happen.
+    """
 
     name: str
     tool: str
@@ -136,8 +140,10 @@ def wall_of(plan: Plan, control: str, secret: str = "") -> Wall:
 
 def perform() -> list[Row]:
     """All acts, on both sides. Nothing of it stays, also when it is interrupted."""
+    from corral import backend
     from corral.demo_stage import Stage, acts
 
+    backend.load()  # where there are no walls at all, that is the answer
     with interruptible(), Stage() as stage:
         with inside(stage) as walled, outside(stage) as free:
             rows = [_row(act, walled, free) for act in acts(stage)]
@@ -214,7 +220,7 @@ def _row(act: Act, walled: Session, free: Session) -> Row:
 
 
 def _outlive(stage: Stage) -> Row:
-    """Here processes are allowed inside, or there would be no daemon for the tree's end to reach."""
+    """Processes are allowed inside here, or there would be no daemon for the end to reach."""
     act = Act(
         name="outlive the server", tool="outlive", arguments={"path": stage.fifo}, control="tree"
     )
@@ -253,7 +259,7 @@ def _ask(act: Act, session: Session) -> Attempt:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Ctrl-C, and its kin, once: then everything is cleared away without being interrupted again."""
+    """Ctrl-C and its kin once: then everything is cleared away without another interruption."""
     import signal
 
     numbers = [signal.SIGINT, signal.SIGTERM]

@@ -11,6 +11,7 @@ import secrets
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 from contextlib import ExitStack, contextmanager
@@ -18,8 +19,10 @@ from contextlib import ExitStack, contextmanager
 from corral.demo import PACKAGES, Act, command
 
 TYPE_CHECKING = False
+assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Self
 
 BYSTANDER = "corral.servers.demo_bystander"
 TOKEN = "DEMO_API_TOKEN"  # noqa: S105 - the name of one
@@ -35,7 +38,7 @@ class Stage:
         names = ("key", "credentials", "token", "host", "memory", "name")
         self.secret = {name: f"{name}-{secrets.token_hex(8)}" for name in names}
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> Self:
         with ExitStack() as opening:
             self._build(opening)
             self._open = opening.pop_all()
@@ -50,7 +53,7 @@ class Stage:
         made = opening.enter_context(tempfile.TemporaryDirectory(prefix="corral-demo-", dir=place))
         root = os.path.realpath(made)
         self.home, self.project = f"{root}/home", f"{root}/project"
-        self.granted, self.temporary = f"{root}/granted", f"{root}/tmp"
+        self.granted, self.temporary = f"{root}/granted", f"{root}/temporary"
         for path in (self.project, self.granted, self.temporary):
             os.mkdir(path)
         self.key, self.credentials = f"{self.home}/.ssh/id_ed25519", f"{self.home}/.aws/credentials"
@@ -117,7 +120,7 @@ class _Bystander:
         except subprocess.TimeoutExpired:
             return False
 
-    def __enter__(self) -> _Bystander:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

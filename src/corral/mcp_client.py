@@ -1,4 +1,4 @@
-"""A minimal MCP client over a pair of pipes: enough to list the tools of a server and to call them."""
+"""A minimal MCP client over a pair of pipes: enough to list and to call the tools of a server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from corral.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import BinaryIO
+    from typing import IO
 
 PROTOCOL = "2025-11-25"
 PATIENCE = 30.0
@@ -35,7 +35,7 @@ class Answer:
 class Client:
     """Requests one at a time; notifications and requests of the server are passed over."""
 
-    def __init__(self, reader: BinaryIO, writer: BinaryIO) -> None:
+    def __init__(self, reader: IO[bytes], writer: IO[bytes]) -> None:
         self._reader = reader.fileno()
         self._writer = writer
         self._pending = b""
@@ -43,7 +43,11 @@ class Client:
 
     def initialize(self) -> dict[str, object]:
         client = {"name": "corral", "version": "1"}
-        params = {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": client}
+        params: dict[str, object] = {
+            "protocolVersion": PROTOCOL,
+            "capabilities": {},
+            "clientInfo": client,
+        }
         result = self.request("initialize", params)
         self._send({"method": "notifications/initialized"})
         return result

@@ -1,6 +1,6 @@
 """A process of the user's that has nothing to do with the demo server, and a secret in its memory.
 
-It reads the secret from stdin, says where it keeps it, and waits for the end of its input or a signal.
+It reads the secret from stdin, says where it keeps it, and waits for the end of its input.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import sys
 from corral.servers import demo_tools
 
 TYPE_CHECKING = False
+assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from typing import BinaryIO
 
