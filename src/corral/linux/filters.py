@@ -96,9 +96,9 @@ S_IFMT, S_IFIFO, S_IFREG = 0xF000, 0x1000, 0x8000
 
 TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
 IOC_TYPE = 0xFF00
-# A snapshot puts a whole subvolume, ~/.ssh included, under a path that is granted (btrfs before 6.8
-# took any descriptor for it), and subvolumes come and go past Landlock. cp's three calls for shared
-# blocks have the same type and stay.
+# A snapshot puts a whole subvolume, ~/.ssh included, under a path that is granted (older btrfs takes
+# any descriptor in it for that), and subvolumes come and go past Landlock. cp's three calls for
+# shared blocks have the same type and stay.
 BTRFS_IOCTL, BCACHEFS_IOCTL = 0x9400, 0xBC00
 FICLONE, FICLONERANGE, FIDEDUPERANGE = 0x40049409, 0x4020940D, 0xC0189436
 # Changes to a file through a descriptor opened for reading. A read-only mount stops them, Landlock
