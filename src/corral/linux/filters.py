@@ -96,7 +96,7 @@ S_IFMT, S_IFIFO, S_IFREG = 0xF000, 0x1000, 0x8000
 
 TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
 IOC_TYPE = 0xFF00
-# A snapshot puts a whole subvolume, ~/.ssh included, under a path that is granted (older btrfs takes
+# A snapshot puts a whole subvolume, ~/.ssh included, under a path that is granted (old btrfs takes
 # any descriptor in it for that), and subvolumes come and go past Landlock. cp's three calls for
 # shared blocks have the same type and stay.
 BTRFS_IOCTL, BCACHEFS_IOCTL = 0x9400, 0xBC00
