@@ -70,9 +70,12 @@ def main() -> None:
     file.write_text(with_tables(file.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-KERNEL, IPC, NETWORK = (f"tests/inside/test_{name}.py" for name in ("kernel", "ipc", "network"))
-FAILURES, EFFECTS, RUN = (
-    f"tests/linux/test_{name}.py" for name in ("failures", "filter_effects", "run")
+EXEC, IPC, KERNEL, NETWORK, PROCESSES = (
+    f"tests/inside/test_{name}.py" for name in ("exec", "ipc", "kernel", "network", "processes")
+)
+DEMO, EFFECTS, FAILURES, LIFECYCLE, MASKS, RUN = (
+    f"tests/linux/test_{name}.py"
+    for name in ("demo", "filter_effects", "failures", "lifecycle", "masks", "run")
 )
 FILTERS, POLICY, TRUST, COMMAND = (
     f"tests/unit/test_{name}.py" for name in ("filters", "policy", "trust", "command")
@@ -139,7 +142,10 @@ CLAIMS: tuple[Claim, ...] = (
         tests=(f"{RUN}::test_the_exit_code_is_the_targets_own",),
     ),
     Claim(id="exit-usage", sentence="the command line is wrong", where=PENDING),
-    Claim(id="exit-timeout", sentence="it was stopped at its timeout", where=PENDING),
+    Claim(id="exit-timeout", sentence="it was stopped at its timeout", tests=(
+            f"{LIFECYCLE}::test_a_timeout_is_124_and_the_report_says_timeout",
+            f"{LIFECYCLE}::test_a_target_that_ends_in_time_is_no_timeout",
+        )),
     Claim(
         id="exit-refused",
         sentence="corral refused, or a wall could not be put up: the target never ran",
@@ -190,7 +196,10 @@ CLAIMS: tuple[Claim, ...] = (
     row(
         "stopped", "fs-masked", "read secrets, or change hooks and start-up files, inside a granted directory",
         "masked by empty or read-only mounts whose parents cannot be renamed away",
-        where=PENDING,
+        f"{MASKS}::test_a_secret_in_a_granted_home_is_hidden",
+        f"{MASKS}::test_what_starts_by_itself_cannot_be_changed_in_a_write_grant",
+        f"{MASKS}::test_a_hidden_secret_stays_hidden_in_a_write_grant",
+        f"{MASKS}::test_the_same_acts_succeed_without_walls",
     ),
     row(
         "stopped", "fs-own", "be granted corral's own code, interpreter, policy or directories for writing",
@@ -250,14 +259,26 @@ CLAIMS: tuple[Claim, ...] = (
     row(
         "stopped", "processes", "start a process with `subprocess.allow = false`",
         "seccomp: clone only for threads, execve only with a cookie that the launcher alone knew",
-        f"{EFFECTS}::test_threads_run_and_processes_do_not",
+        f"{EXEC}::test_no_second_exec",
+        f"{EXEC}::test_no_second_process",
+        f"{EXEC}::test_threads",
         f"{EFFECTS}::test_exec_passes_with_the_cookie_and_with_nothing_else",
         f"{EFFECTS}::test_what_was_executed_cannot_execute_in_turn",
     ),
     row(
         "stopped", "host-processes", "see, signal, trace or read processes of the host",
         "PID namespace, `hidepid`, seccomp",
-        where=PENDING,
+        f"{PROCESSES}::test_other_processes_do_not_exist",
+        f"{PROCESSES}::test_signals_do_not_leave",
+        f"{PROCESSES}::test_owners_of_descriptors_are_not_signalled",
+        f"{PROCESSES}::test_namespaces_are_all_new",
+    ),
+    row(
+        "stopped", "init", "read or stop PID 1 of its sandbox",
+        "not dumpable, `hidepid`, a filter that leaves it hardly more than waiting",
+        f"{PROCESSES}::test_init_is_hidden",
+        f"{PROCESSES}::test_init_is_out_of_reach",
+        f"{EFFECTS}::test_init_waits_reaps_and_dies_of_anything_else",
     ),
     row(
         "stopped", "syscalls", "use io_uring, ptrace, bpf, perf, keyctl, userfaultfd, mounts, modules or handles",
@@ -295,7 +316,9 @@ CLAIMS: tuple[Claim, ...] = (
     row(
         "stopped", "tree", "outlive corral, or `kill -9` of it",
         "PID namespace: PID 1 follows the supervisor, the kernel kills the rest",
-        where=PENDING,
+        f"{LIFECYCLE}::test_corral_and_all_processes_are_gone_once_the_target_is",
+        f"{LIFECYCLE}::test_kill_9_at_any_moment_leaves_nothing",
+        f"{LIFECYCLE}::test_kill_9_while_the_target_has_a_tree_leaves_nothing",
     ),
     row(
         "limits", "limit-pids", "`pids`",
@@ -312,7 +335,9 @@ CLAIMS: tuple[Claim, ...] = (
     row(
         "limits", "limit-timeout", "`timeout`",
         "the supervisor: SIGTERM, 5 s, SIGKILL of PID 1",
-        where=PENDING,
+        f"{LIFECYCLE}::test_a_timeout_is_124_and_the_report_says_timeout",
+        f"{LIFECYCLE}::test_a_target_that_ends_in_time_is_no_timeout",
+        f"{LIFECYCLE}::test_a_target_that_ignores_sigterm_is_killed_after_the_grace",
     ),
     row("limits", "limit-address-space", "`address_space`", "RLIMIT_AS of each process", where=PENDING),
     row(
