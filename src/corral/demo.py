@@ -8,6 +8,7 @@ itself (a secret that came through, a file, a dead process) it does.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -17,11 +18,10 @@ from corral.mcp_client import Client, ConversationError
 from corral.record import record
 
 TYPE_CHECKING = False
-assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
-    from typing import Literal
+    from typing import Literal, Self
 
     from corral.demo_stage import Stage
     from corral.plan import Plan
@@ -141,10 +141,10 @@ def wall_of(plan: Plan, control: str, secret: str = "") -> Wall:
 def perform() -> list[Row]:
     """All acts, on both sides. Nothing of it stays, also when it is interrupted."""
     from corral import backend
-    from corral.demo_stage import Stage, acts
+    from corral.demo_stage import acts
 
     backend.load()  # where there are no walls at all, that is the answer
-    with interruptible(), Stage() as stage:
+    with Interruptions() as interruptions, staged(interruptions) as stage:
         with inside(stage) as walled, outside(stage) as free:
             rows = [_row(act, walled, free) for act in acts(stage)]
             for session in (walled, free):
@@ -257,24 +257,53 @@ def _ask(act: Act, session: Session) -> Attempt:
     return Attempt(done=not answer.error, text=answer.text)
 
 
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Ctrl-C and its kin once: then everything is cleared away without another interruption."""
-    import signal
+class Interruptions:
+    """Ctrl-C and its kin: raised once, and never in the middle of building up or clearing away."""
 
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if sys.platform != "win32":
-        numbers.append(signal.SIGHUP)
-    numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    def __init__(self) -> None:
+        self._postponed = self._pending = False
 
-    def interrupt(_number: int, _frame: object) -> None:
-        for number in numbers:
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
+    def __enter__(self) -> Self:
+        wanted = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
+        self._previous = {
+            number: signal.signal(number, self._interrupt)
+            for number in dict.fromkeys(wanted)
+            if signal.getsignal(number) is not signal.SIG_IGN
+        }
+        return self
 
-    previous = {number: signal.signal(number, interrupt) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
+
+    @contextmanager
+    def postponed(self) -> Iterator[None]:
+        self._postponed = True
+        try:
+            yield
+        finally:
+            self._postponed = False
+        if self._pending:
+            self._pending = False
+            raise KeyboardInterrupt
+
+    def _interrupt(self, _number: int, _frame: object) -> None:
+        for number in self._previous:
+            signal.signal(number, signal.SIG_IGN)
+        self._pending = self._postponed
+        if not self._postponed:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def staged(interruptions: Interruptions) -> Iterator[Stage]:
+    from corral.demo_stage import Stage
+
+    stage = Stage()
+    try:
+        with interruptions.postponed():
+            stage.open()
+        yield stage
+    finally:
+        with interruptions.postponed():
+            stage.close()

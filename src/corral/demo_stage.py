@@ -19,7 +19,6 @@ from contextlib import ExitStack, contextmanager
 from corral.demo import PACKAGES, Act, command
 
 TYPE_CHECKING = False
-assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Self
@@ -38,14 +37,20 @@ class Stage:
         names = ("key", "credentials", "token", "host", "memory", "name")
         self.secret = {name: f"{name}-{secrets.token_hex(8)}" for name in names}
 
-    def __enter__(self) -> Self:
+    def open(self) -> None:
         with ExitStack() as opening:
             self._build(opening)
             self._open = opening.pop_all()
+
+    def close(self) -> None:
+        self._open.close()
+
+    def __enter__(self) -> Self:
+        self.open()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._open.close()
+        self.close()
 
     def _build(self, opening: ExitStack) -> None:
         place = tempfile.gettempdir()
@@ -60,7 +65,7 @@ class Stage:
         _plant(self.key, f"fake private key {self.secret['key']}\n")
         _plant(self.credentials, f"[default] secret_access_key = {self.secret['credentials']}\n")
         self.fifo, self.socket = f"{self.granted}/fifo", f"{self.granted}/socket"
-        os.mkfifo(self.fifo)
+        _make_fifo(self.fifo)
         self._listen(opening)
         self.bystander = opening.enter_context(_Bystander(self.secret["name"]))
         self.address = self.bystander.keep(self.secret["memory"])
@@ -73,6 +78,8 @@ class Stage:
     @contextmanager
     def reading_fifo(self) -> Iterator[Callable[[], bool]]:
         """Gives a function that says whether anybody still holds the other end."""
+        if sys.platform == "win32":
+            raise OSError("the stage has a FIFO")
         fd = os.open(self.fifo, os.O_RDONLY | os.O_NONBLOCK)
 
         def held() -> bool:
@@ -91,9 +98,7 @@ class Stage:
         tcp = opening.enter_context(socket.create_server(("127.0.0.1", 0)))
         udp = opening.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         udp.bind(("127.0.0.1", 0))
-        unix = opening.enter_context(socket.socket(socket.AF_UNIX))
-        unix.bind(self.socket)
-        unix.listen()
+        unix = opening.enter_context(_unix_listener(self.socket))
         self.tcp, self.udp = int(tcp.getsockname()[1]), int(udp.getsockname()[1])
         opening.enter_context(_answering([tcp, unix], udp, self.secret["host"].encode()))
 
@@ -126,6 +131,21 @@ class _Bystander:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.__exit__(None, None, None)
+
+
+def _make_fifo(path: str) -> None:
+    if sys.platform == "win32":
+        raise OSError("there are no FIFOs here")
+    os.mkfifo(path)
+
+
+def _unix_listener(path: str) -> socket.socket:
+    if sys.platform == "win32":
+        raise OSError("there are no unix sockets here")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+    return listener
 
 
 @contextmanager

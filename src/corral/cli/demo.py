@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 from corral.cli import output
 from corral.cli.options import Flag, UsageError
 
 TYPE_CHECKING = False
-assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 

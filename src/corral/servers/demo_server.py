@@ -15,7 +15,7 @@ from corral.servers import demo_tools
 TYPE_CHECKING = False
 assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from typing import BinaryIO
+    from typing import IO
 
     Message = dict[str, object]
 
@@ -136,14 +136,17 @@ def _failure(number: object, code: int, text: str) -> Message:
     return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": text}}
 
 
-def serve(reader: BinaryIO, writer: BinaryIO) -> None:
+def serve(reader: IO[bytes], writer: IO[bytes]) -> None:
     server = Server()
     for line in reader:
         answer = server.answer_line(line) if line.strip() else None
         if answer is not None:
-            writer.write(json.dumps(answer).encode() + b"\n")
-            writer.flush()
+            try:
+                writer.write(json.dumps(answer).encode() + b"\n")
+            except BrokenPipeError:
+                return  # nobody listens any more
 
 
 if __name__ == "__main__":
-    serve(sys.stdin.buffer, sys.stdout.buffer)
+    with open(1, "wb", buffering=0, closefd=False) as stdout:
+        serve(sys.stdin.buffer, stdout)
