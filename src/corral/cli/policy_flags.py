@@ -66,7 +66,7 @@ def sources(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]
         found.append(Source(manifest=_flags(options), trust="user", approved=True))
     if not command:
         raise UsageError("there is no command to run", hint="corral run [OPTIONS] -- COMMAND ...")
-    return found, command
+    return [_settled(source, found) for source in found], command
 
 
 def _flags(options: Options) -> Manifest:
@@ -97,3 +97,36 @@ def _directory(path: str) -> tuple[Source, list[str]]:
     from corral.servers.directory import request
 
     return request(path)
+
+
+def _settled(source: Source, sources: list[Source]) -> Source:
+    """A server's request, approved now if somebody is there to be asked."""
+    if source.trust == "user" or source.approved:
+        return source
+    from corral.cli import approve, output
+    from corral.config import home_directory
+    from corral.errors import PolicyError
+    from corral.merge import refuse_unapproved
+
+    try:
+        refuse_unapproved(sources, home_directory(), os.getcwd())
+    except PolicyError:
+        if not approve.on_terminal():
+            raise
+    else:
+        return source  # it only tightens, or the user's own words grant the same
+    from corral import trust
+    from corral.policy import requested_grants
+    from corral.record import replace
+
+    manifest = source.manifest
+    for line in approve.request_lines(manifest, requested_grants(manifest)):
+        output.note(line)
+    if not approve.confirm(manifest.directory):
+        return source
+    # Read again: what was shown may have changed meanwhile, and then its digest is another.
+    found = trust.request_for(manifest.directory)
+    if found is None or found[0] != manifest:
+        raise PolicyError(f"{manifest.directory} changed while you looked", hint="look again")
+    trust.approve(manifest.directory, expected=found[1])
+    return replace(source, approved=True)

@@ -16,11 +16,13 @@ than two levels or beyond the first 2000 directory entries of a grant, are not l
 from __future__ import annotations
 
 import os
+import sys
 
 from corral.errors import PolicyError
-from corral.linux.root import Mask
+from corral.linux import root
 
 TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import Literal
@@ -95,7 +97,7 @@ MOST_LINKS = 40  # as the kernel's own MAXSYMLINKS
 MOST_SIBLINGS = 1000
 
 
-def find(grants: Sequence[Grant], home: str, needed: Sequence[str] = ()) -> tuple[Mask, ...]:
+def find(grants: Sequence[Grant], home: str, needed: Sequence[str] = ()) -> tuple[root.Mask, ...]:
     """The masks for these grants, in the order in which they are to be applied.
 
     `needed` is what the program itself has to read: not hidden together with a secret around it.
@@ -188,11 +190,11 @@ class _Search:
         elif self.found.get(path) != "hide":
             self.found[path] = kind
 
-    def masks(self) -> tuple[Mask, ...]:
+    def masks(self) -> tuple[root.Mask, ...]:
         """Outer masks first; each anchor once, with the first mask that needs it."""
         kept: dict[str, Kind] = {}
         anchored: set[str] = set()
-        masks: list[Mask] = []
+        masks: list[root.Mask] = []
         for path in sorted(self.found, key=lambda path: (path.count("/"), path)):
             kind = self.found[path]
             around = [mask for mask in kept if _below(path, mask)]
@@ -206,7 +208,9 @@ class _Search:
             ]
             anchored.update(anchors)
             directory = os.path.isdir(path) and not os.path.islink(path)
-            masks.append(Mask(path=path, kind=kind, directory=directory, anchors=tuple(anchors)))
+            masks.append(
+                root.Mask(path=path, kind=kind, directory=directory, anchors=tuple(anchors))
+            )
         return tuple(masks)
 
     def _between(self, path: str) -> Iterator[str]:
@@ -215,8 +219,8 @@ class _Search:
         They begin below the outermost write grant; a grant's own root is a mount point already.
         Files cannot be renamed across an anchor (EXDEV): programs then copy, as between disks.
         """
-        roots = [grant.path for grant in self.directories if grant.access == "write"]
-        outer = min((root for root in roots if _below(path, root)), key=len, default=None)
+        tops = [grant.path for grant in self.directories if grant.access == "write"]
+        outer = min((top for top in tops if _below(path, top)), key=len, default=None)
         if outer is None:
             return
         at = outer
@@ -331,13 +335,13 @@ def _moved(home: str) -> Iterator[str]:
                     yield f"{base.rstrip('/')}/{name.removeprefix(usual)}"
 
 
-def _look(root: str) -> tuple[list[str], list[str]]:
+def _look(top: str) -> tuple[list[str], list[str]]:
     """Directories up to two levels below a grant, and the `.env` files of the first level.
 
     Bounded: a grant may be a whole disk, and this happens before every run. Near levels come first.
     """
-    directories, environment_files = [root], list[str]()
-    level, left = [root], MOST_ENTRIES
+    directories, environment_files = [top], list[str]()
+    level, left = [top], MOST_ENTRIES
     for _ in range(DEEPEST):
         below: list[str] = []
         for directory in level:
@@ -367,11 +371,11 @@ def _is_environment_file(name: str) -> bool:
     return name == ".env" or (name.startswith(".env.") and not name.endswith(PUBLISHED))
 
 
-def _projects(root: str, directories: Iterable[str]) -> Iterator[Candidate]:
+def _projects(top: str, directories: Iterable[str]) -> Iterator[Candidate]:
     for directory in directories:
         git = f"{directory}/.git"
         bare = os.path.lexists(f"{directory}/HEAD") and os.path.lexists(f"{directory}/objects")
-        if directory != root and not bare and not os.path.lexists(git):
+        if directory != top and not bare and not os.path.lexists(git):
             continue
         for name in PROJECT:
             yield f"{directory}/{name}", "protect"

@@ -1,0 +1,139 @@
+"""`corral approve`: the user's word on what a server asks for, and on exactly that.
+
+On a terminal it asks. Elsewhere it needs `--yes`: an approval that nobody typed is nobody's word.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from corral.cli import output
+from corral.cli.options import Flag, UsageError
+from corral.errors import SandboxError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corral.cli.options import Options
+    from corral.manifest import Manifest
+
+SUMMARY = "approve what a server's directory asks for; list and revoke approvals"
+USAGE = (
+    "usage: corral approve [--yes] [--json] DIRECTORY | --list [--json] | --revoke DIRECTORY|DIGEST"
+)
+FLAGS = (
+    Flag(name="--list", help="show every approval in force"),
+    Flag(name="--revoke", value="WHAT", help="forget the approvals of a directory, or one digest"),
+    Flag(name="--yes", help="approve without being asked, as it must be without a terminal"),
+    Flag(name="--json", help="as JSON; without --yes it shows and changes nothing"),
+)
+TERMINAL = "CONIN$" if sys.platform == "win32" else "/dev/tty"
+YES = frozenset({"y", "yes"})
+
+
+def main(options: Options, rest: list[str]) -> int:
+    asked = bool(rest) + options.has("--list") + options.has("--revoke")
+    if asked != 1 or len(rest) > 1:
+        raise UsageError("say one of: a directory, --list, --revoke", hint=USAGE)
+    if options.has("--list"):
+        return _list(as_json=options.has("--json"))
+    if what := options.get("--revoke"):
+        return _revoke(what, as_json=options.has("--json"))
+    if not rest or not rest[0]:
+        raise UsageError("there is no directory to look at", hint=USAGE)
+    return _approve(rest[0], yes=options.has("--yes"), as_json=options.has("--json"))
+
+
+def _approve(directory: str, *, yes: bool, as_json: bool) -> int:
+    from corral import trust
+    from corral.policy import requested_grants
+
+    found = trust.request_for(directory)
+    if found is None:
+        names = " or ".join(trust.NAMES)
+        raise SandboxError(f"{directory} has no {names}: there is nothing to approve")
+    manifest, digest = found
+    asks = requested_grants(manifest)
+    approved = trust.is_approved(digest)
+    if not as_json:
+        for line in request_lines(manifest, asks):
+            output.say(line)
+    # Nothing asked, nothing to record: such a request needs no approval.
+    if asks and not approved and (yes or (not as_json and confirm(directory))):
+        trust.approve(directory, expected=digest)
+        approved = True
+    if as_json:
+        where = manifest.directory
+        output.json({"directory": where, "digest": digest, "asks": asks, "approved": approved})
+    elif asks:
+        output.say(f"approved {digest}" if approved else "not approved")
+    return 0 if as_json or approved or not asks else 1
+
+
+def request_lines(manifest: Manifest, asks: Sequence[str]) -> list[str]:
+    from corral.manifest import printable
+
+    origin = printable(manifest.origin)
+    lines = [f"{origin} asks to:", *(f"  {words}" for words in asks)]
+    if not asks:
+        lines = [f"{origin} asks for nothing beyond the defaults: it needs no approval"]
+    if manifest.command:
+        lines.append("it starts: " + " ".join(map(printable, manifest.command)))
+    return lines
+
+
+def on_terminal() -> bool:
+    """Whether a person can see a question and is there to answer."""
+    return os.isatty(0) and os.isatty(2)
+
+
+def confirm(directory: str) -> bool:
+    """The answer comes from the terminal itself: in `run` standard input is the server's."""
+    if not on_terminal():
+        raise SandboxError(
+            "there is no terminal to ask on, and an approval is your word",
+            hint=f"look at what is asked, then: corral approve --yes {directory}",
+        )
+    sys.stdout.flush()
+    sys.stderr.write("corral: approve exactly this, until the manifest changes? [y/N] ")
+    sys.stderr.flush()
+    try:
+        # The server inherits nothing: the descriptor is closed before it exists.
+        with open(TERMINAL, encoding="utf-8", errors="replace") as terminal:
+            return terminal.readline().strip().lower() in YES
+    except OSError as error:
+        raise SandboxError(f"the terminal cannot be read: {error.strerror}") from error
+
+
+def _list(*, as_json: bool) -> int:
+    from corral import trust
+    from corral.manifest import printable
+    from corral.report import plain
+
+    found = trust.approvals()
+    if as_json:
+        output.json(plain(tuple(found)))
+        return 0
+    for approval in found:
+        output.say(f"{approval.digest}  {approval.approved}  {printable(approval.directory)}")
+        for words in approval.asks:
+            output.say(f"  {words}")
+    return 0
+
+
+def _revoke(what: str, *, as_json: bool) -> int:
+    from corral import trust
+
+    digests = [what] if trust.is_digest(what) else []
+    where = os.path.realpath(what)
+    digests += [one.digest for one in trust.approvals() if one.directory == where]
+    revoked = [digest for digest in digests if trust.revoke(digest)]
+    if as_json:
+        output.json({"revoked": revoked})
+    for digest in () if as_json else revoked:
+        output.say(f"revoked {digest}")
+    if not revoked:
+        raise SandboxError(f"there is no approval of {what}", hint="corral approve --list")
+    return 0

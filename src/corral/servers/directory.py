@@ -1,0 +1,104 @@
+"""A server's directory: `corral.toml` or `corral.json` in it says how to start it, and its wishes.
+
+All of that is the server's word. What it asks for waits for the user's approval; what it starts is
+its own program, or a runtime of the host with its own script. A command that would lead to other
+files of the user's (a link, a `#!` line, a linked package) would be a grant in disguise: refused.
+"""
+
+from __future__ import annotations
+
+import os
+
+from corral.config import home_directory
+from corral.errors import SandboxError
+from corral.manifest import printable
+from corral.policy import Source
+from corral.servers.arguments import kind_of
+from corral.servers.command import resolve
+from corral.servers.reach import Executable, is_system, within
+from corral.trust import NAMES, is_approved, request_for
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from corral.servers.program import Program
+
+HINT = "write [server] command = [...] into its corral.toml, or use `corral run -- COMMAND`"
+# Why a program may read what lies outside its directory: the host's runtimes and their packages.
+RUNTIME = (
+    "the prefix of ",
+    "the virtual environment",
+    "the base of the virtual environment",
+    "packages that the user installed",
+    "packages that the server can load",
+    "the program",
+)
+
+
+def request(path: str) -> tuple[Source, list[str]]:
+    """What the server in a directory asks for, and its command."""
+    found = request_for(path)
+    if found is None:
+        raise SandboxError(f"{printable(path)} has no {' or '.join(NAMES)}", hint=HINT)
+    manifest, digest = found
+    if not manifest.command:
+        raise SandboxError(f"{printable(manifest.origin)} has no server.command", hint=HINT)
+    command = absolute(manifest.command, manifest.directory)
+    check(command, manifest.directory)
+    return Source(manifest=manifest, trust="request", approved=is_approved(digest)), command
+
+
+def absolute(command: Sequence[str], directory: str) -> list[str]:
+    """Relative paths start in the server's directory, wherever the caller is.
+
+    They are the program if it is a path, the script (the first word that is no option, if there is
+    such a file), and every argument with a slash that names something there.
+    """
+    program, *rest = command
+    words = [os.path.join(directory, program) if "/" in program else program]
+    script = next((at for at, word in enumerate(rest) if not word.startswith("-")), None)
+    for at, word in enumerate(rest):
+        path = os.path.join(directory, word)
+        named = ("/" in word and os.path.lexists(path)) or (at == script and os.path.isfile(path))
+        words.append(path if named and not word.startswith("-") else word)
+    return words
+
+
+def check(command: Sequence[str], directory: str) -> None:
+    program = resolve(
+        command,
+        environment=os.environ,
+        cwd=os.getcwd(),
+        home=home_directory(),
+        subprocess=False,
+    )
+    strangers = list(outside(program, directory))
+    if strangers:
+        raise SandboxError(
+            f"the command of {printable(directory)} leads out of it, to "
+            + ", ".join(printable(path) for path in strangers),
+            hint="if you trust it with these, name the command: corral run -- COMMAND",
+        )
+
+
+def outside(program: Program, directory: str) -> Iterator[str]:
+    """What the program would read besides its directory, the system and runtimes of the host."""
+    real = program.real or program.path
+    if within(program.path, directory) and not within(real, directory) and not is_system(real):
+        # A link called `node` may lead anywhere; only the name at its end makes it a runtime.
+        end = Executable(path=real, real=real, device=0, inode=0, head=b"")
+        if not kind_of(end):
+            yield real
+    for path, why in zip(program.reads, program.why, strict=True):
+        if within(path, directory) or why.startswith(RUNTIME):
+            continue
+        if not why.startswith("an editable install") or not installed(path, program, directory):
+            yield path
+
+
+def installed(path: str, program: Program, directory: str) -> bool:
+    """Whether a Python of the host names this project, and not a file that came with the server."""
+    prefix = f"{path} is readable, because "
+    told = [note.removeprefix(prefix) for note in program.notes if note.startswith(prefix)]
+    return any(not within(note, directory) for note in told)

@@ -1,0 +1,211 @@
+"""`corral approve` and `corral run DIRECTORY`: a server's request counts once the user has said so."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    import pathlib
+
+REFUSED = 125
+# The answer has to come from the controlling terminal, so the child needs one of its own.
+TAKE_TERMINAL = """
+import fcntl, os, sys, termios
+os.setsid()
+fcntl.ioctl(2, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+SERVER = """
+import sys
+open(sys.argv[1], "a").write("written")
+print("served")
+"""
+TIGHTENING = "[limits]\npids = 20\n[network]\nallow = []\n"
+WRITING = '[filesystem]\nwrite = ["data"]\n'
+
+
+@pytest.fixture
+def server(user, scratch) -> pathlib.Path:
+    """A server that writes into its data directory."""
+    directory = scratch / "server"
+    for made in (directory, directory / "data"):
+        made.mkdir()
+        os.chown(made, user.uid, user.uid)
+    put(user, directory / "main.py", SERVER)
+    return directory
+
+
+@pytest.fixture
+def env(user, scratch) -> dict[str, str]:
+    """No approvals yet; what the host can do is remembered from other tests."""
+    config = scratch / "config"
+    return user.environment(XDG_CONFIG_HOME=str(config), XDG_CACHE_HOME=str(user.home / ".cache"))
+
+
+def put(user, path: pathlib.Path, text: str) -> None:
+    path.write_text(text)
+    os.chown(path, user.uid, user.uid)
+
+
+def ask(user, server: pathlib.Path, policy: str, *command: str) -> None:
+    words = command or ("python3", "main.py", f"{server}/data/file")
+    put(
+        user,
+        server / "corral.toml",
+        f"version = 1\n[server]\ncommand = {json.dumps(words)}\n{policy}",
+    )
+
+
+def on_terminal(user, env, answer: bytes, *arguments: str) -> tuple[int, bytes, str]:
+    """(exit code, stdout, what the terminal showed); `answer` is typed once something is asked."""
+    terminal, own = os.openpty()
+    process = user.popen(
+        [user.python, "-c", TAKE_TERMINAL, *user.corral_argv(*arguments)],
+        env=env,
+        stdin=own,
+        stdout=subprocess.PIPE,
+        stderr=own,
+    )
+    os.close(own)
+    shown = b""
+    while True:
+        try:
+            part = os.read(terminal, 4096)
+        except OSError:  # EIO: nobody holds the other side any more
+            break
+        shown += part
+        if part and answer and shown.rstrip().endswith(b"[y/N]"):
+            os.write(terminal, answer)
+            answer = b""
+    out, _ = process.communicate(timeout=60)
+    os.close(terminal)
+    return process.returncode, out, shown.decode()
+
+
+def test_a_request_counts_only_while_exactly_it_is_approved(user, server, env):
+    ask(user, server, WRITING)
+    refused = user.corral("run", str(server), env=env)
+    assert refused.returncode == REFUSED
+    assert f"read and write {server}/data" in refused.stderr.decode()
+    assert f"corral approve {server}" in refused.stderr.decode()
+    assert not (server / "data/file").exists()
+
+    approved = user.corral("approve", "--yes", str(server), env=env)
+    assert approved.returncode == 0, approved.stderr
+    assert f"read and write {server}/data" in approved.stdout.decode()
+    done = user.corral("run", str(server), env=env)
+    assert (done.returncode, done.stdout) == (0, b"served\n"), done.stderr
+    assert (server / "data/file").read_text() == "written"
+
+    put(user, server / "corral.toml", (server / "corral.toml").read_text() + " ")
+    assert user.corral("run", str(server), env=env).returncode == REFUSED
+    # Back to what was seen: the approval is of content, not of a moment.
+    ask(user, server, WRITING)
+    assert user.corral("run", str(server), env=env).returncode == 0
+
+
+def test_a_request_that_only_tightens_runs(user, server, env):
+    put(
+        user,
+        server / "main.py",
+        "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[1])",
+    )
+    ask(user, server, "[limits]\nfds = 200\n" + TIGHTENING.replace("[limits]\n", ""))
+    done = user.corral("run", str(server), env=env, cwd="/")
+    assert (done.returncode, done.stdout) == (0, b"200\n"), done.stderr
+    said = user.corral("approve", str(server), env=env)
+    assert (said.returncode, b"needs no approval" in said.stdout) == (0, True)
+
+
+def test_the_users_own_words_need_no_approval(user, server, env):
+    ask(user, server, WRITING)
+    done = user.corral("run", "--write", str(server / "data"), str(server), env=env)
+    assert (done.returncode, done.stdout) == (0, b"served\n"), done.stderr
+
+
+def test_without_a_terminal_approval_must_be_typed_out(user, server, env):
+    ask(user, server, WRITING)
+    refused = user.corral("approve", str(server), env=env, input=b"y\n")
+    assert refused.returncode == REFUSED
+    assert b"--yes" in refused.stderr
+    assert user.corral("run", str(server), env=env).returncode == REFUSED
+
+
+def test_list_and_revoke(user, server, env):
+    ask(user, server, WRITING)
+    shown = json.loads(user.corral("approve", "--json", str(server), env=env).stdout)
+    assert (shown["approved"], shown["asks"]) == (False, [f"read and write {server}/data"])
+    user.corral("approve", "--yes", str(server), env=env)
+    (listed,) = json.loads(user.corral("approve", "--list", "--json", env=env).stdout)
+    assert (listed["digest"], listed["directory"]) == (shown["digest"], str(server))
+    assert shown["digest"] in user.corral("approve", "--list", env=env).stdout.decode()
+    for what in (str(server), shown["digest"]):
+        assert user.corral("approve", "--yes", str(server), env=env).returncode == 0
+        assert user.corral("run", str(server), env=env).returncode == 0
+        assert user.corral("approve", "--revoke", what, env=env).returncode == 0
+        assert user.corral("run", str(server), env=env).returncode == REFUSED
+    assert user.corral("approve", "--revoke", str(server), env=env).returncode == REFUSED
+    assert user.corral("approve", "--list", env=env).stdout == b""
+
+
+def test_approve_asks_on_a_terminal(user, server, env):
+    ask(user, server, WRITING)
+    assert on_terminal(user, env, b"n\n", "approve", str(server))[0] == 1
+    assert user.corral("run", str(server), env=env).returncode == REFUSED
+    assert on_terminal(user, env, b"y\n", "approve", str(server))[0] == 0
+    assert user.corral("run", str(server), env=env).returncode == 0
+
+
+def test_run_asks_on_a_terminal(user, server, env):
+    ask(user, server, WRITING)
+    code, out, shown = on_terminal(user, env, b"\n", "run", str(server))
+    assert (code, out) == (REFUSED, b"")
+    assert f"read and write {server}/data" in shown
+    code, out, shown = on_terminal(user, env, b"y\n", "run", str(server))
+    assert (code, out) == (0, b"served\n"), shown
+    code, out, shown = on_terminal(user, env, b"", "run", str(server))
+    assert (code, out, "[y/N]" in shown) == (0, b"served\n", False)
+
+
+@pytest.mark.parametrize("text", ["", "version = 1\n"])
+def test_a_directory_that_cannot_be_started_says_what_is_missing(user, server, env, text):
+    if text:
+        put(user, server / "corral.toml", text)
+    done = user.corral("run", str(server), env=env)
+    assert done.returncode == REFUSED
+    assert b"command" in done.stderr
+    assert b"hint:" in done.stderr
+
+
+def test_a_command_cannot_reach_for_other_files_of_the_users(user, server, scratch, env):
+    """A script outside, a link to one and a `#!` line would each show the directory they lead to."""
+    private = scratch / "private"
+    private.mkdir()
+    put(user, private / "package.json", "{}")
+    put(user, private / "tool", "#!/bin/sh\necho tool\n")
+    for path in (private, private / "tool"):
+        path.chmod(0o755)
+        os.chown(path, user.uid, user.uid)
+    (server / "link.py").symlink_to(private / "tool")
+    (server / "node").symlink_to(private / "tool")
+    put(user, server / "own", f"#!{private}/tool\n")
+    put(user, server / "fine", "#!/bin/sh\necho fine\n")
+    for name in ("own", "fine"):
+        (server / name).chmod(0o755)
+    for command in (
+        ["python3", f"{private}/tool"],
+        ["python3", "../private/tool"],
+        ["python3", "link.py"],
+        ["./node"],
+        ["./own"],
+    ):
+        ask(user, server, "", *command)
+        done = user.corral("run", str(server), env=env)
+        assert (done.returncode, str(private) in done.stderr.decode()) == (REFUSED, True), command
+    ask(user, server, "", "./fine")
+    assert user.corral("run", str(server), env=env).stdout == b"fine\n"
