@@ -1,0 +1,198 @@
+"""Interleaved rounds, their statistics, and budgets: what every benchmark here is made of.
+
+Contenders take turns within one run, so that whatever else the machine does falls on all of them.
+The first rounds are thrown away. Minima are compared: noise only ever adds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import signal
+import statistics
+import sys
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+WARM_UP = 3
+QUICK_ROUNDS = 8
+NOISE = 0.1
+"""What a ratio that should be 1.0 may exceed it by; two runs of one program differ by as much."""
+INTERRUPTED = 130
+
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    """`samples` in the unit of the table that shows them."""
+
+    name: str
+    samples: tuple[float, ...]
+
+    @property
+    def minimum(self) -> float:
+        return min(self.samples)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.samples)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ratio:
+    """`value` is what was measured; without a `budget` it is only told."""
+
+    name: str
+    value: float
+    budget: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        if self.budget is None:
+            return ""
+        return "pass" if self.value <= self.budget else "miss"
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """One table: a title, measurements in `unit`, ratios between them, and remarks."""
+
+    title: str
+    unit: str
+    rows: tuple[Stats, ...] = ()
+    ratios: tuple[Ratio, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def ratio(name: str, ours: Stats, theirs: Stats, budget: float | None = None) -> Ratio:
+    return Ratio(name, ours.minimum / theirs.minimum, budget)
+
+
+def interleave(
+    contenders: Mapping[str, Callable[[], float]], rounds: int, warm_up: int = WARM_UP
+) -> dict[str, Stats]:
+    """Every contender once a round, in turn; each call returns its own measurement."""
+    samples: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(warm_up + rounds):
+        for name, measure in contenders.items():
+            value = measure()
+            if number >= warm_up:
+                samples[name].append(value)
+    return {name: Stats(name, tuple(found)) for name, found in samples.items()}
+
+
+def clean_environment(environment: Mapping[str, str], **extra: str) -> dict[str, str]:
+    """Without PYTHON* variables: one that turns bytecode caching off would be measured instead."""
+    kept = {name: value for name, value in environment.items() if not name.startswith("PYTHON")}
+    return {**kept, **extra}
+
+
+def spawn(argv: Sequence[str], environment: Mapping[str, str]) -> float:
+    """Milliseconds from posix_spawn to the end of `argv`, its streams on /dev/null."""
+    streams = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
+    started = time.perf_counter_ns()
+    pid = os.posix_spawn(argv[0], argv, environment, file_actions=streams)
+    try:
+        status = os.waitpid(pid, 0)[1]
+    except BaseException:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
+    taken = (time.perf_counter_ns() - started) / 1e6
+    if status:
+        raise SystemExit(f"{argv[0]} failed with wait status {status}: {' '.join(argv)}")
+    return taken
+
+
+def table(section: Section) -> str:
+    lines = [f"{section.title} ({section.unit})" if section.unit else section.title]
+    width = max((len(row.name) for row in (*section.rows, *section.ratios)), default=0)
+    if section.rows:
+        lines.append(f"  {'':{width}}  {'min':>9}  {'median':>9}")
+    lines += [
+        f"  {row.name:{width}}  {number(row.minimum):>9}  {number(row.median):>9}"
+        for row in section.rows
+    ]
+    for item in section.ratios:
+        budget = "" if item.budget is None else f"  budget <= {item.budget:g}  {item.verdict}"
+        lines.append(f"  {item.name:{width}}  {number(item.value):>9}{budget}")
+    lines += [f"  note: {text}" for text in section.notes]
+    return "\n".join(lines)
+
+
+def number(value: float) -> str:
+    """Three significant digits, as a person would write them."""
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def as_data(section: Section) -> dict[str, object]:
+    return {
+        "title": section.title,
+        "unit": section.unit,
+        "rows": [
+            {"name": row.name, "min": row.minimum, "median": row.median, "n": len(row.samples)}
+            for row in section.rows
+        ],
+        "ratios": [
+            {**dataclasses.asdict(item), "verdict": item.verdict} for item in section.ratios
+        ],
+        "notes": list(section.notes),
+    }
+
+
+def parser(description: str, rounds: int) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--rounds", type=positive, default=None, help=f"default {rounds}")
+    made.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds, less data")
+    made.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    made.set_defaults(usual_rounds=rounds)
+    return made
+
+
+def positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return value
+
+
+def rounds_of(options: argparse.Namespace) -> int:
+    """What was asked for wins over --quick, and that over the usual number."""
+    chosen: int = options.rounds or (QUICK_ROUNDS if options.quick else options.usual_rounds)
+    return chosen
+
+
+class Output:
+    """Tables as they come, or one JSON document at the end; progress and notices on stderr."""
+
+    def __init__(self, *, json_wanted: bool) -> None:
+        self.json_wanted = json_wanted
+        self.sections: list[Section] = []
+
+    def show(self, section: Section) -> None:
+        self.sections.append(section)
+        if not self.json_wanted:
+            print(table(section), end="\n\n", flush=True)
+
+    def notice(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def finish(self) -> int:
+        if self.json_wanted:
+            print(json.dumps([as_data(section) for section in self.sections], indent=2))
+        missed = [item for section in self.sections for item in section.ratios]
+        return 1 if any(item.verdict == "miss" for item in missed) else 0
+
+
+def guarded(main: Callable[[], int]) -> int:
+    """Ctrl-C ends a benchmark without a trace, of it or on the screen."""
+    try:
+        return main()
+    except KeyboardInterrupt:
+        return INTERRUPTED

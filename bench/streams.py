@@ -1,0 +1,65 @@
+"""stdio through a program: bytes a second out of it, and a message there and back.
+
+Timed from the first byte, so that starting costs nothing here.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+BLOCK = 1 << 16
+MESSAGE = b"x" * 255 + b"\n"
+
+
+def throughput(wrapper: Sequence[str], environment: Mapping[str, str], megabytes: int) -> float:
+    """Milliseconds for `megabytes` written by dd inside and read here."""
+    command = [*wrapper, "dd", "if=/dev/zero", f"bs={BLOCK}", f"count={megabytes * 16}"]
+    with _start(command, environment) as process:
+        try:
+            process.stdout.readinto(bytearray(1))
+            started = time.perf_counter_ns()
+            block = bytearray(BLOCK)
+            while process.stdout.readinto(block):
+                pass
+            taken = (time.perf_counter_ns() - started) / 1e6
+        except BaseException:
+            process.kill()
+            raise
+    return taken
+
+
+def latency(wrapper: Sequence[str], environment: Mapping[str, str], messages: int) -> float:
+    """Microseconds for one message to `cat` and back, on average over `messages`."""
+    with _start([*wrapper, "cat"], environment) as process:
+        try:
+            _echo(process)
+            started = time.perf_counter_ns()
+            for _ in range(messages):
+                _echo(process)
+            taken = (time.perf_counter_ns() - started) / 1e3 / messages
+            process.stdin.close()
+        except BaseException:
+            process.kill()
+            raise
+    return taken
+
+
+def _echo(process) -> None:
+    process.stdin.write(MESSAGE)
+    process.stdout.read(len(MESSAGE))
+
+
+def _start(command: list[str], environment: Mapping[str, str]):
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        bufsize=0,
+        env=environment,
+    )

@@ -1,0 +1,50 @@
+"""Work as a server does it; prints milliseconds. Timed inside, so starting costs nothing here."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+
+def imports() -> None:
+    """What an asyncio server loads before its first message."""
+    import argparse  # noqa: F401
+    import asyncio  # noqa: F401
+    import email.message  # noqa: F401
+    import http.client  # noqa: F401
+    import json  # noqa: F401
+    import logging.config  # noqa: F401
+    import sqlite3  # noqa: F401
+    import xml.sax  # noqa: F401
+
+
+def walk() -> None:
+    """Find files by name and look at each of them."""
+    for directory, _, names in os.walk("/usr/share"):
+        for name in names:
+            os.lstat(os.path.join(directory, name))
+
+
+def database() -> None:
+    """A transaction each for 2000 notes, on a file system that is memory on both sides."""
+    import sqlite3
+
+    path = f"/dev/shm/corral-bench-{os.getpid()}.db"
+    try:
+        connection = sqlite3.connect(path)
+        connection.execute("create table note (id integer primary key, text text)")
+        for number in range(2000):
+            with connection:
+                connection.execute("insert into note (text) values (?)", (f"note {number}",))
+        connection.close()
+    finally:
+        os.unlink(path)
+
+
+WORKLOADS = {"imports": imports, "walk": walk, "database": database}
+
+if __name__ == "__main__":
+    started = time.perf_counter_ns()
+    WORKLOADS[sys.argv[1]]()
+    print((time.perf_counter_ns() - started) / 1e6)
