@@ -1,0 +1,65 @@
+"""The last step before a machine starts, in mount and PID namespaces made for it: WORK BINDS COMMAND...
+
+Makes everything that is mounted read-only, but for a tmpfs on WORK/memory, and runs the command there; if it was
+root, as nobody in particular. A machine that escapes into this process finds nothing that it could write to.
+"""
+
+import ctypes
+import os
+import struct
+import sys
+
+MS_NOSUID, MS_NODEV, MS_BIND = 0x2, 0x4, 0x1000
+MOUNT_ATTR_RDONLY, AT_FDCWD, AT_RECURSIVE = 1, -100, 0x8000
+SYS_mount_setattr = 442
+PR_SET_NO_NEW_PRIVS = 38
+KEEPER = 65532
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def call(name: str, *arguments: "str | bytes | int | None") -> None:
+    encoded = [a.encode() if isinstance(a, str) else a for a in arguments]
+    if getattr(libc, name)(*encoded) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}{arguments}: {os.strerror(number)}")
+
+
+def read_only(path: str) -> None:
+    """And everything mounted below."""
+    attributes = struct.pack("4Q", MOUNT_ATTR_RDONLY, 0, 0, 0)
+    call("syscall", SYS_mount_setattr, AT_FDCWD, path, AT_RECURSIVE, attributes, len(attributes))
+
+
+def become_nobody() -> None:
+    """In a user namespace of our own there is nobody else to become."""
+    if os.stat("/").st_uid == 0:
+        os.setgroups([])
+        os.setresgid(KEEPER, KEEPER, KEEPER)
+        os.setresuid(KEEPER, KEEPER, KEEPER)
+
+
+def main() -> None:
+    work, binds, *command = sys.argv[1:]
+    for bind in binds.split(","):
+        source, target = bind.split(":")
+        call("mount", source, target, None, MS_BIND, None)
+    read_only("/")
+    memory = f"{work}/memory"
+    # The machine's own memory size is the limit here.
+    call("mount", "tmpfs", memory, "tmpfs", MS_NOSUID | MS_NODEV, "size=100%,mode=1777")
+    child = os.fork()
+    if child == 0:
+        become_nobody()
+        call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        environment = {"PATH": os.environ["PATH"], "HOME": memory, "TMPDIR": memory, "LANG": "C.UTF-8"}
+        os.execvpe(command[0], command, environment)
+    # The machine is not PID 1, which cannot even abort(); whatever it leaves behind dies with this process.
+    while True:
+        pid, status = os.wait()
+        if pid == child:
+            sys.exit(os.waitstatus_to_exitcode(status) & 0xFF)
+
+
+if __name__ == "__main__":
+    main()

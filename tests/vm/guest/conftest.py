@@ -1,0 +1,42 @@
+"""The tests here run inside a machine, as root or as a user with a delegated cgroup; `vm.guest_run` boots it.
+
+Their files are not called test_*.py, so that nobody collects them on the host.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import sys
+
+import pytest
+from conftest import SOURCE, User
+
+MARK = "@@guest@@"
+
+
+def pytest_runtest_logreport(report):
+    """One line a test, as soon as it is known: the machine may not live to the end."""
+    if report.when == "call" or report.outcome != "passed":
+        reason = report.longrepr[2] if report.outcome == "skipped" else report.longreprtext
+        line = {"name": report.nodeid.rpartition("::")[2], "outcome": report.outcome, "text": reason}
+        sys.stdout.write(f"\n{MARK}{json.dumps(line)}\n")
+        sys.stdout.flush()
+
+
+def own_cgroup() -> pathlib.Path:
+    line = pathlib.Path("/proc/self/cgroup").read_text().strip()
+    return pathlib.Path("/sys/fs/cgroup" + line.removeprefix("0::"))
+
+
+@pytest.fixture
+def person() -> User:
+    """Whoever this process is."""
+    return User("root" if os.geteuid() == 0 else "ordinary", os.geteuid(), pathlib.Path.home(), SOURCE)
+
+
+@pytest.fixture
+def subtree() -> pathlib.Path:
+    """The cgroup subtree that is this user's to use."""
+    return own_cgroup().parent

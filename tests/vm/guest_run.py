@@ -1,0 +1,65 @@
+"""The tests of `guest/` as tests of the host: each of theirs is one here, and one boot runs a file of them.
+
+A guest test that did not report is a failure: the machine may have come down.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from vm import rig
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+GUEST = rig.HERE / "guest"
+MARK = "@@guest@@"
+USERS = {"root": None, "ordinary": rig.ORDINARY}
+
+
+def tests_in(name: str) -> list[str]:
+    """Their functions; parameters are the guest's own business."""
+    tree = ast.parse((GUEST / f"{name}.py").read_text())
+    return [
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
+
+
+@functools.cache
+def outcomes(machine: ModuleType, name: str, user: str) -> tuple[dict[str, list[dict[str, str]]], str]:
+    """What each test of a guest file came to, and all that was printed."""
+    uid = USERS[user]
+    env = {
+        "PYTHONPATH": "/srv/pytest",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "RIG_USER": str(uid or 0),
+    }
+    options = ["-s", "-q", "--color=no", "--tb=short", "-p", "no:cacheprovider", "-c", "/dev/null"]
+    argv = [rig.SYSTEM_PYTHON, "-m", "pytest", *options, f"--rootdir=/srv/tests"]
+    result = machine.boot([*argv, f"/srv/tests/vm/guest/{name}.py"], as_user=uid, env=env)
+    found: dict[str, list[dict[str, str]]] = {}
+    for line in result.output.splitlines():
+        if line.startswith(MARK):
+            entry = json.loads(line.removeprefix(MARK))
+            found.setdefault(entry["name"].partition("[")[0], []).append(entry)
+    return found, result.output
+
+
+def expect_passed(machine: ModuleType, name: str, user: str, test: str) -> None:
+    found, output = outcomes(machine, name, user)
+    if test not in found:
+        pytest.fail(f"{test} was not run in the machine:\n{output}", pytrace=False)
+    failed = [entry["text"] for entry in found[test] if entry["outcome"] == "failed"]
+    if failed:
+        pytest.fail("in the machine:\n" + "\n".join(failed), pytrace=False)
+    skipped = [entry["text"] for entry in found[test] if entry["outcome"] == "skipped"]
+    if skipped:
+        pytest.skip(f"in the machine: {skipped[0]}")

@@ -1,0 +1,190 @@
+"""PID 1 of the machines that `uml` and `qemu` boot: a writable view of the root, pure cgroup v2, one command.
+
+Runs under the system's Python with nothing else imported: `init.py JOB`, where JOB is a JSON file. The root it
+starts on is the host's, read-only; everything written goes to a tmpfs overlay and ends with the machine.
+Whatever goes wrong here is written to the output, and the machine powers off.
+"""
+
+import ctypes
+import fcntl
+import json
+import os
+import pwd
+import socket
+import struct
+import sys
+import traceback
+import tty
+
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_BIND = 0x1, 0x2, 0x4, 0x1000
+MNT_DETACH = 2
+SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
+RB_POWER_OFF = 0x4321FEDC
+SYS_finit_module, SYS_pivot_root = 313, 155  # x86_64
+
+CGROUP = "/sys/fs/cgroup"
+OVERLAY = "/mnt"
+STAGE = "/srv"
+DELEGATED = ("", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control")
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def call(name: str, *arguments: "str | int | None") -> None:
+    encoded = [a.encode() if isinstance(a, str) else a for a in arguments]
+    if getattr(libc, name)(*encoded) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}{arguments}: {os.strerror(number)}")
+
+
+def mount(kind: str, target: str, options: "str | None" = None, flags: int = 0) -> None:
+    os.makedirs(target, exist_ok=True)
+    call("mount", kind, target, kind, flags, options)
+
+
+def load_modules(paths: "list[str]") -> None:
+    for path in paths:
+        file = os.open(path, os.O_RDONLY)
+        call("syscall", SYS_finit_module, file, "", 0)
+        os.close(file)
+
+
+def enter_overlay(stage: str) -> None:
+    """A private, writable copy of the root. By pivot_root: a chroot may not create user namespaces."""
+    mount("tmpfs", OVERLAY, "mode=755")
+    for name in ("upper", "work", "root"):
+        os.mkdir(f"{OVERLAY}/{name}")
+    layers = f"lowerdir=/,upperdir={OVERLAY}/upper,workdir={OVERLAY}/work"
+    root = f"{OVERLAY}/root"
+    call("mount", "overlay", root, "overlay", 0, layers)
+    os.makedirs(root + STAGE, exist_ok=True)
+    call("mount", stage, root + STAGE, None, MS_BIND, None)
+    os.chdir(root)
+    call("syscall", SYS_pivot_root, ".", ".")
+    call("umount2", ".", MNT_DETACH)
+    os.chdir("/")
+
+
+def mount_kernel_filesystems() -> None:
+    mount("proc", "/proc", None, MS_NOSUID | MS_NODEV)
+    mount("sysfs", "/sys", None, MS_NOSUID | MS_NODEV)
+    mount("devtmpfs", "/dev", "mode=755", MS_NOSUID)
+    mount("devpts", "/dev/pts", "mode=620,ptmxmode=666", MS_NOSUID)
+    for path, mode in (("/dev/shm", "1777"), ("/tmp", "1777"), ("/run", "755"), ("/root", "700")):
+        mount("tmpfs", path, f"mode={mode}", MS_NOSUID | MS_NODEV)
+    for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+        if not os.path.lexists(f"/dev/{name}"):
+            os.symlink(f"/proc/self/fd{target}", f"/dev/{name}")
+
+
+def loopback_up() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        flags = fcntl.ioctl(control, SIOCGIFFLAGS, struct.pack("16sh14x", b"lo", 0))
+        up = struct.unpack("16sh14x", flags)[1] | IFF_UP
+        fcntl.ioctl(control, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", up))
+
+
+def write(path: str, text: str) -> None:
+    with open(path, "w", encoding="ascii") as file:
+        file.write(text)
+
+
+def mount_cgroups() -> None:
+    """Every controller in use from the root down, and no process in the root: as systemd leaves it.
+
+    Kernel threads stay: they do not count as inner processes, and `cpu` takes no real-time ones elsewhere.
+    """
+    mount("cgroup2", CGROUP)
+    os.mkdir(f"{CGROUP}/init")
+    write(f"{CGROUP}/init/cgroup.procs", "0")
+    enable_controllers(CGROUP)
+
+
+def enable_controllers(group: str) -> None:
+    with open(f"{group}/cgroup.controllers", encoding="ascii") as controllers:
+        for name in controllers.read().split():
+            write(f"{group}/cgroup.subtree_control", f"+{name}")
+
+
+def session(uid: int) -> str:
+    """The cgroup that the command runs in; for an ordinary user inside a subtree that is its own."""
+    slice_ = f"{CGROUP}/user-{uid}"
+    os.mkdir(slice_)
+    os.mkdir(f"{slice_}/session")
+    if uid:
+        for group in (slice_, f"{slice_}/session"):
+            for name in DELEGATED:
+                os.chown(os.path.join(group, name), uid, uid)
+    return f"{slice_}/session"
+
+
+def home(uid: int) -> str:
+    """A home and a name for the user, where the host has none."""
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        with open("/etc/passwd", "a", encoding="utf-8") as file:
+            file.write(f"rig{uid}:x:{uid}:{uid}::/home/rig{uid}:/bin/sh\n")
+    path = pwd.getpwuid(uid).pw_dir
+    if uid:
+        os.makedirs(path, exist_ok=True)
+        os.chown(path, uid, uid)
+    return path
+
+
+def run(job: "dict") -> int:
+    uid = job["as_user"] or 0
+    group, directory = session(uid), home(uid)
+    environment = {"HOME": directory, "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
+    child = os.fork()
+    if child == 0:
+        try:
+            write(f"{group}/cgroup.procs", "0")
+            os.setsid()
+            os.chdir(directory)
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            os.umask(0o022)
+            os.execvpe(job["command"][0], job["command"], {**environment, **job["env"]})
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(127)
+    while True:
+        pid, status = os.wait()  # orphans come here too
+        if pid == child:
+            return os.waitstatus_to_exitcode(status)
+
+
+def take_output(path: str) -> None:
+    output = os.open(path, os.O_WRONLY | os.O_NOCTTY)
+    tty.setraw(output)
+    for fd in (1, 2):
+        os.dup2(output, fd)
+    null = os.open("/dev/null", os.O_RDONLY)
+    os.dup2(null, 0)
+
+
+def main() -> None:
+    with open(sys.argv[1], encoding="utf-8") as file:
+        job = json.load(file)
+    try:
+        load_modules(job["modules"])
+        enter_overlay(job["stage"])
+        mount_kernel_filesystems()
+        take_output(job["output"])
+        loopback_up()
+        mount_cgroups()
+        returncode = run(job)
+        os.write(1, f"\n{job['token']} {returncode}\n".encode())
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os.sync()
+        libc.reboot(RB_POWER_OFF)
+
+
+if __name__ == "__main__":
+    main()
