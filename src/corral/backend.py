@@ -13,17 +13,20 @@ from corral.errors import SandboxError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Protocol
 
     from corral.host import Finding, System
-    from corral.plan import Chains, Plan, Step
+    from corral.plan import Chains, Held, Plan, Step
     from corral.policy import Policy
     from corral.servers.program import Program
     from corral.supervise import Child
 
     class Backend(Protocol):
         def chains(self, policy: Policy) -> Chains: ...
-        def steps(self, policy: Policy, program: Program, *, home: str) -> tuple[Step, ...]: ...
+        def steps(
+            self, policy: Policy, program: Program, controls: Sequence[Held], *, home: str
+        ) -> tuple[Step, ...]: ...
         def probe(self) -> tuple[Finding, ...]: ...
         def birth(self, plan: Plan, stdio: tuple[int, int, int]) -> Child: ...
 

@@ -72,11 +72,22 @@ def _key() -> str:
     parts = [VERSION, str(os.geteuid()), *os.uname()]
     parts += [_read(path) for path in FILES]
     parts += [_link(f"/proc/self/ns/{name}") for name in NAMESPACES]
+    parts.append(_cgroup_base())
     parts += [line for line in _read("/proc/self/status").split(LINE) if line.startswith(STATUS)]
     return FIELD.join(_flat(part) for part in parts).replace(FIELD, "|")
 
 
 STATUS = ("Seccomp", "NoNewPrivs", "CapEff", "CapBnd")
+
+
+def _cgroup_base() -> str:
+    """Delegation differs from one session to the next of the same user."""
+    if sys.platform != "linux":
+        return ""
+    from corral.linux import cgroup
+
+    base = cgroup.find()
+    return "" if base is None else " ".join((base.path, *base.controllers))
 
 
 def _read(path: str) -> str:
@@ -97,5 +108,7 @@ def _link(path: str) -> str:
 def _path(key: str) -> str:
     from corral.directories import directories
 
-    name = f"{sum(key.encode()):x}-{len(key)}"  # only has to differ now and then: the key is compared
+    name = (
+        f"{sum(key.encode()):x}-{len(key)}"  # only has to differ now and then: the key is compared
+    )
     return os.path.join(directories().cache, "findings", name)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from corral.policy import Control, Policy
     from corral.servers.program import Program
 
-    Place = Literal["supervisor", "birth", "init", "target"]
+    Place = Literal["supervisor", "birth", "beside", "init", "target"]
     Word = Literal["verified", "applied", "cooperative", "degraded", "not asked"]
     Chains = Mapping[Control, Sequence["Option"]]
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
         @property
         def place(self) -> Place: ...
         def describe(self) -> str: ...
+
+
+SAMPLING = "sampling"
 
 
 @record
@@ -56,6 +59,16 @@ class Held:
 
 
 @record
+class Sample:
+    """Limits that the supervisor has to watch by looking, in the units of the policy."""
+
+    memory: int | None = None
+    cpu: int | None = None
+    cpu_time: int | None = None
+    pids: int | None = None
+
+
+@record
 class Plan:
     """`environment` may hold secrets: it is handed to the target and never printed."""
 
@@ -65,6 +78,7 @@ class Plan:
     environment: tuple[tuple[str, str], ...]
     secret_names: tuple[str, ...] = ()
     timeout: int | None = None
+    sample: Sample | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -82,6 +96,13 @@ def decide(policy: Policy, host: Host, chains: Chains) -> tuple[Held, ...]:
             hint="`corral doctor -v` shows what was tried; `--best-effort` runs without these controls",
         )
     return tuple(decisions)
+
+
+def sample(controls: Sequence[Held], policy: Policy) -> Sample | None:
+    """What is left to sampling; None lets the supervisor sleep."""
+    names = [held.control for held in controls if held.mechanism == SAMPLING]
+    values = {name: getattr(policy.limits, name) for name in names}
+    return Sample(**values) if values else None
 
 
 def warnings(controls: Sequence[Held]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import os
 
 from corral import backend, host
 from corral.errors import PolicyError
-from corral.plan import Plan, decide, warnings
+from corral.plan import Plan, decide, sample, warnings
 from corral.directories import config_file, home_directory
 from corral.policy import Policy
 from corral.record import replace
@@ -45,11 +45,12 @@ def prepare(
     controls = decide(policy, machine, system.chains(policy))
     return Plan(
         program=program,
-        steps=system.steps(policy, program, home=home),
+        steps=system.steps(policy, program, controls, home=home),
         controls=controls,
         environment=inside(policy, program, environment, home),
         secret_names=policy.secret_names,
         timeout=policy.limits.timeout,
+        sample=sample(controls, policy),
         warnings=(*warnings(controls), *program.notes),
     )
 

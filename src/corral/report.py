@@ -31,9 +31,12 @@ class Outcome:
 
 @record
 class Usage:
+    """`memory` is the tree's peak where a cgroup or sampling counts it, else the largest process's."""
+
     wall_ms: int = 0
     cpu_ms: int = 0
-    max_rss: int = 0
+    memory: int = 0
+    tasks: int = 0
 
 
 @record
@@ -43,6 +46,7 @@ class Report:
     controls: tuple[Held, ...] = ()
     usage: Usage = Usage()
     warnings: tuple[str, ...] = ()
+    hit: tuple[str, ...] = ()
     denials: tuple[str, ...] = ()
 
 
@@ -52,8 +56,12 @@ def of(plan: Plan, ending: Ending) -> Report:
         outcome=outcome(plan, ending),
         controls=plan.controls,
         usage=Usage(
-            wall_ms=int(ending.wall * 1000), cpu_ms=int(ending.cpu * 1000), max_rss=ending.max_rss
+            wall_ms=int(ending.wall * 1000),
+            cpu_ms=int(ending.reaped.cpu * 1000),
+            memory=ending.reaped.memory,
+            tasks=ending.reaped.tasks,
         ),
+        hit=_hit(plan, ending),
         warnings=plan.warnings,
     )
 
@@ -64,20 +72,35 @@ def refusal(command: tuple[str, ...], error: SandboxError, *, kind: Kind = "refu
 
 
 def outcome(plan: Plan, ending: Ending) -> Outcome:
+    status = ending.reaped.status
     if ending.reason == "timeout":
         return Outcome(kind="timeout", exit_code=EXIT_TIMEOUT)
-    if ending.status is None:
-        return Outcome(kind="signalled", exit_code=SIGNALLED + SIGKILL, signal=SIGKILL)
-    number = ending.status & 0x7F  # WTERMSIG, which Python has only where there are signals
+    number = SIGKILL if status is None else status & 0x7F  # WTERMSIG, which Windows has not
     if not number:
-        return Outcome(kind="exited", exit_code=ending.status >> 8)
-    kind: Kind = "cpu_time" if _spent(plan, ending, number) else "signalled"
+        return Outcome(kind="exited", exit_code=(status or 0) >> 8)
+    kind = _killer(plan, ending, number)
     return Outcome(kind=kind, exit_code=SIGNALLED + number, signal=number)
+
+
+def _killer(plan: Plan, ending: Ending, number: int) -> Kind:
+    """Which limit a fatal signal came from, if from any."""
+    if ending.reason == "memory" or ("memory" in ending.reaped.hit and number == SIGKILL):
+        return "memory"
+    if ending.reason == "cpu_time" or _spent(plan, ending, number):
+        return "cpu_time"
+    return "pids" if ending.reason == "pids" else "signalled"
 
 
 def _spent(plan: Plan, ending: Ending, number: int) -> bool:
     asked = any(held.control == "cpu_time" and held.asked for held in plan.controls)
     return asked and number in {SIGXCPU, SIGKILL} and not ending.reason
+
+
+def _hit(plan: Plan, ending: Ending) -> tuple[str, ...]:
+    """Every limit that was reached, fatal or not."""
+    kind = outcome(plan, ending).kind
+    fatal = (kind,) if kind in {"timeout", "memory", "cpu_time", "pids"} else ()
+    return tuple(dict.fromkeys((*fatal, *ending.reaped.hit)))
 
 
 def plain(item: object) -> object:

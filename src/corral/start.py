@@ -25,7 +25,7 @@ def run(plan: Plan, stdio: tuple[int, int, int], *, signals: int, control: int) 
     except StepFailed as failed:
         raise _error(failed) from failed
     timeout = None if plan.timeout is None else plan.timeout / 1000
-    watch = Watch(child, timeout=timeout, signals=signals, control=control)
+    watch = Watch(child, timeout=timeout, signals=signals, control=control, sample=plan.sample)
     failed_later = read_born(watch.until_born())
     if failed_later:
         child.kill()

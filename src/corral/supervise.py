@@ -12,27 +12,22 @@ import select
 import sys
 import time
 
-from corral.posix.signals import FORWARDED, SIGINT, SIGTERM
-from corral.record import record
+from corral.posix.signals import FORWARDED, SIGCONT, SIGINT, SIGSTOP, SIGTERM
+from corral.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal, Protocol
-
-    class Usage(Protocol):
-        @property
-        def ru_utime(self) -> float: ...
-        @property
-        def ru_stime(self) -> float: ...
-        @property
-        def ru_maxrss(self) -> int: ...
 
     class Poll(Protocol):
         def register(self, fd: int, eventmask: int, /) -> None: ...
         def unregister(self, fd: int, /) -> None: ...
         def poll(self, timeout: float | None = None, /) -> list[tuple[int, int]]: ...
 
-    Reason = Literal["", "timeout", "signal", "control"]
+    from corral.plan import Sample
+    from corral.sampling import Sampler, Usage
+
+    Reason = Literal["", "timeout", "memory", "cpu_time", "pids", "signal", "control"]
 
     class Child(Protocol):
         """A backend's hold on a running tree."""
@@ -43,7 +38,8 @@ if TYPE_CHECKING:
 
         def signal(self, number: int) -> None: ...
         def kill(self) -> None: ...
-        def reap(self) -> tuple[int | None, Usage]: ...
+        def measure(self) -> Usage: ...
+        def reap(self) -> Reaped: ...
 
 
 POLLIN = 1
@@ -53,21 +49,41 @@ GRACE = 5.0
 
 
 @record
+class Reaped:
+    """`status` is the target's wait status, None when it was killed with its tree.
+
+    `hit` names limits that the kernel says were reached; `cpu` is in seconds, `memory` a peak.
+    """
+
+    status: int | None
+    cpu: float
+    memory: int
+    tasks: int = 0
+    hit: tuple[str, ...] = ()
+
+
+@record
 class Ending:
-    """`status` is the target's wait status, None when it was killed with its tree."""
+    """`reason` is why the supervisor ended it, empty if it did not."""
 
     born: bytes
-    status: int | None
+    reaped: Reaped
     reason: Reason
     wall: float
-    cpu: float
-    max_rss: int
 
 
 class Watch:
     """One event loop over what can happen to a sandbox."""
 
-    def __init__(self, child: Child, *, timeout: float | None, signals: int, control: int) -> None:
+    def __init__(
+        self,
+        child: Child,
+        *,
+        timeout: float | None,
+        signals: int,
+        control: int,
+        sample: Sample | None = None,
+    ) -> None:
         self.child = child
         self.signals = signals
         self.control = control
@@ -76,6 +92,7 @@ class Watch:
         self.kill_at: float | None = None
         self.reason: Reason = ""
         self.said = b""
+        self.sampler: Sampler | None = _sampler(sample) if sample else None
         self.poll = new_poll()
         for fd in (child.pidfd, child.born, signals, control):
             if fd >= 0:
@@ -90,15 +107,11 @@ class Watch:
     def until_end(self) -> Ending:
         while not self._step():
             pass
-        status, usage = self.child.reap()
-        return Ending(
-            born=self.said,
-            status=status,
-            reason=self.reason,
-            wall=time.monotonic() - self.started,
-            cpu=usage.ru_utime + usage.ru_stime,
-            max_rss=usage.ru_maxrss * 1024,
-        )
+        reaped = self.child.reap()
+        if self.sampler is not None:
+            reaped = replace(reaped, memory=max(reaped.memory, self.sampler.peak))
+        wall = time.monotonic() - self.started
+        return Ending(born=self.said, reaped=reaped, reason=self.reason, wall=wall)
 
     def stop(self, reason: Reason, number: int = SIGTERM) -> None:
         """Ask the tree to leave; a second asking does not wait any longer."""
@@ -106,6 +119,7 @@ class Watch:
             self.child.kill()
         self.reason = self.reason or reason
         self.child.signal(number)
+        self.child.signal(SIGCONT)  # a tree that is made to rest hears nothing
         self.kill_at = self.kill_at or time.monotonic() + GRACE
 
     def _step(self, *, stop_at_birth: bool = False) -> bool:
@@ -117,6 +131,8 @@ class Watch:
         elif self.timeout is not None and now >= self.timeout:
             self.timeout = None
             self.stop("timeout")
+        if self.sampler is not None and now >= self.sampler.next:
+            self._look(self.sampler)
         for fd, _ in events:
             if fd == self.child.pidfd:
                 self._drain_born()
@@ -131,11 +147,24 @@ class Watch:
 
     def _patience(self) -> int | None:
         """Milliseconds until a deadline; None sleeps in the kernel until something happens."""
-        deadlines = [when for when in (self.timeout, self.kill_at) if when is not None]
+        looking = None if self.sampler is None else self.sampler.next
+        deadlines = [when for when in (self.timeout, self.kill_at, looking) if when is not None]
         if not deadlines:
             return None
         left = int((min(deadlines) - time.monotonic()) * 1000) + 1
         return max(0, min(left, LONGEST_POLL))
+
+    def _look(self, sampler: Sampler) -> None:
+        if sampler.stopped_until is not None:
+            sampler.stopped_until = None
+            self.child.signal(SIGCONT)
+        usage = self.child.measure()
+        if hit := sampler.look(usage):
+            self.reason = self.reason or hit
+            self.child.kill()
+        elif rest := sampler.rest(usage):
+            self.child.signal(SIGSTOP)
+            sampler.stopped_until = sampler.next = time.monotonic() + rest
 
     def _read_born(self) -> bool:
         chunk = os.read(self.child.born, 4096)
@@ -165,6 +194,12 @@ class Watch:
             self.child.kill()
         for number in told:
             self.stop("control", number)
+
+
+def _sampler(sample: Sample) -> Sampler:
+    from corral.sampling import Sampler
+
+    return Sampler(sample)
 
 
 def new_poll() -> Poll:

@@ -28,8 +28,9 @@ LABELS = {
     "exec_cookie": "Subprocess blocking",
     "rlimits": "Rlimits",
     "nproc": "Process limit",
-    "cgroup": "Cgroups v2",
+    "sampling": "Sampling",
 }
+CGROUP = "cgroup_"
 WORDS = {"rlimits": "supported", "nproc": "supported", "exec_cookie": "supported"}
 
 
@@ -42,7 +43,11 @@ def main(options: Options, _rest: list[str]) -> int:
         output.json(data)
         return 0
     output.say(_mark("proven", f"OS: {found.system} ({architecture(found)})"))
+    for line in cgroup_lines([item for item in found.findings if CGROUP in item.capability]):
+        output.say(line)
     for finding in found.findings:
+        if CGROUP in finding.capability:
+            continue
         output.say(_line(finding))
         if options.has("--verbose"):
             output.say(f"      {finding.evidence}")
@@ -54,6 +59,21 @@ def main(options: Options, _rest: list[str]) -> int:
     return 0
 
 
+def cgroup_lines(findings: list[Finding]) -> list[str]:
+    """Four findings, one subject: what holds, and what does not and why."""
+    held = [item for item in findings if item.status == "proven"]
+    lost = [item for item in findings if item.status != "proven"]
+    names = ", ".join(item.capability.removeprefix(CGROUP) for item in lost)
+    why = lost[0].evidence if lost else ""
+    if not held:
+        return [_mark("absent", f"Cgroups v2: NOT available ({why})")] if lost else []
+    place = held[0].evidence.partition(": ")[0]
+    lines = [_mark("proven", f"Cgroups v2: available {place}")]
+    return lines + (
+        [_mark("absent", f"Cgroups delegation: limited ({names}: {why})")] if lost else []
+    )
+
+
 def architecture(found: Host) -> str:
     return ARCHITECTURES.get(found.machine, found.machine)
 
@@ -61,7 +81,11 @@ def architecture(found: Host) -> str:
 def _line(finding: Finding) -> str:
     label = LABELS.get(finding.capability, finding.capability)
     held = finding.status == "proven"
-    words = WORDS.get(finding.capability, "available") if held else f"NOT available ({finding.evidence})"
+    words = (
+        WORDS.get(finding.capability, "available")
+        if held
+        else f"NOT available ({finding.evidence})"
+    )
     return _mark(finding.status, f"{label}: {words}")
 
 

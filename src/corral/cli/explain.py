@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SUMMARY = "show what `run` would do, and do nothing"
 USAGE = "usage: corral explain [OPTIONS] [--] COMMAND [ARGUMENT...] | DIRECTORY"
 FLAGS = (*policy_flags.FLAGS, Flag(name="--json", help="as JSON"))
-ORDER = ("supervisor", "birth", "init", "target")
+ORDER = ("supervisor", "birth", "beside", "init", "target")
 
 
 def main(options: Options, rest: list[str]) -> int:

@@ -4,21 +4,42 @@ from __future__ import annotations
 
 import sys
 
-from corral.linux import ids, idmap, landlock, loopback, namespaces, privileges, root, seccomp
-from corral.plan import Option
+from corral.linux import (
+    cgroup,
+    ids,
+    idmap,
+    landlock,
+    loopback,
+    namespaces,
+    privileges,
+    root,
+    seccomp,
+)
+from corral.plan import SAMPLING, Option
 from corral.posix import rlimits
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from corral.linux.layout import Layout
-    from corral.plan import Chains, Step
+    from corral.plan import Chains, Held, Step
     from corral.policy import Grant, Policy
     from corral.servers.program import Program
 
-MECHANISMS = (namespaces, ids, idmap, loopback, root, privileges, rlimits, landlock, seccomp)
+MECHANISMS = (
+    cgroup,
+    namespaces,
+    ids,
+    idmap,
+    loopback,
+    root,
+    privileges,
+    rlimits,
+    landlock,
+    seccomp,
+)
 """In order of application; each has the verbs it needs of probe, plan, apply and verify."""
 
 UNLIMITED_SPACE = 1 << 40
@@ -27,14 +48,14 @@ NAMESPACES = ("user_namespaces", "mount_namespace", "pid_namespace")
 
 def chains(policy: Policy) -> Chains:
     """What can hold each control here, best first."""
-    walled = Option(
-        mechanism="namespaces + pivot_root + landlock",
-        needs=(*NAMESPACES, "landlock"),
-        status="verified",
-    )
+    alone = not policy.subprocess  # one process, so what holds a process holds the tree
     return {
         "filesystem": (
-            walled,
+            Option(
+                mechanism="namespaces + pivot_root + landlock",
+                needs=(*NAMESPACES, "landlock"),
+                status="verified",
+            ),
             Option(mechanism="namespaces + pivot_root", needs=NAMESPACES, status="verified"),
         ),
         "network": _network(policy),
@@ -43,24 +64,34 @@ def chains(policy: Policy) -> Chains:
         ),
         "syscalls": (Option(mechanism="seccomp", needs=("seccomp",), status="verified"),),
         "tree": (Option(mechanism="pid namespace", needs=NAMESPACES, status="verified"),),
-        "memory": (),
-        "cpu_time": ()
-        if policy.subprocess
-        else (
-            _rlimit(
-                "rlimits",
-            ),
+        "memory": (_cgroup("memory"), *_sampled(policy, "memory")),
+        "cpu": (_cgroup("cpu"), *_sampled(policy, "cpu")),
+        "cpu_time": (_rlimit("RLIMIT_CPU"),) if alone else _sampled(policy, "cpu_time"),
+        "pids": (
+            _cgroup("pids"),
+            Option(mechanism="RLIMIT_NPROC", needs=("user_namespaces", "nproc")),
+            *_sampled(policy, "pids"),
         ),
-        "pids": (Option(mechanism="RLIMIT_NPROC", needs=("user_namespaces", "nproc")),),
         "fds": (_rlimit("RLIMIT_NOFILE"),),
+        "io": (_cgroup("io"),),
         "disk": (
-            Option(
-                mechanism="sized tmpfs + RLIMIT_FSIZE", needs=NAMESPACES, note=_disk_note(policy)
-            ),
+            Option(mechanism="sized tmpfs + RLIMIT_FSIZE", needs=NAMESPACES, note=_disk(policy)),
         ),
-        "timeout": (Option(mechanism="supervisor", needs=()),),
+        "timeout": (Option(mechanism="supervisor"),),
         "address_space": (_rlimit("RLIMIT_AS"),),
     }
+
+
+def _cgroup(controller: str) -> Option:
+    return Option(mechanism=f"cgroup {controller}", needs=(f"cgroup_{controller}",))
+
+
+def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
+    """Looking costs wake-ups, so only a limit that was stated is held that way."""
+    if control not in policy.stated:
+        return ()
+    note = "the tree is looked at ten times a second and killed when it is over"
+    return (Option(mechanism=SAMPLING, needs=("sampling",), status="cooperative", note=note),)
 
 
 def _rlimit(name: str) -> Option:
@@ -73,12 +104,14 @@ def _network(policy: Policy) -> tuple[Option, ...]:
     return (Option(mechanism="network namespace", needs=("network_namespace",), status="verified"),)
 
 
-def _disk_note(policy: Policy) -> str:
+def _disk(policy: Policy) -> str:
     granted = policy.state or any(grant.access == "write" for grant in policy.grants)
     return "write grants and state are not size-limited" if granted else ""
 
 
-def compose(policy: Policy, program: Program, layout: Layout) -> tuple[Step, ...]:
+def compose(
+    policy: Policy, program: Program, layout: Layout, controls: Sequence[Held] = ()
+) -> tuple[Step, ...]:
     who = ids.choose(layout.uid, layout.gid)
     binds = _binds(policy, program, layout)
     view = root.View(
@@ -90,11 +123,13 @@ def compose(policy: Policy, program: Program, layout: Layout) -> tuple[Step, ...
         masks=layout.masks,
     )
     steps: list[Step] = [namespaces.Namespaces(), who]
+    steps += _leaf(policy, layout, controls)
     if layout.state:
         steps.append(_state(layout.state))
     if layout.owners or (layout.state and layout.uid == 0):
         steps.append(_idmapped(binds, who, layout))
     steps += [
+        namespaces.CgroupNamespace(),
         namespaces.Hostname(name="corral"),
         ids.NoNesting(),
         loopback.Loopback(),
@@ -118,6 +153,20 @@ def compose(policy: Policy, program: Program, layout: Layout) -> tuple[Step, ...
     return tuple(steps)
 
 
+def _leaf(policy: Policy, layout: Layout, controls: Sequence[Held]) -> list[Step]:
+    prefix = "cgroup "
+    held = [item.control for item in controls if item.mechanism.startswith(prefix)]
+    if not held or layout.cgroup is None:
+        return []
+    leaf = cgroup.Leaf(
+        base=layout.cgroup.path,
+        name=layout.run,
+        controllers=tuple(held),
+        settings=cgroup.settings(policy.limits, held, layout.disks),
+    )
+    return [leaf, cgroup.Enter()]
+
+
 def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[root.Bind, ...]:
     system = [root.Bind(source=e.source, target=e.path) for e in layout.system if e.source]
     devices = [root.Bind(source=path, target=path, access="device") for path in layout.devices]
@@ -126,7 +175,9 @@ def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[root.Bind,
         for path, (device, inode) in zip(program.reads, program.seen, strict=True)
     ]
     grants = [_granted(grant) for grant in policy.grants]
-    state = [root.Bind(source=layout.state, target="/state", access="write")] if layout.state else []
+    state = (
+        [root.Bind(source=layout.state, target="/state", access="write")] if layout.state else []
+    )
     chosen = {bind.target: bind for bind in (*system, *devices, *reads, *grants, *state)}
     return tuple(chosen.values())
 

@@ -11,9 +11,11 @@ from corral.linux import layout
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from corral.host import Finding
     from corral.linux.birth import Child, Stdio
-    from corral.plan import Chains, Plan, Step
+    from corral.plan import Chains, Held, Plan, Step
     from corral.policy import Policy
     from corral.servers.program import Program
 
@@ -22,9 +24,11 @@ def chains(policy: Policy) -> Chains:
     return linux.chains(policy)
 
 
-def steps(policy: Policy, program: Program, *, home: str) -> tuple[Step, ...]:
+def steps(
+    policy: Policy, program: Program, controls: Sequence[Held], *, home: str
+) -> tuple[Step, ...]:
     """Look at the files once; what follows from that is pure."""
-    return linux.compose(policy, program, layout.survey(policy, program, home=home))
+    return linux.compose(policy, program, layout.survey(policy, program, home=home), controls)
 
 
 def birth(plan: Plan, stdio: Stdio) -> Child:

@@ -12,9 +12,11 @@ import os
 import sys
 
 from corral.abi import linux as abi
-from corral.linux import ids, init, namespaces
+from corral.linux import cgroup, init, namespaces, usage
 from corral.posix import enter
 from corral.posix.enter import EXECUTED, FAILED, Scene, StepFailed
+from corral.record import replace
+from corral.supervise import Reaped
 
 if sys.platform != "win32":
     # Here and not at the point of use: inside, the standard library is out of sight.
@@ -24,7 +26,6 @@ TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from resource import struct_rusage
     from typing import NoReturn
 
     from corral.plan import Plan, Step
@@ -38,12 +39,15 @@ UMASK = 0o022
 class Child:
     """The supervisor's hold on one sandbox."""
 
-    def __init__(self, pid: int, pidfd: int, *, go: int, born: int, say: int) -> None:
+    def __init__(
+        self, pid: int, pidfd: int, *, go: int, born: int, say: int, cgroup: str = ""
+    ) -> None:
         self.pid = pid
         self.pidfd = pidfd
         self.born = born
         self.say = say
         self._go = go
+        self._cgroup = cgroup
 
     def signal(self, number: int) -> None:
         """To every process of the target; init passes it on."""
@@ -59,19 +63,46 @@ class Child:
         except ProcessLookupError:
             pass
 
-    def reap(self) -> tuple[int | None, struct_rusage]:
-        """Wait for init: (the target's wait status if it was told, what the whole tree used)."""
+    def measure(self) -> usage.Usage:
+        return usage.measure(self.pid)
+
+    def reap(self) -> Reaped:
+        """Wait for init: the target's wait status if it was told, and what the whole tree used."""
         rusage = os.wait4(self.pid, 0)[2]
         said = os.read(self.say, 4)
         for fd in (self.pidfd, self._go, self.say, self.born):
             os.close(fd)
-        return (int.from_bytes(said, "little") if len(said) == 4 else None), rusage
+        reaped = Reaped(
+            status=int.from_bytes(said, "little") if len(said) == 4 else None,
+            cpu=rusage.ru_utime + rusage.ru_stime,
+            memory=rusage.ru_maxrss * 1024,
+        )
+        return self._accounted(reaped) if self._cgroup else reaped
+
+    def _accounted(self, reaped: Reaped) -> Reaped:
+        counted = cgroup.account(self._cgroup)
+        cgroup.remove(self._cgroup)
+        return replace(
+            reaped,
+            hit=counted.hit,
+            memory=counted.memory_peak or reaped.memory,
+            tasks=max(0, counted.pids_peak - 1),
+        )
 
 
 def birth(plan: Plan, stdio: Stdio) -> Child:
     scene = Scene()
-    enter.apply(plan.steps, "supervisor", scene)
-    enter.apply(plan.steps, "birth", scene)
+    try:
+        enter.apply(plan.steps, "supervisor", scene)
+        enter.apply(plan.steps, "birth", scene)
+        return _conceive(plan, scene, stdio)
+    except StepFailed:
+        if scene.cgroup:
+            cgroup.remove(scene.cgroup)
+        raise
+
+
+def _conceive(plan: Plan, scene: Scene, stdio: Stdio) -> Child:
     go_read, go_write = os.pipe()
     born_read, born_write = os.pipe()
     say_read, say_write = os.pipe()
@@ -82,9 +113,10 @@ def birth(plan: Plan, stdio: Stdio) -> Child:
         _become_init(plan, scene, stdio, go=go_read, born=born_write, say=say_write)
     for fd in (go_read, born_write, say_write, *scene.trees.values()):
         os.close(fd)
-    child = Child(pid, pidfd, go=go_write, born=born_read, say=say_read)
+    child = Child(pid, pidfd, go=go_write, born=born_read, say=say_read, cgroup=scene.cgroup)
+    scene.pid = pid
     try:
-        _map_ids(plan.steps, pid)
+        enter.apply(plan.steps, "beside", scene)
     except StepFailed:
         child.kill()
         child.reap()
@@ -97,14 +129,6 @@ def _clone(steps: Sequence[Step]) -> tuple[int, int]:
     step = next(step for step in steps if isinstance(step, namespaces.Namespaces))
     try:
         return abi.clone(step.flags())
-    except OSError as error:
-        raise StepFailed(enter.name(step), error) from error
-
-
-def _map_ids(steps: Sequence[Step], pid: int) -> None:
-    step = next(step for step in steps if isinstance(step, ids.Ids))
-    try:
-        ids.write_maps(step, pid)
     except OSError as error:
         raise StepFailed(enter.name(step), error) from error
 

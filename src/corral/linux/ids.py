@@ -33,7 +33,7 @@ class Ids:
     outside_uid: int
     outside_gid: int
     drop_groups: bool
-    place: Place = "birth"
+    place: Place = "beside"
 
     def describe(self) -> str:
         groups = "no supplementary groups" if self.drop_groups else "setgroups denied"
@@ -77,14 +77,14 @@ def choose(uid: int, gid: int) -> Ids:
 
 
 def write_maps(step: Ids, pid: int) -> None:
-    """From outside, while the child waits: only here may root map an id that is not its own."""
+    """From outside, while the child waits: only there may root map an id that is not its own."""
     if not step.drop_groups:
         _write(f"/proc/{pid}/setgroups", "deny")
     _write(f"/proc/{pid}/uid_map", f"{step.uid} {step.outside_uid} 1")
     _write(f"/proc/{pid}/gid_map", f"{step.gid} {step.outside_gid} 1")
 
 
-def apply(step: Ids | Become | NoNesting, _scene: Scene) -> None:
+def apply(step: Ids | Become | NoNesting, scene: Scene) -> None:
     match step:
         case Become():
             if step.drop_groups:
@@ -94,7 +94,7 @@ def apply(step: Ids | Become | NoNesting, _scene: Scene) -> None:
         case NoNesting():
             _write("/proc/sys/user/max_user_namespaces", "0")
         case Ids():
-            pass  # written by write_maps once the child exists
+            write_maps(step, scene.pid)
 
 
 def verify(step: Ids | Become | NoNesting, _scene: Scene) -> None:

@@ -10,11 +10,13 @@ import sys
 import os
 import stat
 
+from corral.linux import cgroup
 from corral.record import record
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
+    from corral.linux.cgroup import Base
     from corral.linux.root import Mask
     from corral.policy import Policy
     from corral.servers.program import Program
@@ -67,6 +69,9 @@ class Layout:
     masks: tuple[Mask, ...] = ()
     owners: tuple[tuple[str, int, int], ...] = ()
     state: str = ""
+    run: str = ""
+    cgroup: Base | None = None
+    disks: tuple[str, ...] = ()
 
 
 def survey(policy: Policy, program: Program, *, home: str) -> Layout:
@@ -90,7 +95,26 @@ def survey(policy: Policy, program: Program, *, home: str) -> Layout:
         masks=masks,
         owners=_owners(policy, program) if uid == 0 else (),
         state=_state(program) if policy.state else "",
+        run=f"{os.getpid()}-{os.urandom(4).hex()}",
+        cgroup=cgroup.find(),
+        disks=_disks(policy) if policy.limits.io is not None else (),
     )
+
+
+def _disks(policy: Policy) -> tuple[str, ...]:
+    """The whole disks behind what is granted and behind /usr, as major:minor for io.max."""
+    found: dict[str, None] = {}
+    for path in ("/usr", *(grant.path for grant in policy.grants)):
+        device = os.stat(path).st_dev
+        entry = f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"
+        if os.path.exists(f"{entry}/partition"):
+            entry = os.path.dirname(os.path.realpath(entry))
+        try:
+            with open(f"{entry}/dev", encoding="utf-8") as file:
+                found[file.read().strip()] = None
+        except OSError:
+            continue  # no block device behind it: nothing to limit
+    return tuple(found)
 
 
 def _state(program: Program) -> str:

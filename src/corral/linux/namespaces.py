@@ -1,4 +1,4 @@
-"""New user, mount, pid, network, ipc, uts and cgroup namespaces, all made by the clone that makes init."""
+"""New namespaces: user, mount, pid, network, ipc and uts by the clone that makes init, cgroup after."""
 
 from __future__ import annotations
 
@@ -22,20 +22,29 @@ FLAGS = {
     "net": abi.CLONE_NEWNET,
     "ipc": abi.CLONE_NEWIPC,
     "uts": abi.CLONE_NEWUTS,
-    "cgroup": abi.CLONE_NEWCGROUP,
 }
 
 
 @record
 class Namespaces:
     place: Place = "birth"
-    names: tuple[str, ...] = tuple(FLAGS)
+    names: tuple[str, ...] = ("user", "mnt", "pid", "net", "ipc", "uts")
 
     def describe(self) -> str:
         return f"new namespaces: {', '.join(self.names)}"
 
     def flags(self) -> int:
         return sum(FLAGS[name] for name in self.names)
+
+
+@record
+class CgroupNamespace:
+    """Its root is the cgroup that init stands in, so it is made once init has been placed."""
+
+    place: Place = "init"
+
+    def describe(self) -> str:
+        return "new namespace: cgroup"
 
 
 @record
@@ -49,19 +58,22 @@ class Hostname:
         return f"host name {self.name}"
 
 
-def apply(step: Namespaces | Hostname, scene: Scene) -> None:
-    """In the supervisor, remember where the host stands; in init, take a name."""
+def apply(step: Namespaces | CgroupNamespace | Hostname, scene: Scene) -> None:
+    """In the supervisor, remember where the host stands; in init, leave the rest behind."""
     match step:
         case Hostname():
             abi.sethostname(step.name)
+        case CgroupNamespace():
+            scene.namespaces["cgroup"] = _identity("cgroup")
+            abi.unshare(abi.CLONE_NEWCGROUP)
         case Namespaces():
             scene.namespaces.update({name: _identity(name) for name in step.names})
 
 
-def verify(step: Namespaces | Hostname, scene: Scene) -> None:
-    if isinstance(step, Hostname):
+def verify(step: Namespaces | CgroupNamespace | Hostname, scene: Scene) -> None:
+    if not isinstance(step, Namespaces):
         return
-    shared = [name for name in step.names if _identity(name) == scene.namespaces[name]]
+    shared = [name for name in scene.namespaces if _identity(name) == scene.namespaces[name]]
     if shared:
         raise OSError(0, f"still in the host's namespaces: {', '.join(shared)}")
 

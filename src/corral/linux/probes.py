@@ -13,7 +13,7 @@ import os
 from corral import linux
 from corral.abi import linux as abi
 from corral.host import Finding
-from corral.linux import birth, filters, ids, landlock, layout
+from corral.linux import birth, cgroup_probes, filters, ids, landlock, layout, usage
 from corral.plan import Plan
 from corral.policy import Policy
 from corral.posix import disposable
@@ -69,7 +69,8 @@ def probe() -> tuple[Finding, ...]:
         _finding("exec_cookie", _exec_cookie, "a kernel with CONFIG_SECCOMP_FILTER"),
         _finding("rlimits", _rlimits, ""),
         _finding("nproc", _nproc, "Linux 5.14 counts processes per user namespace"),
-        _cgroup(),
+        _finding("sampling", _sampling, "a kernel with CONFIG_PROC_CHILDREN"),
+        *cgroup_probes.probe(),
     )
 
 
@@ -249,18 +250,27 @@ def _fork_once() -> None:
     os.waitpid(pid, 0)
 
 
-def _cgroup() -> Finding:
-    """Where cgroup v2 is mounted and what it offers. Nothing is limited through it yet."""
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as lines:
-        mounts = [line.split(" ")[4] for line in lines if " - cgroup2 " in line]
-    if not mounts:
-        return Finding(capability="cgroup", status="absent", evidence="cgroup v2 is not mounted")
-    with open(f"{mounts[0]}/cgroup.controllers", encoding="ascii") as file:
-        offered = file.read().split()
-    missing = [name for name in ("memory", "pids", "cpu") if name not in offered]
-    words = f"mounted at {mounts[0]}"
-    words += f", without controllers: {', '.join(missing)}" if missing else ", not used yet"
-    return Finding(capability="cgroup", status="absent", evidence=words)
+def _sampling() -> str:
+    """A grandchild's memory and CPU time are seen from outside, and are not before it has any."""
+    ready_read, ready_write = os.pipe()
+    hold_read, hold_write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(hold_write)
+        if os.fork() == 0:
+            space = bytearray(32 << 20)
+            os.write(ready_write, space[:1])
+        os.read(hold_read, 1)
+        os._exit(0)
+    before = usage.measure(os.getpid()).memory
+    os.read(ready_read, 1)
+    seen = usage.measure(pid)
+    os.close(hold_write)
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    if seen.memory < 32 << 20 or seen.tasks < 1:
+        raise RuntimeError(f"of 32 MiB in a grandchild {seen.memory} bytes were seen")
+    return f"32 MiB of a grandchild are seen ({before >> 20} MiB before it had them)"
 
 
 def _listen() -> tuple[int, int]:

@@ -36,6 +36,8 @@ class Scene:
         self.trees: dict[str, int] = {}
         self.sources: dict[str, int] = {}
         self.namespaces: dict[str, str] = {}
+        self.pid = 0
+        self.cgroup = ""
         self.cookie: tuple[int, int, int] = (0, 0, 0)
 
 
