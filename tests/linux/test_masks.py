@@ -276,6 +276,19 @@ def test_a_server_below_a_secret_directory_still_runs(user, home, env):
     ]
 
 
+def test_a_secret_that_the_target_cannot_reach_anyway_stops_nothing(user, home, env):
+    """Root sees into everybody's directories and grants one that holds another user's closed one."""
+    if user.uid:
+        pytest.skip("only root can look into a closed directory")
+    secret = write(user, home / "shared/closed/.env", "TOKEN=1")
+    note = write(user, home / "shared/note", "note")
+    os.chown(secret.parent, 4242, 4242)
+    secret.parent.chmod(0o700)
+    flags = ("--read", str(home / "shared"))
+    found = user.inside(READ, str(secret), str(note), flags=flags, env=env)
+    assert found == ["PermissionError", "note"]
+
+
 def test_absent_names_are_told_before_and_after(tmp_path):
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git/config").write_text("")
