@@ -13,8 +13,9 @@ import pytest
 
 MIB = 1 << 20
 ENTER = 'echo 0 > "$0/cgroup.procs" && exec "$@"'
-HOG = f"space = bytearray({96 * MIB}); print(len(space), flush=True)"
-SPIN = "import sys, time\nend = time.monotonic() + 3\nwhile time.monotonic() < end: pass"
+HOG_SIZE = 24 * MIB  # a page fault takes a third of a millisecond in user-mode Linux
+HOG = f"space = bytearray({HOG_SIZE}); print(len(space), flush=True)"
+SPIN = "import time; end = time.monotonic() + {}\nwhile time.monotonic() < end: pass"
 FORKS = """
 import os, signal
 children = []
@@ -78,7 +79,7 @@ def test_this_user_is_who_the_rig_was_asked_for():
 
 
 def test_memory_max_kills(group):
-    (group / "memory.max").write_text(str(32 * MIB))
+    (group / "memory.max").write_text(str(HOG_SIZE // 2))
     (group / "memory.swap.max").write_text("0")
     done = inside(group, HOG)
     assert (done.returncode, done.stdout) == (-9, "")
@@ -86,10 +87,10 @@ def test_memory_max_kills(group):
 
 
 def test_memory_max_lets_pass_what_fits(group):
-    (group / "memory.max").write_text(str(256 * MIB))
+    (group / "memory.max").write_text(str(HOG_SIZE * 2))
     done = inside(group, HOG)
-    assert (done.returncode, done.stdout) == (0, f"{96 * MIB}\n")
-    assert int((group / "memory.peak").read_text()) > 96 * MIB
+    assert (done.returncode, done.stdout) == (0, f"{HOG_SIZE}\n")
+    assert int((group / "memory.peak").read_text()) > HOG_SIZE
 
 
 def test_pids_max_denies_a_fork(group):
@@ -102,11 +103,13 @@ def test_without_pids_max_they_all_fork(group):
     assert inside(group, FORKS).stdout.split() == ["0", "20"]
 
 
-@pytest.mark.parametrize(("quota", "low", "high"), [("20000", 0.18, 0.22), ("max", 0.5, 1.1)])
-def test_cpu_max_gives_its_share(group, quota, low, high):
+@pytest.mark.parametrize(
+    ("quota", "seconds", "low", "high"), [("20000", 3, 0.18, 0.22), ("max", 1, 0.5, 1.1)]
+)
+def test_cpu_max_gives_its_share(group, quota, seconds, low, high):
     (group / "cpu.max").write_text(f"{quota} 100000")
     start = time.monotonic()
-    assert inside(group, SPIN).returncode == 0
+    assert inside(group, SPIN.format(seconds)).returncode == 0
     share = table(group / "cpu.stat")["usage_usec"] / 1e6 / (time.monotonic() - start)
     assert low <= share <= high
 
@@ -123,11 +126,14 @@ def test_cgroup_kill_reaches_what_left_its_session(group):
     assert (group / "cgroup.procs").read_text() == ""
 
 
-def test_another_users_cgroup_is_not_ours_to_change():
-    if os.getuid() == 0:
-        pytest.skip("root may change every cgroup")
-    with pytest.raises(PermissionError):
+def test_only_root_may_change_another_users_cgroup():
+    try:
         pathlib.Path("/sys/fs/cgroup/init/cgroup.freeze").write_text("0")
+    except PermissionError:
+        changed = False
+    else:
+        changed = True
+    assert changed == (os.getuid() == 0)
 
 
 def test_user_namespaces_work():
