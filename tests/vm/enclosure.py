@@ -52,7 +52,12 @@ def main() -> None:
     if child == 0:
         become_nobody()
         call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-        environment = {"PATH": os.environ["PATH"], "HOME": memory, "TMPDIR": memory, "LANG": "C.UTF-8"}
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": memory,
+            "TMPDIR": memory,
+            "LANG": "C.UTF-8",
+        }
         os.execvpe(command[0], command, environment)
     # The machine is not PID 1, which cannot even abort(); whatever it leaves behind dies with this process.
     while True:

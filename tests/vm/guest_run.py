@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 import json
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +17,9 @@ from vm import rig
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+    Told = tuple[dict[str, list[dict[str, str]]], str]
+    """What each test of a guest file came to, and all that was printed."""
 
 GUEST = rig.HERE / "guest"
 MARK = "@@guest@@"
@@ -32,9 +36,22 @@ def tests_in(name: str) -> list[str]:
     ]
 
 
+SYSCTLS = {"no_user_namespaces": {"user.max_user_namespaces": "0"}}
+OPTIONS = ("-s", "-q", "--color=no", "--tb=short", "-p", "no:cacheprovider", "-c", "/dev/null")
+
+
 @functools.cache
-def outcomes(machine: ModuleType, name: str, user: str) -> tuple[dict[str, list[dict[str, str]]], str]:
-    """What each test of a guest file came to, and all that was printed."""
+def pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=len(USERS))
+
+
+@functools.cache
+def outcomes(machine: ModuleType, name: str, users: tuple[str, ...]) -> dict[str, Future[Told]]:
+    """Boots for all users at once, since one machine keeps one processor busy."""
+    return {user: pool().submit(told, machine, name, user) for user in users}
+
+
+def told(machine: ModuleType, name: str, user: str) -> Told:
     uid = USERS[user]
     env = {
         "PYTHONPATH": "/srv/pytest",
@@ -42,9 +59,10 @@ def outcomes(machine: ModuleType, name: str, user: str) -> tuple[dict[str, list[
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "RIG_USER": str(uid or 0),
     }
-    options = ["-s", "-q", "--color=no", "--tb=short", "-p", "no:cacheprovider", "-c", "/dev/null"]
-    argv = [rig.SYSTEM_PYTHON, "-m", "pytest", *options, f"--rootdir=/srv/tests"]
-    result = machine.boot([*argv, f"/srv/tests/vm/guest/{name}.py"], as_user=uid, env=env)
+    argv = [rig.SYSTEM_PYTHON, "-m", "pytest", *OPTIONS, "--rootdir=/srv/tests"]
+    result = machine.boot(
+        [*argv, f"/srv/tests/vm/guest/{name}.py"], as_user=uid, env=env, sysctls=SYSCTLS.get(name)
+    )
     found: dict[str, list[dict[str, str]]] = {}
     for line in result.output.splitlines():
         if line.startswith(MARK):
@@ -53,8 +71,11 @@ def outcomes(machine: ModuleType, name: str, user: str) -> tuple[dict[str, list[
     return found, result.output
 
 
-def expect_passed(machine: ModuleType, name: str, user: str, test: str) -> None:
-    found, output = outcomes(machine, name, user)
+def expect_passed(
+    machine: ModuleType, name: str, user: str, test: str, users: tuple[str, ...] = tuple(USERS)
+) -> None:
+    machine.require()
+    found, output = outcomes(machine, name, users)[user].result()
     if test not in found:
         pytest.fail(f"{test} was not run in the machine:\n{output}", pytrace=False)
     failed = [entry["text"] for entry in found[test] if entry["outcome"] == "failed"]

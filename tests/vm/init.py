@@ -176,6 +176,8 @@ def main() -> None:
         take_output(job["output"])
         loopback_up()
         mount_cgroups()
+        for name, value in job["sysctls"].items():
+            write(f"/proc/sys/{name.replace('.', '/')}", value)
         returncode = run(job)
         os.write(1, f"\n{job['token']} {returncode}\n".encode())
     except BaseException:

@@ -55,6 +55,7 @@ class Job:
     stage: str
     output: str
     modules: tuple[str, ...] = ()
+    sysctls: Mapping[str, str] = dataclasses.field(default_factory=dict)
     token: str = dataclasses.field(default_factory=lambda: f"machine-{secrets.token_hex(8)}")
 
 
@@ -106,7 +107,15 @@ def pytest_for_guest() -> pathlib.Path:
             for distribution in PYTEST:
                 copy_distribution(distribution, partial)
             subprocess.run(
-                [SYSTEM_PYTHON, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", "."],
+                [
+                    SYSTEM_PYTHON,
+                    "-m",
+                    "compileall",
+                    "-q",
+                    "--invalidation-mode",
+                    "unchecked-hash",
+                    ".",
+                ],
                 cwd=partial,
                 check=True,
             )

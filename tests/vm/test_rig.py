@@ -36,9 +36,18 @@ def test_a_machine_that_crashes_is_no_result():
 def test_nothing_is_written_to_the_host_and_nothing_is_left_on_it():
     """Root of the machine writes to a root-only and to a world-writable place; both are only its own."""
     before = traces()
-    script = "echo changed > /etc/hostname; echo here > /var/tmp/rig-was-here; cat /var/tmp/rig-was-here"
+    script = (
+        "echo changed > /etc/hostname; echo here > /var/tmp/rig-was-here; cat /var/tmp/rig-was-here"
+    )
     hostname = pathlib.Path("/etc/hostname").read_bytes()
-    result = uml.boot(["sh", "-c", script + "; mount -t hostfs none /mnt -o / && echo here > /mnt/var/tmp/rig-was-here; exit 0"])
+    result = uml.boot(
+        [
+            "sh",
+            "-c",
+            script
+            + "; mount -t hostfs none /mnt -o / && echo here > /mnt/var/tmp/rig-was-here; exit 0",
+        ]
+    )
     assert result.output.startswith("here\n")
     assert pathlib.Path("/etc/hostname").read_bytes() == hostname
     assert traces() == before
@@ -49,4 +58,8 @@ def traces() -> tuple[list[str], list[str], str]:
     """Machines that run, directories of machines, mounts."""
     found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     running = [line for line in found.splitlines() if "corral-rig-" in line]
-    return running, [name for name in os.listdir("/tmp") if name.startswith("corral-rig-")], pathlib.Path("/proc/mounts").read_text()
+    return (
+        running,
+        [name for name in os.listdir("/tmp") if name.startswith("corral-rig-")],
+        pathlib.Path("/proc/mounts").read_text(),
+    )

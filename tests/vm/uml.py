@@ -42,6 +42,7 @@ def boot(
     as_user: int | None = None,
     memory: str = "1G",
     env: Mapping[str, str] | None = None,
+    sysctls: Mapping[str, str] | None = None,
     timeout: float = 100,
 ) -> Result:
     """Run `command` as root or, with `as_user`, in a cgroup subtree delegated to that user."""
@@ -54,12 +55,27 @@ def boot(
             stage=f"{work}/stage",
             output="/dev/ttyS0",
             modules=modules(kernel),
+            sysctls=sysctls or {},
         )
         rig.write_job(work, job)
         argv = [
             *(kernel, f"mem={memory}", f"uml_dir={work}/memory/"),
             *("root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro"),
-            *("con=null", "con0=null,fd:2", "ssl=null", "ssl0=null,fd:1", "quiet", "panic=1", "selinux=0"),
-            *(f"init={rig.SYSTEM_PYTHON}", "--", "-IS", f"{work}/stage/init.py", f"{work}/stage/job.json"),
+            *(
+                "con=null",
+                "con0=null,fd:2",
+                "ssl=null",
+                "ssl0=null,fd:1",
+                "quiet",
+                "panic=1",
+                "selinux=0",
+            ),
+            *(
+                f"init={rig.SYSTEM_PYTHON}",
+                "--",
+                "-IS",
+                f"{work}/stage/init.py",
+                f"{work}/stage/job.json",
+            ),
         ]
         return rig.start(rig.enclosed(work, argv), job.token, timeout)

@@ -20,7 +20,11 @@ def pytest_runtest_logreport(report):
     """One line a test, as soon as it is known: the machine may not live to the end."""
     if report.when == "call" or report.outcome != "passed":
         reason = report.longrepr[2] if report.outcome == "skipped" else report.longreprtext
-        line = {"name": report.nodeid.rpartition("::")[2], "outcome": report.outcome, "text": reason}
+        line = {
+            "name": report.nodeid.rpartition("::")[2],
+            "outcome": report.outcome,
+            "text": reason,
+        }
         sys.stdout.write(f"\n{MARK}{json.dumps(line)}\n")
         sys.stdout.flush()
 
@@ -33,7 +37,9 @@ def own_cgroup() -> pathlib.Path:
 @pytest.fixture
 def person() -> User:
     """Whoever this process is."""
-    return User("root" if os.geteuid() == 0 else "ordinary", os.geteuid(), pathlib.Path.home(), SOURCE)
+    return User(
+        "root" if os.geteuid() == 0 else "ordinary", os.geteuid(), pathlib.Path.home(), SOURCE
+    )
 
 
 @pytest.fixture

@@ -137,5 +137,7 @@ def test_only_root_may_change_another_users_cgroup():
 
 
 def test_user_namespaces_work():
-    done = subprocess.run(["unshare", "-Ur", "id", "-u"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["unshare", "-Ur", "id", "-u"], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr

@@ -1,0 +1,253 @@
+"""Limits that the kernel's cgroups hold, as root and as an ordinary user to whom a subtree was delegated.
+
+Sizes are small because a page fault takes a third of a millisecond in user-mode Linux.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+
+import pytest
+
+MIB = 1 << 20
+LIMIT = 32 * MIB
+CGROUP = pathlib.Path("/sys/fs/cgroup")
+PYTHON = ("python3", "-ISc")
+
+FORKS = """
+import os, signal
+count = 0
+try:
+    while count < 60:
+        if os.fork() == 0:
+            signal.pause()
+        count += 1
+except OSError as error:
+    print(error.errno, count)
+else:
+    print(0, count)
+"""
+THREADS = """
+import threading
+count, forever = 0, threading.Event()
+try:
+    while count < 60:
+        threading.Thread(target=forever.wait, daemon=True).start()
+        count += 1
+except RuntimeError:
+    print("denied", count)
+else:
+    print("allowed", count)
+import os, sys
+sys.stdout.flush()
+os._exit(0)
+"""
+BOMB = "import os\nwhile True:\n try: os.fork()\n except OSError: pass"
+# Each child has a fiftieth of three times the limit: no single one of them is over it.
+HOGS = f"""
+import os, signal
+for number in range(50):
+    if os.fork() == 0:
+        space = bytearray({3 * LIMIT // 50})
+        signal.pause()
+signal.pause()
+"""
+SHARE = """
+import time
+start = time.monotonic()
+before = time.process_time()
+while time.monotonic() - start < 3:
+    pass
+print((time.process_time() - before) / (time.monotonic() - start))
+"""
+HOLD = "import signal; print(1, flush=True); signal.pause()"
+
+
+class Run:
+    """One `corral run` that has ended, and its report."""
+
+    def __init__(self, person, path: pathlib.Path, *command: str, flags: tuple[str, ...]) -> None:
+        done = person.run(*command, flags=(*flags, "--report", str(path)))
+        self.returncode = done.returncode
+        self.stdout = done.stdout.decode()
+        self.stderr = done.stderr.decode()
+        self.report = json.loads(path.read_text())
+        path.unlink()
+
+    @property
+    def kind(self) -> str:
+        return self.report["outcome"]["kind"]
+
+    def mechanism(self, control: str) -> str:
+        return next(
+            held["mechanism"] for held in self.report["controls"] if held["control"] == control
+        )
+
+    def words(self) -> str:
+        return (
+            f"{self.returncode}\n{self.stdout}\n{self.stderr}\n{json.dumps(self.report, indent=1)}"
+        )
+
+
+@pytest.fixture
+def run(person, tmp_path):
+    return lambda *command, flags=(): Run(person, tmp_path / "report.json", *command, flags=flags)
+
+
+def cgroups() -> set[str]:
+    return {str(path.relative_to(CGROUP)) for path in CGROUP.rglob("*") if path.is_dir()}
+
+
+def processes() -> set[str]:
+    """Everything that runs, but for the kernel's own."""
+    return {
+        pid
+        for pid in filter(str.isdigit, os.listdir("/proc"))
+        if os.path.exists(f"/proc/{pid}") and command_line(pid)
+    }
+
+
+def command_line(pid: str) -> bytes:
+    try:
+        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_doctor_has_proven_every_controller(person):
+    found = json.loads(person.corral("doctor", "--json").stdout)["findings"]
+    status = {finding["capability"]: finding["status"] for finding in found}
+    assert [status[f"cgroup_{name}"] for name in ("memory", "pids", "cpu")] == ["proven"] * 3, found
+
+
+def test_memory_beyond_the_limit_is_the_end(run):
+    done = run(*PYTHON, f"bytearray({3 * LIMIT})", flags=("--max-memory", str(LIMIT)))
+    assert (done.kind, done.returncode) == ("memory", 137), done.words()
+    assert "cgroup" in done.mechanism("memory")
+    assert "memory" in done.report["hit"]
+
+
+def test_memory_within_the_limit_is_counted(run):
+    done = run(*PYTHON, f"bytearray({LIMIT // 4})", flags=("--max-memory", str(LIMIT)))
+    assert (done.kind, done.returncode) == ("exited", 0), done.words()
+    assert LIMIT // 4 < done.report["usage"]["memory"] <= LIMIT
+    assert done.report["hit"] == []
+
+
+def test_memory_is_the_whole_trees(run):
+    flags = ("--allow-subprocess", "--max-memory", str(LIMIT))
+    done = run(*PYTHON, HOGS, flags=flags)
+    assert (done.kind, done.returncode) == ("memory", 137), done.words()
+
+
+def test_files_in_private_memory_count(run):
+    code = f"open('/tmp/file', 'wb').write(bytes({MIB}) * {3 * LIMIT // MIB})"
+    done = run(*PYTHON, code, flags=("--max-memory", str(LIMIT)))
+    assert (done.kind, done.returncode) == ("memory", 137), done.words()
+
+
+@pytest.mark.parametrize(("limit", "first"), [(16, "11"), (100, "0")])
+def test_processes_beyond_the_limit_are_denied(run, limit, first):
+    """EAGAIN is 11; with room they all come to life."""
+    done = run(*PYTHON, FORKS, flags=("--allow-subprocess", "--max-pids", str(limit)))
+    assert done.returncode == 0, done.words()
+    assert "cgroup" in done.mechanism("pids")
+    number, count = done.stdout.split()
+    assert (number, int(count)) == (first, min(limit - 1, 60)), done.words()
+
+
+@pytest.mark.parametrize(("limit", "word"), [(16, "denied"), (100, "allowed")])
+def test_threads_count_as_processes(run, limit, word):
+    done = run(*PYTHON, THREADS, flags=("--max-pids", str(limit)))
+    assert done.stdout.split() == [word, str(min(limit - 1, 60))], done.words()
+
+
+def test_a_fork_bomb_ends_at_its_deadline_with_nothing_left(run):
+    before = processes()
+    flags = ("--allow-subprocess", "--max-pids", "24", "--timeout", "2s")
+    done = run(*PYTHON, BOMB, flags=flags)
+    assert (done.kind, done.returncode) == ("timeout", 124), done.words()
+    assert processes() <= before
+
+
+def test_cpu_is_held_to_its_share(run):
+    """--max-cpu 200 is a fifth of one processor."""
+    done = run(*PYTHON, SHARE, flags=("--max-cpu", "200"))
+    assert done.returncode == 0, done.words()
+    assert "cgroup" in done.mechanism("cpu")
+    assert 0.18 <= float(done.stdout) <= 0.22
+
+
+def test_cpu_without_a_limit_is_not_held(run):
+    done = run(*PYTHON, SHARE.replace("< 3", "< 1"))
+    assert float(done.stdout) > 0.5, done.words()
+
+
+def test_usage_is_the_kernels_own_count(run):
+    code = "import time\nwhile time.process_time() < 0.5: pass"
+    done = run(*PYTHON, code, flags=("--max-memory", str(LIMIT)))
+    assert 500 <= done.report["usage"]["cpu_ms"] <= done.report["usage"]["wall_ms"], done.words()
+
+
+def test_the_target_cannot_reach_its_own_limits(run):
+    code = "import os; print([path for path in ('/sys/fs/cgroup/memory.max',) if os.access(path, os.W_OK)])"
+    done = run(*PYTHON, code + "; print(os.listdir('/sys') if os.path.isdir('/sys') else [])")
+    assert done.stdout.split("\n")[0] == "[]", done.words()
+
+
+def test_no_cgroup_is_left(run):
+    run(*PYTHON, "pass", flags=("--max-memory", str(LIMIT)))
+    before = cgroups()
+    for code in ("pass", f"bytearray({2 * LIMIT})", "import os; os.kill(os.getpid(), 9)"):
+        run(*PYTHON, code, flags=("--max-memory", str(LIMIT)))
+        assert cgroups() == before
+
+
+def start(person) -> subprocess.Popen:
+    """A run that holds until it is stopped."""
+    argv = person.corral_argv("run", "--max-memory", str(LIMIT), "--", *PYTHON, HOLD)
+    process = person.popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    if process.stdout.readline() != b"1\n":
+        process.kill()
+        pytest.fail(process.communicate()[1].decode())
+    return process
+
+
+def test_a_killed_corral_leaves_nothing_for_long(person, run):
+    """The tree dies with it; its cgroup goes with the next run at the latest."""
+    run(*PYTHON, "pass", flags=("--max-memory", str(LIMIT)))
+    groups, running = cgroups(), processes()
+    process = start(person)
+    assert cgroups() > groups
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.read()  # ends with the last process that holds it
+    process.stdout.close()
+    process.stderr.close()
+    run(*PYTHON, "pass", flags=("--max-memory", str(LIMIT)))
+    assert cgroups() == groups
+    assert processes() <= running
+
+
+def test_runs_side_by_side_have_limits_of_their_own(person, run):
+    process = start(person)
+    done = run(*PYTHON, f"bytearray({2 * LIMIT})", flags=("--max-memory", str(LIMIT)))
+    assert done.kind == "memory", done.words()
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM
+
+
+def test_explain_names_the_cgroup_that_run_uses(person):
+    argv = ("explain", "--json", "--max-memory", str(LIMIT), "--", *PYTHON, "pass")
+    plan = json.loads(person.corral(*argv).stdout)
+    held = {control["control"]: control["mechanism"] for control in plan["controls"]}
+    assert "cgroup" in held["memory"]
+    assert any(str(LIMIT) in step["does"] and "cgroup" in step["does"] for step in plan["steps"])

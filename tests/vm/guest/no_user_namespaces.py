@@ -1,0 +1,34 @@
+"""A machine with user.max_user_namespaces = 0, as containers and hardened hosts are."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+REFUSED = 125
+
+
+def test_this_machine_makes_no_user_namespaces():
+    done = subprocess.run(["unshare", "--user", "true"], capture_output=True, check=False)
+    assert done.returncode != 0
+    assert subprocess.run(["true"], check=False).returncode == 0
+
+
+def test_doctor_says_that_they_are_absent(person):
+    found = json.loads(person.corral("doctor", "--json").stdout)["findings"]
+    namespaces = next(f for f in found if f["capability"] == "user_namespaces")
+    assert namespaces["status"] == "absent"
+    assert namespaces["hint"]
+
+
+def test_run_does_what_explain_says(person):
+    """Refuse, all missing walls named; or run, with a wall that is no user namespace for each."""
+    explained = person.corral("explain", "--json", "--", "/bin/echo", "inside")
+    done = person.run("/bin/echo", "inside")
+    if explained.returncode == REFUSED:
+        assert (done.returncode, done.stdout) == (REFUSED, b"")
+        assert b"filesystem" in done.stderr
+        return
+    walls = {c["control"]: c for c in json.loads(explained.stdout)["controls"]}
+    assert "namespaces" not in walls["filesystem"]["mechanism"]
+    assert (done.returncode, done.stdout) == (0, b"inside\n"), done.stderr
