@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
 WARM_UP = 3
 QUICK_ROUNDS = 8
@@ -91,7 +91,7 @@ def clean_environment(environment: Mapping[str, str], **extra: str) -> dict[str,
     return {**kept, **extra}
 
 
-def spawn(argv: Sequence[str], environment: Mapping[str, str]) -> float:
+def spawn(argv: list[str], environment: Mapping[str, str]) -> float:
     """Milliseconds from posix_spawn to the end of `argv`, its streams on /dev/null."""
     streams = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
     started = time.perf_counter_ns()
@@ -110,7 +110,8 @@ def spawn(argv: Sequence[str], environment: Mapping[str, str]) -> float:
 
 def table(section: Section) -> str:
     lines = [f"{section.title} ({section.unit})" if section.unit else section.title]
-    width = max((len(row.name) for row in (*section.rows, *section.ratios)), default=0)
+    names = [row.name for row in section.rows] + [item.name for item in section.ratios]
+    width = max(map(len, names), default=0)
     if section.rows:
         lines.append(f"  {'':{width}}  {'min':>9}  {'median':>9}")
     lines += [

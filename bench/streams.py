@@ -5,12 +5,15 @@ Timed from the first byte, so that starting costs nothing here.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    Process = subprocess.Popen[bytes]
 
 BLOCK = 1 << 16
 MESSAGE = b"x" * 255 + b"\n"
@@ -21,10 +24,10 @@ def throughput(wrapper: Sequence[str], environment: Mapping[str, str], megabytes
     command = [*wrapper, "dd", "if=/dev/zero", f"bs={BLOCK}", f"count={megabytes * 16}"]
     with _start(command, environment) as process:
         try:
-            process.stdout.readinto(bytearray(1))
+            out = process.stdout.fileno() if process.stdout else -1
+            os.read(out, 1)
             started = time.perf_counter_ns()
-            block = bytearray(BLOCK)
-            while process.stdout.readinto(block):
+            while os.read(out, BLOCK):
                 pass
             taken = (time.perf_counter_ns() - started) / 1e6
         except BaseException:
@@ -42,19 +45,22 @@ def latency(wrapper: Sequence[str], environment: Mapping[str, str], messages: in
             for _ in range(messages):
                 _echo(process)
             taken = (time.perf_counter_ns() - started) / 1e3 / messages
-            process.stdin.close()
+            if process.stdin:
+                process.stdin.close()
         except BaseException:
             process.kill()
             raise
     return taken
 
 
-def _echo(process) -> None:
+def _echo(process: Process) -> None:
+    assert process.stdin
+    assert process.stdout
     process.stdin.write(MESSAGE)
     process.stdout.read(len(MESSAGE))
 
 
-def _start(command: list[str], environment: Mapping[str, str]):
+def _start(command: list[str], environment: Mapping[str, str]) -> Process:
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

@@ -1,0 +1,216 @@
+"""The pure parts of the benchmarks: what they count, how they say it, what they are asked."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pathlib
+import sys
+
+import pytest
+
+BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench"
+
+
+def load(name: str):
+    """Under their own names: bench is a folder of scripts that import each other so."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, BENCH / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+measure = load("measure")
+peers = load("peers")
+processes = load("processes")
+streams = load("streams")
+start = load("start")
+syscalls = load("syscalls")
+Stats, Ratio, Section = measure.Stats, measure.Ratio, measure.Section
+
+
+def test_rounds_take_turns_and_drop_the_first():
+    calls = []
+
+    def contender(name):
+        def once():
+            calls.append(name)
+            return float(len(calls))
+
+        return once
+
+    found = measure.interleave({"a": contender("a"), "b": contender("b")}, 3, warm_up=2)
+    assert calls == ["a", "b"] * 5
+    assert found["a"].samples == (5.0, 7.0, 9.0)
+    assert found["b"].samples == (6.0, 8.0, 10.0)
+
+
+def test_minimum_and_median():
+    stats = Stats("x", (5.0, 1.0, 4.0, 100.0))
+    assert (stats.minimum, stats.median) == (1.0, 4.5)
+
+
+def test_ratios_compare_minima():
+    found = measure.ratio("x", Stats("ours", (6.0, 60.0)), Stats("theirs", (2.0, 1000.0)), 3.0)
+    assert found == Ratio("x", 3.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "budget", "verdict"),
+    [
+        (2.9, 3.0, "pass"),
+        (3.0, 3.0, "pass"),
+        (3.01, 3.0, "miss"),
+        (9.0, None, ""),
+        (1.0, 0.0, "miss"),
+    ],
+)
+def test_a_verdict_needs_a_budget(value, budget, verdict):
+    assert Ratio("x", value, budget).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(446.4, "446"), (54.21, "54.2"), (9.489, "9.49"), (0.121, "0.12")]
+)
+def test_numbers_have_three_digits(value, text):
+    assert measure.number(value) == text
+
+
+def test_a_table_shows_measurements_ratios_and_notes():
+    section = Section(
+        "Cold",
+        "ms",
+        (Stats("corral", (10.0, 12.0)),),
+        (Ratio("corral / python", 4.0, 3.0), Ratio("corral / other", 2.0)),
+        ("said aside",),
+    )
+    assert measure.table(section).splitlines() == [
+        "Cold (ms)",
+        "                         min     median",
+        "  corral                10.0       11.0",
+        "  corral / python       4.00  budget <= 3  miss",
+        "  corral / other        2.00",
+        "  note: said aside",
+    ]
+
+
+@pytest.mark.parametrize(("budget", "code"), [(1.0, 1), (2.0, 0), (None, 0)])
+def test_json_is_one_document_and_a_miss_is_the_exit_code(capsys, budget, code):
+    output = measure.Output(json_wanted=True)
+    output.show(Section("A", "ms", (Stats("x", (1.0, 2.0)),), (Ratio("r", 2.0, budget),)))
+    assert output.finish() == code
+    (section,) = json.loads(capsys.readouterr().out)
+    assert section["rows"] == [{"name": "x", "min": 1.0, "median": 1.5, "n": 2}]
+    assert section["ratios"][0]["verdict"] == {1.0: "miss", 2.0: "pass", None: ""}[budget]
+
+
+def test_python_variables_do_not_reach_the_contenders():
+    before = {"PYTHONDONTWRITEBYTECODE": "1", "PATH": "/bin", "HOME": "/root"}
+    assert measure.clean_environment(before, HOME="/x") == {"PATH": "/bin", "HOME": "/x"}
+
+
+def test_an_interrupt_is_no_stack_trace():
+    def interrupted():
+        raise KeyboardInterrupt
+
+    assert measure.guarded(interrupted) == 130
+    assert measure.guarded(lambda: 1) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "rounds"), [([], 40), (["--quick"], 8), (["--quick", "--rounds", "2"], 2)]
+)
+def test_rounds_that_were_asked_for_win(words, rounds):
+    assert measure.rounds_of(start.arguments(words)) == rounds
+
+
+@pytest.mark.parametrize("words", [["--rounds", "0"], ["--peers", "some"], ["--only", "hot"]])
+def test_arguments_that_mean_nothing_are_refused(words, capsys):
+    with pytest.raises(SystemExit) as refused:
+        start.arguments(words)
+    assert refused.value.code == 2
+    assert words[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "calls", "workloads"),
+    [
+        ([], tuple(syscalls.CALLS), syscalls.WORKLOADS),
+        (["--call", "stat"], ("stat",), ()),
+        (["--workload", "walk", "--call", "open"], ("open",), ("walk",)),
+    ],
+)
+def test_named_calls_are_the_only_ones(words, calls, workloads):
+    assert syscalls.chosen(syscalls.arguments(words)) == (calls, workloads)
+
+
+def test_corral_is_compared_with_everybody_but_itself():
+    stats = {name: Stats(name, (value,)) for name, value in [("true", 1), ("srt", 100), ("us", 10)]}
+    assert start.compare(stats, "us", {"srt": 0.2}) == (Ratio("us / srt", 0.1, 0.2),)
+
+
+def test_an_idle_server_is_judged_by_weight_and_wake_ups():
+    section = start.weight(
+        [
+            {"role": "supervisor", "pss": 13.0, "wake_ups": 0},
+            {"role": "init", "pss": None, "wake_ups": 4},
+        ]
+    )
+    assert [item.verdict for item in section.ratios] == ["miss", "pass", "miss"]
+    assert section.notes == ("the memory of init is shown to root only",)
+
+
+def test_a_field_of_proc():
+    text = "Name:\tcat\nPPid:\t7\nPss:                3472 kB\nPss_Dirty:  1 kB\n"
+    assert processes.field(text, "PPid") == 7
+    assert processes.field(text, "Pss") == 3472
+    with pytest.raises(KeyError):
+        processes.field(text, "VmSwap")
+
+
+def test_bubblewrap_gets_the_view_of_corral(tmp_path):
+    walls = {
+        "binds": [
+            {"source": "/usr", "target": "/usr", "access": "read"},
+            {"source": "/data", "target": "/data", "access": "write"},
+            {"source": "/dev/null", "target": "/dev/null", "access": "device"},
+        ],
+        "private": ["/tmp"],
+        "links": [["/bin", "usr/bin"], ["/dev/fd", "/proc/self/fd"]],
+        "files": [["/etc/passwd", "user"]],
+    }
+    made = str(tmp_path / "made-0")
+    assert peers.filesystem(walls, str(tmp_path)) == [
+        *("--dev", "/dev", "--proc", "/proc"),
+        *("--ro-bind", "/usr", "/usr", "--bind", "/data", "/data"),
+        *("--tmpfs", "/tmp"),
+        *("--symlink", "usr/bin", "/bin"),
+        *("--ro-bind", made, "/etc/passwd"),
+        *("--remount-ro", "/"),
+    ]
+    assert pathlib.Path(made).read_text(encoding="utf-8") == "user"
+
+
+def test_a_missing_peer_names_its_package(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    found = [peers.bubblewrap({}, ""), peers.firejail(), peers.srt("")]
+    words = [str(item) for item in found]
+    assert "`bubblewrap`" in words[0]
+    assert "`firejail`" in words[1]
+    assert "npm" in words[2]
+
+
+def test_srt_names_what_it_lacks(monkeypatch, tmp_path):
+    npm = tmp_path / "npm"
+    npm.write_text("#!/bin/sh\n")
+    npm.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert str(peers.srt("")).endswith("bubblewrap, socat, ripgrep")
+
+
+def test_a_peer_that_fails_is_left_out_with_its_words():
+    fails = [sys.executable, "-c", "import sys; sys.exit('no user namespaces')"]
+    assert str(peers.try_out("x", fails, {})) == "skipped x: does not run here: no user namespaces"
+    assert peers.try_out("x", [sys.executable, "-c", ""], {}) is None
