@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 GUEST = rig.HERE / "guest"
 MARK = "@@guest@@"
+TIMEOUT = 240
 USERS = {"root": None, "ordinary": rig.ORDINARY}
 
 
@@ -61,7 +62,11 @@ def told(machine: ModuleType, name: str, user: str) -> Told:
     }
     argv = [rig.SYSTEM_PYTHON, "-m", "pytest", *OPTIONS, "--rootdir=/srv/tests"]
     result = machine.boot(
-        [*argv, f"/srv/tests/vm/guest/{name}.py"], as_user=uid, env=env, sysctls=SYSCTLS.get(name)
+        [*argv, f"/srv/tests/vm/guest/{name}.py"],
+        as_user=uid,
+        env=env,
+        sysctls=SYSCTLS.get(name),
+        timeout=TIMEOUT,
     )
     found: dict[str, list[dict[str, str]]] = {}
     for line in result.output.splitlines():

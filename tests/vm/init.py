@@ -147,7 +147,7 @@ def run(job: "dict") -> int:
             os.setresuid(uid, uid, uid)
             os.umask(0o022)
             os.execvpe(job["command"][0], job["command"], {**environment, **job["env"]})
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - there is nobody else to tell
             traceback.print_exc()
         finally:
             os._exit(127)
@@ -180,7 +180,7 @@ def main() -> None:
             write(f"/proc/sys/{name.replace('.', '/')}", value)
         returncode = run(job)
         os.write(1, f"\n{job['token']} {returncode}\n".encode())
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - there is nobody else to tell
         traceback.print_exc()
     finally:
         sys.stderr.flush()

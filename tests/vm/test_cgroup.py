@@ -6,6 +6,8 @@ import pytest
 
 from vm import guest_run, uml
 
+pytestmark = pytest.mark.timeout(300)
+
 
 @pytest.mark.parametrize("test", guest_run.tests_in("limits"))
 @pytest.mark.parametrize("user", guest_run.USERS)

@@ -10,6 +10,8 @@ import pytest
 
 from vm import guest_run, rig, uml
 
+pytestmark = pytest.mark.timeout(300)
+
 
 @pytest.mark.parametrize("test", guest_run.tests_in("kernel"))
 @pytest.mark.parametrize("user", guest_run.USERS)
@@ -24,7 +26,7 @@ def test_the_commands_own_status_and_output_come_back():
 
 
 def test_a_machine_that_hangs_is_ended_and_shows_what_it_said():
-    with pytest.raises(rig.MachineError, match="(?s)still running.*last words"):
+    with pytest.raises(rig.MachineError, match=r"(?s)still running.*last words"):
         uml.boot(["sh", "-c", "echo last words; exec sleep 600"], timeout=15)
 
 

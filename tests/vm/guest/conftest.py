@@ -11,6 +11,7 @@ import pathlib
 import sys
 
 import pytest
+
 from conftest import SOURCE, User
 
 MARK = "@@guest@@"

@@ -6,6 +6,7 @@ import json
 import pathlib
 
 import pytest
+
 from conftest import ORDINARY, SOURCE, User
 
 MIB = 1 << 20
