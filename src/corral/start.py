@@ -6,9 +6,9 @@ zygote forked. A process with threads is never forked.
 
 from __future__ import annotations
 
-from corral import backend
+from corral import backend, runs
 from corral.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, CommandError, LaunchError
-from corral.posix.enter import StepFailed, read_born
+from corral.posix.enter import DIED, StepFailed, read_born
 from corral.supervise import Watch
 
 TYPE_CHECKING = False
@@ -20,18 +20,30 @@ ENOENT = 2
 
 def run(plan: Plan, stdio: tuple[int, int, int], *, signals: int, control: int) -> Watch:
     """The target executes, or an error says which step failed and nothing is left."""
+    system = backend.load()
+    runs.sweep(system.clean)
+    entry = runs.Run(plan.run, residue=plan.residue, command=plan.program.typed)
     try:
-        child = backend.load().birth(plan, stdio)
+        child = system.birth(plan, stdio)
     except StepFailed as failed:
+        entry.end()
         raise _error(failed) from failed
+    entry.born(child.pid)
     timeout = None if plan.timeout is None else plan.timeout / 1000
-    watch = Watch(child, timeout=timeout, signals=signals, control=control, sample=plan.sample)
+    watch = Watch(
+        child, timeout=timeout, signals=signals, control=control, sample=plan.sample, run=entry
+    )
     failed_later = read_born(watch.until_born())
-    if failed_later:
+    if failed_later and not _asked_to_leave(watch, failed_later):
         child.kill()
         watch.until_end()
         raise _error(failed_later) from failed_later
     return watch
+
+
+def _asked_to_leave(watch: Watch, failed: StepFailed) -> bool:
+    """A deadline or a signal may come before the target executes: that is no failure."""
+    return bool(watch.reason) and failed.cause == DIED
 
 
 def _error(failed: StepFailed) -> LaunchError | CommandError:

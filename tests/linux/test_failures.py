@@ -176,11 +176,11 @@ LOCKS = {
 
 def test_no_target_is_let_go_by_an_init_that_could_not_be_locked(trial):
     """Init is in the target's reach: unlocked it must not have a target."""
-    assert trial.problems({code: ("not started",) for code in LOCKS.values()}) == {}
+    assert trial.problems(dict.fromkeys(LOCKS.values(), ("not started",))) == {}
 
 
 def test_an_init_that_could_not_be_locked_says_why(trial):
-    assert trial.problems({code: ("init", "injected") for code in LOCKS.values()}) == {}
+    assert trial.problems(dict.fromkeys(LOCKS.values(), ("init", "injected"))) == {}
 
 
 @pytest.mark.parametrize("error", ["RuntimeError('a bug')", "KeyboardInterrupt()", "MemoryError()"])
@@ -213,7 +213,7 @@ KILLED = {
 
 
 def test_a_death_on_the_way_is_told(trial):
-    cases = {code: ("died before it was executed",) for code in KILLED.values()}
+    cases = dict.fromkeys(KILLED.values(), ("died before it was executed",))
     assert trial.problems(cases) == {}
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 
 from corral.cli import options, output
-from corral.errors import SandboxError
+from corral.errors import EXIT_REFUSED, SandboxError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,13 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _main(list(arguments))
     gc.disable()  # a run allocates little and lives in the kernel
     code = _main(sys.argv[1:])
-    try:
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
-    except BrokenPipeError:
-        pass
-    os._exit(code)
+    os._exit(output.finish(code))
 
 
 def _main(words: list[str]) -> int:
@@ -53,6 +47,9 @@ def _main(words: list[str]) -> int:
         # The reader of our output is gone; what it did not read is nobody's error.
         sys.stdout = None
         return 0
+    except OSError as problem:
+        output.note(str(problem))
+        return EXIT_REFUSED
 
 
 def _dispatch(words: list[str]) -> int:
@@ -87,6 +84,11 @@ def load(name: str) -> Command:
 
 
 def overview() -> str:
-    lines = ["usage: corral COMMAND [OPTIONS] ...", "", "Runs MCP servers inside walls and limits.", ""]
+    lines = [
+        "usage: corral COMMAND [OPTIONS] ...",
+        "",
+        "Runs MCP servers inside walls and limits.",
+        "",
+    ]
     lines += [f"  {name:<12}{load(name).SUMMARY}" for name in COMMANDS]
     return "\n".join([*lines, "", "`corral COMMAND --help` tells more."])

@@ -23,7 +23,7 @@ ORDER = ("supervisor", "birth", "beside", "init", "target")
 
 def main(options: Options, rest: list[str]) -> int:
     sources, command = policy_flags.sources(options, rest)
-    plan = prepare(command, sources, environment=os.environ, cwd=os.getcwd())
+    plan = prepare(command, sources, environment=os.environ, cwd=policy_flags.here())
     if options.has("--json"):
         output.json(as_data(plan))
     else:

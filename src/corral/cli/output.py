@@ -1,4 +1,4 @@
-"""The only place that prints. stdout belongs to the target in `run`, so corral speaks on stderr there."""
+"""The only place that prints. stdout is the target's in `run`, so corral speaks on stderr there."""
 
 from __future__ import annotations
 
@@ -13,12 +13,43 @@ COLOURS = {"green": "32", "yellow": "33", "red": "31", "bold": "1", "dim": "2"}
 
 
 def say(text: str = "") -> None:
-    sys.stdout.write(text + "\n")
+    if sys.stdout is None:
+        return  # it was closed by whoever started us
+    try:
+        sys.stdout.write(text + "\n")
+    except UnicodeEncodeError:
+        # A file name that is no text, or a terminal that knows fewer letters than we use.
+        kind = sys.stdout.encoding
+        sys.stdout.write(text.encode(kind, "backslashreplace").decode(kind) + "\n")
 
 
 def note(text: str) -> None:
-    sys.stderr.write(f"corral: {text}\n")
-    sys.stderr.flush()
+    _tell(f"corral: {text}\n")
+
+
+def _tell(text: str) -> None:
+    """A run goes on when nobody reads its warnings: what is lost is only the warning."""
+    if sys.stderr is None:
+        return
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:
+        sys.stderr = None  # or the interpreter tries again at its end
+
+
+def finish(code: int) -> int:
+    """Flush; the exit code, unless what was said could not be written."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except BrokenPipeError:
+            pass  # the reader is gone; what it did not read is nobody's error
+        except OSError as problem:
+            _tell(f"corral: cannot write: {problem.strerror}\n")
+            code = code or 1
+    return code
 
 
 def warn(text: str) -> None:
@@ -29,7 +60,7 @@ def error(problem: SandboxError) -> None:
     """Two lines: what, then a hint."""
     note(problem.message)
     if problem.hint:
-        sys.stderr.write(f"hint: {problem.hint}\n")
+        _tell(f"hint: {problem.hint}\n")
 
 
 def json(value: object) -> None:
@@ -40,7 +71,7 @@ def json(value: object) -> None:
 
 def paint(text: str, colour: str) -> str:
     """Colour only where a person looks and has not refused it."""
-    if "NO_COLOR" in os.environ or not sys.stdout.isatty():
+    if "NO_COLOR" in os.environ or sys.stdout is None or not sys.stdout.isatty():
         return text
     return f"\033[{COLOURS[colour]}m{text}\033[0m"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from corral.cli.options import Flag, UsageError
+from corral.errors import SandboxError
 from corral.policy import Source
 
 TYPE_CHECKING = False
@@ -47,6 +48,16 @@ LISTS = {
     "--write": "filesystem.write",
     "--secret": "environment.secrets",
 }
+
+
+def here() -> str:
+    try:
+        return os.getcwd()
+    except OSError as problem:
+        raise SandboxError(
+            f"the current directory cannot be found: {problem.strerror}",
+            hint="start corral from a directory that exists",
+        ) from problem
 
 
 def sources(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]:
@@ -109,7 +120,7 @@ def _settled(source: Source, sources: list[Source]) -> Source:
     from corral.merge import refuse_unapproved
 
     try:
-        refuse_unapproved(sources, home_directory(), os.getcwd())
+        refuse_unapproved(sources, home_directory(), here())
     except PolicyError:
         if not approve.on_terminal():
             raise

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 
+from corral import start
 from corral.cli import output, policy_flags
 from corral.cli.options import Flag
 from corral.errors import SandboxError
-from corral import start
 from corral.prepare import prepare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from corral.cli.options import Options
     from corral.plan import Plan
     from corral.report import Kind, Report
@@ -26,6 +29,7 @@ FLAGS = (
 
 
 def main(options: Options, rest: list[str]) -> int:
+    _fill_streams()
     report_fd = _open(options.get("--report"))
     try:
         sources, command = policy_flags.sources(options, rest)
@@ -33,7 +37,7 @@ def main(options: Options, rest: list[str]) -> int:
             command,
             sources,
             environment=os.environ,
-            cwd=os.getcwd(),
+            cwd=policy_flags.here(),
             protected=[os.path.realpath(path) for path in options.all("--report")],
         )
         for text in plan.warnings:
@@ -47,14 +51,35 @@ def main(options: Options, rest: list[str]) -> int:
 
 def _watch(plan: Plan, report_fd: int) -> int:
     from corral.abi import linux as abi
-    from corral.posix.signals import FORWARDED
 
     # Blocked and read from a descriptor: no signal is lost between fork and watch.
-    abi.sigprocmask(abi.SIG_BLOCK, FORWARDED)
-    signals = abi.signalfd(FORWARDED)
+    forwarded = _forwarded()
+    abi.sigprocmask(abi.SIG_BLOCK, forwarded)
+    signals = abi.signalfd(forwarded)
+    restore = _keep_terminal()
     watch = start.run(plan, (0, 1, 2), signals=signals, control=-1)
     _let_go_of_stdio()
-    return _finish(plan, watch, report_fd)
+    try:
+        return _finish(plan, watch, report_fd)
+    finally:
+        restore()
+
+
+def _keep_terminal() -> Callable[[], None]:
+    if sys.platform != "win32" and os.isatty(0):
+        from corral.posix.terminal import keep
+
+        return keep(0)
+    return lambda: None
+
+
+def _forwarded() -> list[int]:
+    """What was ignored when we were started stays so: `nohup corral run` outlives its terminal."""
+    import _signal  # type: ignore[import-not-found]  # `signal` itself would import enum
+
+    from corral.posix.signals import FORWARDED
+
+    return [number for number in FORWARDED if _signal.getsignal(number) != _signal.SIG_IGN]
 
 
 def _finish(plan: Plan, watch: Watch, report_fd: int) -> int:
@@ -63,9 +88,18 @@ def _finish(plan: Plan, watch: Watch, report_fd: int) -> int:
     ending = watch.until_end()
     result = report.of(plan, ending)
     if report_fd >= 0:
-        report.write(result, report_fd)
+        _write(result, report_fd)
     _explain_end(result)
     return result.outcome.exit_code
+
+
+def _write(result: Report, fd: int) -> None:
+    from corral import report
+
+    try:
+        report.write(result, fd)
+    except OSError as problem:
+        output.warn(f"the report could not be written: {problem.strerror}")
 
 
 def _explain_end(result: Report) -> None:
@@ -74,6 +108,15 @@ def _explain_end(result: Report) -> None:
         output.note(
             f"the target hit its {result.outcome.kind} limit ({asked[result.outcome.kind]})"
         )
+
+
+def _fill_streams() -> None:
+    """A file that corral opens must not land on a closed stdin and become the target's."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 def _let_go_of_stdio() -> None:
@@ -103,4 +146,4 @@ def _write_refusal(rest: list[str], problem: SandboxError, fd: int) -> None:
     from corral.errors import LaunchError
 
     kind: Kind = "setup_failed" if isinstance(problem, LaunchError) else "refused"
-    report.write(report.refusal(tuple(rest), problem, kind=kind), fd)
+    _write(report.refusal(tuple(rest), problem, kind=kind), fd)

@@ -19,6 +19,9 @@ EXECUTED = b"S"
 FAILED = b"F"
 
 
+DIED = "died before it was executed"
+
+
 class StepFailed(Exception):
     """A step of the walls failed: nothing after it may happen."""
 
@@ -38,6 +41,7 @@ class Scene:
         self.namespaces: dict[str, str] = {}
         self.pid = 0
         self.cgroup = ""
+        self.directory = ""
         self.cookie: tuple[int, int, int] = (0, 0, 0)
 
 
@@ -79,7 +83,7 @@ def read_born(raw: bytes) -> StepFailed | None:
         failed = StepFailed(step, cause)
         failed.code = int(code)
         return failed
-    return StepFailed("target", "died before it was executed")
+    return StepFailed("target", DIED)
 
 
 def keep_only(keep: Iterable[int]) -> None:
