@@ -1,6 +1,6 @@
 """The one choice of operating system.
 
-A backend is a module with `chains`, `steps`, `probe` and `birth`; nothing else in corral asks
+A backend is a module with these verbs; nothing else in corral asks
 which system it runs on in order to decide what to enforce.
 """
 
@@ -17,16 +17,19 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from corral.host import Finding, System
-    from corral.plan import Chains, Held, Plan, Step
+    from corral.plan import Chains, Composition, Held, Plan
     from corral.policy import Policy
+    from corral.sampling import Usage
     from corral.servers.program import Program
     from corral.supervise import Child
 
     class Backend(Protocol):
         def chains(self, policy: Policy) -> Chains: ...
-        def steps(
+        def compose(
             self, policy: Policy, program: Program, controls: Sequence[Held], *, home: str
-        ) -> tuple[Step, ...]: ...
+        ) -> Composition: ...
+        def clean(self, path: str) -> None: ...
+        def measure(self, root: int) -> Usage: ...
         def probe(self) -> tuple[Finding, ...]: ...
         def birth(self, plan: Plan, stdio: tuple[int, int, int]) -> Child: ...
 

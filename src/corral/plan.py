@@ -69,6 +69,17 @@ class Sample:
 
 
 @record
+class Composition:
+    """A backend's answer: the steps, where the target's own space is, and what a crash would leave."""
+
+    steps: tuple[Step, ...]
+    home: str
+    temporary: str
+    run: str
+    residue: tuple[str, ...] = ()
+
+
+@record
 class Plan:
     """`environment` may hold secrets: it is handed to the target and never printed."""
 
@@ -79,6 +90,8 @@ class Plan:
     secret_names: tuple[str, ...] = ()
     timeout: int | None = None
     sample: Sample | None = None
+    run: str = ""
+    residue: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -143,11 +156,11 @@ def _decide(control: Control, policy: Policy, host: Host, chain: Sequence[Option
 
 
 def _absence(host: Host, chain: Sequence[Option]) -> str:
+    """The first thing that the best way lacks: what else lacks, `doctor` tells."""
     absent = [need for option in chain for need in option.needs if not host.has(need)]
     if not absent:
         return f"nothing on {host.system} holds it"
-    named = dict.fromkeys(absent)
-    return "; ".join(f"{need}: {host.finding(need).evidence}" for need in named)
+    return f"no {absent[0]} ({host.finding(absent[0]).evidence})"
 
 
 def _hint(control: Control, host: Host, chains: Chains) -> str:

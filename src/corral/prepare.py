@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from corral.host import Host
+    from corral.plan import Composition
     from corral.policy import Source
     from corral.servers.program import Program
 
@@ -39,18 +40,21 @@ def prepare(
     program = resolve(
         argv, environment=environment, cwd=cwd, home=home, subprocess=policy.subprocess
     )
-    program = replace(program, cwd=program.cwd or _start_in(policy, cwd, home))
     system = backend.load()
     machine = machine or host.current()
     controls = decide(policy, machine, system.chains(policy))
+    made = system.compose(policy, program, controls, home=home)
+    start_in = program.cwd or _granted_directory(policy, cwd) or made.home
     return Plan(
-        program=program,
-        steps=system.steps(policy, program, controls, home=home),
+        program=replace(program, cwd=start_in),
+        steps=made.steps,
         controls=controls,
-        environment=inside(policy, program, environment, home),
+        environment=inside(policy, program, environment, made),
         secret_names=policy.secret_names,
         timeout=policy.limits.timeout,
         sample=sample(controls, policy),
+        run=made.run,
+        residue=made.residue,
         warnings=(*warnings(controls), *program.notes),
     )
 
@@ -65,18 +69,18 @@ def _policy(sources: Sequence[Source], home: str, cwd: str, protected: Sequence[
     return merge(sources, ceilings=load_ceilings(), home=home, cwd=cwd, protected=protected)
 
 
-def _start_in(policy: Policy, cwd: str, home: str) -> str:
-    """The caller's directory if it is granted, the target's own home if not."""
+def _granted_directory(policy: Policy, cwd: str) -> str:
+    """The caller's directory, if the target may see it."""
     here = os.path.realpath(cwd)
     granted = any(
         grant.directory and os.path.commonpath((here, grant.path)) == grant.path
         for grant in policy.grants
     )
-    return here if granted else home
+    return here if granted else ""
 
 
 def inside(
-    policy: Policy, program: Program, environment: Mapping[str, str], home: str
+    policy: Policy, program: Program, environment: Mapping[str, str], made: Composition
 ) -> tuple[tuple[str, str], ...]:
     """The target's environment: nothing of the caller's but what the policy passes."""
     missing = [name for name in policy.secret_names if name not in environment]
@@ -87,11 +91,11 @@ def inside(
         )
     values = {
         "PATH": os.pathsep.join(program.search),
-        "HOME": home,
+        "HOME": made.home,
         "USER": "user",
         "LOGNAME": "user",
         "SHELL": "/bin/sh",
-        "TMPDIR": "/tmp",  # noqa: S108 - the sandbox's own
+        "TMPDIR": made.temporary,
         "LANG": "C.UTF-8",
     }
     if policy.state:

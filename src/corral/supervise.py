@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         def poll(self, timeout: float | None = None, /) -> list[tuple[int, int]]: ...
 
     from corral.plan import Sample
+    from corral.runs import Run
     from corral.sampling import Sampler, Usage
 
     Reason = Literal["", "timeout", "memory", "cpu_time", "pids", "signal", "control"]
@@ -83,8 +84,10 @@ class Watch:
         signals: int,
         control: int,
         sample: Sample | None = None,
+        run: Run | None = None,
     ) -> None:
         self.child = child
+        self.run = run
         self.signals = signals
         self.control = control
         self.started = time.monotonic()
@@ -108,6 +111,8 @@ class Watch:
         while not self._step():
             pass
         reaped = self.child.reap()
+        if self.run is not None:
+            self.run.end()
         if self.sampler is not None:
             reaped = replace(reaped, memory=max(reaped.memory, self.sampler.peak))
         wall = time.monotonic() - self.started

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from corral import linux
 from corral.linux import birth as births
-from corral.linux import layout
+from corral.linux import cgroup, layout, walled, workdir
+from corral.plan import Composition
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
 
     from corral.host import Finding
     from corral.linux.birth import Child, Stdio
-    from corral.plan import Chains, Held, Plan, Step
+    from corral.linux.usage import Usage
+    from corral.plan import Chains, Held, Plan
     from corral.policy import Policy
     from corral.servers.program import Program
 
@@ -24,11 +27,43 @@ def chains(policy: Policy) -> Chains:
     return linux.chains(policy)
 
 
-def steps(
+def compose(
     policy: Policy, program: Program, controls: Sequence[Held], *, home: str
-) -> tuple[Step, ...]:
-    """Look at the files once; what follows from that is pure."""
-    return linux.compose(policy, program, layout.survey(policy, program, home=home), controls)
+) -> Composition:
+    """Look at the files once; what follows from that is pure. The tree's keeper decides the tier."""
+    seen = layout.survey(policy, program, home=home)
+    leaf = () if seen.cgroup is None else (f"{seen.cgroup.path}/corral/{seen.run}",)
+    if any(held.mechanism == linux.PID_NAMESPACE for held in controls):
+        return Composition(
+            steps=walled.compose(policy, program, seen, controls),
+            home=home,
+            temporary="/tmp",  # noqa: S108 - the sandbox's own
+            run=seen.run,
+            residue=leaf,
+        )
+    from corral.linux import bare
+
+    return Composition(
+        steps=bare.compose(policy, program, seen, controls),
+        home=f"{seen.directory}/home",
+        temporary=f"{seen.directory}/tmp",
+        run=seen.run,
+        residue=(*leaf, seen.directory),
+    )
+
+
+def clean(path: str) -> None:
+    """Remove what a dead run left: a cgroup or its private directory."""
+    if os.path.exists(f"{path}/cgroup.procs"):
+        cgroup.remove(path)
+    elif os.path.basename(path).startswith(layout.WORK_PREFIX):
+        workdir.remove(path)
+
+
+def measure(root: int) -> Usage:
+    from corral.linux import usage
+
+    return usage.measure(root)
 
 
 def birth(plan: Plan, stdio: Stdio) -> Child:

@@ -12,9 +12,10 @@ import os
 import sys
 
 from corral.abi import linux as abi
-from corral.linux import cgroup, init, namespaces, usage
+from corral.linux import cgroup, guardian, init, namespaces, usage, workdir
 from corral.posix import enter
 from corral.posix.enter import EXECUTED, FAILED, Scene, StepFailed
+from corral.posix.signals import SIGKILL
 from corral.record import replace
 from corral.supervise import Reaped
 
@@ -26,12 +27,16 @@ TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import NoReturn
+    from typing import NoReturn, Protocol
 
     from corral.plan import Plan, Step
     from corral.servers.program import Program
 
     Stdio = tuple[int, int, int]
+
+    class Guard(Protocol):
+        def __call__(self, target: int, /, *, go: int, say: int, gate: int) -> NoReturn: ...
+
 
 UMASK = 0o022
 
@@ -40,14 +45,16 @@ class Child:
     """The supervisor's hold on one sandbox."""
 
     def __init__(
-        self, pid: int, pidfd: int, *, go: int, born: int, say: int, cgroup: str = ""
+        self, pid: int, pidfd: int, scene: Scene, *, go: int, born: int, say: int, pid_1: bool
     ) -> None:
         self.pid = pid
         self.pidfd = pidfd
         self.born = born
         self.say = say
         self._go = go
-        self._cgroup = cgroup
+        self._cgroup = scene.cgroup
+        self._directory = scene.directory
+        self._pid_1 = pid_1
 
     def signal(self, number: int) -> None:
         """To every process of the target; init passes it on."""
@@ -57,9 +64,15 @@ class Child:
             pass  # init is gone, and everything with it
 
     def kill(self) -> None:
-        """PID 1 dies and the kernel kills the rest of its namespace before it can be waited for."""
+        """PID 1 dies and the kernel kills the rest of its namespace before it can be waited for.
+
+        A guardian has to do that itself, so it is told to instead.
+        """
+        if not self._pid_1:
+            self.signal(SIGKILL)
+            return
         try:
-            abi.pidfd_send_signal(self.pidfd, 9)
+            abi.pidfd_send_signal(self.pidfd, SIGKILL)
         except ProcessLookupError:
             pass
 
@@ -77,6 +90,8 @@ class Child:
             cpu=rusage.ru_utime + rusage.ru_stime,
             memory=rusage.ru_maxrss * 1024,
         )
+        if self._directory:
+            workdir.remove(self._directory)
         return self._accounted(reaped) if self._cgroup else reaped
 
     def _accounted(self, reaped: Reaped) -> Reaped:
@@ -97,23 +112,31 @@ def birth(plan: Plan, stdio: Stdio) -> Child:
         enter.apply(plan.steps, "birth", scene)
         return _conceive(plan, scene, stdio)
     except StepFailed:
-        if scene.cgroup:
-            cgroup.remove(scene.cgroup)
+        _forget(scene)
         raise
+
+
+def _forget(scene: Scene) -> None:
+    if scene.cgroup:
+        cgroup.remove(scene.cgroup)
+    if scene.directory:
+        workdir.remove(scene.directory)
 
 
 def _conceive(plan: Plan, scene: Scene, stdio: Stdio) -> Child:
     go_read, go_write = os.pipe()
     born_read, born_write = os.pipe()
     say_read, say_write = os.pipe()
-    pid, pidfd = _clone(plan.steps)
+    walls = next((step for step in plan.steps if isinstance(step, namespaces.Namespaces)), None)
+    pid, pidfd = _clone(walls)
     if pid == 0:
         for fd in (go_write, born_read, say_read):
             os.close(fd)
-        _become_init(plan, scene, stdio, go=go_read, born=born_write, say=say_write)
+        guard = init.guard if walls else guardian.guard
+        _become_init(plan, scene, stdio, guard, go=go_read, born=born_write, say=say_write)
     for fd in (go_read, born_write, say_write, *scene.trees.values()):
         os.close(fd)
-    child = Child(pid, pidfd, go=go_write, born=born_read, say=say_read, cgroup=scene.cgroup)
+    child = Child(pid, pidfd, scene, go=go_write, born=born_read, say=say_read, pid_1=bool(walls))
     scene.pid = pid
     try:
         enter.apply(plan.steps, "beside", scene)
@@ -125,18 +148,17 @@ def _conceive(plan: Plan, scene: Scene, stdio: Stdio) -> Child:
     return child
 
 
-def _clone(steps: Sequence[Step]) -> tuple[int, int]:
-    step = next(step for step in steps if isinstance(step, namespaces.Namespaces))
+def _clone(step: namespaces.Namespaces | None) -> tuple[int, int]:
     try:
-        return abi.clone(step.flags())
+        return abi.clone(step.flags() if step else 0)
     except OSError as error:
-        raise StepFailed(enter.name(step), error) from error
+        raise StepFailed("clone" if step is None else enter.name(step), error) from error
 
 
 def _become_init(
-    plan: Plan, scene: Scene, stdio: Stdio, *, go: int, born: int, say: int
+    plan: Plan, scene: Scene, stdio: Stdio, guard: Guard, *, go: int, born: int, say: int
 ) -> NoReturn:
-    """In the new PID 1. Whatever happens here, this never returns into the supervisor's code."""
+    """In the new PID 1, or the guardian. Whatever happens here, this never returns into the supervisor's code."""
     try:
         init.follow_supervisor()
         if os.read(go, 1) != b"\0":  # the id maps are written, or the supervisor is gone
@@ -151,7 +173,7 @@ def _become_init(
             _become_target(plan, scene, stdio, gate=gate_read, born=born)
         os.close(gate_read)
         os.close(born)
-        init.guard(pid, go=go, say=say, gate=gate_write)
+        guard(pid, go=go, say=say, gate=gate_write)
     except BaseException as error:  # noqa: BLE001 - a bug here must not let anything run
         _tell(born, error, "init")
 

@@ -19,10 +19,12 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from corral.plan import Place
+    from corral.linux.layout import Layout
+    from corral.plan import Held, Place, Step
     from corral.policy import Limits
     from corral.posix.enter import Scene
 
+MECHANISM = "cgroup "
 CONTROLLERS = ("memory", "pids", "cpu", "io")
 PERIOD = 100_000
 """Microseconds of cpu.max: the kernel's own default."""
@@ -104,6 +106,20 @@ def _base(path: str) -> Base | None:
         return None
     offered = _words(f"{path}/cgroup.controllers")
     return Base(path=path, controllers=tuple(name for name in CONTROLLERS if name in offered))
+
+
+def plan(limits: Limits, controls: Iterable[Held], layout: Layout) -> list[Step]:
+    """A leaf for the limits that were decided to be a cgroup's."""
+    held = [item.control for item in controls if item.mechanism.startswith(MECHANISM)]
+    if not held or layout.cgroup is None:
+        return []
+    leaf = Leaf(
+        base=layout.cgroup.path,
+        name=layout.run,
+        controllers=tuple(held),
+        settings=settings(limits, held, layout.disks),
+    )
+    return [leaf, Enter()]
 
 
 def settings(

@@ -211,6 +211,9 @@ def _calls(*, namespaces: bool) -> dict[str, Rule]:
     }
 
 
+SIGNALLING = frozenset(("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"))
+
+
 def _own_process_only(own_pid: int | None) -> dict[str, Rule]:
     """Without a PID namespace every process of the same user is a number away.
 
@@ -257,6 +260,7 @@ def target_rules(
     namespaces: bool,
     cookie: tuple[int, int, int] | None,
     own_pid: int | None = None,
+    scoped: bool = False,
 ) -> dict[str, Rule]:
     """Every syscall that is not simply allowed, by name."""
     rules: dict[str, Rule] = {
@@ -268,7 +272,9 @@ def target_rules(
     }
     if not namespaces:
         rules.update(dict.fromkeys(DENIED_WITHOUT_NAMESPACES, DENY))
-        rules.update(_own_process_only(own_pid))
+        own = _own_process_only(own_pid)
+        # Landlock's signal scope holds the target's signals inside, and tells its children apart.
+        rules.update({name: own[name] for name in own if not (scoped and name in SIGNALLING)})
     return rules
 
 
@@ -280,6 +286,7 @@ def target(
     namespaces: bool,
     cookie: tuple[int, int, int] | None,
     own_pid: int | None = None,
+    scoped: bool = False,
 ) -> bytes:
     """The target's program.
 
@@ -293,6 +300,7 @@ def target(
         namespaces=namespaces,
         cookie=cookie,
         own_pid=own_pid,
+        scoped=scoped,
     )
     return _assemble(machine, rules, unknown=ABSENT, others=ALLOW)
 

@@ -65,15 +65,29 @@ class NoNesting:
 
 
 def choose(uid: int, gid: int) -> Ids:
-    if uid == 0:
-        return Ids(
-            uid=INSIDE_ROOT,
-            gid=INSIDE_ROOT,
-            outside_uid=OUTSIDE_ROOT,
-            outside_gid=OUTSIDE_ROOT,
-            drop_groups=True,
-        )
-    return Ids(uid=uid, gid=gid, outside_uid=uid, outside_gid=gid, drop_groups=False)
+    """An ordinary user stays who it is. Root becomes somebody that owns nothing, if it can."""
+    if uid != 0:
+        return Ids(uid=uid, gid=gid, outside_uid=uid, outside_gid=gid, drop_groups=False)
+    user, group = nobody("uid_map"), nobody("gid_map")
+    return Ids(
+        uid=INSIDE_ROOT,
+        gid=INSIDE_ROOT,
+        outside_uid=user,
+        outside_gid=group,
+        drop_groups=user != 0 and group != 0,
+    )
+
+
+def nobody(map_name: str) -> int:
+    """The id for a target of root's: in a container, the last one that is mapped there.
+
+    A user namespace that maps only its root has nobody else; its root is an ordinary user outside.
+    """
+    with open(f"/proc/self/{map_name}", "rb") as file:
+        ranges = [(int(row[0]), int(row[2])) for row in map(bytes.split, file)]
+    if any(start <= OUTSIDE_ROOT < start + count for start, count in ranges):
+        return OUTSIDE_ROOT
+    return max(start + count - 1 for start, count in ranges)
 
 
 def write_maps(step: Ids, pid: int) -> None:

@@ -10,13 +10,14 @@ import sys
 import os
 import stat
 
-from corral.linux import cgroup
+from corral.linux import cgroup, ids
 from corral.record import record
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from corral.linux.cgroup import Base
+    from corral.linux.ids import Ids
     from corral.linux.root import Mask
     from corral.policy import Policy
     from corral.servers.program import Program
@@ -44,6 +45,7 @@ ETC = (
     "mime.types", "protocols", "services", "fonts",
 )  # fmt: skip
 MUSL = "ld-musl-{machine}.path"
+WORK_PREFIX = "corral-"
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
@@ -62,6 +64,7 @@ class Layout:
 
     uid: int
     gid: int
+    who: Ids
     home: str
     machine: str
     system: tuple[Entry, ...]
@@ -70,6 +73,7 @@ class Layout:
     owners: tuple[tuple[str, int, int], ...] = ()
     state: str = ""
     run: str = ""
+    directory: str = ""
     cgroup: Base | None = None
     disks: tuple[str, ...] = ()
 
@@ -88,6 +92,7 @@ def survey(policy: Policy, program: Program, *, home: str) -> Layout:
     return Layout(
         uid=uid,
         gid=os.getegid(),
+        who=ids.choose(uid, os.getegid()),
         home=home,
         machine=machine,
         system=tuple(system),
@@ -95,7 +100,8 @@ def survey(policy: Policy, program: Program, *, home: str) -> Layout:
         masks=masks,
         owners=_owners(policy, program) if uid == 0 else (),
         state=_state(program) if policy.state else "",
-        run=f"{os.getpid()}-{os.urandom(4).hex()}",
+        run=(run := f"{os.getpid()}-{os.urandom(4).hex()}"),
+        directory=f"/tmp/{WORK_PREFIX}{uid}-{run}",  # noqa: S108 - made 0700, never reused
         cgroup=cgroup.find(),
         disks=_disks(policy) if policy.limits.io is not None else (),
     )

@@ -10,10 +10,19 @@ import sys
 
 import os
 
-from corral import linux
 from corral.abi import linux as abi
 from corral.host import Finding
-from corral.linux import birth, cgroup_probes, filters, ids, landlock, layout, usage
+from corral.linux import (
+    birth,
+    cgroup_probes,
+    filters,
+    ids,
+    landlock,
+    layout,
+    seccomp,
+    usage,
+    walled,
+)
 from corral.plan import Plan
 from corral.policy import Policy
 from corral.posix import disposable
@@ -65,6 +74,9 @@ def probe() -> tuple[Finding, ...]:
     return (
         *twin,
         _finding("landlock", _landlock, "a kernel with Landlock (CONFIG_SECURITY_LANDLOCK, lsm=)"),
+        _finding("landlock_wall", _landlock_wall, "Linux 6.2 (Landlock that holds truncation)"),
+        _finding("landlock_scope", _landlock_scope, "Linux 6.12 (Landlock that scopes signals)"),
+        _finding("guardian", _guardian, ""),
         _finding("seccomp", _seccomp, "a kernel with CONFIG_SECCOMP_FILTER"),
         _finding("exec_cookie", _exec_cookie, "a kernel with CONFIG_SECCOMP_FILTER"),
         _finding("rlimits", _rlimits, ""),
@@ -123,7 +135,7 @@ def _in_twin() -> str:
         program = Program(path="/", argv=("trial",))
         home = os.path.dirname(marker.name)
         seen = layout.survey(Policy(), program, home=home)
-        steps = linux.compose(Policy(), program, seen)
+        steps = walled.compose(Policy(), program, seen, ())
         trial = Trial(fd=write, marker=marker.name, port=port, host_pid=os.getpid())
         # A descriptor for the answer must outlive the closing of all others until the trial is over.
         plan = Plan(program=program, steps=(*steps, trial), controls=(), environment=())
@@ -163,12 +175,71 @@ def _landlock() -> str:
     return f"ABI {version}: an ungranted file is denied ({words}), readable before"
 
 
+def _landlock_wall() -> str:
+    """Truncation of what may not be written is denied: before ABI 3 it is not."""
+    import tempfile
+
+    from corral.posix.enter import Scene
+
+    with tempfile.TemporaryDirectory() as place:
+        path = f"{place}/file"
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("text")
+
+        def attempt() -> str:
+            os.truncate(path, 3)
+            abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
+            landlock.apply(landlock.Landlock(read=("/",), write=()), Scene())
+            return disposable.refused(lambda: os.truncate(path, 0))
+
+        held, words = disposable.observe(attempt)
+    if not held:
+        raise RuntimeError(words)
+    return f"truncating an ungranted file is denied ({words}), done before"
+
+
+def _landlock_scope() -> str:
+    from corral.posix.enter import Scene
+
+    parent = os.getppid()
+    os.kill(parent, 0)
+    abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
+    landlock.apply(landlock.Landlock(read=("/",), write=()), Scene())
+    words = disposable.refused(lambda: os.kill(parent, 0))
+    os.kill(os.getpid(), 0)
+    return f"a signal to a process outside is denied ({words}), sent before"
+
+
+def _guardian() -> str:
+    """An orphan that left its session comes back to the subreaper, and is seen to die."""
+    abi.prctl(abi.PR_SET_CHILD_SUBREAPER, 1)
+    ready_read, ready_write = os.pipe()
+    hold_read, hold_write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(hold_write)
+        if os.fork() == 0:
+            os.setsid()
+            os.write(ready_write, b"\0")
+            os.read(hold_read, 1)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    os.read(ready_read, 1)
+    orphans = usage.tree(os.getpid())
+    os.close(hold_write)
+    if len(orphans) != 1:
+        raise RuntimeError(f"an orphan did not come back: {orphans}")
+    os.waitpid(orphans[0], 0)
+    return "an orphan that left its session comes back to its guardian"
+
+
 def _seccomp() -> str:
-    abi.unshare(0)
+    before = seccomp.denies()
     _load(subprocess=True)
-    words = disposable.refused(lambda: abi.unshare(0))
+    if before or not seccomp.denies():
+        raise RuntimeError("a filter that was loaded changes nothing")
     os.getppid()
-    return f"unshare is denied ({words}), allowed before"
+    return "TIOCSTI is denied by the filter, answered by the kernel before"
 
 
 def _load(*, subprocess: bool, cookie: tuple[int, int, int] | None = None) -> None:

@@ -125,9 +125,22 @@ def verify(step: Sources | View, _scene: Scene) -> None:
     strangers = set(os.listdir("/")) - expected
     if strangers:
         raise OSError(0, f"the root shows what nobody granted: {sorted(strangers)}")
+    for mask in step.masks:
+        _check_mask(mask)
     free = os.statvfs(step.private[0])
     if free.f_blocks * free.f_frsize > step.size:
         raise OSError(0, "the private space is larger than its limit")
+
+
+def _check_mask(mask: Mask) -> None:
+    if mask.kind != "hide":
+        return
+    try:
+        bare = not os.listdir(mask.path) if mask.directory else not os.stat(mask.path).st_size
+    except PermissionError:
+        return
+    if not bare:
+        raise OSError(0, "a secret shows through its mask", mask.path)
 
 
 def open_source(bind: Bind) -> int:
@@ -214,21 +227,30 @@ class _Stage:
             file.write(text.encode())
 
     def mask(self, mask: Mask) -> None:
+        try:
+            os.close(self._open(mask.path))
+        except PermissionError:
+            return  # init may do more than the target: what is closed to it needs no cover
         for anchor in mask.anchors:
             self._attach(self._clone(anchor), anchor, 0)
         if mask.kind == "protect":
             self._attach(self._clone(mask.path), mask.path, ATTRIBUTES["read"])
             return
-        if mask.directory:
-            os.mkdir(".empty", 0o555, dir_fd=self.root)
-            tree = abi.open_tree(self.root, ".empty", CLONE_ALL)
-            os.rmdir(".empty", dir_fd=self.root)
+        self._attach(self._nothing(directory=mask.directory), mask.path, ATTRIBUTES["read"])
+
+    def _nothing(self, *, directory: bool) -> int:
+        """An empty thing in the private space, where nobody can reach it once the root is entered.
+
+        It keeps its name: what has been unlinked cannot be attached (ENOENT).
+        """
+        name = f".space/{self.rooms}"
+        self.rooms += 1
+        if directory:
+            os.mkdir(name, 0o555, dir_fd=self.root)
         else:
-            fd = os.open(".empty", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444, dir_fd=self.root)
-            os.close(fd)
-            tree = abi.open_tree(self.root, ".empty", CLONE_ALL)
-            os.unlink(".empty", dir_fd=self.root)
-        self._attach(tree, mask.path, ATTRIBUTES["read"])
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            os.close(os.open(name, flags, 0o444, dir_fd=self.root))
+        return abi.open_tree(self.root, name, CLONE_ALL)
 
     def proc(self) -> None:
         flags = abi.MOUNT_ATTR_NOSUID | abi.MOUNT_ATTR_NODEV | abi.MOUNT_ATTR_NOEXEC

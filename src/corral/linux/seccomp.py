@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from corral.posix.enter import Scene
 
 EPERM = 1
+TIOCSTI = 0x5412
 
 
 @record
@@ -29,6 +30,7 @@ class Seccomp:
     subprocess: bool
     unix_sockets: bool
     namespaces: bool = True
+    scoped: bool = False
     place: Place = "target"
 
     def describe(self) -> str:
@@ -47,21 +49,37 @@ def apply(step: Seccomp, scene: Scene) -> None:
         unix_sockets=step.unix_sockets,
         namespaces=step.namespaces,
         cookie=None if step.subprocess else scene.cookie,
+        own_pid=os.getpid(),
+        scoped=step.scoped,
     )
     abi.seccomp_set_filter(program)
 
 
 def verify(step: Seccomp, _scene: Scene) -> None:
-    """A call that is always denied is denied, and so is a child where there may be none."""
-    try:
-        abi.unshare(0)  # makes nothing new, so it succeeds unless the filter speaks
-    except OSError as error:
-        if error.errno != EPERM:
-            raise
-    else:
-        raise OSError(0, "the filter lets unshare through")
+    """A call that is always denied is denied, and so is what this policy denies."""
+    if not denies():
+        raise OSError(0, "the filter does not speak")
     if not step.subprocess:
         _no_child()
+    if not step.namespaces:
+        _no_internet()
+
+
+def denies() -> bool:
+    """TIOCSTI on no descriptor at all: EBADF from the kernel, EPERM from the filter and only from it."""
+    try:
+        abi.syscall("ioctl", -1, TIOCSTI, 0)
+    except OSError as error:
+        return error.errno == EPERM
+    return False
+
+
+def _no_internet() -> None:
+    try:
+        os.close(abi.syscall("socket", abi.AF_INET, abi.SOCK_DGRAM | abi.SOCK_CLOEXEC, 0))
+    except OSError:
+        return
+    raise OSError(0, "an internet socket could be made")
 
 
 def _no_child() -> None:

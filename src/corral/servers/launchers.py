@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from corral.servers.reach import Caller, Executable
 
 
-
 def redirect(found: Executable, caller: Caller) -> tuple[str, ...]:
     """What a shim would execute, as a path and leading arguments; () when `found` is no shim."""
     name = os.path.basename(found.path)

@@ -1,0 +1,147 @@
+"""The tier with namespaces: `compose` is the order of application, readable aloud."""
+
+from __future__ import annotations
+
+import sys
+
+from corral.linux import (
+    cgroup,
+    idmap,
+    ids,
+    landlock,
+    loopback,
+    namespaces,
+    privileges,
+    root,
+    seccomp,
+)
+from corral.posix import rlimits
+
+TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from corral.linux.layout import Layout
+    from corral.plan import Held, Step
+    from corral.policy import Grant, Policy
+    from corral.servers.program import Program
+
+UNLIMITED_SPACE = 1 << 40
+
+
+def compose(
+    policy: Policy, program: Program, layout: Layout, controls: Sequence[Held]
+) -> tuple[Step, ...]:
+    who = layout.who
+    binds = _binds(policy, program, layout)
+    view = root.View(
+        binds=binds,
+        links=_links(program, layout),
+        files=_made(who, layout),
+        private=_private(policy, layout),
+        size=policy.limits.disk or UNLIMITED_SPACE,
+        masks=layout.masks,
+    )
+    steps: list[Step] = [namespaces.Namespaces(), who]
+    steps += cgroup.plan(policy.limits, controls, layout)
+    if layout.state:
+        steps.append(_state(layout.state))
+    if layout.owners or (layout.state and layout.uid == 0):
+        steps.append(_idmapped(binds, who, layout))
+    mechanisms = {held.control: held.mechanism for held in controls}
+    steps += [
+        namespaces.CgroupNamespace(),
+        namespaces.Hostname(name="corral"),
+        ids.NoNesting(),
+        loopback.Loopback(),
+        root.Sources(binds=binds),
+        ids.Become(uid=who.uid, gid=who.gid, drop_groups=who.drop_groups),
+        view,
+        privileges.Bound(),
+        rlimits.plan(policy.limits, count_init=True),
+        privileges.Drop(),
+    ]
+    if "landlock" in mechanisms.get("filesystem", ""):
+        writable = (*view.private, *(bind.target for bind in binds if bind.access == "write"))
+        steps.append(landlock.Landlock(read=("/",), write=writable, devices=layout.devices))
+    steps.append(
+        seccomp.Seccomp(
+            machine=layout.machine,
+            subprocess=policy.subprocess,
+            unix_sockets=any(grant.access == "socket" for grant in policy.grants),
+        )
+    )
+    return tuple(steps)
+
+
+def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[root.Bind, ...]:
+    system = [root.Bind(source=e.source, target=e.path) for e in layout.system if e.source]
+    devices = [root.Bind(source=path, target=path, access="device") for path in layout.devices]
+    reads = [
+        root.Bind(source=path, target=path, device=device, inode=inode)
+        for path, (device, inode) in zip(program.reads, program.seen, strict=True)
+    ]
+    grants = [_granted(grant) for grant in policy.grants]
+    state = (
+        [root.Bind(source=layout.state, target="/state", access="write")] if layout.state else []
+    )
+    chosen = {bind.target: bind for bind in (*system, *devices, *reads, *grants, *state)}
+    return tuple(chosen.values())
+
+
+def _state(path: str) -> Step:
+    from corral.linux import state
+
+    return state.State(path=path)
+
+
+def _granted(grant: Grant) -> root.Bind:
+    return root.Bind(
+        source=grant.path,
+        target=grant.path,
+        access="write" if grant.access == "write" else "read",
+        device=grant.device,
+        inode=grant.inode,
+    )
+
+
+def _idmapped(binds: Iterable[root.Bind], who: ids.Ids, layout: Layout) -> idmap.Idmap:
+    owners = {path: (uid, gid) for path, uid, gid in layout.owners}
+    owners[layout.state] = (layout.uid, layout.gid)
+    chosen = tuple((b, *owners[b.source]) for b in binds if b.source in owners)
+    return idmap.Idmap(binds=chosen, uid=who.outside_uid, gid=who.outside_gid)
+
+
+def _links(program: Program, layout: Layout) -> tuple[tuple[str, str], ...]:
+    system = [(entry.path, entry.link) for entry in layout.system if entry.link]
+    devices = [
+        ("/dev/fd", "/proc/self/fd"),
+        ("/dev/stdin", "/proc/self/fd/0"),
+        ("/dev/stdout", "/proc/self/fd/1"),
+        ("/dev/stderr", "/proc/self/fd/2"),
+    ]
+    return (*system, *devices, *program.links)
+
+
+def _private(policy: Policy, layout: Layout) -> tuple[str, ...]:
+    """Writable places of the sandbox's own, unless a grant stands there or above."""
+    granted = [grant.path for grant in policy.grants if grant.directory]
+    places = ("/dev/shm", "/tmp", "/var/tmp", layout.home)  # noqa: S108 - inside, not the host's
+    return tuple(
+        place
+        for place in dict.fromkeys(places)
+        if not any(place == path or place.startswith(f"{path}/") for path in granted)
+    )
+
+
+def _made(who: ids.Ids, layout: Layout) -> tuple[tuple[str, str], ...]:
+    passwd = f"user:x:{who.uid}:{who.gid}:user:{layout.home}:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
+    return (
+        ("/etc/passwd", passwd),
+        ("/etc/group", f"user:x:{who.gid}:\nnogroup:x:65534:\n"),
+        ("/etc/hosts", "127.0.0.1 localhost corral\n::1 localhost\n"),
+        ("/etc/hostname", "corral\n"),
+        ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
+        ("/etc/resolv.conf", "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"),
+    )

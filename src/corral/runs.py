@@ -1,0 +1,171 @@
+"""Which runs are alive, and what dead ones left: one locked file a run.
+
+The file is made and locked before anything that could be left behind, and names all of it. Whoever can lock it
+later knows that its run is dead, and cleans up: every start does, and `corral sweep`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from corral.directories import directories
+from corral.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+SEPARATOR = "\n"
+
+
+@record
+class Entry:
+    """`root` is the process that the tree hangs below, 0 until it is born."""
+
+    name: str
+    pid: int
+    root: int
+    started: int
+    residue: tuple[str, ...]
+    command: tuple[str, ...]
+
+
+class Run:
+    """This process's own entry; a host that cannot keep one only loses the list and the sweep."""
+
+    def __init__(self, name: str, *, residue: Sequence[str], command: Sequence[str]) -> None:
+        self.path = os.path.join(_directory(), name)
+        self._residue = tuple(residue)
+        self._command = tuple(command)
+        self._fd = _create(self.path)
+        self.born(0)
+
+    def born(self, root: int) -> None:
+        if self._fd < 0:
+            return
+        import time
+
+        numbers = (str(os.getpid()), str(root), str(int(time.time())), str(len(self._residue)))
+        text = SEPARATOR.join((*numbers, *self._residue, *(_line(word) for word in self._command)))
+        os.ftruncate(self._fd, 0)
+        os.lseek(self._fd, 0, os.SEEK_SET)
+        os.write(self._fd, text.encode(errors="surrogateescape"))
+
+    def end(self) -> None:
+        if self._fd >= 0:
+            os.unlink(self.path)
+            os.close(self._fd)
+            self._fd = -1
+
+
+def live() -> list[Entry]:
+    found = [(name, _read(os.path.join(_directory(), name))) for name in _names()]
+    return [entry for name, text in found if text and (entry := _parse(name, text))]
+
+
+def sweep(clean: Callable[[str], None]) -> list[str]:
+    """Remove what dead runs left with `clean`; returns the paths."""
+    removed: list[str] = []
+    for name in _names():
+        path = os.path.join(_directory(), name)
+        fd = _lock_dead(path)
+        if fd < 0:
+            continue
+        with open(fd, "rb", closefd=False) as file:
+            entry = _parse(name, file.read().decode(errors="surrogateescape"))
+        for left in entry.residue if entry else ():
+            clean(left)
+            removed.append(left)
+        os.unlink(path)
+        os.close(fd)
+    return removed
+
+
+def _directory() -> str:
+    return os.path.join(directories().state, "runs")
+
+
+def _names() -> list[str]:
+    try:
+        return sorted(os.listdir(_directory()))
+    except OSError:
+        return []
+
+
+def _create(path: str) -> int:
+    """A new file, locked; one that a sweeper took in between is made again."""
+    if sys.platform == "win32":
+        return -1
+    import fcntl
+
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        while True:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if _is_same(fd, path):
+                return fd
+            os.close(fd)
+    except OSError:
+        return -1
+
+
+def _lock_dead(path: str) -> int:
+    """The descriptor of a dead run's file, locked; -1 for a living one."""
+    if sys.platform == "win32":
+        return -1
+    import fcntl
+
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return -1
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_same(fd, path):
+            return fd
+    except OSError:
+        pass
+    os.close(fd)
+    return -1
+
+
+def _is_same(fd: int, path: str) -> bool:
+    try:
+        return os.fstat(fd).st_ino == os.stat(path).st_ino
+    except FileNotFoundError:
+        return False
+
+
+def _read(path: str) -> str:
+    """What a living run wrote; nothing for a dead one."""
+    fd = _lock_dead(path)
+    if fd >= 0:
+        os.close(fd)
+        return ""
+    try:
+        with open(path, "rb") as file:
+            return file.read().decode(errors="surrogateescape")
+    except OSError:
+        return ""
+
+
+def _parse(name: str, text: str) -> Entry | None:
+    lines = text.split(SEPARATOR)
+    try:
+        pid, root, started, count = map(int, lines[:4])
+    except ValueError:
+        return None  # not written yet
+    return Entry(
+        name=name,
+        pid=pid,
+        root=root,
+        started=started,
+        residue=tuple(lines[4 : 4 + count]),
+        command=tuple(lines[4 + count :]),
+    )
+
+
+def _line(word: str) -> str:
+    return word.replace(SEPARATOR, " ")
