@@ -58,10 +58,13 @@ class UnenforceableError(SandboxError):
     """`missing` has one (control, why, hint) for each control that nothing on this host can hold."""
 
     def __init__(self, missing: Sequence[tuple[str, str, str]], *, hint: str | None = None) -> None:
-        lines = [
-            f"{control}: {why}" + (f" ({fix})" if fix else "") for control, why, fix in missing
-        ]
-        super().__init__("this host cannot enforce: " + "; ".join(lines), hint=hint)
+        reasons: dict[str, list[str]] = {}
+        for control, why, _ in missing:
+            reasons.setdefault(why, []).append(control)
+        parts = [f"{', '.join(controls)}: {why}" for why, controls in reasons.items()]
+        fixes = dict.fromkeys(fix for _, _, fix in missing if fix)
+        advice = "; ".join([*fixes, *([hint] if hint else [])])
+        super().__init__("this host cannot enforce " + "; ".join(parts), hint=advice or None)
         self.missing = tuple(missing)
 
 
