@@ -25,6 +25,8 @@ def calls(kind: str, count: int) -> None:
                 os.close(os.open("/usr/bin/env", os.O_RDONLY))
         case "threads":
             hand_over(count)
+        case _:
+            raise SystemExit(2)
 
 
 def hand_over(count: int) -> None:

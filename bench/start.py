@@ -67,7 +67,8 @@ def _starts(
 ) -> None:
     parts = options.only or PARTS
     found = commands(options.peers, corral, environment, directory, output.notice)
-    python, in_process = corral, []
+    python = corral
+    in_process: list[str] = []
     if options.peers == "all":
         python, in_process = peers.python_peers(
             os.path.join(directory, "peers"), lambda missing: output.notice(str(missing))
@@ -184,7 +185,7 @@ def weight(found: list[dict[str, object]]) -> Section:
 
 def stdio(corral: peers.Installed, environment: dict[str, str], *, quick: bool) -> Section:
     inside = [corral.corral, "run", "--"]
-    megabytes, messages, rounds = (64, 1000, 5) if quick else (512, 5000, 9)
+    megabytes, batches, rounds = (64, 30, 5) if quick else (512, 100, 9)
     flow = measure.interleave(
         {
             "plain pipe": lambda: streams.throughput([], environment, megabytes),
@@ -194,8 +195,8 @@ def stdio(corral: peers.Installed, environment: dict[str, str], *, quick: bool) 
     )  # fmt: skip
     echo = measure.interleave(
         {
-            "plain message": lambda: streams.latency([], environment, messages),
-            "message through corral": lambda: streams.latency(inside, environment, messages),
+            "plain message": lambda: streams.latency([], environment, batches),
+            "message through corral": lambda: streams.latency(inside, environment, batches),
         },
         rounds, warm_up=1,
     )  # fmt: skip
