@@ -21,7 +21,9 @@ if TYPE_CHECKING:
         main: Callable[[options.Options, list[str]], int]
 
 
-COMMANDS = ("run", "explain", "check", "doctor", "approve", "schema", "demo", "completion")
+COMMANDS = (
+    "run", "explain", "check", "doctor", "approve", "ps", "sweep", "schema", "demo", "completion",
+)  # fmt: skip
 HELP = options.Flag(name="--help", short="-h", help="show this help")
 INTERRUPTED = 130
 

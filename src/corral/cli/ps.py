@@ -1,0 +1,52 @@
+"""`corral ps`: the runs of this user that are alive, and what they use."""
+
+from __future__ import annotations
+
+import time
+
+from corral.cli import output
+from corral.cli.options import Flag
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.cli.options import Options
+    from corral.runs import Entry
+    from corral.sampling import Usage
+
+SUMMARY = "list live runs with what they use"
+USAGE = "usage: corral ps [--json]"
+FLAGS = (Flag(name="--json", help="as JSON"),)
+
+
+def main(options: Options, _rest: list[str]) -> int:
+    from corral import backend, runs
+
+    system = backend.load()
+    found = [(entry, system.measure(entry.root)) for entry in runs.live() if entry.root]
+    if options.has("--json"):
+        output.json([_data(entry, usage) for entry, usage in found])
+        return 0
+    rows = [("RUN", "PID", "UP", "CPU", "MEMORY", "TASKS", "COMMAND")]
+    rows += [_row(entry, usage) for entry, usage in found]
+    output.table(rows)
+    return 0
+
+
+def _data(entry: Entry, usage: Usage) -> dict[str, object]:
+    return {
+        "run": entry.name,
+        "pid": entry.pid,
+        "started": entry.started,
+        "cpu_ms": int(usage.cpu * 1000),
+        "memory": usage.memory,
+        "tasks": usage.tasks,
+        "command": list(entry.command),
+    }
+
+
+def _row(entry: Entry, usage: Usage) -> tuple[str, ...]:
+    up = int(time.time()) - entry.started
+    clock = f"{up // 3600}:{up // 60 % 60:02}:{up % 60:02}"
+    size = f"{usage.memory / (1 << 20):.0f}M"
+    numbers = (clock, f"{usage.cpu:.1f}s", size, str(usage.tasks))
+    return (entry.name, str(entry.pid), *numbers, " ".join(entry.command))
