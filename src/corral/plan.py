@@ -70,13 +70,18 @@ class Sample:
 
 @record
 class Composition:
-    """A backend's answer: the steps, where the target's own space is, and what a crash would leave."""
+    """A backend's answer: the steps, where the target's own space is, and what a crash would leave.
+
+    `watched` are names in write grants that run by themselves on the host once they exist. They do not
+    exist yet and cannot be blocked; whether they do afterwards is reported.
+    """
 
     steps: tuple[Step, ...]
     home: str
     temporary: str
     run: str
     residue: tuple[str, ...] = ()
+    watched: tuple[str, ...] = ()
 
 
 @record
@@ -92,6 +97,7 @@ class Plan:
     sample: Sample | None = None
     run: str = ""
     residue: tuple[str, ...] = ()
+    watched: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 

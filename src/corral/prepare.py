@@ -55,6 +55,7 @@ def prepare(
         sample=sample(controls, policy),
         run=made.run,
         residue=made.residue,
+        watched=made.watched,
         warnings=(*warnings(controls), *program.notes),
     )
 

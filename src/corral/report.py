@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from corral.errors import EXIT_TIMEOUT
 from corral.posix.signals import SIGKILL, SIGXCPU
 from corral.record import fields, record
@@ -41,12 +43,15 @@ class Usage:
 
 @record
 class Report:
+    """`hit` names limits that were reached, fatal or not; `created` what runs by itself from now on."""
+
     command: tuple[str, ...]
     outcome: Outcome
     controls: tuple[Held, ...] = ()
     usage: Usage = Usage()
     warnings: tuple[str, ...] = ()
     hit: tuple[str, ...] = ()
+    created: tuple[str, ...] = ()
     denials: tuple[str, ...] = ()
 
 
@@ -62,6 +67,7 @@ def of(plan: Plan, ending: Ending) -> Report:
             tasks=ending.reaped.tasks,
         ),
         hit=_hit(plan, ending),
+        created=tuple(path for path in plan.watched if os.path.lexists(path)),
         warnings=plan.warnings,
     )
 

@@ -75,8 +75,9 @@ def sweep(clean: Callable[[str], None]) -> list[str]:
         with open(fd, "rb", closefd=False) as file:
             entry = _parse(name, file.read().decode(errors="surrogateescape"))
         for left in entry.residue if entry else ():
-            clean(left)
-            removed.append(left)
+            if os.path.lexists(left):
+                clean(left)
+                removed.append(left)
         os.unlink(path)
         os.close(fd)
     return removed

@@ -103,6 +103,8 @@ def _write(result: Report, fd: int) -> None:
 
 
 def _explain_end(result: Report) -> None:
+    for path in result.created:
+        output.warn(f"the target created {path}, which other programs run by themselves")
     if result.outcome.kind in {"timeout", "cpu_time", "memory", "pids"}:
         asked = {held.control: held.asked for held in result.controls}
         output.note(

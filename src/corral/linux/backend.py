@@ -32,23 +32,17 @@ def compose(
 ) -> Composition:
     """Look at the files once; what follows from that is pure. The tree's keeper decides the tier."""
     seen = layout.survey(policy, program, home=home)
-    leaf = () if seen.cgroup is None else (f"{seen.cgroup.path}/corral/{seen.run}",)
     if any(held.mechanism == linux.PID_NAMESPACE for held in controls):
-        return Composition(
-            steps=walled.compose(policy, program, seen, controls),
-            home=home,
-            temporary="/tmp",  # noqa: S108 - the sandbox's own
-            run=seen.run,
-            residue=leaf,
-        )
-    from corral.linux import bare
+        steps = walled.compose(policy, program, seen, controls)
+        own = {"home": home, "temporary": "/tmp"}  # noqa: S108 - the sandbox's own
+    else:
+        from corral.linux import bare
 
+        steps = bare.compose(policy, program, seen, controls)
+        own = {"home": f"{seen.directory}/home", "temporary": f"{seen.directory}/tmp"}
+    residue = [step.path for step in steps if isinstance(step, cgroup.Leaf | workdir.WorkDirectory)]
     return Composition(
-        steps=bare.compose(policy, program, seen, controls),
-        home=f"{seen.directory}/home",
-        temporary=f"{seen.directory}/tmp",
-        run=seen.run,
-        residue=(*leaf, seen.directory),
+        steps=steps, run=seen.run, residue=tuple(residue), watched=seen.watched, **own
     )
 
 

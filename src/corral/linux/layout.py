@@ -70,6 +70,7 @@ class Layout:
     system: tuple[Entry, ...]
     devices: tuple[str, ...] = DEVICES
     masks: tuple[Mask, ...] = ()
+    watched: tuple[str, ...] = ()
     owners: tuple[tuple[str, int, int], ...] = ()
     state: str = ""
     run: str = ""
@@ -85,10 +86,12 @@ def survey(policy: Policy, program: Program, *, home: str) -> Layout:
     system += [entry for name in names if (entry := _entry(f"/etc/{name}"))]
     uid = os.geteuid()
     masks: tuple[Mask, ...] = ()
+    watched: tuple[str, ...] = ()
     if policy.grants:
-        from corral.linux.masks import find
+        from corral.linux.masks import find, protected_absent
 
         masks = find(policy.grants, home, program.reads)
+        watched = protected_absent(policy.grants, home)
     return Layout(
         uid=uid,
         gid=os.getegid(),
@@ -98,6 +101,7 @@ def survey(policy: Policy, program: Program, *, home: str) -> Layout:
         system=tuple(system),
         devices=tuple(path for path in DEVICES if os.path.exists(path)),
         masks=masks,
+        watched=watched,
         owners=_owners(policy, program) if uid == 0 else (),
         state=_state(program) if policy.state else "",
         run=(run := f"{os.getpid()}-{os.urandom(4).hex()}"),
