@@ -26,7 +26,7 @@ def main(options: Options, _rest: list[str]) -> int:
     if options.has("--json"):
         output.json([_data(entry, usage) for entry, usage in found])
         return 0
-    rows = [("RUN", "PID", "UP", "CPU", "MEMORY", "TASKS", "COMMAND")]
+    rows: list[tuple[str, ...]] = [("RUN", "PID", "UP", "CPU", "MEMORY", "TASKS", "COMMAND")]
     rows += [_row(entry, usage) for entry, usage in found]
     output.table(rows)
     return 0
