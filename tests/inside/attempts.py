@@ -1,0 +1,172 @@
+"""What an attacker would write: Python source that runs inside, and outside as its own control.
+
+`PRELUDE` gives the code raw system calls by name and `tried`, which says "done" or the name of the
+errno. A denial is always compared by that name: any other failure is not the wall that was asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+
+from corral.abi.syscalls import TABLES
+
+CALLS = """
+    add_key bpf chroot clone clone3 execve execveat fanotify_init fsopen getpid io_uring_setup kcmp
+    keyctl kill memfd_create mknod modify_ldt mount mount_setattr move_mount name_to_handle_at
+    open_by_handle_at open_tree openat2 perf_event_open personality pidfd_getfd pidfd_open
+    pidfd_send_signal pivot_root prctl prlimit64 process_vm_readv process_vm_writev ptrace
+    request_key seccomp setns socket socketpair umount2 unshare userfaultfd vfork
+"""
+TABLE = TABLES[platform.machine()]
+
+PRELUDE = (
+    f"""
+import ctypes, errno, mmap, signal, struct
+N = { {name: TABLE[name] for name in CALLS.split()}!r}
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+"""
+    + """
+def word(item):
+    if isinstance(item, int):
+        return ctypes.c_uint64(item & 2**64 - 1)
+    return item
+
+def raw(number, *arguments):
+    ctypes.set_errno(0)
+    result = libc.syscall(ctypes.c_long(number), *map(word, arguments))
+    if result == -1:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result
+
+def call(name, *arguments):
+    return raw(N[name], *arguments)
+
+def tried(act, *arguments):
+    try:
+        act(*arguments)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    return "done"
+
+def put(path, text="x"):
+    with open(path, "w") as file:
+        file.write(text)
+
+def got(path):
+    with open(path, errors="replace") as file:
+        return file.read()
+
+def in_child(act):
+    # A process of its own where there may be one; where there may not, the act must fail right here.
+    sys.stdout.flush()
+    try:
+        pid = os.fork()
+    except OSError:
+        return tried(act)
+    if pid == 0:
+        try:
+            act()
+        except OSError as error:
+            os._exit(error.errno)
+        finally:
+            os._exit(0)
+    status = os.waitpid(pid, 0)[1]
+    if os.WIFSIGNALED(status):
+        return signal.Signals(os.WTERMSIG(status)).name
+    code = os.WEXITSTATUS(status)
+    return errno.errorcode[code] if code else "done"
+"""
+)
+
+# The same attempts by something that was started inside: `answer` comes back through two processes.
+GRANDCHILD = """
+import subprocess
+reading, writing = os.pipe()
+pid = os.fork()
+if pid == 0:
+    started = subprocess.run([sys.executable, "-c", SOURCE, *sys.argv[1:]], stdout=subprocess.PIPE)
+    os.write(writing, started.stdout)
+    os._exit(started.returncode)
+os.close(writing)
+with open(reading) as said:
+    answer = json.loads(said.read().splitlines()[-1])
+assert os.waitpid(pid, 0)[1] == 0
+"""
+
+
+def inside(user, code, *arguments, flags=(), **options):
+    return user.inside(PRELUDE + code, *arguments, flags=flags, **options)
+
+
+def outside(user, code, *arguments, **options):
+    return user.outside(PRELUDE + code, *arguments, **options)
+
+
+def by_a_grandchild(user, code, *arguments, flags=(), **options):
+    source = f"import json, os, sys\nanswer = None\n{PRELUDE}{code}\nprint(json.dumps(answer))"
+    flags = ("--allow-subprocess", *flags)
+    return user.inside(f"SOURCE = {source!r}\n{GRANDCHILD}", *arguments, flags=flags, **options)
+
+
+def everywhere(user, code, *arguments, flags=(), **options):
+    """(what the target sees, what a process that it started sees)."""
+    return (
+        inside(user, code, *arguments, flags=flags, **options),
+        by_a_grandchild(user, code, *arguments, flags=flags, **options),
+    )
+
+
+def give(user, path, text="", mode=0o644):
+    """A file that belongs to the user."""
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.chmod(path, mode)
+    os.chown(path, user.uid, user.uid)
+    return str(path)
+
+
+def give_directory(user, path, mode=0o755):
+    """A directory that belongs to the user, as are those above it that had to be made."""
+    missing = [path, *path.parents]
+    for place in reversed(
+        missing[: next(at for at, place in enumerate(missing) if place.exists())]
+    ):
+        place.mkdir()
+        os.chown(place, user.uid, user.uid)
+    path.chmod(mode)
+    return str(path)
+
+
+LAUNCH = """
+import json, os, sys
+sys.path.insert(0, PACKAGE)
+from corral import start
+from corral.abi import linux as abi
+from corral.manifest import from_flags
+from corral.policy import Source
+from corral.prepare import prepare
+
+def planned(argv, **values):
+    # What `corral run` does up to the point where the target starts.
+    source = Source(manifest=from_flags({name.replace("__", "."): value for name, value in values.items()},
+                                        best_effort=None, strict=None), trust="user", approved=True)
+    return prepare(argv, [source], environment=os.environ, cwd=os.getcwd())
+
+def started(plan, stdio=(0, 1, 2)):
+    # Its exit code, or the words of the step that failed.
+    from corral.errors import SandboxError
+    from corral.report import outcome
+    try:
+        watch = start.run(plan, stdio, signals=-1, control=-1)
+    except SandboxError as error:
+        return str(error)
+    return outcome(plan, watch.until_end()).exit_code
+"""
+
+
+def launched(user, code, *arguments):
+    """Run `code` as the user with corral at hand, to do something between planning and start."""
+    return user.outside(f"PACKAGE = {str(user.package)!r}\n{LAUNCH}\n{code}", *arguments)

@@ -1,0 +1,540 @@
+"""What the target sees of the host's files, and what it can change: only what was granted."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+import pytest
+from attempts import everywhere, give, give_directory, inside, launched, outside
+
+OPEN_SECRETS = """
+def listed(path):
+    return os.listdir(path)
+answer = {path: tried(listed if os.path.isdir(path) else got, path) for path in sys.argv[1:]}
+"""
+
+
+@pytest.fixture
+def home(user):
+    """The user's home with what people keep there; everything is removed again."""
+    import shutil
+
+    made = {
+        ".ssh/id_rsa": "key",
+        ".ssh/authorized_keys": "keys",
+        ".aws/credentials": "aws",
+        ".config/gh/hosts.yml": "gh",
+        ".mozilla/firefox/profile": "cookies",
+        ".bashrc": "echo",
+        ".netrc": "netrc",
+        "notes/todo.txt": "notes",
+    }
+    for name, text in made.items():
+        path = user.home / name
+        give_directory(user, path.parent, 0o700)
+        give(user, path, text, 0o600)
+    yield user.home
+    for name in sorted({name.split("/")[0] for name in made} - {".config"}):
+        path = user.home / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shutil.rmtree(user.home / ".config/gh")
+
+
+SECRETS = (".ssh/id_rsa", ".ssh/authorized_keys", ".aws/credentials", ".config/gh/hosts.yml")
+SECRETS += (".mozilla/firefox/profile", ".bashrc", ".netrc")
+
+
+def test_secrets_of_the_user_are_not_there(user, home):
+    paths = [str(home / name) for name in (*SECRETS, ".ssh", "notes", "notes/todo.txt")]
+    assert outside(user, OPEN_SECRETS, *paths) == dict.fromkeys(paths, "done")
+    for held in everywhere(user, OPEN_SECRETS, *paths):
+        assert held == dict.fromkeys(paths, "ENOENT")
+
+
+def test_secrets_of_the_system_are_not_there(user):
+    paths = [
+        "/etc/shadow",
+        "/etc/ssh",
+        "/etc/sudoers",
+        "/home",
+        "/var/log",
+        "/run",
+        "/sys",
+        "/boot",
+        "/mnt",
+    ]
+    code = "answer = {path: tried(os.stat, path) for path in sys.argv[1:]}"
+    for held in everywhere(user, code, *paths):
+        assert held == dict.fromkeys(paths, "ENOENT")
+    there = [path for path in paths if os.path.exists(path)]
+    assert "/etc/shadow" in there
+    assert "/sys" in there
+    assert outside(user, code, *there) == dict.fromkeys(there, "done")
+
+
+def test_the_root_directory_shows_nothing_else(user):
+    """/root only with the interpreter that runs, /home not at all."""
+    code = "answer = [sorted(os.listdir('/')), sorted(os.listdir('/root')) if os.path.exists('/root') else []]"
+    top, root = inside(user, code)
+    usual = {
+        "bin",
+        "dev",
+        "etc",
+        "lib",
+        "lib32",
+        "lib64",
+        "libx32",
+        "proc",
+        "sbin",
+        "tmp",
+        "usr",
+        "var",
+    }
+    assert set(top) - usual <= {"root"}
+    assert set(root) <= {".pyenv"}
+
+
+def test_a_home_that_may_be_read_hides_its_secrets(user, home):
+    paths = [str(home / name) for name in SECRETS]
+    code = """
+def opened(path):
+    with open(path, "rb") as file:
+        return len(file.read())
+answer = {}
+for path in sys.argv[1:]:
+    try:
+        answer[path] = opened(path)
+    except OSError as error:
+        answer[path] = errno.errorcode[error.errno]
+"""
+    notes = str(home / "notes/todo.txt")
+    assert outside(user, code, *paths, notes) == {
+        path: os.path.getsize(path) for path in (*paths, notes)
+    }
+    held = inside(user, code, *paths, notes, flags=("--read", str(home)))
+    assert held.pop(notes) == 5
+    assert set(held.values()) <= {0, "ENOENT", "EACCES"}, held
+    # Named itself it is a decision of the user's.
+    named = inside(user, code, paths[0], flags=("--read", str(home), "--read", paths[0]))
+    assert named == {paths[0]: 3}
+
+
+def test_what_starts_by_itself_cannot_be_changed_in_a_write_grant(user, scratch):
+    """What exists is read-only, and its parents cannot be renamed away from under the cover."""
+    files = (".git/hooks/pre-commit", ".git/config", ".vscode/tasks.json", ".mcp.json", ".envrc")
+    for name in files:
+        give_directory(user, (scratch / name).parent)
+        give(user, scratch / name, "before")
+    give(user, scratch / "source.py", "before")
+    code = """
+os.chdir(sys.argv[1])
+answer = {name: {
+    "write": tried(put, name),
+    "append": tried(lambda: os.close(os.open(name, os.O_WRONLY | os.O_APPEND))),
+    "truncate": tried(os.truncate, name, 0),
+    "unlink": tried(os.unlink, name),
+    "rename": tried(os.rename, name, "elsewhere"),
+    "replace": tried(lambda: [put("fresh"), os.rename("fresh", name)]),
+    "chmod": tried(os.chmod, name, 0o777),
+} for name in sys.argv[2:]}
+answer["parents"] = {name: tried(os.rename, name, name + "-moved") for name in (".git", ".git/hooks", ".vscode")}
+answer["new hook"] = tried(put, ".git/hooks/post-checkout")
+answer["source.py"] = tried(put, "source.py")
+"""
+    held = inside(user, code, str(scratch), *files, flags=("--write", str(scratch)))
+    assert held.pop("source.py") == "done"
+    assert held.pop("new hook") == "EROFS"
+    assert held.pop("parents") == dict.fromkeys((".git", ".git/hooks", ".vscode"), "EBUSY")
+    for name, seen in held.items():
+        assert set(seen.values()) <= {"EROFS", "EBUSY", "EXDEV"}, (name, seen)
+    assert {name: (scratch / name).read_text() for name in files} == dict.fromkeys(files, "before")
+    assert (scratch / "source.py").read_text() == "x"
+    free = outside(user, code, str(scratch), *files)
+    assert {seen for act in (*files, "parents") for seen in free[act].values()} == {
+        "done",
+        "ENOENT",
+    }
+
+
+def test_protected_names_that_are_absent_are_told(user, scratch):
+    """They cannot be covered without leaving something behind: the run has to say so."""
+    report = user.home / "report.json"
+    names = (".git/hooks/x", ".vscode/tasks.json", ".mcp.json", ".envrc")
+    code = """
+import os, sys
+os.chdir(sys.argv[1])
+for name in sys.argv[2:]:
+    os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
+    open(name, "w").write("planted")
+"""
+    flags = ("--write", str(scratch), "--report", str(report))
+    done = user.run(user.python, "-c", code, str(scratch), *names, flags=flags)
+    created = [name for name in names if (scratch / name).exists()]
+    said = done.stderr.decode() + report.read_text()
+    report.unlink()
+    silent = [name for name in created if str(scratch / name.split("/")[0]) not in said]
+    assert silent == []
+
+
+def test_masks_hold_in_write_grants_inside_home(user, home):
+    """A secret below a directory that may be written: hidden, and its parent stays where it is."""
+    project = user.home / "project"
+    give_directory(user, project / "deploy")
+    give(user, project / ".env", "TOKEN=1", 0o600)
+    code = """
+os.chdir(sys.argv[1])
+def content(path):
+    try:
+        return got(path)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+answer = [content(".env"), tried(os.rename, ".env", "env"), tried(os.link, ".env", "env"), tried(os.unlink, ".env")]
+"""
+    try:
+        held = inside(user, code, str(project), flags=("--write", str(project)))
+        assert held[0] in {"", "EACCES", "ENOENT"}
+        assert set(held[1:]) <= {"EBUSY", "EXDEV", "EROFS", "EPERM"}
+        assert (project / ".env").read_text() == "TOKEN=1"
+        assert outside(user, code, str(project))[:2] == ["TOKEN=1", "done"]
+    finally:
+        import shutil
+
+        shutil.rmtree(project)
+
+
+WRITES = """
+answer = {path: {
+    "make": tried(lambda: os.mkdir(path + "/corral-attempt")),
+    "create": tried(lambda: put(path + "/corral-attempt-file")),
+    "chmod": tried(os.chmod, path, 0o777),
+    "utime": tried(os.utime, path),
+    "xattr": tried(os.setxattr, path, "user.corral", b"x"),
+} for path in sys.argv[1:]}
+"""
+
+
+def test_the_system_cannot_be_written(user):
+    paths = ["/", "/usr", "/usr/bin", "/etc", "/usr/lib", "/proc", "/var"]
+    for held in everywhere(user, WRITES, *paths):
+        for path, seen in held.items():
+            assert set(seen.values()) <= {"EROFS", "EACCES", "EPERM", "ENOENT"}, (path, seen)
+            assert seen["make"] in {"EROFS", "ENOENT"}, (path, seen)
+    own = inside(user, WRITES, "/tmp")["/tmp"]
+    assert {name: own[name] for name in ("make", "create", "chmod", "utime")} == dict.fromkeys(
+        ("make", "create", "chmod", "utime"), "done"
+    )
+
+
+def test_settings_of_the_kernel_cannot_be_written(user):
+    paths = (
+        "/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname", "/proc/sys/vm/overcommit_memory",
+        "/proc/sys/user/max_user_namespaces", "/proc/sys/net/ipv4/ip_forward", "/proc/sysrq-trigger",
+        "/proc/self/oom_score_adj", "/proc/self/uid_map", "/proc/self/setgroups", "/proc/self/comm",
+        "/proc/self/timerslack_ns", "/proc/self/coredump_filter", "/proc/self/attr/current",
+    )  # fmt: skip
+    code = "answer = {path: tried(os.open, path, os.O_WRONLY) for path in sys.argv[1:]}"
+    paths = tuple(path for path in paths if os.path.exists(path))
+    for held in everywhere(user, code, *paths):
+        assert set(held.values()) <= {"EROFS", "EACCES"}, held
+        assert held["/proc/self/oom_score_adj"] == held["/proc/self/comm"]
+    free = outside(user, code, *paths)
+    assert free["/proc/self/oom_score_adj"] == free["/proc/self/comm"] == "done"
+    if user.uid == 0:
+        assert free["/proc/sys/kernel/core_pattern"] == "done"
+
+
+def test_the_kernels_own_memory_and_logs_cannot_be_opened(user):
+    paths = ("/proc/kcore", "/proc/kmsg", "/proc/kpagecount", "/proc/slabinfo", "/proc/vmallocinfo")
+    paths = tuple(path for path in paths if os.path.exists(path))
+    code = "answer = {path: tried(os.open, path, os.O_RDONLY | os.O_NONBLOCK) for path in sys.argv[1:]}"
+    held = inside(user, code, *paths)
+    assert set(held.values()) <= {"EACCES", "EPERM"}, held
+    if user.uid == 0:
+        assert outside(user, code, *paths) == dict.fromkeys(paths, "done")
+
+
+def test_devices(user):
+    code = """
+import stat
+answer = [sorted(os.listdir("/dev")), sorted(n for n in os.listdir("/dev") if stat.S_ISBLK(os.stat("/dev/" + n).st_mode)),
+          tried(lambda: open("/dev/null", "w").write("x")), len(open("/dev/urandom", "rb").read(8)),
+          tried(lambda: os.mknod("/tmp/sda", 0o600 | stat.S_IFBLK, os.makedev(8, 0)))]
+"""
+    names, blocks, null, random, made = inside(user, code)
+    allowed = {
+        "fd",
+        "full",
+        "null",
+        "random",
+        "shm",
+        "stderr",
+        "stdin",
+        "stdout",
+        "urandom",
+        "zero",
+    }
+    assert set(names) <= allowed
+    assert (blocks, null, random, made) == ([], "done", 8, "EPERM")
+
+
+def test_a_read_grant_is_read_only(user, scratch):
+    give(user, scratch / "file", "before")
+    give_directory(user, scratch / "below")
+    code = """
+os.chdir(sys.argv[1])
+answer = {
+    "read": tried(got, "file"), "list": tried(os.listdir, "."),
+    "write": tried(put, "file"), "append": tried(lambda: open("file", "a")), "create": tried(put, "fresh"),
+    "make": tried(os.mkdir, "fresh"), "unlink": tried(os.unlink, "file"), "truncate": tried(os.truncate, "file", 0),
+    "rename": tried(os.rename, "file", "other"), "link": tried(os.link, "file", "other"),
+    "symlink": tried(os.symlink, "file", "other"), "chmod": tried(os.chmod, "file", 0o600),
+    "utime": tried(os.utime, "file"), "xattr": tried(os.setxattr, "file", "user.x", b"x"),
+    "rmdir": tried(os.rmdir, "below"), "mkfifo": tried(os.mkfifo, "pipe"),
+}
+"""
+    for held in everywhere(user, code, str(scratch), flags=("--read", str(scratch))):
+        assert (held.pop("read"), held.pop("list")) == ("done", "done")
+        assert held == dict.fromkeys(held, "EROFS")
+    assert sorted(os.listdir(scratch)) == ["below", "file"]
+    written = inside(user, code, str(scratch), flags=("--write", str(scratch)))
+    failed = {name: said for name, said in written.items() if said != "done"}
+    # What follows the unlinking of the file finds no file.
+    assert set(failed.values()) <= {"ENOENT", "EEXIST", "EOPNOTSUPP"}
+    assert written["write"] == written["create"] == written["unlink"] == "done"
+
+
+def test_a_write_grant_belongs_to_the_user(user, scratch):
+    code = """
+os.chdir(sys.argv[1])
+put("made", "by the target")
+os.mkdir("directory")
+put("directory/inner")
+os.rename("made", "directory/made")
+answer = [os.stat("directory").st_uid == os.getuid(), sorted(os.listdir("directory"))]
+"""
+    assert inside(user, code, str(scratch), flags=("--write", str(scratch))) == [
+        True,
+        ["inner", "made"],
+    ]
+    made = scratch / "directory/made"
+    assert made.read_text() == "by the target"
+    assert (made.stat().st_uid, made.stat().st_gid) == (user.uid, user.uid)
+    assert (scratch / "directory").stat().st_uid == user.uid
+
+
+def test_a_single_file_granted_to_write(user, scratch):
+    give(user, scratch / "one", "before")
+    give(user, scratch / "two", "before", 0o600)
+    code = "os.chdir('/')\nanswer = [tried(put, sys.argv[1]), tried(got, sys.argv[2]), tried(os.unlink, sys.argv[1])]"
+    words = (str(scratch / "one"), str(scratch / "two"))
+    held = inside(user, code, *words, flags=("--write", words[0]))
+    assert held[:2] == ["done", "ENOENT"]
+    assert held[2] in {"EBUSY", "EROFS"}
+    assert (scratch / "one").read_text() == "x"
+
+
+def test_no_setuid_file_is_left_behind(user, scratch):
+    """What the target makes in a write grant is the user's outside, or root's: a setuid copy of a shell
+    there would give whoever runs it the user's rights."""
+    code = """
+import shutil
+os.chdir(sys.argv[1])
+put("shell")
+answer = {
+    "chmod": tried(os.chmod, "shell", 0o4755),
+    "fchmod": tried(lambda: os.fchmod(os.open("shell", os.O_RDONLY), 0o6755)),
+    "create": tried(lambda: os.open("created", os.O_CREAT | os.O_WRONLY, 0o4755)),
+    "mknod": tried(lambda: os.mknod("node", 0o104755)),
+    "plain": tried(os.chmod, "shell", 0o755),
+}
+os.mkdir("kept")
+put("kept/shell")
+tried(os.chmod, "kept/shell", 0o4755)
+"""
+    give_directory(user, scratch / "free")
+    free = outside(user, code, str(scratch / "free"))
+    assert free == dict.fromkeys(free, "done")
+    assert (scratch / "free/kept/shell").stat().st_mode & stat.S_ISUID
+    give_directory(user, scratch / "held")
+    held = inside(user, code, str(scratch / "held"), flags=("--write", str(scratch / "held")))
+    found = [path for path in (scratch / "held").rglob("*") if path.stat().st_mode & 0o6000]
+    assert found == []
+    assert held == {**dict.fromkeys(held, "EPERM"), "plain": "done"}
+
+
+def test_links_that_lead_out(user, scratch, home):
+    """Planted before the run or during it: inside, a name means what it means inside."""
+    key = home / ".ssh/id_rsa"
+    work = scratch / "work"
+    give_directory(user, work)
+    targets = {
+        "key": str(key),
+        "shadow": "/etc/shadow",
+        "up": "../secret",
+        "root": "/proc/self/root/etc/shadow",
+        "parent": "..",
+    }
+    give(user, scratch / "secret", "secret", 0o600)
+    for name, target in targets.items():
+        os.symlink(target, work / name)
+    code = """
+os.chdir(sys.argv[1])
+targets = json.loads(sys.argv[2])
+for name, target in targets.items():
+    os.symlink(target, "own-" + name)
+names = [prefix + name for name in targets for prefix in ("", "own-")]
+def reached(name):
+    return os.listdir(name) if name.endswith("parent") else got(name)
+answer = {name: tried(reached, name) for name in names}
+answer["parent/secret"] = tried(got, "parent/secret")
+answer["write"] = tried(put, "key")
+answer["listed"] = sorted(os.listdir("parent"))
+"""
+    import json
+
+    words = (str(work), json.dumps(targets))
+    held = inside(user, code, *words, flags=("--write", str(work)))
+    assert held.pop("listed") == ["work"]  # the way to the grant, and nothing beside it
+    assert held.pop("write") in {"ENOENT", "EROFS", "EACCES"}
+    assert held.pop("parent") == held.pop("own-parent") == "done"
+    assert held == dict.fromkeys(held, "ENOENT")
+    assert key.read_text() == "key"
+    for name in targets:
+        os.unlink(work / f"own-{name}")
+    free = outside(user, code, *words)
+    expected = "done" if user.uid == 0 else "EACCES"
+    assert (free["key"], free["up"], free["parent/secret"]) == ("done", "done", "done")
+    assert free["shadow"] == expected
+
+
+def test_hard_links_to_what_was_not_granted(user, scratch):
+    """Invisible files cannot be linked, visible ones lie on another mount; descriptors do not help."""
+    give_directory(user, scratch / "read")
+    give_directory(user, scratch / "work")
+    give(user, scratch / "read/file", "before")
+    give(user, scratch / "secret", "secret", 0o600)
+    code = """
+os.chdir(sys.argv[1])
+def by_descriptor():
+    fd = os.open("../read/file", os.O_RDONLY)
+    os.link(f"/proc/self/fd/{fd}", "work/linked", follow_symlinks=True)
+answer = [
+    tried(os.link, "secret", "work/secret"),
+    tried(os.link, "read/file", "work/file"),
+    tried(os.rename, "read/file", "work/file"),
+    tried(os.link, "/usr/bin/env", "work/env"),
+    tried(os.link, "work/own", "work/again") if put("work/own") is None else "",
+]
+"""
+    flags = ("--read", str(scratch / "read"), "--write", str(scratch / "work"))
+    held = inside(user, code, str(scratch), flags=flags)
+    assert held == ["ENOENT", "EXDEV", "EXDEV", "EXDEV", "done"]
+    for name in ("own", "again"):
+        os.unlink(scratch / "work" / name)
+    free = outside(user, code, str(scratch))
+    assert (free[0], free[1]) == ("done", "done")
+
+
+def test_a_read_grant_in_a_write_grant_stays(user, scratch):
+    """Its parent cannot be renamed away, or the user would find something else under its name."""
+    give_directory(user, scratch / "work/middle/kept")
+    give(user, scratch / "work/middle/kept/file", "before")
+    code = """
+os.chdir(sys.argv[1])
+answer = [
+    tried(put, "middle/kept/file"),
+    tried(os.rename, "middle/kept", "elsewhere"),
+    tried(os.rename, "middle", "elsewhere"),
+]
+if answer[2] == "done":
+    os.makedirs("middle/kept")
+    put("middle/kept/file", "forged")
+"""
+    work = str(scratch / "work")
+    flags = ("--write", work, "--read", f"{work}/middle/kept")
+    held = inside(user, code, work, flags=flags)
+    assert (scratch / "work/middle/kept/file").read_text() == "before"
+    assert held == ["EROFS", "EBUSY", "EBUSY"]
+    assert outside(user, code, work) == ["done", "done", "done"]
+
+
+@pytest.mark.parametrize("how", ["kept", "link", "directory", "empty", "parent"])
+def test_a_grant_swapped_before_the_start(user, scratch, how):
+    """What was planned is a directory; at the start its name leads elsewhere, or there by a link."""
+    give_directory(user, scratch / "secrets")
+    give(user, scratch / "secrets/key", "key", 0o600)
+    code = """
+base, how = sys.argv[1:]
+granted = f"{base}/middle/granted"
+os.makedirs(granted)
+plan = planned([sys.executable, "-c", f"import os; os.listdir({granted!r})"], filesystem__write=[granted])
+if how == "parent":
+    os.rename(f"{base}/middle", f"{base}/away")
+    os.symlink("away", f"{base}/middle")
+elif how != "kept":
+    os.rename(granted, f"{base}/away")
+if how == "link":
+    os.symlink(f"{base}/secrets", granted)
+elif how == "directory":
+    os.rename(f"{base}/secrets", granted)
+elif how == "empty":
+    os.mkdir(granted)
+answer = started(plan)
+"""
+    said = launched(user, code, str(scratch), how)
+    if how == "kept":
+        assert said == 0
+    else:
+        assert isinstance(said, str), said
+        words = os.strerror(errno.ELOOP) if how == "parent" else "no longer the file"
+        assert words in said
+
+
+def test_a_programs_files_swapped_before_the_start(user, scratch):
+    """The same for what the command itself brought along."""
+    code = """
+base, how = sys.argv[1:]
+os.mkdir(f"{base}/server")
+open(f"{base}/server/main.py", "w").write("import sys; sys.exit(3)")
+plan = planned([sys.executable, f"{base}/server/main.py"])
+if how == "swapped":
+    os.rename(f"{base}/server", f"{base}/away")
+    os.mkdir(f"{base}/server")
+    open(f"{base}/server/main.py", "w").write("import sys; sys.exit(4)")
+answer = started(plan)
+"""
+    give_directory(user, scratch / "one")
+    give_directory(user, scratch / "two")
+    assert launched(user, code, str(scratch / "one"), "kept") == 3
+    assert isinstance(launched(user, code, str(scratch / "two"), "swapped"), str)
+
+
+def test_home_and_tmp_are_private(user, scratch):
+    give(user, scratch / "of the host", "x")
+    mark = f"/tmp/corral-mark-{os.getpid()}"
+    give(user, mark, "x")
+    code = """
+home = os.environ["HOME"]
+places = [home, "/tmp", "/var/tmp", "/dev/shm"]
+answer = [[name for name in os.listdir(place) if place != home and place not in home] for place in places]
+for place in places:
+    put(place + "/corral-left", "x" * 1000)
+answer.append([os.path.getsize(place + "/corral-left") for place in places])
+answer.append(tried(got, sys.argv[1]))
+"""
+    try:
+        assert outside(user, "answer = tried(got, sys.argv[1])", mark) == "done"
+        held = inside(user, code, mark)
+    finally:
+        os.unlink(mark)
+    assert held[1:4] == [[], [], []] or set(held[1]) <= {user.home.parent.name}
+    assert held[4:] == [[1000] * 4, "ENOENT"]
+    for place in (user.home, "/tmp", "/var/tmp", "/dev/shm"):
+        assert not os.path.exists(f"{place}/corral-left")
+
+
+def test_nothing_of_one_run_is_seen_by_the_next(user):
+    code = "answer = os.path.exists('/tmp/left')\nput('/tmp/left')"
+    assert [inside(user, code) for _ in range(2)] == [False, False]

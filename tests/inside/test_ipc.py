@@ -1,0 +1,393 @@
+"""Ways to reach processes of the host by sockets, terminals, shared memory and descriptors."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import platform
+import socket
+import struct
+import subprocess
+import termios
+import tty
+
+import pytest
+from attempts import PRELUDE, everywhere, give, give_directory, inside, launched, outside
+
+from corral.abi.syscalls import TABLES
+
+CONNECT = """
+import socket
+def connect(kind, address):
+    with socket.socket(socket.AF_UNIX, kind) as end:
+        end.connect(address)
+        end.send(b"out")
+stream, datagram = socket.SOCK_STREAM, socket.SOCK_DGRAM
+"""
+
+
+class Host:
+    """Listeners of the host: everything that arrives is kept."""
+
+    def __init__(self):
+        self.sockets = []
+
+    def add(self, family, kind, address):
+        end = socket.socket(family, kind)
+        end.bind(address)
+        if isinstance(address, str) and not address.startswith("\0"):
+            os.chmod(address, 0o777)
+        if kind == socket.SOCK_STREAM:
+            end.listen(16)
+        end.setblocking(False)
+        self.sockets.append(end)
+        return end.getsockname()
+
+    def arrived(self):
+        """How many of the listeners were reached, and forget it."""
+        return sum(map(self._reached, self.sockets))
+
+    @staticmethod
+    def _reached(end):
+        count = 0
+        try:
+            while True:
+                if end.type == socket.SOCK_STREAM:
+                    end.accept()[0].close()
+                else:
+                    end.recv(64)
+                count += 1
+        except BlockingIOError:
+            return bool(count)
+
+
+@pytest.fixture
+def host():
+    listeners = Host()
+    yield listeners
+    for end in listeners.sockets:
+        end.close()
+
+
+def test_unix_sockets_of_the_host(user, scratch, host):
+    """Abstract; in /tmp like an ssh-agent's; in a directory that may be read, and that may be written."""
+    read, write = give_directory(user, scratch / "read"), give_directory(user, scratch / "write")
+    name = f"corral-{os.getpid()}-{user.name}"
+    agent = f"/tmp/{name}-agent"
+    addresses = {
+        "abstract": [1, "\0" + name],
+        "abstract datagram": [2, f"\0{name}-datagram"],
+        "agent": [1, agent],
+        "read": [1, f"{read}/docker.sock"],
+        "write": [1, f"{write}/bus"],
+        "write datagram": [2, f"{write}/log"],
+    }
+    for kind, address in addresses.values():
+        host.add(socket.AF_UNIX, socket.SocketKind(kind), address)
+    code = (
+        CONNECT
+        + f"answer = {{name: tried(connect, *where) for name, where in {addresses!r}.items()}}"
+    )
+    try:
+        assert outside(user, code) == dict.fromkeys(addresses, "done")
+        assert host.arrived() == len(addresses)
+        flags = ("--read", read, "--write", write)
+        assert everywhere(user, code, flags=flags) == (dict.fromkeys(addresses, "EPERM"),) * 2
+        assert host.arrived() == 0
+    finally:
+        os.unlink(agent)
+
+
+def test_socketpairs_lead_nowhere_else(user, scratch, host):
+    write = give_directory(user, scratch / "write")
+    host.add(socket.AF_UNIX, socket.SOCK_DGRAM, f"{write}/log")
+    host.add(socket.AF_UNIX, socket.SOCK_STREAM, f"{write}/listener")
+    code = f"""
+import socket
+def led(kind, address):
+    with socket.socketpair(socket.AF_UNIX, kind)[0] as end:
+        end.connect(address)
+        end.send(b"out")
+def unpaired(address):
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    right.close()
+    left.connect(address)
+answer = [
+    tried(led, socket.SOCK_DGRAM, {write!r} + "/log"),
+    tried(led, socket.SOCK_STREAM, {write!r} + "/listener"),
+    tried(unpaired, {write!r} + "/listener"),
+]
+"""
+    assert outside(user, code) == ["done", "EISCONN", "EISCONN"]
+    assert host.arrived() == 1
+    assert (
+        everywhere(user, code, flags=("--write", write)) == (["EPERM", "EISCONN", "EISCONN"],) * 2
+    )
+    assert host.arrived() == 0
+
+
+def test_a_stream_pair_works(user):
+    code = """
+import socket
+left, right = socket.socketpair()
+left.send(b"hello")
+answer = right.recv(5).decode()
+"""
+    assert inside(user, code) == "hello"
+
+
+TERMINAL = """
+import fcntl, termios
+TIOCLINUX = 0x541c
+def owned():
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+def typed():
+    fcntl.ioctl(0, termios.TIOCSTI, b"!")
+if "--setsid" in sys.argv:
+    os.setsid()
+answer = {
+    "terminal": os.isatty(0),
+    "controlling": tried(owned),
+    "TIOCSTI": tried(typed),
+    "TIOCSTI, junk above": tried(lambda: raw(IOCTL, 0, 0x5412 | 7 << 32, b"!")),
+    "TIOCLINUX": tried(lambda: fcntl.ioctl(0, TIOCLINUX, b"\\x02")),
+    "TIOCSETD": tried(lambda: fcntl.ioctl(0, termios.TIOCSETD, struct.pack("i", 0))),
+    "size": tried(lambda: fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(8))),
+}
+print(json.dumps(answer))
+"""
+
+
+def terminal_code():
+    number = TABLES[platform.machine()]["ioctl"]
+    return f"import json, os, sys\n{PRELUDE}\nIOCTL = {number}\n{TERMINAL}"
+
+
+@pytest.fixture
+def terminal(user):
+    """A terminal that belongs to nobody yet; what was typed into it can be read from its slave."""
+    master, slave = os.openpty()
+    tty.setraw(slave)
+    os.fchown(slave, user.uid, user.uid)
+    yield slave
+    os.close(master)
+    os.close(slave)
+
+
+def typed_into(slave):
+    waiting = struct.unpack("i", fcntl.ioctl(slave, termios.FIONREAD, bytes(4)))[0]
+    return os.read(slave, waiting) if waiting else b""
+
+
+def ask(user, argv, stdin, stderr=subprocess.PIPE):
+    process = user.popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    return json.loads(out.splitlines()[-1])
+
+
+def test_typing_into_an_inherited_terminal(user, terminal):
+    """The target makes it its controlling terminal first: then the kernel itself would not object."""
+    with open("/proc/sys/dev/tty/legacy_tiocsti", encoding="ascii") as switch:
+        possible = switch.read().strip() == "1" or user.uid == 0
+    code = terminal_code()
+    seen = ask(user, user.corral_argv("run", "--", user.python, "-c", code), terminal)
+    assert seen == {
+        "terminal": True,
+        "controlling": "done",
+        "TIOCSTI": "EPERM",
+        "TIOCSTI, junk above": "EPERM",
+        "TIOCLINUX": "EPERM",
+        "TIOCSETD": "EPERM",
+        "size": "done",
+    }
+    assert typed_into(terminal) == b""
+    free = ask(user, [user.python, "-c", code, "--setsid"], terminal)
+    # A pseudo terminal knows no TIOCLINUX: the kernel says so, the filter says EPERM.
+    expected = {"terminal": True, "controlling": "done", "TIOCLINUX": "ENOTTY"}
+    assert {name: free[name] for name in expected} == expected
+    assert free["TIOCSETD"] == "done"
+    assert free["TIOCSTI"] == free["TIOCSTI, junk above"] == ("done" if possible else "EIO")
+    assert typed_into(terminal) == (b"!!" if possible else b"")
+
+
+def test_a_terminal_is_not_reopened(user, terminal):
+    """By its number in /proc/self/fd it would be a new description, with other flags."""
+    code = f"import json, os, sys\n{PRELUDE}\nprint(json.dumps([os.isatty(0), tried(os.open, '/proc/self/fd/0', os.O_RDWR | os.O_NOCTTY)]))"
+    assert ask(user, [user.python, "-c", code], terminal) == [True, "done"]
+    inside_argv = user.corral_argv("run", "--", user.python, "-c", code)
+    assert ask(user, inside_argv, terminal) == [True, "EACCES"]
+
+
+def test_descriptors_of_the_caller_stay_outside(user, scratch):
+    secret = give(user, scratch / "secret", "of the caller", 0o600)
+    code = """
+def listed():
+    found = {}
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            found[int(number)] = os.fstat(int(number)).st_ino
+        except OSError:
+            pass  # the descriptor of the listing itself
+    return found
+inode = int(sys.argv[1])
+answer = [sorted(listed()), tried(lambda: os.pread(7, 64, 0)), inode in listed().values()]
+"""
+    launch = """
+import os, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+for number in (7, 200):
+    os.dup2(fd, number)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+    script = f"import json, os, sys\n{PRELUDE}\n{code}\nprint(json.dumps(answer))"
+    argv = [user.python, "-c", script, str(os.stat(secret).st_ino)]
+    opened = [user.python, "-c", launch, secret]
+    assert ask(user, [*opened, *argv], subprocess.DEVNULL) == [[0, 1, 2, 7, 200], "done", True]
+    for flags in ((), ("--allow-subprocess",)):
+        confined = user.corral_argv("run", *flags, "--", *argv)
+        assert ask(user, [*opened, *confined], subprocess.DEVNULL) == [[0, 1, 2], "EBADF", False]
+
+
+def test_closed_streams_are_not_filled_with_corrals_own(user, scratch):
+    """Started with 0, 1 or 2 closed, the next descriptor that corral opens would become the target's."""
+    report, seen = scratch / "report.json", give_directory(user, scratch / "seen")
+    code = """
+def kind(fd):
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError as error:
+        return errno.errorcode[error.errno]
+put(sys.argv[1], json.dumps([kind(fd) for fd in range(3)]))
+"""
+    script = f"import errno, json, os, sys\n{PRELUDE}\n{code}"
+    for closed in ((0,), (0, 1), (0, 1, 2)):
+        launch = f"""
+for fd in {closed!r}:
+    os.close(fd)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+        argv = user.corral_argv(
+            "run", "--report", str(report), "--write", seen, "--",
+            user.python, "-c", script, f"{seen}/{len(closed)}",
+        )  # fmt: skip
+        wrapped = [user.python, "-c", f"import os, sys\n{launch}", *argv]
+        process = user.popen(
+            wrapped, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        process.communicate(timeout=60)
+        found = f"{seen}/{len(closed)}"
+        if process.returncode == 125 and not os.path.exists(found):
+            continue  # refusing is as good
+        assert process.returncode == 0
+        with open(found, encoding="ascii") as file:
+            streams = json.load(file)
+        for fd in closed:
+            assert streams[fd] in {"/dev/null", "EBADF", "ENOENT"}, (closed, streams)
+
+
+def test_a_stream_does_not_lead_out(user, scratch):
+    """An inherited log file is written to and nothing else; a directory is no way to its parents."""
+    log = give(user, scratch / "log", "before", 0o644)
+    give(user, scratch / "neighbour", "secret", 0o600)
+    code = """
+here = "/proc/self/fd/0"
+answer = {
+    "reopen to write": tried(lambda: os.open(here, os.O_WRONLY)),
+    "truncate": tried(lambda: os.truncate(here, 0)),
+    "neighbour": tried(lambda: got(os.path.join(os.path.dirname(os.readlink(here)), "neighbour"))),
+}
+"""
+    with open(log, "rb") as stream:
+        free = run_with(user, code, stream, outside=True)
+        assert free == dict.fromkeys(free, "done")
+    give(user, log, "before")
+    with open(log, "rb") as stream:
+        held = run_with(user, code, stream)
+    assert held == {"reopen to write": "EACCES", "truncate": "EACCES", "neighbour": "ENOENT"}
+    with open(log, encoding="ascii") as file:
+        assert file.read() == "before"
+
+
+def test_a_directory_as_a_stream_does_not_lead_out(user, scratch):
+    """Python does not start with one, so a shell tries, and its caller is the Python API's way in."""
+    give_directory(user, scratch / "inner")
+    secret = scratch / "secret"
+    give(user, secret, "secret\n", 0o600)
+    script = """
+cd -P /proc/self/fd/2/.. && echo entered
+(read line < /proc/self/fd/2/../secret && echo "read $line")
+(read line < secret && echo "read $line")
+(echo overwritten > /proc/self/fd/2/../secret && echo wrote)
+(echo made > /proc/self/fd/2/made && echo made)
+echo end
+"""
+    code = """
+stream = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY)
+reading, writing = os.pipe()
+argv = ["/bin/sh", "-c", sys.argv[2]]
+if sys.argv[3] == "confined":
+    plan = planned(argv, subprocess__allow=True)
+    code = started(plan, (0, writing, stream))
+else:
+    pid = os.posix_spawn(argv[0], argv, os.environ, file_actions=[
+        (os.POSIX_SPAWN_DUP2, writing, 1), (os.POSIX_SPAWN_DUP2, stream, 2)])
+    code = os.waitpid(pid, 0)[1]
+os.close(writing)
+answer = [code, open(reading).read().splitlines()]
+"""
+    inner = str(scratch / "inner")
+    free = ["entered", "read secret", "read secret", "wrote", "made", "end"]
+    assert launched(user, code, inner, script, "free") == [0, free]
+    give(user, secret, "secret\n", 0o600)
+    os.unlink(f"{inner}/made")
+    code, lines = launched(user, code, inner, script, "confined")
+    assert (code, lines[-1]) == (0, "end")
+    assert not [line for line in lines if line.startswith(("read", "wrote", "made"))]
+    assert secret.read_text() == "secret\n"
+    assert os.listdir(inner) == []
+
+
+def run_with(user, code, stream, *, outside=False, **options):
+    script = f"import json, os, sys\n{PRELUDE}\n{code}\nprint(json.dumps(answer))"
+    argv = [user.python, "-c", script]
+    return ask(user, argv if outside else user.corral_argv("run", "--", *argv), stream, **options)
+
+
+def test_system_v_and_posix_ipc_of_the_host(user):
+    """A segment, a queue and a semaphore that anybody may use: visible outside, absent inside."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    key = 0x0C0_44A1 + os.getpid()
+    segment = libc.shmget(key, 4096, 0o1666)
+    messages = libc.msgget(key, 0o1666)
+    assert segment >= 0 <= messages
+    name = f"corral-{os.getpid()}"
+    queue = libc.mq_open(f"/{name}".encode(), os.O_RDWR | os.O_CREAT, 0o666, None)
+    assert queue >= 0
+    shared = f"/dev/shm/{name}"
+    with open(shared, "w", encoding="ascii") as file:
+        file.write("x")
+    os.chmod(shared, 0o666)
+    code = f"""
+def checked(result):
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "")
+libc.shmat.restype = ctypes.c_long
+answer = [
+    tried(lambda: checked(libc.shmget({key}, 0, 0))),
+    tried(lambda: checked(libc.msgget({key}, 0))),
+    tried(lambda: checked(libc.mq_open(b"/{name}", os.O_RDONLY))),
+    tried(lambda: got({shared!r})),
+    tried(lambda: checked(libc.shmat({segment}, 0, 0o10000))),
+]
+"""
+    try:
+        assert outside(user, code) == ["done"] * 5
+        assert everywhere(user, code) == (["ENOENT"] * 4 + ["EINVAL"],) * 2
+    finally:
+        libc.shmctl(segment, 0, None)
+        libc.msgctl(messages, 0, None)
+        libc.mq_unlink(f"/{name}".encode())
+        os.unlink(shared)

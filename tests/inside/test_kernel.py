@@ -1,0 +1,265 @@
+"""System calls that reach past the walls: each is denied inside with its errno, and works outside."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import signal
+
+import pytest
+from attempts import PRELUDE, by_a_grandchild, everywhere, inside, outside
+
+DENIED = """
+def nothing(*arguments):
+    return lambda: call(*arguments)
+
+def traced():
+    call("ptrace", 0, 0, 0, 0)
+
+def remote(name):
+    # Its own memory by its own pid: the simplest case of reading a process.
+    kept = ctypes.create_string_buffer(b"kept", 8)
+    into = ctypes.create_string_buffer(8)
+    local = struct.pack("PN", ctypes.addressof(into), 8)
+    other = struct.pack("PN", ctypes.addressof(kept), 8)
+    call(name, os.getpid(), local, 1, other, 1, 0)
+
+def stolen():
+    fd = call("pidfd_open", os.getpid(), 0)
+    call("pidfd_getfd", fd, 0, 0)
+
+def joined():
+    fd = os.open("/proc/self/ns/uts", os.O_RDONLY)
+    call("setns", fd, 0x40000000)  # the wrong kind: EINVAL if it ever gets that far
+
+def counted():
+    attr = bytearray(112)
+    struct.pack_into("=IIQ", attr, 0, 1, 112, 0)
+    struct.pack_into("=Q", attr, 40, 1 << 5 | 1 << 6)  # neither kernel nor hypervisor
+    call("perf_event_open", bytes(attr), 0, -1, -1, 0)
+
+def handled():
+    handle = ctypes.create_string_buffer(struct.pack("Ii", 128, 0), 136)
+    call("name_to_handle_at", -100, b"/usr", handle, ctypes.byref(ctypes.c_int()), 0)
+
+def listened():
+    call("prctl", 38, 1, 0, 0, 0)
+    allow = ctypes.create_string_buffer(struct.pack("=HBBI", 6, 0, 0, 0x7FFF0000), 8)
+    call("seccomp", 1, 8, struct.pack("@HP", 1, ctypes.addressof(allow)))
+
+def whiteout():
+    os.chdir("/tmp")
+    path = f"whiteout-{os.getpid()}".encode()
+    call("mknod", path, 0o020644, 0)
+    os.unlink(path)
+
+def born(name, *arguments):
+    def act():
+        pid = call(name, *arguments)
+        if pid == 0:
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+    return act
+
+def clone_args(flags):
+    return ctypes.create_string_buffer(struct.pack("=11Q", flags, 0, 0, 0, 17, 0, 0, 0, 0, 0, 0), 88)
+
+answer = {
+    "io_uring_setup": tried(nothing("io_uring_setup", 1, bytes(120))),
+    "userfaultfd": tried(nothing("userfaultfd", 0o2000001)),
+    "bpf": tried(nothing("bpf", 0, bytes(8), 1 << 20)),
+    "perf_event_open": tried(counted),
+    "keyctl": tried(nothing("keyctl", 0, -3, 1)),
+    "add_key": tried(nothing("add_key", b"user", b"corral", b"x", 1, -2)),
+    "request_key": tried(nothing("request_key", b"user", b"corral-absent", None, 0)),
+    "process_vm_readv": tried(lambda: remote("process_vm_readv")),
+    "process_vm_writev": tried(lambda: remote("process_vm_writev")),
+    "kcmp": tried(nothing("kcmp", os.getpid(), os.getpid(), 0, 1, 1)),
+    "pidfd_getfd": tried(stolen),
+    "setns": tried(joined),
+    "name_to_handle_at": tried(handled),
+    "open_by_handle_at": tried(nothing("open_by_handle_at", -1, None, 0)),
+    "umount2": tried(nothing("umount2", b"/nothing/here", 0)),
+    "fanotify_init": tried(nothing("fanotify_init", 0x200, 0)),
+    "modify_ldt": tried(nothing("modify_ldt", 0, bytes(16), 16)),
+    "personality": tried(nothing("personality", 0x40000)),
+    "seccomp listener": tried(listened),
+    "whiteout": tried(whiteout),
+    "clone NEWUSER": tried(born("clone", 0x10000000 | 17, 0, 0, 0, 0)),
+    "clone NEWNET": tried(born("clone", 0x50000000 | 17, 0, 0, 0, 0)),
+    "clone3": tried(born("clone3", clone_args(0), 88)),
+    "clone3 NEWUSER": tried(born("clone3", clone_args(0x10000000), 88)),
+    "clone3 thread": tried(nothing("clone3", clone_args(0x10000), 4)),
+    "unshare nothing": tried(nothing("unshare", 0)),
+    "unshare NEWUSER": tried(nothing("unshare", 0x10000000)),
+    "ptrace": tried(traced),
+}
+"""
+# What an unconfined process gets where it is not "done": the kernel went past every check of rights.
+OTHERWISE = {
+    "bpf": "E2BIG",
+    "request_key": "ENOKEY",
+    "setns": "EINVAL",
+    "open_by_handle_at": "EFAULT",
+    "umount2": "ENOENT",
+    "clone3 thread": "EINVAL",
+}
+
+
+def test_denied_calls(user):
+    expected = outside(user, DENIED)
+    assert {name: said for name, said in expected.items() if said != "done"} == OTHERWISE
+    denied = {name: "ENOSYS" if name.startswith("clone3") else "EPERM" for name in expected}
+    for seen in everywhere(user, DENIED):
+        assert seen == denied
+
+
+NESTED = """
+def first():
+    call("unshare", 0x10000000 | 0x20000)  # user and mount namespace
+
+def mounted():
+    call("mount", b"/tmp", b"/tmp", None, 0x5000, None)  # a recursive bind
+
+def remounted():
+    call("mount", None, b"/usr", None, 0x1000 | 0x20, None)
+
+answer = {"unshare": tried(first)}
+answer["mount"] = tried(mounted)
+answer["open_tree"] = tried(lambda: call("open_tree", -100, b"/", 1 | 0x8000))
+answer["fsopen"] = tried(lambda: call("fsopen", b"tmpfs", 0))
+answer["mount_setattr"] = tried(lambda: call("mount_setattr", -100, b"/tmp", 0, bytes(32), 32))
+answer["move_mount"] = tried(lambda: call("move_mount", -1, b"", -100, b"/tmp", 4))
+answer["chroot"] = tried(lambda: call("chroot", b"/tmp"))
+answer["escape"] = tried(lambda: [os.chdir(".."), os.stat("bin")] if answer["chroot"] == "done" else call("chroot", b"."))
+"""
+
+
+def test_nested_user_namespace_and_the_mounts_it_would_allow(user):
+    free = outside(user, NESTED)
+    assert free.pop("move_mount") == "EBADF"
+    assert free.pop("escape") in {"done", "ENOENT"}
+    assert set(free.values()) == {"done"}
+    for seen in everywhere(user, NESTED):
+        assert set(seen.values()) == {"EPERM"}
+
+
+def test_pivot_root(user):
+    code = """
+def pivoted():
+    call("mount", b"/tmp", b"/tmp", None, 0x5000, None)
+    os.chdir("/tmp")
+    call("pivot_root", b".", b".")
+first = tried(lambda: call("unshare", 0x10000000 | 0x20000))
+answer = [first, tried(pivoted if first == "done" else lambda: call("pivot_root", b".", b"."))]
+"""
+    assert outside(user, code) == ["done", "done"]
+    assert everywhere(user, code) == (["EPERM", "EPERM"],) * 2
+
+
+def test_remounting_and_unmounting_what_is_there(user):
+    """As the owner of the namespace could: everything fails before the kernel looks at the mount."""
+    code = """
+answer = {path: [
+    tried(lambda: call("mount", None, path.encode(), None, 0x1020, None)),
+    tried(lambda: call("umount2", path.encode(), 2)),
+    tried(lambda: call("mount_setattr", -100, path.encode(), 0, struct.pack("=QQQQ", 0, 1, 0, 0), 32)),
+] for path in ("/", "/usr", "/proc", "/tmp")}
+"""
+    for seen in everywhere(user, code):
+        assert seen == {path: ["EPERM"] * 3 for path in ("/", "/usr", "/proc", "/tmp")}
+    unlocked = """
+call("unshare", 0x10000000 | 0x20000)
+answer = tried(lambda: [call("mount", b"/tmp", b"/tmp", None, 0x1000, None), call("umount2", b"/tmp", 2)])
+"""
+    assert outside(user, unlocked) == "done"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="x32 and int 0x80 are of x86_64")
+@pytest.mark.parametrize("flags", [(), ("--allow-subprocess",)], ids=["alone", "subprocess"])
+def test_other_calling_conventions_are_killed(user, flags):
+    attempts = {
+        "x32": "raw(N['getpid'] | 0x40000000)",
+        "x32 unshare": "raw(N['unshare'] | 0x40000000, 0)",
+        # mov eax, 20 (getpid of i386); int 0x80; ret
+        "int 0x80": """
+code = mmap.mmap(-1, 4096, prot=7)
+code.write(bytes.fromhex("b814000000cd80c3"))
+ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()
+""",
+    }
+    for name, code in attempts.items():
+        # Sure to have come this far, and that nothing but the call itself ended it.
+        source = f"import os, sys\n{PRELUDE}\nprint('ready', flush=True)\n"
+        source += f"try:\n    exec({code!r})\nexcept OSError as error:\n    assert error.errno == errno.ENOSYS\nprint('alive', flush=True)"
+        done = user.run(user.python, "-c", source, flags=flags)
+        assert (done.returncode, done.stdout) == (128 + signal.SIGSYS, b"ready\n"), name
+        process = user.popen([user.python, "-c", source], stdout=-1)
+        out, _ = process.communicate()
+        assert (process.returncode, out) == (0, b"ready\nalive\n"), name
+
+
+def test_machine_code_runs_where_it_calls_the_proper_way(user):
+    """The control of int 0x80: it was not the writable and executable page that was refused."""
+    code = """
+page = mmap.mmap(-1, 4096, prot=7)
+page.write(bytes.fromhex("b82a000000c3"))  # mov eax, 42; ret
+answer = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
+"""
+    if platform.machine() != "x86_64":
+        pytest.skip("machine code of x86_64")
+    assert inside(user, code) == 42
+
+
+def test_no_capabilities_and_none_to_come(user):
+    code = """
+status = dict(line.split(":\\t", 1) for line in got("/proc/self/status").splitlines() if ":\\t" in line)
+answer = {name: status[name].strip() for name in
+          ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp")}
+answer["securebits"] = call("prctl", 27, 0, 0, 0, 0)
+answer["again"] = [tried(lambda: call("prctl", 28, 0, 0, 0, 0)), tried(lambda: os.setuid(0)), tried(lambda: os.setgroups([0]))]
+"""
+    none = "0" * 16
+    for seen in (inside(user, code), by_a_grandchild(user, code)):
+        assert seen == {
+            **dict.fromkeys(("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"), none),
+            "NoNewPrivs": "1",
+            "Seccomp": "2",
+            "securebits": 0b1110_1111,
+            "again": ["EPERM", "EINVAL", "EPERM"],
+        }
+    free = outside(user, code)
+    assert free["CapBnd"] != none
+    assert (free["NoNewPrivs"], free["Seccomp"], free["securebits"]) == ("0", "0", 0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a setuid program of another user")
+def test_a_setuid_program_gains_nothing(user, scratch):
+    other = 0 if user.uid else 65532
+    tool = scratch / "id"
+    shutil.copy("/usr/bin/id", tool)
+    os.chown(tool, other, other)
+    tool.chmod(0o4755)
+    code = "import subprocess\nanswer = int(subprocess.check_output([sys.argv[1], '-u']))"
+    assert outside(user, code, str(tool)) == other
+    flags = ("--allow-subprocess", "--read", str(scratch))
+    own = inside(user, "answer = os.getuid()")
+    assert own != other
+    assert inside(user, code, str(tool), flags=flags) == own
+
+
+def test_the_keyring_of_the_user_is_out_of_sight(user):
+    """Keys of the caller's session are inherited by fork, and /proc/keys lists what is possessed."""
+    outer = """
+import subprocess
+call("keyctl", 1, None)  # a session keyring of its own
+call("add_key", b"user", b"corral-token", b"secret", 6, -3)
+answer = ["corral-token" in got("/proc/keys")]
+look = "print('corral-token' in open('/proc/keys').read())"
+done = subprocess.run([*sys.argv[1:], look], capture_output=True, text=True, check=True)
+answer.append(done.stdout.strip())
+"""
+    corral = user.corral_argv("run", "--", user.python, "-c")
+    assert outside(user, outer, user.python, "-c") == [True, "True"]
+    assert outside(user, outer, *corral) == [True, "False"]

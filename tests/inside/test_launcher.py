@@ -1,0 +1,281 @@
+"""Attacks on the way to the target: environment, PATH, links, manifests, corral's own files."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+from attempts import everywhere, give, give_directory, inside, outside
+
+HOSTILE = {
+    "LD_PRELOAD": "/nowhere/evil.so",
+    "LD_LIBRARY_PATH": "/nowhere",
+    "NODE_OPTIONS": "--no-warnings",
+    "PYTHONPATH": "/nowhere",
+    "PYTHONSTARTUP": "/nowhere/start.py",
+    "GIT_DIR": "/nowhere",
+    "GIT_SSH_COMMAND": "evil",
+    "AWS_SECRET_ACCESS_KEY": "of the caller",
+    "SSH_AUTH_SOCK": "/nowhere/agent",
+    "DBUS_SESSION_BUS_ADDRESS": "unix:path=/nowhere",
+    "BASH_ENV": "/nowhere/env",
+}
+
+
+def test_the_callers_environment_stays_outside(user):
+    code = "answer = dict(os.environ)"
+    env = user.environment(**HOSTILE)
+    assert set(outside(user, code, env=env)) >= set(HOSTILE)
+    own = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LANG", "LC_CTYPE"}
+    for held in everywhere(user, code, env=env):
+        assert set(held) - own == set()
+        assert "of the caller" not in json.dumps(held)
+    passed = inside(
+        user, code, env=env, flags=("--env", "AWS_SECRET_ACCESS_KEY", "--env", "MODE=1")
+    )
+    assert (passed["AWS_SECRET_ACCESS_KEY"], passed["MODE"]) == ("of the caller", "1")
+    assert set(passed) - own == {"AWS_SECRET_ACCESS_KEY", "MODE"}
+
+
+def command_lines():
+    """Everything that anybody on this machine can read of anybody's command."""
+    found = []
+    for number in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{number}/cmdline", "rb") as file:
+                found.append(file.read())
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # it has ended meanwhile
+    return b"\n".join(found)
+
+
+def test_secrets_are_passed_and_not_told(user, scratch):
+    value, plain = f"s3cret-{os.getpid()}", f"plain-{os.getpid()}"
+    report = scratch / "report.json"
+    env = user.environment(TOKEN=value)
+    words = ("--secret", "TOKEN", "--env", f"MARK={plain}")
+    code = "import os, sys; print(os.environ['TOKEN'][::-1], flush=True); sys.stdin.read()"
+    command = ("--", user.python, "-c", code)
+    argv = user.corral_argv("run", *words, "--report", str(report), *command)
+    pipe = subprocess.PIPE
+    process = user.popen(argv, env=env, stdin=pipe, stdout=pipe, stderr=pipe)
+    inner = process.stdout.readline().decode().strip()[::-1]
+    lines = command_lines()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert inner == value
+    assert plain.encode() in lines  # the control: what is on a command line is found
+    explained = user.corral("explain", *words, *command, env=env)
+    assert explained.returncode == 0
+    told = (lines, err, report.read_bytes(), explained.stdout, explained.stderr)
+    assert [value.encode() in text for text in told] == [False] * 5
+    assert b"TOKEN" in explained.stdout  # that it is passed is said, and by name only
+
+
+def test_a_missing_secret_is_refused(user):
+    done = user.run(user.python, "-c", "print('ran')", flags=("--secret", "ABSENT_TOKEN"))
+    assert (done.returncode, done.stdout) == (125, b"")
+    assert b"ABSENT_TOKEN" in done.stderr
+
+
+@pytest.mark.parametrize("entries", [".", "", "bin", "./bin"])
+def test_relative_entries_of_path_are_not_searched(user, scratch, entries):
+    """An evil interpreter waits in the directory from which corral is started."""
+    for place in (scratch, scratch / "bin"):
+        give_directory(user, place)
+        give(user, place / "evilname", "#!/bin/sh\necho evil\n", 0o755)
+        give(user, place / "python3", "#!/bin/sh\necho evil\n", 0o755)
+    env = user.environment(PATH=f"{entries}:/usr/bin:/bin")
+    process = user.popen(["/bin/sh", "-c", "python3"], env=env, cwd=scratch, stdout=subprocess.PIPE)
+    assert process.communicate()[0] == b"evil\n"
+    flags = ("--read", str(scratch), "--allow-subprocess")
+    done = user.run("python3", "-c", "print('good')", env=env, cwd=scratch, flags=flags)
+    assert (done.returncode, done.stdout) == (0, b"good\n")
+    done = user.run("evilname", env=env, cwd=scratch, flags=flags)
+    assert (done.returncode, done.stdout) == (127, b"")
+
+
+def test_a_command_that_the_target_can_replace(user, scratch):
+    """A link into a writable path: what it leads to in the next run is the target's choice.
+
+    The first run swaps its own virtual environment for one whose base is a private directory; the
+    second must not show that directory, whatever the link and pyvenv.cfg say by then.
+    """
+    private, work = scratch / "private", scratch / "work"
+    give_directory(user, private / "bin")
+    give(user, private / "key", "key", 0o600)
+    shutil.copy(os.path.realpath("/usr/bin/python3"), private / "bin/python3")
+    give_directory(user, work / "project/venv/bin")
+    real = os.path.realpath("/usr/bin/python3")
+    config = f"home = {os.path.dirname(real)}\ninclude-system-site-packages = false\n"
+    give(user, work / "project/venv/pyvenv.cfg", config)
+    os.symlink(real, work / "project/venv/bin/python3")
+    first = """
+import os, sys
+work, private = sys.argv[1:]
+try:
+    os.rename(f"{work}/project", f"{work}/away")
+    os.makedirs(f"{work}/project/venv/bin")
+except OSError as error:
+    print(error.errno)
+with open(f"{work}/project/venv/pyvenv.cfg", "w") as file:
+    file.write(f"home = {private}/bin\\n")
+os.symlink(f"{private}/bin/python3", f"{work}/project/venv/bin/python3")
+"""
+    python = str(work / "project/venv/bin/python3")
+    flags = ("--write", str(work))
+    words = (str(work), str(private))
+    one = user.run(python, "-c", first, *words, flags=flags)
+    assert one.returncode in {0, 1, 125}
+    two = user.run(
+        python,
+        "-c",
+        "import sys; print(open(sys.argv[1] + '/key').read())",
+        str(private),
+        flags=flags,
+    )
+    assert b"key\n" not in two.stdout
+    # Asked for, it is shown.
+    said = inside(
+        user, "answer = got(sys.argv[1])", str(private / "key"), flags=("--read", str(private))
+    )
+    assert said == "key"
+
+
+BROKEN = {
+    "unknown key": '[limits]\nmemroy = "1G"\n',
+    "unknown table": "[limit]\npids = 1\n",
+    "negative": "[limits]\npids = -1\n",
+    "zero": "[limits]\nfds = 0\n",
+    "huge": f"[limits]\nmemory = {10**40}\n",
+    "huge text": '[limits]\nmemory = "99999999999999999999T"\n',
+    "wrong type": "[subprocess]\nallow = 1\n",
+    "nul in a path": '[filesystem]\nread = ["/tmp/\\u0000x"]\n',
+    "raw nul": "[limits]\npids = 1\0\n",
+    "not text": "\udcff\udcfe[limits]",
+    "nesting": "a = " + "[" * (1 << 19) + "]" * (1 << 19) + "\n",
+    "version": "version = 2\n",
+    "everything": '[filesystem]\nread = ["/"]\n',
+    "the kernel": '[filesystem]\nread = ["/proc"]\n',
+    "name of a variable": '[environment]\nset = { "A=B" = "x" }\n',
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_policies_are_refused(user, scratch, name):
+    path = scratch / "policy.toml"
+    path.write_bytes(BROKEN[name].encode(errors="surrogateescape"))
+    os.chown(path, user.uid, user.uid)
+    done = user.run(user.python, "-c", "print('ran')", flags=("--policy", str(path)))
+    assert (done.returncode, done.stdout) == (125, b"")
+    assert b"Traceback" not in done.stderr
+    assert 1 <= done.stderr.count(b"\n") <= 6
+    give(user, path, "[limits]\npids = 64\n")
+    done = user.run(user.python, "-c", "print('ran')", flags=("--policy", str(path)))
+    assert (done.returncode, done.stdout) == (0, b"ran\n")
+
+
+def test_no_policy_is_picked_up_from_the_working_directory(user, scratch):
+    text = "[subprocess]\nallow = true\n"
+    for name in ("corral.toml", ".corral.toml"):
+        give(user, scratch / name, text)
+    give(user, scratch / "corral.json", '{"subprocess": {"allow": true}}')
+    code = "answer = in_child(lambda: None) if tried(lambda: os.waitpid(os.fork() or os._exit(0), 0)) == 'done' else 'EPERM'"
+    assert inside(user, code, cwd=scratch) == "EPERM"
+    flags = ("--policy", str(scratch / "corral.toml"))
+    assert inside(user, code, cwd=scratch, flags=flags) == "done"
+
+
+def refused(user, *flags):
+    done = user.run(user.python, "-c", "print('ran')", flags=flags)
+    assert b"Traceback" not in done.stderr
+    assert (done.returncode == 125) == (done.stdout == b"")
+    return done.returncode == 125
+
+
+def test_grants_that_would_rewrite_corral_are_refused(user, scratch):
+    package = user.package / "corral"
+    link = scratch / "link"
+    link.symlink_to(user.package)
+    prefix = os.path.dirname(os.path.dirname(user.python))
+    interpreter = os.path.realpath(user.python)
+    for path in (
+        package,
+        user.package,
+        package / "cli",
+        user.package.parent,
+        link,
+        prefix,
+        interpreter,
+    ):
+        assert refused(user, "--write", str(path)), path
+    assert refused(user, "--write", "/")
+    assert refused(user, "--write", str(user.home))
+    assert not refused(user, "--write", str(scratch))
+    assert not refused(user, "--read", str(package))
+
+
+def test_grants_of_corrals_own_directories_are_refused(user):
+    for name in (".cache/corral", ".config/corral", ".local/state/corral"):
+        path = user.home / name
+        existed = path.exists()
+        give_directory(user, path, 0o700)
+        try:
+            assert refused(user, "--read", str(path)), name
+            assert refused(user, "--write", str(path)), name
+            assert refused(user, "--write", str(path.parent)), name
+        finally:
+            if not existed:
+                path.rmdir()
+
+
+def test_corrals_own_files_are_out_of_sight(user):
+    """Its findings decide what the next run believes of this host."""
+    user.run("/bin/true")
+    cache = user.home / ".cache/corral"
+    before = {path.name: path.read_bytes() for path in cache.rglob("*") if path.is_file()}
+    assert before
+    code = """
+answer = [os.path.exists(path) for path in sys.argv[1:]]
+os.makedirs(sys.argv[1] + "/findings", exist_ok=True)
+for name in json.loads(os.environ["NAMES"]):
+    put(sys.argv[1] + "/findings/" + name, "forged")
+"""
+    paths = (str(cache), str(user.package))
+    names = f"NAMES={json.dumps(list(before))}"
+    assert inside(user, code, *paths, flags=("--env", names)) == [False, False]
+    after = {path.name: path.read_bytes() for path in cache.rglob("*") if path.is_file()}
+    assert {name: after[name] for name in before} == before
+
+
+def test_the_report_cannot_be_redirected(user, scratch):
+    victim = scratch / "victim"
+    give(user, victim, "before")
+    (scratch / "report.json").symlink_to(victim)
+    assert refused(user, "--report", str(scratch / "report.json"))
+    assert victim.read_text() == "before"
+    assert not refused(user, "--report", str(scratch / "other.json"))
+    assert json.loads((scratch / "other.json").read_text())["outcome"]["kind"] == "exited"
+
+
+def test_a_write_grant_that_holds_the_report_or_the_policy_is_refused(user, scratch):
+    give_directory(user, scratch / "work")
+    give(user, scratch / "work/policy.toml", "[limits]\npids = 64\n")
+    work = ("--write", str(scratch / "work"))
+    assert refused(user, "--policy", str(scratch / "work/policy.toml"), *work)
+    assert refused(user, "--report", str(scratch / "work/report.json"), *work)
+    assert not refused(user, "--report", str(scratch / "report.json"), *work)
+
+
+def test_a_link_planted_in_a_write_grant_grants_nothing(user, scratch):
+    """An earlier run left a link under a name that the user grants as well."""
+    give_directory(user, scratch / "work")
+    give_directory(user, scratch / "private")
+    (scratch / "work/data").symlink_to(scratch / "private")
+    assert refused(user, "--write", str(scratch / "work"), "--read", str(scratch / "work/data"))
+    (scratch / "work/data").unlink()
+    give_directory(user, scratch / "work/data")
+    assert not refused(user, "--write", str(scratch / "work"), "--read", str(scratch / "work/data"))

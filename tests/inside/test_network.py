@@ -1,0 +1,242 @@
+"""The empty network: nothing but the sandbox's own loopback, whatever the socket is called."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+from attempts import everywhere, inside, outside
+
+
+@pytest.fixture
+def listeners():
+    """TCP and UDP on the host's loopback, v4 and v6; each knows whether anything came."""
+    ends = []
+    for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+            end = socket.socket(family, kind)
+            end.bind((address, 0))
+            if kind == socket.SOCK_STREAM:
+                end.listen(8)
+            end.setblocking(False)
+            ends.append(end)
+    yield ends
+    for end in ends:
+        end.close()
+
+
+def arrived(end):
+    try:
+        if end.type == socket.SOCK_STREAM:
+            end.accept()[0].close()
+        else:
+            end.recv(64)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def test_listeners_of_the_host(user, listeners):
+    ports = [end.getsockname()[1] for end in listeners]
+    code = """
+import socket
+tcp4, udp4, tcp6, udp6 = map(int, sys.argv[1:])
+def connect(family, address, port):
+    with socket.socket(family, socket.SOCK_STREAM) as end:
+        end.connect((address, port))
+def send(family, address, port):
+    with socket.socket(family, socket.SOCK_DGRAM) as end:
+        end.connect((address, port))
+        end.send(b"out")
+        end.settimeout(0.2)
+        if "--answers" not in sys.argv:
+            try:
+                end.recv(1)  # what nobody takes comes back as ECONNREFUSED
+            except TimeoutError:
+                pass
+def fast_open(port):
+    with socket.socket() as end:
+        end.sendto(b"out", 0x20000000, ("127.0.0.1", port))
+answer = {
+    "tcp4": tried(connect, 2, "127.0.0.1", tcp4), "udp4": tried(send, 2, "127.0.0.1", udp4),
+    "tcp6": tried(connect, 10, "::1", tcp6), "udp6": tried(send, 10, "::1", udp6),
+    "fast open": tried(fast_open, tcp4),
+    "mapped": tried(connect, 10, "::ffff:127.0.0.1", tcp4),
+}
+"""
+    words = tuple(map(str, ports))
+    free = outside(user, code, *words)
+    assert free == dict.fromkeys(free, "done")
+    assert all(map(arrived, listeners))
+    while any(map(arrived, listeners)):
+        pass
+    for held in everywhere(user, code, *words):
+        assert held == dict.fromkeys(free, "ECONNREFUSED")
+    assert not any(map(arrived, listeners))
+
+
+def test_no_route_anywhere(user):
+    """TEST-NET addresses, a resolver, the metadata address: a datagram socket's connect looks up a route."""
+    code = """
+import socket
+def routed(family, address):
+    with socket.socket(family, socket.SOCK_DGRAM) as end:
+        end.connect((address, 53))
+answer = {address: tried(routed, 10 if ":" in address else 2, address) for address in
+          ("192.0.2.1", "8.8.8.8", "10.0.0.1", "169.254.169.254", "255.255.255.255", "2001:db8::1", "fe80::1")}
+answer["loopback"] = tried(routed, 2, "127.0.0.1")
+"""
+    for held in everywhere(user, code):
+        assert held.pop("loopback") == "done"
+        assert held.pop("fe80::1") in {"EINVAL", "ENETUNREACH"}  # has to name an interface
+        assert held.pop("255.255.255.255") in {"EACCES", "ENETUNREACH"}  # has to be asked for
+        assert set(held.values()) == {"ENETUNREACH"}
+
+
+def test_only_loopback_exists(user):
+    code = "import socket\nanswer = [name for _, name in socket.if_nameindex()]"
+    assert inside(user, code) == ["lo"]
+    names = "answer = sorted(line.split(':')[0].strip() for line in open('/proc/net/dev').readlines()[2:])"
+    assert inside(user, names) == ["lo"]
+
+
+FAMILIES = """
+import socket
+def opened(*what):
+    socket.socket(*what).close()
+answer = {
+    "unix": tried(opened, 1, 1, 0),
+    "audit": tried(opened, 16, 3, 9),
+    "uevent": tried(opened, 16, 3, 15),
+    "connector": tried(opened, 16, 3, 11),
+    "netfilter": tried(opened, 16, 3, 12),
+    "generic": tried(opened, 16, 3, 16),
+    "packet": tried(opened, 17, 3, 0),
+    "sock_packet": tried(opened, 2, 10, 768),
+    "alg": tried(opened, 38, 5, 0),
+    "vsock": tried(opened, 40, 1, 0),
+    "xdp": tried(opened, 44, 3, 0),
+    "bluetooth": tried(opened, 31, 3, 1),
+    "can": tried(opened, 29, 3, 1),
+    "raw icmp": tried(opened, 2, 3, 1),
+    "raw tcp": tried(opened, 2, 3, 6),
+    "ping": tried(opened, 2, 2, 1),
+    "mptcp": tried(opened, 2, 1, 262),
+    "sctp": tried(opened, 2, 1, 132),
+    "udplite": tried(opened, 2, 2, 136),
+    "raw v6": tried(opened, 10, 3, 58),
+    "domain with junk": tried(lambda: os.close(call("socket", 17 | 5 << 32, 3, 0))),
+    "route": tried(opened, 16, 3, 0),
+    "tcp": tried(opened, 2, 1, 0),
+    "udp": tried(opened, 2, 2, 17),
+    "tcp6": tried(opened, 10, 1, 6),
+}
+"""
+ALLOWED = {"route", "tcp", "udp", "tcp6"}
+NETLINK = {"audit", "uevent", "connector", "netfilter", "generic"}
+FOREIGN = {"packet", "alg", "vsock", "xdp", "bluetooth", "can", "domain with junk"}
+
+
+def test_socket_families(user):
+    expected = {}
+    free = outside(user, FAMILIES)
+    for name in free:
+        if name in ALLOWED:
+            expected[name] = "done"
+        elif name in FOREIGN:
+            expected[name] = "EAFNOSUPPORT"
+        else:
+            expected[name] = "EPERM" if name == "unix" else "EPROTONOSUPPORT"
+    assert everywhere(user, FAMILIES) == (expected, expected)
+    # What this kernel has and this user may do. Root may open them all, as far as they exist.
+    assert {name for name, said in free.items() if said == "done"} >= {*ALLOWED, "unix", "uevent"}
+    if user.uid == 0:
+        assert {free[name] for name in ("packet", "raw icmp", "raw tcp")} == {"done"}
+        assert free["sock_packet"] != "EPROTONOSUPPORT"
+
+
+def test_names_do_not_resolve(user):
+    """The resolver inside is the sandbox's own loopback, where nobody answers."""
+    code = """
+import socket
+def resolved(name):
+    try:
+        return [entry[4][0] for entry in socket.getaddrinfo(name, 80, type=socket.SOCK_STREAM)]
+    except socket.gaierror as error:
+        return error.errno
+answer = [resolved("exfiltrated.example.com"), sorted(resolved("localhost"))]
+"""
+    failed, local = inside(user, code)
+    assert failed in {socket.EAI_AGAIN, socket.EAI_NONAME}
+    assert "127.0.0.1" in local
+    assert set(local) <= {"127.0.0.1", "::1"}
+
+
+def test_loopback_inside_is_its_own(user):
+    """TCP between two threads; and the host does not see what listens inside."""
+    code = """
+import socket, threading
+server = socket.create_server(("127.0.0.1", 0))
+def serve():
+    with server.accept()[0] as end:
+        end.sendall(end.recv(64)[::-1])
+thread = threading.Thread(target=serve)
+thread.start()
+with socket.create_connection(server.getsockname()) as end:
+    end.sendall(b"hello")
+    said = end.recv(64).decode()
+thread.join()
+answer = [said, server.getsockname()[1]]
+"""
+    assert inside(user, code)[0] == "olleh"
+
+
+def test_a_listener_inside_is_not_reachable_from_outside(user):
+    code = """
+import socket
+server = socket.create_server(("0.0.0.0", 0))
+print(server.getsockname()[1], flush=True)
+sys.stdin.read()
+"""
+    for confined in (False, True):
+        argv = [user.python, "-c", f"import sys\n{code}"]
+        argv = user.corral_argv("run", "--", *argv) if confined else argv
+        process = user.popen(argv, stdin=-1, stdout=-1, stderr=-1)
+        try:
+            port = int(process.stdout.readline())
+            with socket.socket() as end:
+                error = end.connect_ex(("127.0.0.1", port))
+            assert os.strerror(error) == ("Connection refused" if confined else "Success")
+        finally:
+            process.communicate(timeout=60)
+
+
+def test_low_ports_and_packets_by_other_means(user):
+    """No capability in the network namespace: nothing can be changed in it, and no low port is bound."""
+    code = """
+import fcntl, socket
+control = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+def low():
+    with socket.socket() as end:
+        end.bind(("127.0.0.1", 53))
+def down():
+    fcntl.ioctl(control, 0x8914, struct.pack("16sH22x", b"lo", 0))
+def routed():
+    # RTM_NEWROUTE of 192.0.2.0/24 to lo
+    link = socket.socket(16, 3, 0)
+    link.bind((0, 0))
+    route = struct.pack("=BBBBBBBBI", 2, 24, 0, 0, 255, 3, 254, 2, 0)
+    route += struct.pack("=HH4B", 8, 1, 192, 0, 2, 0) + struct.pack("=HHI", 8, 4, 1)
+    link.send(struct.pack("=IHHII", 16 + len(route), 24, 0x405, 1, 0) + route)
+    code = struct.unpack_from("=i", link.recv(4096), 16)[0]
+    if code:
+        raise OSError(-code, "")
+answer = [tried(low), tried(down), tried(routed)]
+"""
+    assert everywhere(user, code) == (["EACCES", "EPERM", "EPERM"],) * 2
+    # In a namespace of its own, with the capabilities there, the same requests are honoured.
+    up = "fcntl.ioctl(control, 0x8914, struct.pack('16sH22x', b'lo', 1))"
+    own = code.replace("control =", 'call("unshare", 0x50000000)\ncontrol =')
+    own = own.replace("tried(down), ", f"tried(down), {up} and ")
+    assert outside(user, own)[1:] == ["done", "done"]

@@ -1,0 +1,111 @@
+"""The control of the whole folder: what honest programs do works inside."""
+
+from __future__ import annotations
+
+import os
+
+from attempts import give, inside, outside
+
+
+def test_libraries_find_what_they_need(user):
+    code = """
+import locale, sqlite3, ssl, tempfile, zoneinfo, datetime, pwd, getpass
+with tempfile.TemporaryDirectory() as place:
+    base = sqlite3.connect(place + "/base.db")
+    base.execute("create table t (x)")
+    base.execute("insert into t values (42)")
+    base.commit()
+    rows = base.execute("select x from t").fetchall()
+    base.close()
+context = ssl.create_default_context()
+answer = {
+    "temporary": tempfile.gettempdir(),
+    "sqlite": rows,
+    "authorities": len(context.get_ca_certs()) > 0 or bool(ssl.get_default_verify_paths().capath),
+    "zone": str(datetime.datetime(2026, 7, 1, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin")).utcoffset()),
+    "locale": locale.setlocale(locale.LC_ALL, ""),
+    "encoding": sys.getfilesystemencoding(),
+    "who": [getpass.getuser(), pwd.getpwuid(os.getuid()).pw_dir == os.environ["HOME"]],
+    "home": os.access(os.environ["HOME"], os.W_OK),
+    "processors": os.cpu_count() > 0,
+}
+"""
+    assert inside(user, code) == {
+        "temporary": "/tmp",
+        "sqlite": [[42]],
+        "authorities": True,
+        "zone": "2:00:00",
+        "locale": "C.UTF-8",
+        "encoding": "utf-8",
+        "who": ["user", True],
+        "home": True,
+        "processors": True,
+    }
+
+
+def test_a_granted_directory_can_be_listed(user, scratch):
+    for name in ("one", "two"):
+        give(user, scratch / name, name)
+    code = "answer = [sorted(os.listdir(sys.argv[1])), got(sys.argv[1] + '/one')]"
+    words = (str(scratch),)
+    expected = [["one", "two"], "one"]
+    assert outside(user, code, *words) == expected
+    assert inside(user, code, *words, flags=("--read", str(scratch))) == expected
+    assert inside(user, "answer = tried(os.listdir, sys.argv[1])", *words) == "ENOENT"
+
+
+def test_processes_where_they_are_allowed(user):
+    code = """
+import concurrent.futures, multiprocessing, subprocess
+answer = [subprocess.check_output("echo $((6 * 7)) | cat", shell=True, text=True).strip()]
+queue = multiprocessing.get_context("fork").SimpleQueue()
+process = multiprocessing.get_context("fork").Process(target=queue.put, args=(7,))
+process.start()
+answer.append(queue.get())
+process.join()
+"""
+    assert inside(user, code, flags=("--allow-subprocess",)) == ["42", 7]
+
+
+def test_shared_memory_and_locks(user):
+    code = """
+import fcntl, threading
+from multiprocessing import shared_memory
+block = shared_memory.SharedMemory(create=True, size=64)
+block.buf[:2] = b"ok"
+answer = bytes(block.buf[:2]).decode()
+block.close()
+block.unlink()
+with open("/tmp/lock", "w") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+"""
+    # The tracker of shared memory is a process of its own.
+    assert inside(user, code, flags=("--allow-subprocess",)) == "ok"
+
+
+def test_asyncio(user):
+    code = """
+import asyncio
+async def main():
+    server = await asyncio.start_server(lambda r, w: (w.write(b"hi"), w.close()), "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    said = await reader.read()
+    writer.close()
+    server.close()
+    return said.decode()
+answer = asyncio.run(main())
+"""
+    assert inside(user, code) == "hi"
+
+
+def test_files_made_outside_are_seen_at_once(user, scratch):
+    """A grant is the directory itself, not a copy of it."""
+    import subprocess
+
+    code = "import sys\nfor line in sys.stdin: print(open(line.strip()).read(), flush=True)"
+    argv = user.corral_argv("run", "--read", str(scratch), "--", user.python, "-c", code)
+    pipe = subprocess.PIPE
+    process = user.popen(argv, stdin=pipe, stdout=pipe, stderr=pipe)
+    late = give(user, scratch / "late", "made later")
+    out, _ = process.communicate(os.fsencode(late) + b"\n", timeout=60)
+    assert (process.returncode, out) == (0, b"made later\n")

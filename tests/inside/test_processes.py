@@ -1,0 +1,168 @@
+"""Processes of the host, and PID 1 of the sandbox, which is a fork of corral: out of sight and reach."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+
+import pytest
+from attempts import everywhere, inside, outside
+
+
+@pytest.fixture
+def victim(user):
+    """A process of the same user with a secret in its environment."""
+    process = user.popen(
+        [user.python, "-c", "import sys; sys.stdin.read()"],
+        env={"VICTIM_TOKEN": "of the host"},
+        stdin=subprocess.PIPE,
+    )
+    yield process
+    process.communicate()
+
+
+LOOK = """
+def looked(pid, name):
+    path = f"/proc/{pid}/{name}"
+    if name in ("root", "fd", "task"):
+        os.listdir(path)
+    elif name in ("cwd", "exe"):
+        os.readlink(path)
+    else:
+        with open(path, "rb") as file:
+            if name != "mem":
+                file.read(1)
+NAMES = ("environ", "mem", "root", "fd", "cmdline", "maps", "status", "cwd", "exe", "stat", "comm", "task", "mountinfo")
+"""
+
+
+def test_other_processes_do_not_exist(user, victim):
+    """By its number outside the name means nothing, or the target's own processes."""
+    code = (
+        LOOK
+        + """
+numbers = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+own = [os.getpid(), *([os.getppid()] if os.getppid() else [])]
+answer = {
+    "strangers": [number for number in numbers if number not in own and number > 8],
+    "environments": any(b"of the host" in open(f"/proc/{number}/environ", "rb").read()
+                        for number in numbers if tried(looked, number, "environ") == "done"),
+    "victim": {name: tried(looked, int(sys.argv[1]), name) for name in NAMES},
+}
+"""
+    )
+    pid = str(victim.pid)
+    free = outside(user, code, pid)
+    assert victim.pid in free["strangers"]
+    assert free["environments"]
+    assert free["victim"] == dict.fromkeys(free["victim"], "done")
+    for held in everywhere(user, code, pid):
+        assert held == {
+            "strangers": [],
+            "environments": False,
+            "victim": dict.fromkeys(free["victim"], "ENOENT"),
+        }
+
+
+def test_init_is_hidden(user):
+    code = (
+        LOOK
+        + """
+answer = {name: tried(looked, 1, name) for name in NAMES}
+answer["listed"] = "1" in os.listdir("/proc")
+answer["own"] = {name: tried(looked, os.getpid(), name) for name in NAMES}
+"""
+    )
+    for held in everywhere(user, code):
+        own = held.pop("own")
+        assert own == dict.fromkeys(
+            own, "done"
+        )  # the control: these files can be read where they are shown
+        assert held == {**dict.fromkeys(own, "ENOENT"), "listed": False}
+
+
+def test_init_is_out_of_reach(user):
+    """ptrace and process_vm are filtered; signals arrive at a PID 1 that has no handler for them."""
+    code = """
+def read_memory(pid):
+    into = ctypes.create_string_buffer(8)
+    local = struct.pack("PN", ctypes.addressof(into), 8)
+    call("process_vm_readv", pid, local, 1, struct.pack("PN", 0x400000, 8), 1, 0)
+answer = {
+    "seize": tried(lambda: call("ptrace", 0x4206, 1, 0, 0)),
+    "attach": tried(lambda: call("ptrace", 16, 1, 0, 0)),
+    "read": tried(lambda: read_memory(1)),
+    "take": tried(lambda: call("pidfd_getfd", call("pidfd_open", 1, 0), 3, 0)),
+}
+for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP, signal.SIGSEGV, signal.SIGSYS):
+    tried(lambda: os.kill(1, number))
+answer["alive"] = tried(lambda: os.kill(1, 0))
+"""
+    for held in everywhere(user, code):
+        alive = held.pop("alive")
+        assert held == dict.fromkeys(held, "EPERM")
+        assert alive in {"done", "EPERM"}  # EPERM: Landlock keeps signals in its domain
+
+
+def test_signals_do_not_leave(user, victim):
+    code = """
+pid = int(sys.argv[1])
+answer = [
+    tried(lambda: os.kill(pid, signal.SIGTERM)),
+    tried(lambda: os.kill(-pid, signal.SIGTERM)),
+    tried(lambda: call("pidfd_open", pid, 0)),
+    tried(lambda: call("prlimit64", pid, 0, struct.pack("=QQ", 1, 1), None)),
+    tried(lambda: os.setpriority(os.PRIO_PROCESS, pid, 19)),
+    tried(lambda: os.sched_setaffinity(pid, {0})),
+]
+tried(lambda: os.kill(-1, signal.SIGCONT))
+"""
+    assert everywhere(user, code, str(victim.pid)) == (["ESRCH"] * 6,) * 2
+    assert victim.poll() is None
+    harmless = "answer = tried(lambda: os.kill(int(sys.argv[1]), 0))"
+    assert outside(user, harmless, str(victim.pid)) == "done"
+    outside(user, "os.kill(int(sys.argv[1]), signal.SIGKILL)", str(victim.pid))
+    assert victim.wait(10) == -signal.SIGKILL
+
+
+def test_everybody_killed_is_only_the_sandbox(user, victim):
+    """kill(-1): outside it would end all processes of the user, so the child inside is the control."""
+    code = """
+reading, writing = os.pipe()
+pid = os.fork()
+if pid == 0:
+    os.read(reading, 1)
+    os._exit(0)
+os.kill(-1, signal.SIGKILL)
+answer = os.waitpid(pid, 0)[1]
+"""
+    assert inside(user, code, flags=("--allow-subprocess",)) == signal.SIGKILL
+    assert victim.poll() is None
+
+
+def test_owners_of_descriptors_are_not_signalled(user, victim):
+    """The kernel sends SIGIO for whoever owns a descriptor: the owner's number is looked up inside."""
+    code = """
+import fcntl
+reading, writing = os.pipe()
+answer = [
+    tried(lambda: fcntl.fcntl(reading, 8, int(sys.argv[1]))),
+    tried(lambda: fcntl.fcntl(reading, 8, os.getpid())),
+]
+"""
+    assert outside(user, code, str(victim.pid)) == ["done", "done"]
+    assert inside(user, code, str(victim.pid)) == ["ESRCH", "done"]
+
+
+def test_the_host_is_not_named(user):
+    code = "import socket\nanswer = [os.uname().nodename, socket.gethostname(), got('/etc/hostname').strip()]"
+    assert inside(user, code) == ["corral"] * 3
+
+
+def test_namespaces_are_all_new(user):
+    names = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
+    code = f"answer = {{name: os.readlink('/proc/self/ns/' + name) for name in {names!r}}}"
+    outer, inner = outside(user, code), inside(user, code)
+    assert outer == {name: os.readlink(f"/proc/self/ns/{name}") for name in names}
+    assert [name for name in names if outer[name] == inner[name]] == []

@@ -1,0 +1,403 @@
+"""Limits that hold without a cgroup: each is hit from inside, and the same act below it succeeds."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import signal
+import subprocess
+
+import pytest
+from attempts import PRELUDE, everywhere, give_directory, inside, outside
+
+FORKS = """
+import threading
+reading, writing = os.pipe()
+def more(count):
+    children, said = [], "done"
+    for _ in range(count):
+        try:
+            pid = os.fork()
+        except OSError as error:
+            said = errno.errorcode[error.errno]
+            break
+        if pid == 0:
+            os.close(writing)
+            os.read(reading, 1)
+            os._exit(0)
+        children.append(pid)
+    return children, said
+def end(children):
+    os.close(writing)
+    for pid in children:
+        os.waitpid(pid, 0)
+"""
+
+
+def test_a_fork_bomb(user):
+    code = (
+        FORKS
+        + """
+children, said = more(int(sys.argv[1]))
+answer = [len(children), said]
+end(children)
+"""
+    )
+    flags = ("--allow-subprocess", "--max-pids", "32")
+    assert inside(user, code, "10", flags=flags) == [10, "done"]
+    assert inside(user, code, "100", flags=flags) == [31, "EAGAIN"]
+    assert inside(user, code, "100", flags=("--allow-subprocess",)) == [100, "done"]
+
+
+def test_a_fork_bomb_leaves_the_host_alone(user):
+    """While the limit is reached inside, the same user starts processes outside, and another sandbox."""
+    code = (
+        f"import json, os, sys\n{PRELUDE}{FORKS}\nprint(more(100)[1], flush=True)\nsys.stdin.read()"
+    )
+    argv = user.corral_argv(
+        "run", "--allow-subprocess", "--max-pids", "16", "--", user.python, "-c", code
+    )
+    process = user.popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        assert process.stdout.readline() == b"EAGAIN\n"
+        few = FORKS + "\nchildren, answer = more(20)\nend(children)"
+        assert outside(user, few) == "done"
+        assert inside(user, few, flags=("--allow-subprocess", "--max-pids", "32")) == "done"
+    finally:
+        process.communicate(timeout=60)
+
+
+def test_threads_count(user):
+    code = """
+import threading
+gate = threading.Event()
+threads = []
+try:
+    for _ in range(int(sys.argv[1])):
+        threads.append(threading.Thread(target=gate.wait))
+        threads[-1].start()
+    said = "done"
+except RuntimeError as error:
+    threads.pop()
+    said = str(error)
+answer = [len(threads), said]
+gate.set()
+[thread.join() for thread in threads]
+"""
+    flags = ("--max-pids", "32")
+    assert inside(user, code, "20", flags=flags) == [20, "done"]
+    assert inside(user, code, "100", flags=flags) == [31, "can't start new thread"]
+
+
+def test_descriptors(user):
+    code = """
+import resource
+kept = []
+def hog(count):
+    for _ in range(count):
+        kept.append(os.dup(0))
+answer = [tried(hog, 40), tried(hog, 1000)]
+highest = max(kept)
+for fd in kept:
+    os.close(fd)
+try:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+    answer.append("raised")
+except ValueError:
+    answer.append("held")
+answer.append(highest)
+"""
+    for seen in everywhere(user, code, flags=("--max-fds", "64")):
+        assert seen == ["done", "EMFILE", "held", 63]
+    assert inside(user, code, flags=("--max-fds", "2000"))[:2] == ["done", "done"]
+
+
+FILL = """
+places = [os.environ["HOME"], "/tmp", "/dev/shm", "/var/tmp"]
+def fill(size):
+    written = number = 0
+    try:
+        while written < size:
+            with open(f"{places[number % 4]}/filler{number}", "wb", buffering=0) as file:
+                for _ in range(8):
+                    written += file.write(bytes(1 << 16))
+            number += 1
+    except OSError as error:
+        return [written, errno.errorcode[error.errno]]
+    return [written, "done"]
+"""
+
+
+def test_private_space_is_one_space(user):
+    code = FILL + "answer = fill(int(sys.argv[1]))"
+    flags = ("--max-disk", "4M")
+    assert inside(user, code, str(2 << 20), flags=flags) == [2 << 20, "done"]
+    written, said = inside(user, code, str(64 << 20), flags=flags)
+    assert said == "ENOSPC"
+    assert 3 << 20 <= written <= 4 << 20
+    assert inside(user, code, str(16 << 20), flags=("--max-disk", "32M")) == [16 << 20, "done"]
+
+
+def test_empty_files_are_counted(user):
+    """An inode costs a kilobyte of the kernel's memory, whatever is in it."""
+    code = """
+def flood(count):
+    for number in range(count):
+        os.close(os.open(f"/tmp/{number}", os.O_CREAT | os.O_WRONLY))
+answer = [tried(flood, int(sys.argv[1])), len(os.listdir("/tmp"))]
+"""
+    said, count = inside(user, code, "100000", flags=("--max-disk", "4M"))
+    assert said == "ENOSPC"
+    assert 500 < count <= 1024
+    assert inside(user, code, "3000", flags=("--max-disk", "1G"))[0] == "done"
+
+
+def test_a_file_in_a_write_grant_is_bounded(user, scratch):
+    code = """
+os.chdir(sys.argv[1])
+def written():
+    with open("large", "wb", buffering=0) as file:
+        for _ in range(32):
+            file.write(bytes(1 << 16))
+answer = {
+    "written": tried(written),
+    "truncated": tried(lambda: [put("sparse"), os.truncate("sparse", 1 << 30)]),
+    "allocated": tried(lambda: os.posix_fallocate(os.open("allocated", os.O_CREAT | os.O_WRONLY), 0, 1 << 24)),
+}
+"""
+    flags = ("--write", str(scratch))
+    held = inside(user, code, str(scratch), flags=(*flags, "--max-disk", "1M"))
+    assert held == dict.fromkeys(held, "EFBIG")
+    assert max(path.stat().st_size for path in scratch.iterdir()) == 1 << 20
+    assert set(inside(user, code, str(scratch), flags=flags).values()) == {"done"}
+
+
+def test_who_does_not_ignore_the_file_limit_dies_of_it(user, scratch):
+    """Python ignores SIGXFSZ; it is reset before exec, so other programs meet it as they expect to."""
+    path = str(scratch / "large")
+    argv = ("dd", "if=/dev/zero", f"of={path}", "bs=65536", "count=64")
+    done = user.run(*argv, flags=("--write", str(scratch), "--max-disk", "1M"))
+    assert done.returncode == 128 + signal.SIGXFSZ
+    assert os.path.getsize(path) == 1 << 20
+    assert user.run(*argv, flags=("--write", str(scratch))).returncode == 0
+
+
+def test_private_memory_of_one_process(user):
+    """RLIMIT_DATA as the backstop: the default of 1 GiB."""
+    code = """
+def mapped(size):
+    mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+def grown():
+    try:
+        bytearray(1200 << 20)
+    except MemoryError:
+        raise OSError(errno.ENOMEM, "") from None
+answer = [tried(mapped, 512 << 20), tried(mapped, 1200 << 20), tried(grown)]
+"""
+    for held in everywhere(user, code):
+        assert held == ["done", "ENOMEM", "ENOMEM"]
+    assert outside(user, code) == ["done"] * 3
+
+
+@pytest.mark.parametrize("stubborn", [False, True], ids=["default", "ignoring"])
+def test_cpu_time(user, scratch, stubborn):
+    report = scratch / "report.json"
+    code = (
+        "import signal\n"
+        + "signal.signal(signal.SIGXCPU, signal.SIG_IGN)\n" * stubborn
+        + "while True: pass"
+    )
+    flags = ("--max-cpu-time", "1s", "--report", str(report))
+    done = user.run(user.python, "-c", code, flags=flags)
+    told = json.loads(report.read_text())
+    assert done.returncode in {128 + signal.SIGXCPU, 128 + signal.SIGKILL}
+    assert told["outcome"]["kind"] == "cpu_time"
+    assert told["usage"]["cpu_ms"] >= 900
+
+
+def test_a_death_that_was_not_the_limit_is_not_called_so(user, scratch):
+    report = scratch / "report.json"
+    flags = ("--max-cpu-time", "10m", "--report", str(report))
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    assert user.run(user.python, "-c", code, flags=flags).returncode == 128 + signal.SIGKILL
+    assert json.loads(report.read_text())["outcome"]["kind"] == "signalled"
+
+
+def test_a_flood_on_stderr_passes(user):
+    code = "import os\nfor _ in range(256): os.write(2, b'x' * 65536)\nprint('end')"
+    done = user.run(user.python, "-c", code)
+    assert (done.returncode, done.stdout) == (0, b"end\n")
+    assert done.stderr.count(b"x") >= 256 * 65536
+
+
+def test_a_full_stderr_that_nobody_reads_does_not_hold_corral(user):
+    """The target fills the pipe and is killed; what corral would say about it must not block."""
+    code = "import os\nos.set_blocking(2, True)\nwhile True: os.write(2, b'x' * 4096)"
+    argv = user.corral_argv("run", "--timeout", "300ms", "--", user.python, "-c", code)
+    process = user.popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    try:
+        assert process.wait(20) == 124
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_nobody_reads_stderr_any_more(user):
+    """The reader is gone: the target's affair, and corral's own words go nowhere without harm."""
+    code = "import os, signal\ntry: os.write(2, b'x')\nexcept BrokenPipeError: os._exit(9)"
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        process = user.popen(user.corral_argv("run", "--", user.python, "-c", code), stderr=writing)
+    finally:
+        os.close(writing)
+    assert process.wait(60) == 9
+
+
+DAEMON = """
+import fcntl, os, signal, sys
+if os.fork() == 0:
+    os.setsid()
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    if os.fork() == 0:
+        lock = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o666)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 0)
+        os.dup2(null, 1)  # ready: whoever waits for our stdout goes on
+        os.dup2(null, 2)
+        signal.pause()
+    os._exit(0)
+os.close(1)
+"""
+
+
+def locked(path):
+    with open(path, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def test_a_daemon_dies_with_the_target(user, scratch):
+    """It has left its session and parents, and holds a lock as long as it lives."""
+    give_directory(user, scratch / "work")
+    path = str(scratch / "work/lock")
+    ready = "\nif len(sys.argv) > 2: sys.stdin.read()"
+    process = user.popen([user.python, "-c", DAEMON, path], stdout=subprocess.PIPE)
+    process.communicate(timeout=60)
+    assert locked(path)
+    # The control survives its parents: find and end it by the lock that it holds.
+    holder = next(
+        line.split()
+        for line in open("/proc/locks", encoding="ascii")
+        if f":{os.stat(path).st_ino} " in line
+    )
+    os.kill(int(holder[4]), signal.SIGKILL)
+    flags = ("--allow-subprocess", "--write", str(scratch / "work"))
+    argv = user.corral_argv("run", *flags, "--", user.python, "-c", DAEMON + ready, path, "wait")
+    process = user.popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout.read() == b""
+    assert locked(path)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert not locked(path)
+
+
+def test_killing_corral_leaves_nothing(user, scratch):
+    give_directory(user, scratch / "work")
+    path = str(scratch / "work/lock")
+    flags = ("--allow-subprocess", "--write", str(scratch / "work"))
+    code = """
+import fcntl, os, signal, sys
+for number in range(1, 65):
+    try:
+        signal.signal(number, signal.SIG_IGN)
+    except (OSError, ValueError):
+        pass
+lock = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+fcntl.flock(lock, fcntl.LOCK_EX)
+if os.fork() == 0:
+    os.setsid()
+os.write(1, b"r")
+while True:
+    signal.pause()
+"""
+    argv = user.corral_argv("run", *flags, "--", user.python, "-c", code, path)
+    process = user.popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert process.stdout.read(2) == b"rr"
+    assert locked(path)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    # End of file means that every process that held it is gone; the limit only bounds a failure.
+    assert select.select([process.stdout], [], [], 20)[0]
+    assert process.stdout.read() == b""
+    assert not locked(path)
+    process.stdout.close()
+
+
+def test_who_ignores_sigterm_is_killed_after_the_grace(user, scratch):
+    report = scratch / "report.json"
+    code = """
+import os, signal
+signal.signal(signal.SIGTERM, lambda *_: os.write(1, b"asked\\n"))
+if os.fork() == 0:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+while True:
+    signal.pause()
+"""
+    flags = ("--allow-subprocess", "--timeout", "500ms", "--report", str(report))
+    done = user.run(user.python, "-c", code, flags=flags)
+    assert (done.returncode, done.stdout) == (124, b"asked\n")
+    assert json.loads(report.read_text())["outcome"]["kind"] == "timeout"
+
+
+def test_who_obeys_sigterm_ends_at_once(user):
+    code = """
+import signal, sys
+def leave(*_):
+    print("left", flush=True)
+    sys.exit(3)
+signal.signal(signal.SIGTERM, leave)
+while True:
+    signal.pause()
+"""
+    done = user.run(user.python, "-c", code, flags=("--timeout", "500ms"))
+    assert (done.returncode, done.stdout) == (124, b"left\n")
+
+
+def test_no_core_is_dumped(user, scratch):
+    code = """
+import resource, signal
+os.chdir(sys.argv[1])
+limit = resource.getrlimit(resource.RLIMIT_CORE)[1]
+resource.setrlimit(resource.RLIMIT_CORE, (limit, limit))
+"""
+    crash = f"import os, sys\n{code}\nprint(limit, flush=True)\nos.abort()"
+    flags = ("--write", str(scratch))
+    done = user.run(user.python, "-c", crash, str(scratch), flags=flags)
+    assert (done.returncode, done.stdout) == (128 + signal.SIGABRT, b"1\n")
+    assert os.listdir(scratch) == []
+    with open("/proc/sys/kernel/core_pattern", encoding="ascii") as file:
+        pattern = file.read().strip()
+    process = user.popen(
+        [user.python, "-c", crash, str(scratch)],
+        stdout=subprocess.PIPE,
+        preexec_fn=None,
+    )
+    limit = process.communicate()[0].strip()
+    if not pattern.startswith(("|", "/")) and limit == b"-1":
+        assert len(os.listdir(scratch)) == 1  # the control: outside this leaves a core
