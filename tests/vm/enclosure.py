@@ -14,6 +14,7 @@ MOUNT_ATTR_RDONLY, AT_FDCWD, AT_RECURSIVE = 1, -100, 0x8000
 SYS_mount_setattr = 442
 PR_SET_NO_NEW_PRIVS = 38
 KEEPER = 65532
+CONSOLE = 3  # stderr once more: QEMU opens none of the first three itself
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -51,6 +52,7 @@ def main() -> None:
     child = os.fork()
     if child == 0:
         become_nobody()
+        os.dup2(2, CONSOLE)
         call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         environment = {
             "PATH": os.environ["PATH"],

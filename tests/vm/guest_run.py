@@ -16,7 +16,23 @@ import pytest
 from vm import rig
 
 if TYPE_CHECKING:
-    from types import ModuleType
+    from collections.abc import Mapping, Sequence
+    from typing import Protocol
+
+    class Machine(Protocol):
+        """`uml`, or a `qemu.Machine`."""
+
+        def require(self) -> object: ...
+
+        def boot(
+            self,
+            command: Sequence[str],
+            *,
+            as_user: int | None,
+            env: Mapping[str, str] | None,
+            sysctls: Mapping[str, str] | None,
+            timeout: float,
+        ) -> rig.Result: ...
 
     Told = tuple[dict[str, list[dict[str, str]]], str]
     """What each test of a guest file came to, and all that was printed."""
@@ -47,12 +63,12 @@ def pool() -> ThreadPoolExecutor:
 
 
 @functools.cache
-def outcomes(machine: ModuleType, name: str, users: tuple[str, ...]) -> dict[str, Future[Told]]:
+def outcomes(machine: Machine, name: str, users: tuple[str, ...]) -> dict[str, Future[Told]]:
     """Boots for all users at once, since one machine keeps one processor busy."""
     return {user: pool().submit(told, machine, name, user) for user in users}
 
 
-def told(machine: ModuleType, name: str, user: str) -> Told:
+def told(machine: Machine, name: str, user: str) -> Told:
     uid = USERS[user]
     env = {
         "PYTHONPATH": "/srv/pytest",
@@ -77,7 +93,7 @@ def told(machine: ModuleType, name: str, user: str) -> Told:
 
 
 def expect_passed(
-    machine: ModuleType, name: str, user: str, test: str, users: tuple[str, ...] = tuple(USERS)
+    machine: Machine, name: str, user: str, test: str, users: tuple[str, ...] = tuple(USERS)
 ) -> None:
     machine.require()
     found, output = outcomes(machine, name, users)[user].result()

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
@@ -135,7 +136,7 @@ def workplace() -> Iterator[pathlib.Path]:
     """A directory for one boot; `stage` in it is /srv inside, with corral and its tests."""
     path = pathlib.Path(tempfile.mkdtemp(prefix="corral-rig-"))
     try:
-        for name in ("memory", "stage/pytest"):
+        for name in ("memory", "stage"):
             (path / name).mkdir(parents=True)
         shutil.copytree(CHECKOUT / "src", path / "stage/src", ignore=NOISE)
         shutil.copytree(CHECKOUT / "tests", path / "stage/tests", ignore=NOISE)
@@ -153,14 +154,21 @@ def write_job(work: pathlib.Path, job: Job) -> None:
     (work / "stage/job.json").chmod(0o644)
 
 
-def enclosed(work: pathlib.Path, argv: Sequence[str]) -> list[str]:
+def enclosed(
+    work: pathlib.Path,
+    argv: Sequence[str],
+    binds: Mapping[pathlib.Path, pathlib.Path] = MappingProxyType({}),
+) -> list[str]:
     """`argv` with mount and PID namespaces of its own: nothing of it outlives the process that starts it."""
     user = ["--user", "--map-root-user"] if os.geteuid() else []
-    binds = f"{pytest_for_guest()}:{work / 'stage/pytest'}"
+    shown = {pytest_for_guest(): work / "stage/pytest", **binds}
+    for target in shown.values():
+        target.mkdir(exist_ok=True)
+    pairs = ",".join(f"{source}:{target}" for source, target in shown.items())
     return [
         *("setpriv", "--pdeathsig", "KILL"),
         *("unshare", *user, "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"),
-        *(sys.executable, "-IS", str(HERE / "enclosure.py"), str(work), binds, *argv),
+        *(sys.executable, "-IS", str(HERE / "enclosure.py"), str(work), pairs, *argv),
     ]
 
 

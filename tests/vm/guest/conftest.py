@@ -35,12 +35,22 @@ def own_cgroup() -> pathlib.Path:
     return pathlib.Path("/sys/fs/cgroup" + line.removeprefix("0::"))
 
 
-@pytest.fixture
-def person() -> User:
-    """Whoever this process is."""
+def whoever() -> User:
     return User(
         "root" if os.geteuid() == 0 else "ordinary", os.geteuid(), pathlib.Path.home(), SOURCE
     )
+
+
+@pytest.fixture
+def person() -> User:
+    """Whoever this process is."""
+    return whoever()
+
+
+@pytest.fixture(scope="module")
+def module_person() -> User:
+    """The same, for what is too slow to be done again in every test."""
+    return whoever()
 
 
 @pytest.fixture
