@@ -70,19 +70,31 @@ def main() -> None:
     file.write_text(with_tables(file.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-EXEC, FILES, IPC, KERNEL, NETWORK, PROCESSES = (
+EXEC, FILES, IPC, KERNEL, LAUNCHER, NETWORK, PROCESSES, RESOURCES = (
     f"tests/inside/test_{name}.py"
-    for name in ("exec", "filesystem", "ipc", "kernel", "network", "processes")
-)
-APPROVE, DEMO, EFFECTS, FAILURES, LIFECYCLE, MASKS, RUN = (
+    for name in (
+        "exec", "filesystem", "ipc", "kernel", "launcher", "network", "processes", "resources",
+    )
+)  # fmt: skip
+API, APPROVE, DEMO, EFFECTS, FAILURES, LIFECYCLE, MASKS, RUN = (
     f"tests/linux/test_{name}.py"
-    for name in ("approve", "demo", "filter_effects", "failures", "lifecycle", "masks", "run")
+    for name in (
+        "api",
+        "approve",
+        "demo",
+        "filter_effects",
+        "failures",
+        "lifecycle",
+        "masks",
+        "run",
+    )
 )
 FILTERS, POLICY, TRUST, COMMAND = (
     f"tests/unit/test_{name}.py" for name in ("filters", "policy", "trust", "command")
 )
 PENDING = UNCHECKED + "no test yet"
-NO_CGROUP = UNCHECKED + "no test with a real cgroup controller yet"
+CGROUP = "tests/vm/test_cgroup.py"
+MACHINE = "in user-mode Linux"
 
 CLAIMS: tuple[Claim, ...] = (
     Claim(
@@ -101,7 +113,12 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="doctor-by-effect",
         sentence="a capability counts only if the denial was seen and its control succeeded.",
-        where=PENDING,
+        tests=(
+            f"{CGROUP}::test_limits",
+            f"{CGROUP}::test_without_a_cgroup_of_ones_own",
+            f"{CGROUP}::test_without_user_namespaces",
+        ),
+        where=MACHINE,
     ),
     Claim(
         id="report",
@@ -144,7 +161,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="api-stops",
         sentence="Leaving the `with` block stops the server and everything it started.",
-        where=PENDING,
+        tests=(f"{API}::test_leaving_the_context_stops_the_target",),
     ),
     Claim(
         id="exit-own",
@@ -235,7 +252,7 @@ CLAIMS: tuple[Claim, ...] = (
         f"{POLICY}::test_code_and_interpreter_cannot_be_written",
         f"{POLICY}::test_policy_report_and_audit_files_cannot_be_written",
         f"{POLICY}::test_another_name_for_a_protected_place_is_known_by_its_inode",
-        where=ANY,
+        f"{LAUNCHER}::test_grants_that_would_rewrite_corral_are_refused",
     ),
     row(
         "stopped", "net-none", "reach any address outside, by TCP, UDP or DNS",
@@ -338,7 +355,8 @@ CLAIMS: tuple[Claim, ...] = (
     row(
         "stopped", "environment", "see the caller's environment",
         "built anew from what the policy passes",
-        f"{DEMO}::test_every_act_is_stopped_inside_and_succeeds_outside",
+        f"{LAUNCHER}::test_the_callers_environment_stays_outside",
+        f"{LAUNCHER}::test_secrets_are_passed_and_not_told",
     ),
     row(
         "stopped", "tree", "outlive corral, or `kill -9` of it",
@@ -350,22 +368,28 @@ CLAIMS: tuple[Claim, ...] = (
     row(
         "limits", "limit-pids", "`pids`",
         "cgroup `pids.max`; else RLIMIT_NPROC, counted in the sandbox's own user namespace",
-        f"{DEMO}::test_every_act_is_stopped_inside_and_succeeds_outside",
+        f"{RESOURCES}::test_a_fork_bomb",
+        f"{RESOURCES}::test_threads_count",
+        f"{CGROUP}::test_limits",
     ),
-    row("limits", "limit-fds", "`fds`", "RLIMIT_NOFILE of each process", f"{DEMO}::test_every_act_is_stopped_inside_and_succeeds_outside"),
+    row("limits", "limit-fds", "`fds`", "RLIMIT_NOFILE of each process", f"{RESOURCES}::test_descriptors"),
     row(
         "limits", "limit-disk", "`disk`",
         "one sized tmpfs for all private places, RLIMIT_FSIZE for any file",
-        f"{DEMO}::test_every_act_is_stopped_inside_and_succeeds_outside",
+        f"{RESOURCES}::test_private_space_is_one_space",
+        f"{RESOURCES}::test_empty_files_are_counted",
+        f"{RESOURCES}::test_a_file_in_a_write_grant_is_bounded",
     ),
     row(
         "limits", "limit-memory", "`memory`",
         "cgroup `memory.max`, no swap; else, if stated, sampling",
-        where=NO_CGROUP,
+        f"{CGROUP}::test_limits",
+        f"{CGROUP}::test_without_a_cgroup_of_ones_own",
+        where=MACHINE,
     ),
-    row("limits", "limit-cpu", "`cpu`", "cgroup `cpu.max`; else a duty cycle of the supervisor's", where=NO_CGROUP),
-    row("limits", "limit-cpu-time", "`cpu_time`", "RLIMIT_CPU; with subprocesses sampling", where=PENDING),
-    row("limits", "limit-io", "`io`", "cgroup `io.max`", where=NO_CGROUP),
+    row("limits", "limit-cpu", "`cpu`", "cgroup `cpu.max`; else a duty cycle of the supervisor's", f"{CGROUP}::test_limits", where=MACHINE),
+    row("limits", "limit-cpu-time", "`cpu_time`", "RLIMIT_CPU; with subprocesses sampling", f"{RESOURCES}::test_cpu_time"),
+    row("limits", "limit-io", "`io`", "cgroup `io.max`", where=PENDING),
     row(
         "limits", "limit-timeout", "`timeout`",
         "the supervisor: SIGTERM, 5 s, SIGKILL of PID 1",
@@ -385,9 +409,10 @@ CLAIMS: tuple[Claim, ...] = (
         where=PENDING,
     ),
     row(
-        "refused", "refuse-no-namespaces", "a run on a host without user namespaces",
-        "refuses: the walls without them are not there yet",
-        where=PENDING,
+        "refused", "refuse-no-walls", "a run where neither user namespaces nor Landlock hold",
+        "refuses, and names what is missing",
+        f"{CGROUP}::test_without_user_namespaces",
+        where=MACHINE,
     ),
 )  # fmt: skip
 
