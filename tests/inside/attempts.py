@@ -20,14 +20,13 @@ CALLS = """
 """
 TABLE = TABLES[platform.machine()]
 
-PRELUDE = (
-    f"""
+NUMBERS = {name: TABLE[name] for name in CALLS.split()}
+PRELUDE = """
 import ctypes, errno, mmap, signal, struct
-N = { {name: TABLE[name] for name in CALLS.split()}!r}
+N = NUMBERS
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
-"""
-    + """
+
 def word(item):
     if isinstance(item, int):
         return ctypes.c_uint64(item & 2**64 - 1)
@@ -78,8 +77,7 @@ def in_child(act):
         return signal.Signals(os.WTERMSIG(status)).name
     code = os.WEXITSTATUS(status)
     return errno.errorcode[code] if code else "done"
-"""
-)
+""".replace("NUMBERS", repr(NUMBERS))
 
 # The same attempts by something that was started inside: `answer` comes back through two processes.
 GRANDCHILD = """

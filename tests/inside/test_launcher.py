@@ -81,7 +81,7 @@ def test_a_missing_secret_is_refused(user):
     assert b"ABSENT_TOKEN" in done.stderr
 
 
-@pytest.mark.parametrize("entries", [".", "", "bin", "./bin"])
+@pytest.mark.parametrize("entries", [".", "", "bin"])
 def test_relative_entries_of_path_are_not_searched(user, scratch, entries):
     """An evil interpreter waits in the directory from which corral is started."""
     for place in (scratch, scratch / "bin"):
@@ -130,14 +130,9 @@ os.symlink(f"{private}/bin/python3", f"{work}/project/venv/bin/python3")
     words = (str(work), str(private))
     one = user.run(python, "-c", first, *words, flags=flags)
     assert one.returncode in {0, 1, 125}
-    two = user.run(
-        python,
-        "-c",
-        "import sys; print(open(sys.argv[1] + '/key').read())",
-        str(private),
-        flags=flags,
-    )
-    assert b"key\n" not in two.stdout
+    second = "import os, sys; print(os.path.isdir(sys.argv[1]))"
+    two = user.run(python, "-c", second, str(private), flags=flags)
+    assert b"True" not in two.stdout
     # Asked for, it is shown.
     said = inside(
         user, "answer = got(sys.argv[1])", str(private / "key"), flags=("--read", str(private))
@@ -167,23 +162,28 @@ BROKEN = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken_policies_are_refused(user, scratch, name):
     path = scratch / "policy.toml"
-    path.write_bytes(BROKEN[name].encode(errors="surrogateescape"))
+    text = BROKEN[name] if name == "version" else f"version = 1\n{BROKEN[name]}"
+    path.write_bytes(text.encode(errors="surrogateescape"))
     os.chown(path, user.uid, user.uid)
     done = user.run(user.python, "-c", "print('ran')", flags=("--policy", str(path)))
     assert (done.returncode, done.stdout) == (125, b"")
     assert b"Traceback" not in done.stderr
     assert 1 <= done.stderr.count(b"\n") <= 6
-    give(user, path, "[limits]\npids = 64\n")
-    done = user.run(user.python, "-c", "print('ran')", flags=("--policy", str(path)))
-    assert (done.returncode, done.stdout) == (0, b"ran\n")
+
+
+def test_a_sound_policy_is_followed(user, scratch):
+    """The control of the broken ones: the same file with nothing wrong in it."""
+    path = give(user, scratch / "policy.toml", "version = 1\n[limits]\nfds = 99\n")
+    code = "import resource\nanswer = resource.getrlimit(resource.RLIMIT_NOFILE)"
+    assert inside(user, code, flags=("--policy", path)) == [99, 99]
 
 
 def test_no_policy_is_picked_up_from_the_working_directory(user, scratch):
-    text = "[subprocess]\nallow = true\n"
+    text = "version = 1\n[subprocess]\nallow = true\n"
     for name in ("corral.toml", ".corral.toml"):
         give(user, scratch / name, text)
-    give(user, scratch / "corral.json", '{"subprocess": {"allow": true}}')
-    code = "answer = in_child(lambda: None) if tried(lambda: os.waitpid(os.fork() or os._exit(0), 0)) == 'done' else 'EPERM'"
+    give(user, scratch / "corral.json", '{"version": 1, "subprocess": {"allow": true}}')
+    code = "answer = tried(lambda: os.waitpid(os.fork() or os._exit(0), 0))"
     assert inside(user, code, cwd=scratch) == "EPERM"
     flags = ("--policy", str(scratch / "corral.toml"))
     assert inside(user, code, cwd=scratch, flags=flags) == "done"
@@ -263,7 +263,7 @@ def test_the_report_cannot_be_redirected(user, scratch):
 
 def test_a_write_grant_that_holds_the_report_or_the_policy_is_refused(user, scratch):
     give_directory(user, scratch / "work")
-    give(user, scratch / "work/policy.toml", "[limits]\npids = 64\n")
+    give(user, scratch / "work/policy.toml", "version = 1\n[limits]\npids = 64\n")
     work = ("--write", str(scratch / "work"))
     assert refused(user, "--policy", str(scratch / "work/policy.toml"), *work)
     assert refused(user, "--report", str(scratch / "work/report.json"), *work)
