@@ -99,9 +99,13 @@ def expect_passed(
     found, output = outcomes(machine, name, users)[user].result()
     if test not in found:
         pytest.fail(f"{test} was not run in the machine:\n{output}", pytrace=False)
-    failed = [entry["text"] for entry in found[test] if entry["outcome"] == "failed"]
-    if failed:
-        pytest.fail("in the machine:\n" + "\n".join(failed), pytrace=False)
-    skipped = [entry["text"] for entry in found[test] if entry["outcome"] == "skipped"]
-    if skipped:
-        pytest.skip(f"in the machine: {skipped[0]}")
+    texts = {
+        outcome: "\n".join(e["text"] for e in found[test] if e["outcome"] == outcome)
+        for outcome in {entry["outcome"] for entry in found[test]}
+    }
+    if "failed" in texts:
+        pytest.fail(f"in the machine:\n{texts['failed']}", pytrace=False)
+    if "skipped" in texts:
+        pytest.skip(f"in the machine: {texts['skipped']}")
+    if "xfailed" in texts:
+        pytest.xfail(f"in the machine: {texts['xfailed']}")

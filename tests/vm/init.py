@@ -49,12 +49,12 @@ def load_modules(paths: "list[str]") -> None:
         os.close(file)
 
 
-def enter_overlay(stage: str) -> None:
-    """A private, writable copy of the root. By pivot_root: a chroot may not create user namespaces."""
+def enter_overlay(lower: str, stage: str) -> None:
+    """A private, writable copy of `lower` as the root. By pivot_root: a chroot may not create user namespaces."""
     mount("tmpfs", OVERLAY, "mode=755")
     for name in ("upper", "work", "root"):
         os.mkdir(f"{OVERLAY}/{name}")
-    layers = f"lowerdir=/,upperdir={OVERLAY}/upper,workdir={OVERLAY}/work"
+    layers = f"lowerdir={lower},upperdir={OVERLAY}/upper,workdir={OVERLAY}/work"
     root = f"{OVERLAY}/root"
     call("mount", "overlay", root, "overlay", 0, layers)
     os.makedirs(root + STAGE, exist_ok=True)
@@ -100,6 +100,11 @@ def mount_cgroups() -> None:
     enable_controllers(CGROUP)
 
 
+def set_sysctls(values: "dict[str, str]") -> None:
+    for name, value in values.items():
+        write(f"/proc/sys/{name.replace('.', '/')}", value)
+
+
 def enable_controllers(group: str) -> None:
     with open(f"{group}/cgroup.controllers", encoding="ascii") as controllers:
         for name in controllers.read().split():
@@ -124,7 +129,7 @@ def home(uid: int) -> str:
         pwd.getpwuid(uid)
     except KeyError:
         with open("/etc/passwd", "a", encoding="utf-8") as file:
-            file.write(f"rig{uid}:x:{uid}:{uid}::/home/rig{uid}:/bin/sh\n")
+            file.write(f"rig{uid}:*:{uid}:{uid}::/home/rig{uid}:/bin/sh\n")
     path = pwd.getpwuid(uid).pw_dir
     if uid:
         os.makedirs(path, exist_ok=True)
@@ -171,13 +176,12 @@ def main() -> None:
         job = json.load(file)
     try:
         load_modules(job["modules"])
-        enter_overlay(job["stage"])
+        enter_overlay(job["root"], job["stage"])
         mount_kernel_filesystems()
         take_output(job["output"])
         loopback_up()
         mount_cgroups()
-        for name, value in job["sysctls"].items():
-            write(f"/proc/sys/{name.replace('.', '/')}", value)
+        set_sysctls(job["sysctls"])
         returncode = run(job)
         os.write(1, f"\n{job['token']} {returncode}\n".encode())
     except BaseException:  # noqa: BLE001 - there is nobody else to tell

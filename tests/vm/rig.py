@@ -55,8 +55,10 @@ class Job:
     env: Mapping[str, str]
     stage: str
     output: str
+    root: str = "/"
     modules: tuple[str, ...] = ()
     sysctls: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    delegate: str | None = None
     token: str = dataclasses.field(default_factory=lambda: f"machine-{secrets.token_hex(8)}")
 
 
@@ -140,7 +142,8 @@ def workplace() -> Iterator[pathlib.Path]:
             (path / name).mkdir(parents=True)
         shutil.copytree(CHECKOUT / "src", path / "stage/src", ignore=NOISE)
         shutil.copytree(CHECKOUT / "tests", path / "stage/tests", ignore=NOISE)
-        shutil.copy(HERE / "init.py", path / "stage/init.py")
+        for name in ("init.py", "systemd_init.py"):
+            shutil.copy(HERE / name, path / "stage" / name)
         subprocess.run([SYSTEM_PYTHON, "-m", "compileall", "-q", path / "stage/src"], check=True)
         for entry in [path, *path.rglob("*")]:
             entry.chmod(0o755 if entry.is_dir() else 0o644)

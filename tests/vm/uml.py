@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 from vm import rig
 
 if TYPE_CHECKING:
+    import pathlib
     from collections.abc import Mapping, Sequence
 
     from vm.rig import Result
 
 PACKAGE = "user-mode-linux"
+OUTPUT = "/dev/ttyS0"
 
 
 @functools.cache
@@ -53,29 +55,29 @@ def boot(
             as_user=as_user,
             env=env or {},
             stage=f"{work}/stage",
-            output="/dev/ttyS0",
+            output=OUTPUT,
             modules=modules(kernel),
             sysctls=sysctls or {},
         )
         rig.write_job(work, job)
-        argv = [
-            *(kernel, f"mem={memory}", f"uml_dir={work}/memory/"),
-            *("root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro"),
-            *(
-                "con=null",
-                "con0=null,fd:2",
-                "ssl=null",
-                "ssl0=null,fd:1",
-                "quiet",
-                "panic=1",
-                "selinux=0",
-            ),
-            *(
-                f"init={rig.SYSTEM_PYTHON}",
-                "--",
-                "-IS",
-                f"{work}/stage/init.py",
-                f"{work}/stage/job.json",
-            ),
-        ]
+        argv = command_line(kernel, work, "init.py", memory)
         return rig.start(rig.enclosed(work, argv), job.token, timeout)
+
+
+def command_line(kernel: str, work: pathlib.Path, init: str, memory: str) -> list[str]:
+    """The kernel's stdout is what is written to OUTPUT inside, its stderr the console."""
+    return [
+        *(kernel, f"mem={memory}", f"uml_dir={work}/memory/"),
+        *("root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro"),
+        *(
+            "con=null",
+            "con0=null,fd:2",
+            "ssl=null",
+            "ssl0=null,fd:1",
+            "quiet",
+            "panic=1",
+            "selinux=0",
+        ),
+        *(f"init={rig.SYSTEM_PYTHON}", "--", "-IS"),
+        *(f"{work}/stage/{init}", f"{work}/stage/job.json"),
+    ]

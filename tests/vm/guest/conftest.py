@@ -20,14 +20,17 @@ MARK = "@@guest@@"
 def pytest_runtest_logreport(report):
     """One line a test, as soon as it is known: the machine may not live to the end."""
     if report.when == "call" or report.outcome != "passed":
-        reason = report.longrepr[2] if report.outcome == "skipped" else report.longreprtext
-        line = {
-            "name": report.nodeid.rpartition("::")[2],
-            "outcome": report.outcome,
-            "text": reason,
-        }
+        outcome = "xfailed" if hasattr(report, "wasxfail") else report.outcome
+        text = reason(report, outcome)
+        line = {"name": report.nodeid.rpartition("::")[2], "outcome": outcome, "text": text}
         sys.stdout.write(f"\n{MARK}{json.dumps(line)}\n")
         sys.stdout.flush()
+
+
+def reason(report, outcome: str) -> str:
+    if outcome == "xfailed":
+        return report.wasxfail
+    return report.longrepr[2] if outcome == "skipped" else report.longreprtext
 
 
 def own_cgroup() -> pathlib.Path:
