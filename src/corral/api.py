@@ -15,6 +15,7 @@ from corral.sandbox import PIPE, Sandbox
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import BinaryIO
 
     from corral.host import Finding, Host
     from corral.report import Report
@@ -106,10 +107,12 @@ def run(
     return Result(exit_code=code, stdout=output, stderr=b"".join(errors), report=report)
 
 
-def _feed(stdin: object, data: bytes) -> None:
+def _feed(stdin: BinaryIO, data: bytes) -> None:
+    left = memoryview(data)
     try:
-        stdin.write(data)  # type: ignore[attr-defined]
-        stdin.close()  # type: ignore[attr-defined]
+        while left:
+            left = left[stdin.write(left) :]  # a pipe takes what it takes
+        stdin.close()
     except OSError:
         pass  # a target need not read what it is sent
 

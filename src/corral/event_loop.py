@@ -1,4 +1,4 @@
-"""Async twins: the same sandbox, awaited. Importing asyncio costs more than a launch, so it waits here."""
+"""Async twins: the same sandbox, awaited. Importing asyncio costs more than a launch."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ class AsyncSandbox:
         self.stdin: asyncio.StreamWriter | None = None
         self.stdout: asyncio.StreamReader | None = None
         self.stderr: asyncio.StreamReader | None = None
+        self._transports: list[asyncio.WriteTransport | asyncio.ReadTransport] = []
+        self._ended: asyncio.Future[None] | None = None
 
     @property
     def report(self) -> Report | None:
@@ -37,13 +39,12 @@ class AsyncSandbox:
 
     async def wait(self) -> int:
         if self._sandbox.report is None:
-            loop = asyncio.get_running_loop()
-            ended = loop.create_future()
-            loop.add_reader(self._sandbox.fileno(), _settle, ended)
-            try:
-                await ended
-            finally:
-                loop.remove_reader(self._sandbox.fileno())
+            if self._ended is None:
+                loop = asyncio.get_running_loop()
+                self._ended = loop.create_future()
+                loop.add_reader(self._sandbox.fileno(), self._settle, self._sandbox.fileno())
+            # All who wait share it: one of them may be cancelled.
+            await asyncio.shield(self._ended)
         return self._sandbox.wait()
 
     async def stop(self) -> int:
@@ -54,18 +55,53 @@ class AsyncSandbox:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self.stdin is not None:
-            self.stdin.close()
-        await self.stop()
+        try:
+            if self.stdin is not None:
+                self.stdin.close()
+            await self.stop()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Let go of it: of its streams, and of the target, which is killed if it still runs."""
+        if self._ended is not None and not self._ended.done():
+            asyncio.get_running_loop().remove_reader(self._sandbox.fileno())
+            self._ended.set_result(None)
+        for transport in self._transports:
+            if not isinstance(transport, asyncio.WriteTransport):
+                transport.close()
+            elif transport.get_write_buffer_size() or not transport.is_closing():
+                transport.abort()  # what the target did not read, it never will
+        self._sandbox.close()
+
+    def _settle(self, fd: int) -> None:
+        asyncio.get_running_loop().remove_reader(fd)
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
 
     async def open_streams(self) -> None:
-        loop = asyncio.get_running_loop()
         if self._sandbox.stdin is not None:
-            self.stdin = await _writer(loop, self._sandbox.stdin)
+            self.stdin = await self._writer(self._sandbox.stdin)
         if self._sandbox.stdout is not None:
-            self.stdout = await _reader(loop, self._sandbox.stdout)
+            self.stdout = await self._reader(self._sandbox.stdout)
         if self._sandbox.stderr is not None:
-            self.stderr = await _reader(loop, self._sandbox.stderr)
+            self.stderr = await self._reader(self._sandbox.stderr)
+
+    async def _reader(self, stream: BinaryIO) -> asyncio.StreamReader:
+        reader = asyncio.StreamReader()
+        loop = asyncio.get_running_loop()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        transport, _ = await loop.connect_read_pipe(lambda: protocol, stream)
+        self._transports.append(transport)
+        return reader
+
+    async def _writer(self, stream: BinaryIO) -> asyncio.StreamWriter:
+        loop = asyncio.get_running_loop()
+        transport, protocol = await loop.connect_write_pipe(
+            asyncio.streams.FlowControlMixin, stream
+        )
+        self._transports.append(transport)
+        return asyncio.StreamWriter(transport, protocol, None, loop)
 
 
 class _Launch:
@@ -76,8 +112,18 @@ class _Launch:
         self._sandbox: AsyncSandbox | None = None
 
     async def _launch(self) -> AsyncSandbox:
-        sandbox = AsyncSandbox(await asyncio.to_thread(self._start))
-        await sandbox.open_streams()
+        starting = asyncio.get_running_loop().run_in_executor(None, self._start)
+        try:
+            sandbox = AsyncSandbox(await asyncio.shield(starting))
+        except asyncio.CancelledError:
+            # The thread cannot be stopped: what it starts is ended as soon as it is there.
+            starting.add_done_callback(_discard)
+            raise
+        try:
+            await sandbox.open_streams()
+        except BaseException:
+            sandbox.close()
+            raise
         return sandbox
 
     def __await__(self):  # type: ignore[no-untyped-def]  # noqa: ANN204 - a generator of the event loop's
@@ -120,9 +166,11 @@ async def run_async(
     async with launch_async(argv, policy, **streams, env=env, cwd=cwd) as sandbox:
         assert sandbox.stdin and sandbox.stdout and sandbox.stderr  # noqa: S101, PT018 - all PIPE
         feeding = asyncio.create_task(_feed(sandbox.stdin, input))
-        output, errors = await asyncio.gather(sandbox.stdout.read(), sandbox.stderr.read())
-        code = await sandbox.wait()
-        await feeding
+        try:
+            output, errors = await asyncio.gather(sandbox.stdout.read(), sandbox.stderr.read())
+            code = await sandbox.wait()
+        finally:
+            feeding.cancel()
     assert sandbox.report is not None  # noqa: S101 - it was waited for
     return Result(exit_code=code, stdout=output, stderr=errors, report=sandbox.report)
 
@@ -131,22 +179,11 @@ async def _feed(stdin: asyncio.StreamWriter, data: bytes) -> None:
     try:
         stdin.write(data)
         await stdin.drain()
+        stdin.close()
     except ConnectionError:
         pass  # a target need not read what it is sent
-    stdin.close()
 
 
-def _settle(ended: asyncio.Future[None]) -> None:
-    if not ended.done():
-        ended.set_result(None)
-
-
-async def _reader(loop: asyncio.AbstractEventLoop, stream: BinaryIO) -> asyncio.StreamReader:
-    reader = asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), stream)
-    return reader
-
-
-async def _writer(loop: asyncio.AbstractEventLoop, stream: BinaryIO) -> asyncio.StreamWriter:
-    transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, stream)
-    return asyncio.StreamWriter(transport, protocol, None, loop)
+def _discard(starting: asyncio.Future[Sandbox]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result().close()

@@ -94,6 +94,7 @@ class Plan:
     environment: tuple[tuple[str, str], ...]
     secret_names: tuple[str, ...] = ()
     timeout: int | None = None
+    cpu_time: int | None = None
     sample: Sample | None = None
     run: str = ""
     residue: tuple[str, ...] = ()

@@ -52,6 +52,7 @@ def prepare(
         environment=inside(policy, program, environment, made),
         secret_names=policy.secret_names,
         timeout=policy.limits.timeout,
+        cpu_time=policy.limits.cpu_time,
         sample=sample(controls, policy),
         run=made.run,
         residue=made.residue,

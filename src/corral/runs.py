@@ -84,7 +84,7 @@ def sweep(clean: Callable[[str], None]) -> list[str]:
 
 
 def _directory() -> str:
-    return os.path.join(directories().state, "runs")
+    return os.path.join(directories().cache, "runs")
 
 
 def _names() -> list[str]:

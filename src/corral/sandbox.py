@@ -25,13 +25,16 @@ if TYPE_CHECKING:
 
 PIPE = -1
 DEVNULL = -3
+LAST_SIGNAL = 64
+RUNNING = "the target is still running"
 _zygote = zygote_client.Zygote()
 
 
 class Sandbox:
     """A context manager: leaving it stops the target, and nothing of it stays.
 
-    `stdin`, `stdout` and `stderr` are files where PIPE was asked for. `pid` is the target's on the host.
+    `stdin`, `stdout` and `stderr` are files where PIPE was asked for. `pid` is the target's, seen from
+    the host.
     """
 
     def __init__(self, plan: Plan, *, stdin: Stream, stdout: Stream, stderr: Stream) -> None:
@@ -45,7 +48,7 @@ class Sandbox:
         try:
             self.pid = int(self._message(b"B"))
         except BaseException:
-            self._close()
+            self.close()
             raise
 
     @property
@@ -60,15 +63,21 @@ class Sandbox:
     def wait(self, timeout: float | None = None) -> int:
         """The exit code, as `corral run` would give it; TimeoutError if it is still running."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        with self._lock:
+        if not self._lock.acquire(timeout=-1 if timeout is None else max(0, timeout)):
+            raise TimeoutError(RUNNING)
+        try:
             if self._report is None:
                 self._until(deadline)
                 self._report = wire.decode_report(self._message(b"R"))
                 self._channel.close()
-        return self._report.outcome.exit_code
+            return self._report.outcome.exit_code
+        finally:
+            self._lock.release()
 
     def send_signal(self, number: int) -> None:
         """To every process of the target. What it does not obey in 5 s is killed."""
+        if not 0 < number <= LAST_SIGNAL:
+            raise ValueError(f"{number} is no signal")
         if self._report is None:
             try:
                 self._channel.send(bytes([number]))
@@ -93,7 +102,12 @@ class Sandbox:
                 self._shut(self.stdin)
             self.stop()
         finally:
-            self._close()
+            self.close()
+
+    def close(self) -> None:
+        """Let go of it: of its streams, and of the target, which is killed if it still runs."""
+        self._shut_streams()
+        self._channel.close()
 
     def _start(self, stdin: Stream, stdout: Stream, stderr: Stream) -> socket.socket:
         ends: list[int] = []
@@ -102,6 +116,9 @@ class Sandbox:
             self.stdout, writing = _stream(stdout, 1, ends)
             self.stderr, errors = _stream(stderr, 2, ends)
             return _zygote.launch(self.plan, (reading, writing, errors))
+        except BaseException:
+            self._shut_streams()
+            raise
         finally:
             for fd in ends:
                 os.close(fd)
@@ -117,17 +134,18 @@ class Sandbox:
     def _until(self, deadline: float | None) -> None:
         if sys.platform == "win32":
             raise OSError("poll is POSIX only")
+        if self._channel.fileno() < 0:
+            raise SupervisionError("it was closed, or belongs to the process that launched it")
         poll = select.poll()
         poll.register(self._channel.fileno(), select.POLLIN)
         left = None if deadline is None else max(0, int((deadline - time.monotonic()) * 1000))
         if not poll.poll(left):
-            raise TimeoutError("the target is still running")
+            raise TimeoutError(RUNNING)
 
-    def _close(self) -> None:
+    def _shut_streams(self) -> None:
         for stream in (self.stdin, self.stdout, self.stderr):
             if stream is not None:
                 self._shut(stream)
-        self._channel.close()
 
     @staticmethod
     def _shut(stream: BinaryIO) -> None:
@@ -138,7 +156,7 @@ class Sandbox:
 
 
 def _stream(wanted: Stream, number: int, ends: list[int]) -> tuple[BinaryIO | None, int]:
-    """(our end, if any, the target's end); what must be closed once it is handed over goes to `ends`."""
+    """(our end, if any, the target's end); what is handed over goes to `ends`."""
     if wanted is None:
         return None, number
     if wanted == DEVNULL:
@@ -149,4 +167,4 @@ def _stream(wanted: Stream, number: int, ends: list[int]) -> tuple[BinaryIO | No
     read, write = os.pipe()
     ours, theirs = (write, read) if number == 0 else (read, write)
     ends.append(theirs)
-    return (open(ours, "wb" if number == 0 else "rb", buffering=0 if number == 0 else -1)), theirs  # noqa: SIM115
+    return (open(ours, "wb" if number == 0 else "rb", buffering=0 if number == 0 else -1)), theirs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 
 TYPE_CHECKING = False
@@ -29,13 +30,22 @@ def note(text: str) -> None:
 
 def _tell(text: str) -> None:
     """A run goes on when nobody reads its warnings: what is lost is only the warning."""
-    if sys.stderr is None:
+    if sys.stderr is None or not _has_room(sys.stderr.fileno()):
         return
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
     except OSError:
         sys.stderr = None  # or the interpreter tries again at its end
+
+
+def _has_room(fd: int) -> bool:
+    """A pipe that its reader let run full would hold corral, and with it the stop of the target."""
+    if sys.platform == "win32":
+        return True
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    return bool(poll.poll(0))
 
 
 def finish(code: int) -> int:

@@ -11,7 +11,7 @@ import os
 import sys
 
 from corral.errors import PolicyError
-from corral.linux import cgroup, guardian, ids, landlock, privileges, seccomp, workdir
+from corral.linux import cgroup, guardian, ids, keyring, landlock, privileges, seccomp, workdir
 from corral.posix import rlimits
 from corral.record import replace
 
@@ -44,6 +44,7 @@ def compose(
         ]
     steps += [
         guardian.Follow(),
+        keyring.Keyring(),
         rlimits.plan(replace(policy.limits, pids=None), count_init=False),
         privileges.Drop(),
     ]

@@ -175,7 +175,7 @@ def _set(path: str, value: str) -> None:
             return
         raise
     seen = _read(path)
-    if value not in seen and _rounded(value) not in seen:
+    if not {value, _rounded(value)} & {line.strip() for line in seen.splitlines()}:
         raise OSError(0, f"reads back as {seen!r}, not {value!r}", path)
 
 

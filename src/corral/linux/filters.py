@@ -190,6 +190,10 @@ def _ioctl(*, namespaces: bool) -> Rule:
     return tuple(choices), ALLOW
 
 
+S_ISUID, S_ISGID = 0o4000, 0o2000
+O_CREAT, O_TMPFILE = 0o100, 0o20000000
+
+
 def _calls(*, namespaces: bool) -> dict[str, Rule]:
     """What is judged by its arguments, whatever the policy says."""
     prctl = (
@@ -206,8 +210,40 @@ def _calls(*, namespaces: bool) -> dict[str, Rule]:
         "prctl": (tuple(((low(0, option),), DENY) for option in prctl), ALLOW),
         "seccomp": (((listener, DENY),), ALLOW),
         # Devices only work where mounts allow them, but a whiteout needs no privilege at all.
-        "mknod": (tuple(((low(1, kind, S_IFMT),), ALLOW) for kind in kinds), DENY),
-        "mknodat": (tuple(((low(2, kind, S_IFMT),), ALLOW) for kind in kinds), DENY),
+        "mknod": _kinds(1, kinds),
+        "mknodat": _kinds(2, kinds),
+        **_set_ids(),
+    }
+
+
+def _kinds(mode: int, kinds: tuple[int, ...]) -> Rule:
+    allowed = tuple(((low(mode, kind, S_IFMT),), ALLOW) for kind in kinds)
+    return (*_with_set_id(mode), *allowed), DENY
+
+
+def _with_set_id(mode: int, *when: Condition) -> tuple[Alternative, ...]:
+    return tuple(((*when, low(mode, bit, bit)), DENY) for bit in (S_ISUID, S_ISGID))
+
+
+def _set_ids() -> dict[str, Rule]:
+    """A set-id file in a write grant would run as its owner outside, who may be root.
+
+    Mounts are nosuid inside, which says nothing of the host. openat2 carries its mode in memory, where no
+    filter looks, so it does not exist here; whoever uses it falls back.
+    """
+    creating = [low(2, O_CREAT, O_CREAT), low(2, O_TMPFILE, O_TMPFILE)]
+    opening = [low(1, O_CREAT, O_CREAT), low(1, O_TMPFILE, O_TMPFILE)]
+    openat = tuple(item for when in creating for item in _with_set_id(3, when))
+    open_ = tuple(item for when in opening for item in _with_set_id(2, when))
+    return {
+        "chmod": (_with_set_id(1), ALLOW),
+        "fchmod": (_with_set_id(1), ALLOW),
+        "fchmodat": (_with_set_id(2), ALLOW),
+        "fchmodat2": (_with_set_id(2), ALLOW),
+        "creat": (_with_set_id(1), ALLOW),
+        "open": (open_, ALLOW),
+        "openat": (openat, ALLOW),
+        "openat2": ABSENT,
     }
 
 

@@ -79,7 +79,11 @@ class Sources:
 
 @record
 class View:
-    """`private` directories share one tmpfs of `size` bytes: the disk limit holds for all together."""
+    """`private` directories share one tmpfs of `size` bytes: the disk limit holds for all together.
+
+    `anchors` are bound onto themselves: a directory in a write grant that leads to another bind cannot be
+    renamed, or the host would find something else under that bind's name afterwards.
+    """
 
     binds: tuple[Bind, ...]
     links: tuple[tuple[str, str], ...]
@@ -87,6 +91,7 @@ class View:
     private: tuple[str, ...]
     size: int
     masks: tuple[Mask, ...] = ()
+    anchors: tuple[str, ...] = ()
     place: Place = "init"
 
     def describe(self) -> str:
@@ -164,9 +169,12 @@ def _assemble(step: View, scene: Scene) -> None:
         stage.write(path, text)
     targets = {bind.target: bind for bind in step.binds}
     links = dict(step.links)
-    for path in sorted({*targets, *links, *step.private}, key=lambda path: path.count("/")):
+    places = {*targets, *links, *step.private, *step.anchors}
+    for path in sorted(places, key=lambda path: path.count("/")):
         if path in targets:
             stage.bind(targets[path], scene)
+        elif path in step.anchors:
+            stage.anchor(path)
         elif path in links:
             stage.link(path, links[path])
         else:
@@ -226,13 +234,16 @@ class _Stage:
         with open(fd, "wb") as file:
             file.write(text.encode())
 
+    def anchor(self, path: str) -> None:
+        self._attach(self._clone(path), path, 0)
+
     def mask(self, mask: Mask) -> None:
         try:
             os.close(self._open(mask.path))
         except PermissionError:
             return  # init may do more than the target: what is closed to it needs no cover
         for anchor in mask.anchors:
-            self._attach(self._clone(anchor), anchor, 0)
+            self.anchor(anchor)
         if mask.kind == "protect":
             self._attach(self._clone(mask.path), mask.path, ATTRIBUTES["read"])
             return
@@ -256,6 +267,12 @@ class _Stage:
         flags = abi.MOUNT_ATTR_NOSUID | abi.MOUNT_ATTR_NODEV | abi.MOUNT_ATTR_NOEXEC
         tree = abi.fsmount("proc", {"hidepid": "2"}, attributes=flags | abi.MOUNT_ATTR_RDONLY)
         self._attach(tree, "/proc", 0, directory=True)
+        for path in ("/proc/keys", "/proc/key-users"):
+            # They tell of every key of the same user, whichever session holds it.
+            try:
+                self.mask(Mask(path=path, kind="hide", directory=False))
+            except FileNotFoundError:
+                continue  # a kernel without keyrings
 
     def enter(self) -> None:
         """pivot_root onto the stage; the old root goes, and the new one becomes read-only."""

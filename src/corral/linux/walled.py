@@ -8,6 +8,7 @@ from corral.linux import (
     cgroup,
     idmap,
     ids,
+    keyring,
     landlock,
     loopback,
     namespaces,
@@ -42,6 +43,7 @@ def compose(
         private=_private(policy, layout),
         size=policy.limits.disk or UNLIMITED_SPACE,
         masks=layout.masks,
+        anchors=_anchors(binds),
     )
     steps: list[Step] = [namespaces.Namespaces(), who]
     steps += cgroup.plan(policy.limits, controls, layout)
@@ -59,6 +61,7 @@ def compose(
         ids.Become(uid=who.uid, gid=who.gid, drop_groups=who.drop_groups),
         view,
         privileges.Bound(),
+        keyring.Keyring(),
         rlimits.plan(policy.limits, count_init=True),
         privileges.Drop(),
     ]
@@ -88,6 +91,19 @@ def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[root.Bind,
     )
     chosen = {bind.target: bind for bind in (*system, *devices, *reads, *grants, *state)}
     return tuple(chosen.values())
+
+
+def _anchors(binds: Iterable[root.Bind]) -> tuple[str, ...]:
+    """The directories in a write grant that lead to something bound inside it."""
+    targets = [bind.target for bind in binds]
+    found: dict[str, None] = {}
+    for grant in [bind.target for bind in binds if bind.access == "write"]:
+        for target in targets:
+            if target.startswith(f"{grant}/"):
+                parts = target[len(grant) + 1 :].split("/")[:-1]
+                for depth in range(len(parts)):
+                    found["/".join((grant, *parts[: depth + 1]))] = None
+    return tuple(path for path in found if path not in targets)
 
 
 def _state(path: str) -> Step:

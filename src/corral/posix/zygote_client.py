@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import array
+import atexit
 import os
 import socket
 import subprocess
 import sys
 import threading
+import weakref
 
 from corral import wire
-from corral.errors import CommandError, LaunchError, SandboxError
+from corral.errors import CommandError, LaunchError, SandboxError, SupervisionError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,32 +30,40 @@ class Zygote:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._owner = 0
         self._requests: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._channels: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        if sys.platform != "win32":
+            os.register_at_fork(after_in_child=self._forget)
+        atexit.register(self.close)
 
     def launch(self, plan: Plan, stdio: tuple[int, int, int]) -> socket.socket:
         """Have a supervisor forked for `plan`; returns the channel to it."""
         ours, theirs = socket.socketpair()
-        with theirs:
-            self._request((*stdio, theirs.fileno()))
-        message = wire.encode(plan)
-        ours.sendall(len(message).to_bytes(HEADER, "little") + message)
+        self._channels.add(ours)
+        try:
+            with theirs:
+                self._request((*stdio, theirs.fileno()))
+            message = wire.encode(plan)
+            ours.sendall(len(message).to_bytes(HEADER, "little") + message)
+        except BaseException as problem:
+            ours.close()
+            if isinstance(problem, ConnectionError):
+                raise SupervisionError("the supervisor died before it heard the plan") from problem
+            raise
         return ours
 
     def _request(self, descriptors: tuple[int, ...]) -> None:
-        if sys.platform == "win32":
-            raise OSError("descriptors travel over unix sockets only")
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
         with self._lock:
             try:
                 self._connection().sendmsg([b"L"], ancillary)
-            except OSError:
-                self._requests = None  # it died, or belongs to the process we were forked from
+            except ConnectionError:
+                self._end()
                 self._connection().sendmsg([b"L"], ancillary)
 
     def _connection(self) -> socket.socket:
-        if self._requests is None or self._owner != os.getpid():
+        if self._requests is None:
             ours, theirs = socket.socketpair()
             package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
             with theirs:
@@ -63,17 +73,32 @@ class Zygote:
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
                 )
-            self._requests, self._owner = ours, os.getpid()
+            self._requests = ours
         return self._requests
 
     def close(self) -> None:
         """End it; running sandboxes have their own supervisors and stay."""
         with self._lock:
-            if self._requests is not None and self._owner == os.getpid():
-                self._requests.close()
-                if self._process is not None:
-                    self._process.wait()
-            self._requests = self._process = None
+            self._end()
+
+    def _end(self) -> None:
+        if self._requests is not None:
+            self._requests.close()
+        if self._process is not None:
+            # Not by end of file alone: a fork of ours that execs nothing may hold the other end.
+            self._process.kill()
+            self._process.wait()
+        self._requests = self._process = None
+
+    def _forget(self) -> None:
+        """In a fork of the caller: its zygote and sandboxes are the caller's, and end with it."""
+        self._lock = threading.Lock()  # a thread that is not here may have held the old one
+        for channel in (self._requests, *self._channels):
+            if channel is not None:
+                channel.close()
+        if self._process is not None:
+            self._process.returncode = 0  # nobody's child here, so nobody's to wait for
+        self._requests = self._process = None
 
 
 def receive(channel: socket.socket) -> bytes:
@@ -85,7 +110,10 @@ def receive(channel: socket.socket) -> bytes:
 def _exactly(channel: socket.socket, size: int) -> bytes:
     found = b""
     while len(found) < size:
-        chunk = channel.recv(size - len(found))
+        try:
+            chunk = channel.recv(size - len(found))
+        except ConnectionError:
+            chunk = b""  # it died with something of ours unread
         if not chunk:
             return b""
         found += chunk
