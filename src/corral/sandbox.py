@@ -33,8 +33,8 @@ _zygote = zygote_client.Zygote()
 class Sandbox:
     """A context manager: leaving it stops the target, and nothing of it stays.
 
-    `stdin`, `stdout` and `stderr` are files where PIPE was asked for. `pid` is the target's, seen from
-    the host.
+    `stdin`, `stdout` and `stderr` are files where PIPE was asked for. `pid` is the target's, as the
+    host counts.
     """
 
     def __init__(self, plan: Plan, *, stdin: Stream, stdout: Stream, stderr: Stream) -> None:

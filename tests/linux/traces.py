@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import select
 import time
 import uuid
@@ -42,9 +43,13 @@ class Traces:
         return set().union(*(map(str, place.rglob("*")) for place in self._places))
 
 
+STAGED = re.compile(r"/tmp(/(usr|etc|proc|dev|var|tmp|root|home|bin|sbin|lib\w*)(/.*)?)?")
+"""Where a sandbox assembles its root. Other mounts may come and go on a machine that others use too."""
+
+
 def mounts() -> set[str]:
     text = pathlib.Path("/proc/self/mountinfo").read_text()
-    return {line.split(" ")[4] for line in text.splitlines()}
+    return {where for line in text.splitlines() if STAGED.fullmatch(where := line.split(" ")[4])}
 
 
 def processes(argument: str) -> list[int]:

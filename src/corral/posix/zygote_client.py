@@ -54,6 +54,8 @@ class Zygote:
         return ours
 
     def _request(self, descriptors: tuple[int, ...]) -> None:
+        if sys.platform == "win32":
+            raise OSError("descriptors travel over unix sockets only")
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
         with self._lock:
             try:

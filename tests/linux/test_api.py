@@ -1,0 +1,448 @@
+"""`import corral`: the same walls from Python, with threads, event loops and forks around them."""
+
+import ast
+import os
+import signal
+import subprocess
+from subprocess import PIPE
+
+import pytest
+from traces import PATIENCE, Traces, readable, wait_until_gone
+
+PRELUDE = """
+import asyncio, json, os, signal, sys, threading
+sys.path.insert(0, sys.argv[1])
+import corral
+trace = sys.argv[2]
+python = sys.executable
+def refused(act, *errors):
+    try:
+        act()
+    except errors as error:
+        return error
+    raise AssertionError("it did not fail")
+"""
+
+
+class Caller:
+    """A Python program of a user's that uses corral; every sandbox in it carries the argument."""
+
+    def __init__(self, user) -> None:
+        self.user = user
+        self.traces = Traces()
+
+    def start(self, code: str, **options) -> subprocess.Popen:
+        argv = [self.user.python, "-W", "error", "-c", PRELUDE + code]
+        argv += [str(self.user.package), self.traces.argument]
+        return self.user.popen(argv, **{"stdin": PIPE, "stdout": PIPE, "stderr": PIPE, **options})
+
+    def run(self, code: str) -> str:
+        """Its stdout; not a word on stderr (a leak is a warning), and nothing left."""
+        with self.start(code) as process:
+            try:
+                out, err = process.communicate(timeout=60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        assert (process.returncode, err.decode()) == (0, "")
+        assert self.traces.left_in_the_end() == {}
+        return out.decode()
+
+
+@pytest.fixture
+def caller(user):
+    return Caller(user)
+
+
+def test_the_public_names_are_exactly_these(caller):
+    names = ast.literal_eval(caller.run("print(corral.__all__)"))
+    assert names == [
+        "AsyncSandbox", "CommandError", "DEVNULL", "Finding", "Host", "LaunchError", "ManifestError",
+        "PIPE", "Plan", "PolicyError", "Report", "Result", "Sandbox", "SandboxError",
+        "SupervisionError", "UnenforceableError", "launch", "launch_async", "probe", "run",
+        "run_async",
+    ]  # fmt: skip
+
+
+def test_every_public_name_is_there_and_no_other(caller):
+    caller.run(
+        "assert all(getattr(corral, name) is not None for name in corral.__all__)\n"
+        "assert set(corral.__all__) <= set(dir(corral))\n"
+        "refused(lambda: corral.no_such_name, AttributeError)\n"
+    )
+
+
+def test_run_captures_both_streams_and_the_exit_code(caller):
+    caller.run(
+        "result = corral.run(['/bin/sh', '-c', 'read line; echo \"$line\"; echo err >&2; exit 3', trace], input=b'in\\n')\n"
+        "assert (result.exit_code, result.stdout, result.stderr) == (3, b'in\\n', b'err\\n'), result\n"
+        "assert result.report.outcome.kind == 'exited'\n"
+        "assert result.report.usage.wall_ms >= 0\n"
+        "held = {item.control: item.status for item in result.report.controls}\n"
+        "assert held['filesystem'] == held['syscalls'] == 'verified', held\n"
+    )
+
+
+def test_more_than_a_pipe_holds_goes_through_both_ways(caller):
+    caller.run(
+        "data = os.urandom(3 << 20)\n"
+        "assert corral.run(['cat'], input=data).stdout == data\n"
+        "result = asyncio.run(corral.run_async(['cat'], input=data))\n"
+        "assert result.stdout == data\n"
+        "both = 'import sys; d = sys.stdin.buffer.read(); sys.stdout.buffer.write(d); sys.stderr.buffer.write(d)'\n"
+        "result = corral.run([python, '-c', both], input=data)\n"
+        "assert result.stdout == result.stderr == data\n"
+    )
+
+
+def test_a_target_that_does_not_read_its_input_is_no_error(caller):
+    caller.run(
+        "assert corral.run(['/bin/true', trace], input=bytes(1 << 20)).exit_code == 0\n"
+        "result = asyncio.run(corral.run_async(['/bin/true', trace], input=bytes(1 << 20)))\n"
+        "assert result.exit_code == 0\n"
+    )
+
+
+def test_streams_may_be_pipes_files_descriptors_or_nothing(caller):
+    caller.run(
+        "read, write = os.pipe()\n"
+        "with corral.launch(['/bin/echo', trace], stdin=corral.DEVNULL, stdout=write) as box:\n"
+        "    os.close(write)\n"
+        "    assert box.stdin is box.stdout is box.stderr is None\n"
+        "    with open(read, 'rb') as file: assert file.read().decode().strip() == trace\n"
+        "    assert box.wait() == 0\n"
+        "import tempfile\n"
+        "with tempfile.TemporaryFile() as file:\n"
+        "    with corral.launch(['/bin/echo', trace], stdout=file) as box: assert box.wait() == 0\n"
+        "    file.seek(0); assert file.read().decode().strip() == trace\n"
+    )
+
+
+def test_wait_gives_up_after_its_timeout_and_can_be_called_again(caller):
+    caller.run(
+        "with corral.launch(['cat'], stdin=corral.PIPE) as box:\n"
+        "    refused(lambda: box.wait(timeout=0), TimeoutError)\n"
+        "    refused(lambda: box.wait(timeout=0.05), TimeoutError)\n"
+        "    assert box.report is None\n"
+        "    box.stdin.close()\n"
+        "    assert box.wait(timeout=20) == box.wait() == 0\n"
+        "    assert box.report.outcome.exit_code == 0\n"
+    )
+
+
+def test_wait_keeps_its_timeout_while_another_thread_waits(caller):
+    caller.run(
+        "with corral.launch(['cat'], stdin=corral.PIPE) as box:\n"
+        "    thread = threading.Thread(target=box.wait)\n"
+        "    thread.start()\n"
+        "    refused(lambda: box.wait(timeout=0.2), TimeoutError)\n"
+        "    box.stdin.close()\n"
+        "    thread.join()\n"
+    )
+
+
+def test_stop_and_kill_and_a_signal_end_it(caller):
+    caller.run(
+        "wait = 'import signal; signal.signal(2, signal.SIG_DFL); print(1, flush=True); signal.pause()'\n"
+        "for end, code in ((corral.Sandbox.stop, 143), (corral.Sandbox.kill, 137),\n"
+        "                  (lambda box: (box.send_signal(signal.SIGINT), box.wait())[1], 130)):\n"
+        "    with corral.launch([python, '-c', wait, trace], stdout=corral.PIPE) as box:\n"
+        "        box.stdout.readline()\n"
+        "        assert os.path.exists(f'/proc/{box.pid}')\n"
+        "        found = end(box)\n"
+        "        assert found == code, (found, code)\n"
+        "        assert end(box) == code  # it is allowed to say it twice\n"
+    )
+
+
+@pytest.mark.parametrize("number", [0, -1, 65, 200, 256])
+def test_a_number_that_is_no_signal_is_the_callers_error(caller, number):
+    caller.run(
+        "with corral.launch(['cat'], stdin=corral.PIPE) as box:\n"
+        f"    refused(lambda: box.send_signal({number}), ValueError)\n"
+        "    refused(lambda: box.wait(timeout=0), TimeoutError)  # it still runs\n"
+        "    box.stdin.close()\n"
+        "    assert box.wait() == 0\n"
+    )
+
+
+def test_leaving_the_context_stops_the_target(caller):
+    caller.run(
+        "wait = 'import signal; print(1, flush=True); signal.pause()'\n"
+        "try:\n"
+        "    with corral.launch([python, '-c', wait, trace], stdout=corral.PIPE) as box:\n"
+        "        box.stdout.readline()\n"
+        "        raise KeyError('of the caller')\n"
+        "except KeyError:\n"
+        "    assert box.report.outcome.signal == signal.SIGTERM\n"
+        "    assert not os.path.exists(f'/proc/{box.pid}')\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ("corral.run(['no-such-program'])", "CommandError"),
+        ("corral.run(['/etc/passwd'])", "CommandError"),
+        ("corral.run(['/bin/true'], {'limits': {'memroy': '1G'}})", "ManifestError"),
+        ("corral.run(['/bin/true'], {'no_such_table': {}})", "ManifestError"),
+        ("corral.run(['/bin/true'], '/no/such/policy.toml')", "SandboxError"),
+        ("corral.run(['/bin/true'], {'filesystem': {'read': ['/no/such/path']}})", "SandboxError"),
+        (
+            "corral.run(['/bin/true'], {'environment': {'secrets': ['NOT_SET_ANYWHERE']}})",
+            "PolicyError",
+        ),
+        ("corral.run(['/bin/true'], {'limits': {'io': '1M'}})", "UnenforceableError"),
+    ],
+)
+def test_errors_have_their_class_and_say_what(caller, call, error):
+    caller.run(
+        f"error = refused(lambda: {call}, corral.SandboxError)\n"
+        f"assert isinstance(error, corral.{error}), repr(error)\n"
+        "assert str(error)\n"
+    )
+
+
+def test_a_failing_step_is_a_launch_error_with_its_step(caller):
+    """The identity of a granted directory changes between the plan and the launch."""
+    caller.run(
+        "import tempfile\n"
+        "from corral import api\n"
+        "base = tempfile.mkdtemp()\n"
+        "inner = os.path.join(base, 'granted'); os.mkdir(inner)\n"
+        "plan = api.plan(['/bin/echo', trace], {'filesystem': {'read': [inner]}})\n"
+        "os.rename(inner, inner + '-old'); os.mkdir(inner)\n"
+        "error = refused(lambda: corral.Sandbox(plan, stdin=None, stdout=None, stderr=None), corral.LaunchError)\n"
+        "assert error.step.startswith('root.') or error.step.startswith('idmap.'), error.step\n"
+        "assert error.exit_code == 125 and error.hint and inner in error.cause, error.cause\n"
+        "os.rmdir(inner); os.rmdir(inner + '-old'); os.rmdir(base)\n"
+    )
+
+
+def test_sixteen_threads_launch_at_once(caller):
+    caller.run(
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "def one(number):\n"
+        "    return corral.run(['/bin/echo', str(number), trace]).stdout\n"
+        "with ThreadPoolExecutor(16) as pool:\n"
+        "    found = list(pool.map(one, range(50)))\n"
+        "assert found == [f'{n} {trace}\\n'.encode() for n in range(50)]\n"
+    )
+
+
+def test_a_caller_that_forks_afterwards_can_launch_in_both(caller):
+    caller.run(
+        "def one(): return corral.run(['/bin/echo', trace]).stdout.decode().strip() == trace\n"
+        "assert one()\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    code = 1\n"
+        "    try:\n"
+        "        code = 0 if one() else 2\n"
+        "    finally:\n"
+        "        os._exit(code)\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0\n"
+        "assert one()\n"
+    )
+
+
+def test_a_fork_of_the_caller_does_not_keep_a_dead_callers_target_alive(caller):
+    """The fork holds copies of all descriptors; the target ends with the process that launched it."""
+    code = (
+        "box = corral.launch(['cat', '-', trace], stdin=corral.PIPE, stdout=corral.DEVNULL)\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    sys.stdin.read(); os._exit(0)\n"
+        "print(box.pid, pid, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    with caller.start(code, stderr=None) as process:
+        target, fork = map(int, process.stdout.readline().split())
+        fd = os.pidfd_open(target)
+        assert readable(fd, PATIENCE), "the target lives on"
+        os.close(fd)
+        assert os.path.exists(f"/proc/{fork}")  # the control: the fork lives
+        process.stdin.close()
+
+
+def test_a_zygote_that_died_is_replaced(caller):
+    caller.run(
+        "def one(): return corral.run(['/bin/echo', trace]).exit_code\n"
+        "assert one() == 0\n"
+        "with open(f'/proc/self/task/{os.getpid()}/children') as file: [zygote] = file.read().split()\n"
+        "os.kill(int(zygote), 9)\n"
+        "fd = os.pidfd_open(int(zygote))\n"
+        "import select; select.select([fd], [], []); os.close(fd)\n"
+        "assert one() == 0\n"
+        "with open(f'/proc/self/task/{os.getpid()}/children') as file: assert len(file.read().split()) == 1\n"
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_death_of_the_calling_process_is_the_death_of_the_target(caller, number):
+    code = (
+        "box = corral.launch(['cat', '-', trace], stdin=corral.PIPE, stdout=corral.DEVNULL)\n"
+        "other = corral.launch([python, '-c', 'import signal\\nfor n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)\\n"
+        "print(1, flush=True)\\nsignal.pause()', trace], stdout=corral.PIPE)\n"
+        "other.stdout.readline()\n"
+        "print('ready', flush=True)\n"
+        "signal.pause()\n"
+    )
+    with caller.start(code) as process:
+        assert process.stdout.readline() == b"ready\n", process.stderr.read()
+        process.send_signal(number)
+        process.wait(PATIENCE)
+        wait_until_gone(caller.traces.argument)
+        process.stdin.close()
+
+
+def test_probe_says_what_doctor_says(caller):
+    caller.run(
+        "host = corral.probe()\n"
+        "assert host.system == 'linux' and host.machine == os.uname().machine\n"
+        "assert host.has('seccomp') and not host.has('no_such_capability')\n"
+        "assert host.finding('no_such_capability').status == 'unknown'\n"
+        "fresh = corral.probe(fresh=True)\n"
+        "assert [f.capability for f in fresh.findings] == [f.capability for f in host.findings]\n"
+        "assert all(isinstance(item, corral.Finding) and item.evidence for item in fresh.findings)\n"
+    )
+
+
+def test_a_policy_may_be_a_file_a_mapping_or_a_path(caller):
+    caller.run(
+        "import pathlib, tempfile\n"
+        "with tempfile.TemporaryDirectory() as base:\n"
+        "    path = pathlib.Path(base, 'policy.toml')\n"
+        "    path.write_text('version = 1\\n[environment]\\nset = { SAID = \"so\" }\\n')\n"
+        "    for policy in (path, str(path), {'environment': {'set': {'SAID': 'so'}}}):\n"
+        "        assert corral.run(['/bin/sh', '-c', 'echo $SAID'], policy).stdout == b'so\\n'\n"
+        "assert corral.run(['/bin/sh', '-c', 'echo $SAID']).stdout == b'\\n'\n"
+    )
+
+
+def test_the_environment_is_taken_from_the_argument_when_given(caller):
+    caller.run(
+        "policy = {'environment': {'secrets': ['TOKEN']}}\n"
+        "env = {**os.environ, 'TOKEN': 'a-secret-value'}\n"
+        "result = corral.run(['/bin/sh', '-c', 'echo $TOKEN'], policy, env=env)\n"
+        "assert result.stdout == b'a-secret-value\\n'\n"
+        "assert 'a-secret-value' not in repr(result.report)\n"
+        "refused(lambda: corral.run(['/bin/true'], policy), corral.PolicyError)\n"
+    )
+
+
+ASYNC = """
+async def main():
+{body}
+asyncio.run(main())
+"""
+
+
+def in_loop(body: str) -> str:
+    return ASYNC.format(body="\n".join(f"    {line}" for line in body.splitlines()))
+
+
+def test_async_streams_and_wait(caller):
+    caller.run(
+        in_loop(
+            "async with corral.launch_async(['cat'], stdin=corral.PIPE, stdout=corral.PIPE) as box:\n"
+            "    box.stdin.write(b'hello\\n'); await box.stdin.drain()\n"
+            "    assert await box.stdout.readline() == b'hello\\n'\n"
+            "    box.stdin.close()\n"
+            "    assert await box.wait() == 0\n"
+            "    assert box.report.outcome.kind == 'exited'\n"
+            "box = await corral.launch_async(['/bin/true', trace])\n"
+            "assert await box.wait() == await box.wait() == 0\n"
+            "async with box: pass\n"
+        )
+    )
+
+
+def test_async_many_at_once(caller):
+    caller.run(
+        in_loop(
+            "runs = [corral.run_async(['/bin/echo', str(n), trace]) for n in range(20)]\n"
+            "found = [result.stdout for result in await asyncio.gather(*runs)]\n"
+            "assert found == [f'{n} {trace}\\n'.encode() for n in range(20)]\n"
+        )
+    )
+
+
+def test_two_tasks_may_wait_for_one_sandbox(caller):
+    caller.run(
+        in_loop(
+            "async with corral.launch_async(['cat'], stdin=corral.PIPE) as box:\n"
+            "    first, second = asyncio.create_task(box.wait()), asyncio.create_task(box.wait())\n"
+            "    await asyncio.sleep(0)\n"
+            "    box.stdin.close()\n"
+            "    assert await asyncio.wait_for(asyncio.gather(first, second), 20) == [0, 0]\n"
+        )
+    )
+
+
+def test_a_cancelled_wait_leaves_the_sandbox_usable(caller):
+    caller.run(
+        in_loop(
+            "async with corral.launch_async(['cat'], stdin=corral.PIPE) as box:\n"
+            "    try:\n"
+            "        await asyncio.wait_for(box.wait(), 0.05)\n"
+            "    except asyncio.TimeoutError: pass\n"
+            "    else: raise AssertionError\n"
+            "    box.stdin.close()\n"
+            "    assert await box.wait() == 0\n"
+        )
+    )
+
+
+def test_cancellation_inside_the_context_leaves_nothing(caller):
+    caller.run(
+        in_loop(
+            "started = asyncio.Event()\n"
+            "async def use():\n"
+            "    wait = 'import signal; print(1, flush=True); signal.pause()'\n"
+            "    async with corral.launch_async([python, '-c', wait, trace], stdout=corral.PIPE) as box:\n"
+            "        await box.stdout.readline()\n"
+            "        started.set()\n"
+            "        await box.wait()\n"
+            "task = asyncio.create_task(use())\n"
+            "await started.wait()\n"
+            "task.cancel()\n"
+            "try: await task\n"
+            "except asyncio.CancelledError: pass\n"
+            "else: raise AssertionError\n"
+        )
+    )
+
+
+def test_cancellation_at_any_moment_of_a_launch_leaves_nothing(caller):
+    caller.run(
+        in_loop(
+            "wait = 'import signal; signal.pause()'\n"
+            "await corral.run_async(['/bin/true'])\n"
+            "for delay in range(0, 24, 2):\n"
+            "    async def use():\n"
+            "        async with corral.launch_async([python, '-c', wait, trace], stdout=corral.PIPE) as box:\n"
+            "            await box.wait()\n"
+            "    task = asyncio.create_task(use())\n"
+            "    await asyncio.wait([task], timeout=delay / 1000)\n"
+            "    task.cancel()\n"
+            "    try: await task\n"
+            "    except asyncio.CancelledError: pass\n"
+            "    else: raise AssertionError\n"
+        )
+    )
+
+
+def test_output_that_nobody_read_is_no_leak(caller):
+    """A paused transport never sees the end of its pipe: the context closes it."""
+    caller.run(
+        in_loop(
+            "before = len(os.listdir('/proc/self/fd'))\n"
+            "for _ in range(3):\n"
+            "    async with corral.launch_async(['yes', trace], stdout=corral.PIPE, stderr=corral.PIPE) as box:\n"
+            "        await box.stdout.readline()\n"
+            "    await asyncio.sleep(0)\n"
+            "after = len(os.listdir('/proc/self/fd'))\n"
+            "assert after <= before + 1, (before, after)  # the zygote's\n"
+        )
+    )
