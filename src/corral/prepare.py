@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 
 from corral import backend, host
+from corral.directories import config_file, home_directory
 from corral.errors import PolicyError
 from corral.plan import Plan, decide, sample, warnings
-from corral.directories import config_file, home_directory
 from corral.policy import Policy
 from corral.record import replace
 from corral.servers.command import resolve

@@ -7,7 +7,7 @@ import sys
 
 from corral import linux
 from corral.linux import birth as births
-from corral.linux import cgroup, layout, walled, workdir
+from corral.linux import cgroup, layout, walled
 from corral.plan import Composition
 
 TYPE_CHECKING = False
@@ -40,7 +40,7 @@ def compose(
 
         steps = bare.compose(policy, program, seen, controls)
         own = {"home": f"{seen.directory}/home", "temporary": f"{seen.directory}/tmp"}
-    residue = [step.path for step in steps if isinstance(step, cgroup.Leaf | workdir.WorkDirectory)]
+    residue = [path for step in steps if (path := getattr(step, "residue", ""))]
     return Composition(
         steps=steps, run=seen.run, residue=tuple(residue), watched=seen.watched, **own
     )
@@ -51,6 +51,8 @@ def clean(path: str) -> None:
     if os.path.exists(f"{path}/cgroup.procs"):
         cgroup.remove(path)
     elif os.path.basename(path).startswith(layout.WORK_PREFIX):
+        from corral.linux import workdir
+
         workdir.remove(path)
 
 

@@ -12,7 +12,7 @@ import os
 import sys
 
 from corral.abi import linux as abi
-from corral.linux import cgroup, guardian, init, namespaces, usage, workdir
+from corral.linux import cgroup, init, namespaces
 from corral.posix import enter
 from corral.posix.enter import EXECUTED, FAILED, Scene, StepFailed
 from corral.posix.signals import SIGKILL
@@ -26,10 +26,10 @@ if sys.platform != "win32":
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import NoReturn, Protocol
 
-    from corral.plan import Plan, Step
+    from corral.linux.usage import Usage
+    from corral.plan import Plan
     from corral.servers.program import Program
 
     Stdio = tuple[int, int, int]
@@ -76,7 +76,9 @@ class Child:
         except ProcessLookupError:
             pass
 
-    def measure(self) -> usage.Usage:
+    def measure(self) -> Usage:
+        from corral.linux import usage
+
         return usage.measure(self.pid)
 
     def reap(self) -> Reaped:
@@ -91,7 +93,7 @@ class Child:
             memory=rusage.ru_maxrss * 1024,
         )
         if self._directory:
-            workdir.remove(self._directory)
+            _remove_directory(self._directory)
         return self._accounted(reaped) if self._cgroup else reaped
 
     def _accounted(self, reaped: Reaped) -> Reaped:
@@ -120,7 +122,13 @@ def _forget(scene: Scene) -> None:
     if scene.cgroup:
         cgroup.remove(scene.cgroup)
     if scene.directory:
-        workdir.remove(scene.directory)
+        _remove_directory(scene.directory)
+
+
+def _remove_directory(path: str) -> None:
+    from corral.linux import workdir
+
+    workdir.remove(path)
 
 
 def _conceive(plan: Plan, scene: Scene, stdio: Stdio) -> Child:
@@ -132,7 +140,7 @@ def _conceive(plan: Plan, scene: Scene, stdio: Stdio) -> Child:
     if pid == 0:
         for fd in (go_write, born_read, say_read):
             os.close(fd)
-        guard = init.guard if walls else guardian.guard
+        guard = init.guard if walls else _guardian()
         _become_init(plan, scene, stdio, guard, go=go_read, born=born_write, say=say_write)
     for fd in (go_read, born_write, say_write, *scene.trees.values()):
         os.close(fd)
@@ -153,6 +161,12 @@ def _clone(step: namespaces.Namespaces | None) -> tuple[int, int]:
         return abi.clone(step.flags() if step else 0)
     except OSError as error:
         raise StepFailed("clone" if step is None else enter.name(step), error) from error
+
+
+def _guardian() -> Guard:
+    from corral.linux import guardian
+
+    return guardian.guard
 
 
 def _become_init(

@@ -52,6 +52,10 @@ class Leaf:
     def path(self) -> str:
         return f"{self.base}/corral/{self.name}"
 
+    @property
+    def residue(self) -> str:
+        return self.path
+
     def describe(self) -> str:
         values = ", ".join(f"{file} = {value}" for file, value in self.settings)
         return f"cgroup {self.path}: {values}"
@@ -76,7 +80,17 @@ class Account:
 
 
 def find() -> Base | None:
-    """The best place for leaves: for root the top, for others where they stand or one above."""
+    """The best place for leaves; looked for once, since nothing moves this process meanwhile."""
+    if not _found:
+        _found.append(_find())
+    return _found[0]
+
+
+_found: list[Base | None] = []
+
+
+def _find() -> Base | None:
+    """For root the top, for others where they stand or one above."""
     mounted = mount()
     if mounted is None:
         return None

@@ -6,9 +6,8 @@ mounts are then attached by init. A filesystem that cannot do it fails the run.
 
 from __future__ import annotations
 
-import sys
-
 import os
+import sys
 
 from corral.abi import linux as abi
 from corral.record import record

@@ -6,9 +6,8 @@ started by root gets an outside id of its own from a range that no distribution 
 
 from __future__ import annotations
 
-import sys
-
 import os
+import sys
 
 from corral.abi import linux as abi
 from corral.record import record

@@ -7,10 +7,9 @@ that leaves it hardly more than waiting. The target is let go only once all of t
 
 from __future__ import annotations
 
-import sys
-
 import os
 import select
+import sys
 
 from corral.abi import linux as abi
 from corral.linux import filters, privileges

@@ -5,10 +5,9 @@ The rights that are handled follow the ABI that the running kernel reports for t
 
 from __future__ import annotations
 
-import sys
-
 import os
 import struct
+import sys
 
 from corral.abi import linux as abi
 from corral.record import record

@@ -5,10 +5,9 @@ A survey is taken afresh for each run (it is a few dozen lstat calls), so that p
 
 from __future__ import annotations
 
-import sys
-
 import os
 import stat
+import sys
 
 from corral.linux import cgroup, ids
 from corral.record import record

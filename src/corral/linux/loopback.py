@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 import os
 import struct
+import sys
 
 from corral.abi import linux as abi
 from corral.record import record

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
 import os
+import sys
 
 from corral.abi import linux as abi
 from corral.record import record

@@ -6,9 +6,8 @@ a trial takes the target's place.
 
 from __future__ import annotations
 
-import sys
-
 import os
+import sys
 
 from corral.abi import linux as abi
 from corral.host import Finding

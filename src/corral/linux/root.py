@@ -8,10 +8,9 @@ sandbox's own tmpfs: no directory is ever created on the host.
 
 from __future__ import annotations
 
-import sys
-
 import os
 import stat
+import sys
 
 from corral.abi import linux as abi
 from corral.record import record

@@ -6,9 +6,8 @@ exec through is made here, lives in the launching process only, and is gone with
 
 from __future__ import annotations
 
-import sys
-
 import os
+import sys
 
 from corral.abi import linux as abi
 from corral.linux import filters

@@ -25,6 +25,10 @@ class WorkDirectory:
     gid: int
     place: Place = "supervisor"
 
+    @property
+    def residue(self) -> str:
+        return self.path
+
     def describe(self) -> str:
         return f"private directory {self.path}, removed at the end"
 

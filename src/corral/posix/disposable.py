@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import select
 import sys
 
-import os
+from corral.posix.signals import SIGKILL
 
 TYPE_CHECKING = False
 assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+PATIENCE = 20_000
+"""Milliseconds without a word after which a probe has failed, whatever it waits for."""
 
 
 def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
@@ -18,6 +24,7 @@ def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
     pid = os.fork()
     if pid == 0:
         try:
+            os.setpgid(0, 0)
             os.close(read)
             answer = f"+{attempt()}"
         except BaseException as error:  # noqa: BLE001 - the parent wants to know, whatever it is
@@ -27,12 +34,27 @@ def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
         finally:
             os._exit(0)
     os.close(write)
-    with open(read, "rb") as pipe:
-        answer = pipe.read().decode()
+    answer = _read(read)
+    if answer is None:
+        os.killpg(pid, SIGKILL)
     status = os.waitpid(pid, 0)[1]
     if not answer:
         return False, f"the probe died (wait status {status})"
     return answer[0] == "+", answer[1:]
+
+
+def _read(fd: int) -> str | None:
+    """Until every holder of the other end is gone, but not for ever."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    found = b""
+    with open(fd, "rb", buffering=0) as pipe:
+        while poll.poll(PATIENCE):
+            chunk = pipe.read(4096)
+            if not chunk:
+                return found.decode()
+            found += chunk
+    return None
 
 
 def refused(attempt: Callable[[], object]) -> str:

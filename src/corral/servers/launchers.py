@@ -14,7 +14,7 @@ from corral.servers.reach import is_program, read_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from corral.servers.reach import Caller, Executable
 
