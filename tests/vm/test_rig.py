@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shutil
+import signal
 import subprocess
+import sys
+import tempfile
 
 import pytest
 
@@ -27,7 +31,7 @@ def test_the_commands_own_status_and_output_come_back():
 
 def test_a_machine_that_hangs_is_ended_and_shows_what_it_said():
     with pytest.raises(rig.MachineError, match=r"(?s)still running.*last words"):
-        uml.boot(["sh", "-c", "echo last words; exec sleep 600"], timeout=15)
+        uml.boot(["sh", "-c", "echo last words; exec sleep 600"], timeout=10)
 
 
 def test_a_machine_that_crashes_is_no_result():
@@ -35,33 +39,59 @@ def test_a_machine_that_crashes_is_no_result():
         uml.boot(["sh", "-c", "echo c > /proc/sysrq-trigger; exec sleep 600"], timeout=60)
 
 
-def test_nothing_is_written_to_the_host_and_nothing_is_left_on_it():
-    """Root of the machine writes to a root-only and to a world-writable place; both are only its own."""
-    before = traces()
-    script = (
-        "echo changed > /etc/hostname; echo here > /var/tmp/rig-was-here; cat /var/tmp/rig-was-here"
-    )
-    hostname = pathlib.Path("/etc/hostname").read_bytes()
-    result = uml.boot(
-        [
-            "sh",
-            "-c",
-            script
-            + "; mount -t hostfs none /mnt -o / && echo here > /mnt/var/tmp/rig-was-here; exit 0",
-        ]
-    )
-    assert result.output.startswith("here\n")
-    assert pathlib.Path("/etc/hostname").read_bytes() == hostname
-    assert traces() == before
-    assert not pathlib.Path("/var/tmp/rig-was-here").exists()
+@pytest.fixture
+def place(monkeypatch):
+    """Where machines put what they need, of this test alone, open to whoever runs them."""
+    path = pathlib.Path(tempfile.mkdtemp(prefix="rig-test-"))
+    path.chmod(0o755)
+    monkeypatch.setattr(tempfile, "tempdir", str(path))
+    yield path
+    shutil.rmtree(path)
 
 
-def traces() -> tuple[list[str], list[str], str]:
-    """Machines that run, directories of machines, mounts."""
+def running(place: pathlib.Path) -> list[str]:
     found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    running = [line for line in found.splitlines() if "corral-rig-" in line]
-    return (
-        running,
-        [name for name in os.listdir("/tmp") if name.startswith("corral-rig-")],
-        pathlib.Path("/proc/mounts").read_text(),
-    )
+    return [line for line in found.splitlines() if f"{place}/corral-rig-" in line]
+
+
+def test_nothing_is_left_on_the_host(place):
+    assert uml.boot(["true"]).returncode == 0
+    assert list(place.iterdir()) == []
+    assert running(place) == []
+    assert str(place) not in pathlib.Path("/proc/self/mountinfo").read_text()
+
+
+def test_a_machine_writes_only_into_itself(place):
+    """Not even when its root mounts all of the host again and looks for a place that is open to everybody."""
+    shared = place / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    script = f"""
+        echo changed > /etc/passwd && head -c 7 /etc/passwd && echo
+        mount -t hostfs none /mnt -o / && test -d /mnt{shared} && echo mounted
+        echo here > /mnt{shared}/file || echo denied
+    """
+    before = pathlib.Path("/etc/passwd").read_bytes()
+    lines = uml.boot(["sh", "-c", script]).output.splitlines()
+    assert (lines[:2], lines[-1]) == (["changed", "mounted"], "denied")
+    assert list(shared.iterdir()) == []
+    assert pathlib.Path("/etc/passwd").read_bytes() == before
+
+
+def test_a_machine_dies_with_the_tests_that_started_it(place):
+    code = "from vm import uml; uml.boot(['sleep', '600'], timeout=600)"
+    environment = {**os.environ, "TMPDIR": str(place), "PYTHONPATH": str(rig.HERE.parent)}
+    with subprocess.Popen([sys.executable, "-c", code], env=environment) as tests:
+        while not any("linux.uml" in line for line in running(place)):
+            assert tests.poll() is None
+        tests.send_signal(signal.SIGKILL)
+    while running(place):
+        pass  # the timeout of this test is the judge
+
+
+def test_a_declared_rig_that_is_missing_fails_and_another_is_skipped(monkeypatch):
+    monkeypatch.setenv("CORRAL_RIGS", "uml,qemu")
+    with pytest.raises(pytest.fail.Exception, match="install the package nothing"):
+        rig.need_program("uml", "no-such-program", "nothing")
+    with pytest.raises(pytest.skip.Exception, match="install the package nothing"):
+        rig.need_program("systemd", "no-such-program", "nothing")
