@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.cli import output
-from corral.cli.options import Flag
+from corral.cli.options import Flag, UsageError
 from corral.report import plain
 
 TYPE_CHECKING = False
@@ -37,8 +37,11 @@ CGROUP = "cgroup_"
 WORDS = {"rlimits": "supported", "nproc": "supported", "exec_cookie": "supported"}
 
 
-def main(options: Options, _rest: list[str]) -> int:
+def main(options: Options, rest: list[str]) -> int:
     from corral import host
+
+    if rest:
+        raise UsageError(f"doctor takes no further words: {rest[0]}", hint=USAGE)
 
     found = host.current(fresh=True)
     if options.has("--json"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from corral.cli import output
+from corral.cli.options import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,8 +14,11 @@ USAGE = "usage: corral schema"
 FLAGS: tuple[Flag, ...] = ()
 
 
-def main(_options: Options, _rest: list[str]) -> int:
+def main(_options: Options, rest: list[str]) -> int:
     from corral.schema import json_schema
+
+    if rest:
+        raise UsageError(f"schema takes no further words: {rest[0]}", hint=USAGE)
 
     output.json(json_schema())
     return 0

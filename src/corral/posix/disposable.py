@@ -26,11 +26,11 @@ def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
         try:
             os.setpgid(0, 0)
             os.close(read)
-            answer = f"+{attempt()}"
+            words = f"+{attempt()}"
         except BaseException as error:  # noqa: BLE001 - the parent wants to know, whatever it is
-            answer = f"-{error}"
+            words = f"-{error}"
         try:
-            os.write(write, answer.encode(errors="replace")[:4096])
+            os.write(write, words.encode(errors="replace")[:4096])
         finally:
             os._exit(0)
     os.close(write)
