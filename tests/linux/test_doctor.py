@@ -1,0 +1,304 @@
+"""`corral doctor` tells the truth, also where a feature is really missing, and `run` acts on it.
+
+Absences are made, not pretended: a seccomp filter as containers have it, or a user namespace in which no
+further one may be made.
+"""
+
+import errno
+import json
+import os
+import re
+
+import pytest
+
+WITHOUT = """
+import ctypes, os, struct, sys
+sys.path.insert(0, sys.argv[1])
+from corral.abi.syscalls import TABLES
+numbers = TABLES[os.uname().machine]
+NEWUSER = 0x10000000
+
+def op(code, jt, jf, k):
+    return struct.pack("=HBBI", code, jt, jf, k)
+
+def deny(name, number, *, flag=0):
+    refuse = op(0x06, 0, 0, 0x00050000 | number)
+    if not flag:
+        return op(0x15, 0, 1, numbers[name]) + refuse
+    # Only with this flag in the first argument; the number is loaded again for what follows.
+    return (op(0x15, 0, 4, numbers[name]) + op(0x20, 0, 0, 16) + op(0x45, 0, 1, flag) + refuse
+            + op(0x20, 0, 0, 0))
+
+program = op(0x20, 0, 0, 0)
+for rule in sys.argv[2].split(","):
+    name, _, number = rule.partition("=")
+    name, _, flagged = name.partition("+")
+    program += deny(name, int(number), flag=NEWUSER if flagged else 0)
+program += op(0x06, 0, 0, 0x7FFF0000)
+buffer = ctypes.create_string_buffer(program, len(program))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+fprog = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
+assert libc.prctl(22, 2, fprog) == 0, os.strerror(ctypes.get_errno())
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+NO_NAMESPACES = (
+    f"unshare={errno.EPERM},clone+newuser={errno.EPERM},clone3={errno.ENOSYS},"
+    f"mount={errno.EPERM},setns={errno.EPERM}"
+)
+"""What the default filters of container engines do to a process without CAP_SYS_ADMIN."""
+NO_LANDLOCK = f"landlock_create_ruleset={errno.ENOSYS}"
+LANDLOCK_OFF = f"landlock_create_ruleset={errno.EOPNOTSUPP}"
+NESTED = """
+import ctypes, os, sys
+uid, gid = os.getuid(), os.getgid()
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.unshare(0x10000000) == 0, os.strerror(ctypes.get_errno())
+def write(path, text):
+    with open(path, "w") as file:
+        file.write(text)
+write("/proc/self/setgroups", "deny")
+write("/proc/self/uid_map", f"{uid} {uid} 1")
+write("/proc/self/gid_map", f"{gid} {gid} 1")
+write("/proc/sys/user/max_user_namespaces", "0")
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+class Place:
+    """Where corral is started: on the plain host, or where something is missing."""
+
+    def __init__(self, user, wrapper: list[str], home) -> None:
+        self.user = user
+        self.wrapper = wrapper
+        self.home = home
+
+    def corral(self, *arguments: str):
+        process = self.user.popen(
+            [*self.wrapper, *self.user.corral_argv(*arguments)],
+            env=self.user.environment(HOME=str(self.home)),
+            stdin=-3,
+            stdout=-1,
+            stderr=-1,
+        )
+        out, err = process.communicate(timeout=60)
+        assert b"Traceback" not in err, err.decode()
+        return process.returncode, out.decode(), err.decode()
+
+    def findings(self) -> dict[str, dict[str, str]]:
+        code, out, err = self.corral("doctor", "--json")
+        assert code == 0, err
+        return {item["capability"]: item for item in json.loads(out)["findings"]}
+
+    def mechanisms(self) -> dict[str, str] | None:
+        """Of each control, as `explain` sees it; None if it refuses."""
+        code, out, _ = self.corral("explain", "--json", "--", "/bin/true")
+        if code:
+            assert code == 125
+            return None
+        return {held["control"]: held["mechanism"] for held in json.loads(out)["controls"]}
+
+
+@pytest.fixture
+def host(user, scratch):
+    return Place(user, [], scratch)
+
+
+@pytest.fixture
+def without(user, scratch):
+    def place(*rules: str) -> Place:
+        wrapper = [user.python, "-c", WITHOUT, str(user.package), ",".join(rules), user.python]
+        return Place(user, wrapper[:-1], scratch)
+
+    return place
+
+
+@pytest.fixture
+def nested(user, scratch):
+    return Place(user, [user.python, "-c", NESTED], scratch)
+
+
+LINE = re.compile(r"\[(✓|!|⚠)\] \S.*|      \S.*")
+
+
+def test_lines_have_one_form(host):
+    code, out, err = host.corral("doctor")
+    assert (code, err) == (0, "")
+    assert all(LINE.fullmatch(line) for line in out.splitlines()), out
+    first = out.splitlines()[0]
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
+    assert first == f"[✓] OS: linux ({machine})"
+    assert re.search(r"^\[(✓|!)\] Cgroups v2: ", out, re.MULTILINE)
+    assert "[✓] Network namespaces: available" in out
+    assert "[✓] Seccomp: available" in out
+    assert "[✓] Rlimits: supported" in out
+
+
+def test_verbose_adds_the_evidence(host):
+    plain, verbose = host.corral("doctor")[1], host.corral("doctor", "-v")[1]
+    evidence = [item["evidence"] for item in host.findings().values() if item["status"] == "proven"]
+    assert any(text in verbose for text in evidence)
+    assert not any(text in plain for text in evidence)
+
+
+def test_json_has_the_promised_shape(host):
+    code, out, _ = host.corral("doctor", "--json")
+    data = json.loads(out)
+    assert code == 0
+    assert list(data) == ["os", "arch", "findings"]
+    assert data["os"] == "linux"
+    assert all(
+        list(item) == ["capability", "status", "evidence", "hint"] for item in data["findings"]
+    )
+    assert {item["status"] for item in data["findings"]} <= {"proven", "absent", "unknown"}
+    assert all(item["evidence"] for item in data["findings"])
+    names = [item["capability"] for item in data["findings"]]
+    assert len(set(names)) == len(names)
+
+
+def test_what_is_proven_here_is_proven_by_a_denial_and_its_control(host):
+    """Each text names both; a text that names one is a conclusion, not a finding."""
+    found = host.findings()
+    for name in ("mount_namespace", "pid_namespace", "network_namespace", "landlock", "seccomp"):
+        assert found[name]["status"] == "proven", found[name]
+        assert re.search(r"outside|before|without|one below|not", found[name]["evidence"])
+
+
+def test_doctor_takes_no_further_words(host):
+    code, _, err = host.corral("doctor", "surplus")
+    assert code == 2
+    assert "surplus" in err
+
+
+def check_no_namespaces(place: Place) -> None:
+    """Absent with evidence and a hint, and `run` either refuses or holds every wall another way."""
+    found = place.findings()
+    for name in ("user_namespaces", "mount_namespace", "pid_namespace", "network_namespace"):
+        assert found[name]["status"] == "absent", found[name]
+        assert found[name]["evidence"]
+        assert found[name]["hint"]
+    text = place.corral("doctor")[1]
+    assert "[!] User namespaces: NOT available (" in text
+    assert "[!] Network namespaces: NOT available (" in text
+    mechanisms = place.mechanisms()
+    code, out, err = place.corral("run", "--", "/bin/echo", "ran")
+    if mechanisms is None:
+        assert (code, out) == (125, "")
+        assert "filesystem: " in err
+        assert "hint: " in err
+    else:
+        assert (code, out) == (0, "ran\n"), err
+        assert not any("namespace" in words for words in mechanisms.values()), mechanisms
+
+
+def test_where_namespaces_are_filtered(without):
+    check_no_namespaces(without(NO_NAMESPACES))
+
+
+def test_where_no_further_user_namespace_may_be_made(nested):
+    check_no_namespaces(nested)
+
+
+def test_a_working_filter_is_proven_also_where_the_host_denies_namespaces(without):
+    """The probe's own control must not be one of the calls that containers deny."""
+    found = without(NO_NAMESPACES).findings()
+    assert found["seccomp"]["status"] == "proven", found["seccomp"]
+    assert found["exec_cookie"]["status"] == "proven", found["exec_cookie"]
+
+
+@pytest.mark.parametrize("rule", [NO_LANDLOCK, LANDLOCK_OFF], ids=["unknown", "off"])
+def test_where_landlock_is_missing(without, rule):
+    place = without(rule)
+    found = place.findings()["landlock"]
+    assert found["status"] == "absent"
+    assert found["evidence"]
+    assert found["hint"]
+    mechanisms = place.mechanisms()
+    code, out, err = place.corral("run", "--", "/bin/echo", "ran")
+    if mechanisms is None:
+        assert (code, out) == (125, "")
+        assert "filesystem: " in err
+    else:
+        assert (code, out) == (0, "ran\n"), err
+        assert "landlock" not in mechanisms["filesystem"].lower()
+
+
+def test_a_missing_landlock_is_not_told_of_namespaces(without):
+    """One absence must not be reported as another."""
+    found = without(NO_LANDLOCK).findings()
+    assert found["user_namespaces"]["status"] == "proven", found["user_namespaces"]
+    assert found["mount_namespace"]["status"] == "proven", found["mount_namespace"]
+
+
+def test_with_neither_there_is_no_filesystem_wall_and_nothing_runs(without):
+    place = without(NO_NAMESPACES, NO_LANDLOCK)
+    assert place.mechanisms() is None
+    code, out, err = place.corral("run", "--", "/bin/echo", "ran")
+    assert (code, out) == (125, "")
+    assert "this host cannot enforce" in err
+    assert "filesystem: " in err
+    assert "hint: " in err
+    assert "[⚠] Recommendation: " in place.corral("doctor")[1]
+
+
+def test_best_effort_does_not_pretend(without):
+    """If it runs at all without its walls, it says so for each."""
+    code, out, err = without(NO_NAMESPACES, NO_LANDLOCK).corral(
+        "run", "--best-effort", "--", "/bin/echo", "ran"
+    )
+    if code == 0:
+        assert out == "ran\n"
+        assert "warning: filesystem is not enforced" in err
+    else:
+        assert (code, out) == (125, "")
+
+
+def test_findings_of_one_context_are_not_used_in_another(host, without):
+    """One home, so one cache: the host, a filtered context, the host again."""
+    assert host.corral("run", "--", "/bin/echo", "ran")[:2] == (0, "ran\n")
+    walled = host.mechanisms()
+    place = without(NO_NAMESPACES, NO_LANDLOCK)
+    assert place.corral("run", "--", "/bin/echo", "ran")[:2] == (125, "")
+    assert host.corral("run", "--", "/bin/echo", "ran")[:2] == (0, "ran\n")
+    assert host.mechanisms() == walled
+    assert place.mechanisms() is None
+
+
+def test_a_cache_of_a_like_context_never_weakens_a_run(without):
+    """Two filters look alike to the cache's key; a run that trusts the wrong one fails closed."""
+    assert without(LANDLOCK_OFF).findings()["user_namespaces"]
+    code, out, err = without(NO_NAMESPACES).corral(
+        "run", "--", "/bin/sh", "-c", "echo ran; read line < /proc/1/environ && echo host"
+    )
+    assert code in {0, 125}, err
+    assert "host" not in out
+
+
+def test_a_cache_that_was_tampered_with_is_not_read(host):
+    assert host.corral("run", "--", "/bin/true")[0] == 0
+    cached = [path for path in host.home.rglob("*") if path.is_file() and "findings" in str(path)]
+    assert cached
+    for path in cached:
+        path.write_text("another key\nuser_namespaces\tproven\tmade up\t\n")
+    assert host.corral("run", "--", "/bin/echo", "ran")[:2] == (0, "ran\n")
+    assert not any(path.read_text().startswith("another key") for path in cached)
+
+
+@pytest.mark.parametrize("content", ["", "\n", "garbage", "\x00" * 100, "{}"])
+def test_a_broken_cache_costs_a_probe_and_nothing_else(host, content):
+    host.corral("run", "--", "/bin/true")
+    for path in host.home.rglob("*"):
+        if path.is_file():
+            key = path.read_text().partition("\n")[0]
+            path.write_text(content if content != "garbage" else f"{key}\ngarbage without fields\n")
+    code, out, err = host.corral("run", "--", "/bin/echo", "ran")
+    assert (code, out) == (0, "ran\n"), err
+
+
+def test_the_cache_is_private(host):
+    host.corral("doctor")
+    directories = [
+        path for path in host.home.rglob("*") if path.is_dir() and path.name == "findings"
+    ]
+    assert directories
+    assert all(path.stat().st_mode & 0o077 == 0 for path in directories)
