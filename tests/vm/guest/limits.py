@@ -188,9 +188,10 @@ def test_cpu_without_a_limit_is_not_held(run):
 
 
 def test_usage_is_the_kernels_own_count(run):
+    """Half a second was asked for; an upper bound that only a wrong unit would miss."""
     code = "import time\nwhile time.process_time() < 0.5: pass"
     done = run(*PYTHON, code, flags=("--max-memory", str(LIMIT)))
-    assert 500 <= done.report["usage"]["cpu_ms"] <= done.report["usage"]["wall_ms"], done.words()
+    assert 500 <= done.report["usage"]["cpu_ms"] < 10_000, done.words()
 
 
 def test_the_target_cannot_reach_its_own_limits(run):

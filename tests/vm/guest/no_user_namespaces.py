@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import subprocess
 
 REFUSED = 125
+LANDLOCK_CREATE_RULESET, LANDLOCK_VERSION = 444, 1
 
 
 def test_this_machine_makes_no_user_namespaces():
@@ -32,3 +34,10 @@ def test_run_does_what_explain_says(person):
     walls = {c["control"]: c for c in json.loads(explained.stdout)["controls"]}
     assert "namespaces" not in walls["filesystem"]["mechanism"]
     assert (done.returncode, done.stdout) == (0, b"inside\n"), done.stderr
+
+
+def test_it_runs_exactly_where_landlock_alone_is_a_wall(person):
+    """Below ABI 3 files can be emptied past it, and a kernel without Landlock has nothing else to offer."""
+    number = ctypes.CDLL(None).syscall(LANDLOCK_CREATE_RULESET, None, 0, LANDLOCK_VERSION)
+    done = person.run("/bin/echo", "inside")
+    assert done.returncode == (0 if number >= 3 else REFUSED), (number, done.stderr)
