@@ -12,7 +12,7 @@ import select
 import sys
 
 from corral.abi import linux as abi
-from corral.linux import filters, privileges
+from corral.linux import privileges, seccomp
 from corral.posix import enter
 from corral.posix.signals import SIGCHLD, SIGKILL
 
@@ -53,7 +53,7 @@ def _lock(go: int, say: int, gate: int) -> int:
     enter.keep_only({0, 1, 2, go, say, gate, children})
     os.environ.clear()
     privileges.drop()
-    abi.seccomp_set_filter(filters.init(machine=os.uname().machine))
+    abi.seccomp_set_filter(seccomp.compiled_for_init(os.uname().machine))
     return children
 
 

@@ -200,6 +200,8 @@ class _Stage:
         self.own = {os.fstat(self.root).st_dev, os.fstat(space).st_dev}
         os.close(space)
         self.rooms = 0
+        # Parents, held open: the next thing below one of them needs no second walk to it.
+        self.parents: dict[str, int] = {}
 
     def bind(self, bind: Bind, scene: Scene) -> None:
         tree = scene.trees.pop(bind.source, -1)
@@ -221,17 +223,14 @@ class _Stage:
         except FileExistsError:
             if os.readlink(name, dir_fd=parent) != target:
                 raise
-        finally:
-            os.close(parent)
 
     def write(self, path: str, text: str) -> None:
         parent, name = self._parent(path)
+        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=parent)
         try:
-            fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=parent)
+            os.write(fd, text.encode())
         finally:
-            os.close(parent)
-        with open(fd, "wb") as file:
-            file.write(text.encode())
+            os.close(fd)
 
     def anchor(self, path: str) -> None:
         self._attach(self._clone(path), path, 0)
@@ -276,6 +275,8 @@ class _Stage:
     def enter(self) -> None:
         """pivot_root onto the stage; the old root goes, and the new one becomes read-only."""
         os.fchdir(self.root)
+        for fd in self.parents.values():
+            os.close(fd)
         abi.umount2(".space", abi.MNT_DETACH)
         os.rmdir(".space", dir_fd=self.root)
         abi.pivot_root(".", ".")
@@ -302,32 +303,44 @@ class _Stage:
         point = self._point(path, directory=directory)
         try:
             abi.move_mount(tree, point, "")
+            self._covered(path)
         finally:
             os.close(point)
             os.close(tree)
 
     def _point(self, path: str, *, directory: bool) -> int:
         """The mount point at `path`, made where it is missing."""
-        try:
-            return self._open(path)
-        except FileNotFoundError:
-            pass
         parent, name = self._parent(path)
+        if os.fstat(parent).st_dev in self.own:
+            self._make(parent, name, directory=directory)
         try:
-            if os.fstat(parent).st_dev not in self.own:
-                raise OSError(0, "would have to be created on the host", path)
+            return abi.openat2(parent, name, os.O_PATH | os.O_NOFOLLOW, resolve=NO_LINKS)
+        except FileNotFoundError:
+            raise OSError(0, "would have to be created on the host", path) from None
+
+    @staticmethod
+    def _make(parent: int, name: str, *, directory: bool) -> None:
+        try:
             if directory:
                 os.mkdir(name, 0o755, dir_fd=parent)
             else:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
                 os.close(os.open(name, flags, 0o644, dir_fd=parent))
-            return abi.openat2(parent, name, os.O_PATH | os.O_NOFOLLOW, resolve=NO_LINKS)
-        finally:
-            os.close(parent)
+        except FileExistsError:
+            pass
 
     def _parent(self, path: str) -> tuple[int, str]:
         above, _, name = path.rstrip("/").rpartition("/")
-        return self._point(above, directory=True), name
+        if not above:
+            return self.root, name
+        if above not in self.parents:
+            self.parents[above] = self._point(above, directory=True)
+        return self.parents[above], name
+
+    def _covered(self, path: str) -> None:
+        """What is now mounted at `path` is what later walks have to see."""
+        for known in [known for known in self.parents if f"{known}/".startswith(f"{path}/")]:
+            os.close(self.parents.pop(known))
 
     def _open(self, path: str) -> int:
         inside = path.strip("/") or "."

@@ -42,16 +42,61 @@ def apply(step: Seccomp, scene: Scene) -> None:
     if not step.subprocess:
         words = os.urandom(24)
         scene.cookie = (_word(words[:8]), _word(words[8:16]), _word(words[16:]))
-    program = filters.target(
+    program = compiled(step, scene.cookie)
+    abi.seccomp_set_filter(program)
+
+
+def compiled(step: Seccomp, cookie: tuple[int, int, int]) -> bytes:
+    """The program for a step. A zygote compiles it once, and a fork only puts its cookie in."""
+    if not step.namespaces:
+        return _compile(step, cookie, own_pid=os.getpid())
+    if step not in _templates:
+        _templates[step] = _compile(step, PLACEHOLDER, own_pid=None)
+    program = _templates[step]
+    if step.subprocess:
+        return program
+    for old, new in zip(_halves(PLACEHOLDER), _halves(cookie), strict=True):
+        if program.count(old) != 1:
+            raise OSError(0, "the cookie has no place of its own in the filter")
+        program = program.replace(old, new)
+    return program
+
+
+# Six words that stand for nothing else in a filter: no address, flag or jump looks like them.
+PLACEHOLDER = (0xC0FFEE01_C0FFEE02, 0xC0FFEE03_C0FFEE04, 0xC0FFEE05_C0FFEE06)
+_templates: dict[Seccomp, bytes] = {}
+_init: dict[str, bytes] = {}
+
+
+def compiled_for_init(machine: str) -> bytes:
+    if machine not in _init:
+        _init[machine] = filters.init(machine=machine)
+    return _init[machine]
+
+
+def warm_up(machine: str) -> None:
+    """Compile what most runs need, in the process that they will be forks of."""
+    compiled_for_init(machine)
+    for subprocess in (False, True):
+        step = Seccomp(machine=machine, subprocess=subprocess, unix_sockets=False)
+        compiled(step, PLACEHOLDER)
+
+
+def _halves(cookie: tuple[int, int, int]) -> list[bytes]:
+    words = b"".join(word.to_bytes(8, "little") for word in cookie)
+    return [words[at : at + 4] for at in range(0, len(words), 4)]
+
+
+def _compile(step: Seccomp, cookie: tuple[int, int, int], *, own_pid: int | None) -> bytes:
+    return filters.target(
         machine=step.machine,
         subprocess=step.subprocess,
         unix_sockets=step.unix_sockets,
         namespaces=step.namespaces,
-        cookie=None if step.subprocess else scene.cookie,
-        own_pid=os.getpid(),
+        cookie=None if step.subprocess else cookie,
+        own_pid=own_pid,
         scoped=step.scoped,
     )
-    abi.seccomp_set_filter(program)
 
 
 def verify(step: Seccomp, _scene: Scene) -> None:

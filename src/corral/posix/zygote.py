@@ -16,7 +16,7 @@ import sys
 from corral import report, start, wire
 from corral.abi import linux as abi
 from corral.errors import CommandError, SandboxError
-from corral.linux import backend, birth
+from corral.linux import backend, birth, seccomp
 from corral.posix.signals import FORWARDED
 
 TYPE_CHECKING = False
@@ -38,6 +38,7 @@ def serve(fd: int) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are nobody's zombies
+    seccomp.warm_up(os.uname().machine)
     gc.disable()
     gc.freeze()
     with socket.socket(fileno=fd) as requests:
