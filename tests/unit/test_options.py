@@ -1,0 +1,88 @@
+"""The parser of flags: a table in, words out, and no way to crash it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.cli.options import Flag, UsageError, help_lines, parse
+
+FLAGS = (
+    Flag(name="--size", value="SIZE", help="one value"),
+    Flag(name="--read", value="PATH", many=True, help="several values"),
+    Flag(name="--strict", help="a switch"),
+    Flag(name="--verbose", short="-v", help="a switch with a short name"),
+)
+NAMES = [name for flag in FLAGS for name in (flag.name, flag.short) if name]
+
+
+def test_options_end_at_the_first_word_or_at_two_dashes():
+    assert parse(FLAGS, ["--strict", "cmd", "--size", "1"])[1] == ["cmd", "--size", "1"]
+    assert parse(FLAGS, ["--strict", "--", "--size", "1"])[1] == ["--size", "1"]
+    assert parse(FLAGS, ["--", "--"])[1] == ["--"]
+    assert parse(FLAGS, ["-", "x"])[1] == ["-", "x"]
+    assert parse(FLAGS, [])[1] == []
+
+
+@pytest.mark.parametrize("words", [["--size", "1G"], ["--size=1G"]])
+def test_a_value_may_follow_or_be_joined(words):
+    options, rest = parse(FLAGS, [*words, "cmd"])
+    assert (options.get("--size"), rest) == ("1G", ["cmd"])
+
+
+@pytest.mark.parametrize("value", ["", "a=b", "=", "--strict", "-", "--"])
+def test_a_value_may_be_anything(value):
+    assert parse(FLAGS, [f"--size={value}"])[0].get("--size") == value
+    assert parse(FLAGS, ["--size", value])[0].get("--size") == value
+
+
+def test_some_flags_add_up():
+    options, _ = parse(FLAGS, ["--read", "a", "--read=b"])
+    assert options.all("--read") == ("a", "b")
+    assert options.all("--size") == ()
+    assert options.get("--size") is None
+
+
+def test_a_short_name_is_the_same_flag():
+    assert parse(FLAGS, ["-v"])[0].has("--verbose")
+    assert not parse(FLAGS, ["--strict"])[0].has("--verbose")
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "hint"),
+    [
+        (["--sise", "1"], "--sise", "did you mean --size?"),
+        (["--sise=1"], "--sise", "did you mean --size?"),
+        (["--qqqqqq"], "--qqqqqq", None),
+        (["--size"], "--size needs a value: SIZE", None),
+        (["--strict=yes"], "--strict takes no value", None),
+        (["--size", "1", "--size", "2"], "--size is given twice", None),
+        (["-x"], "-x", None),
+    ],
+)
+def test_mistakes_are_named(words, said, hint):
+    with pytest.raises(UsageError) as caught:
+        parse(FLAGS, words)
+    assert said in caught.value.message
+    assert caught.value.exit_code == 2
+    if hint:
+        assert caught.value.hint == hint
+
+
+@given(st.lists(st.text() | st.sampled_from([*NAMES, "--", "-", "--size=1", "--strict=1"])))
+def test_any_words_are_parsed_or_are_a_usage_error(words):
+    try:
+        options, rest = parse(FLAGS, words)
+    except UsageError:
+        return
+    assert words[len(words) - len(rest) :] == rest
+    assert set(options.values) <= {flag.name for flag in FLAGS}
+    assert all(not options.get(flag.name) for flag in FLAGS if not flag.value)
+
+
+def test_help_has_a_line_for_every_flag():
+    lines = help_lines(FLAGS)
+    assert len(lines) == len(FLAGS)
+    assert all(
+        flag.help in line and flag.name in line for flag, line in zip(FLAGS, lines, strict=True)
+    )
+    assert help_lines(()) == []
