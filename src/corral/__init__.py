@@ -1,7 +1,7 @@
 """Run MCP servers that nobody has reason to trust, inside walls and limits that corral can prove.
 
-The names in `__all__` are the public API. They are loaded when first used, because the command line passes
-through here on its way to a target.
+The names in `__all__` are the public API. They are loaded when first used, because the command line
+passes through here on its way to a target.
 """
 
 from __future__ import annotations

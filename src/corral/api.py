@@ -6,7 +6,6 @@ import os
 import sys
 
 from corral.manifest import COMMAND_LINE, Manifest, from_data, load
-from corral.plan import Plan
 from corral.policy import Source
 from corral.prepare import prepare
 from corral.record import record
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from corral.host import Finding, Host
+    from corral.plan import Plan
     from corral.report import Report
     from corral.sandbox import Stream
 

@@ -1,8 +1,8 @@
 """Findings of this boot, so that `run` pays nothing for the probes.
 
-The key names everything that can change an answer: boot, user, corral, kernel, namespaces, security label,
-filters and sysctls. A different key is a different file; a file that does not carry the whole key is not read.
-The directory is private and can never be granted to a target.
+The key names everything that can change an answer: boot, user, corral, kernel, namespaces, security
+label, filters and sysctls. A different key is a different file; a file that does not carry the
+whole key is not read. The directory is private and can never be granted to a target.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from corral.host import Finding
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from corral.host import Status
 
 VERSION = "0.1.0"
 FIELD, LINE = "\t", "\n"
@@ -41,9 +43,13 @@ def load() -> tuple[Finding, ...] | None:
         return None
     rows = [line.split(FIELD) for line in rest.split(LINE) if line]
     return tuple(
-        Finding(capability=name, status=status, evidence=evidence, hint=hint)  # type: ignore[arg-type]
+        Finding(capability=name, status=_status(status), evidence=evidence, hint=hint)
         for name, status, evidence, hint in rows
     )
+
+
+def _status(text: str) -> Status:
+    return "proven" if text == "proven" else "absent"
 
 
 def store(findings: Iterable[Finding]) -> None:

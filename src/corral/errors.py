@@ -8,8 +8,8 @@
       CommandError               the target's program cannot be found or executed (126, 127)
       SupervisionError           a running sandbox could not be watched or stopped
 
-`OSError` stays below the mechanisms: it is translated once, with `from`. A limit that the target hits
-is an outcome in the report, never an exception.
+`OSError` stays below the mechanisms: it is translated once, with `from`. A limit that the target
+hits is an outcome in the report, never an exception.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class PolicyError(SandboxError):
 
 
 class UnenforceableError(SandboxError):
-    """`missing` has one (control, why, hint) for each control that nothing on this host can hold."""
+    """`missing` has a (control, why, hint) for each control that nothing on this host can hold."""
 
     def __init__(self, missing: Sequence[tuple[str, str, str]], *, hint: str | None = None) -> None:
         reasons: dict[str, list[str]] = {}

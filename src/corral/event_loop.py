@@ -11,7 +11,7 @@ from corral.sandbox import PIPE, Sandbox
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import BinaryIO
+    from typing import BinaryIO, Self
 
     from corral.api import PolicyLike
     from corral.report import Report
@@ -51,7 +51,7 @@ class AsyncSandbox:
         self.send_signal(15)
         return await self.wait()
 
-    async def __aenter__(self) -> AsyncSandbox:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

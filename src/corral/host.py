@@ -1,8 +1,8 @@
 """What this machine was seen to do: Capability, Finding, Host.
 
-A capability is PROVEN only if a probe did the thing in a disposable child, saw the denial *and* saw its
-control succeed. Everything else is absent or unknown, and unknown counts as absent. Nothing here is
-ever concluded from a version number.
+A capability is PROVEN only if a probe did the thing in a disposable child, saw the denial *and* saw
+its control succeed. Everything else is absent or unknown, and unknown counts as absent. Nothing
+here is ever concluded from a version number.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Host:
 
 
 def current(*, fresh: bool = False) -> Host:
-    """This machine, from the cache when nothing that matters has changed since the probes ran."""
+    """The machine, from the cache when nothing that matters has changed since the probes ran."""
     from corral import backend
     from corral.cache import load, store
 

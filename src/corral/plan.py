@@ -1,9 +1,9 @@
 """Policy x Host -> Plan: the only place that degrades or refuses. Pure.
 
-Each control has a chain of options, best first. The first one whose every need was proven on this host is
-taken. When none is: walls and stated limits are missing and the run refuses, naming all of them at once;
-a limit that is only a default goes unenforced with a warning; the user's word may let any control go.
-After planning nothing degrades: a step succeeds, or the target never runs.
+Each control has a chain of options, best first. The first one whose every need was proven on this
+host is taken. When none is: walls and stated limits are missing and the run refuses, naming all of
+them at once; a limit that is only a default goes unenforced with a warning; the user's word may let
+any control go. After planning nothing degrades: a step succeeds, or the target never runs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SAMPLING = "sampling"
 
 @record
 class Option:
-    """One way to hold a control: who does it, what must be proven, and what may be said of it then."""
+    """One way to hold a control: who does it, what must be proven, what may be said of it then."""
 
     mechanism: str
     needs: tuple[str, ...] = ()
@@ -72,8 +72,8 @@ class Sample:
 class Composition:
     """A backend's answer: the steps, where the target's own space is, and what a crash would leave.
 
-    `watched` are names in write grants that run by themselves on the host once they exist. They do not
-    exist yet and cannot be blocked; whether they do afterwards is reported.
+    `watched` are names in write grants that run by themselves on the host once they exist. They do
+    not exist yet and cannot be blocked; whether they do afterwards is reported.
     """
 
     steps: tuple[Step, ...]
@@ -113,7 +113,7 @@ def decide(policy: Policy, host: Host, chains: Chains) -> tuple[Held, ...]:
     if missing:
         raise UnenforceableError(
             missing,
-            hint="`corral doctor -v` shows what was tried; `--best-effort` runs without these controls",
+            hint="`corral doctor -v` shows what was tried; `--best-effort` runs without these",
         )
     return tuple(decisions)
 

@@ -1,8 +1,8 @@
 """Frozen, slotted, keyword-only records, at no cost on the start path.
 
-`dataclasses` imports `inspect` and `re`, which is more than half of what a bare interpreter takes to start.
-A record is what `@dataclass(frozen=True, slots=True, kw_only=True)` would make, without generated code:
-type checkers see it as exactly that.
+`dataclasses` imports `inspect` and `re`, which is more than half of what a bare interpreter takes
+to start. A record is what `@dataclass(frozen=True, slots=True, kw_only=True)` would make, without
+generated code: type checkers see it as exactly that.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def _repr(self: object) -> str:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=True)
 def record(cls: type[Class]) -> type[Class]:
-    names = tuple(name for name in cls.__dict__.get("__annotations__", {}))
+    # `inspect.get_annotations` would import `inspect`.
+    names = tuple(cls.__dict__.get("__annotations__", {}))  # noqa: RUF063
     body = {k: v for k, v in cls.__dict__.items() if k not in {"__dict__", "__weakref__"}}
     defaults = {name: body.pop(name) for name in names if name in body}
     body.update(

@@ -35,7 +35,7 @@ class Outcome:
 
 @record
 class Usage:
-    """`memory` is the tree's peak where a cgroup or sampling counts it, else the largest process's."""
+    """`memory` is the tree's peak where it is counted, else the largest process's."""
 
     wall_ms: int = 0
     cpu_ms: int = 0
@@ -45,7 +45,9 @@ class Usage:
 
 @record
 class Report:
-    """`hit` names limits that were reached, fatal or not; `created` what runs by itself from now on."""
+    """`hit` names limits that were reached, fatal or not; `created` what runs by itself from now
+    on.
+    """
 
     command: tuple[str, ...]
     outcome: Outcome

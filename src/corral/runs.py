@@ -1,7 +1,7 @@
 """Which runs are alive, and what dead ones left: one locked file a run.
 
-The file is made and locked before anything that could be left behind, and names all of it. Whoever can lock it
-later knows that its run is dead, and cleans up: every start does, and `corral sweep`.
+The file is made and locked before anything that could be left behind, and names all of it. Whoever
+can lock it later knows that its run is dead, and cleans up: every start does, and `corral sweep`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Entry:
 
 
 class Run:
-    """This process's own entry; a host that cannot keep one only loses the list and the sweep."""
+    """Our own entry; a host that cannot keep one only loses the list and the sweep."""
 
     def __init__(self, name: str, *, residue: Sequence[str], command: Sequence[str]) -> None:
         self.path = os.path.join(_directory(), name)

@@ -1,7 +1,9 @@
-"""Limits held by looking: for hosts that offer nothing better, and only when such a limit is asked for.
+"""Limits held by looking: for hosts that offer nothing better, and only when such a limit is asked
+for.
 
-Memory, total CPU time and the number of tasks are compared with their limits at every look; a share of the
-CPU is held by a duty cycle that stops the whole tree for as long as it has run ahead of its share.
+Memory, total CPU time and the number of tasks are compared with their limits at every look; a share
+of the CPU is held by a duty cycle that stops the whole tree for as long as it has run ahead of its
+share.
 """
 
 from __future__ import annotations

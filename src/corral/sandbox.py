@@ -16,7 +16,7 @@ from corral.posix.signals import SIGKILL, SIGTERM
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from typing import IO, BinaryIO
+    from typing import IO, BinaryIO, Self
 
     from corral.plan import Plan
     from corral.report import Report
@@ -93,7 +93,7 @@ class Sandbox:
         self.send_signal(SIGKILL)
         return self.wait()
 
-    def __enter__(self) -> Sandbox:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,8 +1,9 @@
 """Watch one sandbox until it has ended: deadlines, the stop sequence, what it used.
 
-A client that is done closes stdin and waits; then sends SIGTERM and waits; then kills. The target inherits
-stdin, so end of file needs no help; signals are passed on to the whole tree. Whoever asks for the stop,
-the tree gets SIGTERM, GRACE to leave, then SIGKILL. Nothing here wakes up without a reason.
+A client that is done closes stdin and waits; then sends SIGTERM and waits; then kills. The target
+inherits stdin, so end of file needs no help; signals are passed on to the whole tree. Whoever asks
+for the stop, the tree gets SIGTERM, GRACE to leave, then SIGKILL. Nothing here wakes up without a
+reason.
 """
 
 from __future__ import annotations

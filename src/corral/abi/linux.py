@@ -1,7 +1,8 @@
 """Linux system calls, one short wrapper each, named as in the manual: values in, OSError out.
 
-The binding is made at first call, so that this module imports anywhere. The GIL stays held (PyDLL): the
-callers are single-threaded, and `clone` must come back in the child with the interpreter's lock owned.
+The binding is made at first call, so that this module imports anywhere. The GIL stays held (PyDLL):
+the callers are single-threaded, and `clone` must come back in the child with the interpreter's lock
+owned.
 """
 
 from __future__ import annotations
@@ -238,7 +239,7 @@ def signalfd(signals: Sequence[int]) -> int:
 
 
 def reset_signals() -> None:
-    """Every disposition back to default. SIGPIPE and SIGXFSZ, which Python ignores, survive exec."""
+    """Every disposition back to default: SIGPIPE and SIGXFSZ, which Python ignores, survive exec."""
     default = bytes(32)  # struct kernel_sigaction: handler, flags, restorer, mask
     for signal in range(1, 65):
         if signal not in {9, 19}:
@@ -252,7 +253,7 @@ def sethostname(name: str) -> None:
 def execve(
     path: str, argv: Sequence[str], environment: Sequence[str], cookie: Sequence[int]
 ) -> None:
-    """execve with `cookie` in the three registers that the kernel ignores and the filter reads."""
+    """Execute with `cookie` in the three registers that the kernel ignores and the filter reads."""
     syscall("execve", os.fsencode(path), _strings(argv), _strings(environment), *cookie)
 
 

@@ -30,6 +30,7 @@ _corral() {{
 }}
 complete -o filenames -F _corral corral
 """
+CASE = '        {name}) COMPREPLY=($(compgen -W "{flags}" -- "$current")) ;;'
 ZSH = "autoload -U +X bashcompinit && bashcompinit\n" + BASH
 
 
@@ -52,7 +53,7 @@ def _flags() -> dict[str, tuple[Flag, ...]]:
 def _bash(template: str) -> str:
     flags = _flags()
     cases = [
-        f'        {name}) COMPREPLY=($(compgen -W "{" ".join(f.name for f in found)}" -- "$current")) ;;'
+        CASE.format(name=name, flags=" ".join(flag.name for flag in found))
         for name, found in flags.items()
     ]
     return template.format(commands=" ".join(flags), cases="\n".join(cases))

@@ -30,11 +30,11 @@ def chains(policy: Policy) -> Chains:
 def compose(
     policy: Policy, program: Program, controls: Sequence[Held], *, home: str
 ) -> Composition:
-    """Look at the files once; what follows from that is pure. The tree's keeper decides the tier."""
+    """Look at the files once; what follows is pure. Who keeps the tree decides the tier."""
     seen = layout.survey(policy, program, home=home)
     if any(held.mechanism == linux.PID_NAMESPACE for held in controls):
         steps = walled.compose(policy, program, seen, controls)
-        own = {"home": home, "temporary": "/tmp"}  # noqa: S108 - the sandbox's own
+        own = {"home": home, "temporary": walled.TEMPORARY}
     else:
         from corral.linux import bare
 

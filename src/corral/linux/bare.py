@@ -1,8 +1,9 @@
 """The tier without namespaces: containers and restricted hosts.
 
-Landlock is the filesystem wall and seccomp all the others. What cannot be held here is refused: a grant that
-contains a secret (Landlock cannot mask), unix sockets, a network allowlist. Names and metadata of the
-host's files stay visible to stat, as does the list of processes when the target may start some.
+Landlock is the filesystem wall and seccomp all the others. What cannot be held here is refused: a
+grant that contains a secret (Landlock cannot mask), unix sockets, a network allowlist. Names and
+metadata of the host's files stay visible to stat, as does the list of processes when the target may
+start some.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """How a Linux target comes into the world: supervisor -> init (PID 1 of the sandbox) -> target.
 
-Three pipes connect them, all close-on-exec. `go` carries signal numbers from the supervisor to init, and
-its end of file means that the supervisor is gone. `born` carries a failed step out, or one mark just
-before exec: its end of file after the mark is a successful exec, and without it a death on the way.
+Three pipes connect them, all close-on-exec. `go` carries signal numbers from the supervisor to
+init, and its end of file means that the supervisor is gone. `born` carries a failed step out, or
+one mark just before exec: its end of file after the mark is a successful exec, and without it a
+death on the way.
 `say` carries the target's wait status. The target gets none of them.
 """
 
@@ -172,7 +173,9 @@ def _guardian() -> Guard:
 def _become_init(
     plan: Plan, scene: Scene, stdio: Stdio, guard: Guard, *, go: int, born: int, say: int
 ) -> NoReturn:
-    """In the new PID 1, or the guardian. Whatever happens here, this never returns into the supervisor's code."""
+    """In the new PID 1, or the guardian. Whatever happens here, this never returns into the
+    supervisor's code.
+    """
     try:
         init.follow_supervisor()
         if os.read(go, 1) != b"\0":  # the id maps are written, or the supervisor is gone
@@ -230,7 +233,9 @@ def _same_file(program: Program) -> None:
 
 
 def _descriptors(stdio: Stdio, gate: int, born: int) -> tuple[int, int]:
-    """The three streams on 0 to 2, everything else closed on exec; the two pipes where they are now."""
+    """The three streams on 0 to 2, everything else closed on exec; the two pipes where they are
+    now.
+    """
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in (*stdio, gate, born)]
     for number, fd in enumerate(high[:3]):
         os.dup2(fd, number)

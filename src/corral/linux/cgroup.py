@@ -1,8 +1,9 @@
 """cgroup v2: limits of the whole tree, held by the kernel. v1 is never used.
 
-A leaf `corral/<id>` is made in a subtree that this user may write to, beside the processes that are there
-already, since a cgroup with processes of its own cannot share controllers out. Every value is read back.
-The target is placed before its first instruction: init is moved while it still waits for its id maps.
+A leaf `corral/<id>` is made in a subtree that this user may write to, beside the processes that are
+there already, since a cgroup with processes of its own cannot share controllers out. Every value is
+read back. The target is placed before its first instruction: init is moved while it still waits for
+its id maps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Whether a cgroup really holds: each limit is set, reached and seen to bite, beside a control without it."""
+"""Whether a cgroup really holds: each limit is set, reached and seen to bite, beside a control
+without it.
+"""
 
 from __future__ import annotations
 

@@ -228,8 +228,8 @@ def _with_set_id(mode: int, *when: Condition) -> tuple[Alternative, ...]:
 def _set_ids() -> dict[str, Rule]:
     """A set-id file in a write grant would run as its owner outside, who may be root.
 
-    Mounts are nosuid inside, which says nothing of the host. openat2 carries its mode in memory, where no
-    filter looks, so it does not exist here; whoever uses it falls back.
+    Mounts are nosuid inside, which says nothing of the host. openat2 carries its mode in memory,
+    where no filter looks, so it does not exist here; whoever uses it falls back.
     """
     creating = [low(2, O_CREAT, O_CREAT), low(2, O_TMPFILE, O_TMPFILE)]
     opening = [low(1, O_CREAT, O_CREAT), low(1, O_TMPFILE, O_TMPFILE)]

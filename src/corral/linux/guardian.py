@@ -1,10 +1,12 @@
-"""Who keeps the tree together where there is no PID namespace: a subreaper between supervisor and target.
+"""Who keeps the tree together where there is no PID namespace: a subreaper between supervisor and
+target.
 
-Every orphan of the target comes back to it, so the whole tree hangs below; it passes signals on by walking
-that tree and, when the target ends or the supervisor dies, kills it by stop, walk, kill, until two walks
-agree that nothing is left. The target can neither signal nor trace it (seccomp, Landlock). If somebody else
-kills the guardian itself, the target dies with it (PDEATHSIG, which it may not clear); processes that the
-target was allowed to start would then survive unless a cgroup holds them.
+Every orphan of the target comes back to it, so the whole tree hangs below; it passes signals on by
+walking that tree and, when the target ends or the supervisor dies, kills it by stop, walk, kill,
+until two walks agree that nothing is left. The target can neither signal nor trace it (seccomp,
+Landlock). If somebody else kills the guardian itself, the target dies with it (PDEATHSIG, which it
+may not clear); processes that the target was allowed to start would then survive unless a cgroup
+holds them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Idmapped mounts: what root owns outside belongs to the target inside, and to root again on disk.
 
-Only the host's root may make them, so the supervisor does, before the namespaces exist; the detached
-mounts are then attached by init. A filesystem that cannot do it fails the run.
+Only the host's root may make them, so the supervisor does, before the namespaces exist; the
+detached mounts are then attached by init. A filesystem that cannot do it fails the run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """PID 1 of the sandbox: reaps, passes signals on, and ends everything when it ends.
 
-It is a fork of corral in the target's reach, so it holds nothing worth reaching: not dumpable and hidden
-by /proc's hidepid (no environ, maps or mem), no descriptors but its pipes, no capabilities, and a filter
-that leaves it hardly more than waiting. The target is let go only once all of that is in place.
+It is a fork of corral in the target's reach, so it holds nothing worth reaching: not dumpable and
+hidden by /proc's hidepid (no environ, maps or mem), no descriptors but its pipes, no capabilities,
+and a filter that leaves it hardly more than waiting. The target is let go only once all of that is
+in place.
 """
 
 from __future__ import annotations

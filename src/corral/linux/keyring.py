@@ -1,4 +1,6 @@
-"""A session keyring of its own: the caller's is inherited by fork, and /proc/keys lists what it holds."""
+"""A session keyring of its own: the caller's is inherited by fork, and /proc/keys lists what it
+holds.
+"""
 
 from __future__ import annotations
 

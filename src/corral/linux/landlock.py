@@ -1,4 +1,5 @@
-"""Landlock on top of the mount view: should a mount flag ever be got around, the path rules still hold.
+"""Landlock on top of the mount view: should a mount flag ever be got around, the path rules still
+hold.
 
 The rights that are handled follow the ABI that the running kernel reports for the call itself.
 """
@@ -41,8 +42,8 @@ SCOPES = 0b11  # ABI 6: abstract unix sockets and signals stay inside
 class Landlock:
     """Everything below `read` may be read and executed, everything below `write` changed as well.
 
-    `proc` is for hosts without a private /proc: the target's own directory, or all of it. `seen` has
-    (path, device, inode) of what was granted: a path that leads elsewhere by now is refused.
+    `proc` is for hosts without a private /proc: the target's own directory, or all of it. `seen`
+    has (path, device, inode) of what was granted: a path that leads elsewhere by now is refused.
     """
 
     read: tuple[str, ...]
@@ -64,7 +65,8 @@ def apply(step: Landlock, _scene: Scene) -> None:
     version = abi.landlock_abi()
     rights = handled(version)
     attributes = struct.pack("=QQQ", rights, 0, SCOPES if version >= 6 else 0)
-    # A kernel refuses a longer struct than it knows only if the rest is not zero; send what it knows.
+    # A kernel refuses a longer struct than it knows only if the rest is not zero; send what it
+    # knows.
     size = 24 if version >= 6 else 16 if version >= 4 else 8
     ruleset = abi.landlock_create_ruleset(attributes[:size])
     try:

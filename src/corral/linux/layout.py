@@ -33,7 +33,8 @@ SYSTEM = (
     "/gnu/store",
 )
 
-# The loader's cache, TLS roots and crypto policies, locale and the names of things: no accounts, keys
+# The loader's cache, TLS roots and crypto policies, locale and the names of things: no accounts,
+# keys
 # or service configuration.
 ETC = (
     "ld.so.cache",

@@ -1,4 +1,6 @@
-"""New namespaces: user, mount, pid, network, ipc and uts by the clone that makes init, cgroup after."""
+"""New namespaces: user, mount, pid, network, ipc and uts by the clone that makes init, cgroup
+after.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What this Linux can do, by doing it: each probe sees the denial and its control in a disposable child.
+"""What this Linux can do, by doing it: each probe sees the denial and its control in a disposable
+child.
 
-The namespaces are proven by a twin: a sandbox made by the very steps and code that a run uses, in which
-a trial takes the target's place.
+The namespaces are proven by a twin: a sandbox made by the very steps and code that a run uses, in
+which a trial takes the target's place.
 """
 
 from __future__ import annotations
@@ -136,7 +137,8 @@ def _in_twin() -> str:
         seen = layout.survey(Policy(), program, home=home)
         steps = walled.compose(Policy(), program, seen, ())
         trial = Trial(fd=write, marker=marker.name, port=port, host_pid=os.getpid())
-        # A descriptor for the answer must outlive the closing of all others until the trial is over.
+        # A descriptor for the answer must outlive the closing of all others until the trial is
+        # over.
         plan = Plan(program=program, steps=(*steps, trial), controls=(), environment=())
         child = birth.birth(plan, (write, write, write))
         os.close(write)

@@ -1,9 +1,9 @@
 """The filesystem view: a private root in which only what was granted exists.
 
-Everything is assembled from detached mounts that get their flags before they are attached, so nothing is
-ever visible with more rights than it ends up with. Sources are opened without following symlinks and
-compared with what the policy saw; mount points are opened the same way, and are made only on the
-sandbox's own tmpfs: no directory is ever created on the host.
+Everything is assembled from detached mounts that get their flags before they are attached, so
+nothing is ever visible with more rights than it ends up with. Sources are opened without following
+symlinks and compared with what the policy saw; mount points are opened the same way, and are made
+only on the sandbox's own tmpfs: no directory is ever created on the host.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ ATTRIBUTES = {
     "device": abi.MOUNT_ATTR_RDONLY | abi.MOUNT_ATTR_NOSUID | abi.MOUNT_ATTR_NOEXEC,
 }
 BYTES_PER_INODE = 16384
-"""Empty files cost a kilobyte of kernel memory each: 300 000 of them fit in a 16 MB tmpfs otherwise."""
+"""Empty files cost a kilobyte of kernel memory each: 300 000 of them fit in a 16 MB tmpfs
+otherwise.
+"""
 
 
 @record
@@ -52,8 +54,8 @@ class Bind:
 class Mask:
     """`hide` shows an empty, read-only thing instead; `protect` shows the thing itself, read-only.
 
-    `anchors` are the directories from the grant down to the mask: bound onto themselves, they cannot be
-    renamed away with the mask's cover left behind.
+    `anchors` are the directories from the grant down to the mask: bound onto themselves, they
+    cannot be renamed away with the mask's cover left behind.
     """
 
     path: str
@@ -80,8 +82,8 @@ class Sources:
 class View:
     """`private` directories share one tmpfs of `size` bytes: the disk limit holds for all together.
 
-    `anchors` are bound onto themselves: a directory in a write grant that leads to another bind cannot be
-    renamed, or the host would find something else under that bind's name afterwards.
+    `anchors` are bound onto themselves: a directory in a write grant that leads to another bind
+    cannot be renamed, or the host would find something else under that bind's name afterwards.
     """
 
     binds: tuple[Bind, ...]

@@ -1,7 +1,7 @@
 """The syscall filter of the target, and subprocess = false.
 
-The filter itself is data in `filters` and is compiled by `bpf`. The cookie that lets exactly the first
-exec through is made here, lives in the launching process only, and is gone with its memory.
+The filter itself is data in `filters` and is compiled by `bpf`. The cookie that lets exactly the
+first exec through is made here, lives in the launching process only, and is gone with its memory.
 """
 
 from __future__ import annotations
@@ -110,7 +110,9 @@ def verify(step: Seccomp, _scene: Scene) -> None:
 
 
 def denies() -> bool:
-    """TIOCSTI on no descriptor at all: EBADF from the kernel, EPERM from the filter and only from it."""
+    """TIOCSTI on no descriptor at all: EBADF from the kernel, EPERM from the filter and only from
+    it.
+    """
     try:
         abi.syscall("ioctl", -1, TIOCSTI, 0)
     except OSError as error:

@@ -1,8 +1,9 @@
 """What a tree uses, seen from outside: for hosts where no cgroup counts.
 
 init is the root of the tree and inherits every orphan, so all of it hangs below. Memory is anonymous and
-shared memory of every process plus what lies in the private space and in memfds; what is mapped and
-lies there counts twice, which errs on the safe side. CPU time of ended processes is their parents'.
+shared memory of every process plus what lies in the private space and in memfds. That is a cheap bound from
+above, since pages that processes share count once for each: an exact look divides them by their users, as
+a cgroup would charge them once. CPU time of ended processes is their parents'.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from corral.record import record
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
+
+    Inode = tuple[int, int]
 
 CPU_FIELDS = slice(11, 15)
 """utime, stime, cutime and cstime in /proc/PID/stat, counted behind the name."""
@@ -27,24 +32,29 @@ class Usage:
     tasks: int
 
 
-def measure(root: int) -> Usage:
+def measure(root: int, *, exact: bool = False) -> Usage:
     """`root` itself is corral's and counts only for the children it has reaped."""
     tick = os.sysconf("SC_CLK_TCK")
-    cpu = sum(_stat(root)[CPU_FIELDS][2:]) / tick
-    memory = tasks = 0
-    memfds: dict[tuple[int, int], int] = {}
-    space = 0
-    for pid in tree(root):
+    ticks = tasks = 0
+    pids: list[int] = []
+    memfds: dict[Inode, int] = {}
+    device, space = -1, 0
+    for pid in (root, *tree(root)):
         try:
             stat = _stat(pid)
-            memory += _resident(pid)
         except (OSError, ValueError, IndexError):
             continue  # it ended while being looked at
-        cpu += sum(stat[CPU_FIELDS]) / tick
+        if pid == root:
+            ticks += sum(stat[CPU_FIELDS][2:])
+            continue
+        ticks += sum(stat[CPU_FIELDS])
         tasks += stat[THREADS]
+        pids.append(pid)
         memfds.update(_memfds(pid))
-        space = space or _private_space(pid)
-    return Usage(cpu=cpu, memory=memory + space + sum(memfds.values()), tasks=tasks)
+        if device < 0:
+            device, space = _private_space(pid)
+    memory = sum(_proportional(pid, memfds, device) if exact else _resident(pid) for pid in pids)
+    return Usage(cpu=ticks / tick, memory=memory + space + sum(memfds.values()), tasks=tasks)
 
 
 def tree(root: int) -> list[int]:
@@ -77,28 +87,76 @@ def _stat(pid: int) -> list[int]:
 
 
 def _resident(pid: int) -> int:
-    with open(f"/proc/{pid}/status", "rb") as file:
-        rows = [line.split() for line in file if line.startswith((b"RssAnon:", b"RssShmem:"))]
-    return sum(int(row[1]) for row in rows) * 1024
-
-
-def _memfds(pid: int) -> dict[tuple[int, int], int]:
-    found: dict[tuple[int, int], int] = {}
     try:
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            path = f"/proc/{pid}/fd/{name}"
+        with open(f"/proc/{pid}/status", "rb") as file:
+            return kilobytes(file, (b"RssAnon:", b"RssShmem:"))
+    except OSError:
+        return 0
+
+
+def _proportional(pid: int, memfds: Container[Inode], device: int) -> int:
+    """Shared pages by their share; what is mapped from memfds and the private space counts there."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            memory = kilobytes(file, (b"Pss_Anon:", b"Pss_Shmem:"))
+        with open(f"/proc/{pid}/smaps", "rb") as file:
+            return max(0, memory - counted_elsewhere(file, memfds, device))
+    except OSError:
+        return _resident(pid)  # it hides, or has ended: then this is 0
+
+
+def kilobytes(lines: Iterable[bytes], names: tuple[bytes, ...]) -> int:
+    """The sum of the named rows, in bytes."""
+    return sum(int(line.split()[1]) for line in lines if line.startswith(names)) * 1024
+
+
+def counted_elsewhere(lines: Iterable[bytes], memfds: Container[Inode], device: int) -> int:
+    """Of a process's smaps, the bytes of files in memory that are counted as files."""
+    found = 0
+    mapped = False
+    for line in lines:
+        first = line[:1]
+        if first.isdigit() or b"a" <= first <= b"f":  # the head of a mapping; its rows are capitalized
+            where = _inode(line)
+            mapped = where in memfds or where[0] == device
+        elif mapped and line.startswith(b"Pss:"):
+            found += int(line.split()[1])
+        elif mapped and line.startswith(b"Anonymous:"):
+            found -= int(line.split()[1])  # changed in private: no longer the file's
+    return max(0, found) * 1024
+
+
+def _inode(head: bytes) -> Inode:
+    """(device, inode) of a mapping, from `start-end perms offset major:minor inode path`."""
+    device, inode = head.split(None, 5)[3:5]
+    major, minor = device.split(b":")
+    return os.makedev(int(major, 16), int(minor, 16)), int(inode)
+
+
+def _memfds(pid: int) -> dict[Inode, int]:
+    found: dict[Inode, int] = {}
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return found
+    for name in names:
+        path = f"/proc/{pid}/fd/{name}"
+        try:
             if os.readlink(path).startswith("/memfd:"):
                 seen = os.stat(path)
                 found[seen.st_dev, seen.st_ino] = seen.st_blocks * 512
-    except OSError:
-        pass
+        except OSError:
+            continue  # closed meanwhile: the others still count
     return found
 
 
-def _private_space(pid: int) -> int:
-    """One tmpfs lies behind /tmp, HOME and /dev/shm: any of them tells for all."""
+def _private_space(pid: int) -> tuple[int, int]:
+    """(device, bytes). One tmpfs lies behind /tmp, HOME and /dev/shm: any of them tells for all."""
+    path = f"/proc/{pid}/root/dev/shm"
     try:
-        seen = os.statvfs(f"/proc/{pid}/root/dev/shm")
+        if os.stat(path).st_dev == os.stat("/dev/shm").st_dev:  # noqa: S108 - to tell them apart
+            return -1, 0  # the host's own: no private root
+        seen = os.statvfs(path)
+        return os.stat(path).st_dev, (seen.f_blocks - seen.f_bfree) * seen.f_frsize
     except OSError:
-        return 0
-    return (seen.f_blocks - seen.f_bfree) * seen.f_frsize
+        return -1, 0

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from corral.servers.program import Program
 
 UNLIMITED_SPACE = 1 << 40
+TEMPORARY = "/tmp"  # noqa: S108 - the sandbox's own
 
 
 def compose(
@@ -152,9 +153,9 @@ def _private(policy: Policy, layout: Layout) -> tuple[str, ...]:
 
 
 def _made(who: ids.Ids, layout: Layout) -> tuple[tuple[str, str], ...]:
-    passwd = f"user:x:{who.uid}:{who.gid}:user:{layout.home}:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
+    user = f"user:x:{who.uid}:{who.gid}:user:{layout.home}:/bin/sh\n"
     return (
-        ("/etc/passwd", passwd),
+        ("/etc/passwd", f"{user}nobody:x:65534:65534:nobody:/:/bin/false\n"),
         ("/etc/group", f"user:x:{who.gid}:\nnogroup:x:65534:\n"),
         ("/etc/hosts", "127.0.0.1 localhost corral\n::1 localhost\n"),
         ("/etc/hostname", "corral\n"),

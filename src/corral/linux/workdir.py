@@ -1,4 +1,4 @@
-"""The private directory of a run where no private root can be made: 0700, and removed at the end."""
+"""The private directory of a run where no private root can be made: 0700, removed at the end."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ FAILED = b"F"
 DIED = "died before it was executed"
 
 
-class StepFailed(Exception):
+class StepFailed(Exception):  # noqa: N818 - what happened, as data on its way out
     """A step of the walls failed: nothing after it may happen."""
 
     def __init__(self, step: str, cause: OSError | str) -> None:

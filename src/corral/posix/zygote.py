@@ -1,8 +1,9 @@
 """A warm, single-threaded interpreter that forks one supervisor a run for the Python API.
 
-A caller may have threads, which a fork would break; this process never has any. It learns nothing of a
-run but four descriptors: the streams, and a channel on which the forked supervisor reads its plan. It goes
-when its caller goes, and so does every supervisor: the end of the channel is the end of the target.
+A caller may have threads, which a fork would break; this process never has any. It learns nothing
+of a run but four descriptors: the streams, and a channel on which the forked supervisor reads its
+plan. It goes when its caller goes, and so does every supervisor: the end of the channel is the end
+of the target.
 """
 
 from __future__ import annotations
