@@ -38,6 +38,8 @@ class Sampler:
     def __init__(self, asked: Sample) -> None:
         self.asked = asked
         self.peak = 0
+        self.tasks = 0
+        self.cpu = 0.0
         self.next = time.monotonic()
         self.stopped_until: float | None = None
         self._seen = (time.monotonic(), 0.0)
@@ -45,7 +47,7 @@ class Sampler:
 
     def look(self, usage: Usage) -> Hit | None:
         """The limit that is broken, if one is."""
-        self.peak = max(self.peak, usage.memory)
+        self.note(usage)
         interval = INTERVAL if self.asked.cpu is None else DUTY_INTERVAL
         self.next = time.monotonic() + interval
         if self.asked.memory is not None and usage.memory > self.asked.memory:
@@ -55,6 +57,15 @@ class Sampler:
         if self.asked.pids is not None and usage.tasks > self.asked.pids:
             return "pids"
         return None
+
+    def doubts(self, usage: Usage) -> bool:
+        """Over the limit by a cheap look, which counts shared pages once for each process."""
+        return self.asked.memory is not None and usage.memory > self.asked.memory
+
+    def note(self, usage: Usage) -> None:
+        self.peak = max(self.peak, usage.memory)
+        self.tasks = max(self.tasks, usage.tasks)
+        self.cpu = max(self.cpu, usage.cpu)
 
     def rest(self, usage: Usage) -> float:
         """Seconds that the tree has to stand still for its share of the CPU; 0 lets it run."""

@@ -239,7 +239,7 @@ def signalfd(signals: Sequence[int]) -> int:
 
 
 def reset_signals() -> None:
-    """Every disposition back to default: SIGPIPE and SIGXFSZ, which Python ignores, survive exec."""
+    """Every disposition back to default: SIGPIPE, which Python ignores, would survive exec."""
     default = bytes(32)  # struct kernel_sigaction: handler, flags, restorer, mask
     for signal in range(1, 65):
         if signal not in {9, 19}:

@@ -7,7 +7,7 @@ import sys
 
 from corral import linux
 from corral.linux import birth as births
-from corral.linux import cgroup, layout, walled
+from corral.linux import cgroup, layout, seccomp, walled
 from corral.plan import Composition
 
 TYPE_CHECKING = False
@@ -39,11 +39,15 @@ def compose(
         from corral.linux import bare
 
         steps = bare.compose(policy, program, seen, controls)
-        own = {"home": f"{seen.directory}/home", "temporary": f"{seen.directory}/tmp"}
+        own = {"home": f"{seen.directory}/home", "temporary": f"{seen.directory}/tmp"}  # noqa: S108
     residue = [path for step in steps if (path := getattr(step, "residue", ""))]
     return Composition(
         steps=steps, run=seen.run, residue=tuple(residue), watched=seen.watched, **own
     )
+
+
+def warm_up() -> None:
+    seccomp.warm_up(os.uname().machine)
 
 
 def clean(path: str) -> None:

@@ -13,7 +13,7 @@ import os
 import sys
 
 from corral.abi import linux as abi
-from corral.linux import cgroup, init, namespaces
+from corral.linux import cgroup, init, namespaces, root
 from corral.posix import enter
 from corral.posix.enter import EXECUTED, FAILED, Scene, StepFailed
 from corral.posix.signals import SIGKILL
@@ -77,21 +77,22 @@ class Child:
         except ProcessLookupError:
             pass
 
-    def measure(self) -> Usage:
+    def measure(self, *, exact: bool = False) -> Usage:
         from corral.linux import usage
 
-        return usage.measure(self.pid)
+        return usage.measure(self.pid, exact=exact)
 
     def reap(self) -> Reaped:
         """Wait for init: the target's wait status if it was told, and what the whole tree used."""
         rusage = os.wait4(self.pid, 0)[2]
-        said = os.read(self.say, 4)
+        said = os.read(self.say, 5)
         for fd in (self.pidfd, self._go, self.say, self.born):
             os.close(fd)
         reaped = Reaped(
-            status=int.from_bytes(said, "little") if len(said) == 4 else None,
+            status=int.from_bytes(said[:4], "little") if len(said) >= 4 else None,
             cpu=rusage.ru_utime + rusage.ru_stime,
             memory=rusage.ru_maxrss * 1024,
+            hit=("disk",) if said[4:] == b"\x01" else (),
         )
         if self._directory:
             _remove_directory(self._directory)
@@ -102,7 +103,8 @@ class Child:
         cgroup.remove(self._cgroup)
         return replace(
             reaped,
-            hit=counted.hit,
+            hit=(*counted.hit, *reaped.hit),
+            cpu=max(counted.cpu_usec / 1e6, reaped.cpu),
             memory=counted.memory_peak or reaped.memory,
             tasks=max(0, counted.pids_peak - 1),
         )
@@ -141,7 +143,7 @@ def _conceive(plan: Plan, scene: Scene, stdio: Stdio) -> Child:
     if pid == 0:
         for fd in (go_write, born_read, say_read):
             os.close(fd)
-        guard = init.guard if walls else _guardian()
+        guard = _pid_1(plan) if walls else _guardian()
         _become_init(plan, scene, stdio, guard, go=go_read, born=born_write, say=say_write)
     for fd in (go_read, born_write, say_write, *scene.trees.values()):
         os.close(fd)
@@ -162,6 +164,15 @@ def _clone(step: namespaces.Namespaces | None) -> tuple[int, int]:
         return abi.clone(step.flags() if step else 0)
     except OSError as error:
         raise StepFailed("clone" if step is None else enter.name(step), error) from error
+
+
+def _pid_1(plan: Plan) -> Guard:
+    view = next(step for step in plan.steps if isinstance(step, root.View))
+
+    def guard(target: int, /, *, go: int, say: int, gate: int) -> NoReturn:
+        init.guard(target, go=go, say=say, gate=gate, space=view.private[0])
+
+    return guard
 
 
 def _guardian() -> Guard:

@@ -341,12 +341,13 @@ def target(
     return _assemble(machine, rules, unknown=ABSENT, others=ALLOW)
 
 
-# PID 1 is a single-threaded interpreter that waits on descriptors, reaps, and passes signals on. It
+# PID 1 is a single-threaded interpreter that waits on descriptors, reaps, and passes signals on, and
+# looks how full the private space is before it goes. It
 # makes no process, opens nothing, maps nothing executable: nor can whoever takes it over.
 _INIT = """
     read write close poll ppoll wait4 waitid kill rt_sigaction rt_sigprocmask rt_sigreturn
     rt_sigpending rt_sigtimedwait brk munmap mremap madvise futex getpid gettid clock_gettime
-    getrandom getrusage restart_syscall sched_yield exit exit_group
+    getrandom getrusage restart_syscall sched_yield fstatfs exit exit_group
 """
 F_GETFD, F_SETFD, F_GETFL, F_SETFL = 1, 2, 3, 4
 

@@ -28,8 +28,10 @@ def follow_supervisor() -> None:
     abi.prctl(abi.PR_SET_PDEATHSIG, SIGKILL)
 
 
-def guard(target: int, *, go: int, say: int, gate: int) -> NoReturn:
-    children = _lock(go, say, gate)
+def guard(target: int, *, go: int, say: int, gate: int, space: str) -> NoReturn:
+    """`space` is a directory of the private space; whether that is full is told at the end."""
+    disk = os.open(space, os.O_PATH | os.O_CLOEXEC)
+    children = _lock(go, say, gate, disk)
     os.write(gate, b"\0")
     os.close(gate)
     poll = select.poll()
@@ -40,10 +42,10 @@ def guard(target: int, *, go: int, say: int, gate: int) -> NoReturn:
             if fd == go:
                 _pass_on(go, event)
             else:
-                _reap(children, target, say)
+                _reap(children, target, say, disk)
 
 
-def _lock(go: int, say: int, gate: int) -> int:
+def _lock(go: int, say: int, gate: int, disk: int) -> int:
     """Give up everything; returns the descriptor that tells of ended children."""
     abi.prctl(abi.PR_SET_DUMPABLE, 0)
     null = os.open("/dev/null", os.O_RDWR)
@@ -51,7 +53,7 @@ def _lock(go: int, say: int, gate: int) -> int:
         os.dup2(null, fd)
     abi.sigprocmask(abi.SIG_BLOCK, (SIGCHLD,))
     children = abi.signalfd((SIGCHLD,))
-    enter.keep_only({0, 1, 2, go, say, gate, children})
+    enter.keep_only({0, 1, 2, go, say, gate, disk, children})
     os.environ.clear()
     privileges.drop()
     abi.seccomp_set_filter(seccomp.compiled_for_init(os.uname().machine))
@@ -69,7 +71,7 @@ def _pass_on(go: int, event: int) -> None:
         os._exit(1)  # the supervisor is gone: so is everything
 
 
-def _reap(children: int, target: int, say: int) -> None:
+def _reap(children: int, target: int, say: int, disk: int) -> None:
     os.read(children, 128)
     while True:
         try:
@@ -77,7 +79,23 @@ def _reap(children: int, target: int, say: int) -> None:
         except ChildProcessError:
             os._exit(1)
         if pid == target:
-            os.write(say, status.to_bytes(4, "little"))
-            os._exit(0)  # the kernel kills whatever is left
+            _reap_the_rest()
+            os.write(say, status.to_bytes(4, "little") + bytes([_is_full(disk)]))
+            os._exit(0)
         if pid == 0:
             return
+
+
+def _reap_the_rest() -> None:
+    """The kernel would kill them with us, but count for nobody what they used."""
+    try:
+        os.kill(-1, SIGKILL)
+        while True:
+            os.waitpid(-1, 0)
+    except (ProcessLookupError, ChildProcessError):
+        pass
+
+
+def _is_full(disk: int) -> bool:
+    seen = os.fstatvfs(disk)
+    return not (seen.f_bfree and seen.f_ffree)

@@ -154,9 +154,16 @@ def _private_space(pid: int) -> tuple[int, int]:
     """(device, bytes). One tmpfs lies behind /tmp, HOME and /dev/shm: any of them tells for all."""
     path = f"/proc/{pid}/root/dev/shm"
     try:
-        if os.stat(path).st_dev == os.stat("/dev/shm").st_dev:  # noqa: S108 - to tell them apart
-            return -1, 0  # the host's own: no private root
-        seen = os.statvfs(path)
-        return os.stat(path).st_dev, (seen.f_blocks - seen.f_bfree) * seen.f_frsize
+        device, seen = os.stat(path).st_dev, os.statvfs(path)
     except OSError:
         return -1, 0
+    if device == _own_device():
+        return -1, 0  # no private root: what lies there is the host's
+    return device, (seen.f_blocks - seen.f_bfree) * seen.f_frsize
+
+
+def _own_device() -> int:
+    try:
+        return os.stat("/dev/shm").st_dev  # noqa: S108 - only to tell them apart
+    except OSError:
+        return -1

@@ -14,10 +14,9 @@ import os
 import socket
 import sys
 
-from corral import report, start, wire
+from corral import backend, report, start, wire
 from corral.abi import linux as abi
 from corral.errors import CommandError, SandboxError
-from corral.linux import backend, birth, seccomp
 from corral.posix.signals import FORWARDED
 
 TYPE_CHECKING = False
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from corral.supervise import Watch
-
-__all__ = ["backend", "birth", "serve"]
 
 HEADER = 8
 DESCRIPTORS = 4
@@ -39,7 +36,7 @@ def serve(fd: int) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are nobody's zombies
-    seccomp.warm_up(os.uname().machine)
+    backend.load().warm_up()
     gc.disable()
     gc.freeze()
     with socket.socket(fileno=fd) as requests:
