@@ -44,7 +44,10 @@ def kernel(name: str, suite: str) -> pathlib.Path:
                 name, f"{KEYRING} is missing; install the package debian-archive-keyring"
             )
         with rig.building(target) as partial, tempfile.TemporaryDirectory() as scratch:
-            build(suite, busybox, pathlib.Path(scratch), partial)
+            try:
+                build(suite, busybox, pathlib.Path(scratch), partial)
+            except subprocess.CalledProcessError as error:
+                rig.unavailable(name, f"the kernel of {suite} cannot be fetched: {error}")
     return target
 
 
