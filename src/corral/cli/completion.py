@@ -13,6 +13,9 @@ SUMMARY = "print a completion script for bash, zsh or fish"
 USAGE = "usage: corral completion bash|zsh|fish"
 FLAGS: tuple[Flag, ...] = ()
 
+SHELLS = ("bash", "zsh", "fish")
+SEEN = "'__fish_seen_subcommand_from {}'"
+
 BASH = """\
 _corral() {{
     local current=${{COMP_WORDS[COMP_CWORD]}} word
@@ -52,11 +55,14 @@ def _flags() -> dict[str, tuple[Flag, ...]]:
 
 def _bash(template: str) -> str:
     flags = _flags()
-    cases = [
-        CASE.format(name=name, flags=" ".join(flag.name for flag in found))
-        for name, found in flags.items()
-    ]
+    words = {name: [flag.name for flag in found] for name, found in flags.items()}
+    words["completion"] += SHELLS
+    cases = [CASE.format(name=name, flags=" ".join(found)) for name, found in words.items()]
     return template.format(commands=" ".join(flags), cases="\n".join(cases))
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _fish() -> list[str]:
@@ -65,10 +71,11 @@ def _fish() -> list[str]:
     lines = []
     for name, flags in _flags().items():
         first = "__fish_use_subcommand"
-        lines.append(f"complete -c corral -f -n {first} -a {name} -d '{load(name).SUMMARY}'")
+        lines.append(f"complete -c corral -f -n {first} -a {name} -d {_quoted(load(name).SUMMARY)}")
         lines += [
-            f"complete -c corral -n '__fish_seen_subcommand_from {name}' -l {flag.name[2:]}"
-            f"{' -r' if flag.value else ''} -d '{flag.help}'"
+            f"complete -c corral -n {SEEN.format(name)} -l {flag.name[2:]}"
+            f"{' -r' if flag.value else ''} -d {_quoted(flag.help)}"
             for flag in flags
         ]
+    lines.append(f"complete -c corral -f -n {SEEN.format('completion')} -a '{' '.join(SHELLS)}'")
     return [line.replace("`", "") for line in lines]

@@ -67,7 +67,7 @@ def sources(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]
     if len(rest) == 1 and os.path.isdir(rest[0]):
         request, command = _directory(rest[0])
         found.append(request)
-    if path := options.get("--policy"):
+    if (path := options.get("--policy")) is not None:
         from corral.manifest import load
 
         manifest = load(path)

@@ -1,0 +1,588 @@
+"""The command line: help, mistakes, what `explain` promises and `run` does, reports, completion."""
+
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+from subprocess import DEVNULL, PIPE
+
+import pytest
+
+COMMANDS = (
+    "run", "explain", "check", "doctor", "approve", "ps", "sweep", "schema", "demo", "completion",
+)  # fmt: skip
+
+
+def succeeds(done) -> str:
+    assert (done.returncode, done.stderr) == (0, b""), done.stderr.decode()
+    return done.stdout.decode()
+
+
+def explain(user, *arguments) -> dict:
+    done = user.corral("explain", "--json", *arguments)
+    assert done.returncode == 0, done.stderr.decode()
+    return json.loads(done.stdout)
+
+
+def test_the_overview_lists_every_command(ordinary):
+    text = succeeds(ordinary.corral("--help"))
+    listed = re.findall(r"^  (\w+) +\S", text, re.MULTILINE)
+    assert set(listed) >= set(COMMANDS)
+    for words in ((), ("-h",), ("help",)):
+        assert succeeds(ordinary.corral(*words)) == text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(ordinary, command):
+    text = succeeds(ordinary.corral(command, "--help"))
+    assert text.startswith(f"usage: corral {command}")
+    assert "--help" in text
+    assert succeeds(ordinary.corral(command, "-h")) == text
+
+
+@pytest.mark.parametrize("flag", ["--version", "-V"])
+def test_the_version(ordinary, flag):
+    assert re.fullmatch(r"corral \d+\.\d+\.\d+\n", succeeds(ordinary.corral(flag)))
+
+
+USAGE = {
+    ("rnu",): "did you mean `corral run`?",
+    ("zzzzzz",): "`corral --help` lists the commands",
+    ("run", "--max-memroy", "1G", "--", "true"): "did you mean --max-memory?",
+    ("run", "--polcy=x", "--", "true"): "did you mean --policy?",
+    ("run",): "corral run [OPTIONS] -- COMMAND",
+    ("run", "--"): "corral run [OPTIONS] -- COMMAND",
+    ("explain", "--jsn", "--", "true"): "did you mean --json?",
+    ("check",): "usage: corral check",
+    ("completion", "tcsh"): "usage: corral completion",
+    ("completion",): "usage: corral completion",
+    ("doctor", "surplus"): "usage: corral doctor",
+    ("schema", "surplus"): "usage: corral schema",
+}
+
+
+@pytest.mark.parametrize("words", USAGE, ids=" ".join)
+def test_a_usage_error_is_2_with_the_nearest_hint(ordinary, words):
+    done = ordinary.corral(*words)
+    assert (done.returncode, done.stdout) == (2, b"")
+    what, hint = done.stderr.decode().splitlines()
+    assert what.startswith("corral: ")
+    assert hint.startswith(f"hint: {USAGE[words]}")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "--max-memory"),
+        ("run", "--strict=yes", "--", "true"),
+        ("run", "--timeout", "1s", "--timeout", "2s", "--", "true"),
+    ],
+    ids=" ".join,
+)
+def test_a_flag_that_is_used_wrongly_is_2(ordinary, words):
+    done = ordinary.corral(*words)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.startswith(b"corral: --")
+
+
+MISTAKES = """\
+version = 1
+[limits]
+memroy = "1G"
+pids = "many"
+timeout = "soon"
+[network]
+allow = ["*"]
+[filesystem]
+raed = ["/tmp"]
+[nonsense]
+x = 1
+"""
+
+
+def test_check_says_everything_that_is_wrong_at_once_with_its_line(user, scratch):
+    path = scratch / "policy.toml"
+    path.write_text(MISTAKES)
+    path.chmod(0o644)
+    done = user.corral("check", str(path))
+    assert done.returncode == 1
+    lines = done.stdout.decode().splitlines()
+    found = [(int(line.split(":")[1]), line.split(": ")[1]) for line in lines]
+    assert found == [
+        (3, "limits.memroy"),
+        (4, "limits.pids"),
+        (5, "limits.timeout"),
+        (7, "network.allow[0]"),
+        (9, "filesystem.raed"),
+        (10, "nonsense"),
+    ]
+    assert "did you mean memory?" in lines[0]
+    told = json.loads(user.corral("check", "--json", str(path)).stdout)
+    assert [(item["line"], item["key"]) for item in told] == found
+    assert {item["file"] for item in told} == {str(path)}
+
+
+def test_check_is_content_with_a_good_file(user, scratch):
+    path = scratch / "policy.toml"
+    path.write_text('version = 1\n[limits]\nmemory = "64M"\n')
+    path.chmod(0o644)
+    assert succeeds(user.corral("check", str(path))) == f"{path}: ok\n"
+    assert json.loads(succeeds(user.corral("check", "--json", str(path)))) == []
+
+
+RECORD = """
+import json, os, sys
+sys.path.insert(0, sys.argv.pop(1))
+from corral.cli import main
+from corral.posix import enter
+told = int(sys.argv.pop(1))
+real = enter.apply
+def apply(steps, place, scene):
+    for step in steps:
+        if step.place == place:
+            os.write(told, (json.dumps([enter.name(step), place, step.describe()]) + "\\n").encode())
+    real(steps, place, scene)
+enter.apply = apply
+sys.exit(main())
+"""
+
+
+def test_run_executes_exactly_the_steps_that_explain_prints(user, scratch):
+    arguments = [
+        "--write",
+        str(scratch),
+        "--timeout",
+        "1m",
+        "--allow-subprocess",
+        "--",
+        "/bin/true",
+    ]
+    planned = explain(user, *arguments)["steps"]
+    read, write = os.pipe()
+    argv = [user.python, "-c", RECORD, str(user.package), str(write), "run", *arguments]
+    process = user.popen(argv, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, pass_fds=(write,))
+    os.close(write)
+    with open(read) as told:
+        applied = [json.loads(line) for line in told]
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err.decode()
+    order = dict.fromkeys(place for _, place, _ in applied)
+    assert set(order) == {step["place"] for step in planned}
+    expected = [
+        [step["step"], step["place"], step["does"]]
+        for place in order
+        for step in planned
+        if step["place"] == place
+    ]
+    assert [_without_run(step) for step in applied] == [_without_run(step) for step in expected]
+    text = user.corral("explain", *arguments).stdout.decode()
+    described = [line.strip() for step in expected for line in step[2].splitlines()]
+    assert not [line for line in described if _mask(line) not in _mask(text)]
+
+
+def _without_run(step: list[str]) -> list[str]:
+    return [*step[:2], _mask(step[2])]
+
+
+def _mask(text: str) -> str:
+    """A run's own name is made afresh each time."""
+    return re.sub(r"[0-9a-f]{6,}(-[0-9a-z]+)?", "*", text)
+
+
+def test_explain_starts_nothing(user, scratch):
+    done = user.corral("explain", "--write", str(scratch), "--", "/bin/touch", str(scratch / "ran"))
+    assert done.returncode == 0
+    assert not (scratch / "ran").exists()
+
+
+SECRET = "a-value-that-nobody-may-see"
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_a_secret_is_never_printed(user, scratch, flags):
+    env = user.environment(TOKEN=SECRET)
+    done = user.corral("explain", *flags, "--secret", "TOKEN", "--", "/bin/true", env=env)
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"TOKEN" in done.stdout
+    assert SECRET.encode() not in done.stdout + done.stderr
+
+
+def test_a_secret_is_passed_and_is_not_in_the_report(user, scratch):
+    report = scratch / "report.json"
+    flags = ("--secret", "TOKEN", "--report", str(report))
+    env = user.environment(TOKEN=SECRET)
+    done = user.run("/bin/sh", "-c", 'echo "$TOKEN"', flags=flags, env=env)
+    assert done.stdout.decode() == f"{SECRET}\n"
+    assert SECRET.encode() not in done.stderr + report.read_bytes()
+    assert user.run("/bin/sh", "-c", 'echo "$TOKEN"', env=env).stdout == b"\n"
+
+
+def test_a_secret_that_is_not_set_is_refused(user):
+    done = user.run("/bin/true", flags=("--secret", "NOT_SET_ANYWHERE"))
+    assert done.returncode == 125
+    assert b"NOT_SET_ANYWHERE" in done.stderr
+
+
+def test_the_report_has_the_promised_shape(user, scratch):
+    path = scratch / "report.json"
+    done = user.run("/bin/sh", "-c", "exit 3", flags=("--report", str(path)))
+    report = json.loads(path.read_text())
+    assert done.returncode == 3
+    assert report["outcome"]["kind"] == "exited"
+    assert report["outcome"]["exit_code"] == 3
+    assert report["command"] == ["/bin/sh", "-c", "exit 3"]
+    assert isinstance(report["denials"], list)
+    assert all(isinstance(value, int) for value in report["usage"].values())
+    keys = {"control", "asked", "stated", "mechanism", "status"}
+    assert all(keys <= set(held) for held in report["controls"])
+    planned = explain(user, "--", "/bin/sh", "-c", "exit 3")["controls"]
+    assert [held["control"] for held in report["controls"]] == [h["control"] for h in planned]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "code"),
+    [
+        (("--", "/bin/sh", "-c", "kill -9 $$"), "signalled", 137),
+        (("--", "no-such-program"), "refused", 127),
+        (("--secret", "NOT_SET_ANYWHERE", "--", "/bin/true"), "refused", 125),
+        (("--max-pids", "many", "--", "/bin/true"), "refused", None),
+    ],
+)
+def test_the_report_says_how_it_ended(user, scratch, arguments, kind, code):
+    path = scratch / "report.json"
+    done = user.corral("run", "--report", str(path), *arguments)
+    outcome = json.loads(path.read_text())["outcome"]
+    assert outcome["kind"] == kind
+    assert outcome["exit_code"] == done.returncode
+    assert code in {None, done.returncode}
+
+
+def test_a_report_is_not_written_through_a_link(user, scratch):
+    victim, link = scratch / "victim", scratch / "report.json"
+    victim.write_text("precious")
+    os.chown(victim, user.uid, user.uid)
+    link.symlink_to(victim)
+    done = user.run("/bin/echo", "ran", flags=("--report", str(link)))
+    assert (done.returncode, done.stdout) == (125, b"")
+    assert b"hint: " in done.stderr
+    assert victim.read_text() == "precious"
+
+
+def test_a_report_that_cannot_be_written_in_the_end_does_not_change_the_exit_code(user):
+    done = user.run("/bin/sh", "-c", "exit 4", flags=("--report", "/dev/full"))
+    assert done.returncode == 4
+    assert b"report could not be written" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_report_where_there_is_no_directory_refuses_before_anything_runs(user, scratch):
+    done = user.run("/bin/echo", "ran", flags=("--report", str(scratch / "no" / "report")))
+    assert (done.returncode, done.stdout) == (125, b"")
+
+
+BAD = [
+    ("run", "--policy", "/no/such/file", "--", "/bin/true"),
+    ("run", "--policy", "/", "--", "/bin/true"),
+    ("run", "--policy", "/dev/null/x", "--", "/bin/true"),
+    ("run", "--policy", "", "--", "/bin/true"),
+    ("run", "--max-memory", "lots", "--", "/bin/true"),
+    ("run", "--max-memory", "", "--", "/bin/true"),
+    ("run", "--max-memory", "-1", "--", "/bin/true"),
+    ("run", "--max-cpu", "nan", "--", "/bin/true"),
+    ("run", "--timeout", "1e999s", "--", "/bin/true"),
+    ("run", "--read", "", "--", "/bin/true"),
+    ("run", "--read", "/no/such/path", "--", "/bin/true"),
+    ("run", "--write", "/", "--", "/bin/true"),
+    ("run", "--write", "/proc/self/mem", "--", "/bin/true"),
+    ("run", "--allow-net", "*", "--", "/bin/true"),
+    ("run", "--allow-net", "http://x/", "--", "/bin/true"),
+    ("run", "--listen", "99999", "--", "/bin/true"),
+    ("run", "--env", "=x", "--", "/bin/true"),
+    ("run", "--env", "", "--", "/bin/true"),
+    ("run", "--report", "", "--", "/bin/true"),
+    ("run", "--report", "/", "--", "/bin/true"),
+    ("run", "--", ""),
+    ("run", "--", "/"),
+    ("run", "--", "/etc/passwd"),
+    ("run", "--", "/no/such/program"),
+    ("run", "--", "./x\udcff"),
+    ("run", "--", "a\nb"),
+    ("explain", "--", "no-such-program"),
+    ("explain", "--read", "/no/such/\udcff", "--", "/bin/true"),
+    ("check", "/no/such/file"),
+    ("check", "/"),
+    ("check", "/bin/true"),
+    ("approve", "/no/such/directory"),
+    ("\udcff",),
+    ("",),
+]
+
+
+@pytest.mark.parametrize(
+    "words", BAD, ids=lambda words: " ".join(words).encode(errors="replace").decode()
+)
+def test_bad_input_is_told_in_two_lines_without_a_stack_trace(ordinary, words):
+    done = ordinary.corral(*words)
+    text = (done.stdout + done.stderr).decode(errors="replace")
+    assert 1 <= done.returncode <= 127, text
+    assert "Traceback" not in text
+    assert 'File "' not in text
+    assert text.strip()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xff\xfe", b"[", b"version = 2", b"\0", b"version = 1\n" * 2, b"{", b"[]", b"null"],
+)
+@pytest.mark.parametrize("suffix", ["toml", "json"])
+def test_a_broken_policy_is_told_without_a_stack_trace(ordinary, tmp_path_factory, content, suffix):
+    path = ordinary.home / f"broken.{suffix}"
+    path.write_bytes(content)
+    path.chmod(0o644)
+    done = ordinary.run("/bin/echo", "ran", flags=("--policy", str(path)))
+    path.unlink()
+    assert "Traceback" not in done.stderr.decode()
+    assert (done.returncode, done.stdout) in {(125, b""), (2, b"")} or content == b""
+
+
+def test_an_unreadable_policy_is_refused(ordinary):
+    path = ordinary.home / "unreadable.toml"
+    path.write_text("version = 1\n")
+    os.chown(path, 0 if os.geteuid() == 0 else -1, -1)
+    path.chmod(0)
+    done = ordinary.run("/bin/echo", "ran", flags=("--policy", str(path)))
+    path.unlink()
+    assert (done.returncode, done.stdout) == (125, b"")
+    assert b"unreadable.toml" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_directory_that_is_gone_is_no_stack_trace(user, scratch):
+    code = (
+        "import os, sys; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')\n"
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    argv = [user.python, "-c", code, *user.corral_argv("run", "--", "/bin/true")]
+    process = user.popen(argv, cwd=scratch, stdout=PIPE, stderr=PIPE)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 125
+    assert b"current directory" in err
+    assert b"Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "words", [("doctor",), ("--help",), ("schema",), ("explain", "--", "/bin/true")]
+)
+def test_a_reader_that_is_gone_is_nobodys_error(ordinary, words):
+    read, write = os.pipe()
+    os.close(read)
+    process = ordinary.popen(ordinary.corral_argv(*words), stdin=DEVNULL, stdout=write, stderr=PIPE)
+    os.close(write)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, b"")
+
+
+@pytest.mark.parametrize("command", ["schema", "doctor"])
+def test_a_full_disk_is_told(ordinary, command):
+    with open("/dev/full", "wb") as full:
+        process = ordinary.popen(
+            ordinary.corral_argv(command), stdin=DEVNULL, stdout=full, stderr=PIPE
+        )
+        _, err = process.communicate(timeout=60)
+    assert process.returncode in {1, 125}
+    assert b"No space left" in err
+    assert b"Traceback" not in err
+
+
+@pytest.mark.parametrize("closed", [1, 2])
+def test_a_closed_stream_is_no_stack_trace(ordinary, closed):
+    code = "import os, sys; os.close(int(sys.argv[1])); os.execv(sys.argv[2], sys.argv[2:])"
+    argv = [ordinary.python, "-c", code, str(closed), *ordinary.corral_argv("doctor")]
+    process = ordinary.popen(argv, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert b"Traceback" not in out + err
+
+
+def test_letters_that_a_terminal_does_not_know_are_no_stack_trace(ordinary):
+    env = ordinary.environment(PYTHONIOENCODING="ascii")
+    done = ordinary.corral("doctor", env=env)
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+    assert b"OS: linux" in done.stdout
+
+
+def test_colour_is_for_terminals_and_for_those_who_want_it(ordinary):
+    def doctor(**extra: str) -> bytes:
+        master, slave = os.openpty()
+        process = ordinary.popen(
+            ordinary.corral_argv("doctor"),
+            env=ordinary.environment(**extra),
+            stdin=DEVNULL,
+            stdout=slave,
+            stderr=slave,
+        )
+        os.close(slave)
+        found = b""
+        try:
+            while chunk := os.read(master, 4096):
+                found += chunk
+        except OSError:
+            pass  # the other end is closed
+        os.close(master)
+        assert process.wait(60) == 0
+        return found
+
+    assert b"\x1b[" in doctor()
+    assert b"\x1b[" not in doctor(NO_COLOR="1")
+    assert b"\x1b[" not in ordinary.corral("doctor").stdout
+
+
+def memory(user, *flags: str) -> dict | None:
+    """What `explain` says of the memory control; None if the plan is refused."""
+    done = user.corral("explain", "--json", *flags, "--", "/bin/true")
+    if done.returncode:
+        assert done.returncode == 125
+        return None
+    return next(h for h in json.loads(done.stdout)["controls"] if h["control"] == "memory")
+
+
+def test_a_default_limit_that_cannot_be_held_is_a_warning(user):
+    done = user.run("/bin/echo", "ran")
+    assert (done.returncode, done.stdout) == (0, b"ran\n")
+    held = memory(user)
+    assert (b"memory is not enforced" in done.stderr) == (held["status"] == "degraded")
+
+
+def test_strict_refuses_what_would_only_be_a_warning(user):
+    done = user.run("/bin/echo", "ran", flags=("--strict",))
+    if memory(user)["status"] == "degraded":
+        assert (done.returncode, done.stdout) == (125, b"")
+        assert b"memory" in done.stderr
+        assert memory(user, "--strict") is None
+    else:
+        assert (done.returncode, done.stdout) == (0, b"ran\n"), done.stderr.decode()
+
+
+def test_a_stated_limit_is_held_or_refused(user):
+    held = memory(user, "--max-memory", "64M")
+    done = user.run("/bin/echo", "ran", flags=("--max-memory", "64M"))
+    if held is None:
+        assert (done.returncode, done.stdout) == (125, b"")
+        assert b"memory" in done.stderr
+    else:
+        assert held["status"] in {"verified", "applied", "cooperative"}
+        assert held["stated"]
+        assert held["asked"] == "64M"
+        assert (done.returncode, done.stdout) == (0, b"ran\n"), done.stderr.decode()
+
+
+@pytest.fixture
+def impossible(user, scratch):
+    """A policy that states a limit which this host does not hold, and a way to say more in it."""
+
+    def write(more: str = "") -> tuple[str, str]:
+        path = scratch / "policy.toml"
+        path.write_text(f'version = 1\n[limits]\nio = "1M"\n{more}')
+        path.chmod(0o644)
+        return "--policy", str(path)
+
+    if user.run("/bin/true", flags=write()).returncode == 0:
+        pytest.skip("io is held here: nothing is missing")
+    return write
+
+
+def test_what_is_stated_and_missing_refuses_by_name(user, impossible):
+    done = user.run("/bin/echo", "ran", flags=impossible())
+    assert (done.returncode, done.stdout) == (125, b"")
+    assert b"io" in done.stderr
+    assert b"hint: " in done.stderr
+
+
+def test_best_effort_lets_it_go_with_a_warning(user, impossible):
+    done = user.run("/bin/echo", "ran", flags=(*impossible(), "--best-effort"))
+    assert (done.returncode, done.stdout) == (0, b"ran\n")
+    assert b"warning: io is not enforced" in done.stderr
+
+
+def test_degrade_in_the_users_policy_lets_exactly_that_go(user, impossible):
+    done = user.run("/bin/echo", "ran", flags=impossible('[degrade]\nallow = ["io"]\n'))
+    assert (done.returncode, done.stdout) == (0, b"ran\n"), done.stderr.decode()
+    assert b"warning: io is not enforced" in done.stderr
+    done = user.run("/bin/echo", "ran", flags=impossible('[degrade]\nallow = ["cpu"]\n'))
+    assert (done.returncode, done.stdout) == (125, b"")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_parse(ordinary, scratch_file, shell):
+    text = succeeds(ordinary.corral("completion", shell))
+    assert all(command in text for command in COMMANDS)
+    if not shutil.which(shell):
+        pytest.skip(f"{shell} is not installed")
+    scratch_file.write_text(text)
+    done = subprocess.run([shell, "-n", str(scratch_file)], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.fixture
+def scratch_file(tmp_path):
+    return tmp_path / "completion"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["corral", "ex"], {"explain"}),
+        (["corral", "--ver"], {"--version"}),
+        (["corral", "run", "--max-p"], {"--max-pids"}),
+        (["corral", "doctor", "--j"], {"--json"}),
+        (["corral", "doctor", "--max"], set()),
+        (["corral", "run", "--policy", "/etc/passw"], {"/etc/passwd", "/etc/passwd-"}),
+        (["corral", "completion", "ba"], {"bash"}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bash_completes(ordinary, scratch_file, words, expected):
+    scratch_file.write_text(succeeds(ordinary.corral("completion", "bash")))
+    code = (
+        'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()\n'
+        '_corral; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(
+        ["bash", "-c", code, "bash", str(scratch_file), *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=scratch_file.parent,
+    )
+    found = set(done.stdout.split())
+    if expected and expected <= {"/etc/passwd", "/etc/passwd-"}:
+        assert "/etc/passwd" in found
+    else:
+        assert found == expected
+
+
+def test_quotes_in_the_script_for_fish_are_balanced(ordinary):
+    """Its texts have apostrophes, which end a quoted word unless they are escaped."""
+    lines = succeeds(ordinary.corral("completion", "fish")).splitlines()
+    assert any("\\'" in line for line in lines)
+    assert [line for line in lines if line.replace("\\'", "").count("'") % 2] == []
+
+
+def test_every_flag_is_completed_and_documented(ordinary):
+    script = succeeds(ordinary.corral("completion", "bash"))
+    for command in COMMANDS:
+        flags = re.findall(
+            r"--[a-z-]+", succeeds(ordinary.corral(command, "--help")).split("\n\n")[-1]
+        )
+        case = re.search(rf"^ +{command}\) .*$", script, re.MULTILINE)
+        assert case, command
+        assert [flag for flag in flags if flag not in case[0]] == []
+
+
+def test_the_schema_is_json(ordinary):
+    schema = json.loads(succeeds(ordinary.corral("schema")))
+    assert schema["type"] == "object"
