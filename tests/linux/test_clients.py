@@ -1,0 +1,213 @@
+"""What MCP clients do to a wrapper: start it in a session of its own, talk, close, terminate, kill.
+
+The Python SDK signals the group, the TypeScript SDKs only the direct child: whichever, the tree goes with it.
+"""
+
+import json
+import os
+import signal
+import subprocess
+from subprocess import PIPE
+
+import pytest
+from traces import PATIENCE, Traces, ended, readable
+
+SERVER = """
+import json, os, signal, subprocess, sys
+behaviour = sys.argv[1]
+if "stubborn" in behaviour:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+if "family" in behaviour:
+    # A child in a session of its own, as servers that start helpers have.
+    if os.fork() == 0:
+        os.setsid()
+        while True:
+            signal.pause()
+for line in sys.stdin:
+    request = json.loads(line)
+    if "id" not in request:
+        continue
+    answer = {"jsonrpc": "2.0", "id": request["id"], "result": {"method": request["method"]}}
+    print(json.dumps(answer), flush=True)
+if "deaf" in behaviour:
+    while True:
+        signal.pause()
+"""
+CLIENT_VARIABLES = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
+
+
+class Client:
+    """As the SDKs do it: only these variables, a new session, line by line."""
+
+    def __init__(self, user, behaviour: str, *, code: str | None = None) -> None:
+        self.traces = Traces()
+        flags = ["--allow-subprocess"] if "family" in behaviour else []
+        command = [user.python, "-c", SERVER, behaviour, self.traces.argument]
+        argv = user.corral_argv("run", *flags, "--", *command)
+        if code is not None:
+            argv[2] = code
+        env = {
+            name: value for name, value in user.environment().items() if name in CLIENT_VARIABLES
+        }
+        self.process = user.popen(
+            argv, env=env, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
+        )
+
+    def request(self, number: int, method: str) -> dict:
+        message = {"jsonrpc": "2.0", "id": number, "method": method}
+        self.send(message)
+        assert readable(self.process.stdout.fileno()), self.process.stderr.read()
+        return json.loads(self.process.stdout.readline())
+
+    def send(self, message: dict) -> None:
+        self.process.stdin.write(json.dumps(message).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def greet(self) -> None:
+        """Either era: `initialize`, or any first message at all."""
+        assert self.request(1, "initialize")["result"]["method"] == "initialize"
+        self.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        assert self.request(2, "tools/list")["id"] == 2
+
+    def close_stdin(self) -> None:
+        self.process.stdin.close()
+
+    def gone(self) -> int:
+        assert ended(self.process.pid)
+        code = self.process.wait()
+        self.process.stdout.close()
+        self.process.stderr.close()
+        assert self.traces.left_in_the_end() == {}
+        return code
+
+
+@pytest.fixture
+def client(user):
+    started = []
+
+    def start(behaviour: str, **options) -> Client:
+        started.append(Client(user, behaviour, **options))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.process.kill()
+        for stream in (one.process.stdin, one.process.stdout, one.process.stderr):
+            stream.close()
+        one.process.wait()
+
+
+def test_a_conversation_and_its_end(client):
+    one = client("polite")
+    one.greet()
+    one.close_stdin()
+    assert one.gone() == 0
+
+
+def test_the_first_message_may_be_of_either_era(client):
+    one = client("polite")
+    assert one.request("first", "server/discover")["id"] == "first"
+    one.close_stdin()
+    assert one.gone() == 0
+
+
+def test_messages_are_not_touched(client):
+    """Bytes that corral would have had to understand come back as they went."""
+    one = client("polite")
+    for number in range(50):
+        text = "x" * (number * 500) + "\u2028ü\U0001f600"
+        assert one.request(number, text)["result"]["method"] == text
+    one.close_stdin()
+    assert one.gone() == 0
+
+
+def test_stdout_carries_nothing_of_corrals(client):
+    one = client("polite")
+    one.close_stdin()
+    assert one.process.stdout.read() == b""
+    assert one.gone() == 0
+
+
+@pytest.mark.parametrize("behaviour", ["polite", "deaf", "deaf family"])
+def test_sigterm_to_the_group(client, behaviour):
+    """The Python SDK: end of file, patience, SIGTERM to the process group."""
+    one = client(behaviour)
+    one.greet()
+    if "deaf" in behaviour:
+        one.close_stdin()
+    os.killpg(one.process.pid, signal.SIGTERM)
+    assert one.gone() == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("behaviour", ["polite", "deaf", "deaf family"])
+def test_sigterm_to_the_direct_child(client, behaviour):
+    """The TypeScript SDKs."""
+    one = client(behaviour)
+    one.greet()
+    if "deaf" in behaviour:
+        one.close_stdin()
+    one.process.terminate()
+    assert one.gone() == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("behaviour", ["polite", "deaf stubborn", "deaf stubborn family"])
+@pytest.mark.parametrize("whom", ["group", "child"])
+def test_sigkill_takes_the_tree_along(client, behaviour, whom):
+    one = client(behaviour)
+    one.greet()
+    if "deaf" in behaviour:
+        one.close_stdin()
+        one.process.terminate()
+        assert not ended(one.process.pid, 0.1)  # the control: it does not go by itself
+    if whom == "group":
+        os.killpg(one.process.pid, signal.SIGKILL)
+    else:
+        one.process.kill()
+    assert one.gone() == -signal.SIGKILL
+
+
+def test_the_whole_sequence_on_a_server_that_obeys_nothing(client):
+    """End of file, SIGTERM to the group, SIGKILL to the direct child only, each after some patience."""
+    one = client("deaf stubborn family")
+    one.greet()
+    one.close_stdin()
+    assert not ended(one.process.pid, 0.1)
+    os.killpg(one.process.pid, signal.SIGTERM)
+    assert not ended(one.process.pid, 0.1)
+    one.process.kill()
+    assert one.gone() == -signal.SIGKILL
+
+
+def test_a_client_that_dies_is_an_end_of_file(user):
+    """Its pipes close with it; nobody sends a signal."""
+    traces = Traces()
+    code = (
+        "import os, subprocess, sys\n"
+        "process = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)\n"
+        'process.stdin.write(b\'{"id": 1, "method": "x"}\\n\'); process.stdin.flush()\n'
+        "process.stdout.readline()\n"
+        "os.write(1, b'ready\\n')\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    server = [user.python, "-c", SERVER, "polite", traces.argument]
+    argv = [user.python, "-c", code, *user.corral_argv("run", "--", *server)]
+    with user.popen(
+        argv, stdin=subprocess.DEVNULL, stdout=PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout.readline() == b"ready\n"
+        assert process.wait(PATIENCE) == -signal.SIGKILL
+        assert traces.left_in_the_end() == {}
+
+
+def test_two_of_one_server_at_once(client):
+    """TypeScript clients start a disposable one first: there is no lock between runs."""
+    first, second = client("polite"), client("polite")
+    second.greet()
+    first.greet()
+    first.close_stdin()
+    assert first.gone() == 0
+    assert second.request(3, "still/there")["id"] == 3
+    second.close_stdin()
+    assert second.gone() == 0
