@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 
 import pytest
@@ -19,8 +20,6 @@ def stranger(tmp_path_factory) -> User:
     home = pathlib.Path("/home") / "stranger"
     if not home.exists():
         home.mkdir()
-        import os
-
         os.chown(home, ORDINARY, ORDINARY)
     return User("stranger", ORDINARY, home, SOURCE)
 
