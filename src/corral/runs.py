@@ -7,6 +7,7 @@ can lock it later knows that its run is dead, and cleans up: every start does, a
 from __future__ import annotations
 
 import os
+import stat
 import sys
 
 from corral.directories import directories
@@ -42,19 +43,21 @@ class Run:
         self.born(0)
 
     def born(self, root: int) -> None:
-        if self._fd < 0:
+        if self._fd < 0 or sys.platform == "win32":
             return
         import time
 
         numbers = (str(os.getpid()), str(root), str(int(time.time())), str(len(self._residue)))
         text = SEPARATOR.join((*numbers, *self._residue, *(_line(word) for word in self._command)))
-        os.ftruncate(self._fd, 0)
-        os.lseek(self._fd, 0, os.SEEK_SET)
-        os.write(self._fd, text.encode(errors="surrogateescape"))
+        try:
+            # Over what is there, in one call: at no moment does a killed run leave an empty file.
+            os.pwrite(self._fd, text.encode(errors="surrogateescape"), 0)
+        except OSError:
+            pass  # no space: then there is no list
 
     def end(self) -> None:
         if self._fd >= 0:
-            os.unlink(self.path)
+            _unlink(self.path)
             os.close(self._fd)
             self._fd = -1
 
@@ -65,7 +68,7 @@ def live() -> list[Entry]:
 
 
 def sweep(clean: Callable[[str], None]) -> list[str]:
-    """Remove what dead runs left with `clean`; returns the paths."""
+    """Remove what dead runs left with `clean`; returns the paths. What resists waits for the next."""
     removed: list[str] = []
     for name in _names():
         path = os.path.join(_directory(), name)
@@ -74,13 +77,22 @@ def sweep(clean: Callable[[str], None]) -> list[str]:
             continue
         with open(fd, "rb", closefd=False) as file:
             entry = _parse(name, file.read().decode(errors="surrogateescape"))
-        for left in entry.residue if entry else ():
-            if os.path.lexists(left):
-                clean(left)
-                removed.append(left)
-        os.unlink(path)
+        found = [left for left in (entry.residue if entry else ()) if os.path.lexists(left)]
+        for left in found:
+            clean(left)
+        resisting = [left for left in found if os.path.lexists(left)]
+        removed += [left for left in found if left not in resisting]
+        if not resisting:
+            _unlink(path)
         os.close(fd)
     return removed
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass  # somebody emptied the directory, or made it read-only
 
 
 def _directory() -> str:
@@ -113,21 +125,39 @@ def _create(path: str) -> int:
 
 
 def _lock_dead(path: str) -> int:
-    """The descriptor of a dead run's file, locked; -1 for a living one."""
+    """The descriptor of a dead run's file, locked; -1 for a living one and what is no such file.
+
+    Only one's own file is believed: what it names is removed, and a directory may be another's.
+    """
     if sys.platform == "win32":
         return -1
     import fcntl
 
+    fd = _open_own(path)
     try:
-        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return -1
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _is_same(fd, path):
-            return fd
+        if fd >= 0:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_same(fd, path):
+                return fd
     except OSError:
         pass
+    if fd >= 0:
+        os.close(fd)
+    return -1
+
+
+def _open_own(path: str) -> int:
+    """A regular file of this user's, never through a link; -1 for anything else."""
+    if sys.platform == "win32":
+        return -1
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags)
+    except OSError:
+        return -1
+    seen = os.fstat(fd)
+    if stat.S_ISREG(seen.st_mode) and seen.st_uid == os.geteuid():
+        return fd
     os.close(fd)
     return -1
 
@@ -141,15 +171,14 @@ def _is_same(fd: int, path: str) -> bool:
 
 def _read(path: str) -> str:
     """What a living run wrote; nothing for a dead one."""
-    fd = _lock_dead(path)
-    if fd >= 0:
-        os.close(fd)
+    dead = _lock_dead(path)
+    fd = _open_own(path) if dead < 0 else -1
+    if dead >= 0:
+        os.close(dead)
+    if fd < 0:
         return ""
-    try:
-        with open(path, "rb") as file:
-            return file.read().decode(errors="surrogateescape")
-    except OSError:
-        return ""
+    with open(fd, "rb") as file:
+        return file.read().decode(errors="surrogateescape")
 
 
 def _parse(name: str, text: str) -> Entry | None:

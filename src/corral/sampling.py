@@ -39,7 +39,6 @@ class Sampler:
         self.asked = asked
         self.peak = 0
         self.tasks = 0
-        self.cpu = 0.0
         self.next = time.monotonic()
         self.stopped_until: float | None = None
         self._seen = (time.monotonic(), 0.0)
@@ -47,7 +46,8 @@ class Sampler:
 
     def look(self, usage: Usage) -> Hit | None:
         """The limit that is broken, if one is."""
-        self.note(usage)
+        self.peak = max(self.peak, usage.memory)
+        self.tasks = max(self.tasks, usage.tasks)
         interval = INTERVAL if self.asked.cpu is None else DUTY_INTERVAL
         self.next = time.monotonic() + interval
         if self.asked.memory is not None and usage.memory > self.asked.memory:
@@ -61,11 +61,6 @@ class Sampler:
     def doubts(self, usage: Usage) -> bool:
         """Over the limit by a cheap look, which counts shared pages once for each process."""
         return self.asked.memory is not None and usage.memory > self.asked.memory
-
-    def note(self, usage: Usage) -> None:
-        self.peak = max(self.peak, usage.memory)
-        self.tasks = max(self.tasks, usage.tasks)
-        self.cpu = max(self.cpu, usage.cpu)
 
     def rest(self, usage: Usage) -> float:
         """Seconds that the tree has to stand still for its share of the CPU; 0 lets it run."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
         def signal(self, number: int) -> None: ...
         def kill(self) -> None: ...
-        def measure(self) -> Usage: ...
+        def measure(self, *, exact: bool = False) -> Usage: ...
         def reap(self) -> Reaped: ...
 
 
@@ -96,6 +96,7 @@ class Watch:
         self.kill_at: float | None = None
         self.reason: Reason = ""
         self.said = b""
+        self.spent = 0.0
         self.sampler: Sampler | None = _sampler(sample) if sample else None
         self.poll = new_poll()
         for fd in (child.pidfd, child.born, signals, control):
@@ -115,14 +116,19 @@ class Watch:
         if self.run is not None:
             self.run.end()
         if self.sampler is not None:
-            reaped = replace(reaped, memory=max(reaped.memory, self.sampler.peak))
+            reaped = replace(
+                reaped,
+                memory=max(reaped.memory, self.sampler.peak),
+                tasks=max(reaped.tasks, self.sampler.tasks),
+            )
+        reaped = replace(reaped, cpu=max(reaped.cpu, self.spent))
         wall = time.monotonic() - self.started
         return Ending(born=self.said, reaped=reaped, reason=self.reason, wall=wall)
 
     def stop(self, reason: Reason, number: int = SIGTERM) -> None:
         """Ask the tree to leave; a second asking does not wait any longer."""
         if self.kill_at is not None and number == SIGINT:
-            self.child.kill()
+            self._kill()
         self.reason = self.reason or reason
         self.child.signal(number)
         self.child.signal(SIGCONT)  # a tree that is made to rest hears nothing
@@ -132,7 +138,7 @@ class Watch:
         events = self.poll.poll(self._patience())
         now = time.monotonic()
         if self.kill_at is not None and now >= self.kill_at:
-            self.child.kill()
+            self._kill()
             self.kill_at = now + GRACE
         elif self.timeout is not None and now >= self.timeout:
             self.timeout = None
@@ -165,12 +171,20 @@ class Watch:
             sampler.stopped_until = None
             self.child.signal(SIGCONT)
         usage = self.child.measure()
+        if sampler.doubts(usage):
+            usage = self.child.measure(exact=True)
+        self.spent = max(self.spent, usage.cpu)
         if hit := sampler.look(usage):
             self.reason = self.reason or hit
             self.child.kill()
         elif rest := sampler.rest(usage):
             self.child.signal(SIGSTOP)
             sampler.stopped_until = sampler.next = time.monotonic() + rest
+
+    def _kill(self) -> None:
+        """What is killed with its init leaves no account of its CPU time: look before."""
+        self.spent = max(self.spent, self.child.measure().cpu)
+        self.child.kill()
 
     def _read_born(self) -> bool:
         chunk = os.read(self.child.born, 4096)

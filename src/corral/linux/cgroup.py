@@ -104,16 +104,42 @@ def _find() -> Base | None:
 
 def mount() -> tuple[str, str] | None:
     """(where cgroup v2 is mounted, this process's own directory in it), hybrid layouts included."""
-    with open("/proc/self/mountinfo", "rb") as lines:
-        found = [line.split(b" ")[3:5] for line in lines if b" - cgroup2 " in line]
+    with open("/proc/self/mountinfo", "rb") as mounts, open("/proc/self/cgroup", "rb") as own:
+        found = locate(mounts.read(), own.read())
+    if found is None:
+        return None
+    point, here = found
+    return point, here if os.path.isdir(here) else point
+
+
+def locate(mountinfo: bytes, membership: bytes) -> tuple[str, str] | None:
+    """(mount point, own directory) from the texts of /proc/self/mountinfo and /proc/self/cgroup.
+
+    A mount may show a part of the hierarchy only. One that contains this process is better than one
+    that does not; where none does, the own directory is the mount point.
+    """
+    rows = [line.split(b" ") for line in mountinfo.splitlines() if b" - cgroup2 " in line]
+    own = next((line[3:] for line in membership.splitlines() if line.startswith(b"0::")), b"/")
+    found = [
+        (_unescaped(row[4]), _below(own.decode(errors="surrogateescape"), row)) for row in rows
+    ]
     if not found:
         return None
-    with open("/proc/self/cgroup", "rb") as lines:
-        own = next((line[3:].rstrip() for line in lines if line.startswith(b"0::")), b"/")
-    root, point = (os.fsdecode(part) for part in found[0])
-    inside = os.path.relpath(os.fsdecode(own), root)
-    here = os.path.normpath(os.path.join(point, inside))
-    return point, here if here.startswith(point) and os.path.isdir(here) else point
+    point, inside = next(((at, path) for at, path in found if path is not None), (found[0][0], "."))
+    return point, os.path.normpath(os.path.join(point, inside or "."))
+
+
+def _below(own: str, row: list[bytes]) -> str | None:
+    """Where `own` lies in what is mounted; None if it is not there."""
+    inside = os.path.relpath(own, _unescaped(row[3]))
+    return None if inside.split("/")[0] == ".." else inside
+
+
+def _unescaped(field: bytes) -> str:
+    """Space, tab, newline and backslash are octal in mountinfo."""
+    for code, char in ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\")):
+        field = field.replace(code, char)
+    return os.fsdecode(field)
 
 
 def _base(path: str) -> Base | None:

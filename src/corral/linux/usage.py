@@ -1,9 +1,9 @@
 """What a tree uses, seen from outside: for hosts where no cgroup counts.
 
-init is the root of the tree and inherits every orphan, so all of it hangs below. Memory is anonymous and
-shared memory of every process plus what lies in the private space and in memfds. That is a cheap bound from
-above, since pages that processes share count once for each: an exact look divides them by their users, as
-a cgroup would charge them once. CPU time of ended processes is their parents'.
+init is the root of the tree and inherits every orphan, so all of it hangs below. Memory is anonymous
+and shared memory of every process plus what lies in the private space and in memfds. That is a cheap
+bound from above, since pages that processes share count once for each: an exact look divides them by
+their users, as a cgroup would charge them once. CPU time of ended processes is their parents'.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _resident(pid: int) -> int:
 
 
 def _proportional(pid: int, memfds: Container[Inode], device: int) -> int:
-    """Shared pages by their share; what is mapped from memfds and the private space counts there."""
+    """Shared pages by their share; what is mapped from memfds or the private space counts there."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             memory = kilobytes(file, (b"Pss_Anon:", b"Pss_Shmem:"))
@@ -116,7 +116,9 @@ def counted_elsewhere(lines: Iterable[bytes], memfds: Container[Inode], device: 
     mapped = False
     for line in lines:
         first = line[:1]
-        if first.isdigit() or b"a" <= first <= b"f":  # the head of a mapping; its rows are capitalized
+        if (
+            first.isdigit() or b"a" <= first <= b"f"
+        ):  # the head of a mapping; its rows are capitalized
             where = _inode(line)
             mapped = where in memfds or where[0] == device
         elif mapped and line.startswith(b"Pss:"):
