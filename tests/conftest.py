@@ -1,7 +1,8 @@
-"""Who runs corral in these tests: root and an ordinary user, wherever this process can be both.
+"""Who runs corral in these tests, and on what host: root and an ordinary user, with and without namespaces.
 
 `corral` runs the command line in a real child process. As root the suite also runs everything as an ordinary
 user, from a world-readable copy of the package; started by an ordinary user it can only be that one.
+In the tier `bare` corral is started under a filter that forbids new namespaces and mounts, as containers do.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import pwd
 import shutil
 import subprocess
 import sys
@@ -20,17 +20,56 @@ SOURCE = pathlib.Path(__file__).resolve().parent.parent / "src"
 ORDINARY = 65533
 SYSTEM_PYTHON = "/usr/bin/python3"
 MAIN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from corral.cli import main; sys.exit(main())"
+NO_NAMESPACES = """
+import os, sys
+sys.path.insert(0, sys.argv.pop(1))
+from corral.abi import linux as abi
+from corral.abi.syscalls import AUDIT_ARCHES, TABLES
+from corral.linux import bpf
+machine = os.uname().machine
+table = TABLES[machine]
+denied, absent = bpf.errno_action(1), bpf.errno_action(38)
+rules = dict.fromkeys(table.values(), bpf.ALLOW)
+rules.update({table["unshare"]: denied, table["mount"]: denied, table["clone3"]: absent})
+spaces = (abi.CLONE_NEWUSER, abi.CLONE_NEWNS, abi.CLONE_NEWPID, abi.CLONE_NEWNET)
+rules[table["clone"]] = (tuple(((bpf.low(0, bit, bit),), denied) for bit in spaces), bpf.ALLOW)
+limit = 0x40000000 if machine == "x86_64" else None
+program = bpf.assemble(rules, arch=AUDIT_ARCHES[machine], unknown=absent, number_limit=limit)
+abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
+abi.seccomp_set_filter(program)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 class User:
-    """One of the people who may run corral: starts processes as them, in their own home."""
+    """One of the people who may run corral: starts processes as them, in their own home.
 
-    def __init__(self, name: str, uid: int, home: pathlib.Path, package: pathlib.Path) -> None:
+    `owner` is whose files the target may use: without namespaces root's targets have an id of their own.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        uid: int,
+        home: pathlib.Path,
+        package: pathlib.Path,
+        tier: str = "walled",
+    ) -> None:
         self.name = name
         self.uid = uid
         self.home = home
         self.package = package
-        self.python = SYSTEM_PYTHON if uid and os.access(SYSTEM_PYTHON, os.X_OK) else sys.executable
+        self.tier = tier
+        self.owner = uid or (_target_of_root() if tier == "bare" else 0)
+        everybody = self.owner and os.access(SYSTEM_PYTHON, os.X_OK)
+        self.python = SYSTEM_PYTHON if everybody else sys.executable
+
+    @property
+    def host(self) -> list[str]:
+        """What a command is started by to find itself on a host of this tier."""
+        if self.tier == "walled":
+            return []
+        return [self.python, "-c", NO_NAMESPACES, str(self.package)]
 
     def environment(self, **extra: str) -> dict[str, str]:
         path = f"{os.path.dirname(self.python)}:/usr/local/bin:/usr/bin:/bin"
@@ -44,7 +83,7 @@ class User:
         )
 
     def corral_argv(self, *arguments: str) -> list[str]:
-        return [self.python, "-c", MAIN, str(self.package), *arguments]
+        return [*self.host, self.python, "-c", MAIN, str(self.package), *arguments]
 
     def corral(
         self,
@@ -82,11 +121,11 @@ class User:
         assert done.returncode == 0, (done.returncode, done.stderr.decode(), done.stdout.decode())
         return json.loads(done.stdout.decode().splitlines()[-1])
 
-    def outside(self, code: str, *arguments: str, **options) -> object:
+    def outside(self, code: str, *arguments: str, host: list[str] | None = None, **options) -> object:
         """The control: the same code as the same user, without walls."""
         script = f"import json, os, sys\nanswer = None\n{code}\nprint(json.dumps(answer))"
         process = self.popen(
-            [self.python, "-c", script, *arguments],
+            [*(host or []), self.python, "-c", script, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -111,31 +150,45 @@ def package(tmp_path_factory) -> pathlib.Path:
     shutil.rmtree(base)
 
 
-def make_user(name: str, package: pathlib.Path) -> User:
+def _target_of_root() -> int:
+    from corral.linux.ids import nobody
+
+    return nobody("uid_map")
+
+
+def make_user(name: str, package: pathlib.Path, tier: str = "walled") -> User:
+    home = package.parent / f"home-{name}-{tier}"
     if name == "root":
-        uid, home = 0, package.parent / "home-root"
+        user = User(name, 0, home, package, tier)
     elif os.geteuid() == 0:
-        uid, home = ORDINARY, package.parent / "home-ordinary"
+        user = User(name, ORDINARY, home, package, tier)
     else:
+        import pwd
+
         uid = os.geteuid()
-        home = pathlib.Path(pwd.getpwuid(uid).pw_dir)
-        return User(name, uid, home, package)
+        return User(name, uid, pathlib.Path(pwd.getpwuid(uid).pw_dir), package, tier)
     if not home.exists():
         home.mkdir(mode=0o700)
-        os.chown(home, uid, uid)
-    return User(name, uid, home, package)
-
-
-@pytest.fixture(params=["root", "ordinary"])
-def user(request, package) -> User:
-    if request.param == "root" and os.geteuid():
-        pytest.skip("this process is not root")
-    return make_user(request.param, package)
+        os.chown(home, user.owner, user.owner)
+    return user
 
 
 @pytest.fixture
-def ordinary(package) -> User:
-    return make_user("ordinary", package)
+def tier(request) -> str:
+    """`@pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)` runs a test in both."""
+    return getattr(request, "param", "walled")
+
+
+@pytest.fixture(params=["root", "ordinary"])
+def user(request, package, tier) -> User:
+    if request.param == "root" and os.geteuid():
+        pytest.skip("this process is not root")
+    return make_user(request.param, package, tier)
+
+
+@pytest.fixture
+def ordinary(package, tier) -> User:
+    return make_user("ordinary", package, tier)
 
 
 @pytest.fixture
@@ -143,6 +196,6 @@ def scratch(user):
     """A directory of the user's own, outside every sandbox."""
     path = user.home / f"scratch-{os.getpid()}"
     path.mkdir(mode=0o700)
-    os.chown(path, user.uid, user.uid)
+    os.chown(path, user.owner, user.owner)
     yield path
     shutil.rmtree(path)

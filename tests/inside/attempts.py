@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import platform
 
+import pytest
+
 from corral.abi.syscalls import TABLES
 
 CALLS = """
@@ -122,7 +124,7 @@ def give(user, path, text="", mode=0o644):
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
     os.chmod(path, mode)
-    os.chown(path, user.uid, user.uid)
+    os.chown(path, user.owner, user.owner)
     return str(path)
 
 
@@ -133,9 +135,17 @@ def give_directory(user, path, mode=0o755):
         missing[: next(at for at, place in enumerate(missing) if place.exists())]
     ):
         place.mkdir()
-        os.chown(place, user.uid, user.uid)
+        os.chown(place, user.owner, user.owner)
     path.chmod(mode)
     return str(path)
+
+
+BOTH_TIERS = pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
+
+
+def by_tier(user, walled, bare):
+    """What is expected with namespaces, and what without."""
+    return bare if user.tier == "bare" else walled
 
 
 LAUNCH = """
@@ -167,4 +177,5 @@ def started(plan, stdio=(0, 1, 2)):
 
 def launched(user, code, *arguments):
     """Run `code` as the user with corral at hand, to do something between planning and start."""
-    return user.outside(f"PACKAGE = {str(user.package)!r}\n{LAUNCH}\n{code}", *arguments)
+    code = f"PACKAGE = {str(user.package)!r}\n{LAUNCH}\n{code}"
+    return user.outside(code, *arguments, host=user.host)

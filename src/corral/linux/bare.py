@@ -9,6 +9,7 @@ start some.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 
 from corral.errors import PolicyError
@@ -33,7 +34,7 @@ ETC = ("/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/hosts")
 def compose(
     policy: Policy, program: Program, layout: Layout, controls: Sequence[Held]
 ) -> tuple[Step, ...]:
-    _refuse(policy, layout)
+    _refuse(policy, program, layout)
     who, group = layout.who.outside_uid, layout.who.outside_gid
     steps: list[Step] = [workdir.WorkDirectory(path=layout.directory, uid=who, gid=group)]
     steps += cgroup.plan(policy.limits, controls, layout)
@@ -77,11 +78,14 @@ def _landlock(policy: Policy, program: Program, layout: Layout) -> landlock.Land
         write=(layout.directory, *writable),
         devices=layout.devices,
         proc="all" if policy.subprocess else "own",
-        seen=tuple((grant.path, grant.device, grant.inode) for grant in policy.grants),
+        seen=(
+            *((path, *found) for path, found in zip(program.reads, program.seen, strict=False)),
+            *((grant.path, grant.device, grant.inode) for grant in policy.grants),
+        ),
     )
 
 
-def _refuse(policy: Policy, layout: Layout) -> None:
+def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
     problems = [
         f"{mask.path} lies in a grant and cannot be hidden or held read-only"
         for mask in layout.masks
@@ -93,8 +97,51 @@ def _refuse(policy: Policy, layout: Layout) -> None:
     ]
     if policy.state:
         problems.append("state = true needs a private root")
+    problems += _read_only_in_writable(policy, program)
+    if layout.who.drop_groups:
+        problems += _unreachable(policy, layout.who.outside_uid, layout.who.outside_gid)
     if problems:
         raise PolicyError(
             "without mount namespaces: " + "; ".join(problems),
             hint="grant a narrower directory, name the file itself, or allow user namespaces",
         )
+
+
+def _read_only_in_writable(policy: Policy, program: Program) -> list[str]:
+    """Landlock adds up what is allowed on the way to the root: nothing below can be less."""
+    reads = [grant.path for grant in policy.grants if grant.access == "read"]
+    return [
+        f"{path} cannot be held read-only in {grant.path}, which may be written"
+        for grant in policy.grants
+        if grant.access == "write"
+        for path in dict.fromkeys((*reads, *program.reads))
+        if path == grant.path or path.startswith(f"{grant.path}/")
+    ]
+
+
+def _unreachable(policy: Policy, uid: int, gid: int) -> list[str]:
+    """A run of root's has an id of its own, to which root's files are a stranger's."""
+    wanted = {"read": 4, "write": 6}
+    return [
+        f"{place} is closed to uid {uid}, as which the target runs"
+        for grant in policy.grants
+        if grant.access in wanted
+        if (place := _closed(grant.path, wanted[grant.access], uid, gid))
+    ]
+
+
+def _closed(path: str, wanted: int, uid: int, gid: int) -> str:
+    """The first of the path's parents that cannot be passed, or the path itself; judged by mode."""
+    parts = path.split("/")
+    for depth in range(1, len(parts)):
+        place = "/".join(parts[:depth]) or "/"
+        if not _permits(os.stat(place), 1, uid, gid):
+            return place
+    seen = os.stat(path)
+    needed = wanted | (1 if stat.S_ISDIR(seen.st_mode) else 0)
+    return "" if _permits(seen, needed, uid, gid) else path
+
+
+def _permits(seen: os.stat_result, needed: int, uid: int, gid: int) -> bool:
+    shift = 6 if seen.st_uid == uid else 3 if seen.st_gid == gid else 0
+    return (seen.st_mode >> shift) & needed == needed

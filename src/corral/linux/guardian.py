@@ -3,7 +3,7 @@ target.
 
 Every orphan of the target comes back to it, so the whole tree hangs below; it passes signals on by
 walking that tree and, when the target ends or the supervisor dies, kills it by stop, walk, kill,
-until two walks agree that nothing is left. The target can neither signal nor trace it (seccomp,
+until it has no child left, dead or alive. The target can neither signal nor trace it (seccomp,
 Landlock). If somebody else kills the guardian itself, the target dies with it (PDEATHSIG, which it
 may not clear); processes that the target was allowed to start would then survive unless a cgroup
 holds them.
@@ -16,7 +16,7 @@ import select
 import sys
 
 from corral.abi import linux as abi
-from corral.linux import usage
+from corral.linux import landlock, usage
 from corral.posix import enter
 from corral.posix.signals import SIGCHLD, SIGKILL, SIGSTOP
 from corral.record import record
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
     from corral.plan import Place
     from corral.posix.enter import Scene
+
+
+WALL = 0x40000000  # children of any kind, also those made without SIGCHLD
 
 
 @record
@@ -62,7 +65,7 @@ def apply(step: Guardian | Follow, scene: Scene) -> None:
 
 
 def guard(target: int, *, go: int, say: int, gate: int) -> NoReturn:
-    children = _lock(go, say, gate)
+    children = _lock(target, go, say, gate)
     os.write(gate, b"\0")
     os.close(gate)
     poll = select.poll()
@@ -71,34 +74,37 @@ def guard(target: int, *, go: int, say: int, gate: int) -> NoReturn:
     while True:
         for fd, event in poll.poll():
             if fd == go:
-                _obey(go, event)
+                _obey(go, event, target, say)
             else:
                 os.read(children, 128)
                 _reap(target, say)
 
 
-def _lock(go: int, say: int, gate: int) -> int:
+def _lock(target: int, go: int, say: int, gate: int) -> int:
     abi.prctl(abi.PR_SET_DUMPABLE, 0)
+    # From here on the end of file on `go` tells of the supervisor's death. Dying with it at once
+    # would leave whatever the target has started.
+    abi.prctl(abi.PR_SET_PDEATHSIG, 0)
     null = os.open("/dev/null", os.O_RDWR)
     for fd in range(3):
         os.dup2(null, fd)
     abi.sigprocmask(abi.SIG_BLOCK, (SIGCHLD,))
     children = abi.signalfd((SIGCHLD,))
-    enter.keep_only({0, 1, 2, go, say, gate, children})
+    kept = landlock.hold_proc(target)
+    enter.keep_only({0, 1, 2, go, say, gate, children, *kept})
     os.environ.clear()
     return children
 
 
-def _obey(go: int, event: int) -> None:
+def _obey(go: int, event: int, target: int, say: int) -> None:
     if event & select.POLLIN:
         for number in os.read(go, 64):
             if number == SIGKILL:
-                _kill_tree()
+                _end(target, say)
             elif number:
                 _send(usage.tree(os.getpid()), number)
     elif event & select.POLLHUP:
-        _kill_tree()
-        os._exit(1)  # the supervisor is gone: so is everything
+        _end(target, say)  # the supervisor is gone: so is everything
 
 
 def _reap(target: int, say: int) -> None:
@@ -108,39 +114,40 @@ def _reap(target: int, say: int) -> None:
         except ChildProcessError:
             os._exit(1)
         if pid == target:
-            _kill_tree()
-            os.write(say, status.to_bytes(4, "little"))
-            os._exit(0)
+            _end(target, say, status)
         if pid == 0:
             return
 
 
-def _kill_tree() -> None:
-    """Stop everything, so that nothing forks behind the walker's back; kill; look again."""
-    quiet = 0
-    while quiet < 2:
-        living = [pid for pid in usage.tree(os.getpid()) if not _is_zombie(pid)]
+def _end(target: int, say: int, status: int | None = None) -> NoReturn:
+    """Nothing is left when this process is gone; tells the target's wait status."""
+    ended = _kill_tree(target)
+    status = ended if status is None else status
+    try:
+        if status is not None:
+            os.write(say, status.to_bytes(4, "little"))
+    finally:
+        os._exit(0)
+
+
+def _kill_tree(target: int) -> int | None:
+    """Stop everything, so that nothing forks behind the walker's back; kill; look again.
+
+    A walk can miss what forks faster than it walks, and a process whose first thread has ended
+    looks dead. The kernel knows: who has neither a living nor a dead child has no descendants.
+    """
+    status: int | None = None
+    while True:
+        living = usage.tree(os.getpid())
         _send(living, SIGSTOP)
         _send(living, SIGKILL)
-        quiet = 0 if living else quiet + 1
-        _bury(living)
-
-
-def _bury(living: list[int]) -> None:
-    """Reap what was killed, except the target itself: its status is still to be told."""
-    for pid in living:
+        options = WALL if living else WALL | os.WNOHANG
         try:
-            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            while (ended := os.waitpid(-1, options))[0]:
+                status = ended[1] if ended[0] == target else status
+                options = WALL | os.WNOHANG
         except ChildProcessError:
-            continue  # somebody else's child until its parent is dead; the next walk sees it
-
-
-def _is_zombie(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b") ")[2][:1] in {b"Z", b"X"}
-    except OSError:
-        return True
+            return status
 
 
 def _send(pids: list[int], number: int) -> None:

@@ -7,6 +7,7 @@ The rights that are handled follow the ABI that the running kernel reports for t
 from __future__ import annotations
 
 import os
+import stat
 import struct
 import sys
 
@@ -16,7 +17,7 @@ from corral.record import record
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Literal
 
     from corral.plan import Place
@@ -28,6 +29,13 @@ PROC_FILES = (
     "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/version", "/proc/filesystems",
     "/proc/uptime", "/proc/loadavg", "/proc/sys/vm/overcommit_memory", "/proc/sys/kernel/osrelease",
     "/proc/sys/kernel/cap_last_cap", "/proc/sys/kernel/random", "/proc/sys/kernel/ngroups_max",
+)  # fmt: skip
+# Of the target's own directory in /proc: not `net`, which shows the sockets of the host, nor
+# `task`, which has a `net` for each thread. The links lead to what is judged by itself.
+OWN_FILES = (
+    "auxv", "cgroup", "cmdline", "comm", "environ", "fdinfo", "io", "limits", "maps", "mem",
+    "mountinfo", "mounts", "oom_score", "oom_score_adj", "sched", "schedstat", "smaps",
+    "smaps_rollup", "stat", "statm", "status",
 )  # fmt: skip
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 TRUNCATE, IOCTL_DEV = 1 << 14, 1 << 15
@@ -70,11 +78,15 @@ def apply(step: Landlock, _scene: Scene) -> None:
     size = 24 if version >= 6 else 16 if version >= 4 else 8
     ruleset = abi.landlock_create_ruleset(attributes[:size])
     try:
-        _compare(step.seen)
-        _add(ruleset, step.read, READ & rights)
-        _add(ruleset, step.write, rights & ~IOCTL_DEV)
+        seen = {path: (device, inode) for path, device, inode in step.seen}
+        _add(ruleset, step.read, READ & rights, seen)
+        _add(ruleset, step.write, rights & ~IOCTL_DEV, seen)
         _add(ruleset, step.devices, (READ_FILE | WRITE_FILE | IOCTL_DEV) & rights)
-        _add(ruleset, _proc(step.proc), READ & rights)
+        if step.proc == "all":
+            _add(ruleset, ("/proc",), READ & rights)
+        elif step.proc == "own":
+            _add(ruleset, (f"/proc/{os.getpid()}",), READ_DIR)
+            _add(ruleset, _proc_files(os.getpid()), READ_FILE | READ_DIR)
         abi.landlock_restrict_self(ruleset)
     finally:
         os.close(ruleset)
@@ -91,26 +103,36 @@ def verify(step: Landlock, _scene: Scene) -> None:
     raise OSError(0, "the host's root can still be listed")
 
 
-def _proc(wanted: Proc) -> tuple[str, ...]:
-    """The rule is for the directory that this process has now, and keeps through exec."""
-    if wanted == "own":
-        files = [path for path in PROC_FILES if os.path.exists(path)]
-        return (f"/proc/{os.getpid()}", *files)
-    return ("/proc",) if wanted == "all" else ()
+def hold_proc(pid: int) -> list[int]:
+    """Descriptors that keep the rules for /proc alive, for whoever outlives the target.
+
+    A rule belongs to an inode, and procfs makes another one for a name that was dropped from the
+    cache: without these the target would lose its own directory when memory gets short.
+    """
+    return [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (f"/proc/{pid}", *_proc_files(pid))]
 
 
-def _compare(seen: Sequence[tuple[str, int, int]]) -> None:
-    for path, device, inode in seen:
-        found = os.stat(path)
-        if (found.st_dev, found.st_ino) != (device, inode):
-            raise OSError(0, "is no longer the file that was granted", path)
+def _proc_files(pid: int) -> list[str]:
+    """The rules are for the directory that the process has now, and keeps through exec."""
+    own = [f"/proc/{pid}/{name}" for name in OWN_FILES]
+    return [path for path in (*own, *PROC_FILES) if os.path.exists(path)]
 
 
-def _add(ruleset: int, paths: Sequence[str], access: int) -> None:
+def _add(
+    ruleset: int,
+    paths: Sequence[str],
+    access: int,
+    seen: Mapping[str, tuple[int, int]] | None = None,
+) -> None:
+    """What was granted is compared by the very descriptor that makes the rule."""
     for path in paths:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
-            allowed = access if os.path.isdir(path) else access & FILE_ONLY
+            found = os.fstat(fd)
+            identity = (found.st_dev, found.st_ino)
+            if seen and seen.get(path, identity) != identity:
+                raise OSError(0, "is no longer the file that was granted", path)
+            allowed = access if stat.S_ISDIR(found.st_mode) else access & FILE_ONLY
             abi.landlock_add_path(ruleset, allowed, fd)
         finally:
             os.close(fd)

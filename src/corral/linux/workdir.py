@@ -44,6 +44,54 @@ def apply(step: WorkDirectory, scene: Scene) -> None:
 
 
 def remove(path: str) -> None:
-    import shutil
+    """With everything below, however deep it lies and whatever its modes."""
+    try:
+        top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        _empty(top)
+        os.rmdir(path)
+    except OSError:
+        pass  # sweeping tries again what resists
+    finally:
+        os.close(top)
 
-    shutil.rmtree(path, ignore_errors=True)
+
+def _empty(top: int) -> None:
+    """Inner directories are moved to the top: a tree can be deeper than any path or stack."""
+    while names := os.listdir(top):
+        for name in names:
+            if not _unlinked(name, top):
+                _hollow(name, top)
+
+
+def _hollow(name: str, top: int) -> None:
+    inner = _opened(name, top)
+    try:
+        for entry in os.listdir(inner):
+            if not _unlinked(entry, inner):
+                os.close(_opened(entry, inner))  # its `..` changes, which is writing to it
+                os.rename(entry, os.urandom(8).hex(), src_dir_fd=inner, dst_dir_fd=top)
+    finally:
+        os.close(inner)
+    os.rmdir(name, dir_fd=top)
+
+
+def _opened(name: str, directory: int) -> int:
+    """By way of a descriptor: a name could be a link by the time its mode is changed."""
+    fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        os.chmod(f"/proc/self/fd/{fd}", 0o700)
+        return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        os.close(fd)
+
+
+def _unlinked(name: str, directory: int) -> bool:
+    """Whether it was anything but a directory, and is gone."""
+    try:
+        os.unlink(name, dir_fd=directory)
+    except IsADirectoryError:
+        return False
+    return True
