@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 VERSION = "0.1.0"
 FIELD, LINE = "\t", "\n"
+COLUMNS = 4
 FILES = (
     "/proc/sys/kernel/random/boot_id",
     "/proc/self/attr/current",
@@ -42,6 +43,8 @@ def load() -> tuple[Finding, ...] | None:
     if stored != key:
         return None
     rows = [line.split(FIELD) for line in rest.split(LINE) if line]
+    if not rows or any(len(row) != COLUMNS for row in rows):
+        return None  # half written, or not by us
     return tuple(
         Finding(capability=name, status=_status(status), evidence=evidence, hint=hint)
         for name, status, evidence, hint in rows
