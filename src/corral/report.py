@@ -24,8 +24,8 @@ SIGNALLED = 128
 ROUNDING = {SIGXCPU: 0.5, SIGKILL: 0.9}
 """Shares of the limit that must have been used for a signal to be the limit's.
 
-The kernel kills by ticks and accounts by the clock, and on a busy machine ticks run ahead by a fifth. Hardly
-anybody else sends SIGXCPU; SIGKILL comes a second after the limit and from many.
+The kernel kills by ticks and accounts by the clock; on a busy machine ticks run ahead by a fifth.
+Hardly anybody else sends SIGXCPU; SIGKILL comes a second after the limit and from many.
 """
 
 

@@ -68,7 +68,7 @@ def live() -> list[Entry]:
 
 
 def sweep(clean: Callable[[str], None]) -> list[str]:
-    """Remove what dead runs left with `clean`; returns the paths. What resists waits for the next."""
+    """Remove what dead runs left with `clean`; returns the paths. What resists is tried again."""
     removed: list[str] = []
     for name in _names():
         path = os.path.join(_directory(), name)

@@ -342,8 +342,8 @@ def target(
 
 
 # PID 1 is a single-threaded interpreter that waits on descriptors, reaps, passes signals on, and
-# sees how full the private space is before it goes. It makes no process, opens nothing, maps nothing
-# executable: nor can whoever takes it over.
+# sees how full the private space is before it goes. It makes no process, opens nothing, maps
+# nothing executable: nor can whoever takes it over.
 _INIT = """
     read write close poll ppoll wait4 waitid kill rt_sigaction rt_sigprocmask rt_sigreturn
     rt_sigpending rt_sigtimedwait brk munmap mremap madvise futex getpid gettid clock_gettime

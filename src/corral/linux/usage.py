@@ -1,9 +1,10 @@
 """What a tree uses, seen from outside: for hosts where no cgroup counts.
 
-init is the root of the tree and inherits every orphan, so all of it hangs below. Memory is anonymous
-and shared memory of every process plus what lies in the private space and in memfds. That is a cheap
-bound from above, since pages that processes share count once for each: an exact look divides them by
-their users, as a cgroup would charge them once. CPU time of ended processes is their parents'.
+init is the root of the tree and inherits every orphan, so all of it hangs below. Memory is
+anonymous and shared memory of every process plus what lies in the private space and in memfds. That
+is a cheap bound from above, since pages that processes share count once for each: an exact look
+divides them by their users, as a cgroup charges them once. CPU time of ended processes is their
+parents'.
 """
 
 from __future__ import annotations

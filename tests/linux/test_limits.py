@@ -1,0 +1,418 @@
+"""Limits on a host whose cgroups hold none of them: each is reached from inside, as root and ordinary user.
+
+Where a test runs on a host with working controllers the same outcomes come from the kernel; the names of the
+mechanisms are not asked for here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import select
+import signal
+import subprocess
+
+import pytest
+from traces import PATIENCE, Traces, children, ended
+
+MIB = 1 << 20
+LIMIT = ("--max-memory", "256M")
+HOLD = "\nprint('held', flush=True)\nsys.stdin.read()\n"
+
+# Each takes memory a MiB at a time up to what it is told, and keeps it.
+HOGS = {
+    "private": "kept.append(bytearray(b'x' * MIB))",
+    "shared": "kept.append(mmap.mmap(-1, MIB)); kept[-1].write(b'x' * MIB)",
+    "memfd": "kept or kept.append(os.memfd_create('hog')); os.write(kept[0], b'x' * MIB)",
+    "tmp": "open('/tmp/hog', 'ab').write(b'x' * MIB)",
+    "shm": "open('/dev/shm/hog', 'ab').write(b'x' * MIB)",
+    "unlinked": "kept or (kept.append(open('/tmp/hog', 'wb', buffering=0)), os.unlink('/tmp/hog')); kept[0].write(b'x' * MIB)",
+    "mapped memfd": """
+    if not kept:
+        fd = os.memfd_create('hog')
+        os.truncate(fd, 2048 * MIB)
+        kept.append(mmap.mmap(fd, 2048 * MIB))
+    kept[0].write(b'x' * MIB)""",
+    "forgotten memfd": """
+    if not kept:
+        fd = os.memfd_create('hog')
+        os.truncate(fd, 2048 * MIB)
+        kept.append(mmap.mmap(fd, 2048 * MIB))
+        os.close(fd)
+    kept[0].write(b'x' * MIB)""",
+}
+PRELUDE = "import mmap, os, signal, sys, time\nMIB = 1 << 20\nkept = []\n"
+
+
+class Run:
+    """One `corral run` that has ended, and its report."""
+
+    def __init__(self, user, scratch, *command, flags=(), **options):
+        path = scratch / "report.json"
+        done = user.run(*command, flags=(*flags, "--report", str(path)), **options)
+        self.code, self.out, self.err = done.returncode, done.stdout.decode(), done.stderr.decode()
+        self.report = json.loads(path.read_text())
+        path.unlink()
+        self.kind = self.report["outcome"]["kind"]
+        self.hit = self.report["hit"]
+        self.usage = self.report["usage"]
+
+
+@pytest.fixture
+def run(user, scratch):
+    def python(code, *arguments, flags=(), **options):
+        command = (user.python, "-ISc", PRELUDE + code, *arguments)
+        return Run(user, scratch, *command, flags=flags, **options)
+
+    return python
+
+
+def hog(kind: str) -> str:
+    body = HOGS[kind]
+    body = body if body.startswith("\n") else f"\n    {body}"
+    return f"for _ in range(int(sys.argv[1])):{body}\nprint('took it')\n"
+
+
+@pytest.mark.parametrize("kind", list(HOGS))
+def test_memory_counts_wherever_it_is_taken(run, kind):
+    flags = (*LIMIT, "--max-disk", "4G")
+    over = run(hog(kind), "2048", flags=flags)
+    assert (over.kind, over.code, over.hit) == ("memory", 137, ["memory"]), over.err
+    assert "the target hit its memory limit (256M)" in over.err
+    assert over.out == ""
+    assert over.usage["memory"] > 256 * MIB
+    below = run(hog(kind), "160", flags=flags)
+    assert (below.kind, below.code, below.hit) == ("exited", 0, []), below.err
+    assert below.out == "took it\n"
+
+
+MANY = """
+share = int(sys.argv[1]) * MIB
+for number in range(50):
+    if os.fork() == 0:
+        kept.append(bytearray(b'x' * share))
+        signal.pause()
+"""
+
+
+def test_memory_of_many_small_processes_is_added_up(run):
+    flags = (*LIMIT, "--allow-subprocess", "--timeout", "20s")
+    over = run(MANY + "signal.pause()", "40", flags=flags)
+    assert (over.kind, over.code, over.hit) == ("memory", 137, ["memory"]), over.err
+    assert 2 < over.usage["tasks"] <= 51
+
+
+def test_memory_that_processes_share_counts_once(run):
+    """Sixty forks of a process with 100 MiB: three gigabytes and more if each of them counted."""
+    code = """
+kept.append(bytearray(b'x' * (100 * MIB)))
+kept.append(mmap.mmap(-1, 50 * MIB))
+kept[1].write(b'x' * (50 * MIB))
+reading, writing = os.pipe()
+ready, tell = os.pipe()
+for number in range(60):
+    if os.fork() == 0:
+        os.close(writing)
+        sum(memoryview(kept[0])[::4096])
+        sum(memoryview(kept[1])[::4096])
+        os.write(tell, b'.')
+        os.read(reading, 1)
+        os._exit(0)
+got = 0
+while got < 60:
+    got += len(os.read(ready, 60))
+end = time.monotonic() + 0.5
+while time.monotonic() < end:
+    time.sleep(0.05)
+os.close(writing)
+for number in range(60):
+    os.wait()
+print('shared')
+"""
+    done = run(code, flags=(*LIMIT, "--allow-subprocess"))
+    assert (done.kind, done.code, done.out, done.hit) == ("exited", 0, "shared\n", []), done.err
+
+
+def test_a_memory_hog_leaves_the_host_alone(user, run):
+    """Others still get memory and processes: what it took is free again once it has ended."""
+    before = available()
+    done = run(hog("private"), "2048", flags=LIMIT)
+    assert done.kind == "memory"
+    assert user.outside("answer = len(bytearray(64 << 20))") == 64 << 20
+    assert available() > before - 512 * MIB
+
+
+def available() -> int:
+    rows = dict(
+        line.split(":") for line in pathlib.Path("/proc/meminfo").read_text().splitlines() if line
+    )
+    return int(rows["MemAvailable"].split()[0]) * 1024
+
+
+BOMB = """
+denied = 0
+while True:
+    try:
+        if os.fork() == 0:
+            signal.pause()
+    except BlockingIOError:
+        denied += 1
+        if denied == 1:
+            print('denied', flush=True)
+    if denied > 2000:
+        signal.pause()
+"""
+
+
+def test_a_fork_bomb_ends_at_its_deadline(user, run):
+    traces = Traces(user.home / ".cache")
+    flags = ("--allow-subprocess", "--max-pids", "24", "--timeout", "2s")
+    done = run(BOMB, traces.argument, flags=flags)
+    assert (done.kind, done.code, done.hit) == ("timeout", 124, ["timeout"]), done.err
+    assert done.out == "denied\n"
+    assert traces.left() == {}
+
+
+def test_a_relentless_fork_bomb_ends_too(user, run):
+    """Every process forks for ever, ignores SIGTERM and never rests."""
+    code = """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+while True:
+    try: os.fork()
+    except OSError: pass
+"""
+    traces = Traces(user.home / ".cache")
+    flags = ("--allow-subprocess", "--max-pids", "16", "--timeout", "300ms")
+    done = run(code, traces.argument, flags=flags)
+    assert (done.kind, done.code, done.hit) == ("timeout", 124, ["timeout"]), done.err
+    assert done.usage["cpu_ms"] > 1000  # that of processes which were killed with their init
+    assert traces.left() == {}
+
+
+SPIN = """
+for number in range(int(sys.argv[1]) - 1):
+    if os.fork() == 0:
+        break
+while True:
+    pass
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("millicores", "processes"), [(100, 1), (1500, 3)])
+def test_a_share_of_the_processors_is_held(run, millicores, processes):
+    cores = len(os.sched_getaffinity(0))
+    if cores * 1000 < millicores:
+        pytest.skip(f"{millicores} millicores of {cores} processors are no limit")
+    flags = ("--allow-subprocess", "--max-cpu", str(millicores), "--timeout", "3s")
+    done = run(SPIN, str(processes), flags=flags)
+    assert (done.kind, done.code) == ("timeout", 124), done.err
+    share = done.usage["cpu_ms"] / done.usage["wall_ms"]
+    assert share <= 1.25 * millicores / 1000, done.usage
+    if idle_share() * cores * 1000 > millicores:  # others may leave less than was allowed
+        assert share >= 0.75 * millicores / 1000, done.usage
+
+
+def idle_share() -> float:
+    """Of all processors, how much nobody wanted in the last minute."""
+    return max(0.0, 1 - os.getloadavg()[0] / len(os.sched_getaffinity(0)))
+
+
+@pytest.mark.slow
+def test_without_a_limit_a_spinner_spins(run):
+    """The control: ten times the share that is held above."""
+    done = run(SPIN, "1", flags=("--allow-subprocess", "--timeout", "1s"))
+    assert done.usage["cpu_ms"] / done.usage["wall_ms"] > 0.25, done.usage
+
+
+def test_cpu_time_is_the_trees(run):
+    """No process of the four gets near the limit by itself."""
+    flags = ("--allow-subprocess", "--max-cpu-time", "1s", "--timeout", "30s")
+    done = run(SPIN, "4", flags=flags)
+    assert (done.kind, done.code, done.hit) == ("cpu_time", 137, ["cpu_time"]), done.err
+    assert 1000 <= done.usage["cpu_ms"] < 2500
+
+
+def test_cpu_time_of_ended_processes_counts(run):
+    code = """
+while True:
+    if os.fork() == 0:
+        while time.process_time() < 0.1: pass
+        os._exit(0)
+    os.wait()
+"""
+    flags = ("--allow-subprocess", "--max-cpu-time", "1s", "--timeout", "30s")
+    done = run(code, flags=flags)
+    assert (done.kind, done.code, done.hit) == ("cpu_time", 137, ["cpu_time"]), done.err
+
+
+def test_cpu_time_below_the_limit_is_no_limit(run):
+    code = "while time.process_time() < 0.3: pass"
+    done = run(code, flags=("--allow-subprocess", "--max-cpu-time", "2s"))
+    assert (done.kind, done.code, done.hit) == ("exited", 0, []), done.err
+    assert 300 <= done.usage["cpu_ms"] < 2000
+
+
+def test_what_a_tree_used_is_reported_though_nobody_waited_for_it(run):
+    """Children that outlive the target are killed with it, and count."""
+    code = """
+reading, writing = os.pipe()
+if os.fork() == 0:
+    while time.process_time() < 0.5: pass
+    os.write(writing, b'x')
+    signal.pause()
+os.read(reading, 1)
+"""
+    done = run(code, flags=("--allow-subprocess",))
+    assert (done.kind, done.code) == ("exited", 0), done.err
+    assert done.usage["cpu_ms"] >= 450, done.usage
+
+
+def test_descriptors_run_out(run):
+    code = """
+import errno
+try:
+    while len(kept) < int(sys.argv[1]): kept.append(os.dup(0))
+    print('room')
+except OSError as error:
+    print(errno.errorcode[error.errno], max(kept))
+"""
+    over = run(code, "100", flags=("--max-fds", "64"))
+    assert (over.kind, over.code, over.out) == ("exited", 0, "EMFILE 63\n"), over.err
+    assert run(code, "40", flags=("--max-fds", "64")).out == "room\n"
+
+
+FILL = """
+import errno
+try:
+    for number in range(int(sys.argv[1])):
+        with open(f'/tmp/{number}', 'wb', buffering=0) as file:
+            file.write(b'x' * int(sys.argv[2]))
+    print('room')
+except OSError as error:
+    print(errno.errorcode[error.errno])
+"""
+
+
+@pytest.mark.parametrize("size", [MIB, 0], ids=["blocks", "inodes"])
+def test_a_full_private_space_is_in_the_report(run, size):
+    over = run(FILL, "2000", str(size), flags=("--max-disk", "4M"))
+    assert (over.kind, over.code, over.out) == ("exited", 0, "ENOSPC\n"), over.err
+    assert over.hit == ["disk"]
+
+
+def test_a_private_space_with_room_is_not(run):
+    below = run(FILL, "3", str(MIB), flags=("--max-disk", "4M"))
+    assert (below.kind, below.code, below.out, below.hit) == ("exited", 0, "room\n", []), below.err
+
+
+def test_a_full_private_space_is_reported_beside_what_was_fatal(run):
+    code = FILL + "signal.pause()\n"
+    done = run(code, "2000", str(MIB), flags=("--max-disk", "4M", "--timeout", "1s"))
+    assert (done.kind, done.hit) == ("timeout", ["timeout", "disk"]), done.err
+
+
+class Held:
+    """A run that says `held` and then reads its stdin."""
+
+    def __init__(self, user, *flags):
+        argv = user.corral_argv("run", *flags, "--", user.python, "-ISc", PRELUDE + HOLD)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self.process = user.popen(argv, **pipes)
+
+    def __enter__(self):
+        assert self.process.stdout.readline() == b"held\n", self.process.stderr.read()
+        supervisor = self.process.pid
+        (init,) = children(supervisor)
+        return {"supervisor": supervisor, "init": init}
+
+    def __exit__(self, *_):
+        self.process.communicate(timeout=PATIENCE)
+
+
+def switches(pid: int) -> int:
+    """How often a process went to sleep of its own will: it woke up as often."""
+    text = pathlib.Path(f"/proc/{pid}/status").read_text()
+    rows = dict(line.split(":\t") for line in text.splitlines() if ":\t" in line)
+    return int(rows["voluntary_ctxt_switches"])
+
+
+def settle(pids) -> dict[str, int]:
+    """The counts once two looks agree: nothing is on its way to sleep any more."""
+    seen: dict[str, int] = {}
+    for _ in range(200):
+        now = {name: switches(pid) for name, pid in pids.items()}
+        if now == seen:
+            return now
+        seen = now
+        select.select([], [], [], 0.02)
+    pytest.fail(f"never asleep: {seen}")
+
+
+LOOK = 1500
+"""Milliseconds to watch something that should do nothing: the absence of an event has no descriptor."""
+
+
+def test_nothing_wakes_up_without_a_reason(user):
+    with Held(user, "--timeout", "10m") as pids:
+        before = settle(pids)
+        select.select([], [], [], LOOK / 1000)
+        assert {name: switches(pid) for name, pid in pids.items()} == before
+
+
+@pytest.mark.parametrize(
+    "flags", [LIMIT, ("--max-cpu", "500"), ("--allow-subprocess", "--max-cpu-time", "10m")]
+)
+def test_a_limit_that_is_held_by_looking_wakes_the_supervisor_alone(user, flags):
+    """The control: ten looks a second, and init sleeps on."""
+    with Held(user, *flags) as pids:
+        before = {name: switches(pid) for name, pid in pids.items()}
+        select.select([], [], [], LOOK / 1000)
+        after = {name: switches(pid) for name, pid in pids.items()}
+    if "sampling" not in mechanisms(user, flags):
+        pytest.skip("a cgroup holds it here")
+    assert after["supervisor"] - before["supervisor"] >= 5
+    assert after["init"] - before["init"] <= 1
+
+
+def mechanisms(user, flags) -> set[str]:
+    told = user.corral("explain", "--json", *flags, "--", "/bin/true")
+    return {held["mechanism"] for held in json.loads(told.stdout)["controls"]}
+
+
+def traced_polls(user, *flags) -> int:
+    """poll calls of a supervisor while its target holds still, seen by strace."""
+    with Held(user, *flags) as pids:
+        argv = ["strace", "-f", "-e", "trace=poll,ppoll", "-p", str(pids["supervisor"])]
+        tracer = subprocess.Popen(argv, stderr=subprocess.PIPE)
+        try:
+            assert b"attached" in tracer.stderr.readline()
+            select.select([], [], [], LOOK / 1000)
+        finally:
+            tracer.send_signal(signal.SIGINT)
+            lines = tracer.communicate(timeout=PATIENCE)[1].splitlines()
+    # The call that is under way when the tracer comes is restarted, and shown; so is its end.
+    return sum(b"poll(" in line and b"restart" not in line for line in lines)
+
+
+@pytest.mark.skipif(
+    os.geteuid() or not os.access("/usr/bin/strace", os.X_OK), reason="needs root and strace"
+)
+def test_strace_sees_no_polling_either(user):
+    if "sampling" in mechanisms(user, LIMIT):
+        assert traced_polls(user, *LIMIT) >= 5
+    assert traced_polls(user) <= 1
+
+
+def test_a_supervisor_that_is_resting_its_target_still_hears_of_the_end(user, run):
+    """A share so small that the target stands still nearly always: a signal still ends it at once."""
+    argv = user.corral_argv("run", "--max-cpu", "10", "--", user.python, "-c", "while True: pass")
+    process = user.popen(argv, stderr=subprocess.PIPE)
+    try:
+        assert not ended(process.pid, 1.5)
+        process.send_signal(signal.SIGTERM)
+        assert ended(process.pid, 4)  # less than the grace: it heard the signal
+    finally:
+        process.communicate(timeout=PATIENCE)
+    assert process.returncode == 128 + signal.SIGTERM
