@@ -53,8 +53,7 @@ class Child:
         self.born = born
         self.say = say
         self._go = go
-        self._cgroup = scene.cgroup
-        self._directory = scene.directory
+        self._scene = scene  # steps beside init have yet to add to it
         self._pid_1 = pid_1
 
     def signal(self, number: int) -> None:
@@ -94,13 +93,13 @@ class Child:
             memory=rusage.ru_maxrss * 1024,
             hit=("disk",) if said[4:] == b"\x01" else (),
         )
-        if self._directory:
-            _remove_directory(self._directory)
-        return self._accounted(reaped) if self._cgroup else reaped
+        if self._scene.directory:
+            _remove_directory(self._scene.directory)
+        return self._accounted(reaped) if self._scene.cgroup else reaped
 
     def _accounted(self, reaped: Reaped) -> Reaped:
-        counted = cgroup.account(self._cgroup)
-        cgroup.remove(self._cgroup)
+        counted = cgroup.account(self._scene.cgroup)
+        cgroup.remove(self._scene.cgroup)
         return replace(
             reaped,
             hit=(*counted.hit, *reaped.hit),

@@ -33,10 +33,14 @@ PERIOD = 100_000
 
 @record
 class Base:
-    """A directory of the hierarchy in which leaves can be made, and what they can limit."""
+    """A directory of the hierarchy in which leaves can be made, and what they can limit.
+
+    With `manager` it is systemd's own, and systemd makes a place below it on request.
+    """
 
     path: str
     controllers: tuple[str, ...]
+    manager: bool = False
 
 
 @record
@@ -99,12 +103,27 @@ def _find() -> Base | None:
     above = os.path.dirname(here) if here != top else ""
     candidates = [top, above, here] if os.geteuid() == 0 else [above, here]
     usable = [base for path in candidates if path and (base := _base(path))]
-    return max(usable, key=lambda base: len(base.controllers), default=None)
+    best = max(usable, key=lambda base: len(base.controllers), default=None)
+    return _managed(top, best) or best
 
 
-def mount() -> tuple[str, str] | None:
-    """(where cgroup v2 is mounted, this process's own directory in it), hybrid layouts included."""
-    with open("/proc/self/mountinfo", "rb") as mounts, open("/proc/self/cgroup", "rb") as own:
+def _managed(top: str, best: Base | None) -> Base | None:
+    """The manager of this user's units, if systemd has given it more than we can take ourselves."""
+    uid = os.geteuid()
+    path = f"{top}/user.slice/user-{uid}.slice/user@{uid}.service" if uid else top
+    offered = _words(f"{path}/cgroup.controllers")
+    controllers = tuple(name for name in CONTROLLERS if name in offered)
+    if len(controllers) <= (len(best.controllers) if best else 0):
+        return None
+    from corral.linux import systemd
+
+    return Base(path=path, controllers=controllers, manager=True) if systemd.buses(uid) else None
+
+
+def mount(process: str = "self") -> tuple[str, str] | None:
+    """(where cgroup v2 is mounted, a process's own directory in it), hybrid layouts included."""
+    own_path = f"/proc/{process}/cgroup"
+    with open("/proc/self/mountinfo", "rb") as mounts, open(own_path, "rb") as own:
         found = locate(mounts.read(), own.read())
     if found is None:
         return None
@@ -160,6 +179,10 @@ def plan(limits: Limits, controls: Iterable[Held], layout: Layout) -> list[Step]
         controllers=tuple(held),
         settings=settings(limits, held, layout.disks),
     )
+    if layout.cgroup.manager:
+        from corral.linux import systemd
+
+        return [systemd.plan(leaf)]
     return [leaf, Enter()]
 
 
@@ -265,6 +288,16 @@ def remove(path: str) -> None:
         os.rmdir(os.path.dirname(path))
     except OSError:
         pass  # other runs have their leaves there
+    _end_scope(path)
+
+
+def _end_scope(path: str) -> None:
+    """Of a leaf that has a unit of systemd's around it, that goes too."""
+    scope = os.path.dirname(os.path.dirname(path))
+    if os.path.basename(scope) == f"corral-{os.path.basename(path)}.scope":
+        from corral.linux import systemd
+
+        systemd.end(scope)
 
 
 def write(path: str, text: str) -> None:

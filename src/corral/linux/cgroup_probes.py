@@ -12,6 +12,7 @@ import time
 from corral.host import Finding
 from corral.linux import cgroup
 from corral.posix import disposable
+from corral.record import replace
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
@@ -38,12 +39,31 @@ def _absent(controller: str, why: str) -> Finding:
 def _probe(base: cgroup.Base, controller: str) -> Finding:
     if controller not in base.controllers:
         return _absent(controller, f"{base.path} does not offer the {controller} controller")
-    held, words = disposable.observe(lambda: PROBES[controller](base))
+    if base.manager:
+        held, words = _in_scope(base, controller)
+        place = "in a scope that systemd makes"
+    else:
+        held, words = disposable.observe(lambda: PROBES[controller](base))
+        place = f"at {base.path}"
     if not held:
-        return _absent(controller, words)
-    return Finding(
-        capability=f"cgroup_{controller}", status="proven", evidence=f"at {base.path}: {words}"
-    )
+        return _absent(controller, f"systemd: {words}" if base.manager else words)
+    return Finding(capability=f"cgroup_{controller}", status="proven", evidence=f"{place}: {words}")
+
+
+def _in_scope(base: cgroup.Base, controller: str) -> tuple[bool, str]:
+    """The probe itself is what keeps the scope: its leaves are made beside it."""
+    from corral.linux import systemd
+
+    unit = systemd.unit_of(f"probe-{controller}-of-{os.getpid()}")
+
+    def attempt() -> str:
+        path = systemd.start(unit, (os.getpid(),), ())
+        return PROBES[controller](replace(base, path=path))
+
+    try:
+        return disposable.observe(attempt)
+    finally:
+        systemd.stop(unit)
 
 
 def _inside(
