@@ -6,6 +6,9 @@ zygote forked. A process with threads is never forked.
 
 from __future__ import annotations
 
+import os
+import stat
+
 from corral import backend, runs
 from corral.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, CommandError, LaunchError
 from corral.posix.enter import DIED, StepFailed, read_born
@@ -20,6 +23,7 @@ ENOENT = 2
 
 def run(plan: Plan, stdio: tuple[int, int, int], *, signals: int, control: int) -> Watch:
     """The target executes, or an error says which step failed and nothing is left."""
+    _check_streams(stdio)
     system = backend.load()
     runs.sweep(system.clean)
     entry = runs.Run(plan.run, residue=plan.residue, command=plan.program.typed)
@@ -39,6 +43,17 @@ def run(plan: Plan, stdio: tuple[int, int, int], *, signals: int, control: int) 
         watch.until_end()
         raise _error(failed_later) from failed_later
     return watch
+
+
+def _check_streams(stdio: tuple[int, int, int]) -> None:
+    """A directory is a way out: everything beside it is one `..` away."""
+    for name, fd in zip(("stdin", "stdout", "stderr"), stdio, strict=True):
+        try:
+            leads_out = stat.S_ISDIR(os.fstat(fd).st_mode)
+        except OSError:
+            continue  # closed: the target finds it closed as well
+        if leads_out:
+            raise LaunchError(name, "is a directory", hint="give the target a file or a pipe")
 
 
 def _asked_to_leave(watch: Watch, failed: StepFailed) -> bool:

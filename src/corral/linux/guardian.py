@@ -12,13 +12,11 @@ holds them.
 from __future__ import annotations
 
 import os
-import select
 import sys
 
 from corral.abi import linux as abi
-from corral.linux import landlock, usage
-from corral.posix import enter
-from corral.posix.signals import SIGCHLD, SIGKILL, SIGSTOP
+from corral.linux import keeper, landlock, usage
+from corral.posix.signals import SIGKILL, SIGSTOP
 from corral.record import record
 
 TYPE_CHECKING = False
@@ -26,6 +24,7 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 if TYPE_CHECKING:
     from typing import NoReturn
 
+    from corral.linux.keeper import Pipes
     from corral.plan import Place
     from corral.posix.enter import Scene
 
@@ -64,47 +63,28 @@ def apply(step: Guardian | Follow, scene: Scene) -> None:
                 raise OSError(0, "the guardian is gone")
 
 
-def guard(target: int, *, go: int, say: int, gate: int) -> NoReturn:
-    children = _lock(target, go, say, gate)
-    os.write(gate, b"\0")
-    os.close(gate)
-    poll = select.poll()
-    poll.register(go, select.POLLIN)
-    poll.register(children, select.POLLIN)
-    while True:
-        for fd, event in poll.poll():
-            if fd == go:
-                _obey(go, event, target, say)
-            else:
-                os.read(children, 128)
-                _reap(target, say)
-
-
-def _lock(target: int, go: int, say: int, gate: int) -> int:
-    abi.prctl(abi.PR_SET_DUMPABLE, 0)
+def guard(target: int, pipes: Pipes) -> NoReturn:
+    children = keeper.give_up(pipes, landlock.hold_proc(target))
     # From here on the end of file on `go` tells of the supervisor's death. Dying with it at once
     # would leave whatever the target has started.
     abi.prctl(abi.PR_SET_PDEATHSIG, 0)
-    null = os.open("/dev/null", os.O_RDWR)
-    for fd in range(3):
-        os.dup2(null, fd)
-    abi.sigprocmask(abi.SIG_BLOCK, (SIGCHLD,))
-    children = abi.signalfd((SIGCHLD,))
-    kept = landlock.hold_proc(target)
-    enter.keep_only({0, 1, 2, go, say, gate, children, *kept})
-    os.environ.clear()
-    return children
+    keeper.let_go(pipes)
+    keeper.wait(
+        pipes,
+        children,
+        obey=lambda told: _obey(told, target, pipes.say),
+        reap=lambda: _reap(target, pipes.say),
+    )
 
 
-def _obey(go: int, event: int, target: int, say: int) -> None:
-    if event & select.POLLIN:
-        for number in os.read(go, 64):
-            if number == SIGKILL:
-                _end(target, say)
-            elif number:
-                _send(usage.tree(os.getpid()), number)
-    elif event & select.POLLHUP:
+def _obey(told: bytes, target: int, say: int) -> None:
+    if not told:
         _end(target, say)  # the supervisor is gone: so is everything
+    for number in told:
+        if number == SIGKILL:
+            _end(target, say)
+        elif number:
+            _send(usage.tree(os.getpid()), number)
 
 
 def _reap(target: int, say: int) -> None:

@@ -9,18 +9,18 @@ in place.
 from __future__ import annotations
 
 import os
-import select
 import sys
 
 from corral.abi import linux as abi
-from corral.linux import privileges, seccomp
-from corral.posix import enter
-from corral.posix.signals import SIGCHLD, SIGKILL
+from corral.linux import keeper, privileges, seccomp
+from corral.posix.signals import SIGKILL
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from typing import NoReturn
+
+    from corral.linux.keeper import Pipes
 
 
 def follow_supervisor() -> None:
@@ -28,51 +28,27 @@ def follow_supervisor() -> None:
     abi.prctl(abi.PR_SET_PDEATHSIG, SIGKILL)
 
 
-def guard(target: int, *, go: int, say: int, gate: int, space: str) -> NoReturn:
+def guard(target: int, pipes: Pipes, *, space: str) -> NoReturn:
     """`space` is a directory of the private space; whether that is full is told at the end."""
     disk = os.open(space, os.O_PATH | os.O_CLOEXEC)
-    children = _lock(go, say, gate, disk)
-    os.write(gate, b"\0")
-    os.close(gate)
-    poll = select.poll()
-    poll.register(go, select.POLLIN)
-    poll.register(children, select.POLLIN)
-    while True:
-        for fd, event in poll.poll():
-            if fd == go:
-                _pass_on(go, event)
-            else:
-                _reap(children, target, say, disk)
-
-
-def _lock(go: int, say: int, gate: int, disk: int) -> int:
-    """Give up everything; returns the descriptor that tells of ended children."""
-    abi.prctl(abi.PR_SET_DUMPABLE, 0)
-    null = os.open("/dev/null", os.O_RDWR)
-    for fd in range(3):
-        os.dup2(null, fd)
-    abi.sigprocmask(abi.SIG_BLOCK, (SIGCHLD,))
-    children = abi.signalfd((SIGCHLD,))
-    enter.keep_only({0, 1, 2, go, say, gate, disk, children})
-    os.environ.clear()
+    children = keeper.give_up(pipes, {disk})
     privileges.drop()
     abi.seccomp_set_filter(seccomp.compiled_for_init(os.uname().machine))
-    return children
+    keeper.let_go(pipes)
+    keeper.wait(pipes, children, obey=_pass_on, reap=lambda: _reap(target, pipes.say, disk))
 
 
-def _pass_on(go: int, event: int) -> None:
-    if event & select.POLLIN:
-        for number in os.read(go, 64):
-            try:
-                os.kill(-1, number)  # every process of the namespace but this one
-            except ProcessLookupError:
-                pass
-    elif event & select.POLLHUP:
+def _pass_on(told: bytes) -> None:
+    if not told:
         os._exit(1)  # the supervisor is gone: so is everything
+    for number in told:
+        try:
+            os.kill(-1, number)  # every process of the namespace but this one
+        except ProcessLookupError:
+            pass
 
 
-def _reap(children: int, target: int, say: int, disk: int) -> None:
-    os.read(children, 128)
+def _reap(target: int, say: int, disk: int) -> None:
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
