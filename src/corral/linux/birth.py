@@ -14,6 +14,7 @@ import sys
 
 from corral.abi import linux as abi
 from corral.linux import cgroup, init, namespaces, root
+from corral.linux.keeper import Pipes
 from corral.posix import enter
 from corral.posix.enter import EXECUTED, FAILED, Scene, StepFailed
 from corral.posix.signals import SIGKILL
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     Stdio = tuple[int, int, int]
 
     class Guard(Protocol):
-        def __call__(self, target: int, /, *, go: int, say: int, gate: int) -> NoReturn: ...
+        def __call__(self, target: int, pipes: Pipes, /) -> NoReturn: ...
 
 
 UMASK = 0o022
@@ -168,8 +169,8 @@ def _clone(step: namespaces.Namespaces | None) -> tuple[int, int]:
 def _pid_1(plan: Plan) -> Guard:
     view = next(step for step in plan.steps if isinstance(step, root.View))
 
-    def guard(target: int, /, *, go: int, say: int, gate: int) -> NoReturn:
-        init.guard(target, go=go, say=say, gate=gate, space=view.private[0])
+    def guard(target: int, pipes: Pipes, /) -> NoReturn:
+        init.guard(target, pipes, space=view.private[0])
 
     return guard
 
@@ -191,6 +192,7 @@ def _become_init(
         if os.read(go, 1) != b"\0":  # the id maps are written, or the supervisor is gone
             os._exit(1)
         os.setsid()
+        abi.reset_signals()  # a handler of Python's would be the target's to call
         enter.apply(plan.steps, "init", scene)
         init.follow_supervisor()  # the change of ids has cleared it
         gate_read, gate_write = os.pipe()
@@ -199,8 +201,7 @@ def _become_init(
             os.close(gate_write)
             _become_target(plan, scene, stdio, gate=gate_read, born=born)
         os.close(gate_read)
-        os.close(born)
-        guard(pid, go=go, say=say, gate=gate_write)
+        guard(pid, Pipes(go=go, say=say, born=born, gate=gate_write))
     except BaseException as error:  # noqa: BLE001 - a bug here must not let anything run
         _tell(born, error, "init")
 
@@ -210,7 +211,6 @@ def _become_target(plan: Plan, scene: Scene, stdio: Stdio, *, gate: int, born: i
         gate, born = _descriptors(stdio, gate, born)
         os.setsid()
         os.umask(UMASK)
-        abi.reset_signals()
         abi.sigprocmask(abi.SIG_SETMASK, ())
         os.chdir(plan.program.cwd or "/")
         enter.apply(plan.steps, "target", scene)
