@@ -19,7 +19,9 @@ import pytest
 SOURCE = pathlib.Path(__file__).resolve().parent.parent / "src"
 ORDINARY = 65533
 SYSTEM_PYTHON = "/usr/bin/python3"
-MAIN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from corral.cli import main; sys.exit(main())"
+MAIN = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); from corral.cli import main; sys.exit(main())"
+)
 NO_NAMESPACES = """
 import os, sys
 sys.path.insert(0, sys.argv.pop(1))
@@ -76,10 +78,18 @@ class User:
         base = {"HOME": str(self.home), "PATH": path, "LANG": "C.UTF-8"}
         return {**base, "PYTHONDONTWRITEBYTECODE": "1", **extra}
 
-    def popen(self, argv: list[str], *, env: dict[str, str] | None = None, **options) -> subprocess.Popen:
-        ids = {"user": self.uid, "group": self.uid, "extra_groups": []} if self.uid != os.geteuid() else {}
+    def popen(
+        self, argv: list[str], *, env: dict[str, str] | None = None, **options
+    ) -> subprocess.Popen:
+        ids = (
+            {"user": self.uid, "group": self.uid, "extra_groups": []}
+            if self.uid != os.geteuid()
+            else {}
+        )
         return subprocess.Popen(
-            argv, env=self.environment() if env is None else env, **{"cwd": self.home, **ids, **options}
+            argv,
+            env=self.environment() if env is None else env,
+            **{"cwd": self.home, **ids, **options},
         )
 
     def corral_argv(self, *arguments: str) -> list[str]:
@@ -110,7 +120,9 @@ class User:
             raise
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
-    def run(self, *command: str, flags: tuple[str, ...] = (), **options) -> subprocess.CompletedProcess:
+    def run(
+        self, *command: str, flags: tuple[str, ...] = (), **options
+    ) -> subprocess.CompletedProcess:
         """`corral run FLAGS -- COMMAND`."""
         return self.corral("run", *flags, "--", *command, **options)
 
@@ -121,7 +133,9 @@ class User:
         assert done.returncode == 0, (done.returncode, done.stderr.decode(), done.stdout.decode())
         return json.loads(done.stdout.decode().splitlines()[-1])
 
-    def outside(self, code: str, *arguments: str, host: list[str] | None = None, **options) -> object:
+    def outside(
+        self, code: str, *arguments: str, host: list[str] | None = None, **options
+    ) -> object:
         """The control: the same code as the same user, without walls."""
         script = f"import json, os, sys\nanswer = None\n{code}\nprint(json.dumps(answer))"
         process = self.popen(

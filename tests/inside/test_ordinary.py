@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from attempts import give, inside, outside
+from attempts import BOTH_TIERS, by_tier, give, inside, outside
 
 
 def test_libraries_find_what_they_need(user):
@@ -43,6 +43,7 @@ answer = {
     }
 
 
+@BOTH_TIERS
 def test_a_granted_directory_can_be_listed(user, scratch):
     for name in ("one", "two"):
         give(user, scratch / name, name)
@@ -51,7 +52,9 @@ def test_a_granted_directory_can_be_listed(user, scratch):
     expected = [["one", "two"], "one"]
     assert outside(user, code, *words) == expected
     assert inside(user, code, *words, flags=("--read", str(scratch))) == expected
-    assert inside(user, "answer = tried(os.listdir, sys.argv[1])", *words) == "ENOENT"
+    assert inside(user, "answer = tried(os.listdir, sys.argv[1])", *words) == by_tier(
+        user, "ENOENT", "EACCES"
+    )
 
 
 def test_processes_where_they_are_allowed(user):
@@ -98,6 +101,7 @@ answer = asyncio.run(main())
     assert inside(user, code) == "hi"
 
 
+@BOTH_TIERS
 def test_files_made_outside_are_seen_at_once(user, scratch):
     """A grant is the directory itself, not a copy of it."""
     import subprocess

