@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 INTERVAL = 0.1
 """Seconds between looks: a hog of 1 GiB/s gets a tenth of that beyond its limit."""
 DUTY_INTERVAL = 0.02
-SLACK = 0.05
-"""Seconds of CPU that may be saved up for a burst."""
+SLACK = DUTY_INTERVAL
+"""Seconds of CPU that may be saved up for a burst: no more than one look may miss."""
 
 
 class Sampler:

@@ -1,0 +1,268 @@
+"""Nothing is left: after many runs, after many at once, and after a kill -9 at any moment, in both tiers.
+
+Others may use the machine meanwhile, so what is looked for carries a mark of ours: an argument, the pid of
+the corral that made it, or this session's own home directory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import time
+
+import pytest
+from traces import PATIENCE, Traces, ended, wait_until_gone
+
+LONG = os.environ.get("CORRAL_LONG") == "1"
+KILLS = 200 if LONG else 60
+LAUNCHES = 1000
+ENOUGH = 300
+SECONDS = 12
+"""The ordinary run stops after so long once it has made enough launches."""
+
+WHAT_IS_THERE = """
+import json, os, sys, threading, time
+sys.path.insert(0, sys.argv[1])
+import corral
+
+def tree(pid):
+    found = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/children") as file:
+            for child in map(int, file.read().split()):
+                found += [child, *tree(child)]
+    return found
+
+def cgroups():
+    with open("/proc/self/mountinfo") as file:
+        tops = [line.split(" ")[4] for line in file if " - cgroup2 " in line]
+    return sorted(path for top in tops for path, _, _ in os.walk(top))
+
+def there():
+    with open("/proc/self/mountinfo") as file:
+        mounts = sorted(line.split(" ", 1)[0] for line in file)
+    return {
+        "processes": sorted(tree(os.getpid())),
+        "threads": threading.active_count(),
+        "mounts": mounts,
+        "cgroups": cgroups(),
+        "temporary": sorted(n for n in os.listdir("/tmp") if n.startswith(f"corral-{os.getuid()}-{os.getpid()}-")),
+        "home": sorted(os.path.join(at, n) for at, ds, fs in os.walk(os.environ["HOME"]) for n in ds + fs),
+        "descriptors": sorted(map(int, os.listdir("/proc/self/fd"))),
+    }
+
+def settled(before):
+    # A supervisor has told how it went and is on its way out: bounded, and no more than that.
+    end = time.monotonic() + 20
+    while (now := there()) != before and time.monotonic() < end:
+        for pid in set(now["processes"]) - set(before["processes"]):
+            try:
+                fd = os.pidfd_open(pid)
+            except ProcessLookupError:
+                continue
+            import select
+            select.select([fd], [], [], 1)
+            os.close(fd)
+    return now
+
+def once():
+    with corral.launch(["/bin/true"], {"filesystem": {}}, stdin=DEVNULL, stdout=DEVNULL) as sandbox:
+        return sandbox.wait()
+
+DEVNULL = -3
+assert once() == 0
+(zygote,) = [int(pid) for pid in open(f"/proc/self/task/{os.getpid()}/children").read().split()]
+before = settled({**there(), "processes": [zygote]})
+assert before["processes"] == [zygote]
+"""
+IN_A_ROW = """
+start, count = time.monotonic(), 0
+while count < most and (count < least or time.monotonic() - start < seconds):
+    assert once() == 0
+    count += 1
+print(json.dumps({"count": count, "before": before, "after": settled(before)}))
+"""
+AT_ONCE = """
+codes = []
+gate = threading.Barrier(most)
+def one():
+    gate.wait()
+    codes.append(once())
+threads = [threading.Thread(target=one) for _ in range(most)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print(json.dumps({"count": codes.count(0), "before": before, "after": settled(before)}))
+"""
+
+
+def through_the_api(user, code, **numbers):
+    values = "".join(f"{name} = {value}\n" for name, value in numbers.items())
+    argv = [*user.host, user.python, "-c", values + WHAT_IS_THERE + code, str(user.package)]
+    process = user.popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 0, err.decode()
+    return json.loads(out)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_many_runs_in_a_row_leave_nothing(user):
+    numbers = {"most": LAUNCHES, "least": LAUNCHES if LONG else ENOUGH, "seconds": SECONDS}
+    seen = through_the_api(user, IN_A_ROW, **numbers)
+    assert seen["count"] >= ENOUGH
+    assert seen["after"] == seen["before"]
+
+
+@pytest.mark.slow
+def test_two_hundred_at_once_leave_nothing(user):
+    seen = through_the_api(user, AT_ONCE, most=200)
+    assert seen["count"] == 200
+    assert seen["after"] == seen["before"]
+
+
+class Killings:
+    """Runs of one user in one tier, each killed at a moment of its own; what they could have left."""
+
+    def __init__(self, user):
+        self.user = user
+        self.traces = Traces()
+        self.pids: list[int] = []
+        self.cgroups = cgroups()
+        self.hold, self._end = os.pipe()
+
+    def start(self, *arguments, **options):
+        null = subprocess.DEVNULL
+        streams = {"stdin": self.hold, "stdout": subprocess.PIPE, "stderr": null}
+        return self.user.popen(self.user.corral_argv(*arguments), **streams, **options)
+
+    def run(self, **options):
+        """A target that reads a stdin which nobody ever closes or writes to."""
+        command = ("/bin/sh", "-c", "echo ready; read line", self.traces.argument)
+        return self.start("run", "--", *command, **options)
+
+    def kill(self, process, seconds):
+        ended(process.pid, seconds)
+        process.kill()
+        process.communicate()
+        self.pids.append(process.pid)
+        wait_until_gone(self.traces.argument)
+
+    def finish(self, *arguments):
+        process = self.start(*arguments)
+        out = process.communicate(timeout=PATIENCE)[0]
+        assert process.returncode == 0
+        return out
+
+    def left(self):
+        directories = [f"corral-{self.user.uid}-{pid}-" for pid in self.pids]
+        found = {
+            **self.traces.left(),
+            "locks": [name for name in self._locks() if int(name.split("-")[0]) in self.pids],
+            "directories": [n for n in os.listdir("/tmp") if n.startswith(tuple(directories))],
+            "cgroups": sorted(cgroups() - self.cgroups),
+        }
+        return {name: what for name, what in found.items() if what}
+
+    def _locks(self):
+        runs = self.user.home / ".cache" / "corral" / "runs"
+        return os.listdir(runs) if runs.exists() else []
+
+    def close(self):
+        os.close(self.hold)
+        os.close(self._end)
+
+
+def cgroups() -> set[str]:
+    rows = pathlib.Path("/proc/self/mountinfo").read_text().splitlines()
+    tops = [row.split(" ")[4] for row in rows if " - cgroup2 " in row]
+    return {path for top in tops for path, _, _ in os.walk(top)}
+
+
+pytestmark = pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
+
+
+@pytest.fixture
+def killings(user):
+    chosen = Killings(user)
+    controls = json.loads(chosen.finish("explain", "--json", "--", "/bin/true"))["controls"]
+    tree = next(held["mechanism"] for held in controls if held["control"] == "tree")
+    assert ("guardian" in tree) == (user.tier == "bare"), tree
+    yield chosen
+    chosen.close()
+
+
+def time_to_ready(killings) -> float:
+    start = time.monotonic()
+    process = killings.run()
+    assert process.stdout.readline() == b"ready\n"
+    taken = time.monotonic() - start
+    killings.kill(process, 0)
+    return taken
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("broom", ["sweep", "run"])
+def test_a_kill_at_any_moment_leaves_nothing(killings, broom):
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    longest = 1.2 * max(time_to_ready(killings) for _ in range(3))
+    for _ in range(KILLS // 2):
+        killings.kill(killings.run(), chance.uniform(0.001, longest))
+    killings.finish(*(("sweep",) if broom == "sweep" else ("run", "--", "/bin/true")))
+    assert killings.left() == {}
+
+
+def test_what_a_killed_run_left_is_found(killings):
+    """The control of the above: there is something to sweep, and the broom names it."""
+    time_to_ready(killings)
+    left = killings.left()
+    assert len(left["locks"]) == 1
+    if killings.user.tier == "bare":
+        (directory,) = left["directories"]
+        assert json.loads(killings.finish("sweep", "--json")) == [f"/tmp/{directory}"]
+    else:
+        assert "directories" not in left
+        assert json.loads(killings.finish("sweep", "--json")) == left.get("cgroups", [])
+    assert killings.left() == {}
+
+
+def test_a_kill_of_the_whole_group_leaves_nothing(killings):
+    """A client that gives up kills the process group it started, init or guardian not being in it."""
+    process = killings.run(start_new_session=True)
+    assert process.stdout.readline() == b"ready\n"
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    killings.pids.append(process.pid)
+    wait_until_gone(killings.traces.argument)
+    killings.finish("sweep")
+    assert killings.left() == {}
+
+
+def test_a_kill_while_the_host_is_probed_leaves_nothing(killings):
+    """`doctor` looks afresh each time: its children go with it."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    for _ in range(8):
+        killings.kill(killings.start("doctor", "--json"), chance.uniform(0.05, 1))
+        assert [pid for pid in orphans(killings.user) if not ended(pid)] == []
+    assert killings.left() == {}
+
+
+def orphans(user) -> list[int]:
+    """Living processes of `corral doctor` from this session's own copy of the package."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = pathlib.Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if str(user.package).encode() in words and b"doctor" in words:
+            found.append(int(name))
+    return found
