@@ -263,7 +263,7 @@ def encode(message: Message) -> bytes:
 
 def length(start: bytes) -> int:
     """How long a message is in all, from its first 16 bytes."""
-    order = ORDERS.get(start[0])
+    order = ORDERS.get(start[0]) if len(start) >= FIXED else None
     if order is None or start[3] != 1:
         raise ProtocolError("not a message")
     body, fields = struct.unpack_from(f"{order}I4xI", start, 4)

@@ -34,12 +34,13 @@ if TYPE_CHECKING:
     Property = tuple[str, Variant]
 
 NAME = "org.freedesktop.systemd1"
+DRIVER = "org.freedesktop.DBus"
 PATH = "/org/freedesktop/systemd1"
 INTERFACE = "org.freedesktop.systemd1.Manager"
 SYSTEM_BUS = "/run/dbus/system_bus_socket"
 ASIDE = "supervisor"
 """The cgroup in a scope for what is corral's: one that shares controllers out has no processes."""
-START_PATIENCE = 10.0
+START_PATIENCE = 5.0
 END_PATIENCE = 1.0
 """Seconds: a client gives corral one to be gone, and an empty scope goes without being asked."""
 STOP_USEC = 5_000_000
@@ -256,9 +257,11 @@ class _Manager:
 
 
 def _reach(patience: float) -> tuple[Bus, str]:
-    from corral.linux.dbus import Bus
+    """A bus and systemd's name on it."""
+    from corral.linux.dbus import Bus, CallError
 
     why: OSError = FileNotFoundError(2, "no bus of systemd's")
+    without: Bus | None = None
     for path in buses(os.geteuid()):
         try:
             bus = Bus(path, patience)
@@ -266,10 +269,32 @@ def _reach(patience: float) -> tuple[Bus, str]:
             why = error
             continue
         try:
-            (owner,) = bus.driver("GetNameOwner", "s", NAME)
-        except OSError as error:
-            bus.close()
-            why = error
-            continue
-        return bus, str(owner)
-    raise why
+            bus.driver("AddMatch", "s", OWNER_CHANGED)
+            return bus, str(bus.driver("GetNameOwner", "s", NAME)[0])
+        except CallError:
+            without = bus
+    if without is None:
+        raise why
+    return without, _until_owned(without)
+
+
+OWNER_CHANGED = f"type='signal',sender='{DRIVER}',member='NameOwnerChanged',arg0='{NAME}'"
+
+
+def _until_owned(bus: Bus) -> str:
+    """The first client of a session starts its bus, and systemd joins that a moment later."""
+
+    def owned(message: Message) -> bool:
+        ours = (message.sender, message.member) == (DRIVER, "NameOwnerChanged")
+        return (
+            ours
+            and message.signature == "sss"
+            and message.body[0] == NAME
+            and bool(message.body[2])
+        )
+
+    try:
+        return str(bus.wait(owned).body[2])
+    except OSError as error:
+        bus.close()
+        raise OSError(error.errno, "systemd is not on the bus") from error

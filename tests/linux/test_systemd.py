@@ -1,0 +1,405 @@
+"""Asking systemd for a scope, over a real bus: with nobody there, with liars, and with one that only listens.
+
+The real one is in `tests/vm/test_systemd.py`; here is what it would be sent, and what is not believed.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from corral.linux import cgroup, dbus, systemd
+from corral.linux.dbus import Bus, CallError, ProtocolError, Variant
+from corral.record import replace
+
+PATIENCE = 20.0
+SHORT = 0.05
+JOB = "/org/freedesktop/systemd1/job/7"
+SETTINGS = (
+    ("memory.max", str(64 << 20)),
+    ("memory.swap.max", "0"),
+    ("memory.oom.group", "1"),
+    ("pids.max", "129"),
+    ("cpu.max", "50000 100000"),
+    ("io.max", "8:0 rbps=1000 wbps=2000"),
+)
+
+
+@pytest.fixture
+def bus(tmp_path, monkeypatch) -> str:
+    """The only bus that corral would find: a dbus-daemon of this test's own."""
+    daemon = shutil.which("dbus-daemon")
+    if daemon is None:
+        pytest.skip("no dbus-daemon: package dbus")
+    path = str(tmp_path / "bus")
+    argv = [
+        daemon,
+        "--session",
+        "--nofork",
+        "--nopidfile",
+        f"--address=unix:path={path}",
+        "--print-address",
+    ]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout.readline().startswith(b"unix:path=")
+    monkeypatch.setattr(systemd, "buses", lambda _uid: [path])
+    yield path
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """For where waiting is certain to be in vain."""
+    monkeypatch.setattr(systemd, "START_PATIENCE", SHORT)
+    monkeypatch.setattr(systemd, "END_PATIENCE", SHORT)
+
+
+def test_the_bus_gives_a_name(bus):
+    with Bus(bus, PATIENCE) as one, Bus(bus, PATIENCE) as other:
+        assert one.name.startswith(":")
+        (names,) = one.driver("ListNames")
+        assert {one.name, other.name, dbus.DRIVER} <= set(names)
+        assert one.driver("GetConnectionUnixProcessID", "s", one.name) == (os.getpid(),)
+
+
+@pytest.mark.parametrize(
+    ("member", "arguments", "name"),
+    [
+        ("NoSuchMethod", (), "UnknownMethod"),
+        ("GetNameOwner", ("s", "org.example.nobody"), "NameHasNoOwner"),
+        ("GetNameOwner", ("u", 5), "InvalidArgs"),
+    ],
+)
+def test_an_error_is_told_by_its_name(bus, member, arguments, name):
+    with Bus(bus, PATIENCE) as one:
+        with pytest.raises(CallError) as caught:
+            one.driver(member, *arguments)
+        assert caught.value.name == f"org.freedesktop.DBus.Error.{name}"
+        assert one.driver("GetNameOwner", "s", one.name) == (one.name,)  # and it goes on
+
+
+def test_nobody_is_started_to_answer(bus):
+    """A call to a name that nobody owns is refused at once, whatever could be activated for it."""
+    with Bus(bus, PATIENCE) as one, pytest.raises(CallError) as caught:
+        one.call(systemd.NAME, systemd.PATH, systemd.INTERFACE, "GetDefaultTarget")
+    assert caught.value.name == "org.freedesktop.DBus.Error.NameHasNoOwner"
+
+
+class Stranger:
+    """A socket on which something else than a bus listens: it says `words` to the first who comes."""
+
+    def __init__(self, path: pathlib.Path, words: tuple[bytes, ...]) -> None:
+        self.path = str(path)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self.path)
+        self._listener.listen()
+        self._words = words
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        connection = self._listener.accept()[0]
+        for words in self._words:
+            connection.recv(4096)
+            connection.sendall(words)
+        if self._words:
+            connection.recv(4096)
+        else:
+            while connection.recv(4096):
+                pass
+        connection.close()
+
+    def close(self) -> None:
+        self._thread.join()
+        self._listener.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ((), TimeoutError),
+        ((b"REJECTED EXTERNAL\r\n",), ProtocolError),
+        ((b"A" * 300,), ProtocolError),
+        ((b"OK 0123\r\n",), ConnectionError),
+        ((b"OK 0123\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"), ProtocolError),
+        ((b"OK 0123\r\n", b"l\x02\x00\x01\xff\xff\xff\x7f" + bytes(8)), ProtocolError),
+    ],
+)
+def test_who_is_no_bus_is_left(tmp_path, words, error):
+    stranger = Stranger(tmp_path / "socket", words)
+    with pytest.raises(error):
+        Bus(stranger.path, SHORT if error is TimeoutError else PATIENCE)
+    stranger.close()
+
+
+class Listener:
+    """systemd's name on the bus, held by jeepney: it notes what it is asked and answers as it was told.
+
+    `result` is what becomes of every job; with `forged`, a third party says so instead, which must not count.
+    """
+
+    def __init__(self, path: str, *, result: str = "done", forged: bool = False) -> None:
+        blocking = pytest.importorskip("jeepney.io.blocking", reason="jeepney is not installed")
+        self.calls: list = []
+        self._result = result
+        self._own = blocking.open_dbus_connection(bus=f"unix:path={path}")
+        self._third = blocking.open_dbus_connection(bus=f"unix:path={path}") if forged else None
+        self._own.send_and_get_reply(self._driver("RequestName", "su", (systemd.NAME, 4)))
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    @staticmethod
+    def _driver(member, signature, body):
+        import jeepney
+
+        address = jeepney.DBusAddress(dbus.DRIVER_PATH, dbus.DRIVER, dbus.DRIVER)
+        return jeepney.new_method_call(address, member, signature, body)
+
+    def _serve(self) -> None:
+        import jeepney
+
+        while True:
+            message = self._own.receive()
+            if message.header.message_type is not jeepney.MessageType.method_call:
+                continue
+            member = message.header.fields[jeepney.HeaderFields.member]
+            if member == "Leave":
+                self._own.send(jeepney.new_method_return(message))
+                return
+            self.calls.append(message)
+            self._own.send(jeepney.new_method_return(message, "o", (JOB,)))
+            emitter = jeepney.DBusAddress(systemd.PATH, interface=systemd.INTERFACE)
+            body = (7, JOB, message.body[0], self._result)
+            # Of another job first: only the one that was asked for is waited for.
+            self._own.send(
+                jeepney.new_signal(emitter, "JobRemoved", "uoss", (6, f"{JOB}6", "x", "failed"))
+            )
+            signal = jeepney.new_signal(emitter, "JobRemoved", "uoss", body)
+            (self._third or self._own).send(signal)
+
+    def close(self, path: str) -> None:
+        with Bus(path, PATIENCE) as last:
+            last.call(systemd.NAME, systemd.PATH, systemd.INTERFACE, "Leave")
+        self._thread.join()
+        for connection in filter(None, (self._own, self._third)):
+            connection.close()
+
+
+@pytest.fixture
+def listen(bus):
+    """Start the one who listens; returns what it heard."""
+    listeners: list[Listener] = []
+
+    def start(**options) -> list:
+        listeners.append(Listener(bus, **options))
+        return listeners[-1].calls
+
+    yield start
+    for listener in listeners:
+        listener.close(bus)
+
+
+def header(message) -> tuple:
+    import jeepney
+
+    fields = message.header.fields
+    names = jeepney.HeaderFields
+    return (
+        fields[names.path],
+        fields[names.interface],
+        fields[names.member],
+        fields[names.signature],
+    )
+
+
+def test_what_systemd_is_asked_for(listen):
+    heard = listen()
+    with systemd._Manager(PATIENCE) as manager:
+        manager.start("corral-x.scope", systemd.properties((2, 3), SETTINGS))
+    (call,) = heard
+    slice_ = "app.slice" if os.geteuid() else "system.slice"
+    expected = [
+        ("Description", ("s", "corral sandbox")),
+        ("Delegate", ("b", True)),
+        ("Slice", ("s", slice_)),
+        ("CollectMode", ("s", "inactive-or-failed")),
+        ("TimeoutStopUSec", ("t", 5_000_000)),
+        ("PIDs", ("au", [2, 3])),
+        ("MemoryMax", ("t", (64 << 20) + systemd.ASIDE_MEMORY)),
+        ("MemorySwapMax", ("t", 0)),
+        ("TasksMax", ("t", 130)),
+        ("CPUQuotaPerSecUSec", ("t", 500_000)),
+        ("IOReadBandwidthMax", ("a(st)", [("/dev/block/8:0", 1000)])),
+        ("IOWriteBandwidthMax", ("a(st)", [("/dev/block/8:0", 2000)])),
+    ]
+    where = (systemd.PATH, systemd.INTERFACE, "StartTransientUnit", "ssa(sv)a(sa(sv))")
+    assert header(call) == where
+    assert call.body == ("corral-x.scope", "fail", expected, [])
+
+
+def test_the_arguments_byte_for_byte():
+    """As jeepney would have sent them."""
+    low_level = pytest.importorskip("jeepney.low_level", reason="jeepney is not installed")
+    chosen = systemd.properties((2, 3), SETTINGS)
+    raw = dbus.marshal("ssa(sv)a(sa(sv))", ("corral-x.scope", "fail", chosen, []))
+    pairs = [(name, (variant.signature, variant.value)) for name, variant in chosen]
+    parsed = low_level.parse_signature(list("(ssa(sv)a(sa(sv)))"))
+    data = ("corral-x.scope", "fail", pairs, [])
+    assert raw == parsed.serialise(data, 0, low_level.Endianness.little)
+
+
+def test_a_scope_without_limits_has_none_of_the_managers():
+    chosen = dict(systemd.properties((2,), ()))
+    assert chosen["TasksMax"] == Variant(signature="t", value=(1 << 64) - 1)
+    assert not {name for name in chosen if name.startswith(("Memory", "CPU", "IO"))}
+
+
+def test_a_job_that_fails_is_a_failure(listen):
+    listen(result="failed")
+    with (
+        systemd._Manager(PATIENCE) as manager,
+        pytest.raises(OSError, match=r"did not start .*: failed"),
+    ):
+        manager.start("corral-x.scope", [])
+
+
+def test_nobody_else_tells_the_end_of_a_job(listen):
+    listen(forged=True)
+    with systemd._Manager(0.5) as manager, pytest.raises(TimeoutError):
+        manager.start("corral-x.scope", [])
+
+
+def test_a_manager_that_only_says_so_is_not_believed(listen):
+    """The job is done, and the process is where it was."""
+    heard = listen()
+    with pytest.raises(OSError, match=f"left process {os.getpid()} in "):
+        systemd.start("corral-x.scope", (os.getpid(),), ())
+    assert len(heard) == 1
+
+
+CLIENT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from corral.linux import systemd
+systemd.buses = lambda _uid: [sys.argv[2]]
+with systemd._Manager(20.0) as manager:
+    manager.start("corral-x.scope", [])
+"""
+
+
+@pytest.mark.parametrize(("before", "calls"), [((), 1), (("unshare", "-c", "-pf"), 0)])
+def test_numbers_of_another_pid_namespace_are_not_sent(bus, listen, before, calls):
+    """They would be other people's processes; without the namespace the same program is heard."""
+    if before and subprocess.run([*before, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("unshare -c -pf does not work here")
+    heard = listen()
+    source = str(pathlib.Path(systemd.__file__).parents[2])
+    argv = [*before, sys.executable, "-c", CLIENT, source, bus]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (len(heard), done.returncode) == (calls, 0 if calls else 1), done.stderr
+    assert ("the bus knows process" in done.stderr) == (not calls)
+
+
+def test_a_bus_without_systemd_is_no_base(bus, impatient):
+    with pytest.raises(OSError, match="systemd is not on the bus"):
+        systemd.start("corral-x.scope", (os.getpid(),), ())
+    systemd.stop("corral-x.scope")  # and nothing is expected of it
+
+
+def test_systemd_may_join_after_us(bus, listen):
+    """The first client of a session starts the bus, before systemd is on it."""
+    answers: list[str] = []
+
+    def ask() -> None:
+        with systemd._Manager(PATIENCE) as manager:
+            answers.append(manager._owner)
+
+    with Bus(bus, PATIENCE) as watcher:
+        thread = threading.Thread(target=ask)
+        watcher.driver("AddMatch", "s", "type='signal',member='NameOwnerChanged'")
+        thread.start()
+        watcher.wait(lambda message: message.member == "NameOwnerChanged")  # it has come
+        listen()
+        thread.join()
+        assert watcher.driver("GetNameOwner", "s", systemd.NAME) == (answers[0],)
+
+
+def children() -> str:
+    return pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+
+
+def test_a_failed_start_leaves_no_process_behind(bus, impatient):
+    """The one that was to hold the scope is gone, and init was never let go."""
+    from corral.posix.enter import Scene
+
+    leaf = cgroup.Leaf(base="/nowhere", name="x", controllers=(), settings=())
+    scene = Scene()
+    before = children()
+    scene.pid = os.getpid()
+    with pytest.raises(OSError, match="systemd is not on the bus"):
+        systemd.apply(systemd.plan(leaf), scene)
+    assert scene.cgroup == ""
+    assert children() == before
+
+
+def test_what_explain_says():
+    leaf = cgroup.Leaf(base="/sys/fs/cgroup/m", name="1-a", controllers=(), settings=SETTINGS[:1])
+    step = systemd.plan(leaf)
+    assert step.unit == "corral-1-a.scope"
+    assert step.residue.endswith("/corral-1-a.scope/corral/1-a")
+    assert "memory.max = 67108864" in step.describe()
+    assert step.leaf == replace(leaf, base=step.leaf.base)
+
+
+@pytest.mark.parametrize(
+    ("text", "paths"),
+    [
+        ("unix:path=/run/user/1000/bus", ["/run/user/1000/bus"]),
+        ("unix:path=/run/bus,guid=12", ["/run/bus"]),
+        ("unix:guid=12,path=/a%20b%c3%a9", ["/a b\u00e9"]),
+        ("tcp:host=h,port=1;unix:path=/b", ["/b"]),
+        ("unix:path=/a;unix:path=/b", ["/a", "/b"]),
+        ("unix:abstract=/tmp/x", []),
+        ("unix:path=/a%zz", []),
+        ("unix:path=", []),
+        ("nonsense", []),
+        ("", []),
+    ],
+)
+def test_addresses(text, paths):
+    assert systemd.addresses(text) == paths
+
+
+def test_where_a_users_bus_is_looked_for(tmp_path, monkeypatch):
+    for name in ("bus", "other"):
+        (tmp_path / name).touch()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv(
+        "DBUS_SESSION_BUS_ADDRESS", f"unix:path={tmp_path}/other;unix:path=/absent/bus"
+    )
+    assert systemd.buses(4242) == [f"{tmp_path}/other", f"{tmp_path}/bus"]
+    monkeypatch.delenv("DBUS_SESSION_BUS_ADDRESS")
+    assert systemd.buses(4242) == [f"{tmp_path}/bus"]
+    assert not {f"{tmp_path}/bus"} & set(systemd.buses(0))  # root does not ask a user's manager
+
+
+def test_nothing_is_imported_where_it_is_not_needed():
+    code = "import sys; import corral.cli, corral.linux.backend; print([n for n in sys.modules if 'dbus' in n or 'systemd' in n])"
+    source = str(pathlib.Path(systemd.__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"
