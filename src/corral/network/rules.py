@@ -5,17 +5,22 @@
     ports       = port | port "-" port
 
 A name is made of letter-digit-hyphen labels, so anything that a resolver or a C library could read
-as another host (decimal and octal addresses, NUL, trailing dots, other scripts) is refused.
+as another host (decimal and octal addresses, NUL, trailing dots, other scripts) is refused. An
+international name is written in its xn-- form: there are two standards for making it (IDNA 2003 and
+2008) which lead to different hosts, and what looks like one letter may be another.
+
+`Rules` is the allowlist itself: what is not in it is not allowed, so an empty one allows nothing.
 """
 
 from __future__ import annotations
 
+from corral.network.addresses import Network, plain, read_network, read_v6, write
 from corral.record import record
 from corral.units import is_digits, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz")
 LABEL = LETTERS | frozenset("0123456789-")
@@ -25,6 +30,10 @@ LONGEST_LABEL = 63
 LAST_PORT = 65535
 # A host without a port is a web server: nothing else is guessed.
 DEFAULT_PORTS = ((80, 80), (443, 443))
+# Each is a listener in the sandbox.
+MOST_PORTS = 64
+SYNTHETIC = Network(address=bytes((198, 18, 0, 0)), bits=15)
+"""Where the gateway's own addresses for names are: none of them can be allowed as an address."""
 
 
 @record
@@ -33,6 +42,93 @@ class Destination:
 
     host: str
     ports: tuple[tuple[int, int], ...] = DEFAULT_PORTS
+
+    def has_port(self, port: int) -> bool:
+        return any(low <= port <= high for low, high in self.ports)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        if self.ports == DEFAULT_PORTS:
+            return host
+        low, high = self.ports[0]
+        return f"{host}:{low}" if low == high else f"{host}:{low}-{high}"
+
+
+@record
+class Rules:
+    """The allowlist. `under` holds the wildcards by the name that follows their `*.`."""
+
+    names: Mapping[str, tuple[Destination, ...]]
+    under: Mapping[str, tuple[Destination, ...]]
+    networks: tuple[tuple[Network, Destination], ...]
+    ports: frozenset[int]
+
+    def matches(self, name: str) -> tuple[Destination, ...]:
+        """Everything that allows something at this name, the name itself before its wildcards."""
+        name = name.lower()
+        if not is_host_name(name):
+            return ()
+        found = self.names.get(name, ())
+        at = name.find(".")
+        while at >= 0:
+            found += self.under.get(name[at + 1 :], ())
+            at = name.find(".", at + 1)
+        return found
+
+    def allows_name(self, name: str, port: int) -> Destination | None:
+        return next((item for item in self.matches(name) if item.has_port(port)), None)
+
+    def allows_address(self, address: bytes, port: int) -> Destination | None:
+        """Does an entry hold this very address? Names never do: they have synthetic addresses."""
+        address = plain(address)
+        for network, item in self.networks:
+            if address in network and item.has_port(port) and address not in SYNTHETIC:
+                return item
+        return None
+
+    def named_networks(self, port: int) -> tuple[Network, ...]:
+        """The networks that the policy itself names for a port: the address guard admits them."""
+        return tuple(network for network, item in self.networks if item.has_port(port))
+
+
+def rules_of(texts: Iterable[str]) -> Rules:
+    """The allowlist from entries of `network.allow`; ValueError if one is wrong."""
+    items = tuple(dict.fromkeys(map(parse_destination, texts)))
+    names: dict[str, tuple[Destination, ...]] = {}
+    under: dict[str, tuple[Destination, ...]] = {}
+    networks: list[tuple[Network, Destination]] = []
+    for item in items:
+        if item.host.startswith("*."):
+            under[item.host[2:]] = (*under.get(item.host[2:], ()), item)
+        elif is_host_name(item.host):
+            names[item.host] = (*names.get(item.host, ()), item)
+        else:
+            networks.append((_network(item.host), item))
+    ports = ports_of(map(str, items), most=MOST_PORTS)
+    if len(ports) > MOST_PORTS:
+        raise ValueError(f"more than {MOST_PORTS} ports in all")
+    return Rules(names=names, under=under, networks=tuple(networks), ports=ports)
+
+
+def _network(host: str) -> Network:
+    """A network of mapped addresses is the network of IPv4 addresses that is meant."""
+    network = read_network(host)
+    address = plain(network.address)
+    if len(address) == len(network.address) or network.bits < 96:
+        return network
+    return Network(address=address, bits=network.bits - 96)
+
+
+def is_host_name(name: str) -> bool:
+    """In lower case, as `parse_destination` takes it: nothing that is an address to anybody."""
+    if len(name) > LONGEST_NAME or not name.isascii() or looks_like_v4(name):
+        return False
+    try:
+        for label in name.split("."):
+            check_label(label, name)
+    except ValueError:
+        return False
+    return True
 
 
 def check_destination(text: str) -> str | None:
@@ -46,12 +142,7 @@ def check_destination(text: str) -> str | None:
 
 def normalise(text: str) -> str:
     """The same destination in one spelling, so that equal ones are equal strings."""
-    item = parse_destination(text)
-    host = f"[{item.host}]" if ":" in item.host else item.host
-    if item.ports == DEFAULT_PORTS:
-        return host
-    low, high = item.ports[0]
-    return f"{host}:{low}" if low == high else f"{host}:{low}-{high}"
+    return str(parse_destination(text))
 
 
 def parse_destination(text: str) -> Destination:
@@ -146,19 +237,15 @@ def check_v4(address: str, bits: str | None, written: str) -> str:
 
 
 def check_v6(host: str, written: str) -> str:
-    from ipaddress import IPv6Address
-
     address, slash, bits = host.partition("/")
-    try:
-        # The module would take a scope ("%eth0"), which means nothing to the gateway.
-        number = IPv6Address("%" if "%" in address else address)
-    except ValueError:
-        raise ValueError(f"{shown(written)} is not an IPv6 address") from None
+    number = read_v6(address)
+    if number is None:
+        raise ValueError(f"{shown(written)} is not an IPv6 address")
     if not slash:
-        return str(number)
+        return write(number)
     length = parse_bits(bits, 128, written)
-    refuse_host_bits(int(number), 128 - length, written)
-    return f"{number}/{length}"
+    refuse_host_bits(int.from_bytes(number, "big"), 128 - length, written)
+    return f"{write(number)}/{length}"
 
 
 def parse_bits(text: str, most: int, written: str) -> int:

@@ -1,0 +1,160 @@
+"""Connect to the first of some addresses that answers (RFC 8305), without blocking.
+
+The addresses are dialled as they are given: nothing is looked up between the check and the call.
+"""
+
+from __future__ import annotations
+
+import _socket
+import errno
+import os
+import sys
+
+from corral.network import epoll
+from corral.network.addresses import read, write
+
+TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from corral.network.epoll import Loop, Timer
+
+    Done = Callable[[_socket.socket | None, str], None]
+
+STAGGER = 0.25
+"""Seconds that one address has before the next is tried beside it."""
+MOST_ADDRESSES = 8
+
+
+def new_socket(address: bytes, kind: int) -> _socket.socket:
+    family = _socket.AF_INET if len(address) == 4 else _socket.AF_INET6
+    return _socket.socket(family, kind | _socket.SOCK_NONBLOCK | _socket.SOCK_CLOEXEC)
+
+
+def interleaved(addresses: Sequence[bytes]) -> list[bytes]:
+    """The host's order, but no family waits behind all of the other."""
+    first = [item for item in addresses if len(item) == len(addresses[0])]
+    others = [item for item in addresses if len(item) != len(addresses[0])]
+    mixed: list[bytes] = []
+    while first or others:
+        mixed += [queue.pop(0) for queue in (first, others) if queue]
+    return mixed[:MOST_ADDRESSES]
+
+
+class Dial:
+    """Calls `done` once: with the connected socket, or with None and why there is none."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        addresses: Sequence[bytes],
+        port: int,
+        *,
+        done: Done,
+        timeout: float,
+        receive_buffer: int = 0,
+    ) -> None:
+        self._loop = loop
+        self._left = interleaved(addresses)
+        self._port = port
+        self._done: Done | None = done
+        self._receive_buffer = receive_buffer
+        self._trying: dict[int, _socket.socket] = {}
+        self._error = "no address"
+        self._stagger: Timer | None = None
+        self._limit = loop.after(timeout, lambda: self._finish(None, "it does not answer"))
+
+    def start(self) -> None:
+        self._next()
+
+    def cancel(self) -> None:
+        self._done = None
+        self._finish(None, "")
+
+    def _next(self) -> None:
+        """Try addresses until one is under way."""
+        if self._stagger is not None:
+            self._stagger.cancel()
+        while self._left:
+            if self._try(self._left.pop(0)):
+                if self._left:
+                    self._stagger = self._loop.after(STAGGER, self._next)
+                return
+        if not self._trying:
+            self._finish(None, self._error)
+
+    def _try(self, address: bytes) -> bool:
+        try:
+            trial = new_socket(address, _socket.SOCK_STREAM)
+        except OSError as error:  # descriptors are used up, or the host has no such family
+            self._error = str(error)
+            return False
+        if self._receive_buffer:
+            trial.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVBUF, self._receive_buffer)
+        code = trial.connect_ex((write(address), self._port))
+        if code not in {0, errno.EINPROGRESS}:
+            self._error = os.strerror(code)
+            trial.close()
+            return False
+        self._trying[trial.fileno()] = trial
+        self._loop.watch(trial.fileno(), epoll.OUT, lambda _: self._connected(trial))
+        return True
+
+    def _connected(self, trial: _socket.socket) -> None:
+        if trial.fileno() not in self._trying:
+            return
+        code = trial.getsockopt(_socket.SOL_SOCKET, _socket.SO_ERROR)
+        if code:
+            self._error = os.strerror(code)
+            self._drop(trial)
+            self._next()
+            return
+        try:
+            trial.getpeername()
+        except OSError:
+            return  # woken for nothing
+        self._loop.forget(trial.fileno())
+        del self._trying[trial.fileno()]
+        self._finish(trial, "")
+
+    def _drop(self, trial: _socket.socket) -> None:
+        self._loop.forget(trial.fileno())
+        del self._trying[trial.fileno()]
+        trial.close()
+
+    def _finish(self, won: _socket.socket | None, error: str) -> None:
+        self._limit.cancel()
+        if self._stagger is not None:
+            self._stagger.cancel()
+        self._left.clear()
+        for trial in list(self._trying.values()):
+            self._drop(trial)
+        done, self._done = self._done, None
+        if done is not None:
+            done(won, error)
+        elif won is not None:
+            won.close()
+
+
+class OwnAddresses:
+    """The addresses of this host, as they are at the moment of asking.
+
+    The kernel sends from the very address that it is to reach only if that is one of its own. The
+    connect of a datagram socket looks up this route and sends nothing.
+    """
+
+    def __contains__(self, address: object) -> bool:
+        if not isinstance(address, bytes):
+            return False
+        try:
+            probe = new_socket(address, _socket.SOCK_DGRAM)
+        except OSError:
+            return False
+        try:
+            probe.connect((write(address), 9))
+            return read(str(probe.getsockname()[0]).partition("%")[0]) == address
+        except OSError:
+            return False
+        finally:
+            probe.close()

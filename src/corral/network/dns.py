@@ -1,0 +1,169 @@
+"""DNS messages: a query read strictly, an answer built. RFC 1035, 6891 (EDNS), 9460 (HTTPS, SVCB).
+
+A query has one question and at most an OPT record; a name in it cannot be compressed, since nothing
+stands before it that it could point to: pointers, and so their loops, are refused.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from corral.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+A, PTR, AAAA, OPT, SVCB, HTTPS, ANY = 1, 12, 28, 41, 64, 65, 255
+IN = 1
+NOERROR, FORMERR, SERVFAIL, NXDOMAIN, NOTIMP, BADVERS = 0, 1, 2, 3, 4, 16
+
+HEADER = struct.Struct("!HHHHHH")
+RESPONSE, RECURSION_DESIRED, RECURSION_AVAILABLE = 0x8000, 0x0100, 0x0080
+OPCODE = 0x7800
+LONGEST_NAME = 255
+LONGEST_LABEL = 63
+LONGEST_QUERY = 4096
+"""A question and its OPT with cookies and padding take some hundred bytes."""
+PAYLOAD = 1232
+"""What we say that we take by UDP: fits every path (the DNS flag day of 2020)."""
+QUESTION_POINTER = b"\xc0\x0c"
+TTL = 300
+PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_")
+
+
+class MalformedError(ValueError):
+    """`code` is the answer that such a query gets."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@record
+class Query:
+    """`name` is in lower case, with all but letters, digits, `-` and `_` escaped."""
+
+    id: int
+    flags: int
+    name: str
+    kind: int
+    question: bytes
+    edns: int | None = None
+
+
+@record
+class Answer:
+    kind: int
+    data: bytes
+
+
+def parse_query(data: bytes) -> Query:
+    if len(data) > LONGEST_QUERY:
+        raise MalformedError(FORMERR, "longer than any query")
+    if len(data) < HEADER.size:
+        raise MalformedError(FORMERR, "shorter than a header")
+    number, flags, questions, answers, authorities, additional = HEADER.unpack_from(data)
+    if flags & OPCODE:
+        raise MalformedError(NOTIMP, "not a standard query")
+    if (questions, answers, authorities) != (1, 0, 0) or additional > 1:
+        raise MalformedError(FORMERR, "not one question")
+    name, end = read_name(data, HEADER.size)
+    if len(data) < end + 4:
+        raise MalformedError(FORMERR, "the question is cut off")
+    kind, space = struct.unpack_from("!HH", data, end)
+    if space != IN:
+        raise MalformedError(NOTIMP, "not the class of the internet")
+    version, after = read_opt(data, end + 4) if additional else (None, end + 4)
+    if after != len(data):
+        raise MalformedError(FORMERR, "more than it says")
+    question = data[HEADER.size : end + 4]
+    return Query(id=number, flags=flags, name=name, kind=kind, question=question, edns=version)
+
+
+def read_name(data: bytes, start: int) -> tuple[str, int]:
+    """The name at `start` and where it ends. It is never compressed."""
+    labels: list[str] = []
+    at = start
+    while True:
+        if at >= len(data):
+            raise MalformedError(FORMERR, "the name is cut off")
+        length = data[at]
+        at += 1
+        if length == 0:
+            return ".".join(labels), at
+        if length > LONGEST_LABEL or at + length - start > LONGEST_NAME - 1:
+            raise MalformedError(FORMERR, "a pointer, or a name that is too long")
+        if at + length > len(data):
+            raise MalformedError(FORMERR, "the name is cut off")
+        labels.append(escaped(data[at : at + length]))
+        at += length
+
+
+def escaped(label: bytes) -> str:
+    """As master files write it: a dot inside a label is not the one between two labels."""
+    return "".join(chr(byte) if byte in PLAIN else f"\\{byte:03d}" for byte in label.lower())
+
+
+def read_opt(data: bytes, start: int) -> tuple[int, int]:
+    """The EDNS version, and where the record ends."""
+    if len(data) < start + 11:
+        raise MalformedError(FORMERR, "the additional record is cut off")
+    root, kind, _payload, ttl, length = struct.unpack_from("!BHHIH", data, start)
+    if root or kind != OPT:
+        raise MalformedError(FORMERR, "an additional record that is not OPT")
+    return ttl >> 16 & 0xFF, start + 11 + length
+
+
+def build_answer(query: Query, code: int, answers: Sequence[Answer] = ()) -> bytes:
+    flags = RESPONSE | RECURSION_AVAILABLE | query.flags & RECURSION_DESIRED | code & 0xF
+    additional = 0 if query.edns is None else 1
+    parts = [HEADER.pack(query.id, flags, 1, len(answers), 0, additional), query.question]
+    for item in answers:
+        head = struct.pack("!HHIH", item.kind, IN, TTL, len(item.data))
+        parts += [QUESTION_POINTER, head, item.data]
+    if additional:
+        parts.append(struct.pack("!BHHIH", 0, OPT, PAYLOAD, code >> 4 << 24, 0))
+    return b"".join(parts)
+
+
+def build_complaint(data: bytes, code: int) -> bytes | None:
+    """An answer to what could not be read: its header alone. None if that was no query at all."""
+    if len(data) < HEADER.size:
+        return None
+    number, flags = struct.unpack_from("!HH", data)
+    if flags & RESPONSE:
+        return None
+    kept = flags & (OPCODE | RECURSION_DESIRED)
+    return HEADER.pack(number, RESPONSE | RECURSION_AVAILABLE | kept | code & 0xF, 0, 0, 0, 0)
+
+
+def build_name(name: str) -> bytes:
+    """A plain host name on the wire."""
+    labels = [label.encode("ascii") for label in name.split(".")] if name else []
+    return b"".join(bytes((len(label),)) + label for label in labels) + b"\0"
+
+
+class Framing:
+    """Messages over a stream: each has its length before it in two bytes."""
+
+    def __init__(self) -> None:
+        self.buffer = b""
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The messages that are complete now; MalformedError if one says it is too long."""
+        self.buffer += chunk
+        found: list[bytes] = []
+        while len(self.buffer) >= 2:
+            length = int.from_bytes(self.buffer[:2], "big")
+            if length > LONGEST_QUERY:
+                raise MalformedError(FORMERR, "longer than any query")
+            if len(self.buffer) < 2 + length:
+                break
+            found.append(self.buffer[2 : 2 + length])
+            self.buffer = self.buffer[2 + length :]
+        return found
+
+
+def framed(message: bytes) -> bytes:
+    return len(message).to_bytes(2, "big") + message

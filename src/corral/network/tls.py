@@ -1,0 +1,174 @@
+"""The server name in a TLS ClientHello (RFC 8446 4.1.2, RFC 6066 3), read without a TLS library.
+
+What comes from the target is read strictly: a hello that two readers could understand in two ways
+is malformed. The name is only what the client says; the server may serve others behind it.
+"""
+
+from __future__ import annotations
+
+from corral.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    State = Literal["incomplete", "not TLS", "malformed", "no name", "name"]
+
+HANDSHAKE = 22
+RECORD_TYPES = range(20, 25)
+CLIENT_HELLO = 1
+SERVER_NAME = 0
+HOST_NAME = 0
+RECORD_HEADER = 5
+LONGEST_RECORD = 1 << 14
+LONGEST_HELLO = 1 << 15
+"""Hellos with post-quantum keys have two kilobytes, with many tickets some more."""
+LONGEST_PREFIX = 2 * LONGEST_HELLO
+"""What is read at most before there is a verdict: records may be small, but not without end."""
+LONGEST_NAME = 255
+
+
+@record
+class Hello:
+    state: State
+    name: str = ""
+
+
+class _MalformedError(Exception):
+    pass
+
+
+class _Reader:
+    """Fields of a message that is complete: what runs out is malformed."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def take(self, length: int) -> bytes:
+        end = self.at + length
+        if end > len(self.data):
+            raise _MalformedError
+        taken = self.data[self.at : end]
+        self.at = end
+        return taken
+
+    def number(self, length: int) -> int:
+        return int.from_bytes(self.take(length), "big")
+
+    def vector(self, length: int) -> bytes:
+        return self.take(self.number(length))
+
+    @property
+    def left(self) -> int:
+        return len(self.data) - self.at
+
+
+class HelloReader:
+    """Fed with the first bytes of a connection as they come, until there is a verdict.
+
+    `data` is all that was fed. No byte is looked at twice, so that a target which sends them one
+    by one, in records of one byte, costs no more than any other.
+    """
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self._message = bytearray()
+        self._at = 0
+
+    def feed(self, chunk: bytes) -> Hello:
+        self.data += chunk
+        if not self.data:
+            return Hello(state="incomplete")
+        if self.data[0] not in RECORD_TYPES:
+            return _foreign(self.data)
+        try:
+            message = self._next_records()
+            if message is None:
+                too_long = len(self.data) >= LONGEST_PREFIX
+                return Hello(state="malformed" if too_long else "incomplete")
+            name = _server_name(message)
+        except _MalformedError:
+            return Hello(state="malformed")
+        return Hello(state="no name") if name is None else Hello(state="name", name=name)
+
+    def _next_records(self) -> bytes | None:
+        """The ClientHello without its header; None while something is missing."""
+        while (content := self._next_record()) is not None:
+            self._message += content
+            if self._message[0] != CLIENT_HELLO:
+                raise _MalformedError
+            if len(self._message) < 4:
+                continue
+            size = int.from_bytes(self._message[1:4], "big")
+            if size > LONGEST_HELLO:
+                raise _MalformedError
+            if len(self._message) >= 4 + size:
+                return bytes(self._message[4 : 4 + size])
+        return None
+
+    def _next_record(self) -> bytearray | None:
+        head = bytes(self.data[self._at : self._at + RECORD_HEADER])
+        if head[:1] not in {b"", b"\x16"} or head[1:2] not in {b"", b"\x03"}:
+            raise _MalformedError
+        if len(head) < RECORD_HEADER:
+            return None
+        length = int.from_bytes(head[3:], "big")
+        if not 0 < length <= LONGEST_RECORD:
+            raise _MalformedError
+        start = self._at + RECORD_HEADER
+        if len(self.data) < start + length:
+            return None
+        self._at = start + length
+        return self.data[start : self._at]
+
+
+def _foreign(data: bytearray) -> Hello:
+    """Not a record of TLS; but old servers take an SSL 2 hello, which cannot be let through."""
+    if not data[0] & 0x80:
+        return Hello(state="not TLS")
+    if len(data) < 3:
+        return Hello(state="incomplete")
+    return Hello(state="malformed" if data[2] == CLIENT_HELLO else "not TLS")
+
+
+def _server_name(message: bytes) -> str | None:
+    hello = _Reader(message)
+    if hello.number(1) != 3:  # the major version, for ever
+        raise _MalformedError
+    hello.take(1 + 32)  # minor version, random
+    if len(hello.vector(1)) > 32:  # session
+        raise _MalformedError
+    suites = len(hello.vector(2))
+    if suites < 2 or suites % 2 or not hello.vector(1):  # compression methods
+        raise _MalformedError
+    if not hello.left:
+        return None
+    extensions = _Reader(hello.vector(2))
+    if hello.left:
+        raise _MalformedError
+    found: str | None = None
+    seen: set[int] = set()
+    while extensions.left:
+        kind = extensions.number(2)
+        content = extensions.vector(2)
+        if kind in seen:
+            raise _MalformedError
+        seen.add(kind)
+        if kind == SERVER_NAME:
+            found = _host_name(content)
+    return found
+
+
+def _host_name(content: bytes) -> str:
+    """Exactly one name: of several, readers differ on which one counts."""
+    extension = _Reader(content)
+    names = _Reader(extension.vector(2))
+    kind = names.number(1)
+    name = names.vector(2)
+    plain = name.isascii() and b"\0" not in name
+    if extension.left or names.left or kind != HOST_NAME or not plain:
+        raise _MalformedError
+    if not 0 < len(name) <= LONGEST_NAME:
+        raise _MalformedError
+    return name.decode("ascii").lower()
