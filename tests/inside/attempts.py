@@ -14,11 +14,12 @@ import pytest
 from corral.abi.syscalls import TABLES
 
 CALLS = """
-    add_key bpf chroot clone clone3 execve execveat fanotify_init fsopen getpid io_uring_setup kcmp
-    keyctl kill memfd_create mknod modify_ldt mount mount_setattr move_mount name_to_handle_at
+    add_key bpf chroot clone clone3 execve execveat exit fanotify_init fsopen getpid inotify_add_watch
+    inotify_init1 io_uring_setup ioctl ioprio_set kcmp keyctl kill linkat memfd_create mknod modify_ldt mount mount_setattr move_mount name_to_handle_at
     open_by_handle_at open_tree openat2 perf_event_open personality pidfd_getfd pidfd_open
-    pidfd_send_signal pivot_root prctl prlimit64 process_vm_readv process_vm_writev ptrace
-    request_key seccomp setns socket socketpair umount2 unshare userfaultfd vfork
+    pidfd_send_signal pivot_root prctl prlimit64 process_madvise process_vm_readv process_vm_writev
+    ptrace renameat2 request_key rt_sigqueueinfo sched_setattr seccomp setns socket socketpair tgkill
+    umount2 unshare userfaultfd vfork
 """
 TABLE = TABLES[platform.machine()]
 

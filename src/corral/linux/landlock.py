@@ -62,7 +62,10 @@ class Landlock:
     place: Place = "target"
 
     def describe(self) -> str:
-        return f"landlock: read {', '.join(self.read)}; write {', '.join(self.write)}"
+        text = f"landlock: read {', '.join(self.read)}; write {', '.join(self.write)}"
+        if self.proc == "all":
+            text += "; /proc, which lists the host's processes and their command lines"
+        return text
 
 
 def handled(version: int) -> int:
