@@ -29,6 +29,8 @@ MECHANISM = "cgroup "
 CONTROLLERS = ("memory", "pids", "cpu", "io")
 PERIOD = 100_000
 """Microseconds of cpu.max: the kernel's own default."""
+LONGEST_PERIOD, LEAST_QUOTA = 1_000_000, 1000
+"""What the kernel takes: a share below a hundredth of a processor needs a longer period."""
 
 
 @record
@@ -199,7 +201,8 @@ def settings(
     if "pids" in chosen and limits.pids is not None:
         values.append(("pids.max", str(limits.pids + 1)))  # init is one of them
     if "cpu" in chosen and limits.cpu is not None:
-        values.append(("cpu.max", f"{limits.cpu * PERIOD // 1000} {PERIOD}"))
+        period = PERIOD if limits.cpu * PERIOD >= 1000 * LEAST_QUOTA else LONGEST_PERIOD
+        values.append(("cpu.max", f"{limits.cpu * period // 1000} {period}"))
     if "io" in chosen and limits.io is not None:
         values += [("io.max", f"{disk} rbps={limits.io} wbps={limits.io}") for disk in disks]
     return tuple(values)
@@ -239,14 +242,15 @@ def _set(path: str, value: str) -> None:
             return
         raise
     seen = _read(path)
-    if not {value, _rounded(value)} & {line.strip() for line in seen.splitlines()}:
+    if not agrees(value, seen, os.sysconf("SC_PAGE_SIZE")):
         raise OSError(0, f"reads back as {seen!r}, not {value!r}", path)
 
 
-def _rounded(value: str) -> str:
-    """Sizes are kept in whole pages."""
-    page = os.sysconf("SC_PAGE_SIZE")
-    return str(int(value) // page * page) if value.isdigit() else value
+def agrees(value: str, seen: str, page: int) -> bool:
+    """Sizes are kept in whole pages; io.max has a line a disk, with words that were not set."""
+    rounded = str(int(value) // page * page) if value.isdigit() else value
+    lines = [set(line.split()) for line in seen.splitlines()]
+    return any({value} == line or set(rounded.split()) <= line for line in lines)
 
 
 def account(path: str) -> Account:

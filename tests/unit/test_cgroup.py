@@ -1,0 +1,198 @@
+"""The parts of the cgroup mechanism that are text in and text out."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.linux import cgroup
+from corral.linux.cgroup import Account, Base, Enter, Leaf
+from corral.plan import Held
+from corral.policy import Limits
+
+UNIFIED = b"30 24 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
+HYBRID = (
+    b"31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n"
+    b"35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+    b"41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+)
+V1 = b"35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+
+
+@pytest.mark.parametrize(
+    ("mountinfo", "membership", "expected"),
+    [
+        (UNIFIED, b"0::/user.slice/a\n", ("/sys/fs/cgroup", "/sys/fs/cgroup/user.slice/a")),
+        (UNIFIED, b"0::/\n", ("/sys/fs/cgroup", "/sys/fs/cgroup")),
+        (
+            HYBRID,
+            b"4:memory:/x\n1:name=systemd:/y\n0::/z\n",
+            ("/sys/fs/cgroup/unified", "/sys/fs/cgroup/unified/z"),
+        ),
+        # Version 1 alone: its lines in /proc/self/cgroup mean nothing here.
+        (V1, b"4:memory:/x\n", None),
+        (b"", b"0::/x\n", None),
+        # A container that sees only its own part, and one that was moved out of what it sees.
+        (
+            UNIFIED.replace(b" / /sys", b" /docker/abc /sys"),
+            b"0::/docker/abc/init\n",
+            ("/sys/fs/cgroup", "/sys/fs/cgroup/init"),
+        ),
+        (
+            UNIFIED.replace(b" / /sys", b" /docker/abc /sys"),
+            b"0::/docker/abcdef\n",
+            ("/sys/fs/cgroup", "/sys/fs/cgroup"),
+        ),
+        # In a cgroup namespace whose root lies below where the process is.
+        (UNIFIED, b"0::/../other\n", ("/sys/fs/cgroup", "/sys/fs/cgroup/other")),
+        # The second mount is the one that contains this process.
+        (
+            UNIFIED.replace(b" / /sys/fs/cgroup", b" /a /mnt/part") + UNIFIED,
+            b"0::/b\n",
+            ("/sys/fs/cgroup", "/sys/fs/cgroup/b"),
+        ),
+        # Odd names: escaped in one file, not in the other.
+        (
+            UNIFIED.replace(b"/sys/fs/cgroup", b"/odd\\040place\\134"),
+            b"0::/my group\n",
+            ("/odd place\\", "/odd place\\/my group"),
+        ),
+        # A mount point that merely contains the words, and one whose type merely begins like it.
+        (b"30 24 0:26 / /a-cgroup2-b rw - ext4 /dev/sda rw\n", b"0::/\n", None),
+    ],
+)
+def test_the_hierarchy_is_found_wherever_it_is_mounted(mountinfo, membership, expected):
+    assert cgroup.locate(mountinfo, membership) == expected
+
+
+@given(st.lists(st.text("abc./-", max_size=6), max_size=5))
+def test_the_own_directory_never_lies_outside_the_mount(parts):
+    membership = ("0::/" + "/".join(parts) + "\n").encode()
+    point, here = cgroup.locate(UNIFIED, membership)
+    assert here == point or here.startswith(f"{point}/")
+
+
+LIMITS = Limits(memory=64 << 20, cpu=1500, pids=20, io=1 << 20)
+EVERYTHING = (
+    ("memory.max", "67108864"),
+    ("memory.swap.max", "0"),
+    ("memory.oom.group", "1"),
+    ("pids.max", "21"),
+    ("cpu.max", "150000 100000"),
+    ("io.max", "8:0 rbps=1048576 wbps=1048576"),
+    ("io.max", "259:1 rbps=1048576 wbps=1048576"),
+)
+
+
+def test_every_limit_has_its_file():
+    assert cgroup.settings(LIMITS, cgroup.CONTROLLERS, ("8:0", "259:1")) == EVERYTHING
+
+
+@pytest.mark.parametrize("held", cgroup.CONTROLLERS)
+def test_only_what_a_cgroup_is_to_hold_is_set(held):
+    expected = tuple(item for item in EVERYTHING if item[0].startswith(f"{held}."))
+    assert cgroup.settings(LIMITS, [held], ("8:0", "259:1")) == expected
+    assert cgroup.settings(LIMITS, [], ("8:0",)) == ()
+
+
+def test_what_was_not_asked_is_not_set():
+    nothing = Limits(memory=None, cpu=None, pids=None, io=None)
+    assert cgroup.settings(nothing, cgroup.CONTROLLERS, ("8:0",)) == ()
+
+
+@given(st.integers(1, 512_000))
+def test_the_kernel_takes_every_share_of_the_processors(millicores):
+    """It wants a quota of a millisecond at least and a period of a second at most."""
+    ((file, value),) = cgroup.settings(Limits(cpu=millicores), ["cpu"], ())
+    quota, period = map(int, value.split())
+    assert file == "cpu.max"
+    assert quota >= 1000
+    assert 1000 <= period <= 1_000_000
+    assert quota * 1000 == millicores * period
+
+
+class Layout:
+    def __init__(self, base):
+        self.cgroup = base
+        self.run = "17-abcd"
+        self.disks = ("8:0",)
+
+
+def held(control, mechanism):
+    return Held(control=control, asked="1", stated=True, mechanism=mechanism, status="applied")
+
+
+def test_a_plan_is_a_leaf_and_the_way_into_it():
+    controls = [
+        held("memory", "cgroup memory"),
+        held("pids", "RLIMIT_NPROC"),
+        held("cpu", "sampling"),
+    ]
+    leaf, enter = cgroup.plan(LIMITS, controls, Layout(Base(path="/cg/x", controllers=("memory",))))
+    assert leaf == Leaf(
+        base="/cg/x", name="17-abcd", controllers=("memory",), settings=EVERYTHING[:3]
+    )
+    assert leaf.path == leaf.residue == "/cg/x/corral/17-abcd"
+    assert "memory.max = 67108864" in leaf.describe()
+    assert (leaf.place, enter) == ("supervisor", Enter())
+
+
+def test_no_cgroup_no_leaf():
+    base = Base(path="/cg", controllers=())
+    assert cgroup.plan(LIMITS, [held("pids", "RLIMIT_NPROC")], Layout(base)) == []
+    assert cgroup.plan(LIMITS, [held("memory", "cgroup memory")], Layout(None)) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "seen", "expected"),
+    [
+        ("67108864", "67108864\n", True),
+        ("67108865", "67108864\n", True),
+        ("67108865", "67108865\n", True),
+        ("67108864", "max\n", False),
+        ("67108864", "", False),
+        ("5000 100000", "5000 100000\n", True),
+        ("5000 100000", "max 100000\n", False),
+        ("21", "21\n", True),
+        ("8:0 rbps=5 wbps=5", "259:0 rbps=5 wbps=5 riops=max wiops=max\n", False),
+        ("8:0 rbps=5 wbps=5", "8:0 rbps=5 wbps=max riops=max wiops=max\n", False),
+        ("8:0 rbps=5 wbps=5", "259:0 rbps=1\n8:0 rbps=5 wbps=5 riops=max wiops=max\n", True),
+    ],
+)
+def test_what_is_read_back_must_be_what_was_written(value, seen, expected):
+    assert cgroup.agrees(value, seen, 4096) is expected
+
+
+def account(path, **files):
+    for name, text in files.items():
+        (path / name.replace("_", ".", 1)).write_text(text)
+    return cgroup.account(str(path))
+
+
+def test_the_account_is_what_the_kernel_counted(tmp_path):
+    seen = account(
+        tmp_path,
+        memory_events="low 0\nhigh 0\nmax 7\noom 1\noom_kill 1\noom_group_kill 1\n",
+        memory_peak="123456\n",
+        cpu_stat="usage_usec 9000\nuser_usec 5000\n",
+        pids_events="max 3\n",
+        pids_peak="12\n",
+    )
+    assert seen == Account(memory_peak=123456, cpu_usec=9000, pids_peak=12, hit=("memory", "pids"))
+
+
+def test_reclaim_at_the_limit_is_no_kill(tmp_path):
+    seen = account(tmp_path, memory_events="max 7\noom 0\noom_kill 0\n", pids_events="max 0\n")
+    assert seen.hit == ()
+
+
+def test_older_kernels_count_less(tmp_path):
+    assert account(tmp_path) == Account()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="flags of Linux")
+def test_removing_what_is_gone_is_no_error(tmp_path):
+    cgroup.remove(str(tmp_path / "corral" / "gone"))

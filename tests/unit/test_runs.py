@@ -1,0 +1,167 @@
+"""The records of runs: one locked file each, and a broom that believes only its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral import runs
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="records are locked by flock")
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    path = runs._directory()
+    return type(tmp_path)(path)
+
+
+@pytest.fixture
+def swept():
+    removed: list[str] = []
+
+    def clean(path):
+        removed.append(path)
+        os.rmdir(path)
+
+    clean.removed = removed
+    return clean
+
+
+def die(run):
+    """What is left of a run whose process was killed: the file without its lock."""
+    os.close(run._fd)
+    run._fd = -1
+
+
+def test_a_live_run_is_listed_and_not_swept(place, swept, tmp_path):
+    left = tmp_path / "left"
+    left.mkdir()
+    run = runs.Run("1-a", residue=[str(left)], command=["cat", "two\nlines"])
+    run.born(4321)
+    (entry,) = runs.live()
+    assert (entry.name, entry.pid, entry.root) == ("1-a", os.getpid(), 4321)
+    assert (entry.residue, entry.command) == ((str(left),), ("cat", "two lines"))
+    assert runs.sweep(swept) == swept.removed == []
+    run.end()
+    assert runs.live() == []
+    assert os.listdir(place) == []
+    assert left.exists()  # its own end cleans that up, not the record's
+
+
+def test_a_dead_run_is_swept_and_not_listed(place, swept, tmp_path):
+    left, gone = tmp_path / "left", tmp_path / "gone"
+    left.mkdir()
+    die(runs.Run("1-a", residue=[str(left), str(gone)], command=[]))
+    assert runs.live() == []
+    assert runs.sweep(swept) == swept.removed == [str(left)]
+    assert os.listdir(place) == []
+    assert runs.sweep(swept) == []
+
+
+def test_what_resists_is_tried_again(place, swept, tmp_path):
+    left = tmp_path / "left"
+    left.mkdir()
+    die(runs.Run("1-a", residue=[str(left)], command=[]))
+    assert runs.sweep(lambda _: None) == []
+    assert os.listdir(place) == ["1-a"]
+    assert runs.sweep(swept) == [str(left)]
+    assert os.listdir(place) == []
+
+
+def test_a_record_is_whole_at_every_moment(place, tmp_path, monkeypatch):
+    """Killed while it is written again, it still names what was left."""
+    run = runs.Run("1-a", residue=[str(tmp_path)], command=["x"])
+    seen = []
+    write = os.pwrite
+
+    def look(fd, text, offset):
+        seen.append((place / "1-a").read_bytes())
+        return write(fd, text, offset)
+
+    monkeypatch.setattr(os, "pwrite", look)
+    run.born(7)
+    assert str(tmp_path).encode() in seen[0]
+    assert runs.live()[0].root == 7
+    run.end()
+
+
+def test_the_end_of_a_run_whose_record_was_removed(place):
+    run = runs.Run("1-a", residue=[], command=[])
+    (place / "1-a").unlink()
+    run.end()
+    run.end()
+    assert os.listdir(place) == []
+
+
+def test_two_runs_of_one_name_do_not_share_a_record(place):
+    """The second waits for the lock; here the first has ended, and its file with it."""
+    first = runs.Run("1-a", residue=[], command=["first"])
+    first.end()
+    second = runs.Run("1-a", residue=[], command=["second"])
+    assert [entry.command for entry in runs.live()] == [("second",)]
+    second.end()
+
+
+FULL = """
+import resource, signal, sys
+sys.path.insert(0, sys.argv[1])
+from corral import runs
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+run = runs.Run("1-a", residue=[], command=["x"])
+run.born(5)
+print(runs.live())
+run.end()
+"""
+
+
+def test_no_room_for_the_record_is_no_error(place):
+    package = os.path.dirname(os.path.dirname(runs.__file__))
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, package], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+    assert os.listdir(place) == []
+
+
+@pytest.mark.parametrize("kind", ["missing parent", "link", "directory"])
+def test_no_place_for_the_record_is_no_error(tmp_path, monkeypatch, kind):
+    monkeypatch.setenv(
+        "XDG_CACHE_HOME", "/proc/nowhere" if kind == "missing parent" else str(tmp_path)
+    )
+    if kind != "missing parent":
+        path = tmp_path / "corral" / "runs"
+        path.mkdir(parents=True)
+        (path / "1-a").symlink_to("/etc/passwd") if kind == "link" else (path / "1-a").mkdir()
+    run = runs.Run("1-a", residue=[], command=[])
+    run.born(1)
+    assert runs.live() == []
+    run.end()
+    assert runs.sweep(lambda _: None) == []
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_record_or_none(text):
+    entry = runs._parse("name", text)
+    assert entry is None or entry.name == "name"
+
+
+@given(
+    residue=st.lists(
+        st.text(st.characters(blacklist_characters="\n\0", codec="utf-8"), min_size=1)
+    ),
+    command=st.lists(st.text(st.characters(blacklist_characters="\n\0", codec="utf-8"))),
+)
+def test_a_record_says_what_was_written(residue, command):
+    text = runs.SEPARATOR.join(("1", "2", "3", str(len(residue)), *residue, *command))
+    entry = runs._parse("n", text)
+    assert list(entry.residue) == residue
+    assert list(entry.command) == command

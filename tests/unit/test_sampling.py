@@ -1,0 +1,120 @@
+"""What a look decides, on a clock that the test turns."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral import sampling
+from corral.linux.usage import Usage
+from corral.plan import Sample
+from corral.sampling import DUTY_INTERVAL, INTERVAL, SLACK, Sampler
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    chosen = Clock()
+    monkeypatch.setattr(sampling, "time", chosen)
+    return chosen
+
+
+def usage(cpu=0.0, memory=0, tasks=1):
+    return Usage(cpu=cpu, memory=memory, tasks=tasks)
+
+
+@pytest.mark.parametrize(
+    ("asked", "seen", "hit"),
+    [
+        (Sample(memory=100), usage(memory=100), None),
+        (Sample(memory=100), usage(memory=101), "memory"),
+        (Sample(cpu_time=1500), usage(cpu=1.49), None),
+        (Sample(cpu_time=1500), usage(cpu=1.5), "cpu_time"),
+        (Sample(pids=3), usage(tasks=3), None),
+        (Sample(pids=3), usage(tasks=4), "pids"),
+        (Sample(cpu=100), usage(cpu=99, memory=1 << 40, tasks=999), None),
+        (Sample(memory=1, pids=1), usage(memory=2, tasks=2), "memory"),
+    ],
+)
+def test_a_limit_is_hit_beyond_it_and_not_before(asked, seen, hit):
+    assert Sampler(asked).look(seen) == hit
+
+
+def test_only_memory_needs_a_second_look():
+    assert Sampler(Sample(memory=100)).doubts(usage(memory=101))
+    assert not Sampler(Sample(memory=100)).doubts(usage(memory=100))
+    assert not Sampler(Sample(pids=1)).doubts(usage(memory=1 << 40, tasks=9))
+
+
+def test_peaks_are_kept():
+    sampler = Sampler(Sample(memory=1000))
+    for memory, tasks in ((10, 1), (500, 7), (20, 2)):
+        sampler.look(usage(memory=memory, tasks=tasks))
+    assert (sampler.peak, sampler.tasks) == (500, 7)
+
+
+def test_the_first_look_is_at_once_and_the_next_ones_at_their_time(clock):
+    plain, duty = Sampler(Sample(memory=1)), Sampler(Sample(cpu=500))
+    assert plain.next == duty.next == clock.now
+    plain.look(usage())
+    duty.look(usage())
+    assert plain.next == clock.now + INTERVAL
+    assert duty.next == clock.now + DUTY_INTERVAL
+
+
+def test_nobody_rests_without_a_share():
+    assert Sampler(Sample(memory=1)).rest(usage(cpu=1e6)) == 0.0
+
+
+def test_a_rest_is_what_was_used_too_much_over_the_share(clock):
+    sampler = Sampler(Sample(cpu=100))
+    clock.now += 1
+    # A second earns 0.1 and SLACK was there: 0.4 were used.
+    assert sampler.rest(usage(cpu=0.4)) == pytest.approx((0.4 - 0.1 - SLACK) / 0.1)
+
+
+def test_after_its_rest_it_runs(clock):
+    sampler = Sampler(Sample(cpu=100))
+    clock.now += 1
+    clock.now += sampler.rest(usage(cpu=0.4)) + 1e-6
+    assert sampler.rest(usage(cpu=0.4)) == 0.0
+
+
+def test_idleness_is_not_saved_up(clock):
+    sampler = Sampler(Sample(cpu=500))
+    clock.now += 3600
+    assert sampler.rest(usage(cpu=0)) == 0.0
+    clock.now += 0.1
+    assert sampler.rest(usage(cpu=0.2)) == pytest.approx((0.2 - 0.05 - SLACK) / 0.5)
+
+
+@given(
+    share=st.integers(10, 4000),
+    spinning=st.integers(1, 8),
+    late=st.lists(st.floats(0, 0.05), min_size=50, max_size=50),
+)
+def test_whatever_the_scheduler_does_the_share_holds_in_the_long_run(share, spinning, late):
+    """Looks come late and the tree spins on all processors until it is stopped."""
+    with pytest.MonkeyPatch.context() as patch:
+        clock = Clock()
+        patch.setattr(sampling, "time", clock)
+        sampler = Sampler(Sample(cpu=share))
+        start, used, worst = clock.now, 0.0, 0.0
+        for delay in late:
+            burst = DUTY_INTERVAL + delay
+            clock.now += burst
+            used += burst * spinning
+            worst = max(worst, burst * spinning)
+            clock.now += sampler.rest(usage(cpu=used))
+    allowed = (clock.now - start) * share / 1000
+    assert used <= allowed + SLACK + worst + 1e-6
+    if spinning * 1000 > 2 * share:
+        assert used >= 0.9 * allowed - 1e-6

@@ -1,0 +1,199 @@
+"""Reading what the kernel says of a process, from its texts and from real processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from corral.linux import usage
+
+ROLLUP = b"""5583-7ffe ---p 00000000 00:00 0 [rollup]
+Rss:               20000 kB
+Pss:               12000 kB
+Pss_Anon:           7000 kB
+Pss_File:           4000 kB
+Pss_Shmem:          1000 kB
+Anonymous:          8000 kB
+"""
+SMAPS = b"""55e9-55ea r--p 00000000 fe:00 260386                     /usr/bin/head
+Pss:                   8 kB
+Anonymous:             0 kB
+7f00-7f01 rw-s 00000000 00:01 42                         /memfd:known (deleted)
+Pss:                 100 kB
+Anonymous:             0 kB
+7f01-7f02 rw-p 00000000 00:01 42                         /memfd:known (deleted)
+Pss:                  50 kB
+Anonymous:            30 kB
+7f02-7f03 rw-s 00000000 00:01 43                         /memfd:closed (deleted)
+Pss:                 900 kB
+Anonymous:             0 kB
+a000-b000 rw-s 00000000 00:2a 7                          /tmp/a file
+Pss:                  16 kB
+Anonymous:             0 kB
+c000-d000 rw-p 00000000 00:00 0
+Pss:                 777 kB
+Anonymous:           777 kB
+VmFlags: rd wr mr mw me ac
+"""
+MEMFD = {(os.makedev(0, 1) if hasattr(os, "makedev") else 1, 42): 1 << 20}
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
+
+
+def test_rows_are_added_up_in_bytes():
+    assert usage.kilobytes(ROLLUP.splitlines(), (b"Pss_Anon:", b"Pss_Shmem:")) == 8000 << 10
+    assert usage.kilobytes([], (b"Pss_Anon:",)) == 0
+
+
+@LINUX
+@pytest.mark.parametrize(
+    ("memfds", "device", "kilobytes"),
+    [
+        ({}, -1, 0),
+        (MEMFD, -1, 120),
+        ({}, 0x2A, 16),
+        (MEMFD, 0x2A, 136),
+    ],
+)
+def test_what_counts_as_a_file_does_not_count_as_a_mapping(memfds, device, kilobytes):
+    """A private change of a page is the process's own; a memfd that nobody holds counts as mapped."""
+    assert usage.counted_elsewhere(SMAPS.splitlines(), memfds, device) == kilobytes << 10
+
+
+CHILD = """
+import mmap, os, sys
+{act}
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+class Child:
+    def __init__(self, act):
+        argv = [sys.executable, "-ISc", CHILD.format(act=act)]
+        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def __enter__(self):
+        assert self.process.stdout.readline() == b"ready\n"
+        return self.process.pid
+
+    def __exit__(self, *_):
+        self.process.communicate()
+
+
+MIB = 1 << 20
+NESTED = """
+if os.fork() == 0:
+    {act}
+    print("ready", flush=True)
+    sys.stdin.read()
+    os._exit(0)
+os.wait()
+os._exit(0)
+"""
+
+
+@LINUX
+@pytest.mark.parametrize("exact", [False, True], ids=["cheap", "exact"])
+@pytest.mark.parametrize(
+    "act",
+    [
+        "kept = bytearray(b'x' * (32 << 20))",
+        "kept = mmap.mmap(-1, 32 << 20); kept.write(b'x' * (32 << 20))",
+        "kept = os.memfd_create('x'); os.write(kept, b'x' * (32 << 20))",
+    ],
+    ids=["private", "shared", "memfd"],
+)
+def test_memory_of_a_grandchild_is_seen(act, exact):
+    with Child(NESTED.format(act="pass")) as pid:
+        before = usage.measure(pid, exact=exact)
+    with Child(NESTED.format(act=act)) as pid:
+        after = usage.measure(pid, exact=exact)
+        assert len(usage.tree(pid)) == 1
+    assert before.tasks == after.tasks == 1
+    assert 31 * MIB < after.memory - before.memory < 40 * MIB
+
+
+@LINUX
+def test_an_exact_look_counts_what_is_mapped_and_written_once():
+    act = "fd = os.memfd_create('x'); os.truncate(fd, 32 << 20); kept = mmap.mmap(fd, 32 << 20); kept.write(b'x' * (32 << 20))"
+    with Child(NESTED.format(act=act)) as pid:
+        cheap, exact = usage.measure(pid), usage.measure(pid, exact=True)
+    assert cheap.memory > 64 * MIB
+    assert 32 * MIB <= exact.memory < 48 * MIB
+
+
+# Five processes with the same pages, and a first one that waits for them to be there.
+SHARING = """
+kept = bytearray(b'x' * (32 << 20))
+hold, ending = os.pipe()
+ready, tell = os.pipe()
+for _ in range(5):
+    if os.fork() == 0:
+        os.close(ending)
+        os.write(tell, b'.')
+        os.read(hold, 1)
+        os._exit(0)
+for _ in range(5):
+    os.read(ready, 1)
+del kept
+"""
+
+
+@LINUX
+def test_an_exact_look_counts_what_processes_share_once():
+    with Child(SHARING) as pid:
+        cheap, exact = usage.measure(pid), usage.measure(pid, exact=True)
+    assert cheap.tasks == exact.tasks == 5
+    assert cheap.memory > 5 * 32 * MIB
+    assert 32 * MIB <= exact.memory < 64 * MIB
+
+
+THREADS = """
+if os.fork() == 0:
+    import threading
+    for _ in range(5):
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+    print("ready", flush=True)
+    sys.stdin.read()
+    os._exit(0)
+os.wait()
+os._exit(0)
+"""
+
+
+@LINUX
+def test_threads_are_tasks():
+    with Child(THREADS) as pid:
+        assert usage.measure(pid).tasks == 6
+    with Child(THREADS.replace("range(5)", "range(0)")) as pid:
+        assert usage.measure(pid).tasks == 1
+
+
+SPIN = "import time\nwhile time.process_time() < 0.3: pass\n"
+REAPED = "if os.fork() == 0:\n    import time\n    while time.process_time() < 0.3: pass\n    os._exit(0)\nos.wait()"
+
+
+@LINUX
+def test_the_cpu_time_of_reaped_children_counts_and_the_roots_own_does_not():
+    with Child(SPIN) as pid:
+        assert usage.measure(pid).cpu == 0.0
+    with Child(REAPED) as pid:
+        assert usage.measure(pid).cpu >= 0.25
+
+
+@LINUX
+def test_who_is_gone_uses_nothing():
+    process = subprocess.Popen(["/bin/true"])
+    process.wait()
+    assert usage.measure(process.pid) == usage.Usage(cpu=0.0, memory=0, tasks=0)
+
+
+@LINUX
+def test_a_name_full_of_brackets_is_no_field():
+    rename = "import ctypes\nctypes.CDLL(None).prctl(15, b') R 1 (x) 9 9', 0, 0, 0)"
+    nested = NESTED.format(act=rename.replace("\n", "; "))
+    with Child(nested) as pid:
+        assert usage.measure(pid).tasks == 1
