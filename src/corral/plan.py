@@ -96,6 +96,7 @@ class Plan:
     timeout: int | None = None
     cpu_time: int | None = None
     sample: Sample | None = None
+    allow: tuple[str, ...] = ()
     run: str = ""
     residue: tuple[str, ...] = ()
     watched: tuple[str, ...] = ()

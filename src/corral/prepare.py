@@ -54,6 +54,7 @@ def prepare(
         timeout=policy.limits.timeout,
         cpu_time=policy.limits.cpu_time,
         sample=sample(controls, policy),
+        allow=policy.allow,
         run=made.run,
         residue=made.residue,
         watched=made.watched,

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from corral.errors import SandboxError
+    from corral.network.denials import Denial
+    from corral.network.gateway import Traffic
     from corral.plan import Held, Plan
     from corral.supervise import Ending
 
@@ -60,7 +62,8 @@ class Report:
     warnings: tuple[str, ...] = ()
     hit: tuple[str, ...] = ()
     created: tuple[str, ...] = ()
-    denials: tuple[str, ...] = ()
+    denials: tuple[Denial, ...] = ()
+    traffic: tuple[tuple[str, Traffic], ...] = ()
 
 
 def of(plan: Plan, ending: Ending) -> Report:
@@ -75,6 +78,8 @@ def of(plan: Plan, ending: Ending) -> Report:
             tasks=ending.reaped.tasks,
         ),
         hit=_hit(plan, ending),
+        denials=ending.denials,
+        traffic=ending.traffic,
         created=tuple(path for path in plan.watched if os.path.lexists(path)),
         warnings=plan.warnings,
     )

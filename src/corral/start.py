@@ -16,12 +16,21 @@ from corral.supervise import Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from corral.network.denials import Denials
+    from corral.network.gateway import Gateway
     from corral.plan import Plan
 
 ENOENT = 2
 
 
-def run(plan: Plan, stdio: tuple[int, int, int], *, signals: int, control: int) -> Watch:
+def run(
+    plan: Plan,
+    stdio: tuple[int, int, int],
+    *,
+    signals: int,
+    control: int,
+    denials: Denials | None = None,
+) -> Watch:
     """The target executes, or an error says which step failed and nothing is left."""
     _check_streams(stdio)
     system = backend.load()
@@ -42,7 +51,26 @@ def run(plan: Plan, stdio: tuple[int, int, int], *, signals: int, control: int) 
         child.kill()
         watch.until_end()
         raise _error(failed_later) from failed_later
+    if plan.allow and not failed_later:
+        watch.serve(_gateway(plan, child.doors(), denials))
     return watch
+
+
+def _gateway(plan: Plan, doors: list[int], denials: Denials | None) -> Gateway:
+    from corral.network.denials import Denials
+    from corral.network.gateway import Gateway
+    from corral.network.proxy import proxy_of
+    from corral.network.rules import rules_of
+
+    names_udp, names_tcp, *listeners = doors
+    return Gateway(
+        rules=rules_of(plan.allow),
+        denials=Denials() if denials is None else denials,
+        listeners=listeners,
+        dns_udp=names_udp,
+        dns_tcp=names_tcp,
+        proxy=proxy_of(os.environ),
+    )
 
 
 def _check_streams(stdio: tuple[int, int, int]) -> None:

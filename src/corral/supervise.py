@@ -25,6 +25,8 @@ if TYPE_CHECKING:
         def unregister(self, fd: int, /) -> None: ...
         def poll(self, timeout: float | None = None, /) -> list[tuple[int, int]]: ...
 
+    from corral.network.denials import Denial
+    from corral.network.gateway import Gateway, Traffic
     from corral.plan import Sample
     from corral.runs import Run
     from corral.sampling import Sampler, Usage
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
         def signal(self, number: int) -> None: ...
         def kill(self) -> None: ...
         def measure(self, *, exact: bool = False) -> Usage: ...
+        def doors(self) -> list[int]: ...
         def reap(self) -> Reaped: ...
 
 
@@ -72,6 +75,8 @@ class Ending:
     reaped: Reaped
     reason: Reason
     wall: float
+    denials: tuple[Denial, ...] = ()
+    traffic: tuple[tuple[str, Traffic], ...] = ()
 
 
 class Watch:
@@ -97,6 +102,7 @@ class Watch:
         self.reason: Reason = ""
         self.said = b""
         self.spent = 0.0
+        self.gateway: Gateway | None = None
         self.sampler: Sampler | None = _sampler(sample) if sample else None
         self.poll = new_poll()
         for fd in (child.pidfd, child.born, signals, control):
@@ -109,10 +115,16 @@ class Watch:
             pass
         return self.said
 
+    def serve(self, gateway: Gateway) -> None:
+        """Let the target out by this way, as long as it lives."""
+        self.gateway = gateway
+        self.poll.register(gateway.fileno(), POLLIN)
+
     def until_end(self) -> Ending:
         while not self._step():
             pass
         reaped = self.child.reap()
+        denials, traffic = self._close_gateway()
         if self.run is not None:
             self.run.end()
         if self.sampler is not None:
@@ -123,7 +135,21 @@ class Watch:
             )
         reaped = replace(reaped, cpu=max(reaped.cpu, self.spent))
         wall = time.monotonic() - self.started
-        return Ending(born=self.said, reaped=reaped, reason=self.reason, wall=wall)
+        return Ending(
+            born=self.said,
+            reaped=reaped,
+            reason=self.reason,
+            wall=wall,
+            denials=denials,
+            traffic=traffic,
+        )
+
+    def _close_gateway(self) -> tuple[tuple[Denial, ...], tuple[tuple[str, Traffic], ...]]:
+        if self.gateway is None:
+            return (), ()
+        self.gateway.close()
+        self.gateway.denials.close()
+        return self.gateway.denials.rows(), tuple(self.gateway.traffic().items())
 
     def stop(self, reason: Reason, number: int = SIGTERM) -> None:
         """Ask the tree to leave; a second asking does not wait any longer."""
@@ -145,6 +171,8 @@ class Watch:
             self.stop("timeout")
         if self.sampler is not None and now >= self.sampler.next:
             self._look(self.sampler)
+        if self.gateway is not None:
+            self.gateway.run_ready()
         for fd, _ in events:
             if fd == self.child.pidfd:
                 self._drain_born()
@@ -160,7 +188,9 @@ class Watch:
     def _patience(self) -> int | None:
         """Milliseconds until a deadline; None sleeps in the kernel until something happens."""
         looking = None if self.sampler is None else self.sampler.next
-        deadlines = [when for when in (self.timeout, self.kill_at, looking) if when is not None]
+        passing = None if self.gateway is None else self.gateway.deadline()
+        known = (self.timeout, self.kill_at, looking, passing)
+        deadlines = [when for when in known if when is not None]
         if not deadlines:
             return None
         left = int((min(deadlines) - time.monotonic()) * 1000) + 1

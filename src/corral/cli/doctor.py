@@ -28,6 +28,7 @@ LABELS = {
     "landlock_scope": "Landlock signal scope",
     "guardian": "Guardian",
     "seccomp": "Seccomp",
+    "gateway": "Network allowlist",
     "exec_cookie": "Subprocess blocking",
     "rlimits": "Rlimits",
     "nproc": "Process limit",

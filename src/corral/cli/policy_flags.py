@@ -73,7 +73,7 @@ def sources(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]
         manifest = load(path)
         found.append(Source(manifest=manifest, trust="user", approved=True))
         command = command or list(manifest.command or ())
-    if options.values.keys() - {"--policy", "--report", "--json"}:
+    if options.values.keys() - {"--policy", "--report", "--audit", "--json"}:
         found.append(Source(manifest=_flags(options), trust="user", approved=True))
     if not command:
         raise UsageError("there is no command to run", hint="corral run [OPTIONS] -- COMMAND ...")

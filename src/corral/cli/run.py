@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from corral.cli.options import Options
+    from corral.network.denials import Denials
     from corral.plan import Plan
     from corral.report import Kind, Report
     from corral.supervise import Watch
@@ -25,7 +26,11 @@ USAGE = "usage: corral run [OPTIONS] [--] COMMAND [ARGUMENT...] | DIRECTORY"
 FLAGS = (
     *policy_flags.FLAGS,
     Flag(name="--report", value="FILE", help="write what was asked, enforced and used (JSON)"),
+    Flag(name="--audit", value="FILE", help="append every denial, hash-chained (JSON lines)"),
 )
+
+
+OWN_FILES = ("--report", "--audit")
 
 
 def main(options: Options, rest: list[str]) -> int:
@@ -38,18 +43,19 @@ def main(options: Options, rest: list[str]) -> int:
             sources,
             environment=os.environ,
             cwd=policy_flags.here(),
-            protected=[os.path.realpath(path) for path in options.all("--report")],
+            protected=[os.path.realpath(path) for name in OWN_FILES for path in options.all(name)],
         )
+        denials = _audited(options.get("--audit"))
         for text in plan.warnings:
             output.warn(text)
-        return _watch(plan, report_fd)
+        return _watch(plan, report_fd, denials)
     except SandboxError as problem:
         if report_fd >= 0:
             _write_refusal(rest, problem, report_fd)
         raise
 
 
-def _watch(plan: Plan, report_fd: int) -> int:
+def _watch(plan: Plan, report_fd: int, denials: Denials | None) -> int:
     from corral.abi import linux as abi
 
     # Blocked and read from a descriptor: no signal is lost between fork and watch.
@@ -57,12 +63,28 @@ def _watch(plan: Plan, report_fd: int) -> int:
     abi.sigprocmask(abi.SIG_BLOCK, forwarded)
     signals = abi.signalfd(forwarded)
     restore = _keep_terminal()
-    watch = start.run(plan, (0, 1, 2), signals=signals, control=-1)
+    watch = start.run(plan, (0, 1, 2), signals=signals, control=-1, denials=denials)
     _let_go_of_stdio()
     try:
         return _finish(plan, watch, report_fd)
     finally:
         restore()
+
+
+def _audited(path: str | None) -> Denials | None:
+    """Opened before anything of the target runs, like the report."""
+    if path is None:
+        return None
+    from corral.network.denials import Audit, Denials, open_audit
+
+    try:
+        return Denials(audit=Audit(open_audit(path)))
+    except (OSError, ValueError) as error:
+        why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        raise SandboxError(
+            f"cannot write the audit to {path}: {why}",
+            hint="give a new file, or one that only corral has written to",
+        ) from error
 
 
 def _keep_terminal() -> Callable[[], None]:

@@ -79,8 +79,12 @@ def _rlimit(name: str) -> Option:
 
 
 def _network(policy: Policy) -> tuple[Option, ...]:
-    if policy.allow or policy.listen:
+    if policy.listen:
         return ()
+    if policy.allow:
+        note = "domain fronting and sites that share an address with an allowed one stay possible"
+        needs = ("network_namespace", "gateway")
+        return (Option(mechanism="gateway", needs=needs, status="verified", note=note),)
     return (
         Option(mechanism="network namespace", needs=("network_namespace",), status="verified"),
         Option(mechanism="seccomp socket families", needs=("seccomp",), status="verified"),

@@ -77,6 +77,12 @@ class Child:
         except ProcessLookupError:
             pass
 
+    def doors(self) -> list[int]:
+        """What the target's connections come in by; there once it has executed."""
+        from corral.linux import listeners
+
+        return listeners.receive(self._scene.doors[0])
+
     def measure(self, *, exact: bool = False) -> Usage:
         from corral.linux import usage
 
@@ -145,7 +151,7 @@ def _conceive(plan: Plan, scene: Scene, stdio: Stdio) -> Child:
             os.close(fd)
         guard = _pid_1(plan) if walls else _guardian()
         _become_init(plan, scene, stdio, guard, go=go_read, born=born_write, say=say_write)
-    for fd in (go_read, born_write, say_write, *scene.trees.values()):
+    for fd in (go_read, born_write, say_write, *scene.doors[1:], *scene.trees.values()):
         os.close(fd)
     child = Child(pid, pidfd, scene, go=go_write, born=born_read, say=say_read, pid_1=bool(walls))
     scene.pid = pid

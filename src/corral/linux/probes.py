@@ -8,6 +8,7 @@ which a trial takes the target's place.
 from __future__ import annotations
 
 import os
+import socket
 import sys
 
 from corral.abi import linux as abi
@@ -79,6 +80,7 @@ def probe() -> tuple[Finding, ...]:
         _finding("guardian", _guardian, ""),
         _finding("seccomp", _seccomp, "a kernel with CONFIG_SECCOMP_FILTER"),
         _finding("exec_cookie", _exec_cookie, "a kernel with CONFIG_SECCOMP_FILTER"),
+        _finding("gateway", _gateway, "a kernel with network namespaces and local routes"),
         _finding("rlimits", _rlimits, ""),
         _finding("nproc", _nproc, "Linux 5.14 counts processes per user namespace"),
         _finding("sampling", _sampling, "a kernel with CONFIG_PROC_CHILDREN"),
@@ -268,6 +270,39 @@ def _exec_cookie() -> str:
     return "exec without the cookie is denied, with it it passes"
 
 
+def _gateway() -> str:
+    """A connection to an address that nobody has reaches a listener handed out of the namespace."""
+    from corral.linux import listeners, loopback
+    from corral.posix.enter import Scene
+
+    scene = Scene()
+    listeners.apply(listeners.Door(), scene)
+    go_read, go_write = os.pipe()
+    who = ids.choose(os.geteuid(), os.getegid())
+    pid, pidfd = abi.clone(abi.CLONE_NEWUSER | abi.CLONE_NEWNET)
+    if pid == 0:
+        os.read(go_read, 1)
+        loopback.apply(loopback.Loopback(alone=False), scene)
+        disposable.refused(lambda: _connect(443, NOBODYS))
+        listeners.apply(listeners.Listeners(ports=(443,)), scene)
+        _connect(443, NOBODYS)
+        os._exit(0)
+    ids.write_maps(who, pid)
+    os.write(go_write, b"\0")
+    os.close(scene.doors[1])
+    found = listeners.receive(scene.doors[0])
+    if not found:
+        raise RuntimeError("no listeners came out of the namespace")
+    with socket.socket(fileno=found[2]) as listener:
+        listener.settimeout(5)
+        wanted = listener.accept()[0].getsockname()
+    status = os.waitpid(pid, 0)[1]
+    os.close(pidfd)
+    if status or wanted != ("198.18.0.7", 443):
+        raise RuntimeError(f"reached for {wanted}, wait status {status}")
+    return "a connection to an address that nobody has ends at corral's listener, refused before"
+
+
 def _rlimits() -> str:
     import resource
 
@@ -346,19 +381,19 @@ def _sampling() -> str:
 
 
 def _listen() -> tuple[int, int]:
-    import socket
-
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     return port, listener.detach()
 
 
-def _connect(port: int) -> None:
+NOBODYS = bytes((198, 18, 0, 7))
+LOCALHOST = bytes((127, 0, 0, 1))
+
+
+def _connect(port: int, address: bytes = LOCALHOST) -> None:
     fd = abi.syscall("socket", abi.AF_INET, abi.SOCK_STREAM | abi.SOCK_CLOEXEC, 0)
     try:
-        address = (
-            abi.AF_INET.to_bytes(2, "little") + port.to_bytes(2, "big") + b"\x7f\0\0\x01" + bytes(8)
-        )
-        abi.syscall("connect", fd, address, 16)
+        where = abi.AF_INET.to_bytes(2, "little") + port.to_bytes(2, "big") + address + bytes(8)
+        abi.syscall("connect", fd, where, 16)
     finally:
         os.close(fd)

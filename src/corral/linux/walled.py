@@ -48,6 +48,8 @@ def compose(
     )
     steps: list[Step] = [namespaces.Namespaces(), who]
     steps += cgroup.plan(policy.limits, controls, layout)
+    if policy.allow:
+        steps.append(_door())
     if layout.state:
         steps.append(_state(layout.state))
     if layout.owners or (layout.state and layout.uid == 0):
@@ -57,7 +59,7 @@ def compose(
         namespaces.CgroupNamespace(),
         namespaces.Hostname(name="corral"),
         ids.NoNesting(),
-        loopback.Loopback(),
+        *_network(policy),
         root.Sources(binds=binds),
         ids.Become(uid=who.uid, gid=who.gid, drop_groups=who.drop_groups),
         view,
@@ -77,6 +79,23 @@ def compose(
         )
     )
     return tuple(steps)
+
+
+def _door() -> Step:
+    from corral.linux import listeners
+
+    return listeners.Door()
+
+
+def _network(policy: Policy) -> list[Step]:
+    """Loopback alone, or loopback with every address leading to the gateway."""
+    if not policy.allow:
+        return [loopback.Loopback()]
+    from corral.linux import listeners
+    from corral.network.rules import rules_of
+
+    ports = tuple(sorted(rules_of(policy.allow).ports))
+    return [loopback.Loopback(alone=False), listeners.Listeners(ports=ports)]
 
 
 def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[root.Bind, ...]:

@@ -42,6 +42,7 @@ class Scene:
         self.pid = 0
         self.cgroup = ""
         self.directory = ""
+        self.doors: tuple[int, ...] = ()
         self.cookie: tuple[int, int, int] = (0, 0, 0)
 
 
