@@ -17,17 +17,19 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from corral.host import Finding, System
+    from corral.network.denials import Denials
     from corral.plan import Chains, Composition, Held, Plan
     from corral.policy import Policy
     from corral.sampling import Usage
     from corral.servers.program import Program
-    from corral.supervise import Child
+    from corral.supervise import Child, Gateway
 
     class Backend(Protocol):
         def chains(self, policy: Policy) -> Chains: ...
         def compose(
             self, policy: Policy, program: Program, controls: Sequence[Held], *, home: str
         ) -> Composition: ...
+        def gateway(self, plan: Plan, doors: list[int], denials: Denials | None) -> Gateway: ...
         def warm_up(self) -> None: ...
         def clean(self, path: str) -> None: ...
         def measure(self, root: int) -> Usage: ...

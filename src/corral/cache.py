@@ -29,7 +29,7 @@ FILES = (
     "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
     "/proc/sys/kernel/seccomp/actions_avail",
 )
-PROBES = ("linux/probes.py", "linux/cgroup_probes.py")
+PROBES = ("linux/probes.py", "linux/cgroup_probes.py", "linux/systemd.py")
 NAMESPACES = ("user", "mnt", "pid", "net")
 
 

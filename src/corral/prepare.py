@@ -17,12 +17,19 @@ from corral.servers.command import resolve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from corral.host import Host
     from corral.plan import Composition
     from corral.policy import Source
     from corral.servers.program import Program
+
+
+CERTIFICATES = (
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT", "AWS_CA_BUNDLE",
+)  # fmt: skip
+VISIBLE = ("/usr/", "/etc/ssl/certs", "/etc/pki/", "/etc/ca-certificates/")
 
 
 def prepare(
@@ -40,6 +47,8 @@ def prepare(
     program = resolve(
         argv, environment=environment, cwd=cwd, home=home, subprocess=policy.subprocess
     )
+    authorities = _authorities(environment) if policy.allow else {}
+    program = _with_reads(program, authorities.values())
     system = backend.load()
     machine = machine or host.current()
     controls = decide(policy, machine, system.chains(policy))
@@ -49,7 +58,7 @@ def prepare(
         program=replace(program, cwd=start_in),
         steps=made.steps,
         controls=controls,
-        environment=inside(policy, program, environment, made),
+        environment=inside(policy, program, {**environment, **authorities}, made, authorities),
         secret_names=policy.secret_names,
         timeout=policy.limits.timeout,
         cpu_time=policy.limits.cpu_time,
@@ -82,8 +91,37 @@ def _granted_directory(policy: Policy, cwd: str) -> str:
     return here if granted else ""
 
 
+def _authorities(environment: Mapping[str, str]) -> dict[str, str]:
+    """Where this host's clients find the certificates that they trust, by variable."""
+    found = {name: environment.get(name, "") for name in CERTIFICATES}
+    return {
+        name: os.path.realpath(path)
+        for name, path in found.items()
+        if os.path.isabs(path) and os.path.exists(path)
+    }
+
+
+def _with_reads(program: Program, paths: Iterable[str]) -> Program:
+    """The program with more files to read, those that are not there already."""
+    new = [path for path in dict.fromkeys(paths) if not path.startswith(VISIBLE)]
+    new = [path for path in new if path not in program.reads]
+    if not new:
+        return program
+    seen = [os.stat(path) for path in new]
+    return replace(
+        program,
+        reads=(*program.reads, *new),
+        seen=(*program.seen, *((item.st_dev, item.st_ino) for item in seen)),
+        why=(*program.why, *("certificates that this host trusts" for _ in new)),
+    )
+
+
 def inside(
-    policy: Policy, program: Program, environment: Mapping[str, str], made: Composition
+    policy: Policy,
+    program: Program,
+    environment: Mapping[str, str],
+    made: Composition,
+    more: Iterable[str] = (),
 ) -> tuple[tuple[str, str], ...]:
     """The target's environment: nothing of the caller's but what the policy passes."""
     missing = [name for name in policy.secret_names if name not in environment]
@@ -103,7 +141,7 @@ def inside(
     }
     if policy.state:
         values["STATE_DIRECTORY"] = "/state"
-    for name in (*policy.pass_names, *policy.secret_names):
+    for name in (*more, *policy.pass_names, *policy.secret_names):
         if name in environment:
             values[name] = environment[name]
     values.update(dict(policy.set_values))

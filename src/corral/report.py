@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from corral.errors import SandboxError
     from corral.network.denials import Denial
-    from corral.network.gateway import Traffic
+    from corral.network.traffic import Traffic
     from corral.plan import Held, Plan
     from corral.supervise import Ending
 

@@ -17,7 +17,6 @@ from corral.supervise import Watch
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.network.denials import Denials
-    from corral.network.gateway import Gateway
     from corral.plan import Plan
 
 ENOENT = 2
@@ -52,25 +51,8 @@ def run(
         watch.until_end()
         raise _error(failed_later) from failed_later
     if plan.allow and not failed_later:
-        watch.serve(_gateway(plan, child.doors(), denials))
+        watch.serve(system.gateway(plan, child.doors(), denials))
     return watch
-
-
-def _gateway(plan: Plan, doors: list[int], denials: Denials | None) -> Gateway:
-    from corral.network.denials import Denials
-    from corral.network.gateway import Gateway
-    from corral.network.proxy import proxy_of
-    from corral.network.rules import rules_of
-
-    names_udp, names_tcp, *listeners = doors
-    return Gateway(
-        rules=rules_of(plan.allow),
-        denials=Denials() if denials is None else denials,
-        listeners=listeners,
-        dns_udp=names_udp,
-        dns_tcp=names_tcp,
-        proxy=proxy_of(os.environ),
-    )
 
 
 def _check_streams(stdio: tuple[int, int, int]) -> None:

@@ -18,15 +18,27 @@ from corral.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Literal, Protocol
+
+    class Gateway(Protocol):
+        """The way out, driven by this loop."""
+
+        denials: Denials
+
+        def fileno(self) -> int: ...
+        def deadline(self) -> float | None: ...
+        def run_ready(self) -> None: ...
+        def traffic(self) -> Mapping[str, Traffic]: ...
+        def close(self) -> None: ...
 
     class Poll(Protocol):
         def register(self, fd: int, eventmask: int, /) -> None: ...
         def unregister(self, fd: int, /) -> None: ...
         def poll(self, timeout: float | None = None, /) -> list[tuple[int, int]]: ...
 
-    from corral.network.denials import Denial
-    from corral.network.gateway import Gateway, Traffic
+    from corral.network.denials import Denial, Denials
+    from corral.network.traffic import Traffic
     from corral.plan import Sample
     from corral.runs import Run
     from corral.sampling import Sampler, Usage

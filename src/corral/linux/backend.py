@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from corral.host import Finding
     from corral.linux.birth import Child, Stdio
     from corral.linux.usage import Usage
+    from corral.network.denials import Denials
     from corral.plan import Chains, Held, Plan
     from corral.policy import Policy
     from corral.servers.program import Program
+    from corral.supervise import Gateway
 
 
 def chains(policy: Policy) -> Chains:
@@ -43,6 +45,24 @@ def compose(
     residue = [path for step in steps if (path := getattr(step, "residue", ""))]
     return Composition(
         steps=steps, run=seen.run, residue=tuple(residue), watched=seen.watched, **own
+    )
+
+
+def gateway(plan: Plan, doors: list[int], denials: Denials | None) -> Gateway:
+    """The way out for what the policy allows, on the listeners that came out of the sandbox."""
+    from corral.network import gateway as ways
+    from corral.network.denials import Denials
+    from corral.network.proxy import proxy_of
+    from corral.network.rules import rules_of
+
+    names_udp, names_tcp, *listeners = doors
+    return ways.Gateway(
+        rules=rules_of(plan.allow),
+        denials=Denials() if denials is None else denials,
+        listeners=listeners,
+        dns_udp=names_udp,
+        dns_tcp=names_tcp,
+        proxy=proxy_of(os.environ),
     )
 
 

@@ -13,8 +13,7 @@ import os
 import sys
 
 from corral.abi import linux as abi
-from corral.linux import cgroup, init, namespaces, root
-from corral.linux.keeper import Pipes
+from corral.linux import cgroup, init, keeper, namespaces, root
 from corral.posix import enter
 from corral.posix.enter import EXECUTED, FAILED, Scene, StepFailed
 from corral.posix.signals import SIGKILL
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     Stdio = tuple[int, int, int]
 
     class Guard(Protocol):
-        def __call__(self, target: int, pipes: Pipes, /) -> NoReturn: ...
+        def __call__(self, target: int, pipes: keeper.Pipes, /) -> NoReturn: ...
 
 
 UMASK = 0o022
@@ -175,7 +174,7 @@ def _clone(step: namespaces.Namespaces | None) -> tuple[int, int]:
 def _pid_1(plan: Plan) -> Guard:
     view = next(step for step in plan.steps if isinstance(step, root.View))
 
-    def guard(target: int, pipes: Pipes, /) -> NoReturn:
+    def guard(target: int, pipes: keeper.Pipes, /) -> NoReturn:
         init.guard(target, pipes, space=view.private[0])
 
     return guard
@@ -207,7 +206,7 @@ def _become_init(
             os.close(gate_write)
             _become_target(plan, scene, stdio, gate=gate_read, born=born)
         os.close(gate_read)
-        guard(pid, Pipes(go=go, say=say, born=born, gate=gate_write))
+        guard(pid, keeper.Pipes(go=go, say=say, born=born, gate=gate_write))
     except BaseException as error:  # noqa: BLE001 - a bug here must not let anything run
         _tell(born, error, "init")
 

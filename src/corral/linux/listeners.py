@@ -1,8 +1,8 @@
 """Where every connection of the target ends: listeners of corral's in its own network namespace.
 
-Local routes for all addresses lead everything back to loopback, so a connection to any address reaches
-a listener on its port, and the address it wanted can be read from the accepted socket. The listeners
-are made inside and handed to the supervisor, outside, where the gateway answers them.
+Local routes for all addresses lead everything back to loopback, so a connection to any address
+reaches a listener on its port, and the address it wanted can be read from the accepted socket. The
+listeners are made inside and handed to the supervisor, outside, where the gateway answers them.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from corral.network import connection, dial, epoll, lookups, resolver, splice
 from corral.network.addresses import plain, read, write
 from corral.network.names import Names
 from corral.network.rules import SYNTHETIC
+from corral.network.traffic import Traffic
 from corral.record import record
 
 TYPE_CHECKING = False
@@ -46,16 +47,6 @@ class Timing:
     hello: float = 10.0
     connect: float = 15.0
     idle: float = 3600.0
-
-
-@record
-class Traffic:
-    """What went to one name or address: `up` from the target, `down` to it, in bytes."""
-
-    connections: int = 0
-    failed: int = 0
-    up: int = 0
-    down: int = 0
 
 
 class Gateway:

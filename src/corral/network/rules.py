@@ -65,7 +65,8 @@ class Rules:
 
     def matches(self, name: str) -> tuple[Destination, ...]:
         """Everything that allows something at this name, the name itself before its wildcards."""
-        name = name.lower()
+        # Lower case can be a letter of another script in disguise: the Kelvin sign's is a plain k.
+        name = name.lower() if name.isascii() else ""
         if not is_host_name(name):
             return ()
         found = self.names.get(name, ())

@@ -71,7 +71,6 @@ def test_a_limit_holds_in_a_login_session(person, environment, tmp_path):
     assert (report["outcome"]["kind"], code) == ("memory", 137), report
 
 
-@pytest.mark.xfail(strict=True, reason="corral does not ask the user manager for a scope yet")
 def test_a_limit_is_a_cgroups_in_a_login_session(person, environment, tmp_path):
     report = limited(person, environment, tmp_path)[1]
     assert "cgroup" in mechanism(report, "memory")
