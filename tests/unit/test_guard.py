@@ -1,0 +1,188 @@
+"""Addresses read, written and refused; the standard library is asked only about what it knows."""
+
+import ipaddress
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.network.addresses import plain, read, read_network, write
+from corral.network.guard import ROWS, carried, refusal
+
+V4 = st.binary(min_size=4, max_size=4)
+V6 = st.binary(min_size=16, max_size=16) | st.lists(
+    st.sampled_from([b"\0\0", b"\0\1", b"\xff\xff", b"\x20\x01"]), min_size=8, max_size=8
+).map(b"".join)
+
+
+# Reading and writing
+
+
+@given(V4 | V6)
+def test_written_as_the_standard_library_writes_it(address):
+    text = write(address)
+    assert read(text) == address
+    assert ipaddress.ip_address(text).packed == address
+    if not address.startswith(bytes(10) + b"\xff\xff"):  # which it writes in two ways, by version
+        assert text == str(ipaddress.ip_address(address))
+
+
+@given(
+    st.from_regex(r"[0-9a-fA-F:.]{0,40}", fullmatch=True)
+    | st.from_regex(r"([0-9a-f]{0,4}:){1,8}[0-9a-f]{0,4}", fullmatch=True)
+    | st.from_regex(r"([0-9]{1,3}\.){3}[0-9]{1,3}", fullmatch=True)
+    | st.from_regex(r"([0-9a-f]{0,4}:){1,7}([0-9]{1,3}\.){3}[0-9]{1,3}", fullmatch=True)
+    | st.text(max_size=20)
+)
+def test_read_as_the_standard_library_reads_it(text):
+    try:
+        expected = ipaddress.ip_address(text if "%" not in text else "").packed
+    except ValueError:
+        expected = None
+    try:
+        found = read(text)
+    except ValueError:
+        found = None
+    assert found == expected
+
+
+@given(V6)
+def test_read_what_the_c_library_writes(address):
+    assert read(socket.inet_ntop(socket.AF_INET6, address)) == address
+
+
+@given(V4, st.integers(0, 32), V4)
+def test_networks(base, bits, asked):
+    expected = ipaddress.ip_network((base, bits), strict=False)
+    found = read_network(str(expected))
+    assert (asked in found) == (ipaddress.ip_address(asked) in expected)
+    assert read_network(str(found)) == found
+
+
+# The guard
+
+REFUSED = {
+    "127.0.0.1": "loopback", "127.255.255.254": "loopback", "0.0.0.0": "unspecified", "0.1.2.3": "unspecified",
+    "10.0.0.1": "private", "172.16.0.1": "private", "172.31.255.255": "private", "192.168.0.1": "private",
+    "100.64.0.1": "CGNAT", "100.127.255.255": "CGNAT", "169.254.0.1": "link-local", "169.254.169.254": "metadata",
+    "168.63.129.16": "metadata", "100.100.100.200": "metadata", "192.0.0.192": "metadata", "192.0.0.1": "reserved",
+    "192.0.2.1": "documentation", "198.51.100.1": "documentation", "203.0.113.1": "documentation",
+    "198.18.0.1": "benchmarking", "198.19.255.255": "benchmarking", "224.0.0.1": "multicast",
+    "239.255.255.255": "multicast", "240.0.0.1": "reserved", "255.255.255.255": "broadcast", "192.88.99.1": "6to4",
+    "::": "unspecified", "::1": "loopback", "fe80::1": "link-local", "fec0::1": "private", "fc00::1": "private",
+    "fd12::1": "private", "fd00:ec2::254": "metadata", "fd20:ce::254": "metadata", "ff02::1": "multicast",
+    "2001:db8::1": "documentation", "3fff::1": "documentation", "2001:2::1": "benchmarking", "100::1": "discarded",
+    "4000::1": "reserved", "1::1": "reserved", "8000::1": "reserved", "2001:10::1": "reserved", "f000::1": "reserved",
+    "::127.0.0.1": "compatible", "::8.8.8.8": "compatible", "64:ff9b:1::a00:1": "NAT64",
+    "::ffff:127.0.0.1": "carries an IPv4 address: loopback", "::ffff:169.254.169.254": "metadata",
+    "64:ff9b::127.0.0.1": "loopback", "64:ff9b::10.0.0.1": "private", "2002:7f00:1::": "loopback",
+    "2002:a00:1::1": "private", "2001:0:7f00:1::": "loopback", "2001:0:808:808::80ff:fffe": "loopback",
+    "2a00::5efe:10.0.0.1": "private", "2a00::200:5efe:192.168.0.1": "private",
+}  # fmt: skip
+PUBLIC = [
+    "8.8.8.8", "1.1.1.1", "172.15.255.255", "172.32.0.0", "100.63.255.255", "100.128.0.0", "11.0.0.0", "9.255.255.255",
+    "126.255.255.255", "128.0.0.0", "169.253.255.255", "169.255.0.0", "192.0.1.0", "198.17.255.255", "198.20.0.0",
+    "223.255.255.255", "168.63.129.17", "2606:4700::1111", "2a00:1450::1", "::ffff:8.8.8.8", "64:ff9b::8.8.8.8",
+    "2002:808:808::1", "2001:0:808:808::f7f7:f7f7", "2001:200::1", "3ffe::1", "2a00::5efe:8.8.8.8",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_refused(text):
+    why = refusal(read(text))
+    assert why is not None
+    assert REFUSED[text] in why
+
+
+@pytest.mark.parametrize("text", PUBLIC)
+def test_public(text):
+    assert refusal(read(text)) is None
+
+
+def test_what_the_standard_library_calls_global():
+    """Why there is a table of our own: the day this fails for one of them, it has learnt."""
+    taken = [text for text in REFUSED if ipaddress.ip_address(text).is_global]
+    assert "64:ff9b::127.0.0.1" in taken
+
+
+@given(V4)
+def test_what_is_private_to_the_standard_library_is_refused(address):
+    if not ipaddress.ip_address(address).is_global or ipaddress.ip_address(address).is_multicast:
+        assert refusal(address) is not None
+
+
+@given(V4)
+def test_wrapping_an_address_never_helps(address):
+    inverted = bytes(byte ^ 255 for byte in address)
+    wrapped = [
+        bytes(10) + b"\xff\xff" + address,
+        bytes.fromhex("0064ff9b") + bytes(8) + address,
+        b"\x20\x02" + address + bytes(10),
+        bytes.fromhex("20010000") + b"\x08\x08\x08\x08" + bytes(4) + inverted,
+        bytes.fromhex("20010000") + address + bytes(4) + b"\xf7\xf7\xf7\xf7",
+        bytes.fromhex("2a00000000000000") + b"\0\0\x5e\xfe" + address,
+    ]
+    for form in wrapped:
+        assert address in list(carried(form))
+        assert (refusal(form) is None) == (refusal(address) is None)
+
+
+def test_a_network_admits_what_it_lies_within():
+    private = read("10.1.2.3")
+    for text in ("10.1.2.3", "10.1.0.0/16", "10.0.0.0/8"):
+        assert refusal(private, admitted=[read_network(text)]) is None
+    for text in ("0.0.0.0/0", "8.0.0.0/6", "10.1.2.4", "10.2.0.0/16", "::/0"):
+        assert refusal(private, admitted=[read_network(text)]) == "private"
+
+
+def test_metadata_is_only_admitted_by_its_address():
+    metadata = read("169.254.169.254")
+    assert refusal(metadata, admitted=[read_network("169.254.0.0/16")]) == "metadata"
+    assert refusal(read("169.254.1.1"), admitted=[read_network("169.254.0.0/16")]) is None
+    assert refusal(metadata, admitted=[read_network("169.254.169.254")]) is None
+
+
+def test_some_are_never_admitted():
+    for text in ("0.0.0.0", "::", "224.0.0.1", "255.255.255.255", "ff02::1"):
+        assert refusal(read(text), admitted=[read_network(text)]) is not None
+    for text in ("127.0.0.1", "::1", "198.18.0.1", "fd00::1", "64:ff9b:1::10.0.0.1"):
+        admitted = [read_network(text), read_network("10.0.0.1")]
+        assert refusal(read(text), admitted=admitted) is None
+
+
+def test_what_is_carried_is_admitted_like_the_address_itself():
+    mapped = read("::ffff:10.0.0.1")
+    assert refusal(mapped, admitted=[read_network("10.0.0.0/8")]) is None
+    # Naming the wrapping is not naming what is inside.
+    assert refusal(read("64:ff9b::10.0.0.1"), admitted=[read_network("64:ff9b::/96")]) is not None
+
+
+def test_the_hosts_own_addresses():
+    own = {read("8.8.8.8"), read("10.0.0.1"), read("127.0.0.1")}
+    assert refusal(read("8.8.8.8"), own=own) == "the host's own"
+    assert (
+        refusal(read("64:ff9b::8.8.8.8"), own=own) == "it carries an IPv4 address: the host's own"
+    )
+    assert refusal(read("8.8.4.4"), own=own) is None
+    assert (
+        refusal(read("8.8.8.8"), own=own, admitted=[read_network("8.0.0.0/8")]) == "the host's own"
+    )
+    assert refusal(read("8.8.8.8"), own=own, admitted=[read_network("8.8.8.8")]) is None
+    assert (
+        refusal(read("10.0.0.1"), own=own, admitted=[read_network("10.0.0.0/8")])
+        == "the host's own"
+    )
+    assert refusal(read("127.0.0.1"), own=own, admitted=[read_network("127.0.0.0/8")]) is None
+
+
+def test_the_table_is_in_order_and_has_no_row_twice():
+    lengths = [row.network.bits for row in ROWS]
+    assert lengths == sorted(lengths, reverse=True)
+    assert len({row.network for row in ROWS}) == len(ROWS)
+
+
+@given(V4)
+def test_a_mapped_address_is_dialled_as_what_it_is(address):
+    assert plain(bytes(10) + b"\xff\xff" + address) == address
+    assert plain(address) == address

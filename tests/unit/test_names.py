@@ -1,0 +1,136 @@
+"""What the target is told about names."""
+
+import socket
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_dns import NAME, OPT, query, wire
+
+from corral.network import dns
+from corral.network.denials import Denials
+from corral.network.names import Names
+from corral.network.rules import rules_of
+
+
+def names(*allow: str, **options) -> Names:
+    return Names(rules_of(allow), Denials(), **options)
+
+
+def ask(told: Names, name: str, kind: int = dns.A) -> tuple[int, bytes | None]:
+    """The code, and the data of the only record if there is one."""
+    reply = told.respond(query(dns.build_name(name), kind))
+    number, flags, questions, answers, *_ = struct.unpack_from("!HHHHHH", reply)
+    assert (number, questions) == (0x1234, 1)
+    assert answers in {0, 1}
+    start = 12 + len(dns.build_name(name)) + 4 + 12
+    return flags & 15, reply[start:] if answers else None
+
+
+def denied(told: Names) -> list[tuple[str, str]]:
+    return [(row.kind, row.destination) for row in told.denials.rows()]
+
+
+def test_an_allowed_name_has_one_address_for_the_whole_run():
+    told = names("api.example.com", "*.example.org:8443")
+    first = ask(told, "api.example.com")
+    second = ask(told, "a.b.example.org")
+    assert first == (dns.NOERROR, socket.inet_aton("198.18.0.1"))
+    assert second == (dns.NOERROR, socket.inet_aton("198.18.0.2"))
+    assert ask(told, "API.example.com") == first
+    assert told.name_of(first[1]) == "api.example.com"
+    assert told.name_of(second[1]) == "a.b.example.org"
+    assert told.name_of(socket.inet_aton("198.18.0.3")) is None
+    assert denied(told) == []
+
+
+@pytest.mark.parametrize("kind", [dns.AAAA, dns.HTTPS, dns.SVCB, 15, 16, 33, 255 + 2])
+def test_an_allowed_name_has_nothing_else(kind):
+    told = names("api.example.com")
+    assert ask(told, "api.example.com", kind) == (dns.NOERROR, None)
+    assert denied(told) == []
+
+
+@pytest.mark.parametrize("kind", [dns.A, dns.AAAA, dns.HTTPS, 16, dns.PTR])
+@pytest.mark.parametrize("name", ["evilexample.com", "example.com", "secret.attacker.net", "com"])
+def test_another_name_does_not_exist(name, kind):
+    told = names("*.example.com")
+    assert ask(told, name, kind) == (dns.NXDOMAIN, None)
+    assert denied(told) == [("name", name)]
+
+
+def test_nothing_exists_for_an_empty_list():
+    assert ask(names(), "example.com") == (dns.NXDOMAIN, None)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [b"a\0", b"example", b"com"],
+        [b"a.b", b"example", b"com"],
+        [b"\xff", b"example", b"com"],
+        [b"", b""],
+    ],
+)
+def test_names_that_are_none(labels):
+    told = names("*.example.com")
+    reply = told.respond(query(wire(labels) if labels[0] else b"\0"))
+    assert reply[3] & 15 == dns.NXDOMAIN
+
+
+def test_names_back_from_their_addresses():
+    told = names("api.example.com")
+    assert ask(told, "1.0.18.198.in-addr.arpa", dns.PTR) == (dns.NXDOMAIN, None)
+    ask(told, "api.example.com")
+    assert ask(told, "1.0.18.198.in-addr.arpa", dns.PTR) == (
+        dns.NOERROR,
+        dns.build_name("api.example.com"),
+    )
+    assert ask(told, "8.8.8.8.in-addr.arpa", dns.PTR) == (dns.NXDOMAIN, None)
+
+
+def test_localhost_is_the_targets_own():
+    told = names()
+    assert ask(told, "localhost") == (dns.NOERROR, socket.inet_aton("127.0.0.1"))
+    assert ask(told, "x.localhost", dns.AAAA) == (
+        dns.NOERROR,
+        socket.inet_pton(socket.AF_INET6, "::1"),
+    )
+    assert ask(told, "evillocalhost") == (dns.NXDOMAIN, None)
+
+
+def test_there_is_an_end_to_new_names():
+    told = names("*.example.com")
+    for number in range(4096):
+        assert ask(told, f"n{number}.example.com")[0] == dns.NOERROR
+    assert ask(told, "more.example.com") == (dns.SERVFAIL, None)
+    assert ask(told, "n7.example.com") == (dns.NOERROR, socket.inet_aton("198.18.0.8"))
+    assert denied(told) == [("limit", "more than 4096 names")]
+
+
+def test_a_flood_of_denied_names_is_counted_not_kept():
+    told = names()
+    for number in range(5000):
+        ask(told, f"n{number}.example.com")
+    assert len(told.denials.rows()) == told.denials.most
+    assert told.denials.lost == 5000 - told.denials.most
+
+
+def test_edns_of_the_future():
+    told = names("api.example.com")
+    future = OPT[:5] + struct.pack("!IH", 1 << 16, 0)
+    reply = told.respond(query(NAME, counts=(1, 0, 0, 1), tail=future))
+    assert struct.unpack_from("!HHHHHH", reply)[3] == 0
+    assert reply.endswith(struct.pack("!BHHIH", 0, dns.OPT, dns.PAYLOAD, 1 << 24, 0))
+
+
+def test_responses_are_not_answered():
+    """Two servers that answer each other's answers would never stop."""
+    assert names("api.example.com").respond(query(NAME, flags=0x8180)) is None
+
+
+@given(st.binary(max_size=100))
+def test_no_bytes_do_harm(data):
+    reply = names("api.example.com").respond(data)
+    assert reply is None or (reply[:2] == data[:2] and reply[2] & 0x80)
