@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import glob
 import json
 import os
 import select
@@ -349,6 +350,8 @@ while True:
     assert select.select([process.stdout], [], [], 20)[0]
     assert process.stdout.read() == b""
     assert not locked(path)
+    assert user.run("/bin/true").returncode == 0  # sweeps what only a run that ends can remove
+    assert not glob.glob(f"/tmp/corral-{user.uid}-{process.pid}-*")
     process.stdout.close()
 
 

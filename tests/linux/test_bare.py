@@ -297,16 +297,26 @@ os._exit(0)
 KINDS = {"chain": (CHAIN, 1), "headless": (HEADLESS, 1), "orphans": (ORPHANS, 2)}
 
 
-def held_by(process, kind, code=""):
-    """The target has started them, and goes on to `code`."""
+def held_by(process, kind):
+    """Until all of them have been started."""
     assert process.stdout.read(KINDS[kind][1]) == b"r" * KINDS[kind][1], process.stderr.read()
-    return code
 
 
 def gone(process):
     """Every process that had the target's stdout is gone: a living one would keep it open."""
     assert select.select([process.stdout], [], [], PATIENCE)[0]
     assert process.stdout.read() == b""
+
+
+def swept(user, process):
+    """What a killed run could not remove goes with the next one."""
+    assert len(private_directories(user, process.pid)) == 1
+    assert user.run("/bin/true").returncode == 0
+    assert private_directories(user, process.pid) == []
+
+
+def private_directories(user, pid):
+    return glob.glob(f"/tmp/corral-{user.uid}-{pid}-*")
 
 
 def keeping(kind):
@@ -334,6 +344,7 @@ def test_descendants_do_not_survive_corral(user, kind):
     process.kill()
     process.wait()
     gone(process)
+    swept(user, process)
     for stream in (process.stdin, process.stdout, process.stderr):
         stream.close()
 
@@ -383,10 +394,6 @@ def test_the_target_dies_with_its_guardian(user):
         stream.close()
 
 
-def private_directories(user, pid):
-    return glob.glob(f"/tmp/corral-{user.uid}-{pid}-*")
-
-
 DEEP = """
 import os, sys
 os.chdir(os.environ["HOME"])
@@ -425,9 +432,7 @@ def test_the_private_directory_of_a_killed_run_goes_with_the_next(user):
     process.kill()
     process.wait()
     gone(process)
-    assert len(private_directories(user, process.pid)) == 1
-    assert user.run("/bin/true").returncode == 0
-    assert private_directories(user, process.pid) == []
+    swept(user, process)
     for stream in (process.stdin, process.stdout, process.stderr):
         stream.close()
 
