@@ -97,6 +97,7 @@ class Plan:
     cpu_time: int | None = None
     sample: Sample | None = None
     allow: tuple[str, ...] = ()
+    listen: tuple[int, ...] = ()
     run: str = ""
     residue: tuple[str, ...] = ()
     watched: tuple[str, ...] = ()

@@ -64,6 +64,7 @@ def prepare(
         cpu_time=policy.limits.cpu_time,
         sample=sample(controls, policy),
         allow=policy.allow,
+        listen=policy.listen,
         run=made.run,
         residue=made.residue,
         watched=made.watched,

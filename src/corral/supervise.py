@@ -21,16 +21,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Literal, Protocol
 
-    class Gateway(Protocol):
-        """The way out, driven by this loop."""
-
-        denials: Denials
+    class Way(Protocol):
+        """Something that passes bytes in or out, driven by this loop."""
 
         def fileno(self) -> int: ...
         def deadline(self) -> float | None: ...
         def run_ready(self) -> None: ...
-        def traffic(self) -> Mapping[str, Traffic]: ...
         def close(self) -> None: ...
+
+    class Gateway(Way, Protocol):
+        denials: Denials
+
+        def traffic(self) -> Mapping[str, Traffic]: ...
 
     class Poll(Protocol):
         def register(self, fd: int, eventmask: int, /) -> None: ...
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
         def kill(self) -> None: ...
         def measure(self, *, exact: bool = False) -> Usage: ...
         def doors(self) -> list[int]: ...
+        def inlets(self) -> tuple[dict[int, int], tuple[int, ...]]: ...
         def reap(self) -> Reaped: ...
 
 
@@ -115,6 +118,7 @@ class Watch:
         self.said = b""
         self.spent = 0.0
         self.gateway: Gateway | None = None
+        self.ways: list[Way] = []
         self.sampler: Sampler | None = _sampler(sample) if sample else None
         self.poll = new_poll()
         for fd in (child.pidfd, child.born, signals, control):
@@ -127,16 +131,21 @@ class Watch:
             pass
         return self.said
 
-    def serve(self, gateway: Gateway) -> None:
-        """Let the target out by this way, as long as it lives."""
+    def serve(self, way: Way) -> None:
+        """Drive this as long as the target lives."""
+        self.ways.append(way)
+        self.poll.register(way.fileno(), POLLIN)
+
+    def let_out(self, gateway: Gateway) -> None:
+        """Serve the way out, and report what went and what did not."""
         self.gateway = gateway
-        self.poll.register(gateway.fileno(), POLLIN)
+        self.serve(gateway)
 
     def until_end(self) -> Ending:
         while not self._step():
             pass
         reaped = self.child.reap()
-        denials, traffic = self._close_gateway()
+        denials, traffic = self._close_ways()
         if self.run is not None:
             self.run.end()
         if self.sampler is not None:
@@ -156,10 +165,11 @@ class Watch:
             traffic=traffic,
         )
 
-    def _close_gateway(self) -> tuple[tuple[Denial, ...], tuple[tuple[str, Traffic], ...]]:
+    def _close_ways(self) -> tuple[tuple[Denial, ...], tuple[tuple[str, Traffic], ...]]:
+        for way in self.ways:
+            way.close()
         if self.gateway is None:
             return (), ()
-        self.gateway.close()
         self.gateway.denials.close()
         return self.gateway.denials.rows(), tuple(self.gateway.traffic().items())
 
@@ -183,8 +193,8 @@ class Watch:
             self.stop("timeout")
         if self.sampler is not None and now >= self.sampler.next:
             self._look(self.sampler)
-        if self.gateway is not None:
-            self.gateway.run_ready()
+        for way in self.ways:
+            way.run_ready()
         for fd, _ in events:
             if fd == self.child.pidfd:
                 self._drain_born()
@@ -200,8 +210,8 @@ class Watch:
     def _patience(self) -> int | None:
         """Milliseconds until a deadline; None sleeps in the kernel until something happens."""
         looking = None if self.sampler is None else self.sampler.next
-        passing = None if self.gateway is None else self.gateway.deadline()
-        known = (self.timeout, self.kill_at, looking, passing)
+        passing = [way.deadline() for way in self.ways]
+        known = (self.timeout, self.kill_at, looking, *passing)
         deadlines = [when for when in known if when is not None]
         if not deadlines:
             return None

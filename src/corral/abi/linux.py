@@ -131,6 +131,10 @@ def clone(flags: int) -> tuple[int, int]:
     return (pid, -1 if pid == 0 else pidfd.value)
 
 
+def setns(fd: int, kind: int) -> None:
+    syscall("setns", fd, kind)
+
+
 def unshare(flags: int) -> None:
     syscall("unshare", flags)
 

@@ -29,6 +29,7 @@ LABELS = {
     "guardian": "Guardian",
     "seccomp": "Seccomp",
     "gateway": "Network allowlist",
+    "inward": "Ports on host loopback",
     "exec_cookie": "Subprocess blocking",
     "rlimits": "Rlimits",
     "nproc": "Process limit",

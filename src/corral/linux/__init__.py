@@ -79,15 +79,21 @@ def _rlimit(name: str) -> Option:
 
 
 def _network(policy: Policy) -> tuple[Option, ...]:
-    if policy.listen:
-        return ()
-    if policy.allow:
-        note = "domain fronting and sites that share an address with an allowed one stay possible"
-        needs = ("network_namespace", "gateway")
-        return (Option(mechanism="gateway", needs=needs, status="verified", note=note),)
+    if not (policy.allow or policy.listen):
+        return (
+            Option(mechanism="network namespace", needs=("network_namespace",), status="verified"),
+            Option(mechanism="seccomp socket families", needs=("seccomp",), status="verified"),
+        )
+    ways = {"gateway": policy.allow, "inward": policy.listen}
+    needs = [name for name, asked in ways.items() if asked]
+    note = "domain fronting and sites that share an address with an allowed one stay possible"
     return (
-        Option(mechanism="network namespace", needs=("network_namespace",), status="verified"),
-        Option(mechanism="seccomp socket families", needs=("seccomp",), status="verified"),
+        Option(
+            mechanism="network namespace + " + " + ".join(needs),
+            needs=("network_namespace", *needs),
+            status="verified",
+            note=note if policy.allow else "",
+        ),
     )
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from corral.plan import Chains, Held, Plan
     from corral.policy import Policy
     from corral.servers.program import Program
-    from corral.supervise import Gateway
+    from corral.supervise import Gateway, Way
 
 
 def chains(policy: Policy) -> Chains:
@@ -64,6 +64,14 @@ def gateway(plan: Plan, doors: list[int], denials: Denials | None) -> Gateway:
         dns_tcp=names_tcp,
         proxy=proxy_of(os.environ),
     )
+
+
+def inlets(listeners: dict[int, int], handles: tuple[int, ...]) -> Way:
+    """The way in to the ports that the policy opens on the host's loopback."""
+    from corral.linux import inward
+    from corral.network.inlets import Inlets
+
+    return Inlets(listeners, inward.Dialer(*handles))
 
 
 def warm_up() -> None:

@@ -76,6 +76,10 @@ class Child:
         except ProcessLookupError:
             pass
 
+    def inlets(self) -> tuple[dict[int, int], tuple[int, ...]]:
+        """The host's listeners by port, and what leads to the target's network namespace."""
+        return self._scene.inlets, self._scene.handles
+
     def doors(self) -> list[int]:
         """What the target's connections come in by; there once it has executed."""
         from corral.linux import listeners
@@ -127,6 +131,8 @@ def birth(plan: Plan, stdio: Stdio) -> Child:
 
 
 def _forget(scene: Scene) -> None:
+    for fd in scene.inlets.values():
+        os.close(fd)
     if scene.cgroup:
         cgroup.remove(scene.cgroup)
     if scene.directory:

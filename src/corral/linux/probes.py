@@ -81,6 +81,7 @@ def probe() -> tuple[Finding, ...]:
         _finding("seccomp", _seccomp, "a kernel with CONFIG_SECCOMP_FILTER"),
         _finding("exec_cookie", _exec_cookie, "a kernel with CONFIG_SECCOMP_FILTER"),
         _finding("gateway", _gateway, "a kernel with network namespaces and local routes"),
+        _finding("inward", _inward, "a kernel with network namespaces that their owner may join"),
         _finding("rlimits", _rlimits, ""),
         _finding("nproc", _nproc, "Linux 5.14 counts processes per user namespace"),
         _finding("sampling", _sampling, "a kernel with CONFIG_PROC_CHILDREN"),
@@ -301,6 +302,40 @@ def _gateway() -> str:
     if status or wanted != ("198.18.0.7", 443):
         raise RuntimeError(f"reached for {wanted}, wait status {status}")
     return "a connection to an address that nobody has ends at corral's listener, refused before"
+
+
+def _inward() -> str:
+    """A port that listens in a namespace is reached by a socket made there, and by no other."""
+    from corral.linux import inward, loopback
+    from corral.posix.enter import Scene
+
+    scene = Scene()
+    go_read, go_write = os.pipe()
+    told_read, told_write = os.pipe()
+    pid, pidfd = abi.clone(abi.CLONE_NEWUSER | abi.CLONE_NEWNET)
+    if pid == 0:
+        os.read(go_read, 1)
+        loopback.apply(loopback.Loopback(), scene)
+        port, listener = _listen()
+        os.write(told_write, port.to_bytes(2, "big"))
+        socket.socket(fileno=listener).accept()
+        os._exit(0)
+    scene.pid = pid
+    ids.write_maps(ids.choose(os.geteuid(), os.getegid()), pid)
+    inward.apply(inward.Handles(), scene)
+    os.write(go_write, b"\0")
+    port = int.from_bytes(os.read(told_read, 2), "big")
+    words = disposable.refused(lambda: _connect(port))
+    dialer = inward.Dialer(*scene.handles)
+    with socket.socket(fileno=dialer.make()) as inside:
+        inside.settimeout(5)
+        inside.connect(("127.0.0.1", port))
+    dialer.close()
+    status = os.waitpid(pid, 0)[1]
+    os.close(pidfd)
+    if status:
+        raise RuntimeError(f"the port was not reached (wait status {status})")
+    return f"a port inside is reached by a socket made there, not from outside ({words})"
 
 
 def _rlimits() -> str:

@@ -50,6 +50,8 @@ def compose(
     steps += cgroup.plan(policy.limits, controls, layout)
     if policy.allow:
         steps.append(_door())
+    if policy.listen:
+        steps += _inward(policy.listen)
     if layout.state:
         steps.append(_state(layout.state))
     if layout.owners or (layout.state and layout.uid == 0):
@@ -79,6 +81,12 @@ def compose(
         )
     )
     return tuple(steps)
+
+
+def _inward(ports: tuple[int, ...]) -> list[Step]:
+    from corral.linux import inward
+
+    return [inward.HostPorts(ports=ports), inward.Handles()]
 
 
 def _door() -> Step:
