@@ -51,7 +51,7 @@ def run(
         watch.until_end()
         raise _error(failed_later) from failed_later
     if plan.allow and not failed_later:
-        watch.let_out(system.gateway(plan, child.doors(), denials))
+        watch.let_out(*system.gateway(plan, child.doors(), denials))
     if plan.listen and not failed_later:
         watch.serve(system.inlets(*child.inlets()))
     return watch

@@ -136,9 +136,10 @@ class Watch:
         self.ways.append(way)
         self.poll.register(way.fileno(), POLLIN)
 
-    def let_out(self, gateway: Gateway) -> None:
+    def let_out(self, gateway: Gateway, tap: Way) -> None:
         """Serve the way out, and report what went and what did not."""
         self.gateway = gateway
+        self.serve(tap)
         self.serve(gateway)
 
     def until_end(self) -> Ending:

@@ -48,15 +48,18 @@ def compose(
     )
 
 
-def gateway(plan: Plan, doors: list[int], denials: Denials | None) -> Gateway:
-    """The way out for what the policy allows, on the listeners that came out of the sandbox."""
+def gateway(plan: Plan, doors: list[int], denials: Denials | None) -> tuple[Gateway, Way]:
+    """The way out for what the policy allows, on the listeners that came out of the sandbox, and
+    the tap that sees what was tried elsewhere.
+    """
     from corral.network import gateway as ways
     from corral.network.denials import Denials
     from corral.network.proxy import proxy_of
     from corral.network.rules import rules_of
+    from corral.network.tap import Tap
 
-    names_udp, names_tcp, *listeners = doors
-    return ways.Gateway(
+    names_udp, names_tcp, tap, *listeners = doors
+    way = ways.Gateway(
         rules=rules_of(plan.allow),
         denials=Denials() if denials is None else denials,
         listeners=listeners,
@@ -64,6 +67,7 @@ def gateway(plan: Plan, doors: list[int], denials: Denials | None) -> Gateway:
         dns_tcp=names_tcp,
         proxy=proxy_of(os.environ),
     )
+    return way, Tap(tap, rules=way.rules, names=way.names, denials=way.denials)
 
 
 def inlets(listeners: dict[int, int], handles: tuple[int, ...]) -> Way:

@@ -29,6 +29,7 @@ RT_TABLE_LOCAL, RTPROT_BOOT, RTN_LOCAL, RTA_OIF = 255, 3, 2, 4
 SCOPES = {socket.AF_INET: 254, socket.AF_INET6: 0}
 LOOPBACK_INDEX = 1
 BACKLOG = 512
+ETH_P_ALL = 3
 DNS_PORT = 53
 MOST_DESCRIPTORS = 253
 """SCM_MAX_FD: what one message can carry."""
@@ -63,7 +64,7 @@ def apply(step: Door | Listeners, scene: Scene) -> None:
         return
     for family in (socket.AF_INET, socket.AF_INET6):
         _route_everything(family)
-    made = [_names(socket.SOCK_DGRAM), _names(socket.SOCK_STREAM)]
+    made = [_names(socket.SOCK_DGRAM), _names(socket.SOCK_STREAM), _tap()]
     made += [_listen(family, port) for family in SCOPES for port in step.ports]
     descriptors = array.array("i", [item.fileno() for item in made])
     with socket.socket(fileno=scene.doors[1]) as channel:
@@ -73,7 +74,7 @@ def apply(step: Door | Listeners, scene: Scene) -> None:
 
 
 def receive(channel: int) -> list[int]:
-    """In the supervisor: names over UDP, names over TCP, then the listeners."""
+    """In the supervisor: names over UDP, names over TCP, the tap, then the listeners."""
     size = MOST_DESCRIPTORS * array.array("i").itemsize
     with socket.socket(fileno=channel) as door:
         _, ancillary, _, _ = door.recvmsg(1, socket.CMSG_SPACE(size))
@@ -96,6 +97,13 @@ def _names(kind: socket.SocketKind) -> socket.socket:
     made.bind(("127.0.0.1", DNS_PORT))
     if kind == socket.SOCK_STREAM:
         made.listen(BACKLOG)
+    return made
+
+
+def _tap() -> socket.socket:
+    """Sees the first packet of everything, also of what no listener takes."""
+    made = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_ALL))
+    made.bind(("lo", ETH_P_ALL))
     return made
 
 

@@ -294,7 +294,7 @@ def _gateway() -> str:
     found = listeners.receive(scene.doors[0])
     if not found:
         raise RuntimeError("no listeners came out of the namespace")
-    with socket.socket(fileno=found[2]) as listener:
+    with socket.socket(fileno=found[3]) as listener:
         listener.settimeout(5)
         wanted = listener.accept()[0].getsockname()
     status = os.waitpid(pid, 0)[1]

@@ -1,0 +1,104 @@
+"""What the target tried where nobody listens: first packets on its loopback, seen by a tap.
+
+Everything the target sends stays on that loopback, so nothing is held back here, only written down:
+a TCP SYN to a port that no rule has, and datagrams, which are never let out. Its own traffic on
+127.0.0.0/8 and ::1 is its own business.
+"""
+
+from __future__ import annotations
+
+import _socket
+import sys
+
+from corral.network import epoll
+from corral.network.addresses import write
+
+TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from corral.network.denials import Denials
+    from corral.network.names import Names
+    from corral.network.rules import Rules
+
+HEADERS = 128
+BATCH = 64
+PAUSE = 0.25
+"""Seconds without a look after a full batch: a flood must not cost the host its time."""
+PACKET_OUTGOING = 4
+TCP, UDP = 6, 17
+SYN, ACK = 0x02, 0x10
+
+
+class Tap:
+    """Takes over a packet socket on the target's loopback; driven like the gateway."""
+
+    def __init__(self, fd: int, *, rules: Rules, names: Names, denials: Denials) -> None:
+        self._packets = _socket.socket(fileno=fd)
+        self._packets.setblocking(False)
+        self._rules = rules
+        self._names = names
+        self._denials = denials
+        self._loop = epoll.Loop()
+        self._watch()
+
+    def fileno(self) -> int:
+        return self._loop.fileno()
+
+    def deadline(self) -> float | None:
+        return self._loop.deadline()
+
+    def run_ready(self) -> None:
+        self._loop.run_ready()
+
+    def close(self) -> None:
+        self._read()
+        self._loop.forget(self._packets.fileno())
+        self._packets.close()
+        self._loop.close()
+
+    def _watch(self) -> None:
+        self._loop.watch(self._packets.fileno(), epoll.IN, lambda _: self._look())
+
+    def _look(self) -> None:
+        if self._read() == BATCH:
+            self._loop.forget(self._packets.fileno())
+            self._loop.after(PAUSE, self._watch)
+
+    def _read(self) -> int:
+        for count in range(BATCH):
+            try:
+                packet, sender = self._packets.recvfrom(HEADERS)
+            except OSError:
+                return count
+            # Each packet passes twice, going out and coming in.
+            if sender[2] != PACKET_OUTGOING and (found := first_packet(packet)):
+                self._record(*found)
+        return BATCH
+
+    def _record(self, protocol: int, address: bytes, port: int) -> None:
+        if address[0] == 127 or address == bytes(15) + b"\x01":
+            return
+        host = self._names.name_of(address) or write(address)
+        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if protocol == UDP:
+            self._denials.add("udp", place, allow="")
+        elif port not in self._rules.ports:
+            self._denials.add("port", place, allow=place)
+
+
+def first_packet(packet: bytes) -> tuple[int, bytes, int] | None:
+    """(protocol, destination, port) of a datagram or a TCP SYN; None for anything else."""
+    if len(packet) < 20:
+        return None
+    if packet[0] >> 4 == 4:
+        protocol, address, at = packet[9], packet[16:20], (packet[0] & 0xF) * 4
+    elif packet[0] >> 4 == 6 and len(packet) >= 40:
+        protocol, address, at = packet[6], packet[24:40], 40
+    else:
+        return None
+    segment = packet[at:]
+    if len(segment) < 8 or protocol not in {TCP, UDP}:
+        return None
+    if protocol == TCP and (len(segment) < 14 or segment[13] & (SYN | ACK) != SYN):
+        return None
+    return protocol, address, int.from_bytes(segment[2:4], "big")
