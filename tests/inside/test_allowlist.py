@@ -1,0 +1,563 @@
+"""Attacks on the allowlist: names, addresses, ports and packets that it does not hold, and what is said about them.
+
+The far end of tests/world.py owns every address that is tried and would answer: outside the same code is answered.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+from attempts import PRELUDE, inside, outside
+
+from world import GUARDED, NEAR, OTHER, PUBLIC, PUBLIC6, Inhabitant, make_world
+
+TALK = """
+import socket
+def talked(host, port=80, data=b""):
+    # What a server says at once, or why it says nothing.
+    try:
+        with socket.create_connection((host, int(port)), timeout=20) as end:
+            end.sendall(data)
+            return end.recv(64).decode()
+    except socket.gaierror as error:
+        return {socket.EAI_NONAME: "no such name", socket.EAI_AGAIN: "no answer"}[error.errno]
+    except OSError as error:
+        return errno.errorcode.get(error.errno, repr(error))
+def wire(*labels):
+    return b"".join(bytes((len(label),)) + label for label in labels) + bytes(1)
+def asked(name, kind=1, server="127.0.0.1"):
+    # [code, addresses] of one DNS query whose name is given as it is sent.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+        end.settimeout(20)
+        end.connect((server, 53))
+        end.send(struct.pack("!HHHHHH", 7, 0x100, 1, 0, 0, 0) + name + struct.pack("!HH", kind, 1))
+        said = end.recv(4096)
+    found = said[-4:] if struct.unpack_from("!H", said, 6)[0] else b""
+    return [said[3] & 15, ".".join(map(str, found))]
+"""
+ASK_ALL = TALK + "answer = {item: talked(*item.split('|')) for item in sys.argv[1:]}"
+NOERROR, FORMERR, SERVFAIL, NXDOMAIN = 0, 1, 2, 3
+
+
+@pytest.fixture(scope="module")
+def whole_world(tmp_path_factory):
+    yield from make_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture
+def world(whole_world):
+    """Everything answers on 80, 443 and 8080, also the host itself; the file of names is empty."""
+    whole_world.forget()
+    for port in (80, 443, 8080):
+        whole_world.serve(answer, port=port)
+    whole_world.serve(answer, port=80, near=True)
+    yield whole_world
+    whole_world.stop()
+
+
+def answer(end):
+    end.sendall(b"welcome")
+    end.recv(4096)
+
+
+@pytest.fixture
+def who(user, world):
+    return Inhabitant(user, world)
+
+
+def allow(*entries):
+    return tuple(word for entry in entries for word in ("--allow-net", entry))
+
+
+def run(who, scratch, code, *arguments, flags=(), **options):
+    """(the answer, the denials of the report), where the audit has the same ones and is whole."""
+    report, audit = scratch / "report.json", scratch / "audit"
+    audit.unlink(missing_ok=True)
+    files = ("--report", str(report), "--audit", str(audit))
+    said = inside(who, code, *arguments, flags=(*flags, *files), **options)
+    denials = json.loads(report.read_text())["denials"]
+    assert audited(audit) == {(row["kind"], row["destination"]): row["count"] for row in denials}
+    verified = who.corral("audit", "verify", str(audit))
+    assert verified.returncode == 0, verified
+    return said, denials
+
+
+def audited(file):
+    """The last count of each denial in an audit file that was ended."""
+    *rows, end = [json.loads(line) for line in file.read_text().splitlines()]
+    assert end["kind"] == "end"
+    return {(row["kind"], row["destination"]): row["count"] for row in rows}
+
+
+def by_destination(denials):
+    return {row["destination"]: row for row in denials}
+
+
+def test_an_empty_list_allows_nothing(who, world, scratch):
+    names = [world.name("good.test", PUBLIC), PUBLIC, PUBLIC6, "127.0.0.1"]
+    policy = scratch / "corral.toml"
+    policy.write_text("version = 1\n[network]\nallow = []\n")
+    policy.chmod(0o644)
+    assert outside(who, ASK_ALL, *names) == dict.fromkeys(names, "welcome")
+    world.arrived.clear()
+    held = inside(who, ASK_ALL, *names, flags=("--policy", str(policy)))
+    assert held.pop("good.test") in {"no answer", "no such name"}
+    assert held.pop("127.0.0.1") == "ECONNREFUSED"
+    assert set(held.values()) == {"ENETUNREACH"}
+    assert not world.arrived
+
+
+def test_only_what_is_named(who, world, scratch):
+    good, other = world.name("good.test", PUBLIC), world.name("other.test", OTHER)
+    tried = [good, other, PUBLIC, OTHER, PUBLIC6]
+    assert outside(who, ASK_ALL, *tried) == dict.fromkeys(tried, "welcome")
+    world.arrived.clear()
+    held, denials = run(who, scratch, ASK_ALL, *tried, flags=allow(good))
+    refused = dict.fromkeys((PUBLIC, OTHER, PUBLIC6), "ECONNRESET")
+    assert held == {good: "welcome", other: "no such name", **refused}
+    assert world.arrived == [(PUBLIC, 80)]
+    # What the report says would allow it does.
+    rules = [row["allow"] for row in denials]
+    assert rules == [other, f"{PUBLIC}:80", f"{OTHER}:80", f"[{PUBLIC6}]:80"]
+    held, denials = run(who, scratch, ASK_ALL, *tried, flags=allow(good, *rules))
+    assert held == dict.fromkeys(tried, "welcome")
+    assert not denials
+
+
+def test_a_policy_file_is_the_same_list(who, world, scratch):
+    policy = scratch / "corral.toml"
+    policy.write_text('version = 1\n[network]\nallow = ["good.test:80"]\n')
+    policy.chmod(0o644)
+    good, other = world.name("good.test", PUBLIC), world.name("other.test", OTHER)
+    held, denials = run(who, scratch, ASK_ALL, good, other, flags=("--policy", str(policy)))
+    assert held == {good: "welcome", other: "no such name"}
+    assert [row["allow"] for row in denials] == [other]
+
+
+def test_spellings_of_names(who, world):
+    """As programs write them: the same name in another case or with a dot at its end, and others that look like it."""
+    same = ["good.test", "GOOD.Test", "good.test.", "www.example.com", "a.b.example.com"]
+    others = ["evilexample.com", "example.com", "example.com.evil.test", "good.test.evil.test"]
+    others += ["xgood.test", "good.tes", "g00d.test", "xn--god-sna.test"]
+    for name in {item.lower() for item in same + others}:
+        world.name(name, PUBLIC)
+    assert outside(who, ASK_ALL, *same, *others) == dict.fromkeys(same + others, "welcome")
+    held = inside(who, ASK_ALL, *same, *others, flags=allow("good.test", "*.example.com"))
+    welcome = dict.fromkeys(same, "welcome")
+    assert held == {**welcome, **dict.fromkeys(others, "no such name")}
+
+
+def test_names_as_no_program_writes_them(who, world):
+    """Queries made by hand: what a careless reader takes for good.test has another code than good.test."""
+    code = """
+long = wire(*[b"a"] * 256)
+answer = {
+    "control": asked(wire(b"good", b"test")),
+    "upper case": asked(wire(b"GOOD", b"TEST")),
+    "under": asked(wire(b"www", b"example", b"com")),
+    "NUL": asked(wire(b"good\\0", b"test")),
+    "NUL after": asked(wire(b"good", b"test\\0", b"evil", b"test")),
+    "NUL in a wildcard": asked(wire(b"evil", b"test\\0", b"example", b"com")),
+    "one label": asked(wire(b"good.test")),
+    "dot in a wildcard": asked(wire(b"evil.test", b"example", b"com")),
+    "space": asked(wire(b"good", b"test ")),
+    "slash": asked(wire(b"a/b", b"example", b"com")),
+    "unicode": asked(wire("go\\u00f6d".encode(), b"test")),
+    "wide": asked(wire("\\uff47ood".encode(), b"test")),
+    "wide dot": asked(wire("good\\u3002test".encode())),
+    "decimal": asked(wire(b"184549378")),
+    "octal": asked(wire(b"013", b"0", b"0", b"2")),
+    "octal in a wildcard": asked(wire(b"0x7f")),
+    "255 bytes": asked(wire(*[b"a"] * 121, b"example", b"com")),
+    "256 labels": asked(long),
+    "long label": asked(bytes((64,)) + b"a" * 64 + wire(b"example", b"com")),
+    "pointer": asked(b"\\xc0\\x0c"),
+    "AAAA": asked(wire(b"good", b"test"), 28),
+    "TXT": asked(wire(b"exfiltrated", b"example", b"com"), 16),
+}
+"""
+    world.name("good.test", PUBLIC)
+    held = inside(who, TALK + code, flags=allow("good.test", "*.example.com"))
+    named = {name: held.pop(name) for name in ("control", "upper case", "under", "255 bytes")}
+    assert {code for code, _ in named.values()} == {NOERROR}
+    assert named["control"] == named["upper case"]
+    assert len({address for _, address in named.values()}) == 3
+    assert all(address.startswith("198.18.") for _, address in named.values())
+    empty = {name: held.pop(name) for name in ("AAAA", "TXT")}
+    assert empty == {name: [NOERROR, ""] for name in empty}
+    broken = {name: held.pop(name) for name in ("256 labels", "long label", "pointer")}
+    assert broken == {name: [FORMERR, ""] for name in broken}
+    assert held == {name: [NXDOMAIN, ""] for name in held}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["2130706433", "0x7f.1", "0177.0.0.1", "127.1", "good.test.", "good..test", "*", "*.com",
+     "*example.com", "a.*.com", "g\u00f6od.test", "good.test:0", "good.test:65536", "http://good.test",
+     "user@good.test", "good test", "[::1", "10.0.0.1/8", "a" * 64 + ".test", "a." * 127 + "test", ""],
+)  # fmt: skip
+def test_entries_that_could_mean_something_else(ordinary, entry):
+    refused = ordinary.run("/bin/true", flags=allow(entry))
+    assert refused.returncode == 125
+    assert refused.stderr.startswith(b"corral: command line: --allow-net: ")
+    assert b"Traceback" not in refused.stderr
+
+
+def test_names_that_lead_to_guarded_addresses(who, world, scratch):
+    """The zone of an allowed name is in somebody else's hands: it may point at the host or its neighbours."""
+    targets = {
+        **GUARDED,
+        "loopback": "127.0.0.1",
+        "other loopback": "127.9.9.9",
+        "loopback6": "::1",
+    }
+    targets |= {"own": NEAR[0], "own6": NEAR[1], "mapped": f"::ffff:{GUARDED['private']}"}
+    names = {
+        world.name(f"{kind.replace(' ', '-')}.example.com", address): address
+        for kind, address in targets.items()
+    }
+    assert outside(who, ASK_ALL, *names) == dict.fromkeys(names, "welcome")
+    world.arrived.clear()
+    flags = allow("*.example.com", "good.test")
+    world.name("good.test", PUBLIC)
+    held, denials = run(who, scratch, ASK_ALL, *names, "good.test", flags=flags)
+    assert held == {**dict.fromkeys(names, "ECONNRESET"), "good.test": "welcome"}
+    assert world.arrived == [(PUBLIC, 80)]
+    assert {row["kind"] for row in denials} == {"guard"}
+    assert len(denials) == len(names)
+    assert all(row["why"] for row in denials)
+    # Naming the very address admits it. What carries another address needs that one named too.
+    rules = [row["allow"] for row in denials]
+    held, denials = run(who, scratch, ASK_ALL, *names, flags=(*flags, *allow(*rules)))
+    assert held == dict.fromkeys(names, "welcome")
+    assert not denials
+
+
+def test_the_unspecified_address_is_never_dialled(who, world, scratch):
+    """The kernel takes it for loopback, and no policy can mean it."""
+    names = [world.name("zero.test", "0.0.0.0"), world.name("zero6.test", "::")]
+    assert outside(who, ASK_ALL, *names) == dict.fromkeys(names, "welcome")
+    flags = allow(*names, "0.0.0.0:80", "[::]:80")
+    held, denials = run(who, scratch, ASK_ALL, *names, "0.0.0.0", "::", flags=flags)
+    assert set(held.values()) == {"ECONNRESET"}
+    assert {row["why"] for row in denials} >= {"unspecified"}
+
+
+def test_a_name_that_leads_elsewhere_the_second_time(who, world, scratch):
+    """Looked up again for each connection, and checked again; of several addresses only good ones are dialled."""
+    code = """
+answer = [talked("good.test"), talked("good.test")]
+print("turn", flush=True)
+sys.stdin.readline()
+answer += [talked("good.test")]
+print("turn", flush=True)
+sys.stdin.readline()
+answer += [talked("good.test")]
+"""
+    world.name("good.test", PUBLIC)
+    report = scratch / "report.json"
+    source = f"import json, os, sys\n{PRELUDE}{TALK}{code}\nprint(json.dumps(answer))"
+    flags = (*allow("good.test"), "--report", str(report))
+    process = who.popen(
+        who.corral_argv("run", *flags, "--", who.python, "-c", source),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    with process:
+        assert process.stdout.readline() == b"turn\n"
+        world.name("good.test", "127.0.0.1")
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"turn\n"
+        world.name("good.test", "127.0.0.1", OTHER, GUARDED["metadata"])
+        out, err = process.communicate(b"\n", timeout=60)
+    assert process.returncode == 0, err
+    assert json.loads(out) == ["welcome", "welcome", "ECONNRESET", "welcome"]
+    assert world.arrived == [(PUBLIC, 80), (PUBLIC, 80), (OTHER, 80)]
+    denials = json.loads(report.read_text())["denials"]
+    assert {row["destination"] for row in denials} == {
+        "good.test (127.0.0.1:80)",
+        f"good.test ({GUARDED['metadata']}:80)",
+    }
+
+
+def test_addresses_in_other_spellings(who, world, scratch):
+    """The C library reads them as addresses, so it is an address that is not allowed, and is shown as one."""
+    spellings = ["184549378", "013.0.0.2", "0xb000002", "11.2", "0xb.0.2", f"::ffff:{PUBLIC}"]
+    assert outside(who, ASK_ALL, *spellings) == dict.fromkeys(spellings, "welcome")
+    world.arrived.clear()
+    flags = allow(world.name("good.test", PUBLIC))
+    held, denials = run(who, scratch, ASK_ALL, *spellings, flags=flags)
+    assert held == dict.fromkeys(spellings, "ECONNRESET")
+    assert [(row["destination"], row["count"]) for row in denials] == [
+        (f"{PUBLIC}:80", len(spellings))
+    ]
+    assert not world.arrived
+    held, _ = run(who, scratch, ASK_ALL, *spellings, flags=allow(f"{PUBLIC}:80"))
+    assert held == dict.fromkeys(spellings, "welcome")
+
+
+def test_an_allowed_name_on_another_port(who, world, scratch):
+    good, other = world.name("good.test", PUBLIC), world.name("other.test", OTHER)
+    tried = [f"{good}|80", f"{good}|8080", f"{other}|8080", f"{other}|80"]
+    assert outside(who, ASK_ALL, *tried) == dict.fromkeys(tried, "welcome")
+    world.arrived.clear()
+    flags = allow(f"{good}:80", f"{other}:8080")
+    held, denials = run(who, scratch, ASK_ALL, *tried, f"{good}|81", flags=flags)
+    welcome = dict.fromkeys((tried[0], tried[2]), "welcome")
+    reset = dict.fromkeys((tried[1], tried[3]), "ECONNRESET")
+    assert held == {**welcome, **reset, f"{good}|81": "ECONNREFUSED"}  # nobody is at 81 at all
+    assert {("port", row["allow"]) for row in denials} >= {
+        ("port", f"{good}:8080"),
+        ("port", f"{other}:80"),
+    }
+    assert world.arrived == [(PUBLIC, 80), (OTHER, 8080)]
+
+
+def test_addresses_never_given_out(who, world, scratch):
+    code = """
+first = asked(wire(b"good", b"test"))[1]
+answer = [talked(first), talked("198.18.0.77"), talked("198.19.255.255"), talked("198.18.0.0")]
+"""
+    world.name("good.test", PUBLIC)
+    flags = allow("good.test", "198.18.0.0/15")
+    held, denials = run(who, scratch, TALK + code, flags=flags)
+    assert held == ["welcome", "ECONNRESET", "ECONNRESET", "ECONNRESET"]
+    assert {(row["kind"], row["allow"]) for row in denials} == {("address", "")}
+    assert len(denials) == 3
+    assert len(world.arrived) == 1
+
+
+def test_flooding_the_resolver(who, world, scratch):
+    """Addresses run out for new names only, and the record of what was denied has an end."""
+    code = """
+first = asked(wire(b"good", b"test"))
+codes = [asked(wire(b"n%d" % number, b"example", b"com"))[0] for number in range(4200)]
+denied = {asked(wire(b"n%d" % number, b"evil", b"test"))[0] for number in range(600)}
+answer = [codes.index(2), set(codes[:4095]) == {0}, set(codes[4095:]) == {2}, sorted(denied),
+          asked(wire(b"good", b"test")) == first, talked("good.test")]
+"""
+    world.name("good.test", PUBLIC)
+    flags = allow("good.test", "*.example.com")
+    held, denials = run(who, scratch, TALK + code, flags=flags, timeout=110)
+    assert held == [4095, True, True, [NXDOMAIN], True, "welcome"]
+    assert {row["kind"] for row in denials} == {"limit", "name"}
+    assert len(denials) == 256
+    end = json.loads((scratch / "audit").read_text().splitlines()[-1])
+    assert end["lost"] == 600 - 255
+
+
+def test_datagrams(who, world):
+    """QUIC, DNS to another server, anything: no datagram leaves, also to a name and port that are allowed."""
+    ends = [world.far.listen(port, kind=2) for port in (53, 443, 9999)]
+    code = """
+def sent(host, port):
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as end:
+        end.connect((host, port))
+        end.send(b"\\xc0\\0\\0\\0\\1" + bytes(1195))  # a long header of QUIC
+        end.settimeout(0.2)
+        if "wait" in sys.argv:
+            end.recv(1)
+answer = [tried(sent, host, port) for host in sys.argv[1:3] for port in (53, 443, 9999)]
+if "wait" in sys.argv:
+    answer += [tried(sent, "good.test", 443), tried(sent, "8.8.8.8", 53), tried(sent, "127.0.0.1", 443)]
+    answer += [asked(wire(b"good", b"test"))[0], tried(asked, wire(b"good", b"test"), 1, "8.8.8.8")]
+"""
+    world.name("good.test", PUBLIC)
+    assert outside(who, TALK + code, PUBLIC, PUBLIC6) == ["done"] * 6
+    assert {len(end.recv(2048)) for end in ends for _ in range(2)} == {1200}
+    flags = allow("good.test", f"{PUBLIC}:443", f"[{PUBLIC6}]:443")
+    held = inside(who, TALK + code, PUBLIC, PUBLIC6, "wait", flags=flags)
+    assert held == ["ECONNREFUSED"] * 9 + [NOERROR, "ECONNREFUSED"]
+    for end in ends:
+        end.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            end.recv(1)
+        end.close()
+
+
+def test_six(who, world, scratch):
+    """Literals in IPv6 are matched as the others are."""
+    tried = [PUBLIC6, GUARDED["private6"], "2a00:99::3"]
+    held, denials = run(who, scratch, ASK_ALL, *tried, flags=allow(f"[{PUBLIC6}]:80"))
+    assert held == {PUBLIC6: "welcome", tried[1]: "ECONNRESET", tried[2]: "ECONNRESET"}
+    assert [row["allow"] for row in denials] == [f"[{tried[1]}]:80", "[2a00:99::3]:80"]
+    assert world.arrived == [(PUBLIC6, 80)]
+
+
+def test_networks(who, world, scratch):
+    """A network holds its addresses; the whole internet does not mean the host's neighbours."""
+    tried = [PUBLIC, OTHER, GUARDED["private"], GUARDED["metadata"], "127.0.0.1"]
+    held, denials = run(who, scratch, ASK_ALL, *tried, flags=allow("0.0.0.0/0", "10.99.0.0/24"))
+    welcome = dict.fromkeys(tried[:3], "welcome")
+    assert held == {**welcome, **dict.fromkeys(tried[3:], "ECONNRESET")}
+    assert {row["kind"] for row in denials} == {"guard"}
+
+
+def test_sockets_below_the_gateway(who):
+    """An allowlist opens no socket family, and nobody inside can change a route."""
+    code = """
+import fcntl, socket
+def opened(*what):
+    socket.socket(*what).close()
+def down():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+        fcntl.ioctl(end, 0x8914, struct.pack("16sH22x", b"lo", 0))
+def routed():
+    link = socket.socket(16, 3, 0)
+    route = struct.pack("=BBBBBBBBI", 2, 0, 0, 0, 255, 3, 254, 2, 0) + struct.pack("=HHI", 8, 4, 1)
+    link.send(struct.pack("=IHHII", 16 + len(route), 25, 0x5, 1, 0) + route)
+    code = struct.unpack_from("=i", link.recv(4096), 16)[0]
+    if code:
+        raise OSError(-code, "")
+families = [tried(opened, *what) for what in ((17, 3, 0), (2, 3, 1), (2, 3, 6), (10, 3, 58), (2, 2, 1), (2, 1, 0))]
+answer = families + ([] if "outside" in sys.argv else [tried(down), tried(routed)])
+"""
+    free = inside(who, code)
+    assert free[:5] == ["EAFNOSUPPORT", *["EPROTONOSUPPORT"] * 4]
+    assert free[5:7] == ["done", "EPERM"]
+    assert inside(who, code, flags=allow("good.test")) == free
+    if who.uid == 0:
+        assert outside(who, code, "outside")[:3] == ["done"] * 3
+
+
+def test_the_ports_of_the_gateway(who, world):
+    """They are taken. A port that no rule names is the target's own, at every address."""
+    code = """
+def bound(address, port, *options):
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as end:
+        for option in options:
+            end.setsockopt(socket.SOL_SOCKET, option, 1)
+        end.bind((address, port))
+        end.listen()
+every = (socket.SO_REUSEADDR, socket.SO_REUSEPORT)
+answer = [tried(bound, address, 8080, *options) for address in ("0.0.0.0", "127.0.0.1", "198.18.0.1", "::")
+          for options in ((), every)]
+answer += [tried(bound, "127.0.0.1", 53), tried(bound, "127.0.0.1", 8081), talked("good.test", 8080)]
+"""
+    world.name("good.test", PUBLIC)
+    held = inside(who, TALK + code, flags=allow("good.test:8080"))
+    assert held == ["EADDRINUSE"] * 8 + ["EACCES", "done", "welcome"]
+
+
+def test_the_supervisor_cannot_be_talked_to(who, world, scratch):
+    """Its loopback is not the target's, its descriptors stay with it, and the gateway at its own address is nobody."""
+    code = """
+answer = {
+    "fds": sorted(os.readlink(f"/proc/self/fd/{fd}").split(":")[0] for fd in (0, 1, 2)),
+    "more": [fd for fd in range(3, 1024) if tried(os.fstat, fd) == "done"],
+    "gateway": [talked("127.0.0.1"), talked("::1"), talked("127.0.0.1", 53, b"GET / HTTP/1.1\\r\\n\\r\\n")],
+    "unix": tried(socket.socket, socket.AF_UNIX),
+    "processes": [pid for pid in os.listdir("/proc") if pid.isdigit() and int(pid) not in (1, os.getpid())],
+}
+"""
+    assert outside(who, TALK + "answer = [talked('127.0.0.1'), talked('::1')]") == ["welcome"] * 2
+    world.arrived.clear()
+    held, denials = run(who, scratch, TALK + code, flags=allow("good.test"))
+    assert held.pop("fds") == ["pipe"] * 3
+    assert held == {
+        "more": [],
+        "gateway": ["ECONNRESET", "ECONNRESET", ""],
+        "unix": "EPERM",
+        "processes": [],
+    }
+    assert [row["allow"] for row in denials] == ["127.0.0.1:80", "[::1]:80"]
+    assert not world.arrived
+
+
+HELLO = """
+import ssl
+def hello(name):
+    context = ssl._create_unverified_context()
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(incoming, outgoing, server_hostname=name)
+    try:
+        client.do_handshake()
+    except ssl.SSLWantReadError:
+        return outgoing.read()
+"""
+
+
+def test_tls_to_another_name(who, world, scratch):
+    """On 443 a client says whom it wants: an allowed name, or none, or it ends there."""
+    code = """
+spoken = hello("evil.test")
+answer = {
+    "good": talked("good.test", 443, hello("good.test")),
+    "upper case": talked("good.test", 443, hello("GOOD.test")),
+    "another allowed": talked("good.test", 443, hello("other.test")),
+    "none": talked("good.test", 443, hello(None)),
+    "evil": talked("good.test", 443, spoken),
+    "under evil": talked("good.test", 443, hello("good.test.evil.test")),
+    "split": talked("good.test", 443, b"".join(b"\\x16\\3\\1\\0\\1" + bytes((byte,)) for byte in spoken[5:])),
+}
+"""
+    names = [world.name("good.test", PUBLIC), world.name("other.test", OTHER)]
+    assert set(outside(who, TALK + HELLO + code).values()) == {"welcome"}
+    world.arrived.clear()
+    held, denials = run(who, scratch, TALK + HELLO + code, flags=allow(*names))
+    refused = {name: held.pop(name) for name in ("evil", "under evil", "split")}
+    assert refused == dict.fromkeys(refused, "ECONNRESET")
+    assert held == dict.fromkeys(held, "welcome")
+    assert len(world.arrived) == 4
+    assert {(row["kind"], row["allow"], row["count"]) for row in denials} == {
+        ("sni", "evil.test:443", 2),
+        ("sni", "good.test.evil.test:443", 1),
+    }
+
+
+def test_processes_inside_have_the_same_list(who, world, scratch):
+    good, other = world.name("good.test", PUBLIC), world.name("other.test", OTHER)
+    code = """
+import subprocess
+source = sys.argv[1]
+done = subprocess.run([sys.executable, "-c", source, *sys.argv[2:]], capture_output=True, check=True)
+answer = json.loads(done.stdout)
+"""
+    source = f"import json, os, sys\n{PRELUDE}{ASK_ALL}\nprint(json.dumps(answer))"
+    flags = (*allow(good), "--allow-subprocess")
+    held, denials = run(who, scratch, code, source, good, other, flags=flags)
+    assert held == {good: "welcome", other: "no such name"}
+    assert [row["allow"] for row in denials] == [other]
+
+
+def test_denials_are_shown_with_the_rule_that_would_allow_them(who, world, scratch):
+    good, inner = world.name("good.test", PUBLIC), world.name("inner.test", GUARDED["private"])
+    code = TALK + HELLO + """
+answer = [talked("bad.test"), talked("good.test", 8080), talked("11.0.0.3"), talked("inner.test"),
+          talked("198.18.3.3"), talked("good.test", 443, hello("evil.test")), talked("good.test")]
+"""  # fmt: skip
+    flags = allow(good, inner, "unused.test:8080")
+    held, denials = run(who, scratch, code, flags=flags)
+    assert held == ["no such name", *["ECONNRESET"] * 5, "welcome"]
+    assert {row["kind"]: row["allow"] for row in denials if row["allow"]} == {
+        "name": "bad.test",
+        "port": "good.test:8080",
+        "address": "11.0.0.3:80",
+        "guard": f"{GUARDED['private']}:80",
+        "sni": "evil.test:443",
+    }
+    assert [row["destination"] for row in denials if not row["allow"]] == ["198.18.3.3:80"]
+
+
+def test_explain_says_what_stays_possible(ordinary):
+    shown = ordinary.corral("explain", *allow("*.example.com"), "--", "/bin/true")
+    assert shown.returncode == 0
+    assert b"domain fronting" in shown.stdout
+    assert b"share an address" in shown.stdout
+    none = ordinary.corral("explain", "--", "/bin/true")
+    assert b"domain fronting" not in none.stdout
+
+
+@pytest.mark.parametrize("tier", ["bare"], indirect=True)
+def test_without_namespaces_a_list_is_refused(user, scratch):
+    """Nothing there could hold it. Without one the network stays closed."""
+    report = scratch / "report.json"
+    refused = user.run("/bin/true", flags=(*allow("good.test"), "--report", str(report)))
+    assert refused.returncode == 125
+    assert b"network" in refused.stderr
+    assert b"namespaces" in refused.stderr or b"gateway" in refused.stderr, refused.stderr
+    assert json.loads(report.read_text())["outcome"]["kind"] == "refused"
+    assert inside(user, "import socket\nanswer = tried(socket.socket)") == "EPERM"
+    assert user.run("/bin/true").returncode == 0
