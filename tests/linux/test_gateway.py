@@ -43,7 +43,7 @@ from corral.network.denials import Denials
 from corral.network.gateway import Gateway, Timing
 from corral.network.proxy import proxy_of
 from corral.network.rules import rules_of
-from corral.network import dns, lookups
+from corral.network import dns, lookups, splice
 from corral.record import astuple
 
 told = json.loads(sys.argv[2])
@@ -57,6 +57,7 @@ def lookup(name):
     return [reply[len(reply) - 16 * at - 4 : len(reply) - 16 * at] for at in reversed(range(count))]
 
 lookups.PATIENCE = told["patience"]
+splice.ROUNDS = told["rounds"]
 denials = Denials()
 gateway = Gateway(
     rules=rules_of(told["allow"]), denials=denials, listeners=told["listeners"], dns_udp=told["udp"],
@@ -197,7 +198,7 @@ def gateway():
                 "allow": [f"{NAME}:{port}"] if allow is None else allow,
                 "admitted": admitted, "listeners": [item.fileno() for item in listeners],
                 "udp": udp.fileno(), "tcp": tcp.fileno(), "server": zone.port, "own": None, "environment": {},
-                "timing": {}, "most": 512, "tls": [], "splice": True, "patience": 10, **told,
+                "timing": {}, "most": 512, "tls": [], "splice": True, "patience": 10, "rounds": 4, **told,
             }  # fmt: skip
             ends = [udp, tcp, *listeners]
             process = subprocess.Popen(
@@ -436,6 +437,17 @@ def test_the_end_of_one_direction_leaves_the_other_open(gateway, server):
         assert read_all(client) == b"cba"
 
 
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_the_end_is_seen_in_whichever_round_it_comes(gateway, server, rounds):
+    port = server(lambda connection: connection.sendall(read_all(connection)))
+    running = gateway(port, rounds=rounds)
+    for size in (0, 1, 100_000):
+        with running.connect(NAME, port) as client:
+            client.sendall(bytes(size))
+            client.shutdown(socket.SHUT_WR)
+            assert len(read_all(client)) == size
+
+
 def test_a_server_that_is_done_first_can_still_be_written_to(gateway, server):
     got: queue.Queue[bytes] = queue.Queue()
 
@@ -591,6 +603,29 @@ def test_a_server_that_does_not_answer(gateway):
         assert running.end()["traffic"] == {NAME: [1, 1, 0, 0]}
         for client in waiting:
             client.close()
+
+
+# The host
+
+
+def test_the_hosts_own_addresses_are_known_without_a_list():
+    from corral.network.dial import OwnAddresses
+
+    own = OwnAddresses()
+    assert socket.inet_aton(LOCAL) in own
+    assert socket.inet_aton("198.51.100.1") not in own  # for documentation: nobody has it
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("198.51.100.1", 9))  # only looks for a route
+        except OSError as error:
+            pytest.skip(f"this host has no address but loopback: {error}")
+        assert socket.inet_aton(probe.getsockname()[0]) in own
+
+
+def test_names_are_looked_up_as_the_host_does():
+    from corral.network.lookups import host_addresses
+
+    assert socket.inet_aton(LOCAL) in host_addresses("localhost")
 
 
 # Lookups

@@ -96,12 +96,19 @@ class Loop:
             # An earlier handler of this batch may have closed it. If the number is another's
             # already, that one is woken for nothing: no handler trusts in being able to read.
             if handler is not None:
-                handler(events)
+                self._call(fd, handler, events)
         now = time.monotonic()
         while (when := self.deadline()) is not None and when <= now:
             call = heapq.heappop(self._timers).call
             if call is not None:
                 call()
+
+    def _call(self, fd: int, handler: Handler, events: int) -> None:
+        """Handlers deal with what can go wrong; if one does not, it must not end the supervisor."""
+        try:
+            handler(events)
+        except OSError:
+            self.forget(fd)
 
     def close(self) -> None:
         self._timers.clear()

@@ -53,8 +53,11 @@ class Child:
     def end(self) -> None:
         self.channel.close()
         # It is ours and not yet reaped, so the number is nobody else's.
-        os.kill(self.pid, SIGKILL)
-        os.waitpid(self.pid, 0)
+        try:
+            os.kill(self.pid, SIGKILL)
+            os.waitpid(self.pid, 0)
+        except (ProcessLookupError, ChildProcessError):
+            pass  # whoever embeds us ignores SIGCHLD
 
 
 class Lookups:

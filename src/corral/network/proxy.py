@@ -17,6 +17,8 @@ VARIABLES = ("https_proxy", "HTTPS_PROXY")
 EXCEPTIONS = ("no_proxy", "NO_PROXY")
 LONGEST_REPLY = 1 << 14
 DEFAULT_PORT = 80
+DIRECT = frozenset({"localhost", "127.0.0.1", "::1"})
+"""The proxy's own loopback is never meant."""
 
 
 @record
@@ -32,7 +34,7 @@ class Proxy:
 
     def is_for(self, host: str) -> bool:
         """Does a connection to this name or address go through it?"""
-        if self.nobody:
+        if self.nobody or host in DIRECT:
             return False
         if host[-1:].isdigit() or ":" in host:
             try:

@@ -111,13 +111,12 @@ class Direction:
     def pump(self) -> None:
         """Move what can be moved; OSError if the source is broken."""
         for _ in range(ROUNDS):
-            if self.done or not self._drain():
+            if self.done or not self._drain() or not self._fill():
                 return
             if self.ended:
                 self._finish()
                 return
-            if not self._fill():
-                return
+        self._drain()
 
     def close(self) -> None:
         self.done = True

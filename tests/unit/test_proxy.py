@@ -1,0 +1,119 @@
+"""The proxy of the user's environment."""
+
+import base64
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.network.proxy import Proxy, connect_request, proxy_of, read_reply
+
+
+def proxy(text: str, **more: str) -> Proxy:
+    return proxy_of({"HTTPS_PROXY": text, **more})
+
+
+def test_none():
+    assert proxy_of({}) is None
+    assert proxy_of({"https_proxy": "", "http_proxy": "http://a:1"}) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("http://proxy.example:3128", "proxy.example", 3128),
+        ("http://proxy.example:3128/", "proxy.example", 3128),
+        ("proxy.example:3128", "proxy.example", 3128),
+        ("HTTP://Proxy.example", "proxy.example", 80),
+        ("http://[2001:db8::1]:8080", "2001:db8::1", 8080),
+        ("http://me:secret@10.0.0.1:8080", "10.0.0.1", 8080),
+    ],
+)
+def test_where_it_is(text, host, port):
+    found = proxy(text)
+    assert (found.host, found.port) == (host, port)
+
+
+def test_lower_case_wins():
+    assert proxy("http://upper:1", https_proxy="http://lower:1").host == "lower"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["https://proxy.example", "socks5://proxy.example", "http://", "http://:1", "http://a:x", "http://a:0", "http://a:65536",
+     "http://a b:1", "http://a\r\nX: y:1", "http://ä:1", "http://u%zz@a:1"],
+)  # fmt: skip
+def test_what_cannot_be_used(text):
+    with pytest.raises(ValueError):
+        proxy(text)
+
+
+def test_who_goes_past_it():
+    found = proxy(
+        "http://p:1",
+        NO_PROXY="intern.example, .dot.example,*.star.example,10.0.0.0/8,host.example:8080",
+    )
+    direct = [
+        "intern.example", "a.intern.example", "dot.example", "a.dot.example", "a.star.example", "10.1.2.3", "host.example",
+        "localhost", "127.0.0.1",
+    ]  # fmt: skip
+    assert [host for host in direct if found.is_for(host)] == []
+    through = ["example", "evilintern.example", "11.0.0.1", "2001:db8::1", "intern.example.org"]
+    assert [host for host in through if not found.is_for(host)] == []
+
+
+def test_everybody_goes_past_it():
+    assert not proxy("http://p:1", no_proxy="*").is_for("a.example")
+
+
+@given(
+    st.text(
+        st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="@/%:"), min_size=1
+    ),
+    st.text(min_size=1),
+)
+def test_who_asks(user, password):
+    quoted = "".join(f"%{byte:02X}" for byte in password.encode("utf-8", "surrogatepass"))
+    kind, encoded = proxy(f"http://{user}:{quoted}@p:1").authorization.split(" ")
+    assert kind == "Basic"
+    assert base64.b64decode(encoded) == f"{user}:".encode() + password.encode(
+        "utf-8", "surrogatepass"
+    )
+
+
+def test_the_request():
+    assert connect_request(Proxy(host="p", port=1), "a.example", 443) == (
+        b"CONNECT a.example:443 HTTP/1.1\r\nHost: a.example:443\r\n\r\n"
+    )
+    assert connect_request(Proxy(host="p", port=1), "2001:db8::1", 443).startswith(
+        b"CONNECT [2001:db8::1]:443 "
+    )
+
+
+@given(st.integers(0, 60))
+def test_an_answer_in_pieces(cut):
+    answer = b"HTTP/1.1 200 Connection established\r\nVia: 1.1 p\r\n\r\nfirst words"
+    end = answer.index(b"\r\n\r\n") + 4
+    found = read_reply(answer[:cut])
+    assert found == (None if cut < end else (200, answer[end:cut]))
+    assert read_reply(answer) == (200, b"first words")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"SSH-2.0",
+        b"HTTP/2",
+        b"HTTP/1.1 abc\r\n\r\n",
+        b"\r\n\r\n",
+        b"HTTP/1.1\r\n\r\n",
+        b"HTTP/1." + b"x" * 20000,
+    ],
+)
+def test_what_is_no_answer(data):
+    with pytest.raises(ValueError):
+        read_reply(data)
+
+
+def test_a_refusal():
+    assert read_reply(b"HTTP/1.0 407 Proxy Authentication Required\r\n\r\n") == (407, b"")
