@@ -129,8 +129,8 @@ def test_processes_with_the_same_id_are_out_of_reach(user, victim, flags):
         assert held == dict.fromkeys(held, "EPERM"), (name, held)
     os.set_blocking(victim.stdout.fileno(), False)
     assert victim.stdout.read() is None  # no signal came through
-    code = f"{REACH}\nanswer = attempts(int(sys.argv[1]))"
-    free = outside(user, code, str(victim.pid), **as_target(user))
+    code = f"{PRELUDE}{REACH}\nanswer = attempts(int(sys.argv[1]))"
+    free = user.outside(code, str(victim.pid), **as_target(user))
     # Nobody has memory at 1; advice on another's memory wants privileges.
     assert (free.pop("read"), free.pop("write")) == ("EFAULT", "EFAULT")
     assert free.pop("madvise") in {"done", "EPERM", "ENOMEM", "EINVAL"}
