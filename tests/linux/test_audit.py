@@ -1,0 +1,151 @@
+"""`run --audit FILE` and `corral audit verify FILE`: what was denied stays on record, and changes of the record show."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+
+import pytest
+
+LOOK_UP = """
+import socket
+for name in sys.argv[1:]:
+    try:
+        socket.getaddrinfo(name, 80)
+    except socket.gaierror:
+        pass
+"""
+
+
+@pytest.fixture
+def audit(user, scratch):
+    """Two runs of one audit, each with two names that were denied."""
+    file = scratch / "audit"
+    for number in (1, 2):
+        names = (f"a{number}.test", f"b{number}.test")
+        user.inside(LOOK_UP, *names, flags=("--allow-net", "good.test", "--audit", str(file)))
+    return file
+
+
+def verify(user, file, *flags):
+    done = user.corral("audit", *flags, "verify", str(file))
+    return done.returncode, done.stdout.decode()
+
+
+def test_runs_continue_one_chain(user, audit):
+    rows = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert audit.stat().st_mode & 0o777 == 0o600
+    assert [row["destination"] for row in rows if row["kind"] == "name" and row["count"] == 1] == [
+        "a1.test", "b1.test", "a2.test", "b2.test",
+    ]  # fmt: skip
+    assert [row["kind"] for row in rows].count("end") == 2
+    code, said = verify(user, audit)
+    assert (code, "unbroken" in said) == (0, True)
+    code, said = verify(user, audit, "--json")
+    assert json.loads(said) == {"lines": len(rows), "broken": None, "ended": True}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda lines: [lines[0].replace(b"a1.test", b"x1.test"), *lines[1:]],
+        lambda lines: lines[1:],
+        lambda lines: [lines[0], *lines[2:]],
+        lambda lines: [lines[1], lines[0], *lines[2:]],
+        lambda lines: [*lines, lines[-1]],
+        lambda lines: [*lines[:-1], lines[-1][:-9]],
+        lambda lines: [b"\n", *lines],
+        lambda lines: [*lines, b"x" * 100000],
+    ],
+    ids=["edited", "first", "removed", "swapped", "repeated", "cut", "empty line", "garbage"],
+)
+def test_changes_show(user, audit, change):
+    lines = audit.read_bytes().splitlines(keepends=True)
+    audit.write_bytes(b"".join(change(lines)))
+    code, said = verify(user, audit)
+    assert code == 1
+    assert "does not follow" in said
+
+
+def test_a_missing_end_shows(user, audit):
+    """As after a run that was killed: the chain holds, but its last run did not end it."""
+    lines = audit.read_bytes().splitlines(keepends=True)
+    audit.write_bytes(b"".join(lines[:-1]))
+    code, said = verify(user, audit)
+    assert code == 0
+    assert "did not end" in said
+
+
+def test_an_audit_that_cannot_be_kept_is_refused(user, audit, scratch):
+    """Before anything runs: a link, a directory, a file of something else, one that another run writes."""
+    link, other = scratch / "link", scratch / "other"
+    link.symlink_to(audit)
+    other.write_text("not ours\n")
+    for path in (link, other):
+        os.chown(path, user.owner, user.owner, follow_symlinks=False)
+    flags = ("--allow-net", "good.test", "--audit")
+    for path in (link, other, scratch, scratch / "missing" / "audit", "/dev/null"):
+        done = user.run("/bin/echo", "ran", flags=(*flags, str(path)))
+        assert (done.returncode, done.stdout) == (125, b""), path
+        assert b"Traceback" not in done.stderr
+        assert done.stderr
+    assert other.read_text() == "not ours\n"
+    with audit.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = user.run("/bin/echo", "ran", flags=(*flags, str(audit)))
+        assert (done.returncode, done.stdout) == (125, b"")
+    done = user.run("/bin/echo", "ran", flags=(*flags, str(audit)))
+    assert (done.returncode, done.stdout) == (0, b"ran\n")
+    assert verify(user, audit)[0] == 0
+
+
+def test_the_target_cannot_write_its_audit(user, scratch):
+    """A grant that holds it is refused; beside the grant it is not there at all."""
+    folder = scratch / "work"
+    folder.mkdir()
+    os.chown(folder, user.owner, user.owner)
+    flags = ("--write", str(folder), "--allow-net", "good.test", "--audit")
+    refused = user.run("/bin/true", flags=(*flags, str(folder / "audit")))
+    assert refused.returncode == 125
+    assert b"holds a file of this run" in refused.stderr
+    file = scratch / "audit"
+    code = """
+import errno
+def tried(act, *arguments):
+    try:
+        act(*arguments)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    return "done"
+folder, file = sys.argv[1:]
+answer = [tried(open, folder + "/control", "w"), tried(open, file, "r+"), tried(os.truncate, file, 0),
+          tried(os.unlink, file)]
+"""
+    held = user.inside(code, str(folder), str(file), flags=(*flags, str(file)))
+    assert held == ["done", *["ENOENT"] * 3]
+    assert user.outside(code, str(folder), str(file))[1:] == ["done"] * 3
+
+
+def test_a_killed_run_leaves_whole_lines(user, scratch):
+    file = scratch / "audit"
+    code = f"import sys\n{LOOK_UP}\nprint('ready', flush=True)\nsys.stdin.read()"
+    flags = ("--allow-net", "good.test", "--audit", str(file))
+    argv = user.corral_argv("run", *flags, "--", user.python, "-c", code, "a.test", "b.test")
+    with user.popen(argv, stdin=-1, stdout=-1) as process:
+        assert process.stdout.readline() == b"ready\n"
+        process.kill()
+    code, said = verify(user, file, "--json")
+    verdict = json.loads(said)
+    assert (code, verdict["broken"], verdict["ended"]) == (0, None, False)
+    assert {json.loads(line)["destination"] for line in file.read_text().splitlines()} == {
+        "a.test",
+        "b.test",
+    }
+
+
+def test_verify_says_what_it_cannot_read(ordinary):
+    done = ordinary.corral("audit", "verify", "/nonexistent")
+    assert done.returncode not in {0, 1}
+    assert b"cannot read" in done.stderr
+    assert ordinary.corral("audit").returncode not in {0, 1}

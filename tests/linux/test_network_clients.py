@@ -1,0 +1,415 @@
+"""Real clients through the gateway, with real servers at the other end of tests/world.py. None of them is told of a proxy."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+
+import pytest
+
+from world import OTHER, PUBLIC, Inhabitant, make_world
+
+LARGE = 256 << 20
+MANY = 200
+BLOCK = bytes(1 << 20)
+PACKAGES = {"curl": "curl", "node": "nodejs", "git": "git", "openssl": "openssl"}
+
+
+def needs(*tools):
+    missing = [f"{tool} (package {PACKAGES[tool]})" for tool in tools if not shutil.which(tool)]
+    if missing:
+        pytest.skip(f"missing: {', '.join(missing)}")
+
+
+@pytest.fixture(scope="module")
+def whole_world(tmp_path_factory):
+    yield from make_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture
+def world(whole_world):
+    whole_world.forget()
+    whole_world.name("good.test", PUBLIC)
+    whole_world.name("other.test", OTHER)
+    yield whole_world
+    whole_world.stop()
+
+
+@pytest.fixture
+def who(user, world):
+    return Inhabitant(user, world)
+
+
+class Web(http.server.BaseHTTPRequestHandler):
+    """One HTTP/1.1 connection on an accepted socket; without a server of its own."""
+
+    protocol_version = "HTTP/1.1"
+    folder = ""
+
+    def do_GET(self):
+        if self.path.startswith("/size/"):
+            self.large(int(self.path.removeprefix("/size/")))
+            return
+        body = self.content()
+        self.send_response(200 if body is not None else 404)
+        self.send_header("Content-Length", str(len(body or b"")))
+        self.end_headers()
+        self.wfile.write(body or b"")
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        said = hashlib.sha256(body).hexdigest().encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    def content(self):
+        if not self.folder:
+            return f"{self.headers['Host']} {self.client_address[1]}".encode()
+        place = os.path.join(self.folder, self.path.partition("?")[0].lstrip("/"))
+        if not os.path.isfile(place):
+            return None
+        with open(place, "rb") as file:
+            return file.read()
+
+    def large(self, size):
+        self.send_response(200)
+        self.send_header("Content-Length", str(size))
+        self.end_headers()
+        for _ in range(size // len(BLOCK)):
+            self.wfile.write(BLOCK)
+
+    def log_message(self, *_):
+        pass
+
+
+def web(end):
+    Web(end, end.getpeername(), None)
+
+
+def run(who, *command, flags=(), **options):
+    done = who.run(*command, flags=flags, timeout=110, **options)
+    assert done.returncode == 0, (done.returncode, done.stderr.decode(), done.stdout[-1000:])
+    return done.stdout.decode()
+
+
+def allow(*entries):
+    return tuple(word for entry in entries for word in ("--allow-net", entry))
+
+
+def system(tool):
+    """The one that belongs to the system: others may be somewhere that the user cannot read."""
+    place = f"/usr/bin/{tool}"
+    return place if os.access(place, os.X_OK) else shutil.which(tool)
+
+
+def test_curl(who, world):
+    needs("curl")
+    world.serve(web, port=80)
+    said = run(who, system("curl"), "-sS", "http://good.test/", flags=allow("good.test"))
+    assert said.startswith("good.test ")
+    denied = who.run(system("curl"), "-sS", "http://other.test/", flags=allow("good.test"))
+    assert denied.returncode == 6  # could not resolve
+    assert (
+        who.run(system("curl"), "-sS", "http://other.test/", flags=allow("other.test")).returncode
+        == 0
+    )
+
+
+def test_keep_alive(who, world):
+    """Two requests, one connection: the server sees the same port of the same client."""
+    world.serve(web, port=8080)
+    code = """
+import http.client
+link = http.client.HTTPConnection("good.test", 8080)
+answer = []
+for _ in range(3):
+    link.request("GET", "/")
+    answer.append(link.getresponse().read().decode())
+link.close()
+"""
+    said = who.inside(code, flags=allow("good.test:8080"))
+    assert len(said) == 3
+    assert len(set(said)) == 1
+    assert world.arrived == [(PUBLIC, 8080)]
+
+
+def test_http2(who, world, tmp_path):
+    needs("curl", "node")
+    if (
+        "HTTP2"
+        not in subprocess.run(
+            [system("curl"), "-V"], capture_output=True, text=True, check=True
+        ).stdout
+    ):
+        pytest.skip("this curl is built without HTTP/2")
+    code = """
+const server = require("http2").createServer((request, reply) => reply.end(request.httpVersion));
+server.listen(8080, "::", () => console.log("ready"));
+"""
+    server = world.far.call(
+        lambda: subprocess.Popen([system("node"), "-e", code], stdout=subprocess.PIPE)
+    )
+    try:
+        assert server.stdout.readline() == b"ready\n"
+        command = (system("curl"), "-sS", "--http2-prior-knowledge", "http://good.test:8080/")
+        assert run(who, *command, flags=allow("good.test:8080")) == "2.0"
+    finally:
+        server.kill()
+        server.communicate()
+
+
+@pytest.fixture
+def authority(who, scratch):
+    """A certificate of good.test's that nobody trusts by himself: (file, key)."""
+    needs("openssl")
+    file, key = scratch / "ca.pem", scratch / "key.pem"
+    subprocess.run(
+        [
+            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+            "-days", "2", "-subj", "/CN=good.test", "-addext", "subjectAltName=DNS:good.test",
+            "-keyout", str(key), "-out", str(file),
+        ],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    file.chmod(0o644)
+    os.chown(file, who.owner, who.owner)
+    return file, key
+
+
+@pytest.fixture
+def secure(world, authority):
+    """good.test on 443; the names that clients asked for."""
+    file, key = authority
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file, key)
+    asked = []
+    context.sni_callback = lambda _link, name, _context: asked.append(name)
+
+    def handle(end):
+        try:
+            with context.wrap_socket(end, server_side=True) as link:
+                web(link)
+        except ssl.SSLError:
+            pass  # a client that does not trust us
+
+    world.serve(handle, port=443)
+    return asked
+
+
+def test_tls_in_python(who, secure, authority):
+    """The certificate is checked inside, end to end: the gateway has no part in it."""
+    code = """
+import urllib.error, urllib.request
+try:
+    with urllib.request.urlopen("https://good.test/") as said:
+        answer = said.read().decode().split()[0]
+except urllib.error.URLError as error:
+    answer = type(error.reason).__name__
+"""
+    file = str(authority[0])
+    trust = ("--read", file, "--env", f"SSL_CERT_FILE={file}")
+    assert who.inside(code, flags=(*allow("good.test"), *trust)) == "good.test"
+    assert who.inside(code, flags=allow("good.test")) == "SSLCertVerificationError"
+    assert set(secure) == {"good.test"}
+
+
+def test_tls_in_curl(who, secure, authority):
+    needs("curl")
+    file = str(authority[0])
+    command = (system("curl"), "-sS", "--cacert", file, "https://good.test/")
+    flags = (*allow("good.test"), "--read", file)
+    assert run(who, *command, flags=flags).startswith("good.test ")
+    # 60: the certificate is not known
+    assert who.run(command[0], "-sS", command[-1], flags=allow("good.test")).returncode == 60
+
+
+def test_node(who, secure, authority):
+    needs("node")
+    file = str(authority[0])
+    code = """
+fetch("https://good.test/").then(said => said.text()).then(text => console.log(text),
+    error => console.log(error.cause.code))
+"""
+    trust = ("--read", file, "--env", f"NODE_EXTRA_CA_CERTS={file}")
+    node = system("node")
+    assert run(who, node, "-e", code, flags=(*allow("good.test"), *trust)).startswith("good.test ")
+    assert run(who, node, "-e", code, flags=allow("good.test")) == "DEPTH_ZERO_SELF_SIGNED_CERT\n"
+    assert run(who, node, "-e", code, flags=allow("other.test")) == "ENOTFOUND\n"
+
+
+def test_git(who, world, tmp_path):
+    """A repository as plain files, fetched by a helper process of git's."""
+    needs("git")
+    git = system("git")
+    name = ["-c", "user.name=a", "-c", "user.email=a@good.test", "-c", "init.defaultBranch=main"]
+    tree, bare = tmp_path / "tree", tmp_path / "www" / "repo.git"
+    subprocess.run([git, *name, "init", "-q", tree], check=True)
+    (tree / "file").write_text("content\n")
+    for words in (["add", "file"], ["commit", "-qm", "one"]):
+        subprocess.run([git, "-C", tree, *name, *words], check=True)
+    subprocess.run([git, "clone", "-q", "--bare", tree, bare], check=True)
+    subprocess.run([git, "-C", bare, "update-server-info"], check=True)
+    handler = type("Repository", (Web,), {"folder": str(tmp_path / "www")})
+    world.serve(lambda end: handler(end, end.getpeername(), None), port=8080)
+    command = f"{git} clone -q http://good.test:8080/repo.git /tmp/repo && cat /tmp/repo/file"
+    flags = (*allow("good.test:8080"), "--allow-subprocess")
+    assert run(who, "/bin/sh", "-c", command, flags=flags) == "content\n"
+
+
+def test_a_large_download(who, world, scratch):
+    world.serve(web, port=80)
+    report = scratch / "report.json"
+    code = f"""
+import hashlib, urllib.request
+digest, size = hashlib.sha256(), 0
+with urllib.request.urlopen("http://good.test/size/{LARGE}") as said:
+    while block := said.read(1 << 20):
+        digest.update(block)
+        size += len(block)
+answer = [size, digest.hexdigest()]
+"""
+    expected = hashlib.sha256()
+    for _ in range(LARGE // len(BLOCK)):
+        expected.update(BLOCK)
+    flags = (*allow("good.test"), "--report", str(report))
+    assert who.inside(code, flags=flags, timeout=110) == [LARGE, expected.hexdigest()]
+    [[name, traffic]] = json.loads(report.read_text())["traffic"]
+    assert (name, traffic["connections"], traffic["failed"]) == ("good.test", 1, 0)
+    assert traffic["down"] > LARGE
+
+
+def test_an_upload(who, world):
+    world.serve(web, port=80)
+    code = """
+import hashlib, urllib.request
+body = os.urandom(1 << 20) * 16
+said = urllib.request.urlopen("http://good.test/", data=body).read().decode()
+answer = said == hashlib.sha256(body).hexdigest()
+"""
+    assert who.inside(code, flags=allow("good.test")) is True
+
+
+def test_many_at_once(who, world):
+    """All are open at the same time before the first is used, and each gets its own bytes back."""
+    world.serve(echo, port=7000)
+    code = f"""
+import socket
+ends = [socket.create_connection(("good.test", 7000)) for _ in range({MANY})]
+for number, end in enumerate(ends):
+    end.sendall(b"%d." % number)
+    end.shutdown(socket.SHUT_WR)
+answer = []
+for end in ends:
+    with end, end.makefile("rb") as file:
+        answer.append(file.read().decode())
+"""
+    said = who.inside(code, flags=allow("good.test:7000"))
+    assert said == [f"{number}." for number in range(MANY)]
+    assert len(world.arrived) == MANY
+
+
+def echo(end):
+    """Everything back, once all of it has come: the other direction stays open after the end of one."""
+    with end.makefile("rb") as file:
+        end.sendall(file.read())
+
+
+def test_half_close(who, world):
+    world.serve(echo, port=7000)
+    code = """
+import socket
+with socket.create_connection(("good.test", 7000)) as end:
+    end.sendall(b"a" * 100000)
+    end.shutdown(socket.SHUT_WR)
+    with end.makefile("rb") as file:
+        answer = len(file.read())
+"""
+    assert who.inside(code, flags=allow("good.test:7000")) == 100000
+
+
+def test_a_server_that_ends_first(who, world):
+    """Its end arrives as an end, and what is said afterwards still gets to it."""
+    heard = []
+
+    def handle(end):
+        end.sendall(b"bye")
+        end.shutdown(socket.SHUT_WR)
+        with end.makefile("rb") as file:
+            heard.append(file.read())
+
+    world.serve(handle, port=7000)
+    code = """
+import socket
+with socket.create_connection(("good.test", 7000)) as end:
+    with end.makefile("rb") as file:
+        answer = file.read().decode()
+    end.sendall(b"after")
+"""
+    assert who.inside(code, flags=allow("good.test:7000")) == "bye"
+    world.stop()
+    assert heard == [b"after"]
+
+
+def test_a_slow_reader_holds_up_nobody_else(who, world):
+    """One connection is full and not read; others go on; then the first has every byte."""
+    world.serve(web, port=80)
+    size = 64 << 20
+    code = f"""
+import socket, urllib.request
+slow = socket.create_connection(("good.test", 80))
+slow.sendall(b"GET /size/{size} HTTP/1.1\\r\\nHost: good.test\\r\\nConnection: close\\r\\n\\r\\n")
+slow.recv(1, socket.MSG_PEEK)
+others = [len(urllib.request.urlopen("http://good.test/size/{1 << 20}").read()) for _ in range(20)]
+with slow, slow.makefile("rb") as file:
+    head, _, body = file.read().partition(b"\\r\\n\\r\\n")
+answer = [set(others) == {{{1 << 20}}}, len(body)]
+"""
+    assert who.inside(code, flags=allow("good.test")) == [True, size]
+
+
+def test_a_server_that_is_not_there(who, world, scratch):
+    """Not a denial: the report counts a connection that failed."""
+    report = scratch / "report.json"
+    code = """
+import socket
+try:
+    with socket.create_connection(("good.test", 80)) as end:
+        answer = end.recv(1).decode()
+except ConnectionResetError:
+    answer = "reset"
+"""
+    flags = (*allow("good.test"), "--report", str(report))
+    assert who.inside(code, flags=flags) == "reset"
+    said = json.loads(report.read_text())
+    assert said["denials"] == []
+    assert said["traffic"][0][1]["failed"] == 1
+
+
+def test_a_literal_address_of_loopback(who, world):
+    """Named as an address, the host's own loopback can be reached, on that port only."""
+    for port in (7000, 7001):
+        world.serve(echo, port=port, near=True)
+    code = """
+import socket
+def talked(port):
+    try:
+        with socket.create_connection(("127.0.0.1", port)) as end:
+            end.sendall(b"hello")
+            end.shutdown(socket.SHUT_WR)
+            return end.recv(5).decode()
+    except OSError as error:
+        return type(error).__name__
+answer = [talked(7000), talked(7001)]
+"""
+    assert who.outside(code) == ["hello", "hello"]
+    refused = "ConnectionRefusedError"
+    assert who.inside(code, flags=allow("127.0.0.1:7000")) == ["hello", refused]
+    assert who.inside(code, flags=allow("127.0.0.1:7001")) == [refused, "hello"]
