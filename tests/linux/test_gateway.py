@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import queue
+import random
 import select
 import shutil
 import socket
@@ -298,6 +299,38 @@ def test_nothing_is_left_open(gateway, server):
         client.sendall(b"x")
         assert client.recv(1) == b"x"
     assert running.end()["fds"] == ["0", "1", "2", "3"]  # the last is the listing itself
+    assert running.end()["children"] == ""
+
+
+def test_rude_clients_leave_nothing_behind(gateway, server):
+    port = server(echo)
+    running = gateway(port, most=64, tls=[], timing={"idle": 5})
+    address = running.address(NAME)
+    chance = random.Random(7)
+    for _ in range(150):
+        client = socket.create_connection((address, port), timeout=20)
+        for act in chance.sample(["send", "much", "end", "reset", "read"], chance.randrange(4)):
+            with contextlib.suppress(OSError):
+                match act:
+                    case "send":
+                        client.sendall(b"x")
+                    case "much":
+                        client.setblocking(False)
+                        client.send(bytes(1 << 20))
+                    case "end":
+                        client.shutdown(socket.SHUT_WR)
+                    case "reset":
+                        client.setsockopt(
+                            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                        )
+                    case "read":
+                        client.setblocking(False)
+                        client.recv(1 << 16)
+        client.close()
+    with running.connect(NAME, port) as client:
+        client.sendall(b"still there")
+        assert client.recv(11) == b"still there"
+    assert running.end()["fds"] == ["0", "1", "2", "3"]
     assert running.end()["children"] == ""
 
 

@@ -7,4 +7,5 @@ names, dns   what the target is told about names, and how
 tls, proxy   the name in a ClientHello; the host's own proxy
 denials      what was denied: the report's rows, the audit file
 gateway      all of it on sockets: resolver, connection, lookups, dial, splice, on one epoll
+inlets, tap  ports of the target for the host; what it tried where nobody listens
 """

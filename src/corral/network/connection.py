@@ -107,7 +107,11 @@ class Connection:
         self.close(reset=True)
 
     def _peek(self, place: Place) -> None:
-        """Read on until it is clear whom the client wants to talk to."""
+        """Read on until it is clear whom the client wants to talk to.
+
+        What is not TLS, or names nobody, goes on: it reaches the allowed host and no other. Who
+        says nothing is not let through, or a hello could follow that nobody looks at.
+        """
         try:
             chunk = self._client.recv(BLOCK)
         except BlockingIOError:

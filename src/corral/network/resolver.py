@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 BATCH = 64
 """Datagrams answered before others get their turn."""
+PAUSE = 0.02
+"""Seconds without a look after a full batch: a flood costs its sender more than the host, which
+answers some thousand a second. What the kernel cannot keep until then is lost, as datagrams are."""
 MOST_STREAMS = 32
 PATIENCE = 10.0
 """Seconds that a TCP client may be silent."""
@@ -32,7 +35,7 @@ class Resolver:
         self._sockets: list[_socket.socket] = []
         if udp >= 0:
             datagrams = self._take(udp)
-            loop.watch(udp, epoll.IN, lambda _: self._datagrams(datagrams))
+            self._listen(datagrams)
         if tcp >= 0:
             listener = self._take(tcp)
             loop.watch(tcp, epoll.IN, lambda _: self._accept(listener))
@@ -51,6 +54,10 @@ class Resolver:
             end.close()
         self._sockets.clear()
 
+    def _listen(self, end: _socket.socket) -> None:
+        if end.fileno() >= 0:
+            self._loop.watch(end.fileno(), epoll.IN, lambda _: self._datagrams(end))
+
     def _datagrams(self, end: _socket.socket) -> None:
         for _ in range(BATCH):
             try:
@@ -64,6 +71,8 @@ class Resolver:
                 end.sendto(answer, sender)
             except OSError:
                 pass  # a client that does not receive asks again
+        self._loop.forget(end.fileno())
+        self._loop.after(PAUSE, lambda: self._listen(end))
 
     def _accept(self, end: _socket.socket) -> None:
         try:

@@ -33,6 +33,8 @@ asked for holds no more of the host's memory than that."""
 SPARE_PIPES = 4
 ROUNDS = 4
 """How often one direction may go on before others get their turn."""
+FEW = 4096
+"""After fewer bytes than these there are hardly more: asking would cost as much as moving them."""
 F_SETPIPE_SZ = 1031
 ERRORS = 0x008 | 0x010
 UNSPLICED = frozenset({errno.EINVAL, errno.ENOSYS, errno.EPERM})
@@ -116,6 +118,8 @@ class Direction:
             if self.ended:
                 self._finish()
                 return
+            if self.stuck < FEW:
+                break
         self._drain()
 
     def close(self) -> None:
