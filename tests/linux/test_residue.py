@@ -31,10 +31,13 @@ import corral
 
 def tree(pid):
     found = []
-    for task in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{task}/children") as file:
-            for child in map(int, file.read().split()):
-                found += [child, *tree(child)]
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children") as file:
+                for child in map(int, file.read().split()):
+                    found += [child, *tree(child)]
+    except OSError:
+        pass  # it ended between the listing and now
     return found
 
 def cgroups():
