@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PACKAGES = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SERVER = "corral.servers.demo_server"
-LIMITS = {"memory": "512M", "pids": 32, "fds": 64, "disk": "8M"}
+LIMITS = {"memory": "512M", "fds": 64, "disk": "8M"}
 HELD = ("verified", "applied", "cooperative")
 GOOD: tuple[Verdict, ...] = ("stopped", "unpromised", "works")
 END_PATIENCE = 10.0

@@ -61,6 +61,10 @@ class Stage:
         self.granted, self.temporary = f"{root}/granted", f"{root}/temporary"
         for path in (self.project, self.granted, self.temporary):
             os.mkdir(path)
+        if os.geteuid() == 0:
+            # Without namespaces a target of root's has another id, to which this must be open.
+            os.chmod(root, 0o711)
+            os.chmod(self.granted, 0o777)  # noqa: S103 - below a directory that only root can list
         self.key, self.credentials = f"{self.home}/.ssh/id_ed25519", f"{self.home}/.aws/credentials"
         _plant(self.key, f"fake private key {self.secret['key']}\n")
         _plant(self.credentials, f"[default] secret_access_key = {self.secret['credentials']}\n")

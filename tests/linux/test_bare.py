@@ -229,7 +229,6 @@ def test_the_report_says_what_can_be_seen(user, scratch):
     assert held["disk"]["status"] == "degraded"
 
 
-@pytest.mark.xfail(reason="the note of the filesystem control does not depend on processes")
 def test_the_report_says_that_processes_can_be_seen(user, scratch):
     held = reported(user, scratch, "--allow-subprocess")
     assert "processes" in held["filesystem"]["why"]
@@ -244,7 +243,6 @@ def test_doctor_names_both_sides(user):
         assert status[name] == "proven"
 
 
-@pytest.mark.xfail(reason="doctor only asks for namespaces")
 def test_doctor_does_not_say_that_run_refuses_where_it_runs(user):
     said = user.corral("doctor").stdout.decode()
     assert user.run("/bin/true").returncode == 0

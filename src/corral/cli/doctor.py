@@ -36,6 +36,11 @@ LABELS = {
     "sampling": "Sampling",
 }
 CGROUP = "cgroup_"
+TIERS = (
+    ("user_namespaces", "mount_namespace", "pid_namespace", "network_namespace", "seccomp"),
+    ("landlock_wall", "guardian", "seccomp"),
+)
+"""What `run` needs for its walls, with namespaces or without."""
 WORDS = {"rlimits": "supported", "nproc": "supported", "exec_cookie": "supported"}
 
 
@@ -61,7 +66,7 @@ def main(options: Options, rest: list[str]) -> int:
             output.say(f"      {finding.evidence}")
         if finding.hint:
             output.say(f"      hint: {finding.hint}")
-    if not all(found.has(name) for name in ("user_namespaces", "mount_namespace", "seccomp")):
+    if not any(all(found.has(name) for name in tier) for tier in TIERS):
         text = "Recommendation: the walls cannot be put up here, so `corral run` refuses"
         output.say(output.paint(f"[⚠] {text}", "yellow"))
     return 0

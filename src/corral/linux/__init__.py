@@ -31,7 +31,7 @@ def chains(policy: Policy) -> Chains:
                 mechanism="landlock",
                 needs=("landlock_wall", "seccomp"),
                 status="verified",
-                note="names and metadata of the host's files can be seen",
+                note=_visible(policy),
             ),
         ),
         "network": _network(policy),
@@ -95,6 +95,11 @@ def _network(policy: Policy) -> tuple[Option, ...]:
             note=note if policy.allow else "",
         ),
     )
+
+
+def _visible(policy: Policy) -> str:
+    text = "names and metadata of the host's files can be seen"
+    return f"{text}, and its processes" if policy.subprocess else text
 
 
 def _lonely(policy: Policy) -> str:
