@@ -63,7 +63,7 @@ class Stage:
             os.mkdir(path)
         if os.geteuid() == 0:
             # Without namespaces a target of root's has another id, to which this must be open.
-            os.chmod(root, 0o711)
+            os.chmod(root, 0o711)  # noqa: S103 - nobody can list it
             os.chmod(self.granted, 0o777)  # noqa: S103 - below a directory that only root can list
         self.key, self.credentials = f"{self.home}/.ssh/id_ed25519", f"{self.home}/.aws/credentials"
         _plant(self.key, f"fake private key {self.secret['key']}\n")
