@@ -308,10 +308,8 @@ def test_an_allowed_name_on_another_port(who, world, scratch):
     welcome = dict.fromkeys((tried[0], tried[2]), "welcome")
     reset = dict.fromkeys((tried[1], tried[3]), "ECONNRESET")
     assert held == {**welcome, **reset, f"{good}|81": "ECONNREFUSED"}  # nobody is at 81 at all
-    assert {("port", row["allow"]) for row in denials} >= {
-        ("port", f"{good}:8080"),
-        ("port", f"{other}:80"),
-    }
+    assert {row["kind"] for row in denials} == {"port"}
+    assert {row["allow"] for row in denials} == {f"{good}:8080", f"{other}:80", f"{good}:81"}
     assert world.arrived == [(PUBLIC, 80), (OTHER, 8080)]
 
 
@@ -348,7 +346,7 @@ answer = [codes.index(2), set(codes[:4095]) == {0}, set(codes[4095:]) == {2}, so
     assert end["lost"] == 600 - 255
 
 
-def test_datagrams(who, world):
+def test_datagrams(who, world, scratch):
     """QUIC, DNS to another server, anything: no datagram leaves, also to a name and port that are allowed."""
     ends = [world.far.listen(port, kind=2) for port in (53, 443, 9999)]
     code = """
@@ -368,8 +366,11 @@ if "wait" in sys.argv:
     assert outside(who, TALK + code, PUBLIC, PUBLIC6) == ["done"] * 6
     assert {len(end.recv(2048)) for end in ends for _ in range(2)} == {1200}
     flags = allow("good.test", f"{PUBLIC}:443", f"[{PUBLIC6}]:443")
-    held = inside(who, TALK + code, PUBLIC, PUBLIC6, "wait", flags=flags)
+    held, denials = run(who, scratch, TALK + code, PUBLIC, PUBLIC6, "wait", flags=flags)
     assert held == ["ECONNREFUSED"] * 9 + [NOERROR, "ECONNREFUSED"]
+    places = {f"{host}:{port}" for host in (PUBLIC, f"[{PUBLIC6}]") for port in (53, 443, 9999)}
+    assert {row["destination"] for row in denials} == {*places, "good.test:443", "8.8.8.8:53"}
+    assert {(row["kind"], row["allow"]) for row in denials} == {("udp", "")}
     for end in ends:
         end.setblocking(False)
         with pytest.raises(BlockingIOError):

@@ -218,6 +218,9 @@ except urllib.error.URLError as error:
     trust = ("--read", file, "--env", f"SSL_CERT_FILE={file}")
     assert who.inside(code, flags=(*allow("good.test"), *trust)) == "good.test"
     assert who.inside(code, flags=allow("good.test")) == "SSLCertVerificationError"
+    # What the host trusts is passed on with the allowlist, and its file is there to be read.
+    host = who.environment(SSL_CERT_FILE=file)
+    assert who.inside(code, flags=allow("good.test"), env=host) == "good.test"
     assert set(secure) == {"good.test"}
 
 

@@ -1,0 +1,177 @@
+"""What the allowlist's gateway costs a connection, against the same connection made directly.
+
+All of it on loopback: the gateway in a process of its own, the server in another, the client here.
+Without a network namespace, so that only the gateway is measured.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import measure
+from measure import Section
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "src"))
+
+LOCAL = "127.0.0.1"
+INSIDE = "127.77.0.1"
+NAME = "server.example"
+BLOCK = 1 << 20
+THROUGHPUT_BUDGET = 2.0
+"""Half of the direct throughput is twice its time."""
+MESSAGES = 200
+
+
+def arguments(words: list[str] | None = None) -> argparse.Namespace:
+    return measure.parser(__doc__, rounds=10).parse_args(words)
+
+
+def main() -> int:
+    options = arguments()
+    output = measure.Output(json_wanted=options.json)
+    megabytes = 64 if options.quick else 512
+    server, children = start_server(megabytes)
+    ways = {"direct": (LOCAL, server)}
+    try:
+        for name, spliced in (("gateway", True), ("gateway, copying", False)):
+            port, pid = start_gateway(server, spliced=spliced)
+            children.append(pid)
+            ways[name] = (INSIDE if spliced else "127.77.0.2", port)
+        rounds = measure.rounds_of(options)
+        output.show(
+            compared(f"{megabytes} MB down", "ms", ways, download, rounds, THROUGHPUT_BUDGET)
+        )
+        output.show(compared("a message there and back", "us", ways, ping, rounds))
+        output.show(compared("connect, one message, close", "us", ways, connect, rounds))
+    finally:
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    return output.finish()
+
+
+def compared(
+    title: str,
+    unit: str,
+    ways: dict[str, tuple[str, int]],
+    once: Callable[[tuple[str, int]], float],
+    rounds: int,
+    budget: float | None = None,
+) -> Section:
+    contenders = {name: (lambda address=address: once(address)) for name, address in ways.items()}
+    stats = measure.interleave(contenders, rounds)
+    ratios = tuple(
+        measure.ratio(
+            f"{name} / direct", stats[name], stats["direct"], budget if name == "gateway" else None
+        )
+        for name in ways
+        if name != "direct"
+    )
+    return Section(title, unit, tuple(stats.values()), ratios)
+
+
+def download(address: tuple[str, int]) -> float:
+    buffer = bytearray(BLOCK)
+    with socket.create_connection(address) as client:
+        started = time.perf_counter_ns()
+        client.sendall(b"d")
+        while client.recv_into(buffer):
+            pass
+        return (time.perf_counter_ns() - started) / 1e6
+
+
+def ping(address: tuple[str, int]) -> float:
+    with socket.create_connection(address) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client.sendall(b"e")
+        client.recv(1)
+        started = time.perf_counter_ns()
+        for _ in range(MESSAGES):
+            client.sendall(b"x" * 256)
+            client.recv(256)
+        return (time.perf_counter_ns() - started) / 1e3 / MESSAGES
+
+
+def connect(address: tuple[str, int]) -> float:
+    started = time.perf_counter_ns()
+    with socket.create_connection(address) as client:
+        client.sendall(b"e")
+        client.recv(1)
+    return (time.perf_counter_ns() - started) / 1e3
+
+
+def start_server(megabytes: int) -> tuple[int, list[int]]:
+    """Sends `megabytes` to who says `d`, and everything back to who says `e`."""
+    listener = socket.create_server((LOCAL, 0), backlog=64)
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        while True:
+            connection, _ = listener.accept()
+            if os.fork() == 0:
+                serve(connection, megabytes)
+                os._exit(0)
+            connection.close()
+    port = listener.getsockname()[1]
+    listener.close()
+    return port, [pid]
+
+
+def serve(connection: socket.socket, megabytes: int) -> None:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    word = connection.recv(1)
+    if word == b"d":
+        block = bytes(BLOCK)
+        for _ in range(megabytes):
+            connection.sendall(block)
+        return
+    while word:
+        connection.sendall(word)
+        word = connection.recv(1 << 16)
+
+
+def start_gateway(server: int, *, spliced: bool) -> tuple[int, int]:
+    from corral.network.addresses import read_network
+    from corral.network.denials import Denials
+    from corral.network.gateway import Gateway
+    from corral.network.rules import rules_of
+
+    # The port says which way a connection goes: the gateway dials the one that it was called on.
+    listener = socket.create_server((INSIDE if spliced else "127.77.0.2", server), backlog=64)
+    pid = os.fork()
+    if pid:
+        listener.close()
+        return server, pid
+    names = ["first.example", NAME]
+    gateway = Gateway(
+        rules=rules_of([f"{name}:{server}" for name in names]),
+        denials=Denials(),
+        listeners=[listener.detach()],
+        admitted=[read_network(LOCAL)],
+        own=(),
+        lookup=lambda _: [socket.inet_aton(LOCAL)],
+        synthetic=read_network("127.77.0.0/16"),
+    )
+    for name in names:
+        gateway.names.address_of(name)
+    if not spliced:
+        gateway._pipes.most = 0  # noqa: SLF001 - no caller ever wants this
+    poll = select.poll()
+    poll.register(gateway.fileno(), select.POLLIN)
+    while True:
+        poll.poll()
+        gateway.run_ready()
+
+
+if __name__ == "__main__":
+    sys.exit(measure.guarded(main))
