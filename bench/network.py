@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 DIRECT, GATEWAY = "loopback", "gateway"
-MEGABYTES, CONNECTIONS = 1024, 400
+MEGABYTES, CONNECTIONS = 512, 400
 THROUGHPUT = 2.0
 BLOCK = 1 << 18
 CLIENT = f"""

@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LINUX = "Linux, as root and as an ordinary user"
 ANY = "any host"
 UNCHECKED = "not checked here: "
-README, SECURITY = "README.md", "docs/SECURITY.md"
+README, SECURITY, GATEWAY = "README.md", "docs/SECURITY.md", "docs/network.md"
 ANCHOR = re.compile(r"<!-- claim: ([a-z0-9-]+) -->")
 TABLE = re.compile(r"(<!-- table: (?P<name>[a-z]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 HEADS = {
@@ -91,6 +91,11 @@ API, APPROVE, DEMO, EFFECTS, FAILURES, LIFECYCLE, MASKS, RUN = (
 )
 FILTERS, POLICY, TRUST, COMMAND = (
     f"tests/unit/test_{name}.py" for name in ("filters", "policy", "trust", "command")
+)
+ALLOWLIST, CLIENTS, AUDIT = (
+    "tests/inside/test_allowlist.py",
+    "tests/linux/test_network_clients.py",
+    "tests/linux/test_audit.py",
 )
 PENDING = UNCHECKED + "no test yet"
 CGROUP = "tests/vm/test_cgroup.py"
@@ -404,15 +409,214 @@ CLAIMS: tuple[Claim, ...] = (
         where=PENDING,
     ),
     row(
-        "refused", "refuse-network", "`network.allow` or `network.listen`",
-        "refuses: the gateway is not there yet",
-        where=PENDING,
+        "refused", "refuse-network", "`network.allow` without user namespaces",
+        "refuses: nothing there holds a list",
+        f"{ALLOWLIST}::test_without_namespaces_a_list_is_refused",
     ),
     row(
         "refused", "refuse-no-walls", "a run where neither user namespaces nor Landlock hold",
         "refuses, and names what is missing",
         f"{CGROUP}::test_without_user_namespaces",
         where=MACHINE,
+    ),
+    Claim(
+        id="allow-clients",
+        sentence="On Linux with user namespaces this needs no root, no proxy variables and no other program: clients connect as they always do.",
+        tests=(
+            f"{CLIENTS}::test_curl",
+            f"{CLIENTS}::test_node",
+            f"{CLIENTS}::test_git",
+            f"{CLIENTS}::test_http2",
+            f"{CLIENTS}::test_keep_alive",
+            f"{CLIENTS}::test_tls_in_python",
+        ),
+        source=GATEWAY,
+    ),
+    Claim(
+        id="allow-empty",
+        sentence="What is not in the list is not allowed, and an empty list allows nothing.",
+        tests=(
+            f"{ALLOWLIST}::test_an_empty_list_allows_nothing",
+            f"{ALLOWLIST}::test_only_what_is_named",
+            f"{ALLOWLIST}::test_a_policy_file_is_the_same_list",
+            f"{ALLOWLIST}::test_processes_inside_have_the_same_list",
+        ),
+        source=GATEWAY,
+    ),
+    Claim(
+        id="allow-labels",
+        sentence="Names are compared label by label: `*.example.com` does not match `evilexample.com`.",
+        tests=(
+            f"{ALLOWLIST}::test_spellings_of_names",
+            f"{ALLOWLIST}::test_names_as_no_program_writes_them",
+        ),
+        source=GATEWAY,
+    ),
+    Claim(
+        id="allow-ports",
+        sentence="A name is allowed on the ports of its own rules, whatever others have.",
+        tests=(
+            f"{ALLOWLIST}::test_an_allowed_name_on_another_port",
+        ),
+        source=GATEWAY,
+    ),
+    Claim(
+        id="allow-grammar",
+        sentence="a wildcard anywhere else or for a whole top-level domain.",
+        tests=(
+            f"{ALLOWLIST}::test_entries_that_could_mean_something_else",
+        ),
+        source=GATEWAY,
+    ),
+    Claim(
+        id="allow-dns",
+        sentence="no query of the target's leaves the host.",
+        tests=(
+            f"{ALLOWLIST}::test_names_as_no_program_writes_them",
+            f"{ALLOWLIST}::test_datagrams",
+            f"{ALLOWLIST}::test_addresses_never_given_out",
+            f"{ALLOWLIST}::test_flooding_the_resolver",
+        ),
+        source=GATEWAY,
+    ),
+    Claim(
+        id="allow-rebinding",
+        sentence="a name that leads elsewhere the second time is checked the second time.",
+        tests=(
+            f"{ALLOWLIST}::test_a_name_that_leads_elsewhere_the_second_time",
+        ),
+        source=GATEWAY,
+    ),
+    Claim(
+        id="allow-relay",
+        sentence="with half-closed connections and back-pressure as they are.",
+        tests=(
+            f"{CLIENTS}::test_half_close",
+            f"{CLIENTS}::test_a_server_that_ends_first",
+            f"{CLIENTS}::test_a_slow_reader_holds_up_nobody_else",
+            f"{CLIENTS}::test_many_at_once",
+            f"{CLIENTS}::test_a_large_download",
+            f"{CLIENTS}::test_an_upload",
+        ),
+        source=GATEWAY,
+    ),
+    Claim(
+        id="allow-tls-end",
+        sentence="TLS is not opened: certificates are checked by the client inside.",
+        tests=(
+            f"{CLIENTS}::test_tls_in_python",
+            f"{CLIENTS}::test_tls_in_curl",
+            f"{CLIENTS}::test_node",
+        ),
+        source=GATEWAY,
+    ),
+    Claim(
+        id="allow-udp",
+        sentence="No datagram leaves, not even to an allowed name: there is no QUIC, and no DNS to other servers.",
+        tests=(
+            f"{ALLOWLIST}::test_datagrams",
+        ),
+        source=GATEWAY,
+    ),
+    Claim(
+        id="allow-sockets",
+        sentence="A rule opens no other kind of socket, and the target can neither take the gateway's ports nor talk to the supervisor.",
+        tests=(
+            f"{ALLOWLIST}::test_sockets_below_the_gateway",
+            f"{ALLOWLIST}::test_the_ports_of_the_gateway",
+            f"{ALLOWLIST}::test_the_supervisor_cannot_be_talked_to",
+        ),
+        source=GATEWAY,
+    ),
+    Claim(
+        id="allow-guard",
+        sentence="or to one of these inside an IPv6 address (mapped, NAT64, 6to4) is not dialled.",
+        tests=(
+            f"{ALLOWLIST}::test_names_that_lead_to_guarded_addresses",
+            f"{ALLOWLIST}::test_the_unspecified_address_is_never_dialled",
+            f"{ALLOWLIST}::test_addresses_in_other_spellings",
+        ),
+        source=GATEWAY,
+    ),
+    Claim(
+        id="allow-guard-admits",
+        sentence="`0.0.0.0/0` means the internet and admits none of them.",
+        tests=(
+            f"{ALLOWLIST}::test_networks",
+            f"{ALLOWLIST}::test_six",
+            f"{CLIENTS}::test_a_literal_address_of_loopback",
+        ),
+        source=GATEWAY,
+    ),
+    Claim(
+        id="allow-sni",
+        sentence="A name there that no rule has ends the connection.",
+        tests=(
+            f"{ALLOWLIST}::test_tls_to_another_name",
+        ),
+        source=GATEWAY,
+    ),
+    Claim(
+        id="allow-certificates",
+        sentence="the variable is passed with an allowlist and its file can be read inside.",
+        tests=(
+            f"{CLIENTS}::test_tls_in_python",
+        ),
+        source=GATEWAY,
+    ),
+    Claim(
+        id="allow-report",
+        sentence="`--report FILE` ends with every denial, how often it was seen, and the rule that would have allowed it.",
+        tests=(
+            f"{ALLOWLIST}::test_denials_are_shown_with_the_rule_that_would_allow_them",
+            f"{ALLOWLIST}::test_only_what_is_named",
+            f"{ALLOWLIST}::test_explain_says_what_stays_possible",
+        ),
+        source=GATEWAY,
+    ),
+    Claim(
+        id="allow-bounded",
+        sentence="It keeps 256 different denials and counts the rest, so that a target cannot fill the disk with them.",
+        tests=(
+            f"{ALLOWLIST}::test_flooding_the_resolver",
+        ),
+        source=GATEWAY,
+    ),
+    Claim(
+        id="audit-chain",
+        sentence="`corral audit verify FILE` finds the first line that was changed, removed or put in.",
+        tests=(
+            f"{AUDIT}::test_changes_show",
+            f"{AUDIT}::test_runs_continue_one_chain",
+            f"{AUDIT}::test_a_missing_end_shows",
+            f"{AUDIT}::test_a_killed_run_leaves_whole_lines",
+        ),
+        source=GATEWAY,
+    ),
+    Claim(
+        id="audit-refused",
+        sentence="The file cannot lie in a write grant, be a link, or belong to something else; the run refuses then.",
+        tests=(
+            f"{AUDIT}::test_an_audit_that_cannot_be_kept_is_refused",
+            f"{AUDIT}::test_the_target_cannot_write_its_audit",
+        ),
+        source=GATEWAY,
+    ),
+    Claim(
+        id="allow-bare",
+        sentence="a run that states one refuses with exit code 125, and without one the network stays closed.",
+        tests=(
+            f"{ALLOWLIST}::test_without_namespaces_a_list_is_refused",
+        ),
+        source=GATEWAY,
+    ),
+    row(
+        "stopped", "net-allow", "with `network.allow`, reach anything that no rule names",
+        "every address leads to the gateway, which dials only what a rule allows: [network.md](network.md)",
+        f"{ALLOWLIST}::test_only_what_is_named",
+        f"{ALLOWLIST}::test_names_that_lead_to_guarded_addresses",
+        f"{ALLOWLIST}::test_datagrams",
+        f"{ALLOWLIST}::test_addresses_never_given_out",
     ),
 )  # fmt: skip
 
