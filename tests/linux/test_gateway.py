@@ -687,7 +687,7 @@ def test_a_lookup_that_hangs_is_given_up_and_others_go_on(gateway, server):
 
 def test_a_lookup_holds_nothing_of_the_supervisors_and_dies_with_it(gateway, server):
     port = server(echo)
-    running = gateway(port)
+    running = gateway(port, patience=600)  # so that nothing else ends it
     running.zone.silent = {NAME}
     with running.connect(NAME, port):
         assert running.zone.questions.get(timeout=20) == NAME

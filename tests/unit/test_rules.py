@@ -47,6 +47,7 @@ def test_upper_case_is_the_same_name():
         ("a.b.c.example.com", True),
         ("example.com", False),
         ("evilexample.com", False),
+        ("xexample.com", False),
         ("example.com.evil.org", False),
         ("a.example.com.", False),
         (".example.com", False),
