@@ -565,6 +565,12 @@ CLAIMS: tuple[Claim, ...] = (
         source=GATEWAY,
     ),
     Claim(
+        id="allow-proxy",
+        sentence="The target sees neither the variable nor the password in it.",
+        tests=(f"{CLIENTS}::test_through_the_proxy_of_the_host",),
+        source=GATEWAY,
+    ),
+    Claim(
         id="allow-report",
         sentence="`--report FILE` ends with every denial, how often it was seen, and the rule that would have allowed it.",
         tests=(

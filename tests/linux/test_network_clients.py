@@ -396,6 +396,95 @@ except ConnectionResetError:
     assert said["traffic"][0][1]["failed"] == 1
 
 
+def test_through_the_proxy_of_the_host(who, world):
+    """The gateway asks the proxy for the name. The target knows of no proxy, nor of its password."""
+    heads = []
+
+    def proxy(end):
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            head += end.recv(1)
+        heads.append(head.decode().split("\r\n"))
+        end.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        web(end)
+
+    world.name("proxy.test", OTHER)
+    world.serve(proxy, port=3128)
+    world.serve(web, port=8080)
+    code = """
+import urllib.error, urllib.request
+def got(url):
+    try:
+        return urllib.request.urlopen(url).read().decode().split()[0]
+    except urllib.error.URLError as error:
+        return str(error.reason)
+answer = [got("http://good.test:8080/"), "refused" in got("http://11.0.0.2:8081/"),
+          "not known" in got("http://proxy.test:3128/"), [name for name in os.environ if "proxy" in name.lower()]]
+"""
+    expected = ["good.test:8080", True, True, []]
+    flags = allow("good.test:8080")
+    assert who.inside(code, flags=flags) == expected
+    assert (world.arrived, heads) == ([(PUBLIC, 8080)], [])
+    world.arrived.clear()
+    host = who.environment(HTTPS_PROXY="http://me:secret@proxy.test:3128")
+    assert who.inside(code, flags=flags, env=host) == expected
+    assert world.arrived == [(OTHER, 3128)]
+    [head] = heads
+    assert head[0] == "CONNECT good.test:8080 HTTP/1.1"
+    assert "Proxy-Authorization: Basic bWU6c2VjcmV0" in head
+
+
+@pytest.mark.parametrize(
+    "proxy", ["https://proxy.test:1", "socks5://proxy.test", "http://proxy.test:x"]
+)
+def test_a_proxy_that_cannot_be_used(user, proxy):
+    """The run refuses before the target starts; without an allowlist nobody needs it."""
+    host = user.environment(HTTPS_PROXY=proxy)
+    refused = user.run("/bin/echo", "ran", flags=allow("good.test"), env=host)
+    assert (refused.returncode, refused.stdout) == (125, b"")
+    assert b"proxy" in refused.stderr
+    assert b"Traceback" not in refused.stderr
+    assert user.run("/bin/echo", "ran", env=host).stdout == b"ran\n"
+
+
+def test_names_by_tcp(who):
+    """A resolver that asks by TCP gets the same answers."""
+    code = """
+import socket, struct
+def asked(*labels):
+    name = b"".join(bytes((len(label),)) + label for label in labels) + bytes(1)
+    query = struct.pack("!HHHHHH", 7, 0x100, 1, 0, 0, 0) + name + struct.pack("!HH", 1, 1)
+    with socket.create_connection(("127.0.0.1", 53)) as end, end.makefile("rb") as file:
+        end.sendall(struct.pack("!H", len(query)) + query)
+        said = file.read(struct.unpack("!H", file.read(2))[0])
+    return [said[3] & 15, said[-4:-2].hex()]
+answer = [asked(b"good", b"test"), asked(b"bad", b"test")[0]]
+"""
+    assert who.inside(code, flags=allow("good.test")) == [[0, "c612"], 3]
+
+
+def test_more_connections_than_the_gateway_takes(who, world, scratch):
+    """Those beyond its limit wait, and get their turn when others end; the report says that there were too many."""
+    world.serve(echo, port=7000)
+    report = scratch / "report.json"
+    code = """
+import socket
+ends = [socket.create_connection(("good.test", 7000)) for _ in range(600)]
+for end in ends:
+    end.sendall(b"x")
+    end.shutdown(socket.SHUT_WR)
+answer = 0
+for end in ends:
+    answer += len(end.recv(1))
+    end.close()
+"""
+    flags = (*allow("good.test:7000"), "--report", str(report))
+    assert who.inside(code, flags=flags) == 600
+    assert len(world.arrived) == 600
+    denials = json.loads(report.read_text())["denials"]
+    assert [row["kind"] for row in denials] == ["limit"]
+
+
 def test_a_literal_address_of_loopback(who, world):
     """Named as an address, the host's own loopback can be reached, on that port only."""
     for port in (7000, 7001):
