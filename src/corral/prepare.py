@@ -47,6 +47,8 @@ def prepare(
     program = resolve(
         argv, environment=environment, cwd=cwd, home=home, subprocess=policy.subprocess
     )
+    if policy.allow:
+        _check_proxy(environment)
     authorities = _authorities(environment) if policy.allow else {}
     program = _with_reads(program, authorities.values())
     system = backend.load()
@@ -90,6 +92,19 @@ def _granted_directory(policy: Policy, cwd: str) -> str:
         for grant in policy.grants
     )
     return here if granted else ""
+
+
+def _check_proxy(environment: Mapping[str, str]) -> None:
+    """Before anything starts: the gateway goes out by the host's own proxy, if it can talk to it."""
+    from corral.network.proxy import proxy_of
+
+    try:
+        proxy_of(environment)
+    except ValueError as error:
+        raise PolicyError(
+            f"network.allow: {error}",
+            hint="set HTTPS_PROXY to an http:// address, or NO_PROXY for what needs no proxy",
+        ) from error
 
 
 def _authorities(environment: Mapping[str, str]) -> dict[str, str]:
