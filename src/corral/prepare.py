@@ -95,7 +95,7 @@ def _granted_directory(policy: Policy, cwd: str) -> str:
 
 
 def _check_proxy(environment: Mapping[str, str]) -> None:
-    """Before anything starts: the gateway goes out by the host's own proxy, if it can talk to it."""
+    """Before anything starts: the gateway goes out by the host's own proxy, if it can."""
     from corral.network.proxy import proxy_of
 
     try:
