@@ -505,3 +505,30 @@ answer = [talked(7000), talked(7001)]
     refused = "ConnectionRefusedError"
     assert who.inside(code, flags=allow("127.0.0.1:7000")) == ["hello", refused]
     assert who.inside(code, flags=allow("127.0.0.1:7001")) == [refused, "hello"]
+
+
+def test_the_python_api(world, ordinary):
+    """A sandbox that was launched from Python has the same gateway, and its report the same denials."""
+    world.serve(web, port=8080)
+    code = """
+import corral
+target = '''
+import socket, urllib.request
+print(urllib.request.urlopen("http://good.test:8080/").read().decode().split()[0], flush=True)
+try:
+    socket.getaddrinfo("other.test", 80, type=socket.SOCK_STREAM)
+except socket.gaierror:
+    pass
+'''
+policy = {"version": 1, "network": {"allow": ["good.test:8080"]}}
+answer = []
+for _ in range(2):
+    box = corral.launch([sys.executable, "-c", target], policy, stdin=-3, stdout=-1)
+    said = box.stdout.read().decode().strip()
+    box.wait()
+    report = box.report
+    answer.append([said, report.denials[0].allow, dict(report.traffic)["good.test"].connections])
+"""
+    who = Inhabitant(ordinary, world)
+    said = who.outside(f"sys.path.insert(0, {str(who.package)!r})\n{code}")
+    assert said == [["good.test:8080", "other.test", 1]] * 2
