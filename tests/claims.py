@@ -97,6 +97,8 @@ ALLOWLIST, CLIENTS, AUDIT = (
     "tests/linux/test_network_clients.py",
     "tests/linux/test_audit.py",
 )
+PLAN = "tests/unit/test_plan.py"
+CLI = "tests/linux/test_cli.py"
 PENDING = UNCHECKED + "no test yet"
 CGROUP = "tests/vm/test_cgroup.py"
 MACHINE = "in user-mode Linux"
@@ -136,19 +138,38 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="stated-refuses",
         sentence="A limit that you state is required: a host that cannot hold it refuses the run.",
-        where=PENDING,
+        tests=(
+            f"{PLAN}::test_a_stated_limit_is_required",
+            f"{CLI}::test_what_is_stated_and_missing_refuses_by_name",
+        ),
     ),
     Claim(
         id="default-warns",
         sentence="A limit that is only corral's default goes unenforced with one warning line.",
-        where=PENDING,
+        tests=(f"{PLAN}::test_a_default_limit_degrades_with_a_warning",),
+        where=ANY,
     ),
-    Claim(id="walls-required", sentence="Walls are always required.", where=PENDING),
-    Claim(id="strict", sentence="`--strict` requires the defaults too,", where=PENDING),
+    Claim(
+        id="walls-required",
+        sentence="Walls are always required.",
+        tests=(f"{PLAN}::test_walls_are_required_stated_or_not",),
+        where=ANY,
+    ),
+    Claim(
+        id="strict",
+        sentence="`--strict` requires the defaults too,",
+        tests=(
+            f"{PLAN}::test_strict_makes_a_default_limit_required",
+            f"{CLI}::test_strict_refuses_what_would_only_be_a_warning",
+        ),
+    ),
     Claim(
         id="best-effort",
         sentence="`--best-effort` lets go a limit that cannot be held, with a warning each run.",
-        where=PENDING,
+        tests=(
+            f"{PLAN}::test_the_users_word_lets_any_control_go",
+            f"{CLI}::test_best_effort_lets_it_go_with_a_warning",
+        ),
     ),
     Claim(
         id="request-approval",
@@ -402,11 +423,11 @@ CLAIMS: tuple[Claim, ...] = (
         f"{LIFECYCLE}::test_a_target_that_ends_in_time_is_no_timeout",
         f"{LIFECYCLE}::test_a_target_that_ignores_sigterm_is_killed_after_the_grace",
     ),
-    row("limits", "limit-address-space", "`address_space`", "RLIMIT_AS of each process", where=PENDING),
+    row("limits", "limit-address-space", "`address_space`", "RLIMIT_AS of each process", f"{RUN}::test_an_address_space_that_is_asked_for_holds"),
     row(
         "refused", "refuse-io", "an `io` rate without a delegated cgroup",
         "refuses: nothing else holds it",
-        where=PENDING,
+        f"{RUN}::test_an_io_rate_is_held_by_a_cgroup_or_refused",
     ),
     row(
         "refused", "refuse-network", "`network.allow` without user namespaces",

@@ -1,5 +1,7 @@
 """`corral run` out of the box, as root and as an ordinary user."""
 
+import json
+
 
 def test_python_runs(user):
     assert user.inside("answer = os.getuid()") not in (None, 0)
@@ -21,3 +23,36 @@ def test_the_exit_code_is_the_targets_own(user):
 
 def test_a_signal_becomes_128_plus_its_number(user):
     assert user.run(user.python, "-c", "import os; os.kill(os.getpid(), 11)").returncode == 139
+
+
+def policy(scratch, text):
+    path = scratch / "policy.toml"
+    path.write_text(f"version = 1\n{text}\n")
+    path.chmod(0o644)
+    return str(path)
+
+
+MAP = """
+import mmap
+try:
+    mmap.mmap(-1, 2 << 30).close()
+    answer = "mapped"
+except OSError as error:
+    answer = error.strerror
+"""
+
+
+def test_an_address_space_that_is_asked_for_holds(user, scratch):
+    """Shared, so that only RLIMIT_AS counts it; nothing of it is touched."""
+    file = policy(scratch, '[limits]\naddress_space = "1G"')
+    assert user.inside(MAP, flags=("--policy", file)) == "Cannot allocate memory"
+    assert user.inside(MAP) == "mapped"
+
+
+def test_an_io_rate_is_held_by_a_cgroup_or_refused(user, scratch):
+    file = policy(scratch, '[limits]\nio = "50M"')
+    done = user.run("true", flags=("--policy", file))
+    findings = json.loads(user.corral("doctor", "--json").stdout)["findings"]
+    proven = {item["capability"] for item in findings if item["status"] == "proven"}
+    assert done.returncode == (0 if "cgroup_io" in proven else 125)
+    assert "cgroup_io" in proven or b"cgroup_io" in done.stderr
