@@ -99,6 +99,7 @@ ALLOWLIST, CLIENTS, AUDIT = (
 )
 PLAN = "tests/unit/test_plan.py"
 CLI = "tests/linux/test_cli.py"
+LISTEN = "tests/linux/test_listen.py"
 PENDING = UNCHECKED + "no test yet"
 CGROUP = "tests/vm/test_cgroup.py"
 MACHINE = "in user-mode Linux"
@@ -627,6 +628,28 @@ CLAIMS: tuple[Claim, ...] = (
             f"{AUDIT}::test_an_audit_that_cannot_be_kept_is_refused",
             f"{AUDIT}::test_the_target_cannot_write_its_audit",
         ),
+        source=GATEWAY,
+    ),
+    Claim(
+        id="listen-loopback",
+        sentence="lets the host's loopback reach that port of the target, and nothing else reach anything.",
+        tests=(
+            f"{LISTEN}::test_an_opened_port_is_reached_and_no_other",
+            f"{LISTEN}::test_without_it_nothing_is_reached",
+            f"{LISTEN}::test_only_loopback_listens",
+        ),
+        source=GATEWAY,
+    ),
+    Claim(
+        id="listen-taken",
+        sentence="one that is taken refuses the run.",
+        tests=(f"{LISTEN}::test_a_port_that_is_taken_refuses_the_run",),
+        source=GATEWAY,
+    ),
+    Claim(
+        id="listen-no-way-out",
+        sentence="It gives the target no way out.",
+        tests=(f"{LISTEN}::test_a_listening_port_gives_no_way_out",),
         source=GATEWAY,
     ),
     Claim(

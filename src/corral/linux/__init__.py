@@ -86,15 +86,23 @@ def _network(policy: Policy) -> tuple[Option, ...]:
         )
     ways = {"gateway": policy.allow, "inward": policy.listen}
     needs = [name for name, asked in ways.items() if asked]
-    note = "domain fronting and sites that share an address with an allowed one stay possible"
     return (
         Option(
             mechanism="network namespace + " + " + ".join(needs),
             needs=("network_namespace", *needs),
             status="verified",
-            note=note if policy.allow else "",
+            note=_still_possible(policy),
         ),
     )
+
+
+def _still_possible(policy: Policy) -> str:
+    if not policy.allow:
+        return ""
+    text = "domain fronting and sites that share an address with an allowed one stay possible"
+    if any(item.startswith("*.") for item in policy.allow):
+        text += "; names looked up under a wildcard reach whoever runs that zone"
+    return text
 
 
 def _visible(policy: Policy) -> str:
