@@ -29,7 +29,10 @@ FILES = (
     "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
     "/proc/sys/kernel/seccomp/actions_avail",
 )
-PROBES = ("linux/probes.py", "linux/cgroup_probes.py", "linux/systemd.py")
+PROBES = (
+    "linux/probes.py", "linux/cgroup_probes.py", "linux/landlock_probes.py",
+    "linux/network_probes.py", "linux/systemd.py",
+)  # fmt: skip
 NAMESPACES = ("user", "mnt", "pid", "net")
 
 

@@ -61,7 +61,7 @@ class Stage:
         self.granted, self.temporary = f"{root}/granted", f"{root}/temporary"
         for path in (self.project, self.granted, self.temporary):
             os.mkdir(path)
-        if os.geteuid() == 0:
+        if sys.platform != "win32" and os.geteuid() == 0:
             # Without namespaces a target of root's has another id, to which this must be open.
             os.chmod(root, 0o711)  # noqa: S103 - nobody can list it
             os.chmod(self.granted, 0o777)  # noqa: S103 - below a directory that only root can list

@@ -8,7 +8,6 @@ which a trial takes the target's place.
 from __future__ import annotations
 
 import os
-import socket
 import sys
 
 from corral.abi import linux as abi
@@ -18,8 +17,9 @@ from corral.linux import (
     cgroup_probes,
     filters,
     ids,
-    landlock,
+    landlock_probes,
     layout,
+    network_probes,
     seccomp,
     usage,
     walled,
@@ -65,7 +65,7 @@ def apply(step: Trial, _scene: Scene) -> None:
         f"filesystem={disposable.refused(lambda: os.close(os.open(step.marker, os.O_RDONLY)))}",
         f"process={disposable.refused(lambda: os.listdir(f'/proc/{step.host_pid}'))}",
         f"signal={disposable.refused(lambda: os.kill(step.host_pid, 0))}",
-        f"network={disposable.refused(lambda: _connect(step.port))}",
+        f"network={disposable.refused(lambda: network_probes.connect(step.port))}",
     ]
     os.write(step.fd, "\n".join(saw).encode())
 
@@ -74,14 +74,32 @@ def probe() -> tuple[Finding, ...]:
     twin = _twin()
     return (
         *twin,
-        _finding("landlock", _landlock, "a kernel with Landlock (CONFIG_SECURITY_LANDLOCK, lsm=)"),
-        _finding("landlock_wall", _landlock_wall, "Linux 6.2 (Landlock that holds truncation)"),
-        _finding("landlock_scope", _landlock_scope, "Linux 6.12 (Landlock that scopes signals)"),
+        _finding(
+            "landlock",
+            landlock_probes.denies,
+            "a kernel with Landlock (CONFIG_SECURITY_LANDLOCK, lsm=)",
+        ),
+        _finding(
+            "landlock_wall",
+            landlock_probes.holds_truncation,
+            "Linux 6.2 (Landlock that holds truncation)",
+        ),
+        _finding(
+            "landlock_scope",
+            landlock_probes.scopes_signals,
+            "Linux 6.12 (Landlock that scopes signals)",
+        ),
         _finding("guardian", _guardian, ""),
         _finding("seccomp", _seccomp, "a kernel with CONFIG_SECCOMP_FILTER"),
         _finding("exec_cookie", _exec_cookie, "a kernel with CONFIG_SECCOMP_FILTER"),
-        _finding("gateway", _gateway, "a kernel with network namespaces and local routes"),
-        _finding("inward", _inward, "a kernel with network namespaces that their owner may join"),
+        _finding(
+            "gateway", network_probes.gateway, "a kernel with network namespaces and local routes"
+        ),
+        _finding(
+            "inward",
+            network_probes.inward,
+            "a kernel with network namespaces that their owner may join",
+        ),
         _finding("rlimits", _rlimits, ""),
         _finding("nproc", _nproc, "Linux 5.14 counts processes per user namespace"),
         _finding("sampling", _sampling, "a kernel with CONFIG_PROC_CHILDREN"),
@@ -129,12 +147,12 @@ def _in_twin() -> str:
     import tempfile
 
     read, write = os.pipe()
-    port, listener = _listen()
+    port, listener = network_probes.listen()
     with tempfile.NamedTemporaryFile() as marker:
         os.close(os.open(marker.name, os.O_RDONLY))
         os.listdir(f"/proc/{os.getpid()}")
         os.kill(os.getpid(), 0)
-        _connect(port)
+        network_probes.connect(port)
         program = Program(path="/", argv=("trial",))
         home = os.path.dirname(marker.name)
         seen = layout.survey(Policy(), program, home=home)
@@ -165,53 +183,6 @@ def _user_namespace() -> str:
     os.waitpid(pid, 0)
     os.close(pidfd)
     return ""
-
-
-def _landlock() -> str:
-    from corral.posix.enter import Scene
-
-    os.close(os.open("/proc/self/stat", os.O_RDONLY))
-    version = abi.landlock_abi()
-    abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
-    landlock.apply(landlock.Landlock(read=("/usr",), write=()), Scene())
-    words = disposable.refused(lambda: os.open("/proc/self/stat", os.O_RDONLY))
-    os.close(os.open("/usr", os.O_RDONLY | os.O_DIRECTORY))
-    return f"ABI {version}: an ungranted file is denied ({words}), readable before"
-
-
-def _landlock_wall() -> str:
-    """Truncation of what may not be written is denied: before ABI 3 it is not."""
-    import tempfile
-
-    from corral.posix.enter import Scene
-
-    with tempfile.TemporaryDirectory() as place:
-        path = f"{place}/file"
-        with open(path, "w", encoding="utf-8") as file:
-            file.write("text")
-
-        def attempt() -> str:
-            os.truncate(path, 3)
-            abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
-            landlock.apply(landlock.Landlock(read=("/",), write=()), Scene())
-            return disposable.refused(lambda: os.truncate(path, 0))
-
-        held, words = disposable.observe(attempt)
-    if not held:
-        raise RuntimeError(words)
-    return f"truncating an ungranted file is denied ({words}), done before"
-
-
-def _landlock_scope() -> str:
-    from corral.posix.enter import Scene
-
-    parent = os.getppid()
-    os.kill(parent, 0)
-    abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
-    landlock.apply(landlock.Landlock(read=("/",), write=()), Scene())
-    words = disposable.refused(lambda: os.kill(parent, 0))
-    os.kill(os.getpid(), 0)
-    return f"a signal to a process outside is denied ({words}), sent before"
 
 
 def _guardian() -> str:
@@ -269,73 +240,6 @@ def _exec_cookie() -> str:
     if os.waitpid(pid, 0)[1] != 0:
         raise RuntimeError("exec with the cookie failed, or exec without it passed")
     return "exec without the cookie is denied, with it it passes"
-
-
-def _gateway() -> str:
-    """A connection to an address that nobody has reaches a listener handed out of the namespace."""
-    from corral.linux import listeners, loopback
-    from corral.posix.enter import Scene
-
-    scene = Scene()
-    listeners.apply(listeners.Door(), scene)
-    go_read, go_write = os.pipe()
-    who = ids.choose(os.geteuid(), os.getegid())
-    pid, pidfd = abi.clone(abi.CLONE_NEWUSER | abi.CLONE_NEWNET)
-    if pid == 0:
-        os.read(go_read, 1)
-        loopback.apply(loopback.Loopback(alone=False), scene)
-        disposable.refused(lambda: _connect(443, NOBODYS))
-        listeners.apply(listeners.Listeners(ports=(443,)), scene)
-        _connect(443, NOBODYS)
-        os._exit(0)
-    ids.write_maps(who, pid)
-    os.write(go_write, b"\0")
-    os.close(scene.doors[1])
-    found = listeners.receive(scene.doors[0])
-    if not found:
-        raise RuntimeError("no listeners came out of the namespace")
-    with socket.socket(fileno=found[3]) as listener:
-        listener.settimeout(5)
-        wanted = listener.accept()[0].getsockname()
-    status = os.waitpid(pid, 0)[1]
-    os.close(pidfd)
-    if status or wanted != ("198.18.0.7", 443):
-        raise RuntimeError(f"reached for {wanted}, wait status {status}")
-    return "a connection to an address that nobody has ends at corral's listener, refused before"
-
-
-def _inward() -> str:
-    """A port that listens in a namespace is reached by a socket made there, and by no other."""
-    from corral.linux import inward, loopback
-    from corral.posix.enter import Scene
-
-    scene = Scene()
-    go_read, go_write = os.pipe()
-    told_read, told_write = os.pipe()
-    pid, pidfd = abi.clone(abi.CLONE_NEWUSER | abi.CLONE_NEWNET)
-    if pid == 0:
-        os.read(go_read, 1)
-        loopback.apply(loopback.Loopback(), scene)
-        port, listener = _listen()
-        os.write(told_write, port.to_bytes(2, "big"))
-        socket.socket(fileno=listener).accept()
-        os._exit(0)
-    scene.pid = pid
-    ids.write_maps(ids.choose(os.geteuid(), os.getegid()), pid)
-    inward.apply(inward.Handles(), scene)
-    os.write(go_write, b"\0")
-    port = int.from_bytes(os.read(told_read, 2), "big")
-    words = disposable.refused(lambda: _connect(port))
-    dialer = inward.Dialer(*scene.handles)
-    with socket.socket(fileno=dialer.make()) as inside:
-        inside.settimeout(5)
-        inside.connect(("127.0.0.1", port))
-    dialer.close()
-    status = os.waitpid(pid, 0)[1]
-    os.close(pidfd)
-    if status:
-        raise RuntimeError(f"the port was not reached (wait status {status})")
-    return f"a port inside is reached by a socket made there, not from outside ({words})"
 
 
 def _rlimits() -> str:
@@ -413,22 +317,3 @@ def _sampling() -> str:
     if seen.memory < 32 << 20 or seen.tasks < 1:
         raise RuntimeError(f"of 32 MiB in a grandchild {seen.memory} bytes were seen")
     return f"32 MiB of a grandchild are seen ({before >> 20} MiB before it had them)"
-
-
-def _listen() -> tuple[int, int]:
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    return port, listener.detach()
-
-
-NOBODYS = bytes((198, 18, 0, 7))
-LOCALHOST = bytes((127, 0, 0, 1))
-
-
-def _connect(port: int, address: bytes = LOCALHOST) -> None:
-    fd = abi.syscall("socket", abi.AF_INET, abi.SOCK_STREAM | abi.SOCK_CLOEXEC, 0)
-    try:
-        where = abi.AF_INET.to_bytes(2, "little") + port.to_bytes(2, "big") + address + bytes(8)
-        abi.syscall("connect", fd, where, 16)
-    finally:
-        os.close(fd)
