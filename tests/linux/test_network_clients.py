@@ -15,7 +15,7 @@ import pytest
 
 from world import OTHER, PUBLIC, Inhabitant, make_world
 
-LARGE = 256 << 20
+LARGE = 1 << 30
 MANY = 200
 BLOCK = bytes(1 << 20)
 PACKAGES = {"curl": "curl", "node": "nodejs", "git": "git", "openssl": "openssl"}
@@ -248,8 +248,8 @@ fetch("https://good.test/").then(said => said.text()).then(text => console.log(t
     assert run(who, node, "-e", code, flags=allow("other.test")) == "ENOTFOUND\n"
 
 
-def test_git(who, world, tmp_path):
-    """A repository as plain files, fetched by a helper process of git's."""
+def test_git(who, world, authority, tmp_path):
+    """A repository as plain files over https, fetched by a process that git starts for it."""
     needs("git")
     git = system("git")
     name = ["-c", "user.name=a", "-c", "user.email=a@good.test", "-c", "init.defaultBranch=main"]
@@ -261,9 +261,18 @@ def test_git(who, world, tmp_path):
     subprocess.run([git, "clone", "-q", "--bare", tree, bare], check=True)
     subprocess.run([git, "-C", bare, "update-server-info"], check=True)
     handler = type("Repository", (Web,), {"folder": str(tmp_path / "www")})
-    world.serve(lambda end: handler(end, end.getpeername(), None), port=8080)
-    command = f"{git} clone -q http://good.test:8080/repo.git /tmp/repo && cat /tmp/repo/file"
-    flags = (*allow("good.test:8080"), "--allow-subprocess")
+    file, key = authority
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file, key)
+
+    def serve(end):
+        with context.wrap_socket(end, server_side=True) as link:
+            handler(link, link.getpeername(), None)
+
+    world.serve(serve, port=443)
+    command = f"{git} clone -q https://good.test/repo.git /tmp/repo && cat /tmp/repo/file"
+    trust = ("--read", str(file), "--env", f"GIT_SSL_CAINFO={file}")
+    flags = (*allow("good.test"), *trust, "--allow-subprocess")
     assert run(who, "/bin/sh", "-c", command, flags=flags) == "content\n"
 
 
