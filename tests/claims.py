@@ -409,9 +409,10 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     row(
         "limits", "limit-memory", "`memory`",
-        "cgroup `memory.max`, no swap; else, if stated, sampling",
+        "cgroup `memory.max`, no swap, delegated or lent by systemd; else, if stated, sampling",
         f"{CGROUP}::test_limits",
         f"{CGROUP}::test_without_a_cgroup_of_ones_own",
+        "tests/vm/test_systemd.py::test_login",
         where=MACHINE,
     ),
     row("limits", "limit-cpu", "`cpu`", "cgroup `cpu.max`; else a duty cycle of the supervisor's", f"{CGROUP}::test_limits", where=MACHINE),
