@@ -21,7 +21,7 @@ LONG = os.environ.get("CORRAL_LONG") == "1"
 KILLS = 200 if LONG else 60
 LAUNCHES = 1000
 ENOUGH = 300
-SECONDS = 12
+SECONDS = 6
 """The ordinary run stops after so long once it has made enough launches."""
 
 WHAT_IS_THERE = """
