@@ -31,7 +31,7 @@ def apply(_step: Keyring, _scene: Scene) -> None:
     try:
         abi.syscall("keyctl", KEYCTL_JOIN_SESSION_KEYRING, None)
     except OSError as error:
-        # A kernel without keyrings has none to hide; a container's filter that forbids the call
-        # forbids the target the same, and /proc/keys shows only what is possessed.
+        # A kernel without keyrings has none to hide. Where a container's filter forbids the call,
+        # the target cannot use keys either; their descriptions are covered with /proc/keys.
         if error.errno not in {errno.ENOSYS, errno.EPERM}:
             raise

@@ -119,7 +119,7 @@ def _twin() -> tuple[Finding, ...]:
     if held:
         saw = dict(line.split("=", 1) for line in words.split("\n"))
         texts = (
-            "a sandbox was made without privileges",
+            f"a sandbox was made by uid {os.geteuid()}",
             f"a host file is out of reach ({saw['filesystem']}), readable outside",
             f"a host process is out of sight ({saw['process']}, {saw['signal']}), seen outside",
             f"a host port is out of reach ({saw['network']}), reached outside",
