@@ -456,3 +456,11 @@ print(read(), flush=True)
         switch.write("2")
     out, _ = process.communicate(b"\n", timeout=PATIENCE)
     assert out == b"True\n"
+
+
+def test_ports_on_the_hosts_loopback_are_refused(user):
+    """Without a network namespace there is no port of the target's own to open."""
+    done = user.run("/bin/true", flags=("--listen", "8123"))
+    assert done.returncode == 125
+    assert b"network: no network_namespace" in done.stderr
+    assert user.run("/bin/true").returncode == 0
