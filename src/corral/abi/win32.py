@@ -1,0 +1,257 @@
+"""The ground that every `abi/win32_*.py` stands on: types, prototypes, errors, handles.
+
+The convention of these modules, which `tests/abi/test_win32.py` reads and checks by itself:
+
+- Structures and unions are plain `ctypes.Structure` and `ctypes.Union` classes with the name, the
+  field names and the field order of the header. A nameless union inside takes any field name and
+  `_anonymous_`; its class begins with an underscore and is checked through the one that holds it.
+- Constants are module-level integers in UPPER_CASE with the name of the header, enumerators too.
+  What a header does not know begins with an underscore, and says where it comes from.
+- Prototypes are module-level values `Name = function("library", "Name", result, *arguments)` with
+  the name of the export. Arguments that point at something are `LPVOID` (takes `byref`, arrays,
+  integers and None), texts are `LPCWSTR`.
+- Sizes are those of Windows on every host. `ctypes.wintypes` is banned: its DWORD has eight bytes
+  on Linux. So are `c_long`, `c_ulong` and, inside structures, `c_wchar`: arrays of characters are
+  `WCHAR * n`.
+
+Everything here can be imported anywhere; a call anywhere but on Windows raises OSError.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Literal, Protocol, Self
+
+    CType = type[ctypes._CDataType]  # noqa: SLF001 - typeshed's name for what all of them are
+    # What a result says about success. "nonzero": 0 and NULL are failures, GetLastError has the
+    # reason. "valid": all bits set is the failure (INVALID_HANDLE_VALUE, WAIT_FAILED and the
+    # like). "status": the result itself is the Win32 error. "hresult", "ntstatus": by their sign.
+    # "any": nothing.
+    Check = Literal["nonzero", "valid", "status", "hresult", "ntstatus", "any"]
+
+    class Bound(Protocol):
+        def __call__(self, *values: object) -> int | None: ...
+
+
+BYTE = ctypes.c_uint8
+BOOLEAN = ctypes.c_uint8
+WORD = ctypes.c_uint16
+USHORT = ctypes.c_uint16
+WCHAR = ctypes.c_uint16
+BOOL = ctypes.c_int32
+LONG = ctypes.c_int32
+HRESULT = ctypes.c_int32
+NTSTATUS = ctypes.c_int32
+LSTATUS = ctypes.c_int32
+UINT = ctypes.c_uint32
+ULONG = ctypes.c_uint32
+DWORD = ctypes.c_uint32
+ACCESS_MASK = ctypes.c_uint32
+LONGLONG = ctypes.c_int64
+LARGE_INTEGER = ctypes.c_int64  # a union in the header, and always read whole
+ULONGLONG = ctypes.c_uint64
+DWORD64 = ctypes.c_uint64
+SIZE_T = ctypes.c_size_t
+ULONG_PTR = ctypes.c_size_t
+DWORD_PTR = ctypes.c_size_t
+HANDLE = ctypes.c_void_p
+HMODULE = ctypes.c_void_p
+LPVOID = ctypes.c_void_p
+PSID = ctypes.c_void_p
+LPWSTR = ctypes.c_wchar_p
+LPCWSTR = ctypes.c_wchar_p
+
+INVALID_HANDLE_VALUE = (1 << 64) - 1
+LOAD_LIBRARY_SEARCH_SYSTEM32 = 0x800
+
+ERROR_SUCCESS = 0
+ERROR_FILE_NOT_FOUND = 2
+ERROR_PATH_NOT_FOUND = 3
+ERROR_ACCESS_DENIED = 5
+ERROR_NOT_SUPPORTED = 50
+ERROR_INVALID_PARAMETER = 87
+ERROR_INSUFFICIENT_BUFFER = 122
+ERROR_MOD_NOT_FOUND = 126
+ERROR_PROC_NOT_FOUND = 127
+ERROR_ALREADY_EXISTS = 183
+ERROR_MORE_DATA = 234
+E_NOTIMPL = 0x80004001 - (1 << 32)
+FACILITY_WIN32 = 7
+
+
+class MissingFunctionError(OSError):
+    """No such function in this Windows (or no Windows at all)."""
+
+
+class Function:
+    """One exported function: a prototype as data, looked up at the first call.
+
+    Results come as integers: a NULL pointer and a void result are 0.
+    """
+
+    __slots__ = ("_bound", "arguments", "check", "library", "name", "result")
+
+    def __init__(
+        self,
+        library: str,
+        name: str,
+        result: CType | None,
+        arguments: tuple[CType, ...],
+        check: Check,
+    ) -> None:
+        self.library = library
+        self.name = name
+        self.result = result
+        self.arguments = arguments
+        self.check: Check = check
+        self._bound: Bound | None = None
+
+    def __call__(self, *values: object) -> int:
+        bound = self._bound or self._bind()
+        value = bound(*values) or 0
+        if _failed(self.check, value, self.result):
+            raise _reason(self.check, value, self.name)
+        return value
+
+    def exists(self) -> bool:
+        try:
+            self._bind()
+        except MissingFunctionError:
+            return False
+        return True
+
+    def _bind(self) -> Bound:
+        if sys.platform != "win32":
+            raise MissingFunctionError(0, f"only Windows has {self.library}", self.name)
+        try:
+            # From the system's own directory alone: a DLL beside the program or in the current
+            # directory must not be able to stand in for one of Windows.
+            library = ctypes.WinDLL(
+                self.library, use_last_error=True, winmode=LOAD_LIBRARY_SEARCH_SYSTEM32
+            )
+        except OSError as error:
+            text = f"{self.library} does not load here"
+            raise MissingFunctionError(0, text, self.name, ERROR_MOD_NOT_FOUND) from error
+        try:
+            bound = library[self.name]
+        except AttributeError as error:
+            text = f"{self.library} has no such function here"
+            raise MissingFunctionError(0, text, self.name, ERROR_PROC_NOT_FOUND) from error
+        bound.argtypes = self.arguments
+        bound.restype = self.result
+        self._bound = bound
+        return bound
+
+
+def function(
+    library: str, name: str, result: CType | None, *arguments: CType, check: Check = "nonzero"
+) -> Function:
+    return Function(library, name, result, arguments, check)
+
+
+def _failed(check: Check, value: int, result: CType | None) -> bool:
+    if check == "nonzero":
+        return value == 0
+    if check == "valid":
+        bits = 8 * ctypes.sizeof(result) if result is not None else 0
+        return value & ((1 << bits) - 1) == (1 << bits) - 1
+    if check == "status":
+        return value != ERROR_SUCCESS
+    return check in {"hresult", "ntstatus"} and value < 0
+
+
+def _reason(check: Check, value: int, name: str) -> OSError:
+    if check == "status":
+        return windows_error(value, name)
+    if check == "hresult":
+        return windows_error(hresult_code(value), name)
+    if check == "ntstatus":
+        return windows_error(RtlNtStatusToDosError(value), name)
+    return windows_error(last_error(), name)
+
+
+def hresult_code(value: int) -> int:
+    """The Win32 error inside an HRESULT, or the HRESULT itself, negative, if it wraps none."""
+    if value >> 16 & 0x7FFF == FACILITY_WIN32:
+        return value & 0xFFFF
+    return value
+
+
+def last_error() -> int:
+    """What GetLastError said after the last call of this thread through a `Function`."""
+    if sys.platform != "win32":
+        return ERROR_SUCCESS
+    return ctypes.get_last_error()
+
+
+def windows_error(code: int, name: str) -> OSError:
+    """An OSError that carries the code, its text, and the function that failed."""
+    text = f"error {code}"
+    if sys.platform == "win32":
+        text = ctypes.FormatError(code).strip()
+    return OSError(0, text, name, code)
+
+
+def winerror(error: OSError) -> int:
+    """The Windows code of an error; 0 for one that came from somewhere else."""
+    code = getattr(error, "winerror", None)
+    return code if isinstance(code, int) else 0
+
+
+CloseHandle = function("kernel32", "CloseHandle", BOOL, HANDLE)
+# It hands back NULL for success, and what callers could do about a failure is nothing.
+LocalFree = function("kernel32", "LocalFree", HANDLE, HANDLE, check="any")
+RtlNtStatusToDosError = function("ntdll", "RtlNtStatusToDosError", ULONG, NTSTATUS, check="any")
+
+_open: set[Handle] = set()
+
+
+def open_handles() -> int:
+    """How many `Handle`s are open in this process: a test of leaks compares two of these."""
+    return len(_open)
+
+
+class Handle:
+    """Owns a kernel handle. There is no finalizer: one that is not closed is a defect to find."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: int) -> None:
+        if value in {0, INVALID_HANDLE_VALUE}:
+            raise ValueError(f"{value:#x} is no handle")
+        self._value = value
+        _open.add(self)
+
+    @property
+    def value(self) -> int:
+        if not self._value:
+            raise ValueError("this handle is closed")
+        return self._value
+
+    def detach(self) -> int:
+        """Gives the handle away: the caller owns it now, this object is as good as closed."""
+        value = self.value
+        self._value = 0
+        _open.discard(self)
+        return value
+
+    def close(self) -> None:
+        """Closes once; later calls do nothing."""
+        if self._value:
+            CloseHandle(self.detach())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
