@@ -13,18 +13,30 @@ from corral.errors import SandboxError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Protocol
 
-    from corral.host import Finding, System
+    from corral.host import Finding, Host, System
     from corral.network.denials import Denials
-    from corral.plan import Chains, Composition, Held, Plan
+    from corral.plan import Chains, Composition, Held, Plan, Sample
     from corral.policy import Policy
+    from corral.runs import Run
     from corral.sampling import Usage
     from corral.servers.program import Program
-    from corral.supervise import Child, Gateway, Way
+    from corral.supervise import Child, Gateway, Signals, Watcher, Way
 
     class Backend(Protocol):
+        __file__: str | None
+
+        def resolve(
+            self,
+            argv: Sequence[str],
+            *,
+            environment: Mapping[str, str],
+            cwd: str,
+            home: str,
+            subprocess: bool,
+        ) -> Program: ...
         def chains(self, policy: Policy) -> Chains: ...
         def compose(
             self, policy: Policy, program: Program, controls: Sequence[Held], *, home: str
@@ -37,7 +49,20 @@ if TYPE_CHECKING:
         def clean(self, path: str) -> None: ...
         def measure(self, root: int) -> Usage: ...
         def probe(self) -> tuple[Finding, ...]: ...
+        def identity(self) -> tuple[str, ...]: ...
+        def doctor(self, host: Host) -> Sequence[tuple[str, str, Finding | None]]: ...
+        def signals(self, numbers: Sequence[int]) -> Signals: ...
         def birth(self, plan: Plan, stdio: tuple[int, int, int]) -> Child: ...
+        def watch(
+            self,
+            child: Child,
+            *,
+            timeout: float | None,
+            signals: Signals,
+            control: int,
+            sample: Sample | None,
+            run: Run,
+        ) -> Watcher: ...
 
 
 def system() -> System:

@@ -8,8 +8,8 @@ whole key is not read. The directory is private and can never be granted to a ta
 from __future__ import annotations
 
 import os
-import sys
 
+from corral import backend
 from corral.host import Finding
 
 TYPE_CHECKING = False
@@ -21,19 +21,6 @@ if TYPE_CHECKING:
 VERSION = "0.1.0"
 FIELD, LINE = "\t", "\n"
 COLUMNS = 4
-FILES = (
-    "/proc/sys/kernel/random/boot_id",
-    "/proc/self/attr/current",
-    "/proc/sys/user/max_user_namespaces",
-    "/proc/sys/kernel/unprivileged_userns_clone",
-    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
-    "/proc/sys/kernel/seccomp/actions_avail",
-)
-PROBES = (
-    "linux/probes.py", "linux/cgroup_probes.py", "linux/landlock_probes.py",
-    "linux/network_probes.py", "linux/systemd.py",
-)  # fmt: skip
-NAMESPACES = ("user", "mnt", "pid", "net")
 
 
 def load() -> tuple[Finding, ...] | None:
@@ -80,50 +67,15 @@ def _flat(text: str) -> str:
 
 
 def _key() -> str:
-    if sys.platform == "win32":
-        return FIELD.join((VERSION, os.environ.get("COMPUTERNAME", "")))
-    parts = [VERSION, str(os.geteuid()), *os.uname()]
-    parts += [_read(path) for path in FILES]
-    parts += [_link(f"/proc/self/ns/{name}") for name in NAMESPACES]
-    parts += [_cgroup_base(), *map(_age, PROBES)]
-    parts += [line for line in _read("/proc/self/status").split(LINE) if line.startswith(STATUS)]
-    return FIELD.join(_flat(part) for part in parts).replace(FIELD, "|")
+    system = backend.load()
+    parts = (VERSION, *system.identity(), _age(os.path.dirname(system.__file__ or "")))
+    return "|".join(map(_flat, parts))
 
 
-STATUS = ("Seccomp", "NoNewPrivs", "CapEff", "CapBnd")
-
-
-def _age(name: str) -> str:
+def _age(folder: str) -> str:
     """Other probes may come to other answers, also between releases."""
-    try:
-        return str(os.stat(os.path.join(os.path.dirname(__file__), name)).st_mtime_ns)
-    except OSError:
-        return ""
-
-
-def _cgroup_base() -> str:
-    """Delegation differs from one session to the next of the same user."""
-    if sys.platform != "linux":
-        return ""
-    from corral.linux import cgroup
-
-    base = cgroup.find()
-    return "" if base is None else " ".join((base.path, *base.controllers))
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().rstrip("\0\n")
-    except OSError:
-        return ""
-
-
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
+    with os.scandir(folder) as entries:
+        return str(max(entry.stat().st_mtime_ns for entry in entries if entry.is_file()))
 
 
 def _path(key: str) -> str:

@@ -70,15 +70,16 @@ class Sample:
 
 @record
 class Composition:
-    """A backend's answer: the steps, where the target's own space is, and what a crash would leave.
+    """A backend's answer: the steps, the variables that every target has here, the directory to
+    start in when nothing else was said, and what a crash would leave.
 
     `watched` are names in write grants that run by themselves on the host once they exist. They do
     not exist yet and cannot be blocked; whether they do afterwards is reported.
     """
 
     steps: tuple[Step, ...]
+    environment: tuple[tuple[str, str], ...]
     home: str
-    temporary: str
     run: str
     residue: tuple[str, ...] = ()
     watched: tuple[str, ...] = ()

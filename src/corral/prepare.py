@@ -13,7 +13,6 @@ from corral.errors import PolicyError
 from corral.plan import Plan, decide, sample, warnings
 from corral.policy import Policy
 from corral.record import replace
-from corral.servers.command import resolve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,14 +43,14 @@ def prepare(
     """`protected` are files of this run, such as its report, that no grant may hold."""
     home = os.path.realpath(home_directory(environment))
     policy = _policy(sources, home, cwd, protected)
-    program = resolve(
+    system = backend.load()
+    program = system.resolve(
         argv, environment=environment, cwd=cwd, home=home, subprocess=policy.subprocess
     )
     if policy.allow:
         _check_proxy(environment)
     authorities = _authorities(environment) if policy.allow else {}
     program = _with_reads(program, authorities.values())
-    system = backend.load()
     machine = machine or host.current()
     controls = decide(policy, machine, system.chains(policy))
     made = system.compose(policy, program, controls, home=home)
@@ -146,17 +145,7 @@ def inside(
             f"secrets that are not in the environment: {', '.join(missing)}",
             hint="set them where corral is started; their values are never printed",
         )
-    values = {
-        "PATH": os.pathsep.join(program.search),
-        "HOME": made.home,
-        "USER": "user",
-        "LOGNAME": "user",
-        "SHELL": "/bin/sh",
-        "TMPDIR": made.temporary,
-        "LANG": "C.UTF-8",
-    }
-    if policy.state:
-        values["STATE_DIRECTORY"] = "/state"
+    values = {"PATH": os.pathsep.join(program.search), **dict(made.environment)}
     for name in (*more, *policy.pass_names, *policy.secret_names):
         if name in environment:
             values[name] = environment[name]

@@ -12,12 +12,12 @@ import stat
 from corral import backend, runs
 from corral.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, CommandError, LaunchError
 from corral.posix.enter import DIED, StepFailed, read_born
-from corral.supervise import Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.network.denials import Denials
     from corral.plan import Plan
+    from corral.supervise import Signals, Watcher
 
 ENOENT = 2
 
@@ -26,10 +26,10 @@ def run(
     plan: Plan,
     stdio: tuple[int, int, int],
     *,
-    signals: int,
+    signals: Signals,
     control: int,
     denials: Denials | None = None,
-) -> Watch:
+) -> Watcher:
     """The target executes, or an error says which step failed and nothing is left."""
     _check_streams(stdio)
     system = backend.load()
@@ -42,7 +42,7 @@ def run(
         raise _error(failed) from failed
     entry.born(child.pid)
     timeout = None if plan.timeout is None else plan.timeout / 1000
-    watch = Watch(
+    watch = system.watch(
         child, timeout=timeout, signals=signals, control=control, sample=plan.sample, run=entry
     )
     failed_later = read_born(watch.until_born())
@@ -68,7 +68,7 @@ def _check_streams(stdio: tuple[int, int, int]) -> None:
             raise LaunchError(name, "is a directory", hint="give the target a file or a pipe")
 
 
-def _asked_to_leave(watch: Watch, failed: StepFailed) -> bool:
+def _asked_to_leave(watch: Watcher, failed: StepFailed) -> bool:
     """A deadline or a signal may come before the target executes: that is no failure."""
     return bool(watch.reason) and failed.cause == DIED
 

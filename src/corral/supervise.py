@@ -34,6 +34,23 @@ if TYPE_CHECKING:
 
         def traffic(self) -> Mapping[str, Traffic]: ...
 
+    class Signals(Protocol):
+        """Signals to corral itself, waiting to be read."""
+
+        def fileno(self) -> int: ...
+        def read(self) -> list[int]: ...
+
+    class Watcher(Protocol):
+        """Whoever stays with a target until it has ended."""
+
+        child: Child
+        reason: Reason
+
+        def until_born(self) -> bytes: ...
+        def until_end(self) -> Ending: ...
+        def let_out(self, gateway: Gateway, tap: Way) -> None: ...
+        def serve(self, way: Way) -> None: ...
+
     class Poll(Protocol):
         def register(self, fd: int, eventmask: int, /) -> None: ...
         def unregister(self, fd: int, /) -> None: ...
@@ -54,6 +71,7 @@ if TYPE_CHECKING:
         pidfd: int
         born: int
 
+        def target(self) -> int: ...
         def signal(self, number: int) -> None: ...
         def kill(self) -> None: ...
         def measure(self, *, exact: bool = False) -> Usage: ...
@@ -102,7 +120,7 @@ class Watch:
         child: Child,
         *,
         timeout: float | None,
-        signals: int,
+        signals: Signals,
         control: int,
         sample: Sample | None = None,
         run: Run | None = None,
@@ -121,7 +139,7 @@ class Watch:
         self.ways: list[Way] = []
         self.sampler: Sampler | None = _sampler(sample) if sample else None
         self.poll = new_poll()
-        for fd in (child.pidfd, child.born, signals, control):
+        for fd in (child.pidfd, child.born, signals.fileno(), control):
             if fd >= 0:
                 self.poll.register(fd, POLLIN)
 
@@ -202,7 +220,7 @@ class Watch:
                 return True
             if fd == self.child.born and self._read_born() and stop_at_birth:
                 return True
-            if fd == self.signals:
+            if fd == self.signals.fileno():
                 self._forward()
             elif fd == self.control:
                 self._obey()
@@ -255,7 +273,7 @@ class Watch:
             pass
 
     def _forward(self) -> None:
-        for number in read_signals(self.signals):
+        for number in self.signals.read():
             if number in FORWARDED:
                 self.stop("signal", number)
 
@@ -279,9 +297,3 @@ def new_poll() -> Poll:
     if sys.platform == "win32":
         raise OSError("poll is POSIX only")
     return select.poll()
-
-
-def read_signals(fd: int) -> list[int]:
-    """Signal numbers from a signalfd: the first word of each 128-byte struct signalfd_siginfo."""
-    raw = os.read(fd, 128 * 16)
-    return [int.from_bytes(raw[at : at + 4], "little") for at in range(0, len(raw), 128)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from corral import start
+from corral import backend, start
 from corral.cli import output, policy_flags
 from corral.cli.options import Flag
 from corral.errors import SandboxError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from corral.network.denials import Denials
     from corral.plan import Plan
     from corral.report import Kind, Report
-    from corral.supervise import Watch
+    from corral.supervise import Watcher
 
 SUMMARY = "run a command, or a server's directory, inside walls"
 USAGE = "usage: corral run [OPTIONS] [--] COMMAND [ARGUMENT...] | DIRECTORY"
@@ -56,12 +56,7 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _watch(plan: Plan, report_fd: int, denials: Denials | None) -> int:
-    from corral.abi import linux as abi
-
-    # Blocked and read from a descriptor: no signal is lost between fork and watch.
-    forwarded = _forwarded()
-    abi.sigprocmask(abi.SIG_BLOCK, forwarded)
-    signals = abi.signalfd(forwarded)
+    signals = backend.load().signals(_forwarded())
     restore = _keep_terminal()
     watch = start.run(plan, (0, 1, 2), signals=signals, control=-1, denials=denials)
     _let_go_of_stdio()
@@ -104,7 +99,7 @@ def _forwarded() -> list[int]:
     return [number for number in FORWARDED if _signal.getsignal(number) != _signal.SIG_IGN]
 
 
-def _finish(plan: Plan, watch: Watch, report_fd: int) -> int:
+def _finish(plan: Plan, watch: Watcher, report_fd: int) -> int:
     from corral import report  # the target runs already: this import costs nobody time
 
     ending = watch.until_end()

@@ -8,14 +8,19 @@ import sys
 from corral import linux
 from corral.linux import birth as births
 from corral.linux import cgroup, layout, seccomp, walled
+from corral.linux import identity as identities
+from corral.linux import signals as waiting
 from corral.plan import Composition
+from corral.posix.environment import environment
+from corral.servers import command
+from corral.supervise import Watch
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corral.host import Finding
+    from corral.host import Finding, Host
     from corral.linux.birth import Child, Stdio
     from corral.linux.usage import Usage
     from corral.network.denials import Denials
@@ -23,6 +28,11 @@ if TYPE_CHECKING:
     from corral.policy import Policy
     from corral.servers.program import Program
     from corral.supervise import Gateway, Way
+
+
+resolve = command.resolve
+signals = waiting.Signals
+watch = Watch
 
 
 def chains(policy: Policy) -> Chains:
@@ -36,15 +46,20 @@ def compose(
     seen = layout.survey(policy, program, home=home)
     if any(held.mechanism == linux.PID_NAMESPACE for held in controls):
         steps = walled.compose(policy, program, seen, controls)
-        own = {"home": home, "temporary": walled.TEMPORARY}
+        own, temporary = home, walled.TEMPORARY
     else:
         from corral.linux import bare
 
         steps = bare.compose(policy, program, seen, controls)
-        own = {"home": f"{seen.directory}/home", "temporary": f"{seen.directory}/tmp"}  # noqa: S108
+        own, temporary = f"{seen.directory}/home", f"{seen.directory}/tmp"  # noqa: S108
     residue = [path for step in steps if (path := getattr(step, "residue", ""))]
     return Composition(
-        steps=steps, run=seen.run, residue=tuple(residue), watched=seen.watched, **own
+        steps=steps,
+        environment=environment(own, temporary, state="/state" if policy.state else ""),
+        home=own,
+        run=seen.run,
+        residue=tuple(residue),
+        watched=seen.watched,
     )
 
 
@@ -100,6 +115,16 @@ def measure(root: int) -> Usage:
 
 def birth(plan: Plan, stdio: Stdio) -> Child:
     return births.birth(plan, stdio)
+
+
+def identity() -> tuple[str, ...]:
+    return identities.identity()
+
+
+def doctor(host: Host) -> Sequence[tuple[str, str, Finding | None]]:
+    from corral.linux import doctor as words
+
+    return words.lines(host)
 
 
 def probe() -> tuple[Finding, ...]:

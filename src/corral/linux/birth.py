@@ -76,6 +76,14 @@ class Child:
         except ProcessLookupError:
             pass
 
+    def target(self) -> int:
+        """The target's pid on the host: the only child of init that was there before it ran."""
+        try:
+            with open(f"/proc/{self.pid}/task/{self.pid}/children", encoding="ascii") as file:
+                return int(file.read().split()[0])
+        except (OSError, IndexError):
+            return 0
+
     def inlets(self) -> tuple[dict[int, int], tuple[int, ...]]:
         """The host's listeners by port, and what leads to the target's network namespace."""
         return self._scene.inlets, self._scene.handles

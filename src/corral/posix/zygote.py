@@ -15,7 +15,6 @@ import socket
 import sys
 
 from corral import backend, report, start, wire
-from corral.abi import linux as abi
 from corral.errors import CommandError, SandboxError
 from corral.posix.signals import FORWARDED
 
@@ -24,11 +23,8 @@ assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type che
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from corral.supervise import Watch
-
 HEADER = 8
 DESCRIPTORS = 4
-SIGCHLD = 17
 
 
 def serve(fd: int) -> None:
@@ -80,23 +76,13 @@ def _supervise(stdin: int, stdout: int, stderr: int, channel: int) -> NoReturn:
 def _run(stdio: tuple[int, int, int], channel: int) -> None:
     size = int.from_bytes(_read(channel, HEADER), "little")
     plan = wire.decode_plan(_read(channel, size))
-    abi.sigprocmask(abi.SIG_BLOCK, FORWARDED)
-    watch = start.run(plan, stdio, signals=abi.signalfd(FORWARDED), control=channel)
+    signals = backend.load().signals(FORWARDED)
+    watch = start.run(plan, stdio, signals=signals, control=channel)
     for fd in stdio:
         os.close(fd)
-    _send(channel, b"B" + str(_target(watch)).encode())
+    _send(channel, b"B" + str(watch.child.target()).encode())
     ending = watch.until_end()
     _send(channel, b"R" + wire.encode(report.of(plan, ending)))
-
-
-def _target(watch: Watch) -> int:
-    """The target's pid on the host: the only child of init that was there before it ran."""
-    pid = watch.child.pid
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
-            return int(file.read().split()[0])
-    except (OSError, IndexError):
-        return 0
 
 
 def _problem(problem: SandboxError) -> bytes:
