@@ -1,0 +1,177 @@
+r"""Argument lists -> the one string that CreateProcessW takes, and the environment block. Pure.
+
+Windows has no argument vector: each program splits its own command line. What is made here is split
+back into exactly the same arguments by CommandLineToArgvW and by the C runtime's start-up code,
+whose rules agree on it:
+
+- The program's own name ends at the next quote if it begins with one. No backslash escapes there.
+- Elsewhere space and tab separate, quotes group, and `\"` is a quote; backslashes are plain unless
+  they stand before a quote, where each pair is one.
+
+A batch file has no arguments in this sense: CreateProcessW hands the whole line to cmd.exe, which
+expands and splits it by rules of its own, so that `"&calc` becomes a command. No quoting survives
+that in all batch files, so what cmd.exe could read as more than text is refused. cmd.exe is named
+here by its full path and told to run nothing else: `ComSpec` and AutoRun have no say.
+"""
+
+from __future__ import annotations
+
+from corral.errors import EXIT_NOT_EXECUTABLE, CommandError
+from corral.units import shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+LONGEST = 32767
+"""UTF-16 units of a command line or of one variable, with the NUL at its end."""
+LONGEST_BATCH = 8191
+"""What cmd.exe reads of a line."""
+SPACE = frozenset(" \t\n\v\f\r")
+BATCH = (".bat", ".cmd")
+# % and ! expand even between quotes, a quote ends them, the others are operators once a batch
+# file unquotes its argument (%~1).
+REINTERPRETED = frozenset('"%!^&|<>()')
+# A path is quoted and never unquoted on the way to its batch file, and parentheses are common.
+REINTERPRETED_IN_PATH = REINTERPRETED - frozenset("()")
+
+
+def start_line(argv: Sequence[str], *, system_root: str) -> tuple[str, str]:
+    r"""The program to be named to CreateProcessW, and its command line.
+
+    CommandError if no command line says just this. `system_root` is Windows' own directory
+    (from GetSystemWindowsDirectoryW: the environment is only a claim).
+    """
+    if not argv or not argv[0]:
+        raise _refuse("there is no program to start")
+    if not is_batch(argv[0]):
+        return argv[0], _checked(quoted(argv))
+    interpreter = f"{system_root}\\System32\\cmd.exe"
+    return interpreter, _checked(batch_line(interpreter, argv), longest=LONGEST_BATCH)
+
+
+def quoted(argv: Sequence[str]) -> str:
+    """A command line that is split back into `argv`."""
+    program = argv[0]
+    if '"' in program:
+        raise _refuse(f"{shown(program)}: no program's name holds a quote")
+    return " ".join((f'"{program}"', *map(quote, argv[1:])))
+
+
+def quote(argument: str) -> str:
+    """One argument that is not the program's name."""
+    if argument and '"' not in argument and SPACE.isdisjoint(argument):
+        return argument
+    parts = ['"']
+    backslashes = 0
+    for letter in argument:
+        if letter == "\\":
+            backslashes += 1
+            continue
+        if letter == '"':
+            parts.append("\\" * (2 * backslashes + 1))
+        else:
+            parts.append("\\" * backslashes)
+        parts.append(letter)
+        backslashes = 0
+    parts += ["\\" * (2 * backslashes), '"']
+    return "".join(parts)
+
+
+def is_batch(path: str) -> bool:
+    r"""Would CreateProcessW hand this file to cmd.exe?
+
+    Trailing dots and spaces are no part of a name, and `x.cmd::$DATA` is the file itself.
+    """
+    name = path.replace("/", "\\").rpartition("\\")[2]
+    drive, colon, rest = name.partition(":")
+    # "C:x.cmd" names a file in a drive's current directory; any other colon begins a stream.
+    name = rest.partition(":")[0] if colon and len(drive) == 1 else drive
+    return name.rstrip(" .").lower().endswith(BATCH)
+
+
+def batch_line(interpreter: str, argv: Sequence[str]) -> str:
+    """For cmd.exe: extensions on, delayed expansion and AutoRun off, quotes around all of it.
+
+    With /s only that outer pair is taken off.
+    """
+    path = argv[0]
+    _check_text(path, REINTERPRETED_IN_PATH, what="the path of a batch file")
+    for argument in argv[1:]:
+        _check_text(argument, REINTERPRETED, what="an argument of a batch file")
+    inner = " ".join((f'"{path}"', *(f'"{_before_quote(item)}"' for item in argv[1:])))
+    return f'"{interpreter}" /d /s /e:on /v:off /c "{inner}"'
+
+
+def _before_quote(argument: str) -> str:
+    """The program that the batch file calls splits what it is given by the rules above."""
+    tail = len(argument) - len(argument.rstrip("\\"))
+    return argument + "\\" * tail
+
+
+def _check_text(text: str, refused: frozenset[str], *, what: str) -> None:
+    bad = next((letter for letter in text if letter in refused or letter < " "), None)
+    if bad is not None:
+        raise CommandError(
+            f"{what}, {shown(text)}, holds {shown(bad)}: cmd.exe would read more than text in it",
+            exit_code=EXIT_NOT_EXECUTABLE,
+            hint="name the program that the batch file starts, in place of the batch file",
+        )
+
+
+def _checked(line: str, *, longest: int = LONGEST) -> str:
+    if "\0" in line:
+        raise _refuse("an argument holds a NUL")
+    if units(line) >= longest:
+        raise _refuse(f"the command line is longer than {longest - 1} characters")
+    return line
+
+
+def _refuse(text: str) -> CommandError:
+    return CommandError(text, exit_code=EXIT_NOT_EXECUTABLE)
+
+
+def units(text: str) -> int:
+    """Its length as Windows counts it: characters beyond the first plane are two."""
+    return len(text) + sum(letter > "\uffff" for letter in text)
+
+
+def upper(name: str) -> str:
+    """Windows compares letter by letter, so no letter becomes two (as the German sharp s would)."""
+    return "".join(big if len(big := letter.upper()) == 1 else letter for letter in name)
+
+
+def sort_key(name: str) -> bytes:
+    """The order of Windows is that of upper-case UTF-16 units."""
+    return upper(name).encode("utf-16-be", "surrogatepass")
+
+
+def environment_block(variables: Iterable[tuple[str, str]]) -> bytes:
+    """UTF-16: `name=value` and a NUL for each, sorted as Windows wants it, a NUL at the end.
+
+    ValueError for what could be read as something else. Two names that differ only in case are one
+    variable to Windows and two to some programs; which of them counts is not left to chance.
+    """
+    seen: dict[str, str] = {}
+    lines: list[tuple[bytes, str]] = []
+    for name, value in variables:
+        check_variable(name, value)
+        folded = upper(name)
+        if folded in seen:
+            raise ValueError(f"the variable {name} is there twice (as {seen[folded]})")
+        seen[folded] = name
+        lines.append((sort_key(name), f"{name}={value}\0"))
+    lines.sort()
+    text = "".join(line for _, line in lines) or "\0"
+    return (text + "\0").encode("utf-16-le", "surrogatepass")
+
+
+def check_variable(name: str, value: str) -> None:
+    # Names with a leading "=" are how cmd.exe keeps a current directory for each drive: to set one
+    # would move where relative paths lead.
+    if not name or "=" in name or "\0" in name:
+        raise ValueError(f"{shown(name)} is no name of a variable")
+    if "\0" in value:
+        raise ValueError(f"the value of {name} holds a NUL")
+    if units(name) + units(value) + 2 > LONGEST:
+        raise ValueError(f"the variable {name} is longer than {LONGEST} characters")

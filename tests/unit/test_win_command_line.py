@@ -1,0 +1,222 @@
+"""Command lines and environment blocks, read back by an independent reader of the documented rules."""
+
+import subprocess
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from corral.errors import CommandError
+from corral.windows.command_line import (
+    LONGEST,
+    LONGEST_BATCH,
+    batch_line,
+    environment_block,
+    is_batch,
+    quote,
+    quoted,
+    start_line,
+    units,
+)
+
+ROOT = r"C:\Windows"
+NASTY = st.text(st.sampled_from(list('ab\\\\\\"" \t\n%&^|é\U0001f600\ud800')), max_size=12)
+TEXT = st.one_of(NASTY, st.text(st.characters(exclude_characters="\0"), max_size=30))
+NAMES = TEXT.filter(lambda text: '"' not in text and text)
+
+
+def split(line):
+    """CommandLineToArgvW as its manual page describes it, written from that page alone."""
+    arguments, at = [], 0
+    if line.startswith('"'):
+        end = line.index('"', 1)
+        arguments.append(line[1:end])
+        at = end + 1
+    else:
+        while at < len(line) and line[at] not in " \t":
+            at += 1
+        arguments.append(line[:at])
+    while True:
+        while at < len(line) and line[at] in " \t":
+            at += 1
+        if at == len(line):
+            return arguments
+        word, inside = "", False
+        while at < len(line) and (inside or line[at] not in " \t"):
+            slashes = 0
+            while at < len(line) and line[at] == "\\":
+                slashes += 1
+                at += 1
+            if at < len(line) and line[at] == '"':
+                word += "\\" * (slashes // 2)
+                if slashes % 2:
+                    word += '"'
+                elif inside and line[at + 1 : at + 2] == '"':
+                    word += '"'
+                    at += 1
+                else:
+                    inside = not inside
+                at += 1
+            else:
+                word += "\\" * slashes
+                if not slashes and at < len(line):
+                    word += line[at]
+                    at += 1
+        arguments.append(word)
+
+
+def test_the_reader_reads_the_examples_of_the_manual():
+    """The control: Microsoft's own table of arguments and what they are."""
+    assert split('x "a b c" d e') == ["x", "a b c", "d", "e"]
+    assert split('x "ab\\"c" "\\\\" d') == ["x", 'ab"c', "\\", "d"]
+    assert split('x a\\\\\\b d"e f"g h') == ["x", "a\\\\\\b", "de fg", "h"]
+    assert split('x a\\\\\\"b c d') == ["x", 'a\\"b', "c", "d"]
+    assert split('x a\\\\\\\\"b c" d e') == ["x", "a\\\\b c", "d", "e"]
+
+
+@given(NAMES, st.lists(TEXT, max_size=6))
+@example("C:\\a\\", ["", "\\", '"', "\\\\", 'a\\"b', "a b\\\\", "\t"])
+def test_what_is_quoted_is_read_back(program, rest):
+    assert split(quoted([program, *rest])) == [program, *rest]
+
+
+@given(st.text(st.sampled_from(list('ab\\" \t')), max_size=10))
+def test_one_argument_as_python_itself_quotes_it(argument):
+    """A second independent opinion, where it quotes at all."""
+    mine = quote(argument)
+    theirs = subprocess.list2cmdline([argument])
+    assert split(f"x {mine}") == split(f"x {theirs}") == ["x", argument]
+
+
+@pytest.mark.parametrize("argv", [[], [""], ['a"b'], ["a", "b\0c"]])
+def test_what_no_line_can_say_is_refused(argv):
+    with pytest.raises(CommandError) as caught:
+        start_line(argv, system_root=ROOT)
+    assert caught.value.exit_code == 126
+
+
+def test_the_longest_line_and_one_more():
+    head = units(quoted(["a", ""])) - 2
+    fits = "x" * (LONGEST - 1 - head)
+    assert units(start_line(["a", fits], system_root=ROOT)[1]) == LONGEST - 1
+    with pytest.raises(CommandError, match="longer than 32766"):
+        start_line(["a", fits + "x"], system_root=ROOT)
+    with pytest.raises(CommandError, match="longer than 32766"):
+        start_line(["a", "\U0001f600" * (LONGEST // 2)], system_root=ROOT)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "x.bat", r"C:\d\X.CMD", "x.bat.", "x.cmd . .", "d/x.cmd ", "C:x.cmd", "x.cmd::$DATA",
+        r"C:\d\x.bat:stream", r"\\?\C:\d\x.cmd",
+    ],
+)  # fmt: skip
+def test_every_spelling_of_a_batch_file(path):
+    assert is_batch(path)
+
+
+@pytest.mark.parametrize("path", ["cmd", "x.exe", r"C:\x.bat\y.exe", "x.batch", "bat", "x.com"])
+def test_what_is_none(path):
+    assert not is_batch(path)
+
+
+INJECTIONS = [
+    '"&calc',
+    "%PATH%",
+    "a&b",
+    "a|b",
+    "<x",
+    ">x",
+    "^",
+    "!PATH!",
+    "a\nb",
+    "a\rb",
+    "(",
+    ")",
+    '"',
+    "\x1a",
+]
+
+
+@pytest.mark.parametrize("argument", INJECTIONS, ids=repr)
+def test_arguments_that_cmd_would_reinterpret(argument):
+    with pytest.raises(CommandError, match=r"cmd\.exe would") as caught:
+        start_line(["x.cmd", argument], system_root=ROOT)
+    assert caught.value.exit_code == 126
+    # The control: the same argument reaches a program that is no batch file.
+    assert split(start_line(["x.exe", argument], system_root=ROOT)[1]) == ["x.exe", argument]
+
+
+@pytest.mark.parametrize("path", ["a&b.cmd", "%TEMP%\\x.cmd", 'a"b.cmd', "a^b.bat"])
+def test_paths_that_cmd_would_reinterpret(path):
+    with pytest.raises(CommandError):
+        start_line([path], system_root=ROOT)
+
+
+def test_a_batch_file_runs_in_the_real_cmd():
+    application, line = start_line(
+        [r"C:\Program Files (x86)\x.cmd", "a b", "c;d=e,f", "C:\\"], system_root=ROOT
+    )
+    assert application == r"C:\Windows\System32\cmd.exe"
+    assert line == (
+        '"C:\\Windows\\System32\\cmd.exe" /d /s /e:on /v:off /c '
+        '""C:\\Program Files (x86)\\x.cmd" "a b" "c;d=e,f" "C:\\\\""'
+    )
+
+
+def test_a_line_that_cmd_would_cut_off():
+    head = units(batch_line(r"C:\Windows\System32\cmd.exe", ["x.cmd", ""]))
+    assert start_line(["x.cmd", "x" * (LONGEST_BATCH - 1 - head)], system_root=ROOT)
+    with pytest.raises(CommandError, match="longer than 8190"):
+        start_line(["x.cmd", "x" * (LONGEST_BATCH - head)], system_root=ROOT)
+
+
+def read_block(block):
+    text = block.decode("utf-16-le", "surrogatepass")
+    assert text.endswith("\0\0")
+    return [tuple(line.split("=", 1)) for line in text[:-2].split("\0") if line]
+
+
+VARIABLE_NAMES = st.text(st.characters(exclude_characters="\0="), min_size=1, max_size=10)
+VALUES = st.text(st.characters(exclude_characters="\0"), max_size=20)
+
+
+@given(st.dictionaries(VARIABLE_NAMES, VALUES, max_size=8))
+def test_the_block_holds_every_variable_once_and_sorted(variables):
+    try:
+        block = environment_block(variables.items())
+    except ValueError:
+        assert len({name.upper() for name in variables}) < len(variables)
+        return
+    assert dict(read_block(block)) == variables
+    assert len(block) % 2 == 0
+
+
+def test_the_order_is_that_of_windows():
+    names = ["b", "A_", "AB", "a", "Path", "é", "\uffff", "\U0001f600"]
+    found = [name for name, _ in read_block(environment_block((name, "") for name in names))]
+    # A surrogate pair sorts before U+FFFF, the underscore after every letter.
+    assert found == ["a", "AB", "A_", "b", "Path", "é", "\U0001f600", "\uffff"]
+
+
+def test_an_empty_block_still_ends_twice():
+    assert environment_block([]) == bytes(4)
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ([("", "x")], "no name"),
+        ([("=C:", "C:\\")], "no name"),
+        ([("a=b", "x")], "no name"),
+        ([("a\0b", "x")], "no name"),
+        ([("a", "x\0PATH=evil")], "NUL"),
+        ([("Path", "1"), ("PATH", "2")], "twice"),
+        ([("a", "1"), ("a", "1")], "twice"),
+        ([("a", "x" * LONGEST)], "longer"),
+    ],
+)
+def test_variables_that_could_be_read_as_others(variables, message):
+    with pytest.raises(ValueError, match=message):
+        environment_block(variables)
