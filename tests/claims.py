@@ -612,6 +612,17 @@ CLAIMS: tuple[Claim, ...] = (
         source=GATEWAY,
     ),
     Claim(
+        id="allow-paced",
+        sentence="after 256 connections that nothing came of, 256 questions or 128 stray packets at once, it is heard at a rate.",
+        tests=(
+            "tests/linux/test_pacing.py::test_refused_connections_are_heard_at_a_rate",
+            "tests/linux/test_pacing.py::test_a_connection_that_carries_something_is_no_flood",
+            "tests/linux/test_pacing.py::test_questions_are_answered_at_a_rate",
+            "tests/linux/test_pacing.py::test_packets_are_looked_at_at_a_rate",
+        ),
+        source=GATEWAY,
+    ),
+    Claim(
         id="audit-chain",
         sentence="`corral audit verify FILE` finds the first line that was changed, removed or put in.",
         tests=(

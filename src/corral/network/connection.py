@@ -78,6 +78,11 @@ class Connection:
         self._reply = b""
         self._closed = False
 
+    @property
+    def carried(self) -> int:
+        """Bytes that were passed on, either way."""
+        return self.relay.up.moved + self.relay.down.moved if self.relay else 0
+
     def start(self, place: Place) -> None:
         self.place = place
         if place.port not in self._around.tls_ports:

@@ -48,7 +48,8 @@ class Timer:
 
 
 class Loop:
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
         self._epoll = select.epoll()
         self._handlers: dict[int, Handler] = {}
         self._masks: dict[int, int] = {}
@@ -79,12 +80,12 @@ class Loop:
     def after(self, seconds: float, call: Callable[[], None]) -> Timer:
         if len(self._timers) > 4 * BATCH:
             self._sweep()
-        timer = Timer(time.monotonic() + seconds, call)
+        timer = Timer(self.clock() + seconds, call)
         heapq.heappush(self._timers, timer)
         return timer
 
     def deadline(self) -> float | None:
-        """When `run_ready` has to be called at the latest (`time.monotonic`); None: never."""
+        """When `run_ready` has to be called at the latest, by `clock`; None: never."""
         while self._timers and self._timers[0].call is None:
             heapq.heappop(self._timers)
         return self._timers[0].when if self._timers else None
@@ -97,7 +98,7 @@ class Loop:
             # already, that one is woken for nothing: no handler trusts in being able to read.
             if handler is not None:
                 self._call(fd, handler, events)
-        now = time.monotonic()
+        now = self.clock()
         while (when := self.deadline()) is not None and when <= now:
             call = heapq.heappop(self._timers).call
             if call is not None:

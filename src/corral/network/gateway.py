@@ -13,10 +13,12 @@ from __future__ import annotations
 import _socket
 import errno
 import sys
+import time
 
 from corral.network import connection, dial, epoll, lookups, resolver, splice
 from corral.network.addresses import plain, read, write
 from corral.network.names import Names
+from corral.network.pace import Pace
 from corral.network.rules import SYNTHETIC
 from corral.network.traffic import Traffic
 from corral.record import record
@@ -24,7 +26,7 @@ from corral.record import record
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
 
     from corral.network.addresses import Network
     from corral.network.denials import Denials
@@ -36,6 +38,8 @@ MOST_CONNECTIONS = 512
 MOST_COUNTED = 4096
 ACCEPTED = 16
 """Connections taken before others get their turn."""
+IN_VAIN = 256
+"""Connections that nothing came of, at once and then a second: refused ones, and empty ones."""
 OTHER_DESCRIPTORS = 128
 """What the supervisor itself, DNS clients and lookups may need."""
 
@@ -71,12 +75,15 @@ class Gateway:
         most: int = MOST_CONNECTIONS,
         tls_ports: frozenset[int] = frozenset({443}),
         synthetic: Network = SYNTHETIC,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.rules = rules
         self.denials = denials
         self.names = Names(rules, denials, network=synthetic)
         self.most = room_for(most)
-        self._loop = epoll.Loop()
+        self._loop = epoll.Loop(clock)
+        self._pace = Pace(clock, burst=IN_VAIN, rate=IN_VAIN)
+        self._resting = False
         self._lookups = lookups.Lookups(self._loop, lookup)
         self._pipes = splice.Pipes()
         self._resolver = resolver.Resolver(self._loop, self.names, udp=dns_udp, tcp=dns_tcp)
@@ -132,7 +139,7 @@ class Gateway:
         self._loop.close()
 
     def _accept_again(self) -> None:
-        if not self._accepting:
+        if not self._accepting and not self._resting:
             self._accepting = True
             for listener in self._listeners:
                 self._listen(listener)
@@ -152,6 +159,9 @@ class Gateway:
                 self.denials.add("limit", f"more than {self.most} connections", allow="")
                 self._pause()
                 return
+            if rest := self._pace.rest():
+                self._rest(rest)
+                return
             try:
                 client = epoll.accept(listener)
             except OSError as error:
@@ -160,6 +170,16 @@ class Gateway:
                     self._pause()
                 return
             self._begin(client)
+
+    def _rest(self, seconds: float) -> None:
+        """A flood of connections that lead nowhere costs whoever makes them more than the host."""
+        self._resting = True
+        self._pause()
+        self._loop.after(seconds, self._rested)
+
+    def _rested(self) -> None:
+        self._resting = False
+        self._accept_again()
 
     def _begin(self, client: _socket.socket) -> None:
         try:
@@ -195,10 +215,11 @@ class Gateway:
 
     def _ended(self, opened: connection.Connection) -> None:
         self._connections.discard(opened)
+        if not opened.carried:
+            self._pace.spend()
         if opened.place is not None:
             self._count(opened, opened.place.host)
-        if not self._accepting:
-            self._accept_again()
+        self._accept_again()
 
     def _count(self, opened: connection.Connection, host: str) -> None:
         if host not in self._traffic and len(self._traffic) >= MOST_COUNTED:

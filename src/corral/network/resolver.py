@@ -8,18 +8,19 @@ import sys
 
 from corral.network import epoll
 from corral.network.dns import LONGEST_QUERY, Framing, MalformedError, framed
+from corral.network.pace import Pace
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from corral.network.epoll import Loop
+    from corral.network.epoll import Handler, Loop
     from corral.network.names import Names
 
 BATCH = 64
 """Datagrams answered before others get their turn."""
-PAUSE = 0.02
-"""Seconds without a look after a full batch: a flood costs its sender more than the host, which
-answers some thousand a second. What the kernel cannot keep until then is lost, as datagrams are."""
+BURST, RATE = 256, 2048
+"""Questions at once, and a second. What the kernel cannot keep until then is lost, as datagrams
+are."""
 MOST_STREAMS = 32
 PATIENCE = 10.0
 """Seconds that a TCP client may be silent."""
@@ -31,20 +32,21 @@ class Resolver:
     def __init__(self, loop: Loop, names: Names, *, udp: int = -1, tcp: int = -1) -> None:
         self._loop = loop
         self._names = names
+        self._pace = Pace(loop.clock, burst=BURST, rate=RATE)
+        self._resting = False
         self._streams: set[_Stream] = set()
-        self._sockets: list[_socket.socket] = []
+        self._sockets: dict[_socket.socket, Handler] = {}
         if udp >= 0:
             datagrams = self._take(udp)
-            self._listen(datagrams)
+            self._sockets[datagrams] = lambda _: self._datagrams(datagrams)
         if tcp >= 0:
             listener = self._take(tcp)
-            loop.watch(tcp, epoll.IN, lambda _: self._accept(listener))
+            self._sockets[listener] = lambda _: self._accept(listener)
+        self._listen()
 
     def _take(self, fd: int) -> _socket.socket:
         os.set_blocking(fd, False)
-        end = _socket.socket(fileno=fd)
-        self._sockets.append(end)
-        return end
+        return _socket.socket(fileno=fd)
 
     def close(self) -> None:
         for stream in list(self._streams):
@@ -54,16 +56,34 @@ class Resolver:
             end.close()
         self._sockets.clear()
 
-    def _listen(self, end: _socket.socket) -> None:
-        if end.fileno() >= 0:
-            self._loop.watch(end.fileno(), epoll.IN, lambda _: self._datagrams(end))
+    def _listen(self) -> None:
+        self._resting = False
+        for end, handler in self._sockets.items():
+            self._loop.watch(end.fileno(), epoll.IN, handler)
+        for stream in self._streams:
+            stream.listen()
+
+    def spend(self, count: int) -> None:
+        """After too many questions nobody is heard for a while, however they were asked."""
+        self._pace.spend(count)
+        rest = self._pace.rest()
+        if rest and not self._resting:
+            self._resting = True
+            for end in self._sockets:
+                self._loop.forget(end.fileno())
+            for stream in self._streams:
+                stream.rest()
+            self._loop.after(rest, self._listen)
 
     def _datagrams(self, end: _socket.socket) -> None:
         for _ in range(BATCH):
+            if self._resting:
+                return
             try:
                 data, sender = end.recvfrom(LONGEST_QUERY + 1)
             except OSError:
                 return  # none left, or word of one that nobody received
+            self.spend(1)
             answer = self._names.respond(data)
             if answer is None:
                 continue
@@ -71,8 +91,6 @@ class Resolver:
                 end.sendto(answer, sender)
             except OSError:
                 pass  # a client that does not receive asks again
-        self._loop.forget(end.fileno())
-        self._loop.after(PAUSE, lambda: self._listen(end))
 
     def _accept(self, end: _socket.socket) -> None:
         try:
@@ -81,8 +99,9 @@ class Resolver:
             return
         if len(self._streams) >= MOST_STREAMS:
             client.close()
-            return
-        self._streams.add(_Stream(self._loop, self._names, client, self))
+        else:
+            self._streams.add(_Stream(self._loop, self._names, client, self))
+        self.spend(1)
 
     def ended(self, stream: _Stream) -> None:
         self._streams.discard(stream)
@@ -100,7 +119,13 @@ class _Stream:
         self._resolver = resolver
         self._framing = Framing()
         self._timer = loop.after(PATIENCE, self.close)
-        loop.watch(client.fileno(), epoll.IN, self._ready)
+        self.listen()
+
+    def listen(self) -> None:
+        self._loop.watch(self._client.fileno(), epoll.IN, self._ready)
+
+    def rest(self) -> None:
+        self._loop.forget(self._client.fileno())
 
     def close(self) -> None:
         self._timer.cancel()
@@ -112,6 +137,7 @@ class _Stream:
         try:
             chunk = self._client.recv(LONGEST_QUERY)
             answers = [self._names.respond(item) for item in self._framing.feed(chunk)]
+            self._resolver.spend(1 + len(answers))
             reply = b"".join(framed(item) for item in answers if item is not None)
             # One that asks without reading the answers is not waited for.
             whole = self._client.send(reply) == len(reply) if reply else True

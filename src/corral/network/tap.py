@@ -11,21 +11,25 @@ import _socket
 import array
 import struct
 import sys
+import time
 
 from corral.network import epoll
 from corral.network.addresses import write
+from corral.network.pace import Pace
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from corral.network.denials import Denials
     from corral.network.names import Names
     from corral.network.rules import Rules
 
 HEADERS = 128
 BATCH = 64
-PAUSE = 0.25
-"""Seconds without a look after a full batch: a flood must not cost the host its time."""
+BURST, RATE = 128, 256
+"""Packets looked at, at once and a second: a flood must not cost the host its time."""
 PACKET_OUTGOING = 4
 TCP, UDP = 6, 17
 SYN, ACK = 0x02, 0x10
@@ -57,14 +61,23 @@ FILTER = (
 class Tap:
     """Takes over a packet socket on the target's loopback; driven like the gateway."""
 
-    def __init__(self, fd: int, *, rules: Rules, names: Names, denials: Denials) -> None:
+    def __init__(
+        self,
+        fd: int,
+        *,
+        rules: Rules,
+        names: Names,
+        denials: Denials,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._packets = _socket.socket(fileno=fd)
         self._packets.setblocking(False)
         attach(self._packets)
         self._rules = rules
         self._names = names
         self._denials = denials
-        self._loop = epoll.Loop()
+        self._loop = epoll.Loop(clock)
+        self._pace = Pace(clock, burst=BURST, rate=RATE)
         self._watch()
 
     def fileno(self) -> int:
@@ -86,9 +99,10 @@ class Tap:
         self._loop.watch(self._packets.fileno(), epoll.IN, lambda _: self._look())
 
     def _look(self) -> None:
-        if self._read() == BATCH:
+        self._pace.spend(self._read())
+        if rest := self._pace.rest():
             self._loop.forget(self._packets.fileno())
-            self._loop.after(PAUSE, self._watch)
+            self._loop.after(rest, self._watch)
 
     def _read(self) -> int:
         for count in range(BATCH):

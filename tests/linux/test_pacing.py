@@ -1,0 +1,265 @@
+"""Floods of what is refused: how much of it is heard at all, by a clock that stands still.
+
+The gateway is driven by hand, on this machine's loopback: 127.77.0.0/16 leads to it here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+import select
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+
+import pytest
+
+if sys.platform != "linux":
+    pytest.skip("the gateway uses epoll and splice", allow_module_level=True)
+
+from corral.network import dns, gateway, resolver
+from corral.network.addresses import read_network
+from corral.network.denials import Denials
+from corral.network.rules import rules_of
+
+LOCAL, INSIDE, DNS, NOBODY = "127.0.0.1", "127.77.0.1", "127.77.0.53", "127.77.0.99"
+NAME, EMPTY = "server.example", "empty.example"
+SOURCE = pathlib.Path(__file__).resolve().parent.parent.parent / "src"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Scene:
+    """A gateway whose time stands still, a server that answers every byte, and clients of both."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self.clock = Clock()
+        self.denials = Denials()
+        self.stack = stack
+        self.server = stack.enter_context(socket.create_server((LOCAL, 0), backlog=1024))
+        self.port = self.server.getsockname()[1]
+        inside = [
+            socket.create_server((where, self.port), backlog=1024) for where in (INSIDE, NOBODY)
+        ]
+        udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        udp.bind((DNS, 0))
+        udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        self.dns = udp.getsockname()
+        tcp = socket.create_server(self.dns, backlog=64)
+        self.gateway = gateway.Gateway(
+            rules=rules_of([f"{NAME}:{self.port}"]), denials=self.denials,
+            listeners=[end.detach() for end in inside], dns_udp=udp.detach(), dns_tcp=tcp.detach(),
+            admitted=[read_network(LOCAL)], own=(), lookup=lambda _: [socket.inet_aton(LOCAL)],
+            synthetic=read_network("127.77.0.0/16"), clock=self.clock,
+        )  # fmt: skip
+        stack.callback(self.gateway.close)
+        self.gateway.names.address_of(NAME)
+
+    def client(self, address: tuple[str, int]) -> socket.socket:
+        return self.stack.enter_context(socket.create_connection(address, timeout=20))
+
+    def work(self) -> None:
+        """Until there is nothing that could be done without time passing."""
+        while select.select([self.gateway.fileno()], [], [], 0)[0]:
+            self.gateway.run_ready()
+
+    def pass_on(self, seconds: float) -> None:
+        self.clock.now += seconds
+        self.gateway.run_ready()
+        self.work()
+
+    def refused(self) -> int:
+        return sum(row.count for row in self.denials.rows())
+
+
+@pytest.fixture
+def scene():
+    with contextlib.ExitStack() as stack:
+        yield Scene(stack)
+
+
+def test_refused_connections_are_heard_at_a_rate(scene):
+    """However many come: a burst of them, and a second later as many as a second brings."""
+    flood = gateway.IN_VAIN * 2 + 100
+    clients = [scene.client((NOBODY, scene.port)) for _ in range(flood)]
+    scene.work()
+    assert scene.refused() == gateway.IN_VAIN
+    assert scene.gateway.deadline() is not None
+    scene.work()
+    assert scene.refused() == gateway.IN_VAIN
+    seen = scene.refused()
+    for _ in range(8):
+        scene.pass_on(0.125)
+    assert 0 < scene.refused() - seen <= gateway.IN_VAIN
+    scene.pass_on(2)
+    assert scene.refused() == flood
+    assert len(clients) == flood
+
+
+def test_who_waits_for_each_answer_is_heard_no_more_often(scene):
+    """One after the other, each only once the last was refused: no queue ever shows."""
+    for _ in range(gateway.IN_VAIN):
+        scene.client((NOBODY, scene.port)).close()
+        scene.work()
+    assert scene.refused() == gateway.IN_VAIN
+    scene.client((NOBODY, scene.port))
+    scene.work()
+    assert scene.refused() == gateway.IN_VAIN
+
+
+def test_a_connection_that_carries_something_is_no_flood(scene):
+    """The control: more of them than would be refused, in no time at all."""
+    for _ in range(gateway.IN_VAIN + 50):
+        client = scene.client((INSIDE, scene.port))
+        client.sendall(b"x")
+        reached = _reached(scene)
+        assert reached.recv(1) == b"x"
+        reached.close()
+        client.close()
+        scene.work()
+    assert scene.refused() == 0
+
+
+def test_empty_connections_are_a_flood_too(scene):
+    """They reach the server, but nothing is ever said on them."""
+    for _ in range(gateway.IN_VAIN):
+        client = scene.client((INSIDE, scene.port))
+        reached = _reached(scene)
+        client.close()
+        reached.close()
+        _until(scene, lambda: not scene.gateway._connections)
+    client = scene.client((INSIDE, scene.port))
+    scene.work()
+    assert select.select([scene.server], [], [], 0)[0] == []
+    scene.pass_on(1)
+    client.sendall(b"x")
+    assert _reached(scene).recv(1) == b"x"
+
+
+def _until(scene, condition) -> None:
+    while not condition():
+        select.select([scene.gateway.fileno()], [], [])
+        scene.gateway.run_ready()
+
+
+def _reached(scene) -> socket.socket:
+    """The server's end, once the gateway has called; a lookup takes its own time."""
+    _until(scene, lambda: select.select([scene.server], [], [], 0)[0])
+    reached = scene.stack.enter_context(scene.server.accept()[0])
+    reached.settimeout(20)
+    scene.work()
+    return reached
+
+
+def question(name: str) -> bytes:
+    return (
+        struct.pack("!HHHHHH", 1, 256, 1, 0, 0, 0) + dns.build_name(name) + struct.pack("!HH", 1, 1)
+    )
+
+
+@pytest.mark.parametrize("together", [1, 60])
+def test_questions_are_answered_at_a_rate(scene, together):
+    """Also for those who never ask more at once than the resolver answers in one go."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.connect(scene.dns)
+        for _ in range(0, resolver.BURST * 2, together):
+            for _ in range(together):
+                asking.send(question(EMPTY))
+            scene.work()
+            with contextlib.suppress(BlockingIOError):
+                while asking.recv(4096, socket.MSG_DONTWAIT):
+                    pass
+    assert scene.refused() == resolver.BURST
+    scene.pass_on(1)
+    assert scene.refused() > resolver.BURST
+
+
+def test_questions_by_tcp_are_answered_at_that_rate(scene):
+    """One message of hundreds is answered, and then nobody is for as long as that was too much."""
+    framed = dns.framed(question(EMPTY))
+    first = scene.client(scene.dns)
+    first.sendall(framed * (resolver.BURST * 4))
+    scene.work()
+    heard = scene.refused()
+    most_in_one = dns.LONGEST_QUERY // len(framed)
+    assert resolver.BURST / 2 <= heard <= resolver.BURST + most_in_one
+    second = scene.client(scene.dns)
+    second.sendall(framed)
+    scene.work()
+    assert scene.refused() == heard
+    scene.pass_on(1)
+    scene.pass_on(1)
+    assert scene.refused() == resolver.BURST * 4 + 1
+    assert second.recv(2) == len(
+        dns.build_answer(dns.parse_query(question(EMPTY)), dns.NXDOMAIN, [])
+    ).to_bytes(2, "big")
+
+
+def test_new_clients_by_tcp_are_questions_too(scene):
+    clients = [scene.client(scene.dns) for _ in range(resolver.MOST_STREAMS)]
+    for _ in range(resolver.BURST):
+        clients.append(socket.create_connection(scene.dns, timeout=20))
+        scene.work()
+        clients[-1].close()
+    refused_after = scene.client(scene.dns)
+    scene.work()
+    assert select.select([refused_after], [], [], 0)[0] == []
+    scene.pass_on(1)
+    assert refused_after.recv(1) == b""
+
+
+TAP = r"""
+import json, select, socket, sys
+sys.path.insert(0, sys.argv[1])
+from corral.network import tap
+from corral.network.denials import Denials
+from corral.network.names import Names
+from corral.network.rules import rules_of
+
+now, denials, rules = 1000.0, Denials(), rules_of(["server.example"])
+packets = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3))
+packets.bind(("lo", 0))
+looking = tap.Tap(
+    packets.detach(), rules=rules, names=Names(rules, denials), denials=denials, clock=lambda: now
+)
+def work():
+    while select.select([looking.fileno()], [], [], 0)[0]:
+        looking.run_ready()
+    return sum(row.count for row in denials.rows())
+together = int(sys.argv[2])
+sending = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for _ in range(0, tap.BURST * 2, together):
+    for _ in range(together):
+        sending.sendto(b"x", ("10.1.2.3", 9))
+    seen = work()
+now += 1
+looking.run_ready()
+print(json.dumps([seen, work(), tap.BURST, tap.BATCH]))
+"""
+
+
+@pytest.mark.parametrize("together", [1, 60])
+def test_packets_are_looked_at_at_a_rate(together):
+    """By a real tap, on a loopback device of its own."""
+    if shutil.which("ip") is None:
+        pytest.skip("install the package iproute2")
+    script = 'ip link set lo up && ip address add 10.1.2.3 dev lo && exec "$@"'
+    command = [sys.executable, "-c", TAP, str(SOURCE), str(together)]
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", script, "sh", *command],
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    first, later, burst, batch = json.loads(done.stdout)
+    assert burst <= first <= burst + batch
+    assert later > first
