@@ -449,6 +449,8 @@ CLAIMS: tuple[Claim, ...] = (
             f"{CLIENTS}::test_curl",
             f"{CLIENTS}::test_node",
             f"{CLIENTS}::test_git",
+            f"{CLIENTS}::test_musl",
+            f"{CLIENTS}::test_go",
             f"{CLIENTS}::test_http2",
             f"{CLIENTS}::test_keep_alive",
             f"{CLIENTS}::test_tls_in_python",

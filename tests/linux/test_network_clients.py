@@ -6,10 +6,12 @@ import hashlib
 import http.server
 import json
 import os
+import pathlib
 import shutil
 import socket
 import ssl
 import subprocess
+import tempfile
 
 import pytest
 
@@ -18,7 +20,15 @@ from world import OTHER, PUBLIC, Inhabitant, make_world
 LARGE = 1 << 30
 MANY = 200
 BLOCK = bytes(1 << 20)
-PACKAGES = {"curl": "curl", "node": "nodejs", "git": "git", "openssl": "openssl"}
+PACKAGES = {
+    "curl": "curl",
+    "node": "nodejs",
+    "git": "git",
+    "openssl": "openssl",
+    "gcc": "gcc",
+    "musl-gcc": "musl-tools",
+    "hey": "hey",
+}
 
 
 def needs(*tools):
@@ -246,6 +256,88 @@ fetch("https://good.test/").then(said => said.text()).then(text => console.log(t
     assert run(who, node, "-e", code, flags=(*allow("good.test"), *trust)).startswith("good.test ")
     assert run(who, node, "-e", code, flags=allow("good.test")) == "DEPTH_ZERO_SELF_SIGNED_CERT\n"
     assert run(who, node, "-e", code, flags=allow("other.test")) == "ENOTFOUND\n"
+
+
+MUSL = r"""
+#include <netdb.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* What a server at NAME:80 says to a plain request, for each NAME, with each of the usual hints. */
+static void ask(const char *name, int family, int flags) {
+    struct addrinfo hints = {.ai_family = family, .ai_socktype = SOCK_STREAM, .ai_flags = flags};
+    struct addrinfo *found;
+    char said[512];
+    int code = getaddrinfo(name, "80", &hints, &found);
+    if (code) { printf("%s\n", gai_strerror(code)); return; }
+    int end = socket(found->ai_family, SOCK_STREAM, 0);
+    if (connect(end, found->ai_addr, found->ai_addrlen)) { perror("connect"); return; }
+    dprintf(end, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", name);
+    size_t size = 0;
+    for (ssize_t got; (got = read(end, said + size, sizeof said - 1 - size)) > 0; size += got);
+    said[size] = 0;
+    char *body = strstr(said, "\r\n\r\n");
+    printf("%.9s\n", body ? body + 4 : said);
+    close(end);
+    freeaddrinfo(found);
+}
+
+int main(int count, char **names) {
+    for (int at = 1; at < count; at++) {
+        ask(names[at], AF_UNSPEC, 0);
+        ask(names[at], AF_UNSPEC, AI_ADDRCONFIG);
+        ask(names[at], AF_INET, 0);
+        ask(names[at], AF_INET6, AI_V4MAPPED);
+    }
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def musl():
+    """A client that has musl's resolver in it, where everybody can read it."""
+    needs("gcc", "musl-gcc")
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="corral-musl-"))
+    folder.chmod(0o755)
+    (folder / "client.c").write_text(MUSL)
+    argv = ["musl-gcc", "-static", "-O1", "-o", folder / "client", folder / "client.c"]
+    subprocess.run(argv, check=True, capture_output=True)
+    yield str(folder / "client")
+    shutil.rmtree(folder)
+
+
+def test_musl(who, world, scratch, musl):
+    """Its resolver asks for both families at once. One that cannot be used must not hide the other, and a name that is
+    denied is asked for once: an answer such as REFUSED makes it ask again for five seconds.
+    """
+    world.serve(web, port=80)
+    report = scratch / "report.json"
+    flags = (*allow("good.test"), "--report", str(report))
+    said = run(who, musl, "good.test", "other.test", flags=flags).splitlines()
+    assert said == ["good.test"] * 4 + ["Name does not resolve"] * 4
+    [denial] = json.loads(report.read_text())["denials"]
+    # Both families three times, one once.
+    assert (denial["kind"], denial["destination"], denial["count"]) == ("name", "other.test", 7)
+    assert world.arrived == [(PUBLIC, 80)] * 4
+    assert run(who, musl, "other.test", flags=allow("other.test")).splitlines() == ["other.tes"] * 4
+
+
+def test_go(who, world):
+    """Go's own resolver, which reads the system's files and shares no code with any C library."""
+    needs("hey")
+    world.serve(web, port=80)
+    own = ("--env", "GODEBUG=netdns=go+1")
+    command = (system("hey"), "-n", "4", "-c", "2", "-disable-keepalive", "http://good.test/")
+    done = who.run(*command, flags=(*allow("good.test"), *own), timeout=110)
+    assert b"Go's resolver" in done.stderr
+    assert b"[200]\t4 responses" in done.stdout, done
+    assert world.arrived == [(PUBLIC, 80)] * 4
+    done = who.run(*command, flags=(*allow("other.test"), *own), timeout=110)
+    assert b"no such host" in done.stdout, done
+    assert b"responses" not in done.stdout
 
 
 def test_git(who, world, authority, tmp_path):
