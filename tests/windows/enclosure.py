@@ -1,0 +1,64 @@
+"""The last step before Wine, in mount and PID namespaces made for it: TREES PREFIX COMMAND...
+
+Everything that is mounted becomes read-only, but for a tmpfs on /tmp, where wineserver keeps its socket, and one on
+/mnt, which shows TREES (`name=path,...`) and holds the prefix, unpacked from the archive PREFIX if there is one. Run
+by root, the command is nobody in particular. When it ends, everything that it started ends with it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from vm.enclosure import (
+    MS_BIND,
+    MS_NODEV,
+    MS_NOSUID,
+    PR_SET_NO_NEW_PRIVS,
+    become_nobody,
+    call,
+    read_only,
+)
+
+PLACE = "/mnt"
+WORK = f"{PLACE}/prefix/drive_c/work"
+
+
+def show(trees: str) -> None:
+    read_only("/")
+    call("mount", "tmpfs", PLACE, "tmpfs", MS_NOSUID | MS_NODEV, "size=100%,mode=1777")
+    for tree in trees.split(","):
+        name, source = tree.split("=")
+        os.mkdir(f"{PLACE}/{name}")
+        call("mount", source, f"{PLACE}/{name}", None, MS_BIND, None)
+    # Last, since the trees may lie below the real one.
+    call("mount", "tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "size=100%,mode=1777")
+
+
+def enter(archive: str, command: list[str]) -> None:
+    become_nobody()
+    call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    os.mkdir(f"{PLACE}/prefix")
+    if archive:
+        subprocess.run(["tar", "-xf", archive, "-C", f"{PLACE}/prefix"], check=True)
+        os.chdir(WORK)
+    os.execvp(command[0], command)
+
+
+def main() -> None:
+    trees, archive, *command = sys.argv[1:]
+    show(trees)
+    child = os.fork()
+    if child == 0:
+        enter(archive, command)
+    while True:
+        pid, status = os.wait()
+        if pid == child:
+            sys.exit(os.waitstatus_to_exitcode(status) & 0xFF)
+
+
+if __name__ == "__main__":
+    main()

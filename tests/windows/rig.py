@@ -1,0 +1,142 @@
+"""Programs for Windows on a Linux host, under Wine: one call, `run`.
+
+Each run has a prefix of its own in memory, a copy of one that is made once: C:\\Python is `windows_python`, C:\\corral
+this checkout, both read-only, and C:\\work, where a run begins, is empty. Nothing else of the host can be written to,
+and when `run` returns, nothing is left of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import pathlib
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from vm import rig as machines
+from windows import windows_python
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+NAME = "wine"
+RECIPE = 1  # of the prefix: a change here is a new cache entry
+PYTHON = "C:\\Python\\python.exe"
+MAIN = "import sys; from corral.cli import main; sys.exit(main())"
+PROGRAMS = {"python": (PYTHON,), "corral": (PYTHON, "-c", MAIN)}
+CHECKOUT = "C:\\corral"
+DEBIAN = "/usr/lib/wine/wine64"  # beside a `wine` that would rather run the 32-bit one
+# Wine copies its 700 MB of libraries into every prefix; links to the originals do as well.
+MAKE_PREFIX = """
+set -e
+exec 3>&1 >&2
+"$WINE" wineboot -i
+"$WINE" reg add 'HKCU\\Software\\Wine' /v Version /d win10 /f
+wineserver -w
+cd "$WINEPREFIX"
+for original in /usr/lib/*/wine/x86_64-windows /usr/lib/wine/x86_64-windows; do
+    find . -type f | while IFS= read -r file; do
+        if cmp -s "$file" "$original/${file##*/}"; then ln -sf "$original/${file##*/}" "$file"; fi
+    done
+done
+ln -s /mnt/python drive_c/Python
+ln -s /mnt/corral drive_c/corral
+mkdir drive_c/work
+tar -cf - . >&3
+"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """How the program ended, and what it wrote."""
+
+    returncode: int
+    output: str
+    errors: str
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    stdin: bytes = b"",
+    timeout: float = 120,
+) -> Result:
+    """Run a program for Windows to its end; `python` is the one of this rig, `corral` that of this checkout."""
+    program = PROGRAMS.get(argv[0], (argv[0],))
+    done = enclosed([wine(), *program, *argv[1:]], str(prefix()), env or {}, stdin, timeout)
+    return Result(
+        returncode=done.returncode,
+        output=done.stdout.decode(errors="replace").replace("\r\n", "\n"),
+        errors=done.stderr.decode(errors="replace").replace("\r\n", "\n"),
+    )
+
+
+def wine() -> str:
+    return DEBIAN if os.path.exists(DEBIAN) else machines.need_program(NAME, "wine64", "wine64")
+
+
+@functools.cache
+def prefix() -> pathlib.Path:
+    """An archive of a prefix that says it is Windows 10."""
+    version = subprocess.check_output([wine(), "--version"], text=True).split()[0]
+    target = machines.cache(f"prefix-{version}-{RECIPE}")
+    if not target.exists():
+        with machines.building(target) as partial:
+            done = enclosed(["sh", "-c", MAKE_PREFIX], "", {}, b"", 300)
+            if done.returncode:
+                machines.unavailable(NAME, f"Wine made no prefix: {done.stderr.decode()}")
+            (partial / "prefix.tar").write_bytes(done.stdout)
+    return target / "prefix.tar"
+
+
+def enclosed(
+    argv: Sequence[str], archive: str, env: Mapping[str, str], stdin: bytes, timeout: float
+) -> subprocess.CompletedProcess[bytes]:
+    machines.need_namespaces(NAME)
+    trees = {"python": windows_python.installed(NAME), "corral": machines.CHECKOUT}
+    if archive:
+        trees["archive"] = pathlib.Path(archive).parent
+        archive = f"/mnt/archive/{os.path.basename(archive)}"
+    user = ["--user", "--map-root-user"] if os.geteuid() else []
+    command = [
+        *("setpriv", "--pdeathsig", "KILL"),
+        *("unshare", *user, "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"),
+        *(sys.executable, "-IS", str(machines.CHECKOUT / "tests/windows/enclosure.py")),
+        *(",".join(f"{name}={path}" for name, path in trees.items()), archive, *argv),
+    ]
+    return subprocess.run(
+        command,
+        env={**environment(), **env},
+        input=stdin,
+        capture_output=True,
+        check=False,
+        timeout=timeout,
+        cwd="/",
+    )
+
+
+def environment() -> dict[str, str]:
+    return {
+        "PATH": f"{os.path.dirname(sys.executable)}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+        "HOME": "/mnt/home",
+        "USER": "tester",
+        "LANG": "C.UTF-8",
+        "WINE": wine(),
+        "WINEPREFIX": "/mnt/prefix",
+        "WINEDEBUG": "-all",
+        "WINEDLLOVERRIDES": "mscoree=;mshtml=;winemenubuilder.exe=",
+        "WINEPATH": "C:\\Python",
+        "PYTHONPATH": f"{CHECKOUT}\\src",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUTF8": "1",
+    }
+
+
+if __name__ == "__main__":
+    result = run(sys.argv[1:])
+    sys.stdout.write(result.output)
+    sys.stderr.write(result.errors)
+    sys.exit(result.returncode)

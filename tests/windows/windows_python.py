@@ -1,0 +1,113 @@
+"""A real CPython for Windows out of PyPI's wheels alone, of the version that runs these tests.
+
+panda3d's wheels carry python3xx.dll as python.org signed it, and every extension of the standard library. The rest of
+the standard library is the same on all systems, so it comes from the running interpreter. python.exe is the one part
+that is ours.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import pathlib
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import zipfile
+
+from vm import rig
+
+RECIPE = 1  # a change here is a new cache entry
+PANDA3D = "1.10.16"
+MINOR = f"{sys.version_info.major}{sys.version_info.minor}"
+COMPILER, RESOURCES = "x86_64-w64-mingw32-gcc", "x86_64-w64-mingw32-windres"
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
+FOR_WINDOWS = ("--platform", "win_amd64", "--python-version", MINOR, "--only-binary=:all:")
+# colorama: pip asks whether *this* system is Windows before it adds it to pytest.
+PACKAGES = ("pytest", "pytest-timeout", "colorama")
+UNUSED = (
+    *("site-packages", "dist-packages", "lib-dynload", "config-*", "__pycache__", "test", "tests"),
+    *("idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip"),
+)
+SHIM = f"""\
+#include <windows.h>
+int wmain(int argc, wchar_t **argv) {{
+    HMODULE python = LoadLibraryW(L"python{MINOR}.dll");
+    int (*main)(int, wchar_t **) = python ? (void *)GetProcAddress(python, "Py_Main") : 0;
+    return main ? main(argc, argv) : 120;
+}}
+"""
+# Without it Windows, and Wine, answer questions for their version with that of Windows 8.
+MANIFEST = """\
+<?xml version="1.0" encoding="UTF-8" standalone="yes"?>
+<assembly xmlns="urn:schemas-microsoft-com:asm.v1" manifestVersion="1.0">
+<compatibility xmlns="urn:schemas-microsoft-com:compatibility.v1"><application>
+<supportedOS Id="{8e0f7a12-bfb3-4fe8-b9a5-48fd50a15a9a}"/>
+</application></compatibility></assembly>
+"""
+
+
+def installed(name: str) -> pathlib.Path:
+    """A directory as the installer makes it: python.exe, DLLs, Lib, with pytest in site-packages."""
+    version = importlib.metadata.version("pytest")
+    target = rig.cache(f"windows-python-{MINOR}-{PANDA3D}-pytest-{version}-{RECIPE}")
+    if not target.exists():
+        for program, package in (
+            (COMPILER, "gcc-mingw-w64-x86-64"),
+            (RESOURCES, "binutils-mingw-w64-x86-64"),
+        ):
+            rig.need_program(name, program, package)
+        with rig.building(target) as partial, tempfile.TemporaryDirectory() as scratch:
+            try:
+                build(pathlib.Path(scratch), partial)
+            except subprocess.CalledProcessError as error:
+                rig.unavailable(name, f"no Python for Windows: {error} {error.stderr}")
+    return target
+
+
+def build(scratch: pathlib.Path, target: pathlib.Path) -> None:
+    unpack_libraries(scratch, target)
+    stdlib = sysconfig.get_path("stdlib")
+    shutil.copytree(stdlib, target / "Lib", ignore=shutil.ignore_patterns(*UNUSED))
+    call(*PIP, "install", *FOR_WINDOWS, "--no-compile", "--target", site(target), *pinned())
+    # Read only, and never checked again: under Wine every look at a file counts.
+    compiled = ("compileall", "-q", "--invalidation-mode", "unchecked-hash")
+    call(sys.executable, "-m", *compiled, "-s", target, "-p", "C:/Python", target / "Lib")
+    compile_shim(scratch, target / "python.exe")
+
+
+def site(target: pathlib.Path) -> pathlib.Path:
+    return target / "Lib/site-packages"
+
+
+def pinned() -> list[str]:
+    """What runs here also runs there."""
+    return [
+        f"{name}=={importlib.metadata.version(name)}" if name != "colorama" else name
+        for name in PACKAGES
+    ]
+
+
+def unpack_libraries(scratch: pathlib.Path, target: pathlib.Path) -> None:
+    call(*PIP, "download", *FOR_WINDOWS, "--no-deps", f"panda3d=={PANDA3D}", "-d", scratch)
+    (target / "DLLs").mkdir()
+    with zipfile.ZipFile(next(scratch.glob("panda3d-*.whl"))) as wheel:
+        for entry in wheel.namelist():
+            folder, _, name = entry.rpartition("/")
+            if folder == "deploy_libs" and not name.startswith("api-ms-"):
+                beside = name.lower().startswith(("python", "vcruntime"))
+                place = target / name if beside else target / "DLLs" / name
+                place.write_bytes(wheel.read(entry))
+
+
+def compile_shim(scratch: pathlib.Path, program: pathlib.Path) -> None:
+    (scratch / "shim.c").write_text(SHIM)
+    (scratch / "shim.manifest").write_text(MANIFEST)
+    (scratch / "shim.rc").write_text('1 24 "shim.manifest"\n')
+    call(RESOURCES, "shim.rc", "manifest.o", cwd=scratch)
+    call(COMPILER, "-municode", "-O1", "-s", "shim.c", "manifest.o", "-o", program, cwd=scratch)
+
+
+def call(*argv: object, cwd: pathlib.Path | None = None) -> None:
+    subprocess.run(list(map(str, argv)), cwd=cwd, check=True, capture_output=True, text=True)
