@@ -1,4 +1,5 @@
-"""Bytes and connections through the gateway, next to the same client on the host's loopback.
+"""Bytes and connections through the gateway, next to the same client on the host's loopback and
+behind srt's proxy.
 
 The client times itself, from its first byte to its last, so that starting costs nothing here.
 Budgets are of times: half of the throughput is twice the time.
@@ -6,6 +7,7 @@ Budgets are of times: half of the throughput is twice the time.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import signal
@@ -17,39 +19,69 @@ from typing import TYPE_CHECKING
 
 import measure
 import peers
-from measure import Section
+from measure import Section, Stats
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
-DIRECT, GATEWAY = "loopback", "gateway"
+DIRECT, GATEWAY, SRT = "loopback", "gateway", "srt"
+LOCAL = "127.0.0.1"
 MEGABYTES, CONNECTIONS = 512, 400
 THROUGHPUT = 2.0
 BLOCK = 1 << 18
 CLIENT = f"""
-import socket, sys, time
-kind, port, amount = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+import base64, os, socket, sys, time, urllib.parse
+kind, port, amount, way = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 block = bytearray({BLOCK})
+def direct():
+    return socket.create_connection(("{LOCAL}", port))
+def tunnel():
+    # As clients do that heed the variable: CONNECT, and all that follows is the server's.
+    end = socket.create_connection((proxy.hostname, proxy.port))
+    end.sendall(request)
+    head = b""
+    while not head.endswith(b"\\r\\n\\r\\n"):
+        head += end.recv(1) or sys.exit("the proxy hung up")
+    if b" 200 " not in head.partition(b"\\r\\n")[0]:
+        sys.exit(head.decode())
+    return end
+connect = direct
+if way == "proxy":
+    connect = tunnel
+    proxy = urllib.parse.urlsplit(os.environ["HTTPS_PROXY"])
+    key = urllib.parse.unquote(proxy.username) + ":" + urllib.parse.unquote(proxy.password)
+    key = base64.b64encode(key.encode()).decode()
+    where = f"{LOCAL}:{{port}}"
+    request = f"CONNECT {{where}} HTTP/1.1\\r\\nHost: {{where}}\\r\\n"
+    request = f"{{request}}Proxy-Authorization: Basic {{key}}\\r\\n\\r\\n".encode()
+    patience = time.monotonic() + 20
+    while True:  # it is started beside the client, and may not be there yet
+        try:
+            socket.create_connection((proxy.hostname, proxy.port)).close()
+            break
+        except ConnectionRefusedError:
+            if time.monotonic() > patience:
+                raise
 def many():
     for _ in range(amount):
-        with socket.create_connection(("127.0.0.1", port)) as end:
+        with connect() as end:
             end.sendall(b"0\\n")
             end.recv(1)
 def large():
-    with socket.create_connection(("127.0.0.1", port)) as end:
+    with connect() as end:
         end.sendall(b"%d\\n" % amount)
         while end.recv_into(block):
             pass
 def upload():
-    with socket.create_connection(("127.0.0.1", port)) as end:
+    with connect() as end:
         end.sendall(b"-%d\\n" % amount)
         for _ in range(amount * (1 << 20) // len(block)):
             end.sendall(block)
         end.shutdown(socket.SHUT_WR)
         end.recv(1)
 def latency():
-    with socket.create_connection(("127.0.0.1", port)) as end:
+    with connect() as end:
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         end.sendall(b"e\\n")
         for _ in range(amount):
@@ -76,7 +108,7 @@ def serve(listener: socket.socket) -> None:
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             asked = b""
             while not asked.endswith(b"\n"):
-                asked += end.recv(1)
+                asked += end.recv(1) or b"\n"
             _answer(end, asked.strip(), block)
 
 
@@ -90,40 +122,78 @@ def _answer(end: socket.socket, asked: bytes, block: bytearray) -> None:
         end.sendall(b"x")
     elif asked == b"0":
         end.sendall(b"x")
-    else:
+    elif asked:
         for _ in range(int(asked) * (1 << 20) // len(block)):
             end.sendall(block)
 
 
-def client(
-    wrapper: Sequence[str], environment: Mapping[str, str], kind: str, port: int, amount: int
-) -> float:
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """How a client is started, and whether it has to ask a proxy."""
+
+    wrapper: tuple[str, ...] = ()
+    proxy: bool = False
+
+
+def client(way: Way, environment: Mapping[str, str], kind: str, port: int, amount: int) -> float:
     """Milliseconds, as the client took them."""
-    command = [*wrapper, sys.executable, "-I", "-c", CLIENT, kind, str(port), str(amount)]
+    words = [kind, str(port), str(amount), "proxy" if way.proxy else "direct"]
+    command = [*way.wrapper, sys.executable, "-I", "-c", CLIENT, *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(f"{' '.join(wrapper) or 'the client'} failed: {done.stderr}")
+        raise SystemExit(f"{' '.join(way.wrapper) or 'the client'} failed: {done.stderr}")
     return float(done.stdout)
 
 
+def ways(
+    directory: str, corral: str, environment: Mapping[str, str], port: int
+) -> tuple[dict[str, Way], list[str]]:
+    """Those that work here, and why another is absent."""
+    found = {
+        DIRECT: Way(),
+        GATEWAY: Way((corral, "run", "--allow-net", f"{LOCAL}:{port}", "--")),
+    }
+    wrapper = peers.srt_network(os.path.join(directory, "srt"), LOCAL)
+    if isinstance(wrapper, peers.Missing):
+        return found, [f"{SRT} is absent: {wrapper.why}"]
+    srt = Way(tuple(wrapper), proxy=True)
+    try:
+        client(srt, environment, "many", port, 1)
+    except SystemExit as error:
+        return found, [f"{SRT} is absent: it does not run here: {error}"]
+    return {**found, SRT: srt}, []
+
+
 def sections(
-    options: argparse.Namespace, corral: str, environment: Mapping[str, str], port: int
-) -> list[Section]:
-    wrapper = [corral, "run", "--allow-net", f"127.0.0.1:{port}", "--"]
-    shown = []
+    options: argparse.Namespace,
+    compared: Mapping[str, Way],
+    environment: Mapping[str, str],
+    port: int,
+) -> Iterator[Section]:
     for kind, title, amount, budget in PARTS:
         asked = amount // 4 if options.quick else amount
         found = measure.interleave(
             {
-                name: functools.partial(client, words, environment, kind, port, asked)
-                for name, words in ((DIRECT, []), (GATEWAY, wrapper))
+                name: functools.partial(client, way, environment, kind, port, asked)
+                for name, way in compared.items()
             },
             measure.rounds_of(options),
         )
-        ratio = measure.ratio(f"{GATEWAY} / {DIRECT}", found[GATEWAY], found[DIRECT], budget)
-        amounts = f"{asked} MB" if budget else f"{asked} times"
-        shown.append(Section(f"{title}, {amounts}", "ms", tuple(found.values()), (ratio,)))
-    return shown
+        ratios = [measure.ratio(f"{GATEWAY} / {DIRECT}", found[GATEWAY], found[DIRECT], budget)]
+        if SRT in found:
+            ratios += [
+                measure.ratio(f"{SRT} / {DIRECT}", found[SRT], found[DIRECT]),
+                measure.ratio(f"{GATEWAY} / {SRT}", found[GATEWAY], found[SRT]),
+            ]
+        unit = "MB" if budget else "times"
+        notes = (rates(unit, asked, found),)
+        yield Section(f"{title}, {asked} {unit}", "ms", tuple(found.values()), tuple(ratios), notes)
+
+
+def rates(unit: str, amount: int, found: Mapping[str, Stats]) -> str:
+    """How many a second, at best."""
+    best = {name: amount * 1000 / stats.minimum for name, stats in found.items()}
+    return f"{unit} a second: " + ", ".join(f"{name} {value:.0f}" for name, value in best.items())
 
 
 def main() -> int:
@@ -137,14 +207,18 @@ def main() -> int:
         )
         output.notice("installing the checkout ...")
         corral = peers.install(os.path.join(directory, "corral")).corral
-        with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
+        with socket.create_server((LOCAL, 0), backlog=512) as listener:
             server = os.fork()
             if server == 0:
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
                 serve(listener)
             try:
                 port = listener.getsockname()[1]
-                for section in sections(options, corral, environment, port):
+                output.notice("looking for srt ...")
+                compared, absent = ways(directory, corral, environment, port)
+                for why in absent:
+                    output.show(Section(why, ""))
+                for section in sections(options, compared, environment, port):
                     output.show(section)
             finally:
                 os.kill(server, signal.SIGKILL)

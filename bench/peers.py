@@ -125,6 +125,11 @@ def firejail() -> list[str] | Missing:
 
 
 def srt(directory: str) -> list[str] | Missing:
+    program = srt_program(directory)
+    return program if isinstance(program, Missing) else [program, TARGET]
+
+
+def srt_program(directory: str) -> str | Missing:
     npm = shutil.which("npm")
     if npm is None:
         return Missing("srt", f"needs npm to install `{SRT}`")
@@ -136,7 +141,20 @@ def srt(directory: str) -> list[str] | Missing:
         _run([npm, "install", "--prefix", directory, "--no-audit", "--no-fund", "--silent", SRT])
     except subprocess.CalledProcessError as error:
         return Missing("srt", f"npm could not install `{SRT}`: {_last_line(error.stderr)}")
-    return [os.path.join(directory, "node_modules", ".bin", "srt"), TARGET]
+    return os.path.join(directory, "node_modules", ".bin", "srt")
+
+
+def srt_network(directory: str, host: str) -> list[str] | Missing:
+    """srt as it lets a command reach `host`: through its proxy, which the command is told of."""
+    program = srt_program(directory)
+    if isinstance(program, Missing):
+        return program
+    settings = os.path.join(directory, "settings.json")
+    network = {"allowedDomains": [host], "deniedDomains": []}
+    files: dict[str, list[str]] = {"denyRead": [], "allowWrite": [], "denyWrite": []}
+    with open(settings, "w", encoding="utf-8") as file:
+        json.dump({"network": network, "filesystem": files}, file)
+    return [program, "--settings", settings, "--"]
 
 
 def python_peers(directory: str, notice: Callable[[object], None]) -> tuple[Installed, list[str]]:

@@ -24,6 +24,7 @@ def load(name: str):
 
 measure = load("measure")
 peers = load("peers")
+network = load("network")
 processes = load("processes")
 streams = load("streams")
 start = load("start")
@@ -208,6 +209,19 @@ def test_srt_names_what_it_lacks(monkeypatch, tmp_path):
     npm.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert str(peers.srt("")).endswith("bubblewrap, socat, ripgrep")
+
+
+def test_without_srt_the_network_is_measured_and_says_why(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", "")
+    compared, absent = network.ways(str(tmp_path), "corral", {}, 1)
+    assert list(compared) == ["loopback", "gateway"]
+    assert [text.partition(":")[0] for text in absent] == ["srt is absent"]
+    assert "npm" in absent[0]
+
+
+def test_a_rate_is_the_best_one():
+    found = {"a": Stats("a", (500.0, 250.0)), "b": Stats("b", (1000.0,))}
+    assert network.rates("MB", 128, found) == "MB a second: a 512, b 128"
 
 
 def test_a_peer_that_fails_is_left_out_with_its_words():
