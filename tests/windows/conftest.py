@@ -1,0 +1,106 @@
+"""Who runs the tests for Windows: Windows itself or Wine, never the host that starts Wine.
+
+`corral` runs the command line in a real child process; `inside` and `outside` run one piece of Python code with walls
+and without. A test that only real Windows can pass is marked `real_windows`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+MARK = "@@windows@@"
+MAIN = "import sys; from corral.cli import main; sys.exit(main())"
+OF_THE_RIG = ["test_rig.py", "test_under_wine.py"]  # and of no use on Windows
+if sys.platform == "win32":
+    collect_ignore = OF_THE_RIG
+else:
+    here = os.path.dirname(os.path.abspath(__file__))
+    collect_ignore = [
+        name for name in os.listdir(here) if name.startswith("test_") and name not in OF_THE_RIG
+    ]
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "real_windows: Wine does not enforce what this test tries")
+
+
+def wine() -> bool:
+    return sys.platform == "win32" and hasattr(ctypes.WinDLL("ntdll"), "wine_get_version")
+
+
+def pytest_runtest_setup(item):
+    mark = item.get_closest_marker("real_windows")
+    if mark is not None and wine():
+        pytest.skip(f"Wine is no Windows here: {mark.kwargs.get('reason', 'no AppContainer')}")
+
+
+def pytest_runtest_logreport(report):
+    """One line a test for `test_under_wine.py`, as soon as it is known: Wine may not live to the end."""
+    if "CORRAL_UNDER_WINE" in os.environ and (report.when == "call" or report.outcome != "passed"):
+        outcome = "xfailed" if hasattr(report, "wasxfail") else report.outcome
+        line = {"name": report.nodeid, "outcome": outcome, "text": reason(report, outcome)}
+        sys.stdout.write(f"\n{MARK}{json.dumps(line)}\n")
+        sys.stdout.flush()
+
+
+def reason(report, outcome: str) -> str:
+    if outcome == "xfailed":
+        return report.wasxfail
+    return report.longrepr[2] if outcome == "skipped" else report.longreprtext
+
+
+class Corral:
+    """The command line, as this user."""
+
+    def argv(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-c", MAIN, *arguments]
+
+    def __call__(
+        self, *arguments: str, input: bytes = b"", timeout: float = 60, **options
+    ) -> subprocess.CompletedProcess:
+        """Run `corral ARGUMENTS` to its end with its output captured."""
+        return subprocess.run(
+            self.argv(*arguments),
+            input=input,
+            capture_output=True,
+            check=False,
+            timeout=timeout,
+            **options,
+        )
+
+    def run(
+        self, *command: str, flags: tuple[str, ...] = (), **options
+    ) -> subprocess.CompletedProcess:
+        """`corral run FLAGS -- COMMAND`."""
+        return self("run", *flags, "--", *command, **options)
+
+    def inside(self, code: str, *arguments: str, flags: tuple[str, ...] = (), **options) -> object:
+        """Run Python `code` inside; it sets `answer`, which comes back. Fails loudly if it could not run."""
+        return answer(self.run(*script(code, *arguments), flags=flags, **options))
+
+    def outside(self, code: str, *arguments: str, **options) -> object:
+        """The control: the same code as the same user, without walls."""
+        options = {"stdin": subprocess.DEVNULL, "timeout": 60, **options}
+        argv = script(code, *arguments)
+        return answer(subprocess.run(argv, capture_output=True, check=False, **options))
+
+
+def script(code: str, *arguments: str) -> list[str]:
+    whole = f"import json, os, sys\nanswer = None\n{code}\nprint(json.dumps(answer))"
+    return [sys.executable, "-c", whole, *arguments]
+
+
+def answer(done: subprocess.CompletedProcess) -> object:
+    assert done.returncode == 0, (done.returncode, done.stderr.decode(), done.stdout.decode())
+    return json.loads(done.stdout.decode().splitlines()[-1])
+
+
+@pytest.fixture
+def corral() -> Corral:
+    return Corral()

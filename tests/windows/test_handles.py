@@ -1,0 +1,81 @@
+"""The ground of the bindings, by calls into the real libraries: errors, missing functions, handles."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+
+from corral.abi import win32
+
+CreateEventW = win32.function(
+    "kernel32", "CreateEventW", win32.HANDLE, win32.LPVOID, win32.BOOL, win32.BOOL, win32.LPCWSTR
+)
+
+
+def test_a_failure_names_the_function_and_carries_the_code():
+    with pytest.raises(OSError, match="CloseHandle") as caught:
+        win32.CloseHandle(0xDEAD0)
+    assert win32.winerror(caught.value) == 6
+
+
+def test_an_error_that_has_an_errno_becomes_that_exception():
+    assert isinstance(win32.windows_error(win32.ERROR_ACCESS_DENIED, "X"), PermissionError)
+    assert isinstance(win32.windows_error(win32.ERROR_FILE_NOT_FOUND, "X"), FileNotFoundError)
+
+
+def test_an_ntstatus_becomes_the_windows_error_that_belongs_to_it():
+    close = win32.function("ntdll", "NtClose", win32.NTSTATUS, win32.HANDLE, check="ntstatus")
+    with pytest.raises(OSError, match="NtClose") as caught:
+        close(0xDEAD0)
+    assert win32.winerror(caught.value) == 6
+
+
+def test_a_function_that_is_not_there_says_so():
+    for library, name in (("kernel32", "NoSuchFunction"), ("no-such-library", "Function")):
+        missing = win32.function(library, name, win32.BOOL)
+        assert not missing.exists()
+        with pytest.raises(win32.MissingFunctionError, match=name):
+            missing()
+    assert win32.CloseHandle.exists()
+
+
+def test_a_library_beside_the_program_cannot_stand_in_for_one_of_windows(tmp_path, monkeypatch):
+    (tmp_path / "standin.dll").write_bytes(b"MZ")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(win32.MissingFunctionError) as caught:
+        win32.function("standin", "Function", win32.BOOL)()
+    assert isinstance(caught.value.__cause__, FileNotFoundError)
+    with pytest.raises(OSError, match=r"\[WinError") as found:
+        ctypes.WinDLL("standin", winmode=0)  # the control: the usual search path has it
+    assert not isinstance(found.value, FileNotFoundError)
+
+
+def test_a_handle_is_closed_once_and_counted():
+    before, flags = win32.open_handles(), win32.DWORD()
+    GetHandleInformation = win32.function(
+        "kernel32", "GetHandleInformation", win32.BOOL, win32.HANDLE, win32.LPVOID
+    )
+    with win32.Handle(CreateEventW(None, True, False, None)) as event:
+        value = event.value
+        assert GetHandleInformation(value, ctypes.byref(flags))
+        assert win32.open_handles() == before + 1
+    assert win32.open_handles() == before
+    with pytest.raises(OSError, match="GetHandleInformation"):
+        GetHandleInformation(value, ctypes.byref(flags))
+    event.close()
+    with pytest.raises(ValueError, match="closed"):
+        event.value  # noqa: B018
+
+
+def test_a_handle_that_was_given_away_stays_open():
+    event = win32.Handle(CreateEventW(None, True, False, None))
+    value = event.detach()
+    event.close()
+    assert win32.CloseHandle(value)
+
+
+@pytest.mark.parametrize("value", [0, win32.INVALID_HANDLE_VALUE])
+def test_what_is_no_handle_cannot_be_owned(value):
+    with pytest.raises(ValueError, match="no handle"):
+        win32.Handle(value)

@@ -1,0 +1,82 @@
+"""Every test for Windows as a test of this host: Wine is started once and runs all that are asked for.
+
+One that did not report has failed: Wine may have come down.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import pathlib
+
+import pytest
+
+from windows import rig
+from windows.conftest import MARK, OF_THE_RIG
+
+HERE = pathlib.Path(__file__).resolve().parent
+FILES = sorted(path for path in HERE.glob("test_*.py") if path.name not in OF_THE_RIG)
+TIMEOUT = 400
+
+pytestmark = pytest.mark.timeout(TIMEOUT + 100)
+
+
+def functions_of(path: pathlib.Path) -> list[str]:
+    """Their functions; parameters are Wine's own business."""
+    return [
+        node.name
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
+
+
+PLACES = [f"{path.name}::{test}" for path in FILES for test in functions_of(path)]
+
+
+@pytest.fixture(scope="module")
+def told(request):
+    """What each test came to, and all that was printed."""
+    wanted = [
+        item.callspec.params["place"] for item in request.session.items if item.path == request.path
+    ]
+    result = rig.run(
+        [
+            *("python", "-m", "pytest", "-s", "-q", "--color=no", "--tb=short"),
+            *(
+                "-p",
+                "pytest_timeout",
+                "-p",
+                "no:cacheprovider",
+                "-c",
+                f"{rig.CHECKOUT}\\pyproject.toml",
+            ),
+            *(f"{rig.CHECKOUT}\\tests\\windows\\{place}" for place in wanted),
+        ],
+        env={"CORRAL_UNDER_WINE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        timeout=TIMEOUT,
+    )
+    found: dict[str, list[dict[str, str]]] = {}
+    for line in result.output.splitlines():
+        if line.startswith(MARK):
+            entry = json.loads(line.removeprefix(MARK))
+            place = os.path.basename(entry["name"].partition("[")[0])
+            found.setdefault(place, []).append(entry)
+    return found, result.output + result.errors
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_under_wine(place, told):
+    found, output = told
+    if place not in found:
+        pytest.fail(f"{place} was not run:\n{output}", pytrace=False)
+    texts = {
+        outcome: "\n".join(e["text"] for e in found[place] if e["outcome"] == outcome)
+        for outcome in {entry["outcome"] for entry in found[place]}
+    }
+    if "failed" in texts:
+        pytest.fail(f"under Wine:\n{texts['failed']}", pytrace=False)
+    if "skipped" in texts:
+        pytest.skip(f"under Wine: {texts['skipped']}")
+    if "xfailed" in texts:
+        pytest.xfail(f"under Wine: {texts['xfailed']}")
