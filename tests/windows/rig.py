@@ -120,7 +120,7 @@ def enclosed(
 
 def environment() -> dict[str, str]:
     return {
-        "PATH": f"{os.path.dirname(sys.executable)}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+        "PATH": f"{os.path.dirname(wine())}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
         "HOME": "/mnt/home",
         "USER": "tester",
         "LANG": "C.UTF-8",
