@@ -28,6 +28,8 @@ CERTIFICATES = (
     "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE",
     "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT", "AWS_CA_BUNDLE",
 )  # fmt: skip
+STATE = "${STATE_DIRECTORY}"
+"""In a value that the policy sets: where this system puts the directory that survives runs."""
 VISIBLE = ("/usr/", "/etc/ssl/certs", "/etc/pki/", "/etc/ca-certificates/")
 
 
@@ -149,5 +151,6 @@ def inside(
     for name in (*more, *policy.pass_names, *policy.secret_names):
         if name in environment:
             values[name] = environment[name]
-    values.update(dict(policy.set_values))
+    state = values.get("STATE_DIRECTORY", STATE)
+    values.update((name, value.replace(STATE, state)) for name, value in policy.set_values)
     return tuple(values.items())

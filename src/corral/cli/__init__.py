@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 COMMANDS = (
-    "run", "explain", "check", "doctor", "approve", "ps", "sweep", "audit", "schema", "demo",
+    "run", "explain", "check", "doctor", "approve", "profiles", "ps", "sweep", "audit", "schema", "demo",
     "completion",
 )  # fmt: skip
 HELP = options.Flag(name="--help", short="-h", help="show this help")

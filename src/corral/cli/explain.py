@@ -26,8 +26,10 @@ def main(options: Options, rest: list[str]) -> int:
     plan = prepare(command, sources, environment=os.environ, cwd=policy_flags.here())
     if options.has("--json"):
         output.json(as_data(plan))
-    else:
-        _print(plan)
+        return 0
+    if (name := options.get("--profile")) is not None:
+        _print_profile(name)
+    _print(plan)
     return 0
 
 
@@ -45,6 +47,15 @@ def as_data(plan: Plan) -> dict[str, object]:
         "timeout_ms": plan.timeout,
         "warnings": list(plan.warnings),
     }
+
+
+def _print_profile(chosen: str) -> None:
+    from corral import profiles
+
+    profile = profiles.load(chosen)
+    output.say(output.paint(f"Profile {profile.name}", "bold"))
+    for key, reason in profile.reasons:
+        output.say(_indent(f"{key}: {reason}"))
 
 
 def _print(plan: Plan) -> None:
