@@ -1,0 +1,172 @@
+"""Granted paths: entries for a capability of their own in the access lists of a tree.
+
+Each (root, access) has its own capability SID (`capabilities.grant_sid`), and a run's token has
+those of its policy. An AppContainer reaches what its user may reach *and* such an entry allows; so
+the entries open nothing to anybody else.
+
+`plan` is pure and refuses: roots that are not ours to change (`paths`), trees with links, with
+files of several names, with secrets (`secrets`) or with too many entries, a read grant in a write
+grant. `apply` sets the entries by handle (`trees`), under a mutex for each root, after `journal`
+has them on disk. `residue` takes them out again. With `keep_grants` they stay, and a later run only
+looks whether they are there.
+
+For who composes a plan:
+    trees = grants.look(policy)
+    step = grants.plan(policy, trees, known=paths.places(environment, home))
+    journal.Claim(entry=journal.Entry(profile=..., roots=step.roots), ...) comes before it.
+    step.sids belong into the token.
+"""
+
+from __future__ import annotations
+
+from corral.abi import win32_files, win32_security
+from corral.errors import PolicyError
+from corral.record import record
+from corral.windows import access_list, journal, paths, secrets, trees
+from corral.windows.capabilities import grant_sid
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from corral.plan import Place
+    from corral.policy import Grant, Policy
+    from corral.windows.capabilities import Reach
+    from corral.windows.journal import Root, Scene
+    from corral.windows.trees import Tree
+
+MOST_SHOWN = 5
+
+
+@record
+class Grants:
+    roots: tuple[Root, ...]
+    keep: bool = False
+    place: Place = "supervisor"
+
+    @property
+    def sids(self) -> tuple[str, ...]:
+        return tuple(root.sid for root in self.roots)
+
+    def describe(self) -> str:
+        words = [f"{root.access} {root.path} by capability {root.sid}" for root in self.roots]
+        return "grants: " + ("; ".join(words) or "none") + (" (kept)" if self.keep else "")
+
+
+def look(policy: Policy) -> dict[str, Tree]:
+    """All trees of a policy as they are now, by the root's path."""
+    try:
+        return {grant.path: trees.look(grant.path) for grant in policy.grants}
+    except OSError as error:
+        raise PolicyError(f"{error.filename} cannot be looked at: {error.strerror}") from error
+
+
+def plan(policy: Policy, seen: Mapping[str, Tree], *, known: paths.Places) -> Grants:
+    problems = [*_nested(policy)]
+    roots: list[Root] = []
+    for grant in policy.grants:
+        if grant.access == "socket":
+            problems.append(f"{grant.path}: unix sockets cannot be granted on Windows")
+            continue
+        problems += _problems(grant, grant.access, seen[grant.path], policy, known)
+        roots.append(_root(grant, grant.access))
+    if problems:
+        raise PolicyError(
+            "cannot be granted to an AppContainer: " + "; ".join(problems),
+            hint="grant a narrower directory, or name the files in it that the server needs",
+        )
+    return Grants(roots=tuple(roots), keep=policy.windows.keep_grants)
+
+
+def _root(grant: Grant, access: Reach) -> Root:
+    sid = grant_sid(grant.path, access)
+    return journal.Root(
+        path=grant.path, access=access, sid=sid, volume=grant.device, file=grant.inode
+    )
+
+
+def _problems(
+    grant: Grant, access: Reach, tree: Tree, policy: Policy, known: paths.Places
+) -> list[str]:
+    try:
+        paths.check_place(grant.path, known)
+    except paths.Refused as refused:
+        return [f"{grant.path}: {refused}"]
+    if not tree.whole:
+        return [f"{grant.path} holds more than {trees.MOST_ENTRIES} files and directories"]
+    found = [
+        text
+        for node in tree.nodes
+        if (text := trees.problem(node, shown=_shown(grant.path, node.name)))
+    ]
+    named = [other.path for other in policy.grants]
+    hidden = [
+        _shown(grant.path, name)
+        for name in secrets.find((node.name for node in tree.nodes if node.name), access)
+    ]
+    found += [
+        f"{path} lies in a grant and cannot be hidden or held read-only"
+        for path in hidden
+        if not any(paths.within(path, one) and not paths.within(grant.path, one) for one in named)
+    ]
+    more = len(found) - MOST_SHOWN
+    return found if more <= 0 else [*found[:MOST_SHOWN], f"and {more} more in {grant.path}"]
+
+
+def _nested(policy: Policy) -> list[str]:
+    """What is allowed adds up: nothing below a root can be allowed less than the root."""
+    writes = [grant.path for grant in policy.grants if grant.access == "write"]
+    return [
+        f"{grant.path} cannot be held read-only in {outer}, which may be written"
+        for grant in policy.grants
+        if grant.access == "read"
+        for outer in writes
+        if paths.within(grant.path, outer)
+    ]
+
+
+def _shown(root: str, name: str) -> str:
+    return f"{root}\\{name}" if name else root
+
+
+def mutex(root: Root) -> win32_files.Mutex:
+    """Of this root and access: who sets or takes out its entries, or decides about them."""
+    return win32_files.Mutex(f"Local\\corral-{root.sid}")
+
+
+def apply(step: Grants, scene: Scene) -> None:
+    if scene.journal is None:
+        raise OSError(0, "grants are made only after they were journalled")
+    kept = {root.sid for root in journal.kept(scene.journal.directory)}
+    for root in step.roots:
+        with mutex(root):
+            spread(root, kept=root.sid in kept)
+
+
+def verify(step: Grants, _scene: Scene) -> None:
+    """Each root's list has the entries."""
+    for root in step.roots:
+        with trees.opened(trees.reaching(root.path)) as handle:
+            if not access_list.holds(win32_security.security_of(handle.value), root.sid):
+                raise OSError(0, "its access list has no entry of this grant", root.path)
+
+
+def spread(root: Root, *, kept: bool) -> None:
+    """Entries for all that a root holds; of one that is kept only the root is looked at."""
+    for path, handle, directory in trees.walk(root.path):
+        if path == root.path and not trees.is_identity(handle.value, root.volume, root.file):
+            raise OSError(0, "is no longer what was granted", path)
+        ours = access_list.entries_for(
+            root.sid, root.access, directory=directory, root=path == root.path
+        )
+        try:
+            raw = win32_security.security_of(handle.value)
+            changed = access_list.grant(raw, root.sid, ours)
+            if kept and changed is None:
+                return
+            if changed is not None:
+                win32_security.set_security(handle.value, changed)
+        except access_list.Unusable as error:
+            raise OSError(0, str(error), path) from error
+        except OSError as error:
+            raise trees.named(error, path) from error

@@ -1,0 +1,104 @@
+"""What a run has made outside of its processes, undone: by itself at its end, or by a later one.
+
+Only entries with one of our own SIDs are taken out of access lists, and only where nobody else uses
+them: the decision, the change and the giving up of the claim are one under the root's mutex.
+"""
+
+from __future__ import annotations
+
+import os
+
+from corral.abi import win32, win32_security
+from corral.windows import access_list, grants, journal, trees
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.windows.journal import Journal, Root
+
+GONE = (win32.ERROR_FILE_NOT_FOUND, win32.ERROR_PATH_NOT_FOUND)
+
+
+def end(own: Journal, *, keep: bool) -> list[str]:
+    """Undo what this run has made; with `keep` its grants stay. What resists comes back as text,
+    and the journal stays for the next one to try.
+    """
+    problems: list[str] = []
+    entry = own.entry
+    for root in entry.roots if entry else ():
+        with grants.mutex(root):
+            if keep:
+                journal.keep(own.directory, root)
+            elif not journal.is_used(root.sid, own.others()):
+                problems += withdraw(root)
+            if not problems:
+                own.drop(root)
+    if entry and entry.profile and not problems:
+        problems += _delete(own, entry.profile)
+    if problems:
+        own.leave()
+    else:
+        own.end()
+    return problems
+
+
+def sweep(directory: str) -> list[str]:
+    """Clean up after every dead run. Returns what resisted."""
+    return [text for one in journal.dead(directory) for text in end(one, keep=False)]
+
+
+def clean(directory: str) -> tuple[list[str], list[str]]:
+    """Take out what `keep_grants` has left, where no run uses it: (paths, what resisted)."""
+    done: list[str] = []
+    problems: list[str] = []
+    for root in journal.kept(directory):
+        with grants.mutex(root):
+            journal.forget(directory, root)
+            if journal.is_used(root.sid, journal.living(directory)):
+                continue
+            found = withdraw(root)
+            if found:
+                journal.keep(directory, root)
+            problems += found
+            done += [] if found else [root.path]
+    return done, problems
+
+
+def withdraw(root: Root) -> list[str]:
+    """Take this root's entries out of all that lies in it. What has moved away by itself keeps
+    entries for a capability that no later token has unless the same path is granted again.
+    """
+    problems: list[str] = []
+    top = trees.reaching(root.path)
+    pending = [top]
+    while pending:
+        path = pending.pop()
+        try:
+            if _cleared(path, root, top=path == top):
+                pending += [os.path.join(path, name) for name in os.listdir(path)]
+        except access_list.Unusable:
+            continue  # whoever took the list away has taken our entries along
+        except OSError as error:
+            if win32.winerror(error) not in GONE:
+                problems.append(f"{error.filename or path}: {error.strerror}")
+    return problems
+
+
+def _cleared(path: str, root: Root, *, top: bool) -> bool:
+    """Whether it is a directory of the tree, whose content has to be looked at too."""
+    with trees.opened(path) as handle:
+        if top and not trees.is_identity(handle.value, root.volume, root.file):
+            return False
+        changed = access_list.revoke(win32_security.security_of(handle.value), (root.sid,))
+        if changed is not None:
+            win32_security.set_security(handle.value, changed)
+        return trees.is_directory(handle.value)
+
+
+def _delete(own: Journal, profile: str) -> list[str]:
+    if any(entry.profile == profile for entry in own.others()):
+        return []
+    try:
+        win32_security.DeleteAppContainerProfile(profile)
+    except OSError as error:
+        return [f"AppContainer profile {profile}: {error.strerror}"]
+    return []
