@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from corral.manifest import Manifest
 
 FLAGS = (
-    Flag(name="--policy", value="FILE", help="policy file (TOML or JSON); flags override it"),
+    Flag(name="--profile", value="NAME", help="a curated policy; `corral profiles` lists them"),
+    Flag(name="--policy", value="FILE|JSON", help="policy file, or JSON text; flags override it"),
     Flag(name="--max-memory", value="SIZE", help="memory of the whole tree, e.g. 512M"),
     Flag(name="--max-cpu", value="CORES", help="500m or 0.5 cores; a bare integer is millicores"),
     Flag(name="--max-cpu-time", value="TIME", help="total CPU time of the tree, e.g. 10m"),
@@ -29,6 +30,8 @@ FLAGS = (
     Flag(name="--allow-subprocess", help="let it start processes"),
     Flag(name="--env", value="NAME[=VALUE]", many=True, help="pass a variable, or set one"),
     Flag(name="--secret", value="NAME", many=True, help="pass a variable that is never printed"),
+    Flag(name="--with", value="REQUIREMENT", many=True, help="one more package beside a pypi: one"),
+    Flag(name="--allow-install-scripts", help="let a package run code while it is installed"),
     Flag(name="--strict", help="refuse when even a default limit cannot be enforced"),
     Flag(name="--best-effort", help="run with whatever can be enforced, with warnings"),
 )
@@ -50,6 +53,12 @@ LISTS = {
 }
 
 
+NO_POLICY = {
+    "--profile", "--policy", "--report", "--audit", "--json", "--with", "--allow-install-scripts",
+}  # fmt: skip
+BUNDLES = (".mcpb", ".dxt")
+
+
 def here() -> str:
     try:
         return os.getcwd()
@@ -67,17 +76,29 @@ def sources(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]
     if len(rest) == 1 and os.path.isdir(rest[0]):
         request, command = _directory(rest[0])
         found.append(request)
-    if (path := options.get("--policy")) is not None:
-        from corral.manifest import load
+    elif rest and _may_be_reference(rest[0]):
+        more, command = _reference(options, rest)
+        found += more
+    if (name := options.get("--profile")) is not None:
+        from corral import profiles
 
-        manifest = load(path)
+        found.append(profiles.source(profiles.load(name), rest[1:], os.environ))
+    if (text := options.get("--policy")) is not None:
+        manifest = _policy(text)
         found.append(Source(manifest=manifest, trust="user", approved=True))
         command = command or list(manifest.command or ())
-    if options.values.keys() - {"--policy", "--report", "--audit", "--json"}:
+    if options.values.keys() - NO_POLICY:
         found.append(Source(manifest=_flags(options), trust="user", approved=True))
     if not command:
         raise UsageError("there is no command to run", hint="corral run [OPTIONS] -- COMMAND ...")
     return [_settled(source, found) for source in found], command
+
+
+def _policy(text: str) -> Manifest:
+    """A file, or the policy itself: programs that start corral need not write one."""
+    from corral.manifest import load, parse_json
+
+    return parse_json(text, "--policy") if text.startswith("{") else load(text)
 
 
 def _flags(options: Options) -> Manifest:
@@ -108,6 +129,30 @@ def _directory(path: str) -> tuple[Source, list[str]]:
     from corral.servers.directory import request
 
     return request(path)
+
+
+def _may_be_reference(word: str) -> bool:
+    """A look at the letters only: a plain command pays for nothing more."""
+    space, slash, _ = word.partition("/")
+    return ":" in word or word.lower().endswith(BUNDLES) or bool(slash and "." in space[1:])
+
+
+def _reference(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]:
+    from corral.servers.reference import parse
+
+    reference = parse(rest[0])
+    if reference is None:
+        return [], rest
+    from corral.cli import output
+    from corral.servers.opened import Choices, open_reference
+
+    choices = Choices(
+        scripts=options.has("--allow-install-scripts"),
+        extra=options.all("--with"),
+        tell=output.note,
+    )
+    opened = open_reference(reference, rest[1:], choices)
+    return list(opened.sources), list(opened.command)
 
 
 def _settled(source: Source, sources: list[Source]) -> Source:

@@ -1,0 +1,61 @@
+"""A lock on a file, held by a process and gone with it: two runs never install the same thing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def _take(descriptor: int, *, wait: bool) -> None:
+    if sys.platform == "win32":
+        import msvcrt
+
+        # LK_LOCK gives up after ten tries, one a second; an installation takes longer.
+        while True:
+            try:
+                msvcrt.locking(descriptor, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
+            except OSError:
+                if not wait:
+                    raise
+            else:
+                return
+    else:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+
+def _open(path: str) -> int:
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+    return os.open(path, flags, 0o600)
+
+
+@contextmanager
+def held(path: str) -> Iterator[None]:
+    """Waits for whoever has it. The file stays: removing it would let two have it."""
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    descriptor = _open(path)
+    try:
+        _take(descriptor, wait=True)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_held(path: str) -> bool:
+    try:
+        descriptor = _open(path)
+    except OSError:
+        return False
+    try:
+        _take(descriptor, wait=False)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

@@ -1,0 +1,78 @@
+"""Packages (`npm:`, `pypi:`): installed once, in a sandbox of their own, run from the store."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from corral.servers import locks, store
+from corral.servers.tree import remove_tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from corral.servers.reference import Reference
+    from corral.servers.store import Entry
+
+
+def key_of(reference: Reference, *, scripts: bool, extra: Sequence[str]) -> str:
+    """Everything that makes another installation of it."""
+    words = [reference.text.partition("#")[0]]
+    if reference.kind == "pypi":
+        extras = f"[{','.join(reference.extras)}]" if reference.extras else ""
+        pin = f"=={reference.version}" if reference.version else ""
+        words = [
+            f"pypi:{reference.name}{extras}{pin}",
+            f"python{sys.version_info[0]}.{sys.version_info[1]}",
+        ]
+    words += [f"#{reference.program}"] if reference.program else []
+    words += ["scripts"] if scripts else []
+    return " ".join([*words, *(f"with:{item}" for item in sorted(extra))])
+
+
+def fetch(
+    reference: Reference,
+    *,
+    scripts: bool = False,
+    extra: Sequence[str] = (),
+    tell: Callable[[str], None] = lambda _: None,
+) -> Entry:
+    """The installed package; a cached one costs no process and no network."""
+    key = key_of(reference, scripts=scripts, extra=extra)
+    found = usable(key)
+    if found is not None:
+        return found
+    store.make()
+    with locks.held(store.lock_path(key)):
+        found = usable(key)  # somebody else may have been faster
+        if found is None:
+            found = install(reference, key, scripts=scripts, extra=extra)
+            tell(f"installed {reference.name} {found.version} from {found.origin}")
+            if not reference.version:
+                tell(
+                    f"{reference.text} stays at {found.version} until `corral cache rm` removes it"
+                )
+    return found
+
+
+def usable(key: str) -> Entry | None:
+    """Not when the interpreter that it was made for is gone."""
+    found = store.find(key)
+    runtime = found.argv()[0] if found else ""
+    return found if found and (not os.path.isabs(runtime) or os.path.exists(runtime)) else None
+
+
+def install(reference: Reference, key: str, *, scripts: bool, extra: Sequence[str]) -> Entry:
+    from corral.servers import npm, pypi
+
+    staging = store.staged(key)
+    try:
+        if reference.kind == "npm":
+            made = npm.install(reference, staging, scripts=scripts, extra=extra)
+        else:
+            made = pypi.install(reference, staging, scripts=scripts, extra=extra)
+        values = {"key": key, "kind": reference.kind, "name": reference.name, **made}
+        return store.adopt(staging, values, allowed=(pypi.PYTHON,))
+    finally:
+        remove_tree(staging)

@@ -1,0 +1,231 @@
+"""A package of PyPI: installed once into a virtual environment of its own, run by its Python.
+
+Wheels only: building a source archive would run code of the package before the server itself runs.
+The installer is uv where there is one, else the interpreter's own pip. Each file is checked against
+the index's hash; the list of them stays in the tree.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import sys
+
+from corral.errors import EXIT_NOT_FOUND, CommandError, SandboxError
+from corral.record import record
+from corral.servers.install import run
+from corral.servers.npm import choose, put, read_json
+from corral.servers.pypi_index import indexes, plain
+from corral.servers.reference import normal
+from corral.units import shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corral.servers.install import Registry
+    from corral.servers.reference import Reference
+
+LOCK = "requirements.lock"
+WANTED = "requirements.in"
+REPORT = "report.json"
+START = "start.py"
+PYTHON = "bin/python"
+HINT = "install uv (https://docs.astral.sh/uv/), or pip for the Python that runs corral"
+WHEELS = ("--only-binary", ":all:")
+UV = {
+    "UV_NO_CONFIG": "1",
+    "UV_CACHE_DIR": "/tmp/uv",  # noqa: S108 - the sandbox's own
+    "UV_LINK_MODE": "copy",
+    "UV_PYTHON_DOWNLOADS": "never",
+    "UV_NO_PROGRESS": "1",
+}
+SCRIPT = """\
+import sys
+
+sys.argv[0] = {name!r}
+from {module} import {first}
+
+sys.exit({call}())
+"""
+MODULE = """\
+import runpy
+import sys
+
+sys.argv[0] = {name!r}
+runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
+"""
+
+
+@record
+class Place:
+    """One installation: where it goes, for which interpreter, from where."""
+
+    staging: str
+    site: str
+    base: str
+    registry: Registry
+    label: str
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.staging, name)
+
+
+def install(
+    reference: Reference, staging: str, *, scripts: bool, extra: Sequence[str]
+) -> dict[str, object]:
+    registry = indexes(os.environ)
+    base = interpreter()
+    site = make_environment(staging, base)
+    extras = f"[{','.join(reference.extras)}]" if reference.extras else ""
+    pin = f"=={reference.version}" if reference.version else ""
+    put(staging, WANTED, "\n".join([f"{reference.name}{extras}{pin}", *extra, ""]))
+    uv = find_uv()
+    place = Place(staging=staging, site=site, base=base, registry=registry, label=reference.text)
+    if uv:
+        with_uv(uv, place, scripts=scripts)
+    else:
+        with_pip(place, scripts=scripts)
+    version, integrity = locked(staging, reference.name)
+    write_start(staging, site, reference)
+    return {
+        "version": version,
+        "integrity": integrity,
+        "origin": plain(registry.urls[0]) if registry.urls else "this machine",
+        "command": [f"{{tree}}/{PYTHON}", "-P", f"{{tree}}/{START}"],
+    }
+
+
+def interpreter() -> str:
+    """The Python that corral itself runs on, outside of any virtual environment."""
+    return os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
+
+
+def find_uv() -> str:
+    from corral.servers.reach import Caller
+
+    return Caller(environment=os.environ, cwd="/", home="").lookup("uv")
+
+
+def make_environment(staging: str, base: str) -> str:
+    """A virtual environment is a link and a line; the packages' place in it."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    site = os.path.join(staging, "lib", f"python{version}", "site-packages")
+    os.makedirs(site)
+    os.mkdir(os.path.join(staging, "bin"))
+    os.symlink(base, os.path.join(staging, PYTHON))
+    text = f"home = {os.path.dirname(base)}\ninclude-system-site-packages = false\n"
+    put(staging, "pyvenv.cfg", f"{text}version = {version}\n")
+    return site
+
+
+def with_uv(uv: str, place: Place, *, scripts: bool) -> None:
+    """Resolve to a list with hashes, then install exactly that."""
+    shared = ["--python", place.base, *([] if scripts else WHEELS)]
+    lock = place.path(LOCK)
+    steps = (
+        ["compile", "--generate-hashes", "--no-header", "--no-annotate", "-q", "-o", lock,
+         place.path(WANTED)],
+        ["install", "--require-hashes", "--compile-bytecode", "--target", place.site, "-r", lock],
+    )  # fmt: skip
+    prefix = os.path.dirname(os.path.dirname(place.base))
+    for verb, *words in steps:
+        run(
+            [uv, "pip", verb, *shared, *words],
+            staging=place.staging,
+            registry=place.registry,
+            label=place.label,
+            settings=UV,
+            subprocess=True,  # uv asks the interpreter which it is
+            reads=[] if prefix.startswith("/usr") else [prefix],
+        )
+
+
+def with_pip(place: Place, *, scripts: bool) -> None:
+    if not has_pip(place.base):
+        text = f"neither uv nor pip for {place.base} was found"
+        raise CommandError(text, exit_code=EXIT_NOT_FOUND, hint=HINT)
+    report = place.path(REPORT)
+    words = ["--target", place.site, "--report", report, "-r", place.path(WANTED)]
+    run(
+        [place.base, "-I", "-m", "pip", "install", "--no-input", "--no-cache-dir", "-q",
+         "--disable-pip-version-check", *([] if scripts else WHEELS), *words],
+        staging=place.staging,
+        registry=place.registry,
+        label=place.label,
+        settings={"PIP_CONFIG_FILE": os.devnull},
+        subprocess=scripts,
+    )  # fmt: skip
+    put(place.staging, LOCK, "".join(f"{line}\n" for line in report_lines(report)))
+    os.unlink(report)
+
+
+def has_pip(base: str) -> bool:
+    import subprocess
+
+    argv = [base, "-I", "-c", "import pip"]
+    return subprocess.run(argv, capture_output=True, check=False).returncode == 0
+
+
+def report_lines(report: str) -> list[str]:
+    """What pip reports, in the form of the list that uv makes."""
+    items = read_json(report).get("install")
+    found: list[str] = []
+    for item in items if isinstance(items, list) else ():
+        meta, archive = item["metadata"], item["download_info"].get("archive_info", {})
+        digest = archive.get("hashes", {}).get("sha256", "")
+        found += [f"{normal(meta['name'])}=={meta['version']} \\", f"    --hash=sha256:{digest}"]
+    return found
+
+
+def locked(staging: str, name: str) -> tuple[str, str]:
+    """(version, the list's own digest); a package without a hash is refused."""
+    from hashlib import sha256
+
+    with open(os.path.join(staging, LOCK), encoding="utf-8") as file:
+        text = file.read()
+    version = ""
+    for line in text.replace("\\\n", " ").splitlines():
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if not any(word.startswith("--hash=sha256:") and len(word) > 70 for word in words):
+            raise SandboxError(f"{shown(words[0], 200)} came without a hash")
+        project, _, found = words[0].partition("==")
+        if normal(project.partition("[")[0]) == name:
+            version = found
+    if not version:
+        raise SandboxError(f"{name} was not installed")
+    return version, f"sha256-{sha256(text.encode()).hexdigest()}"
+
+
+def write_start(staging: str, site: str, reference: Reference) -> None:
+    """What the package's own script would do, without a path in its first line."""
+    scripts = console_scripts(site, reference.name)
+    module = reference.name.replace("-", "_")
+    if not scripts and os.path.isfile(os.path.join(site, module, "__main__.py")):
+        put(staging, START, MODULE.format(name=reference.name, module=module))
+        return
+    name = choose(list(scripts), reference, reference.name)
+    where, _, attribute = scripts[name].partition("[")[0].strip().partition(":")
+    words = [*where.strip().split("."), *attribute.strip().split(".")]
+    if not all(word.isidentifier() for word in words):
+        raise SandboxError(f"the script {shown(name)} of {reference.name} cannot be read")
+    first = attribute.strip().partition(".")[0]
+    text = SCRIPT.format(name=name, module=where.strip(), first=first, call=attribute.strip())
+    put(staging, START, text)
+
+
+def console_scripts(site: str, name: str) -> dict[str, str]:
+    for folder in sorted(os.listdir(site)):
+        project, info, _ = folder.partition(".dist-info")
+        if not info or normal(project.rpartition("-")[0]) != name:
+            continue
+        reader = configparser.ConfigParser(delimiters=("=",), interpolation=None)
+        reader.optionxform = str  # type: ignore[assignment,method-assign] # names keep their case
+        try:
+            reader.read(os.path.join(site, folder, "entry_points.txt"), encoding="utf-8")
+            return dict(reader["console_scripts"]) if reader.has_section("console_scripts") else {}
+        except (configparser.Error, UnicodeDecodeError) as error:
+            raise SandboxError(f"the entry points of {name} cannot be read: {error}") from None
+    return {}

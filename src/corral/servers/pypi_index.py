@@ -1,0 +1,189 @@
+"""Where the user's own pip or uv would look for Python packages, and with which credentials."""
+
+from __future__ import annotations
+
+import os
+
+from corral.errors import SandboxError
+from corral.record import record
+from corral.servers.install import Registry
+from corral.units import shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DEFAULT = "https://pypi.org/simple"
+FILES = {"pypi.org": "https://files.pythonhosted.org/"}
+
+
+@record
+class Index:
+    main: str = ""
+    more: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+
+
+def indexes(environment: Mapping[str, str]) -> Registry:
+    """The settings of uv where there are any, else pip's, else PyPI.
+
+    The addresses travel in variables that are never printed: they may carry credentials.
+    """
+    found = uv_settings(environment)
+    own = found != Index()
+    if not own:
+        found = pip_settings(environment)
+    main = found.main or DEFAULT
+    urls: list[str] = []
+    reads: list[str] = []
+    for url in (main, *found.more, *found.links):
+        if host := host_of(url):
+            urls += [url, *([FILES[host]] if host in FILES else [])]
+        else:
+            reads.append(above(local(url)))
+    variables = {
+        "UV_DEFAULT_INDEX": main,
+        "UV_INDEX": " ".join(found.more),
+        "UV_FIND_LINKS": ",".join(found.links),
+        "PIP_INDEX_URL": main,
+        "PIP_EXTRA_INDEX_URL": " ".join(found.more),
+        "PIP_FIND_LINKS": " ".join(found.links),
+    }
+    return Registry(
+        urls=tuple(dict.fromkeys(urls)),
+        reads=tuple(dict.fromkeys(path for path in reads if os.path.exists(path))),
+        # pip takes the best of all indexes, so settings of pip's mean that to uv as well.
+        settings={} if own else {"UV_INDEX_STRATEGY": "unsafe-best-match"},
+        secrets={name: value for name, value in variables.items() if value},
+        hidden=tuple(filter(None, map(password_of, urls))),
+    )
+
+
+def host_of(url: str) -> str:
+    """The host of a web address; "" for a place on this machine."""
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    if parts.scheme in {"http", "https"} and parts.hostname:
+        return parts.hostname
+    if os.path.isabs(local(url)):
+        return ""
+    raise SandboxError(f"the package index {shown(plain(url))} is no address that corral knows")
+
+
+def password_of(url: str) -> str:
+    from urllib.parse import urlsplit
+
+    return urlsplit(url).password or ""
+
+
+def plain(url: str) -> str:
+    """Without user and password."""
+    scheme, mark, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    return f"{scheme}{mark}{place.rpartition('@')[2]}{slash}{path}"
+
+
+def local(url: str) -> str:
+    from urllib.parse import unquote
+
+    return unquote(url.removeprefix("file://")) if url.startswith("file://") else url
+
+
+def above(path: str) -> str:
+    """The files of an index on disk lie beside its `simple` directory as a rule."""
+    path = path.rstrip("/")
+    return os.path.dirname(path) if os.path.basename(path) == "simple" else path
+
+
+def pip_settings(environment: Mapping[str, str]) -> Index:
+    from corral.directories import home_directory
+
+    home = home_directory(environment)
+    files = [
+        "/etc/xdg/pip/pip.conf",
+        "/etc/pip.conf",
+        os.path.join(home, ".pip", "pip.conf"),
+        os.path.join(environment.get("XDG_CONFIG_HOME") or f"{home}/.config", "pip", "pip.conf"),
+    ]
+    if own := environment.get("PIP_CONFIG_FILE", ""):
+        files = [*files[:2], own] if own != os.devnull else []
+    found: dict[str, str] = {}
+    for file in files:
+        found.update(read_ini(file))
+    for key in ("index-url", "extra-index-url", "find-links"):
+        if value := environment.get("PIP_" + key.upper().replace("-", "_"), ""):
+            found[key] = value
+    return Index(
+        main=found.get("index-url", ""),
+        more=tuple(found.get("extra-index-url", "").split()),
+        links=tuple(found.get("find-links", "").split()),
+    )
+
+
+def read_ini(file: str) -> dict[str, str]:
+    import configparser
+
+    from corral.servers.reach import read_text
+
+    reader = configparser.RawConfigParser()
+    try:
+        reader.read_string(read_text(file), file)
+    except configparser.Error as error:
+        raise SandboxError(f"{file} cannot be read: {error.message}") from None
+    found: dict[str, str] = {}
+    for section in ("global", "install"):
+        if reader.has_section(section):
+            found.update((key.replace("_", "-"), value) for key, value in reader[section].items())
+    return found
+
+
+def uv_settings(environment: Mapping[str, str]) -> Index:
+    from corral.directories import home_directory
+
+    home = home_directory(environment)
+    config = environment.get("XDG_CONFIG_HOME") or f"{home}/.config"
+    found = Index()
+    for file in ("/etc/uv/uv.toml", f"{config}/uv/uv.toml"):
+        found = read_uv(file) if os.path.exists(file) else found
+    main = environment.get("UV_DEFAULT_INDEX") or environment.get("UV_INDEX_URL") or found.main
+    more = environment.get("UV_INDEX", "").split()
+    more += environment.get("UV_EXTRA_INDEX_URL", "").split()
+    links = environment.get("UV_FIND_LINKS", "").split(",")
+    return Index(
+        main=unnamed(main),
+        more=tuple(map(unnamed, more)) or found.more,
+        links=tuple(filter(None, links)) or found.links,
+    )
+
+
+def unnamed(index: str) -> str:
+    """An address without the name that uv lets stand before it: `name=https://...`."""
+    name, equals, url = index.partition("=")
+    return url if equals and "/" not in name else index
+
+
+def read_uv(file: str) -> Index:
+    import tomllib
+
+    from corral.servers.reach import read_text
+
+    try:
+        data: dict[str, object] = tomllib.loads(read_text(file))
+    except (ValueError, RecursionError):
+        raise SandboxError(f"{file} is not valid TOML") from None
+    table = data.get("pip")
+    whole = {**data, **(table if isinstance(table, dict) else {})}
+    main, more = str(whole.get("index-url") or ""), texts(whole.get("extra-index-url"))
+    listed = whole.get("index")
+    for item in listed if isinstance(listed, list) else ():
+        url = str(item.get("url") or "") if isinstance(item, dict) else ""
+        if url and item.get("default") is True:
+            main = url
+        elif url:
+            more.append(url)
+    return Index(main=main, more=tuple(more), links=tuple(texts(whole.get("find-links"))))
+
+
+def texts(value: object) -> list[str]:
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
