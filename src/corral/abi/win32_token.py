@@ -174,7 +174,8 @@ def create_restricted_token(token: int, flags: int, restricting: Sequence[bytes]
 
 
 def token_user(token: int) -> bytes:
-    return _copied(TOKEN_USER.from_buffer(_information(token, TokenUser)).User.Sid)
+    raw = _information(token, TokenUser)  # the SID lies in it
+    return _copied(TOKEN_USER.from_buffer(raw).User.Sid)
 
 
 def token_groups(token: int, kind: int) -> tuple[tuple[bytes, int], ...]:
@@ -195,8 +196,8 @@ def token_privileges(token: int) -> tuple[str, ...]:
 
 
 def token_integrity(token: int) -> bytes:
-    label = TOKEN_MANDATORY_LABEL.from_buffer(_information(token, TokenIntegrityLevel)).Label
-    return _copied(label.Sid)
+    raw = _information(token, TokenIntegrityLevel)  # the SID lies in it
+    return _copied(TOKEN_MANDATORY_LABEL.from_buffer(raw).Label.Sid)
 
 
 def set_token_integrity(token: int, sid: bytes) -> None:

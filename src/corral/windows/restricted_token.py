@@ -18,9 +18,12 @@ from corral.record import record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import TypeVar
 
     from corral.abi.win32 import Handle
     from corral.plan import Place
+
+    Sid = TypeVar("Sid", str, bytes)
 
 FLAGS = abi.DISABLE_MAX_PRIVILEGE | abi.LUA_TOKEN | abi.WRITE_RESTRICTED
 ACCESS = (
@@ -67,41 +70,35 @@ def apply(_step: RestrictedToken) -> Handle:
 
 def verify(_step: RestrictedToken, token: int) -> None:
     """OSError if the token is not what was asked for, whatever CreateRestrictedToken said."""
-    groups = abi.token_groups(token, abi.TokenGroups)
-    wanted = {EVERYONE, abi.sid_text(logon_sid(groups))}
-    restricting = {abi.sid_text(sid) for sid, _ in abi.token_groups(token, abi.TokenRestrictedSids)}
-    named = [(abi.sid_text(sid), attributes) for sid, attributes in groups]
-    problem = difference(
-        privileges=abi.token_privileges(token),
-        restricting=restricting,
-        wanted=wanted,
-        groups=named,
-    )
+    problem = left_privileges(abi.token_privileges(token)) or _groups(token)
     if problem:
         raise OSError(0, f"the restricted token reads back otherwise: {problem}")
 
 
-def difference(
-    *,
-    privileges: Sequence[str],
-    restricting: set[str],
-    wanted: set[str],
-    groups: Iterable[tuple[str, int]],
-) -> str:
-    """What of a restricted token is not as it should be; empty if all is."""
-    left = sorted(set(privileges) - KEPT)
-    if left:
-        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-        return f"it still holds {left[0]}{more}"
-    if not wanted <= restricting <= wanted | {WRITE_RESTRICTED_CODE}:
-        return f"its restricting SIDs are {', '.join(sorted(restricting)) or 'none'}"
+def left_privileges(names: Sequence[str]) -> str:
+    left = sorted(set(names) - KEPT)
+    more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+    return f"it still holds {left[0]}{more}" if left else ""
+
+
+def _groups(token: int) -> str:
+    groups = [(abi.sid_text(sid), bits) for sid, bits in abi.token_groups(token, abi.TokenGroups)]
+    restricting = abi.token_groups(token, abi.TokenRestrictedSids)
+    return unrestricted(groups, {abi.sid_text(sid) for sid, _ in restricting})
+
+
+def unrestricted(groups: Sequence[tuple[str, int]], restricting: set[str]) -> str:
+    """What of a restricted token's groups is not as it should be; empty if all is."""
     for sid, attributes in groups:
         if sid == ADMINISTRATORS and not attributes & abi.SE_GROUP_USE_FOR_DENY_ONLY:
             return "it is still an administrator's"
+    wanted = {EVERYONE, logon_sid(groups)}
+    if not wanted <= restricting <= wanted | {WRITE_RESTRICTED_CODE}:
+        return f"its restricting SIDs are {', '.join(sorted(restricting)) or 'none'}"
     return ""
 
 
-def logon_sid(groups: Iterable[tuple[bytes, int]]) -> bytes:
+def logon_sid(groups: Iterable[tuple[Sid, int]]) -> Sid:
     """The SID of this logon, which every process of the user's session has and no other."""
     for sid, attributes in groups:
         if attributes & abi.SE_GROUP_LOGON_ID == abi.SE_GROUP_LOGON_ID:

@@ -1,0 +1,251 @@
+"""The messages of the minifilter driver, byte for byte. Pure.
+
+Little-endian, with C's natural alignment: a structure is padded to the size of its widest member,
+and the driver refuses messages that lack this padding. Texts are arrays of UTF-16 units that end
+with a NUL.
+
+    FILTER_MESSAGE_HEADER (16)  u32 room for the reply, u64 id @8      before what the driver sends
+    FILTER_REPLY_HEADER (16)    i32 status, u64 id @8                  before what it is answered
+    header (16)                 u32 type, u32 size of all, u64 request id
+"""
+
+from __future__ import annotations
+
+import struct
+
+from corral.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    Decision = Literal["allow", "deny"]
+
+PORT = "\\AgentshPort"
+VERSION = 0x00010000
+PATH_UNITS = 520
+VALUE_UNITS = 256
+
+PING, CHECK_FILE, CHECK_REGISTRY = 0, 1, 2
+PROCESS_CREATED, PROCESS_TERMINATED = 3, 4
+PONG = 50
+REGISTER_SESSION, UNREGISTER_SESSION = 100, 101
+SET_CONFIG, GET_METRICS, METRICS, EXCLUDE_PROCESS = 104, 105, 106, 107
+NOTICES = frozenset({PROCESS_CREATED, PROCESS_TERMINATED})
+"""Nobody waits for an answer to these."""
+
+FILE_CREATE, FILE_READ, FILE_WRITE, FILE_DELETE, FILE_RENAME = 1, 2, 3, 4, 5
+KEY_CREATE, VALUE_SET, KEY_DELETE, VALUE_DELETE, KEY_RENAME, VALUE_QUERY = 1, 2, 3, 4, 5, 6
+DECISIONS: tuple[Decision, ...] = ("allow", "deny")
+FAIL_CLOSED = 1
+
+CONTEXT = struct.Struct("<II")
+MESSAGE_HEADER = struct.Struct("<I4xQ")
+REPLY_HEADER = struct.Struct("<i4xQ")
+HEADER = struct.Struct("<IIQ")
+PING_BODY = struct.Struct("<I4xQ")
+SESSION_BODY = struct.Struct(f"<QI{2 * PATH_UNITS}s4x")
+TOKEN_BODY = struct.Struct("<Q")
+CONFIG_BODY = struct.Struct("<IIIII4x")
+METRICS_BODY = struct.Struct("<12IB3xI")
+EXCLUDE_BODY = struct.Struct("<I4x")
+FILE_BODY = struct.Struct(f"<QIIIII{2 * PATH_UNITS}s{2 * PATH_UNITS}s4x")
+REGISTRY_BODY = struct.Struct(f"<QIIIII{2 * PATH_UNITS}s{2 * VALUE_UNITS}s4x")
+RESPONSE_BODY = struct.Struct("<II")
+LARGEST = MESSAGE_HEADER.size + HEADER.size + FILE_BODY.size
+"""Of all that the driver sends."""
+
+
+class MalformedError(ValueError):
+    """Not a message of this protocol; `identity` is what a denial has to be sent to, if known."""
+
+    def __init__(self, text: str, identity: Identity | None = None) -> None:
+        super().__init__(text)
+        self.identity = identity
+
+
+@record
+class Identity:
+    """What an answer must repeat: the filter manager's id, the message's type and request."""
+
+    message: int
+    kind: int
+    request: int
+
+
+@record
+class Ping:
+    version: int
+    time: int
+
+
+@record
+class FileCheck:
+    token: int
+    process: int
+    thread: int
+    operation: int
+    disposition: int
+    access: int
+    path: str
+    destination: str
+
+
+@record
+class RegistryCheck:
+    token: int
+    process: int
+    thread: int
+    operation: int
+    value_type: int
+    data_size: int
+    key: str
+    value: str
+
+
+@record
+class Notice:
+    """A process came or went; it is told, not asked."""
+
+
+@record
+class Metrics:
+    cache_hits: int
+    cache_misses: int
+    cache_entries: int
+    cache_evictions: int
+    file_queries: int
+    registry_queries: int
+    timeouts: int
+    failures: int
+    allowed: int
+    denied: int
+    sessions: int
+    processes: int
+    failing_open: bool
+    consecutive_failures: int
+
+
+def context(process: int) -> bytes:
+    return CONTEXT.pack(VERSION, process)
+
+
+def register_session(request: int, token: int, root: int, workspace: str) -> bytes:
+    return _message(
+        REGISTER_SESSION, request, SESSION_BODY.pack(token, root, _units(workspace, PATH_UNITS))
+    )
+
+
+def unregister_session(request: int, token: int) -> bytes:
+    return _message(UNREGISTER_SESSION, request, TOKEN_BODY.pack(token))
+
+
+def set_config(
+    request: int, *, timeout_ms: int, failures: int, cache_entries: int, cache_ms: int
+) -> bytes:
+    """Fail closed, always: a question that corral does not answer in time is answered no."""
+    body = CONFIG_BODY.pack(FAIL_CLOSED, timeout_ms, failures, cache_entries, cache_ms)
+    return _message(SET_CONFIG, request, body)
+
+
+def get_metrics(request: int) -> bytes:
+    return _message(GET_METRICS, request, b"")
+
+
+def exclude_process(request: int, process: int) -> bytes:
+    return _message(EXCLUDE_PROCESS, request, EXCLUDE_BODY.pack(process))
+
+
+def read_metrics(data: bytes) -> Metrics:
+    kind, body = _split(data)
+    if kind != METRICS or len(body) != METRICS_BODY.size:
+        raise MalformedError("not the driver's metrics")
+    *numbers, failing_open, failures = METRICS_BODY.unpack(body)
+    return Metrics(
+        **dict(zip(Metrics.__match_args__, numbers, strict=False)),
+        failing_open=bool(failing_open),
+        consecutive_failures=failures,
+    )
+
+
+def read_request(
+    data: bytes,
+) -> tuple[Identity, Ping | FileCheck | RegistryCheck | Notice]:
+    """What the driver sent. MalformedError with an identity if it can at least be denied."""
+    if len(data) < MESSAGE_HEADER.size + HEADER.size:
+        raise MalformedError("cut off before the end of its header", _known(data))
+    _room, message = MESSAGE_HEADER.unpack_from(data)
+    kind, size, request = HEADER.unpack_from(data, MESSAGE_HEADER.size)
+    identity = Identity(message=message, kind=kind, request=request)
+    body = data[MESSAGE_HEADER.size + HEADER.size :]
+    if size != HEADER.size + len(body):
+        raise MalformedError(f"says that it has {size} bytes", identity)
+    try:
+        return identity, _read_body(kind, body)
+    except (struct.error, ValueError) as error:
+        raise MalformedError(str(error), identity) from error
+
+
+def _read_body(kind: int, body: bytes) -> Ping | FileCheck | RegistryCheck | Notice:
+    if kind == PING:
+        version, time = PING_BODY.unpack(body)
+        return Ping(version=version, time=time)
+    if kind == CHECK_FILE:
+        *numbers, path, destination = FILE_BODY.unpack(body)
+        values = dict(zip(FileCheck.__match_args__, numbers, strict=False))
+        return FileCheck(**values, path=_text(path), destination=_text(destination))
+    if kind == CHECK_REGISTRY:
+        *numbers, key, value = REGISTRY_BODY.unpack(body)
+        values = dict(zip(RegistryCheck.__match_args__, numbers, strict=False))
+        return RegistryCheck(**values, key=_text(key), value=_text(value))
+    if kind in NOTICES:
+        return Notice()
+    raise ValueError(f"a message of type {kind}")
+
+
+def pong(identity: Identity, time: int) -> bytes:
+    return _reply(identity, _message(PONG, identity.request, PING_BODY.pack(VERSION, time)))
+
+
+def response(identity: Identity, decision: Decision, cache_ms: int) -> bytes:
+    body = RESPONSE_BODY.pack(DECISIONS.index(decision), cache_ms)
+    return _reply(identity, _message(identity.kind, identity.request, body))
+
+
+def _reply(identity: Identity, message: bytes) -> bytes:
+    return REPLY_HEADER.pack(0, identity.message) + message
+
+
+def _message(kind: int, request: int, body: bytes) -> bytes:
+    return HEADER.pack(kind, HEADER.size + len(body), request) + body
+
+
+def _split(data: bytes) -> tuple[int, bytes]:
+    if len(data) < HEADER.size:
+        raise MalformedError("cut off before the end of its header")
+    kind, size, _request = HEADER.unpack_from(data)
+    if size != len(data):
+        raise MalformedError(f"says that it has {size} bytes")
+    return kind, data[HEADER.size :]
+
+
+def _known(data: bytes) -> Identity | None:
+    """Even a message that is cut off can be answered if its first header is whole."""
+    if len(data) < MESSAGE_HEADER.size:
+        return None
+    return Identity(message=MESSAGE_HEADER.unpack_from(data)[1], kind=CHECK_FILE, request=0)
+
+
+def _units(text: str, count: int) -> bytes:
+    raw = text.encode("utf-16-le", "surrogatepass")
+    if "\0" in text or len(raw) > 2 * (count - 1):
+        raise ValueError(f"a text that does not fit into {count - 1} characters")
+    return raw.ljust(2 * count, b"\0")
+
+
+def _text(raw: bytes) -> str:
+    """Up to its NUL. One that fills its whole array was cut off, and is then not what it seems."""
+    end = next((at for at in range(0, len(raw), 2) if raw[at : at + 2] == b"\0\0"), -1)
+    if end < 0 or end == len(raw) - 2:
+        raise ValueError("a text without an end")
+    return raw[:end].decode("utf-16-le", "surrogatepass")
