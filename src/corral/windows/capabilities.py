@@ -1,4 +1,4 @@
-"""SIDs by name, without asking Windows: package, capabilities, network levels. Pure.
+"""SIDs by name, without asking Windows: of packages and of capabilities. Pure.
 
 Windows derives both kinds from a SHA-256 of the name in UTF-16: a package SID from the lower-case
 name and the first seven words of the digest, a capability SID from the upper-case name and all
@@ -6,7 +6,8 @@ eight. So a plan can name the SIDs of a run before anything was made, and `app_c
 them with what Windows says when it is.
 
 Every (root, access) that a policy grants has a capability of its own. A token carries those of its
-policy alone: two runs on one machine cannot reach each other's grants, nor undo them.
+policy alone: two runs on one machine cannot reach each other's grants, nor undo them. Capabilities
+from before Windows 10 have short SIDs (S-1-15-3-1 is internetClient): `network` has those in use.
 """
 
 from __future__ import annotations
@@ -17,21 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
-    from corral.policy import WindowsNetwork
-
     Reach = Literal["read", "write"]
-
-# Published before there were names for them (winnt.h, SECURITY_CAPABILITY_*).
-INTERNET_CLIENT = "S-1-15-3-1"
-INTERNET_CLIENT_SERVER = "S-1-15-3-2"
-PRIVATE_NETWORK_CLIENT_SERVER = "S-1-15-3-3"
-
-NETWORK: dict[WindowsNetwork, tuple[str, ...]] = {
-    "none": (),
-    "outbound": (INTERNET_CLIENT,),
-    "local": (PRIVATE_NETWORK_CLIENT_SERVER,),
-    "full": (INTERNET_CLIENT, INTERNET_CLIENT_SERVER, PRIVATE_NETWORK_CLIENT_SERVER),
-}
 
 LONGEST_NAME = 64  # CreateAppContainerProfile's limit
 ALLOWED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_. ")
@@ -52,10 +39,6 @@ def capability_sid(name: str) -> str:
 def grant_sid(root: str, access: Reach) -> str:
     """The capability of one root and what may be done in it."""
     return capability_sid(f"corral.{access}.{_digest(folded(root)).hex()}")
-
-
-def network_sids(level: WindowsNetwork) -> tuple[str, ...]:
-    return NETWORK[level]
 
 
 def folded(path: str) -> str:

@@ -11,10 +11,10 @@ has them on disk. `residue` takes them out again. With `keep_grants` they stay, 
 looks whether they are there.
 
 For who composes a plan:
-    trees = grants.look(policy)
-    step = grants.plan(policy, trees, known=paths.places(environment, home))
-    journal.Claim(entry=journal.Entry(profile=..., roots=step.roots), ...) comes before it.
-    step.sids belong into the token.
+    step = grants.plan(policy, grants.look(policy), known=paths.places(environment, home),
+                       directory=...)
+    residue.Claim(roots=step.roots, ...) comes first of all steps, so that it is undone last;
+    step.sids belong into app_container.Profile.capabilities.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from corral.plan import Place
     from corral.policy import Grant, Policy
     from corral.windows.capabilities import Reach
-    from corral.windows.journal import Root, Scene
+    from corral.windows.journal import Root
+    from corral.windows.scene import Scene
     from corral.windows.trees import Tree
 
 MOST_SHOWN = 5
@@ -40,7 +41,10 @@ MOST_SHOWN = 5
 
 @record
 class Grants:
+    """`directory` is the journal's."""
+
     roots: tuple[Root, ...]
+    directory: str
     keep: bool = False
     place: Place = "supervisor"
 
@@ -61,7 +65,9 @@ def look(policy: Policy) -> dict[str, Tree]:
         raise PolicyError(f"{error.filename} cannot be looked at: {error.strerror}") from error
 
 
-def plan(policy: Policy, seen: Mapping[str, Tree], *, known: paths.Places) -> Grants:
+def plan(
+    policy: Policy, seen: Mapping[str, Tree], *, known: paths.Places, directory: str
+) -> Grants:
     problems = [*_nested(policy)]
     roots: list[Root] = []
     for grant in policy.grants:
@@ -75,7 +81,7 @@ def plan(policy: Policy, seen: Mapping[str, Tree], *, known: paths.Places) -> Gr
             "cannot be granted to an AppContainer: " + "; ".join(problems),
             hint="grant a narrower directory, or name the files in it that the server needs",
         )
-    return Grants(roots=tuple(roots), keep=policy.windows.keep_grants)
+    return Grants(roots=tuple(roots), directory=directory, keep=policy.windows.keep_grants)
 
 
 def _root(grant: Grant, access: Reach) -> Root:
@@ -134,10 +140,8 @@ def mutex(root: Root) -> win32_files.Mutex:
     return win32_files.Mutex(f"Local\\corral-{root.sid}")
 
 
-def apply(step: Grants, scene: Scene) -> None:
-    if scene.journal is None:
-        raise OSError(0, "grants are made only after they were journalled")
-    kept = {root.sid for root in journal.kept(scene.journal.directory)}
+def apply(step: Grants, _scene: Scene) -> None:
+    kept = {root.sid for root in journal.kept(step.directory)}
     for root in step.roots:
         with mutex(root):
             spread(root, kept=root.sid in kept)

@@ -13,7 +13,7 @@ the kernel lets go of the lock whatever kills it. Hence:
 - claims are given up one by one, by a line at the end: a file that is cut there claims too much,
   never too little.
 
-`Claim` is the step, first of all in a plan; `residue` undoes what it names.
+`residue.Claim` is the step that writes it, and `residue` undoes what it names.
 """
 
 from __future__ import annotations
@@ -26,16 +26,8 @@ from corral.record import record, replace
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Protocol
 
-    from corral.plan import Place
     from corral.windows.capabilities import Reach
-
-    class Scene(Protocol):
-        """What the steps of this folder need of a scene."""
-
-        journal: Journal | None
-        process: int
 
 
 FORMAT = "corral-grants 1"
@@ -66,21 +58,6 @@ class Entry:
 
     profile: str
     roots: tuple[Root, ...]
-
-
-@record
-class Claim:
-    directory: str
-    run: str
-    entry: Entry
-    place: Place = "supervisor"
-
-    def describe(self) -> str:
-        return f"journal {self.run}: what a crash would leave, in {self.directory}"
-
-
-def apply(step: Claim, scene: Scene) -> None:
-    scene.journal = create(step.directory, step.run, step.entry)
 
 
 def encode(entry: Entry) -> bytes:

@@ -2,6 +2,9 @@
 
 Only entries with one of our own SIDs are taken out of access lists, and only where nobody else uses
 them: the decision, the change and the giving up of the claim are one under the root's mutex.
+
+`Claim` is the first step of a run with an AppContainer or with grants: it sweeps up after dead
+runs, journals what this one will make, and has all of it undone when the scene ends.
 """
 
 from __future__ import annotations
@@ -9,13 +12,38 @@ from __future__ import annotations
 import os
 
 from corral.abi import win32, win32_security
+from corral.record import record
 from corral.windows import access_list, grants, journal, trees
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from corral.plan import Place
     from corral.windows.journal import Journal, Root
+    from corral.windows.scene import Scene
 
 GONE = (win32.ERROR_FILE_NOT_FOUND, win32.ERROR_PATH_NOT_FOUND)
+
+
+@record
+class Claim:
+    """`profile` is empty for one that outlives the run. `keep`: so do the grants."""
+
+    directory: str
+    run: str
+    profile: str
+    roots: tuple[Root, ...]
+    keep: bool = False
+    place: Place = "supervisor"
+
+    def describe(self) -> str:
+        return f"journal what a crash of {self.run} would leave, in {self.directory}"
+
+
+def apply(step: Claim, scene: Scene) -> None:
+    sweep(step.directory)
+    entry = journal.Entry(profile=step.profile, roots=step.roots)
+    own = journal.create(step.directory, step.run, entry)
+    scene.undo.append(lambda: end(own, keep=step.keep))
 
 
 def end(own: Journal, *, keep: bool) -> list[str]:
