@@ -52,8 +52,8 @@ EXCLUDE_BODY = struct.Struct("<I4x")
 FILE_BODY = struct.Struct(f"<QIIIII{2 * PATH_UNITS}s{2 * PATH_UNITS}s4x")
 REGISTRY_BODY = struct.Struct(f"<QIIIII{2 * PATH_UNITS}s{2 * VALUE_UNITS}s4x")
 RESPONSE_BODY = struct.Struct("<II")
-LARGEST = MESSAGE_HEADER.size + HEADER.size + FILE_BODY.size
-"""Of all that the driver sends."""
+ROOM = 1 << 14
+"""For what the driver sends: a message that is larger than it should be can still be denied."""
 
 
 class MalformedError(ValueError):

@@ -1,0 +1,170 @@
+"""Talking to a minifilter driver through its communication port, and the devices behind drives."""
+
+from __future__ import annotations
+
+import ctypes
+
+from corral.abi.win32 import (
+    BOOL,
+    DWORD,
+    ERROR_INSUFFICIENT_BUFFER,
+    HANDLE,
+    HRESULT,
+    LPCWSTR,
+    LPVOID,
+    NTSTATUS,
+    ULONG,
+    ULONG_PTR,
+    ULONGLONG,
+    WCHAR,
+    WORD,
+    Handle,
+    function,
+    winerror,
+)
+
+ERROR_IO_PENDING = 997
+ERROR_CONNECTION_COUNT_LIMIT = 1238
+ERROR_OPERATION_ABORTED = 995
+FILE_WRITE_DATA = 0x2
+FILE_APPEND_DATA = 0x4
+FILE_WRITE_EA = 0x10
+FILE_DELETE_CHILD = 0x40
+FILE_WRITE_ATTRIBUTES = 0x100
+DELETE = 0x10000
+WRITE_DAC = 0x40000
+WRITE_OWNER = 0x80000
+MAXIMUM_ALLOWED = 0x2000000
+GENERIC_ALL = 0x10000000
+GENERIC_WRITE = 0x40000000
+WAIT_OBJECT_0 = 0
+INFINITE = 0xFFFFFFFF
+
+
+class FILTER_MESSAGE_HEADER(ctypes.Structure):
+    _fields_ = (("ReplyLength", ULONG), ("MessageId", ULONGLONG))
+
+
+class FILTER_REPLY_HEADER(ctypes.Structure):
+    _fields_ = (("Status", NTSTATUS), ("MessageId", ULONGLONG))
+
+
+class OVERLAPPED(ctypes.Structure):
+    _fields_ = (
+        ("Internal", ULONG_PTR),
+        ("InternalHigh", ULONG_PTR),
+        ("Pointer", LPVOID),
+        ("hEvent", HANDLE),
+    )
+
+
+FilterConnectCommunicationPort = function(
+    "fltlib", "FilterConnectCommunicationPort", HRESULT,
+    LPCWSTR, DWORD, LPVOID, WORD, LPVOID, LPVOID, check="hresult",
+)  # fmt: skip
+FilterSendMessage = function(
+    "fltlib", "FilterSendMessage", HRESULT,
+    HANDLE, LPVOID, DWORD, LPVOID, DWORD, LPVOID, check="hresult",
+)  # fmt: skip
+FilterGetMessage = function(
+    "fltlib", "FilterGetMessage", HRESULT, HANDLE, LPVOID, DWORD, LPVOID, check="hresult"
+)
+FilterReplyMessage = function(
+    "fltlib", "FilterReplyMessage", HRESULT, HANDLE, LPVOID, DWORD, check="hresult"
+)
+CreateEventW = function("kernel32", "CreateEventW", HANDLE, LPVOID, BOOL, BOOL, LPCWSTR)
+SetEvent = function("kernel32", "SetEvent", BOOL, HANDLE)
+WaitForMultipleObjects = function(
+    "kernel32", "WaitForMultipleObjects", DWORD, DWORD, LPVOID, BOOL, DWORD, check="valid"
+)
+GetOverlappedResult = function(
+    "kernel32", "GetOverlappedResult", BOOL, HANDLE, LPVOID, LPVOID, BOOL
+)
+CancelIoEx = function("kernel32", "CancelIoEx", BOOL, HANDLE, LPVOID)
+QueryDosDeviceW = function("kernel32", "QueryDosDeviceW", DWORD, LPCWSTR, LPVOID, DWORD)
+
+
+class Port:
+    """A connection to a driver. `receive` waits; `close` from another thread ends that wait."""
+
+    def __init__(self, name: str, context: bytes) -> None:
+        port = HANDLE()
+        FilterConnectCommunicationPort(name, 0, context, len(context), None, ctypes.byref(port))
+        self._port = Handle(port.value or 0)
+        self._arrived = Handle(CreateEventW(None, 1, 0, None))
+        self._closing = Handle(CreateEventW(None, 1, 0, None))
+
+    def send(self, message: bytes, room: int) -> bytes:
+        """The driver's answer, of at most `room` bytes."""
+        reply = ctypes.create_string_buffer(max(1, room))
+        returned = DWORD()
+        FilterSendMessage(
+            self._port.value,
+            message,
+            len(message),
+            reply if room else None,
+            room,
+            ctypes.byref(returned),
+        )
+        return reply.raw[: returned.value]
+
+    def receive(self, room: int) -> bytes:
+        """One message with its FILTER_MESSAGE_HEADER; EOFError once the port is being closed."""
+        buffer = ctypes.create_string_buffer(room)
+        overlapped = OVERLAPPED(hEvent=self._arrived.value)
+        try:
+            FilterGetMessage(self._port.value, buffer, room, ctypes.byref(overlapped))
+        except OSError as error:
+            if winerror(error) != ERROR_IO_PENDING:
+                raise
+        if self._wait() == WAIT_OBJECT_0:
+            self._cancel(overlapped)
+            raise EOFError
+        size = DWORD()
+        GetOverlappedResult(self._port.value, ctypes.byref(overlapped), ctypes.byref(size), 1)
+        return buffer.raw[: size.value]
+
+    def reply(self, data: bytes) -> None:
+        FilterReplyMessage(self._port.value, data, len(data))
+
+    def stop(self) -> None:
+        """Ends the wait of `receive`; messages can still be sent."""
+        SetEvent(self._closing.value)
+
+    def close(self) -> None:
+        """When nobody receives any more."""
+        for handle in (self._port, self._arrived, self._closing):
+            handle.close()
+
+    def _wait(self) -> int:
+        handles = (HANDLE * 2)(self._closing.value, self._arrived.value)
+        return WaitForMultipleObjects(2, handles, 0, INFINITE)
+
+    def _cancel(self, overlapped: OVERLAPPED) -> None:
+        """The driver must not write into a buffer that is gone."""
+        size = DWORD()
+        try:
+            CancelIoEx(self._port.value, ctypes.byref(overlapped))
+        except OSError:
+            return  # it had come to its end already
+        try:
+            GetOverlappedResult(self._port.value, ctypes.byref(overlapped), ctypes.byref(size), 1)
+        except OSError as error:
+            if winerror(error) != ERROR_OPERATION_ABORTED:
+                raise
+
+
+def query_dos_device(drive: str) -> str:
+    """The device that a drive ("C:") stands for."""
+    size = 260
+    while True:
+        buffer = (WCHAR * size)()
+        try:
+            length = QueryDosDeviceW(drive, buffer, size)
+        except OSError as error:
+            if winerror(error) != ERROR_INSUFFICIENT_BUFFER or size > 1 << 16:
+                raise
+            size *= 4
+        else:
+            text = bytes(buffer)[: 2 * length].decode("utf-16-le", "surrogatepass")
+            return text.partition("\0")[0]

@@ -1,0 +1,135 @@
+"""A minifilter driver's side of the protocol, over a socket pair: sizes checked as the driver checks them.
+
+The filter manager keeps messages whole, and so does SOCK_SEQPACKET. Each packet begins with one byte that says which
+of its calls it stands for: M, FilterGetMessage; R, FilterReplyMessage; S and A, FilterSendMessage and its answer.
+"""
+
+import queue
+import socket
+import struct
+import threading
+
+HEADER = struct.Struct("<IIQ")
+SIZES = {50: 32, 100: 1072, 101: 24, 104: 40, 105: 16, 107: 24}
+INVALID = b"A" + struct.pack("<i", -0x3FFFFFF3)
+DONE = b"A" + struct.pack("<i", 0)
+
+
+class Transport:
+    """The client's end, with the calls of fltlib."""
+
+    def __init__(self, end):
+        self.end = end
+        self.answers = queue.SimpleQueue()
+        self.messages = queue.SimpleQueue()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self):
+        while packet := self.end.recv(1 << 16):
+            (self.messages if packet[:1] == b"M" else self.answers).put(packet[1:])
+        self.messages.put(None)
+        self.answers.put(None)
+
+    def send(self, message, room):
+        self.end.send(b"S" + struct.pack("<I", room) + message)
+        answer = self.answers.get(timeout=30)
+        if answer is None:
+            raise OSError(0, "the port is closed")
+        (status,) = struct.unpack_from("<i", answer)
+        if status < 0:
+            raise OSError(0, "the parameter is wrong")
+        return answer[4:]
+
+    def receive(self, room):
+        message = self.messages.get(timeout=30)
+        if message is None:
+            raise EOFError
+        assert len(message) <= room
+        return message
+
+    def reply(self, data):
+        self.end.send(b"R" + data)
+
+    def stop(self):
+        self.messages.put(None)
+
+    def close(self):
+        self.end.shutdown(socket.SHUT_RDWR)
+        self.reader.join()
+        self.end.close()
+
+
+class Driver:
+    """The other end. `seen` are the commands that it took; `ask` sends a message and waits for the reply."""
+
+    def __init__(self):
+        self.end, client = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.transport = Transport(client)
+        self.seen = []
+        self.replies = queue.SimpleQueue()
+        self.metrics = b""
+        self.number = 0
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    def _serve(self):
+        while packet := self.end.recv(1 << 16):
+            if packet[:1] == b"R":
+                self.replies.put(packet[1:])
+            else:
+                self.end.send(self._command(packet[5:], *struct.unpack_from("<I", packet, 1)))
+
+    def _command(self, message, room):
+        if len(message) < HEADER.size:
+            return INVALID
+        kind, size, _ = HEADER.unpack_from(message)
+        # As the driver does it: shorter than the structure is refused, and the header must agree.
+        if len(message) < SIZES.get(kind, 1 << 30) or size != len(message):
+            return INVALID
+        self.seen.append(message)
+        if kind == 105:
+            return DONE + self.metrics[:room]
+        return DONE
+
+    def send(self, message):
+        self.number += 1
+        self.end.send(b"M" + struct.pack("<I4xQ", 40, self.number) + message)
+
+    def ask(self, message):
+        self.send(message)
+        reply = self.replies.get(timeout=30)
+        status, number = struct.unpack_from("<i4xQ", reply)
+        assert (status, number) == (0, self.number)
+        return reply[16:]
+
+    def decide(self, message):
+        """The decision and for how long it may be remembered, as the driver reads them."""
+        reply = self.ask(message)
+        assert len(reply) >= 24
+        return struct.unpack_from("<II", reply, 16)
+
+    def close(self):
+        self.end.shutdown(socket.SHUT_RDWR)
+        self.thread.join()
+        self.end.close()
+
+
+def text(value, units):
+    return value.encode("utf-16-le").ljust(2 * units, b"\0")
+
+
+def file_check(token, operation, path, destination="", access=0, request=7):
+    body = struct.pack("<QIIIII", token, 11, 12, operation, 0, access)
+    body += text(path, 520) + text(destination, 520) + bytes(4)
+    return HEADER.pack(1, 16 + len(body), request) + body
+
+
+def registry_check(token, operation, key, value="", request=7):
+    body = struct.pack("<QIIIII", token, 11, 12, operation, 1, 4)
+    body += text(key, 520) + text(value, 256) + bytes(4)
+    return HEADER.pack(2, 16 + len(body), request) + body
+
+
+def ping(version, time, request=7):
+    return HEADER.pack(0, 32, request) + struct.pack("<I4xQ", version, time)

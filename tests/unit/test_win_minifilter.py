@@ -1,0 +1,392 @@
+"""The minifilter client against a driver over a socket pair, and its messages against a C compiler."""
+
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.abi import win32
+from corral.windows import minifilter
+from corral.windows import minifilter_messages as wire
+
+if sys.platform != "linux":
+    pytest.skip("the driver's end is a SOCK_SEQPACKET", allow_module_level=True)
+
+from minifilter_driver import Driver, file_check, ping, registry_check
+
+VOLUME = r"\Device\HarddiskVolume3"
+CHECKS = minifilter.Checks(
+    read=(r"\DEVICE\HARDDISKVOLUME3\NOTES",), write=(r"\DEVICE\HARDDISKVOLUME3\DATA",)
+)
+ALLOW, DENY = 0, 1
+LAYOUT = pathlib.Path(__file__).parent / "minifilter_layout.c"
+U32 = st.integers(0, 2**32 - 1)
+U64 = st.integers(0, 2**64 - 1)
+TEXTS = st.text(st.characters(exclude_characters="\0"), max_size=200)
+
+
+@pytest.fixture
+def driver():
+    made = Driver()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def session(driver):
+    made = minifilter.Session(driver.transport, CHECKS)
+    yield made
+    made.close()
+
+
+# --- layout ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def layout(tmp_path_factory):
+    if shutil.which("gcc") is None:
+        pytest.skip("needs the package gcc")
+    program = tmp_path_factory.mktemp("layout") / "layout"
+    subprocess.run(["gcc", "-o", program, LAYOUT], check=True)
+    done = subprocess.run([program], check=True, capture_output=True, text=True)
+    return {name: int(number) for name, number in map(str.split, done.stdout.splitlines())}
+
+
+def test_sizes_are_those_of_c(layout):
+    header = wire.HEADER.size
+    found = {
+        "header": header,
+        "ping": header + wire.PING_BODY.size,
+        "session": header + wire.SESSION_BODY.size,
+        "unregister": header + wire.TOKEN_BODY.size,
+        "config": header + wire.CONFIG_BODY.size,
+        "metrics": header + wire.METRICS_BODY.size,
+        "exclude": header + wire.EXCLUDE_BODY.size,
+        "file": header + wire.FILE_BODY.size,
+        "registry": header + wire.REGISTRY_BODY.size,
+        "response": header + wire.RESPONSE_BODY.size,
+        "message_header": wire.MESSAGE_HEADER.size,
+        "reply_header": wire.REPLY_HEADER.size,
+    }
+    assert found == {name: size for name, size in layout.items() if "." not in name}
+    # The sizes that the driver is known to insist on.
+    assert found["session"] == 1072
+    assert found["config"] == 40
+    assert found["exclude"] == 24
+    assert found["file"] == 2128
+    assert found["registry"] == 1600
+
+
+def unpack(form, data, at):
+    return struct.unpack_from(f"<{form}", data, at)[0]
+
+
+def test_what_is_sent_lies_where_c_looks_for_it(layout):
+    sent = wire.register_session(1, 0x1122334455667788, 4242, "C:\\w")
+    assert unpack("Q", sent, layout["session.token"]) == 0x1122334455667788
+    assert unpack("I", sent, layout["session.root"]) == 4242
+    assert sent[layout["session.path"] :].startswith("C:\\w\0".encode("utf-16-le"))
+    config = wire.set_config(1, timeout_ms=1, failures=2, cache_entries=3, cache_ms=4)
+    names = ("mode", "timeout", "failures", "entries", "ttl")
+    assert [unpack("I", config, layout[f"config.{name}"]) for name in names] == [1, 1, 2, 3, 4]
+    identity = wire.Identity(message=5, kind=1, request=9)
+    answer = wire.response(identity, "deny", 77)
+    assert unpack("Q", answer, layout["reply_header.id"]) == 5
+    assert unpack("I", answer, 16 + layout["response.decision"]) == 1
+    assert unpack("I", answer, 16 + layout["response.ttl"]) == 77
+    echoed = wire.pong(identity, 123)
+    assert unpack("I", echoed, 16 + layout["ping.version"]) == wire.VERSION
+    assert unpack("Q", echoed, 16 + layout["ping.time"]) == 123
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "numbers", "texts"),
+    [
+        ("file", 1, ("token", "process", "thread", "operation", "disposition", "access"), ("path", "destination")),
+        ("registry", 2, ("token", "process", "thread", "operation", "type", "size"), ("key", "value")),
+    ],
+)  # fmt: skip
+def test_what_is_received_is_read_from_where_c_puts_it(layout, name, kind, numbers, texts):
+    body = bytearray(layout[name])
+    struct.pack_into("<IIQ", body, 0, kind, layout[name], 99)
+    for at, field in enumerate(numbers, start=1):
+        struct.pack_into("<Q" if field == "token" else "<I", body, layout[f"{name}.{field}"], at)
+    for field in texts:
+        struct.pack_into(
+            f"<{2 * len(field)}s", body, layout[f"{name}.{field}"], field.encode("utf-16-le")
+        )
+    head = bytearray(layout["message_header"])
+    struct.pack_into("<Q", head, layout["message_header.id"], 55)
+    identity, request = wire.read_request(bytes(head + body))
+    assert identity == wire.Identity(message=55, kind=kind, request=99)
+    values = [getattr(request, field) for field in type(request).__match_args__]
+    assert values == [1, 2, 3, 4, 5, 6, *texts]
+
+
+@given(U64, U32, U32, U32, U32, TEXTS, TEXTS)
+def test_a_check_survives_the_way(token, operation, access, request, message, path, destination):
+    if max(len(item.encode("utf-16-le", "surrogatepass")) for item in (path, destination)) > 1036:
+        return
+    raw = lambda item: item.encode("utf-16-le", "surrogatepass").ljust(1040, b"\0")
+    body = struct.pack("<QIIIII", token, 1, 2, operation, 3, access)
+    body += raw(path) + raw(destination) + bytes(4)
+    data = struct.pack("<I4xQ", 40, message) + wire.HEADER.pack(1, 16 + len(body), request) + body
+    identity, check = wire.read_request(data)
+    assert (identity.message, identity.request) == (message, request)
+    assert (check.token, check.operation, check.access) == (token, operation, access)
+    assert (check.path, check.destination) == (path, destination)
+
+
+# --- what the driver is told ----------------------------------------------------------------------
+
+
+def test_a_session_is_set_up_and_given_up(driver):
+    session = minifilter.Session(driver.transport, CHECKS)
+    session.register(4242, "C:\\work")
+    session.close()
+    kinds = [struct.unpack_from("<I", message)[0] for message in driver.seen]
+    assert kinds == [104, 107, 100, 101]
+    config, exclude, register, unregister = driver.seen
+    assert struct.unpack_from("<I", config, 16)[0] == 1  # fail closed
+    assert struct.unpack_from("<I", exclude, 16)[0] > 0
+    assert struct.unpack_from("<QI", register, 16) == (session.token, 4242)
+    assert struct.unpack_from("<Q", unregister, 16) == (session.token,)
+    requests = [struct.unpack_from("<Q", message, 8)[0] for message in driver.seen]
+    assert len(set(requests)) == len(requests)
+
+
+def test_the_driver_refuses_what_is_too_short(driver):
+    """The control of all sizes: the message without its padding is what other clients send."""
+    whole = wire.register_session(1, 2, 3, "C:\\w")
+    cut = whole[:1068]
+    with pytest.raises(OSError, match="parameter"):
+        driver.transport.send(struct.pack("<II", 100, len(cut)) + cut[8:], 0)
+    assert driver.transport.send(whole, 0) == b""
+    driver.transport.close()
+
+
+def test_a_session_that_was_never_registered_is_not_unregistered(driver):
+    minifilter.Session(driver.transport, CHECKS).close()
+    assert driver.seen == []
+
+
+def test_a_workspace_that_does_not_fit(session):
+    with pytest.raises(ValueError, match="does not fit"):
+        session.register(1, "C:\\" + "x" * 600)
+
+
+def test_metrics(driver, session):
+    numbers = tuple(range(1, 13))
+    driver.metrics = wire.HEADER.pack(106, 72, 1) + struct.pack("<12IB3xI", *numbers, 1, 44)
+    found = session.metrics()
+    assert (found.cache_hits, found.denied, found.processes) == (1, 10, 12)
+    assert found.failing_open
+    assert found.consecutive_failures == 44
+    driver.metrics = driver.metrics[:60]
+    with pytest.raises(wire.MalformedError):
+        session.metrics()
+
+
+def test_a_ping_is_answered(driver, session):
+    reply = driver.ask(ping(0x10002, 987654321))
+    assert struct.unpack("<IIQI4xQ", reply) == (50, 32, 7, wire.VERSION, 987654321)
+
+
+# --- what it is answered --------------------------------------------------------------------------
+
+DATA, NOTES, OTHER = rf"{VOLUME}\data", rf"{VOLUME}\notes", rf"{VOLUME}\Users\u\.ssh\id"
+
+
+@pytest.mark.parametrize(
+    ("operation", "path", "destination", "access", "decision"),
+    [
+        (3, rf"{DATA}\x.txt", "", 0, ALLOW),
+        (3, DATA.upper() + "\\X", "", 0, ALLOW),
+        (1, rf"{DATA}\new\deep", "", 0, ALLOW),
+        (4, rf"{DATA}\x", "", 0, ALLOW),
+        (3, rf"{NOTES}\x.txt", "", 0, DENY),
+        (2, rf"{NOTES}\x.txt", "", 1, ALLOW),
+        (2, rf"{NOTES}\x.txt", "", 0x40000000, DENY),  # a "read" that asks for GENERIC_WRITE
+        (2, rf"{NOTES}\x.txt", "", 0x00010000, DENY),  # and one that asks for DELETE
+        (2, rf"{DATA}\x.txt", "", 0x2, ALLOW),
+        (2, OTHER, "", 1, DENY),
+        (3, OTHER, "", 0, DENY),
+        (3, rf"{VOLUME}\database", "", 0, DENY),
+        (3, rf"{DATA}\..\Users\u\x", "", 0, DENY),
+        (3, rf"{DATA}\.\x", "", 0, DENY),
+        (3, rf"{DATA}\\x", "", 0, DENY),
+        (3, r"C:\data\x", "", 0, DENY),
+        (3, r"\??\C:\data\x", "", 0, DENY),
+        (3, r"\Device\HarddiskVolume4\data\x", "", 0, DENY),
+        (3, r"\Device\Mup\server\share\data", "", 0, DENY),
+        (3, "", "", 0, DENY),
+        (5, rf"{DATA}\x", rf"{DATA}\y", 0, ALLOW),
+        (5, rf"{DATA}\x", rf"{VOLUME}\Users\u\Startup\y", 0, DENY),
+        (5, rf"{NOTES}\x", rf"{DATA}\y", 0, DENY),
+        (5, rf"{DATA}\x", "", 0, DENY),
+        (0, rf"{DATA}\x", "", 0, DENY),
+        (6, rf"{DATA}\x", "", 0, DENY),
+    ],
+)  # fmt: skip
+def test_file_checks(driver, session, operation, path, destination, access, decision):
+    message = file_check(session.token, operation, path, destination, access)
+    assert driver.decide(message)[0] == decision
+
+
+@pytest.mark.parametrize(
+    ("operation", "decision"), [(6, ALLOW), *((n, DENY) for n in (0, 1, 2, 3, 4, 5, 7))]
+)
+def test_registry_checks(driver, session, operation, decision):
+    key = r"\REGISTRY\USER\S-1-5-21\Software\Microsoft\Windows\CurrentVersion\Run"
+    assert driver.decide(registry_check(session.token, operation, key))[0] == decision
+
+
+def test_another_session_s_questions_are_denied(driver, session):
+    assert driver.decide(file_check(session.token, 3, rf"{DATA}\x"))[0] == ALLOW
+    assert driver.decide(file_check(session.token ^ 1, 3, rf"{DATA}\x"))[0] == DENY
+
+
+def test_only_what_depends_on_operation_and_path_alone_is_remembered(driver, session):
+    """The driver's cache knows neither the destination of a rename nor the access of an open."""
+    remembered = {
+        "write": driver.decide(file_check(session.token, 3, rf"{DATA}\x"))[1],
+        "rename": driver.decide(file_check(session.token, 5, rf"{DATA}\x", rf"{DATA}\y"))[1],
+        "read": driver.decide(file_check(session.token, 2, rf"{DATA}\x"))[1],
+    }
+    assert remembered["write"] > 1000
+    # And never 0, which the driver takes for its own default of seconds.
+    assert remembered["rename"] == remembered["read"] == 1
+
+
+def test_counts(driver, session):
+    driver.decide(file_check(session.token, 3, rf"{DATA}\x"))
+    driver.decide(file_check(session.token, 3, OTHER))
+    driver.decide(file_check(session.token, 3, OTHER))
+    assert (session.allowed, session.denied, session.malformed) == (1, 2, 0)
+
+
+# --- what is no message ---------------------------------------------------------------------------
+
+
+def malformed():
+    good = file_check(1, 3, rf"{DATA}\x")
+    yield "truncated", good[:-1]
+    yield "no padding", struct.pack("<II", 1, 2124) + good[8:2124]
+    yield "oversized", struct.pack("<II", 1, 2136) + good[8:] + bytes(8)
+    yield "lying size", struct.pack("<II", 1, 16) + good[8:]
+    yield "header only", good[:16]
+    yield "half a header", good[:10]
+    yield "nothing", b""
+    yield "unknown type", struct.pack("<IIQ", 77, 16, 1)
+    yield "our own command", struct.pack("<IIQQ", 101, 24, 1, 1)
+    yield "path without an end", good[:44] + b"A\0" * 520 + good[1084:]
+    yield "path cut off by the driver", good[:44] + b"A\0" * 519 + bytes(2) + good[1084:]
+    yield "a ping too short", struct.pack("<IIQI", 0, 20, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "message", [item for _, item in malformed()], ids=[n for n, _ in malformed()]
+)
+def test_what_cannot_be_read_is_denied_and_the_next_is_answered(driver, session, message):
+    assert driver.decide(message) == (DENY, 1)
+    assert session.malformed == 1
+    assert driver.decide(file_check(session.token, 3, rf"{DATA}\x"))[0] == ALLOW
+
+
+@given(st.binary(max_size=2200))
+def test_no_bytes_are_answered_with_yes(data):
+    checks = minifilter.Checks(write=(r"\DEVICE",))
+    session = minifilter.Session.__new__(minifilter.Session)
+    session.allowed = session.denied = session.malformed = 0
+    session._checks, session._token = checks, 1
+    answer = session.answer(data)
+    if answer is not None and unpack("I", answer, 16) != 50:
+        assert unpack("I", answer, 32) == DENY
+
+
+def test_notices_have_no_answer(driver, session):
+    driver.send(struct.pack("<IIQQIIQ", 3, 40, 1, session.token, 5, 6, 7))
+    assert driver.decide(file_check(session.token, 3, rf"{DATA}\x"))[0] == ALLOW
+
+
+def test_a_driver_that_goes_away():
+    driver = Driver()
+    session = minifilter.Session(driver.transport, CHECKS)
+    session.register(1, "C:\\w")
+    driver.close()
+    session.close()  # does not hang and does not raise
+
+
+# --- from drive letters to devices ----------------------------------------------------------------
+
+DEVICES = {
+    "C:": VOLUME,
+    "D:": r"\??\C:\sub",
+    "E:": r"\??\D:\again",
+    "X:": r"\Device\LanmanRedirector\;X:00000\server\share",
+    "N:": r"\Device\;LanmanRedirector\;N:0\server\share",
+    "Z:": "nonsense",
+}
+
+
+def query(drive):
+    try:
+        return DEVICES[drive.upper()]
+    except KeyError:
+        raise OSError(0, "no such drive") from None
+
+
+@pytest.mark.parametrize(
+    ("path", "root"),
+    [
+        ("C:\\Data", r"\DEVICE\HARDDISKVOLUME3\DATA"),
+        ("c:\\Data\\", r"\DEVICE\HARDDISKVOLUME3\DATA"),
+        ("D:\\x", r"\DEVICE\HARDDISKVOLUME3\SUB\X"),
+        ("E:\\x", ""),
+        ("N:\\x", ""),
+        ("Z:\\x", ""),
+        ("Q:\\x", ""),
+        ("C:x", ""),
+        (r"\\server\share\x", ""),
+        (r"\\?\C:\x", ""),
+        ("é:\\x", ""),
+        ("", ""),
+    ],
+)
+def test_devices(path, root):
+    assert minifilter.device_roots([path], query) == ((root,) if root else ())
+
+
+@given(st.text(max_size=30))
+def test_nothing_but_devices_is_a_root(path):
+    assert all(root.startswith("\\DEVICE\\") for root in minifilter.device_roots([path], query))
+
+
+# --- no driver ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (win32.ERROR_FILE_NOT_FOUND, "no driver"),
+        (win32.ERROR_ACCESS_DENIED, "administrators"),
+        (1238, "another program"),
+        (win32.E_NOTIMPL, "not implemented"),
+        (31, "error 31"),
+    ],
+)
+def test_why_there_is_no_driver(code, words):
+    error = OSError(0, f"error {code}")
+    error.winerror = code
+    assert words in minifilter.absence(error)
+
+
+def test_without_windows_there_is_none():
+    with pytest.raises(minifilter.AbsentError, match="no filter manager"):
+        minifilter.connect(CHECKS)
+    assert minifilter.probe().status == "absent"
