@@ -1,0 +1,222 @@
+"""Job objects: limits, accounting, completion messages."""
+
+from __future__ import annotations
+
+import ctypes
+
+from corral.abi.win32 import (
+    BOOL,
+    DWORD,
+    HANDLE,
+    LARGE_INTEGER,
+    LPCWSTR,
+    LPVOID,
+    SIZE_T,
+    UINT,
+    ULONG_PTR,
+    ULONGLONG,
+    WORD,
+    Handle,
+    function,
+)
+
+JobObjectBasicAccountingInformation = 1
+JobObjectBasicProcessIdList = 3
+JobObjectBasicUIRestrictions = 4
+JobObjectAssociateCompletionPortInformation = 7
+JobObjectExtendedLimitInformation = 9
+JobObjectCpuRateControlInformation = 15
+
+JOB_OBJECT_LIMIT_ACTIVE_PROCESS = 0x8
+JOB_OBJECT_LIMIT_PROCESS_MEMORY = 0x100
+JOB_OBJECT_LIMIT_JOB_MEMORY = 0x200
+JOB_OBJECT_LIMIT_DIE_ON_UNHANDLED_EXCEPTION = 0x400
+JOB_OBJECT_LIMIT_BREAKAWAY_OK = 0x800
+JOB_OBJECT_LIMIT_SILENT_BREAKAWAY_OK = 0x1000
+JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE = 0x2000
+
+JOB_OBJECT_CPU_RATE_CONTROL_ENABLE = 0x1
+JOB_OBJECT_CPU_RATE_CONTROL_HARD_CAP = 0x4
+
+JOB_OBJECT_UILIMIT_HANDLES = 0x1
+JOB_OBJECT_UILIMIT_READCLIPBOARD = 0x2
+JOB_OBJECT_UILIMIT_WRITECLIPBOARD = 0x4
+JOB_OBJECT_UILIMIT_SYSTEMPARAMETERS = 0x8
+JOB_OBJECT_UILIMIT_DISPLAYSETTINGS = 0x10
+JOB_OBJECT_UILIMIT_GLOBALATOMS = 0x20
+JOB_OBJECT_UILIMIT_DESKTOP = 0x40
+JOB_OBJECT_UILIMIT_EXITWINDOWS = 0x80
+
+JOB_OBJECT_MSG_ACTIVE_PROCESS_LIMIT = 3
+JOB_OBJECT_MSG_ACTIVE_PROCESS_ZERO = 4
+JOB_OBJECT_MSG_NEW_PROCESS = 6
+JOB_OBJECT_MSG_EXIT_PROCESS = 7
+JOB_OBJECT_MSG_ABNORMAL_EXIT_PROCESS = 8
+JOB_OBJECT_MSG_PROCESS_MEMORY_LIMIT = 9
+JOB_OBJECT_MSG_JOB_MEMORY_LIMIT = 10
+
+
+class IO_COUNTERS(ctypes.Structure):
+    _fields_ = (
+        ("ReadOperationCount", ULONGLONG),
+        ("WriteOperationCount", ULONGLONG),
+        ("OtherOperationCount", ULONGLONG),
+        ("ReadTransferCount", ULONGLONG),
+        ("WriteTransferCount", ULONGLONG),
+        ("OtherTransferCount", ULONGLONG),
+    )
+
+
+class JOBOBJECT_BASIC_LIMIT_INFORMATION(ctypes.Structure):
+    _fields_ = (
+        ("PerProcessUserTimeLimit", LARGE_INTEGER),
+        ("PerJobUserTimeLimit", LARGE_INTEGER),
+        ("LimitFlags", DWORD),
+        ("MinimumWorkingSetSize", SIZE_T),
+        ("MaximumWorkingSetSize", SIZE_T),
+        ("ActiveProcessLimit", DWORD),
+        ("Affinity", ULONG_PTR),
+        ("PriorityClass", DWORD),
+        ("SchedulingClass", DWORD),
+    )
+
+
+class JOBOBJECT_EXTENDED_LIMIT_INFORMATION(ctypes.Structure):
+    _fields_ = (
+        ("BasicLimitInformation", JOBOBJECT_BASIC_LIMIT_INFORMATION),
+        ("IoInfo", IO_COUNTERS),
+        ("ProcessMemoryLimit", SIZE_T),
+        ("JobMemoryLimit", SIZE_T),
+        ("PeakProcessMemoryUsed", SIZE_T),
+        ("PeakJobMemoryUsed", SIZE_T),
+    )
+
+
+class _MinimumAndMaximum(ctypes.Structure):
+    _fields_ = (("MinRate", WORD), ("MaxRate", WORD))
+
+
+class _Rate(ctypes.Union):
+    _anonymous_ = ("both",)
+    _fields_ = (("CpuRate", DWORD), ("Weight", DWORD), ("both", _MinimumAndMaximum))
+
+
+class JOBOBJECT_CPU_RATE_CONTROL_INFORMATION(ctypes.Structure):
+    _anonymous_ = ("rate",)
+    _fields_ = (("ControlFlags", DWORD), ("rate", _Rate))
+
+
+class JOBOBJECT_BASIC_UI_RESTRICTIONS(ctypes.Structure):
+    _fields_ = (("UIRestrictionsClass", DWORD),)
+
+
+class JOBOBJECT_ASSOCIATE_COMPLETION_PORT(ctypes.Structure):
+    _fields_ = (("CompletionKey", LPVOID), ("CompletionPort", HANDLE))
+
+
+class JOBOBJECT_BASIC_ACCOUNTING_INFORMATION(ctypes.Structure):
+    _fields_ = (
+        ("TotalUserTime", LARGE_INTEGER),
+        ("TotalKernelTime", LARGE_INTEGER),
+        ("ThisPeriodTotalUserTime", LARGE_INTEGER),
+        ("ThisPeriodTotalKernelTime", LARGE_INTEGER),
+        ("TotalPageFaultCount", DWORD),
+        ("TotalProcesses", DWORD),
+        ("ActiveProcesses", DWORD),
+        ("TotalTerminatedProcesses", DWORD),
+    )
+
+
+class JOBOBJECT_BASIC_PROCESS_ID_LIST(ctypes.Structure):
+    _fields_ = (
+        ("NumberOfAssignedProcesses", DWORD),
+        ("NumberOfProcessIdsInList", DWORD),
+        ("ProcessIdList", ULONG_PTR * 1),
+    )
+
+
+CreateJobObjectW = function("kernel32", "CreateJobObjectW", HANDLE, LPVOID, LPCWSTR)
+SetInformationJobObject = function(
+    "kernel32", "SetInformationJobObject", BOOL, HANDLE, ctypes.c_int32, LPVOID, DWORD
+)
+QueryInformationJobObject = function(
+    "kernel32", "QueryInformationJobObject", BOOL, HANDLE, ctypes.c_int32, LPVOID, DWORD, LPVOID
+)
+AssignProcessToJobObject = function("kernel32", "AssignProcessToJobObject", BOOL, HANDLE, HANDLE)
+TerminateJobObject = function("kernel32", "TerminateJobObject", BOOL, HANDLE, UINT)
+IsProcessInJob = function("kernel32", "IsProcessInJob", BOOL, HANDLE, HANDLE, LPVOID)
+CreateIoCompletionPort = function(
+    "kernel32", "CreateIoCompletionPort", HANDLE, HANDLE, HANDLE, ULONG_PTR, DWORD
+)
+GetQueuedCompletionStatus = function(
+    "kernel32", "GetQueuedCompletionStatus", BOOL, HANDLE, LPVOID, LPVOID, LPVOID, DWORD
+)
+
+# A class of information and the structure it comes in.
+_CLASSES: dict[type[ctypes.Structure], int] = {
+    JOBOBJECT_BASIC_ACCOUNTING_INFORMATION: JobObjectBasicAccountingInformation,
+    JOBOBJECT_BASIC_UI_RESTRICTIONS: JobObjectBasicUIRestrictions,
+    JOBOBJECT_ASSOCIATE_COMPLETION_PORT: JobObjectAssociateCompletionPortInformation,
+    JOBOBJECT_EXTENDED_LIMIT_INFORMATION: JobObjectExtendedLimitInformation,
+    JOBOBJECT_CPU_RATE_CONTROL_INFORMATION: JobObjectCpuRateControlInformation,
+}
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    Information = TypeVar("Information", bound=ctypes.Structure)
+
+
+def create_job() -> Handle:
+    """Without a name nobody can open it; without security attributes nobody inherits it."""
+    return Handle(CreateJobObjectW(None, None))
+
+
+def set_information(job: Handle, information: ctypes.Structure) -> None:
+    kind = _CLASSES[type(information)]
+    SetInformationJobObject(job.value, kind, ctypes.byref(information), ctypes.sizeof(information))
+
+
+def query_information(job: Handle, kind: type[Information]) -> Information:
+    found = kind()
+    QueryInformationJobObject(
+        job.value, _CLASSES[kind], ctypes.byref(found), ctypes.sizeof(found), None
+    )
+    return found
+
+
+def process_ids(job: Handle, most: int) -> list[int]:
+    """The processes in a job, `most` of them at most."""
+    head = JOBOBJECT_BASIC_PROCESS_ID_LIST.ProcessIdList.offset
+    raw = ctypes.create_string_buffer(head + most * ctypes.sizeof(ULONG_PTR))
+    QueryInformationJobObject(job.value, JobObjectBasicProcessIdList, raw, len(raw), None)
+    found = JOBOBJECT_BASIC_PROCESS_ID_LIST.from_buffer(raw)
+    listed = (ULONG_PTR * found.NumberOfProcessIdsInList).from_buffer(raw, head)
+    return list(listed)
+
+
+def is_in_job(process: int, job: Handle | None) -> bool:
+    """`process` is a handle; without a job: in any job at all."""
+    answer = BOOL()
+    IsProcessInJob(process, None if job is None else job.value, ctypes.byref(answer))
+    return bool(answer.value)
+
+
+def create_completion_port() -> Handle:
+    return Handle(CreateIoCompletionPort(_INVALID, None, 0, 1))
+
+
+_INVALID = ctypes.c_void_p(-1).value
+
+
+def next_message(port: Handle) -> int | None:
+    """The kind of a job's next message, if one waits."""
+    kind, key, overlapped = DWORD(), ctypes.c_size_t(), ctypes.c_void_p()
+    try:
+        GetQueuedCompletionStatus(
+            port.value, ctypes.byref(kind), ctypes.byref(key), ctypes.byref(overlapped), 0
+        )
+    except OSError:
+        return None  # WAIT_TIMEOUT: there is none
+    return kind.value

@@ -1,0 +1,333 @@
+"""Processes: creation with an attribute list, waiting, console control events, what they use.
+
+Only 64-bit Windows is bound, where there is one calling convention, so callbacks are CFUNCTYPE.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+from corral.abi.win32 import (
+    BOOL,
+    DWORD,
+    DWORD_PTR,
+    HANDLE,
+    LONG,
+    LPCWSTR,
+    LPVOID,
+    LPWSTR,
+    SIZE_T,
+    UINT,
+    ULONG_PTR,
+    ULONGLONG,
+    WCHAR,
+    WORD,
+    Handle,
+    function,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Self
+
+CREATE_SUSPENDED = 0x4
+DETACHED_PROCESS = 0x8
+CREATE_UNICODE_ENVIRONMENT = 0x400
+EXTENDED_STARTUPINFO_PRESENT = 0x80000
+CREATE_NO_WINDOW = 0x8000000
+STARTF_USESTDHANDLES = 0x100
+PROC_THREAD_ATTRIBUTE_HANDLE_LIST = 0x20002
+PROC_THREAD_ATTRIBUTE_SECURITY_CAPABILITIES = 0x20009
+PROC_THREAD_ATTRIBUTE_JOB_LIST = 0x2000D
+
+PROCESS_TERMINATE = 0x1
+PROCESS_QUERY_LIMITED_INFORMATION = 0x1000
+SYNCHRONIZE = 0x100000
+DUPLICATE_SAME_ACCESS = 0x2
+WAIT_OBJECT_0 = 0
+WAIT_TIMEOUT = 258
+INFINITE = 0xFFFFFFFF
+FILE_TYPE_UNKNOWN = 0
+FILE_TYPE_DISK = 1
+FILE_TYPE_CHAR = 2
+FILE_TYPE_PIPE = 3
+CTRL_C_EVENT = 0
+CTRL_BREAK_EVENT = 1
+CTRL_CLOSE_EVENT = 2
+CTRL_LOGOFF_EVENT = 5
+CTRL_SHUTDOWN_EVENT = 6
+ALL_PROCESSOR_GROUPS = 0xFFFF
+MAX_PATH = 260
+TH32CS_SNAPPROCESS = 0x2
+
+
+class STARTUPINFOW(ctypes.Structure):
+    _fields_ = (
+        ("cb", DWORD),
+        ("lpReserved", LPWSTR),
+        ("lpDesktop", LPWSTR),
+        ("lpTitle", LPWSTR),
+        ("dwX", DWORD),
+        ("dwY", DWORD),
+        ("dwXSize", DWORD),
+        ("dwYSize", DWORD),
+        ("dwXCountChars", DWORD),
+        ("dwYCountChars", DWORD),
+        ("dwFillAttribute", DWORD),
+        ("dwFlags", DWORD),
+        ("wShowWindow", WORD),
+        ("cbReserved2", WORD),
+        ("lpReserved2", LPVOID),
+        ("hStdInput", HANDLE),
+        ("hStdOutput", HANDLE),
+        ("hStdError", HANDLE),
+    )
+
+
+class STARTUPINFOEXW(ctypes.Structure):
+    _fields_ = (("StartupInfo", STARTUPINFOW), ("lpAttributeList", LPVOID))
+
+
+class PROCESS_INFORMATION(ctypes.Structure):
+    _fields_ = (
+        ("hProcess", HANDLE),
+        ("hThread", HANDLE),
+        ("dwProcessId", DWORD),
+        ("dwThreadId", DWORD),
+    )
+
+
+class PROCESS_MEMORY_COUNTERS(ctypes.Structure):
+    _fields_ = (
+        ("cb", DWORD),
+        ("PageFaultCount", DWORD),
+        ("PeakWorkingSetSize", SIZE_T),
+        ("WorkingSetSize", SIZE_T),
+        ("QuotaPeakPagedPoolUsage", SIZE_T),
+        ("QuotaPagedPoolUsage", SIZE_T),
+        ("QuotaPeakNonPagedPoolUsage", SIZE_T),
+        ("QuotaNonPagedPoolUsage", SIZE_T),
+        ("PagefileUsage", SIZE_T),
+        ("PeakPagefileUsage", SIZE_T),
+    )
+
+
+class PROCESSENTRY32W(ctypes.Structure):
+    _fields_ = (
+        ("dwSize", DWORD),
+        ("cntUsage", DWORD),
+        ("th32ProcessID", DWORD),
+        ("th32DefaultHeapID", ULONG_PTR),
+        ("th32ModuleID", DWORD),
+        ("cntThreads", DWORD),
+        ("th32ParentProcessID", DWORD),
+        ("pcPriClassBase", LONG),
+        ("dwFlags", DWORD),
+        ("szExeFile", WCHAR * MAX_PATH),
+    )
+
+
+_CREATION = (
+    LPCWSTR, LPVOID, LPVOID, LPVOID, BOOL, DWORD, LPVOID, LPCWSTR, LPVOID, LPVOID,
+)  # fmt: skip
+CreateProcessW = function("kernel32", "CreateProcessW", BOOL, *_CREATION)
+CreateProcessAsUserW = function("advapi32", "CreateProcessAsUserW", BOOL, HANDLE, *_CREATION)
+InitializeProcThreadAttributeList = function(
+    "kernel32", "InitializeProcThreadAttributeList", BOOL, LPVOID, DWORD, DWORD, LPVOID
+)
+UpdateProcThreadAttribute = function(
+    "kernel32", "UpdateProcThreadAttribute", BOOL,
+    LPVOID, DWORD, DWORD_PTR, LPVOID, SIZE_T, LPVOID, LPVOID,
+)  # fmt: skip
+DeleteProcThreadAttributeList = function(
+    "kernel32", "DeleteProcThreadAttributeList", None, LPVOID, check="any"
+)
+ResumeThread = function("kernel32", "ResumeThread", DWORD, HANDLE, check="valid")
+TerminateProcess = function("kernel32", "TerminateProcess", BOOL, HANDLE, UINT)
+GetExitCodeProcess = function("kernel32", "GetExitCodeProcess", BOOL, HANDLE, LPVOID)
+OpenProcess = function("kernel32", "OpenProcess", HANDLE, DWORD, BOOL, DWORD)
+GetCurrentProcess = function("kernel32", "GetCurrentProcess", HANDLE, check="any")
+DuplicateHandle = function(
+    "kernel32", "DuplicateHandle", BOOL, HANDLE, HANDLE, HANDLE, LPVOID, DWORD, BOOL, DWORD
+)
+WaitForMultipleObjects = function(
+    "kernel32", "WaitForMultipleObjects", DWORD, DWORD, LPVOID, BOOL, DWORD, check="valid"
+)
+CreateEventW = function("kernel32", "CreateEventW", HANDLE, LPVOID, BOOL, BOOL, LPCWSTR)
+SetEvent = function("kernel32", "SetEvent", BOOL, HANDLE)
+ResetEvent = function("kernel32", "ResetEvent", BOOL, HANDLE)
+SetConsoleCtrlHandler = function("kernel32", "SetConsoleCtrlHandler", BOOL, LPVOID, BOOL)
+GetFileType = function("kernel32", "GetFileType", DWORD, HANDLE, check="any")
+GetProcessTimes = function(
+    "kernel32", "GetProcessTimes", BOOL, HANDLE, LPVOID, LPVOID, LPVOID, LPVOID
+)
+K32GetProcessMemoryInfo = function(
+    "kernel32", "K32GetProcessMemoryInfo", BOOL, HANDLE, LPVOID, DWORD
+)
+ProcessIdToSessionId = function("kernel32", "ProcessIdToSessionId", BOOL, DWORD, LPVOID)
+GetSystemWindowsDirectoryW = function("kernel32", "GetSystemWindowsDirectoryW", UINT, LPVOID, UINT)
+GetActiveProcessorCount = function("kernel32", "GetActiveProcessorCount", DWORD, WORD)
+CreateToolhelp32Snapshot = function(
+    "kernel32", "CreateToolhelp32Snapshot", HANDLE, DWORD, DWORD, check="valid"
+)
+Process32FirstW = function("kernel32", "Process32FirstW", BOOL, HANDLE, LPVOID)
+Process32NextW = function("kernel32", "Process32NextW", BOOL, HANDLE, LPVOID)
+GetTickCount64 = function("kernel32", "GetTickCount64", ULONGLONG, check="any")
+
+_HANDLER = ctypes.CFUNCTYPE(BOOL, DWORD)
+
+
+class Attributes:
+    """An attribute list for a process to be created, and the memory it points into."""
+
+    def __init__(self, count: int) -> None:
+        size = SIZE_T()
+        try:
+            InitializeProcThreadAttributeList(None, count, 0, ctypes.byref(size))
+        except OSError:
+            if not size.value:
+                raise  # otherwise it only said how much it needs
+        self._list = ctypes.create_string_buffer(size.value)
+        InitializeProcThreadAttributeList(self._list, count, 0, ctypes.byref(size))
+        self._kept: list[object] = []
+
+    def add(
+        self, attribute: int, value: ctypes.Structure | ctypes.Array[HANDLE] | DWORD | ULONGLONG
+    ) -> None:
+        self._kept.append(value)
+        size = ctypes.sizeof(value)
+        UpdateProcThreadAttribute(self._list, 0, attribute, ctypes.byref(value), size, None, None)
+
+    def add_handles(self, attribute: int, handles: Sequence[int]) -> None:
+        self.add(attribute, (HANDLE * len(handles))(*handles))
+
+    def add_number(self, attribute: int, number: int, size: int) -> None:
+        """`size` bytes: the kernel tells the kinds of policy apart by it."""
+        self.add(attribute, DWORD(number) if size == ctypes.sizeof(DWORD) else ULONGLONG(number))
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(self._list)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        DeleteProcThreadAttributeList(self._list)
+
+
+def create_process(
+    token: Handle | None,
+    *,
+    application: str,
+    command_line: str,
+    environment: bytes,
+    directory: str,
+    desktop: str,
+    stdio: tuple[int, int, int],
+    flags: int,
+    attributes: Attributes,
+) -> tuple[Handle, Handle, int]:
+    """(process, first thread, process id). `stdio` are handles that can be inherited."""
+    start = STARTUPINFOEXW()
+    start.StartupInfo.cb = ctypes.sizeof(start)
+    start.StartupInfo.lpDesktop = desktop or None
+    start.StartupInfo.dwFlags = STARTF_USESTDHANDLES
+    start.StartupInfo.hStdInput, start.StartupInfo.hStdOutput, start.StartupInfo.hStdError = stdio
+    start.lpAttributeList = attributes.address
+    made = PROCESS_INFORMATION()
+    # CreateProcessW writes into the command line, so it gets memory of its own.
+    line = ctypes.create_unicode_buffer(command_line)
+    rest = (
+        application, line, None, None, 1,
+        flags | EXTENDED_STARTUPINFO_PRESENT | CREATE_UNICODE_ENVIRONMENT,
+        environment, directory or None, ctypes.byref(start), ctypes.byref(made),
+    )  # fmt: skip
+    if token is None:
+        CreateProcessW(*rest)
+    else:
+        CreateProcessAsUserW(token.value, *rest)
+    return Handle(made.hProcess), Handle(made.hThread), made.dwProcessId
+
+
+def duplicate(handle: int, *, inheritable: bool) -> Handle:
+    own, made = GetCurrentProcess(), HANDLE()
+    DuplicateHandle(
+        own, handle, own, ctypes.byref(made), 0, int(inheritable), DUPLICATE_SAME_ACCESS
+    )
+    return Handle(made.value or 0)
+
+
+def open_process(pid: int, access: int) -> Handle:
+    return Handle(OpenProcess(access, 0, pid))
+
+
+def exit_code(process: int) -> int:
+    code = DWORD()
+    GetExitCodeProcess(process, ctypes.byref(code))
+    return code.value
+
+
+def wait_any(handles: Sequence[int], milliseconds: int | None) -> int | None:
+    """The position of the first handle that is signalled; None when the time is over."""
+    several = (HANDLE * len(handles))(*handles)
+    patience = INFINITE if milliseconds is None else milliseconds
+    found = WaitForMultipleObjects(len(handles), several, 0, patience)
+    return None if found == WAIT_TIMEOUT else found - WAIT_OBJECT_0
+
+
+def create_event() -> Handle:
+    """Set until it is reset by hand, so that nobody misses it."""
+    return Handle(CreateEventW(None, 1, 0, None))
+
+
+def on_console_event(handle: Callable[[int], bool]) -> object:
+    """`handle` gets the event in a thread of its own; what is returned has to be kept alive."""
+    callback = _HANDLER(lambda event: int(handle(event)))
+    SetConsoleCtrlHandler(callback, 1)
+    return callback
+
+
+def cpu_seconds(process: Handle) -> float:
+    created, ended, kernel, user = (ULONGLONG() for _ in range(4))
+    GetProcessTimes(process.value, *map(ctypes.byref, (created, ended, kernel, user)))
+    return (kernel.value + user.value) / 10_000_000
+
+
+def committed(process: Handle) -> int:
+    """Bytes of private memory that a process has committed: what a job's memory limit counts."""
+    found = PROCESS_MEMORY_COUNTERS()
+    K32GetProcessMemoryInfo(process.value, ctypes.byref(found), ctypes.sizeof(found))
+    return int(found.PagefileUsage)
+
+
+def session_of(pid: int) -> int:
+    found = DWORD()
+    ProcessIdToSessionId(pid, ctypes.byref(found))
+    return found.value
+
+
+def windows_directory() -> str:
+    buffer = ctypes.create_unicode_buffer(MAX_PATH)
+    GetSystemWindowsDirectoryW(buffer, MAX_PATH)
+    return buffer.value
+
+
+def processors() -> int:
+    return GetActiveProcessorCount(ALL_PROCESSOR_GROUPS)
+
+
+def parents() -> dict[int, int]:
+    """Every process of the system and the one that started it, which may be gone."""
+    found: dict[int, int] = {}
+    entry = PROCESSENTRY32W(dwSize=ctypes.sizeof(PROCESSENTRY32W))
+    with Handle(CreateToolhelp32Snapshot(TH32CS_SNAPPROCESS, 0)) as snapshot:
+        following = Process32FirstW
+        while True:
+            try:
+                following(snapshot.value, ctypes.byref(entry))
+            except OSError:
+                return found  # ERROR_NO_MORE_FILES
+            found[entry.th32ProcessID] = entry.th32ParentProcessID
+            following = Process32NextW

@@ -1,0 +1,44 @@
+"""Everything on a Windows host that can change what a probe sees: boot, build, user, session, and
+the job that corral itself is in, since jobs with UI limits cannot be nested.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from corral.abi import win32_job, win32_token
+from corral.abi import win32_process as abi
+from corral.abi.win32_security import TOKEN_QUERY
+
+ROUNDING = 60
+"""Seconds within which two looks at the time of boot agree."""
+
+
+def identity() -> tuple[str, ...]:
+    with win32_token.own_token(TOKEN_QUERY) as own:
+        user = win32_token.sid_text(win32_token.token_user(own.value))
+        level = win32_token.sid_text(win32_token.token_integrity(own.value))
+    return (
+        _boot(),
+        _build(),
+        user,
+        level,
+        str(abi.session_of(os.getpid())),
+        str(win32_job.is_in_job(abi.GetCurrentProcess(), None)),
+        str(abi.processors()),
+        sys.executable,
+    )
+
+
+def _boot() -> str:
+    booted = time.time() - abi.GetTickCount64() / 1000
+    return str(round(booted / ROUNDING))
+
+
+def _build() -> str:
+    if sys.platform != "win32":
+        raise OSError("only Windows has a build")
+    version = sys.getwindowsversion()
+    return ".".join(map(str, version.platform_version or version[:3]))

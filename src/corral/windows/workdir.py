@@ -1,0 +1,76 @@
+"""The private directory of a run without an AppContainer, which brings one of its own.
+
+Made with its access list, removed at the end. In layering B the target writes only where its logon
+may write and the label is Low, so that is what its own directory says.
+"""
+
+from __future__ import annotations
+
+import os
+
+from corral.abi import win32_token as tokens
+from corral.abi.win32_directory import create_directory
+from corral.abi.win32_security import TOKEN_QUERY
+from corral.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.plan import Place
+    from corral.windows.scene import Scene
+
+PREFIX = "corral-"
+ROOMS = ("home", "tmp", "local", "roaming")
+
+
+@record
+class WorkDirectory:
+    """`low`: for a target with a restricted token of Low integrity."""
+
+    path: str
+    low: bool
+    place: Place = "supervisor"
+
+    @property
+    def residue(self) -> str:
+        return self.path
+
+    def describe(self) -> str:
+        return f"private directory {self.path}, removed at the end"
+
+
+def apply(step: WorkDirectory, scene: Scene) -> None:
+    os.makedirs(os.path.dirname(step.path), exist_ok=True)
+    create_directory(step.path, _security(low=step.low))
+    scene.undo.append(lambda: remove(step.path))
+    for room in ROOMS:
+        os.mkdir(os.path.join(step.path, room))
+
+
+def _security(*, low: bool) -> str:
+    from corral.windows.restricted_token import logon_sid
+
+    with tokens.own_token(TOKEN_QUERY) as own:
+        user = tokens.sid_text(tokens.token_user(own.value))
+        groups = tokens.token_groups(own.value, tokens.TokenGroups)
+    text = f"D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;{user})"
+    if low:
+        text += f"(A;OICI;FA;;;{tokens.sid_text(logon_sid(groups))})S:(ML;OICI;NW;;;LW)"
+    return text
+
+
+def remove(path: str) -> None:
+    """With everything below; what a link leads to stays. What resists is for the next sweep."""
+    import shutil
+
+    if os.path.basename(path).startswith(PREFIX):
+        shutil.rmtree(path, onerror=_writable)
+
+
+def _writable(remove_it: object, path: str, _: object) -> None:
+    """A file that is marked read-only is not removed until it no longer is."""
+    try:
+        os.chmod(path, 0o700)
+        if callable(remove_it):
+            remove_it(path)
+    except OSError:
+        pass  # sweeping tries again
