@@ -516,31 +516,65 @@ def test_cpu_time_is_the_trees_without_namespaces(run, tier):
     assert 1000 <= done.usage["cpu_ms"] < 2500
 
 
-# What a look from outside cannot see. A cgroup counts both; sampling is called cooperative for this.
-UNSEEN = {
-    "a memfd of a process that may not be looked into": """
+# What a look from outside cannot see. A cgroup counts it; sampling is called cooperative for this.
+UNSEEN = """
 import ctypes
 ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
 kept.append(os.memfd_create('hog'))
 for _ in range(400):
     os.write(kept[0], b'x' * MIB)
-""",
-    "System V segments that nobody has attached": """
-import ctypes
-libc = ctypes.CDLL(None)
-libc.shmat.restype = ctypes.c_void_p
-libc.shmdt.argtypes = [ctypes.c_void_p]
-for _ in range(40):
+"""
+
+
+def test_a_memfd_of_a_process_that_may_not_be_looked_into(request, ordinary):
+    if "sampling" in mechanisms(ordinary, LIMIT):
+        request.applymarker(pytest.mark.xfail(reason="only a cgroup can count it", strict=True))
+    done = ordinary.run(ordinary.python, "-ISc", PRELUDE + UNSEEN + WAIT, flags=LIMIT)
+    assert done.returncode == 137
+
+
+# System V objects that no process shows: each takes what it is told, in MiB.
+OBJECTS = {
+    "segments that nobody has attached": """
+for _ in range(int(sys.argv[1]) // 10):
     at = libc.shmat(libc.shmget(0, 10 * MIB, 0o1600), None, 0)
     ctypes.memset(at, 1, 10 * MIB)
     libc.shmdt(at)
 """,
+    "segments that are attached by who never touched them": """
+for _ in range(int(sys.argv[1]) // 10):
+    segment = libc.shmget(0, 10 * MIB, 0o1600)
+    libc.shmat(segment, None, 0)
+    at = libc.shmat(segment, None, 0)
+    ctypes.memset(at, 1, 10 * MIB)
+    libc.shmdt(at)
+""",
+    "segments in use": """
+for _ in range(int(sys.argv[1]) // 10):
+    ctypes.memset(libc.shmat(libc.shmget(0, 10 * MIB, 0o1600), None, 0), 1, 10 * MIB)
+""",
+    "messages without a word": """
+for _ in range(int(sys.argv[1])):
+    queue, message = libc.msgget(0, 0o1600), ctypes.c_long(1)
+    while libc.msgsnd(queue, ctypes.byref(message), 0, 0o4000) == 0: pass
+""",
+    "semaphores": """
+for _ in range(int(sys.argv[1])):
+    libc.semget(0, 16000, 0o1600)
+""",
 }
+SYSV = """
+import ctypes
+libc = ctypes.CDLL(None)
+libc.shmat.restype = ctypes.c_void_p
+libc.shmdt.argtypes = [ctypes.c_void_p]
+"""
 
 
-@pytest.mark.parametrize("act", UNSEEN)
-def test_memory_that_only_a_cgroup_can_count(request, ordinary, act):
-    if "sampling" in mechanisms(ordinary, LIMIT):
-        request.applymarker(pytest.mark.xfail(reason=act, strict=True))
-    done = ordinary.run(ordinary.python, "-ISc", PRELUDE + UNSEEN[act] + WAIT, flags=LIMIT)
-    assert done.returncode == 137
+@pytest.mark.parametrize("act", OBJECTS)
+def test_system_v_objects_are_memory(run, act):
+    flags = ("--max-memory", "64M")
+    over = run(SYSV + OBJECTS[act] + WAIT, "120", flags=flags)
+    assert (over.kind, over.code, over.hit) == ("memory", 137, ["memory"]), over.err
+    below = run(SYSV + OBJECTS[act] + WAIT, "20", flags=flags)
+    assert (below.kind, below.code, below.hit) == ("exited", 0, []), below.err

@@ -33,12 +33,19 @@ Anonymous:             0 kB
 a000-b000 rw-s 00000000 00:2a 7                          /tmp/a file
 Pss:                  16 kB
 Anonymous:             0 kB
+a000-b000 rw-s 00000000 00:01 3                          /SYSV00000000 (deleted)
+Pss:                  64 kB
+Anonymous:             0 kB
+a000-b000 rw-s 00000000 00:01 44                         /memfd:x /SYSV00000000 (deleted)
+Pss:                2000 kB
+Anonymous:             0 kB
 c000-d000 rw-p 00000000 00:00 0
 Pss:                 777 kB
 Anonymous:           777 kB
 VmFlags: rd wr mr mw me ac
 """
 MEMFD = {(os.makedev(0, 1) if hasattr(os, "makedev") else 1, 42): 1 << 20}
+COUNTED = [({}, -1, 0), (MEMFD, -1, 120), ({}, 0x2A, 16), (MEMFD, 0x2A, 136)]
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
 
 
@@ -48,15 +55,15 @@ def test_rows_are_added_up_in_bytes():
 
 
 @LINUX
-@pytest.mark.parametrize(
-    ("memfds", "device", "kilobytes"),
-    [
-        ({}, -1, 0),
-        (MEMFD, -1, 120),
-        ({}, 0x2A, 16),
-        (MEMFD, 0x2A, 136),
-    ],
-)
+@pytest.mark.parametrize(("memfds", "device", "kilobytes"), COUNTED)
+def test_segments_that_are_counted_as_objects_do_not_count_as_mappings(memfds, device, kilobytes):
+    """Only these: a memfd that is called like one is a memfd."""
+    found = usage.counted_elsewhere(SMAPS.splitlines(), memfds, device, segments=True)
+    assert found == (kilobytes + 64) << 10
+
+
+@LINUX
+@pytest.mark.parametrize(("memfds", "device", "kilobytes"), COUNTED)
 def test_what_counts_as_a_file_does_not_count_as_a_mapping(memfds, device, kilobytes):
     """A private change of a page is the process's own; a memfd that nobody holds counts as mapped."""
     assert usage.counted_elsewhere(SMAPS.splitlines(), memfds, device) == kilobytes << 10

@@ -54,6 +54,7 @@ class Child:
         self.say = say
         self._go = go
         self._scene = scene  # steps beside init have yet to add to it
+        self._lists: tuple[int, ...] = ()
         self._pid_1 = pid_1
 
     def signal(self, number: int) -> None:
@@ -97,13 +98,30 @@ class Child:
     def measure(self, *, exact: bool = False) -> Usage:
         from corral.linux import usage
 
-        return usage.measure(self.pid, exact=exact)
+        return usage.measure(self.pid, exact=exact, objects=self._objects())
+
+    def _objects(self) -> int:
+        """Bytes of System V objects; 0 where nobody has to count them."""
+        if not self._scene.windows:
+            return 0
+        from corral.linux import sysvipc
+
+        if not self._lists:
+            self._lists = sysvipc.receive(self._scene.windows[0])
+        return sysvipc.count(self._lists) if self._lists else 0
 
     def reap(self) -> Reaped:
         """Wait for init: the target's wait status if it was told, and what the whole tree used."""
         rusage = os.wait4(self.pid, 0)[2]
         said = os.read(self.say, 5)
-        for fd in (self.pidfd, self._go, self.say, self.born):
+        for fd in (
+            self.pidfd,
+            self._go,
+            self.say,
+            self.born,
+            *self._lists,
+            *self._scene.windows[:1],
+        ):
             os.close(fd)
         reaped = Reaped(
             status=int.from_bytes(said[:4], "little") if len(said) >= 4 else None,
@@ -164,7 +182,14 @@ def _conceive(plan: Plan, scene: Scene, stdio: Stdio) -> Child:
             os.close(fd)
         guard = _pid_1(plan) if walls else _guardian()
         _become_init(plan, scene, stdio, guard, go=go_read, born=born_write, say=say_write)
-    for fd in (go_read, born_write, say_write, *scene.doors[1:], *scene.trees.values()):
+    for fd in (
+        go_read,
+        born_write,
+        say_write,
+        *scene.doors[1:],
+        *scene.windows[1:],
+        *scene.trees.values(),
+    ):
         os.close(fd)
     child = Child(pid, pidfd, scene, go=go_write, born=born_read, say=say_read, pid_1=bool(walls))
     scene.pid = pid

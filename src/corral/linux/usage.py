@@ -33,8 +33,11 @@ class Usage:
     tasks: int
 
 
-def measure(root: int, *, exact: bool = False) -> Usage:
-    """`root` itself is corral's and counts only for the children it has reaped."""
+def measure(root: int, *, exact: bool = False, objects: int = 0) -> Usage:
+    """`root` itself is corral's and counts only for the children it has reaped.
+
+    `objects` are the bytes of its System V objects, attached or not.
+    """
     tick = os.sysconf("SC_CLK_TCK")
     ticks = tasks = 0
     pids: list[int] = []
@@ -54,8 +57,13 @@ def measure(root: int, *, exact: bool = False) -> Usage:
         memfds.update(_memfds(pid))
         if device < 0:
             device, space = _private_space(pid)
-    memory = sum(_proportional(pid, memfds, device) if exact else _resident(pid) for pid in pids)
-    return Usage(cpu=ticks / tick, memory=memory + space + sum(memfds.values()), tasks=tasks)
+    memory = objects + space + sum(memfds.values())
+    if exact:
+        segments = objects > 0
+        memory += sum(_proportional(pid, memfds, device, segments=segments) for pid in pids)
+    else:
+        memory += sum(map(_resident, pids))
+    return Usage(cpu=ticks / tick, memory=memory, tasks=tasks)
 
 
 def tree(root: int) -> list[int]:
@@ -95,13 +103,14 @@ def _resident(pid: int) -> int:
         return 0
 
 
-def _proportional(pid: int, memfds: Container[Inode], device: int) -> int:
-    """Shared pages by their share; what is mapped from memfds or the private space counts there."""
+def _proportional(pid: int, memfds: Container[Inode], device: int, *, segments: bool) -> int:
+    """Shared pages by their share; what is mapped of what is counted as a whole counts there."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             memory = kilobytes(file, (b"Pss_Anon:", b"Pss_Shmem:"))
         with open(f"/proc/{pid}/smaps", "rb") as file:
-            return max(0, memory - counted_elsewhere(file, memfds, device))
+            elsewhere = counted_elsewhere(file, memfds, device, segments=segments)
+        return max(0, memory - elsewhere)
     except OSError:
         return _resident(pid)  # it hides, or has ended: then this is 0
 
@@ -111,7 +120,9 @@ def kilobytes(lines: Iterable[bytes], names: tuple[bytes, ...]) -> int:
     return sum(int(line.split()[1]) for line in lines if line.startswith(names)) * 1024
 
 
-def counted_elsewhere(lines: Iterable[bytes], memfds: Container[Inode], device: int) -> int:
+def counted_elsewhere(
+    lines: Iterable[bytes], memfds: Container[Inode], device: int, *, segments: bool = False
+) -> int:
     """Of a process's smaps, the bytes of files in memory that are counted as files."""
     found = 0
     mapped = False
@@ -121,12 +132,17 @@ def counted_elsewhere(lines: Iterable[bytes], memfds: Container[Inode], device: 
             first.isdigit() or b"a" <= first <= b"f"
         ):  # the head of a mapping; its rows are capitalized
             where = _inode(line)
-            mapped = where in memfds or where[0] == device
+            mapped = where in memfds or where[0] == device or (segments and _is_segment(line))
         elif mapped and line.startswith(b"Pss:"):
             found += int(line.split()[1])
         elif mapped and line.startswith(b"Anonymous:"):
             found -= int(line.split()[1])  # changed in private: no longer the file's
     return max(0, found) * 1024
+
+
+def _is_segment(head: bytes) -> bool:
+    """By the name of the mapping, whole: the end of a memfd's name is whatever its maker likes."""
+    return head.split(None, 5)[-1].startswith(b"/SYSV")
 
 
 def _inode(head: bytes) -> Inode:

@@ -16,6 +16,7 @@ from corral.linux import (
     root,
     seccomp,
 )
+from corral.plan import SAMPLING
 from corral.posix import rlimits
 
 TYPE_CHECKING = False
@@ -52,11 +53,13 @@ def compose(
         steps.append(_door())
     if policy.listen:
         steps += _inward(policy.listen)
+    mechanisms = {held.control: held.mechanism for held in controls}
+    if mechanisms.get("memory") == SAMPLING:
+        steps += _counted()
     if layout.state:
         steps.append(_state(layout.state))
     if layout.owners or (layout.state and layout.uid == 0):
         steps.append(_idmapped(binds, who, layout))
-    mechanisms = {held.control: held.mechanism for held in controls}
     steps += [
         namespaces.CgroupNamespace(),
         namespaces.Hostname(name="corral"),
@@ -87,6 +90,12 @@ def _inward(ports: tuple[int, ...]) -> list[Step]:
     from corral.linux import inward
 
     return [inward.HostPorts(ports=ports), inward.Handles()]
+
+
+def _counted() -> list[Step]:
+    from corral.linux import sysvipc
+
+    return [sysvipc.Window(), sysvipc.Objects()]
 
 
 def _door() -> Step:

@@ -43,6 +43,7 @@ class Scene:
         self.cgroup = ""
         self.directory = ""
         self.doors: tuple[int, ...] = ()
+        self.windows: tuple[int, ...] = ()
         self.inlets: dict[int, int] = {}
         self.handles: tuple[int, ...] = ()
         self.cookie: tuple[int, int, int] = (0, 0, 0)
