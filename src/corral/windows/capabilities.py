@@ -43,7 +43,9 @@ def grant_sid(root: str, access: Reach) -> str:
 
 def folded(path: str) -> str:
     r"""One spelling for what the file system takes as one name: `c:\DATA\` and `C:/data`."""
-    return path.replace("/", "\\").rstrip("\\").upper()
+    # NTFS folds one character to one: a sharp s is not two.
+    upper = [char.upper() if len(char.upper()) == 1 else char for char in path]
+    return "".join(upper).replace("/", "\\").rstrip("\\")
 
 
 def sid_bytes(text: str) -> bytes:

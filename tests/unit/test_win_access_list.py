@@ -1,0 +1,146 @@
+"""Our entries go in and out of an access list; what others wrote there keeps its bytes and its order."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.windows import access_list
+from corral.windows.capabilities import grant_sid, sid_bytes
+
+OURS = grant_sid("C:\\data", "write")
+OTHER_RUN = grant_sid("C:\\data", "read")
+FOREIGN = ["S-1-5-32-544", "S-1-5-18", "S-1-5-21-1-2-3-1001", "S-1-15-2-1", "S-1-1-0"]
+
+
+def entry(kind, flags, mask, sid):
+    raw = sid_bytes(sid)
+    return struct.pack("<BBHI", kind, flags, 8 + len(raw), mask) + raw
+
+
+def descriptor(entries, control=0x8004, revision=2):
+    body = b"".join(entries)
+    owner = sid_bytes("S-1-5-18")
+    head = struct.pack("<BBHIIII", 1, 0, control, 20, 0, 0, 20 + len(owner))
+    acl = struct.pack("<BBHHH", revision, 0, 8 + len(body), len(entries), 0)
+    return head + owner + acl + body
+
+
+foreign = st.builds(
+    entry,
+    st.sampled_from([0, 1, 5, 9]),
+    st.sampled_from([0, 1, 2, 3, 0x0B, 0x10, 0x13]),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([*FOREIGN, OTHER_RUN]),
+)
+# A deny entry for our SID, or one of another kind, is not as we make them: somebody else's.
+odd = st.builds(
+    entry, st.sampled_from([1, 9]), st.just(0), st.integers(0, 2**32 - 1), st.just(OURS)
+)
+lists = st.lists(st.one_of(foreign, odd), max_size=12)
+controls = st.sampled_from([0x8004, 0x8404, 0x9004, 0x9404])
+
+
+@given(lists, controls, st.booleans(), st.booleans(), st.sampled_from(["read", "write"]))
+def test_put_in_and_taken_out(entries, control, directory, root, access):
+    raw = descriptor(entries, control)
+    ours = access_list.entries_for(OURS, access, directory=directory, root=root)
+    granted = access_list.grant(raw, OURS, ours)
+    after = access_list.read(granted)
+    assert [one for one in after.entries if not access_list.is_of(one, OURS)] == entries
+    assert tuple(one for one in after.entries if access_list.is_of(one, OURS)) == ours
+    assert after.control & 0x1400 == control & 0x1400  # follows its parent or not, as before
+    assert bool(after.control & 0x0100) == bool(control & 0x0400)
+    assert access_list.holds(granted, OURS)
+    assert access_list.grant(granted, OURS, ours) is None
+    back = access_list.revoke(granted, (OURS,))
+    assert list(access_list.read(back).entries) == entries
+    assert access_list.revoke(back, (OURS,)) is None
+
+
+@given(lists)
+def test_another_runs_entries_stay(entries):
+    theirs = access_list.entries_for(OTHER_RUN, "read", directory=True, root=True)
+    raw = access_list.grant(descriptor(entries), OTHER_RUN, theirs)
+    mine = access_list.entries_for(OURS, "write", directory=True, root=True)
+    both = access_list.grant(raw or descriptor(entries), OURS, mine)
+    left = access_list.revoke(both, (OURS,))
+    assert access_list.holds(left, OTHER_RUN)
+    assert not access_list.holds(left, OURS)
+
+
+def test_what_is_the_objects_own_stands_before_what_it_inherited():
+    inherited = entry(0, 0x10, 1, FOREIGN[0])
+    deny = entry(1, 0, 1, FOREIGN[1])
+    ours = access_list.entries_for(OURS, "read", directory=False, root=False)
+    raw = access_list.grant(descriptor([deny, inherited]), OURS, ours)
+    assert access_list.read(raw).entries == (deny, *ours, inherited)
+
+
+def test_an_inherited_entry_of_ours_is_taken_out_too():
+    """A file that the target made has it from its directory."""
+    mark = entry(0, 0x10, access_list.RIGHTS["write"], OURS)
+    raw = access_list.revoke(descriptor([mark, entry(0, 0x10, 1, FOREIGN[0])]), (OURS,))
+    assert access_list.read(raw).entries == (entry(0, 0x10, 1, FOREIGN[0]),)
+
+
+def test_no_target_may_change_lists_or_its_root():
+    """WRITE_DAC, WRITE_OWNER and FILE_DELETE_CHILD never; DELETE only below the root of a write grant."""
+    for access in ("read", "write"):
+        for directory in (False, True):
+            for root in (False, True):
+                made = access_list.entries_for(OURS, access, directory=directory, root=root)
+                for one in made:
+                    _, flags, _, mask = struct.unpack_from("<BBHI", one)
+                    assert not mask & (0x00040000 | 0x00080000 | 0x40)
+                    reaches_the_object_itself = not flags & access_list.INHERIT_ONLY
+                    if access == "read" or (root and reaches_the_object_itself):
+                        assert not mask & access_list.DELETE
+                    if access == "read":
+                        assert not mask & 0x0116  # no data, no attributes, no children
+
+
+def test_what_is_made_later_inherits():
+    for access in ("read", "write"):
+        for root in (False, True):
+            made = access_list.entries_for(OURS, access, directory=True, root=root)
+            below = [mask for mask in made if mask[1] & 3 == 3]
+            assert len(below) == 1
+            assert bool(struct.unpack_from("<I", below[0], 4)[0] & access_list.DELETE) == (
+                access == "write"
+            )
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        bytes(20),
+        descriptor([], control=0x8000),
+        struct.pack("<BBHIIII", 1, 0, 0x8004, 0, 0, 0, 0),  # present and NULL: open to everybody
+        descriptor([entry(0, 0, 1, FOREIGN[0])])[:-4],
+    ],
+    ids=["empty", "zeros", "absent", "null", "cut"],
+)
+def test_what_has_no_usable_list(raw):
+    with pytest.raises(access_list.Unusable):
+        access_list.read(raw)
+
+
+def test_a_full_list():
+    entries = [entry(0, 0, 1, "S-1-5-21-1-2-3-1001")] * 1700
+    ours = access_list.entries_for(OURS, "read", directory=True, root=True)
+    room = 0xFFFF - 8 - len(b"".join(entries))
+    entries += [entry(0, 0, 1, "S-1-5-32-544")] * (room // 24)
+    with pytest.raises(access_list.Unusable, match="full"):
+        access_list.grant(descriptor(entries), OURS, ours)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes(raw):
+    try:
+        found = access_list.read(raw)
+    except access_list.Unusable:
+        return
+    assert access_list.read(access_list.write(found)).entries == found.entries

@@ -1,0 +1,82 @@
+"""SIDs by name, against values that Microsoft and others have published."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.windows import capabilities
+
+# Of packages that Windows ships; the first is in Microsoft's page on loopback exemptions.
+PACKAGES = {
+    "microsoft.microsoftedge_8wekyb3d8bbwe": "S-1-15-2-3624051433-2125758914-1423191267-1740899205-1073925389-3782572162-737981194",
+    "Microsoft.WindowsCalculator_8wekyb3d8bbwe": "S-1-15-2-466767348-3739614953-2700836392-1801644223-4227750657-1087833535-2488631167",
+}
+# registryRead stands in the access list of HKEY_LOCAL_MACHINE\SOFTWARE on every Windows 10, lpacCom in that of COM.
+CAPABILITIES = {
+    "registryRead": "S-1-15-3-1024-1065365936-1281604716-3511738428-1654721687-432734479-3232135806-4053264122-3456934681",
+    "lpacCom": "S-1-15-3-1024-2405443489-874036122-4286035555-1823921565-1746547431-2453885448-3625952902-991631256",
+}
+
+
+@pytest.mark.parametrize(("name", "sid"), PACKAGES.items())
+def test_package_sids(name, sid):
+    assert capabilities.package_sid(name) == sid
+    assert capabilities.package_sid(name.upper()) == sid
+
+
+@pytest.mark.parametrize(("name", "sid"), CAPABILITIES.items())
+def test_capability_sids(name, sid):
+    assert capabilities.capability_sid(name) == sid
+    assert capabilities.capability_sid(name.lower()) == sid
+
+
+@pytest.mark.parametrize("name", ["", "a" * 65, "a/b", "a\\b", "ä", "a\0", "a:b"])
+def test_names_that_windows_does_not_take(name):
+    with pytest.raises(ValueError):
+        capabilities.package_sid(name)
+
+
+def test_every_root_and_access_has_its_own():
+    roots = ["C:\\a", "C:\\b", "C:\\a\\b"]
+    sids = {capabilities.grant_sid(root, access) for root in roots for access in ("read", "write")}
+    assert len(sids) == 6
+
+
+@pytest.mark.parametrize("spelling", ["c:\\Data", "C:/data", "C:\\DATA\\", "c:/DATA//"])
+def test_one_directory_has_one_capability(spelling):
+    assert capabilities.grant_sid(spelling, "read") == capabilities.grant_sid("C:\\data", "read")
+
+
+def test_two_directories_have_two():
+    assert capabilities.grant_sid("C:\\stra\u00dfe", "read") != capabilities.grant_sid(
+        "C:\\STRASSE", "read"
+    )
+
+
+@given(st.lists(st.integers(0, 2**32 - 1), max_size=15), st.integers(0, 2**48 - 1))
+def test_sids_as_bytes_and_back(words, authority):
+    text = "-".join(map(str, ("S-1", authority, *words)))
+    raw = capabilities.sid_bytes(text)
+    assert len(raw) == 8 + 4 * len(words)
+    assert capabilities.sid_text(raw) == text
+
+
+def test_the_bytes_of_a_known_sid():
+    assert capabilities.sid_bytes("S-1-5-32-544").hex() == "01020000000000052000000020020000"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "S", "S-1", "S-2-5", "S-1-5-x", "S-1-5-4294967296", "1-5-32", "S-1-5" + "-1" * 16]
+)
+def test_what_is_no_sid(text):
+    with pytest.raises(ValueError):
+        capabilities.sid_bytes(text)
+
+
+@given(st.binary(max_size=80))
+def test_bytes_that_are_no_sid(raw):
+    try:
+        text = capabilities.sid_text(raw)
+    except ValueError:
+        return
+    assert capabilities.sid_bytes(text) == raw

@@ -1,0 +1,174 @@
+"""The journal: complete or silent at every byte, counted by looking, freed by death."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.windows import journal
+from corral.windows.capabilities import grant_sid
+
+texts = st.text(st.characters(codec="utf-8"), max_size=40)
+roots = st.builds(
+    lambda path, access, volume, file: journal.Root(
+        path=path, access=access, sid=grant_sid(path, access), volume=volume, file=file
+    ),
+    texts,
+    st.sampled_from(["read", "write"]),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**128 - 1),
+)
+entries = st.builds(
+    lambda profile, some: journal.Entry(profile=profile, roots=tuple(some)),
+    texts,
+    st.lists(roots, max_size=4, unique_by=lambda root: root.sid),
+)
+
+
+def root(path="C:\\data", access="write"):
+    return journal.Root(path=path, access=access, sid=grant_sid(path, access), volume=7, file=11)
+
+
+def entry(*some, profile="corral-x"):
+    return journal.Entry(profile=profile, roots=some)
+
+
+@given(entries)
+def test_written_and_read(one):
+    assert journal.decode(journal.encode(one)) == one
+
+
+@given(entries, st.data())
+def test_cut_anywhere(one, data):
+    """Before its end it says nothing: then nothing had been made."""
+    raw = journal.encode(one)
+    assert journal.decode(raw[: data.draw(st.integers(0, len(raw) - 1))]) is None
+
+
+def test_cut_at_every_byte_with_claims_given_up():
+    one = entry(root("C:\\a"), root("C:\\b"), root("C:\\c"))
+    raw = journal.encode(one)
+    whole = raw + b"".join(b"- " + some.sid.encode() + b"\n" for some in one.roots[:2])
+    for at in range(len(whole) + 1):
+        found = journal.decode(whole[:at])
+        if at < len(raw):
+            assert found is None
+        else:
+            done = whole[len(raw) : at].count(b"\n")
+            assert found.roots == one.roots[done:], at  # never one claim too few
+            assert found.profile == one.profile
+
+
+@given(entries, st.data())
+def test_changed_anywhere(one, data):
+    raw = bytearray(journal.encode(one))
+    at = data.draw(st.integers(0, len(raw) - 1))
+    raw[at] ^= data.draw(st.integers(1, 255))
+    found = journal.decode(bytes(raw))
+    assert found is None or found == one
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes(raw):
+    assert journal.decode(raw) is None
+
+
+def test_a_living_run_counts_and_a_dead_one_does_not(tmp_path):
+    directory = str(tmp_path / "journal")
+    mine = journal.create(directory, "one", entry(root()))
+    other = journal.create(directory, "two", entry(root(), root("C:\\b")))
+    assert journal.is_used(root().sid, mine.others())
+    other.drop(root())
+    assert not journal.is_used(root().sid, mine.others())
+    assert journal.is_used(root("C:\\b").sid, mine.others())
+    assert journal.dead(directory) == []
+    other.leave()
+    assert mine.others() == []
+    (dead,) = journal.dead(directory)
+    assert dead.entry == entry(root("C:\\b"))
+    dead.end()
+    mine.end()
+    assert os.listdir(directory) == []
+
+
+def test_only_one_process_cleans_up(tmp_path):
+    directory = str(tmp_path)
+    journal.create(directory, "one", entry(root())).leave()
+    (dead,) = journal.dead(directory)
+    assert journal.dead(directory) == []
+    assert journal.living(directory) == [entry(root())]  # in use until its cleaner gives it up
+    dead.drop(root())
+    assert journal.living(directory) == [entry()]
+    dead.leave()
+    assert len(journal.dead(directory)) == 1
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from corral.windows import journal
+from corral.windows.capabilities import grant_sid
+made = tuple(
+    journal.Root(path=path, access="write", sid=grant_sid(path, "write"), volume=1, file=2) for path in ("C:\\\\a", "C:\\\\b")
+)
+limit = int(sys.argv[3])
+write = os.write
+def torn(fd, raw):
+    "The disk takes so many bytes, then somebody pulls the plug."
+    global limit
+    done = write(fd, raw[:limit])
+    limit -= done
+    if not limit:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return done
+os.write = torn
+own = journal.create(sys.argv[2], "run", journal.Entry(profile="p", roots=made))
+own.drop(made[0])
+own.end()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="killed by a signal")
+def test_killed_while_writing(tmp_path):
+    """A real process, a real lock, killed after so many bytes: what it leaves is found free, and says all or nothing."""
+    source = os.path.dirname(os.path.dirname(os.path.dirname(journal.__file__)))
+    made = [
+        journal.Root(path=path, access="write", sid=grant_sid(path, "write"), volume=1, file=2)
+        for path in ("C:\\a", "C:\\b")
+    ]
+    first = len(journal.encode(journal.Entry(profile="p", roots=tuple(made))))
+    for limit in (1, first // 2, first - 1, first, first + 5, first + len(made[0].sid) + 3):
+        directory = str(tmp_path / str(limit))
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, source, directory, str(limit)], check=False
+        )
+        assert done.returncode == -signal.SIGKILL
+        (dead,) = journal.dead(directory)
+        if limit < first:
+            assert dead.entry is None
+        else:
+            left = made[1:] if limit > first + 5 else made
+            assert dead.entry == journal.Entry(profile="p", roots=tuple(left))
+        dead.end()
+        assert os.listdir(directory) == []
+
+
+def test_what_is_kept(tmp_path):
+    directory = str(tmp_path)
+    journal.keep(directory, root())
+    journal.keep(directory, root())
+    journal.keep(directory, root("C:\\b"))
+    assert set(journal.kept(directory)) == {root(), root("C:\\b")}
+    assert journal.is_used(root().sid, journal.living(directory))
+    assert journal.dead(directory) == []
+    journal.forget(directory, root())
+    assert journal.kept(directory) == (root("C:\\b"),)
+
+
+def test_a_directory_that_is_not_there(tmp_path):
+    missing = str(tmp_path / "none")
+    assert (journal.dead(missing), journal.living(missing), journal.kept(missing)) == ([], [], ())

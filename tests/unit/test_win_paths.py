@@ -1,0 +1,159 @@
+"""Names with a second meaning are refused; what is left contains what it seems to contain."""
+
+import ntpath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.windows import paths
+
+HOME = "C:\\Users\\Ann"
+ENVIRONMENT = {
+    "SystemRoot": "C:\\Windows",
+    "ProgramFiles": "C:\\Program Files",
+    "ProgramFiles(x86)": "C:\\Program Files (x86)",
+    "ProgramData": "C:\\ProgramData",
+    "APPDATA": "C:\\Users\\Ann\\AppData\\Roaming",
+    "LOCALAPPDATA": "D:\\Local",
+    "PUBLIC": "C:\\Users\\Public",
+}
+KNOWN = paths.places(ENVIRONMENT, HOME)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "data",
+        "\\data",
+        "C:",
+        "C:data",
+        "\\\\server\\share\\data",
+        "//server/share/data",
+        "\\\\?\\UNC\\server\\share",
+        "\\\\.\\C:\\data",
+        "\\\\.\\pipe\\x",
+        "\\\\?\\GLOBALROOT\\Device\\Harddisk0",
+        "\\\\?\\Volume{b75e2c83-0000-0000-0000-602f00000000}\\data",
+        "\\??\\C:\\data",
+        "C:\\data\\file:stream",
+        "C:\\data\\file::$DATA",
+        "C:\\data:x\\file",
+        "C:\\data\\.",
+        "C:\\data\\..\\other",
+        "C:\\data.\\x",
+        "C:\\data \\x",
+        "C:\\data\\x.",
+        "C:\\data\\...",
+        "C:\\CON",
+        "C:\\data\\nul",
+        "C:\\data\\nul.txt",
+        "C:\\data\\NUL .txt",
+        "C:\\data\\com1.log",
+        "C:\\data\\COM\u00b9",
+        "C:\\data\\conin$",
+        "C:\\data\\LPT9.tar.gz",
+        "C:\\PROGRA~1\\x",
+        "C:\\Users\\LONGNA~1",
+        "C:\\data\\a~12.txt",
+        "C:\\data\\a*b",
+        "C:\\data\\a\0b",
+        "C:\\data\\a\nb",
+        'C:\\data\\a"b',
+        "1:\\data",
+        "\u0130:\\data",
+    ],
+)
+def test_refused(path):
+    with pytest.raises(paths.Refused):
+        paths.plain(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "plain"),
+    [
+        ("c:\\data", "C:\\data"),
+        ("C:/data//x/", "C:\\data\\x"),
+        ("\\\\?\\d:\\data", "D:\\data"),
+        ("C:\\", "C:\\"),
+        ("C:\\console\\nullable.txt", "C:\\console\\nullable.txt"),
+        ("C:\\a b\\.git\\x.y.z", "C:\\a b\\.git\\x.y.z"),
+        ("C:\\backup~old", "C:\\backup~old"),
+        ("C:\\averylongname~1", "C:\\averylongname~1"),
+    ],
+)
+def test_plain(path, plain):
+    assert paths.plain(path) == plain
+    assert paths.plain(plain) == plain
+
+
+names = st.text(st.sampled_from("abAB .~1:\\/?*conNUL\u00e9\u0130\u00df"), max_size=24)
+
+
+@given(names)
+def test_what_is_plain_means_what_it_says(name):
+    """Windows' own reading of the text, as ntpath knows it, gives the same path."""
+    try:
+        plain = paths.plain("C:\\data\\" + name)
+    except paths.Refused:
+        return
+    assert ntpath.normpath("C:\\data\\" + name) == plain
+    assert paths.within(plain, "c:\\DATA")
+    assert ":" not in plain[2:]
+    assert not any(part[-1:] in {".", " "} for part in plain.split("\\"))
+
+
+@given(names, names)
+def test_nothing_is_within_its_neighbour(one, other):
+    try:
+        first, second = paths.plain(f"C:\\d\\{one}"), paths.plain(f"C:\\d\\{other}")
+    except paths.Refused:
+        return
+    fold = lambda path: "".join(char.upper() if len(char.upper()) == 1 else char for char in path)
+    related = ntpath.commonpath((fold(first), fold(second)))
+    assert paths.within(first, second) == (related == fold(second))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "C:\\",
+        "D:\\",
+        "C:\\Users",
+        "C:\\Users\\Ann",
+        "c:\\users\\ANN",
+        "C:\\Users\\Bob",
+        "C:\\Users\\Public",
+        "C:\\Users\\Ann\\AppData",
+        "C:\\Users\\Ann\\AppData\\Local",
+        "C:\\Users\\Ann\\AppData\\Roaming",
+        "C:\\Users\\Ann\\AppData\\Local\\Packages",
+        "D:\\Local",
+        "C:\\Windows",
+        "C:\\Windows\\Temp",
+        "C:\\Program Files",
+        "C:\\Program Files\\nodejs",
+        "C:\\Program Files (x86)\\x",
+        "C:\\ProgramData\\x",
+    ],
+)
+def test_roots_that_are_not_ours_to_change(path):
+    with pytest.raises(paths.Refused):
+        paths.check_place(path, KNOWN)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "C:\\Users\\Ann\\notes",
+        "C:\\Users\\Ann\\AppData\\Local\\tool\\data",
+        "C:\\Users\\Annabel\\x",
+        "C:\\WindowsData",
+        "C:\\Program Files2",
+        "D:\\Localities",
+        "D:\\work",
+    ],
+)
+def test_roots_that_are(path):
+    paths.check_place(path, KNOWN)
