@@ -1,0 +1,102 @@
+"""What `wrap`, `unwrap` and `status` share: which files are meant, and how outcomes are told."""
+
+from __future__ import annotations
+
+import os
+
+from corral.cli import options as command_line
+from corral.cli import output
+from corral.clients import catalogue
+from corral.clients.editing import opened
+from corral.errors import SandboxError
+from corral.manifest import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corral.cli.options import Flag, Options
+    from corral.clients.editing import Edit
+
+
+def words(flags: Sequence[Flag], options: Options, rest: list[str]) -> list[str]:
+    """Words that are no options, wherever they stand; options among them are added to `options`."""
+    found = []
+    while rest:
+        found.append(rest.pop(0))
+        more, rest = command_line.parse(flags, rest)
+        for name, values in more.values.items():
+            options.values.setdefault(name, []).extend(values)
+    return found
+
+
+def files_of(word: str) -> list[str]:
+    """The files that a client's name stands for and that are there, or the file itself."""
+    client = catalogue.named(word)
+    if client is None:
+        if os.path.lexists(word) or os.sep in word or catalogue.format_of(word):
+            return [word]
+        raise SandboxError(
+            f"{printable(word)} is neither a client that corral knows nor a file",
+            hint="clients: " + ", ".join(catalogue.NAMES),
+        )
+    places = catalogue.own_files(client)
+    found = [path for path in places if os.path.lexists(path)]
+    if not found:
+        raise SandboxError(
+            f"{client.title} has no configuration here: looked for {', '.join(places)}",
+            hint="name the file itself if it is elsewhere",
+        )
+    return found
+
+
+def check_names(paths: Sequence[str], names: Sequence[str]) -> None:
+    """Before anything is changed: a mistyped name must not leave the rest half done."""
+    if not names:
+        return
+    known = {server.name for path in paths for server in opened(path).servers}
+    missing = [name for name in names if name not in known]
+    if missing:
+        listed = ", ".join(map(printable, sorted(known))) or "none"
+        raise SandboxError(
+            f"there is no server {', '.join(map(printable, missing))} in {', '.join(paths)}",
+            hint=f"there are: {listed}",
+        )
+
+
+def project_note(word: str) -> None:
+    """Files of the project in the current directory are nobody's but their own."""
+    client = catalogue.named(word)
+    for path in catalogue.project_files(client, os.curdir) if client else ():
+        if os.path.exists(path):
+            output.note(f"{path} is this project's own: name it to change it too")
+
+
+def data(edit: Edit) -> dict[str, object]:
+    from corral.report import plain
+
+    return {
+        "path": edit.path,
+        "real": edit.real,
+        "backup": edit.backup,
+        "diff": edit.diff,
+        "servers": plain(edit.outcomes),
+    }
+
+
+def tell(edit: Edit, texts: dict[str, str], *, dry_run: bool) -> None:
+    """One block a file: each server with what happened to it and why."""
+    linked = f" (really {printable(edit.real)})" if edit.real != os.path.abspath(edit.path) else ""
+    output.say(output.paint(printable(edit.path), "bold") + linked)
+    for one in edit.outcomes:
+        name = f"{printable(one.name)} ({printable(one.scope)})" if one.scope else one.name
+        why = f": {printable(one.why)}" if one.why else ""
+        output.say(f"  {printable(name)}  {texts[one.state]}{why}")
+        if one.hint:
+            output.say(f"    hint: {printable(one.hint)}")
+    if not edit.outcomes:
+        output.say("  nothing to do")
+    if dry_run and edit.diff:
+        output.say("\n".join(map(printable, edit.diff.split("\n"))))
+    if edit.backup:
+        output.say(f"  as it was: {edit.backup}")

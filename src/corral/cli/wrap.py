@@ -1,0 +1,87 @@
+"""`corral wrap`: every server of a client starts through corral from now on."""
+
+from __future__ import annotations
+
+import os
+
+from corral.cli import client_files, output, policy_flags
+from corral.cli.options import Flag, Options, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.clients.editing import Edit
+
+SUMMARY = "rewrite a client's configuration so that its servers start through corral"
+USAGE = "usage: corral wrap [OPTIONS] CLIENT|FILE [SERVER...]"
+OWN = (
+    Flag(name="--dry-run", help="print what would change, and change nothing"),
+    Flag(name="--grant-arguments", help="let servers reach the places that their arguments name"),
+    Flag(name="--no-profile", help="do not use corral's curated policies for known servers"),
+    Flag(name="--corral", value="PATH", help="the corral that the client is to start"),
+    Flag(name="--json", help="as JSON"),
+)
+FLAGS = (*OWN, *policy_flags.FLAGS)
+PATHS = ("--read", "--write", "--policy")
+# Only the client can fill these in, and it does so in the arguments of corral too.
+VARIABLES = ("${", "{{")
+TEXTS = {"wrapped": "wrapped", "already": "unchanged", "left": "left alone", "refused": "refused"}
+DRY = {**TEXTS, "wrapped": "would be wrapped"}
+
+
+def main(options: Options, rest: list[str]) -> int:
+    from corral.clients.editing import wrap_file
+    from corral.clients.executable import executable
+    from corral.clients.wrapping import Wish
+
+    words = client_files.words(FLAGS, options, rest)
+    if not words:
+        raise UsageError("name a client or a file", hint=USAGE)
+    paths, names = client_files.files_of(words[0]), tuple(words[1:])
+    dry_run = options.has("--dry-run")
+    wish = Wish(
+        corral=executable(options.get("--corral")),
+        names=names,
+        flags=tuple(_flags(options)),
+        grant=options.has("--grant-arguments"),
+        profiles=not options.has("--no-profile"),
+    )
+    client_files.check_names(paths, names)
+    edits = [wrap_file(path, wish, dry_run=dry_run) for path in paths]
+    if options.has("--json"):
+        output.json([client_files.data(edit) for edit in edits])
+    else:
+        _tell(words[0], edits, dry_run=dry_run)
+    return int(any(one.state == "refused" for edit in edits for one in edit.outcomes))
+
+
+def _flags(options: Options) -> list[str]:
+    """The user's own, with paths that mean the same wherever the client starts corral."""
+    chosen = Options()
+    found = []
+    for flag in policy_flags.FLAGS:
+        for typed in options.all(flag.name):
+            value = _absolute(typed) if flag.name in PATHS else typed
+            chosen.values.setdefault(flag.name, []).append(value)
+            found += [flag.name, value] if flag.value else [flag.name]
+    if found:
+        policy_flags.sources(chosen, [os.devnull])  # mistakes are told now, not by the client
+    return found
+
+
+def _absolute(value: str) -> str:
+    if value.startswith(VARIABLES):
+        return value
+    return os.path.abspath(os.path.expanduser(value))
+
+
+def _tell(word: str, edits: list[Edit], *, dry_run: bool) -> None:
+    for edit in edits:
+        client_files.tell(edit, DRY if dry_run else TEXTS, dry_run=dry_run)
+        for one in edit.outcomes:
+            for place in getattr(one, "suggested", ()):
+                output.say(
+                    f"  {one.name} was configured with {place} and may not reach it;"
+                    f" to let it: corral unwrap {word} {one.name}, then corral wrap --read {place}"
+                    f" {word} {one.name} (or --write)"
+                )
+    client_files.project_note(word)

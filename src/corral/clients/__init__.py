@@ -1,0 +1,7 @@
+"""MCP clients and their configurations: which servers they start, and starting them by corral."""
+
+from __future__ import annotations
+
+from corral.clients.lookup import Configured, find
+
+__all__ = ["Configured", "find"]

@@ -1,0 +1,80 @@
+"""Is the new text what was meant? Judged by a parser that had no part in writing it."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+from corral.clients.executable import is_corral
+from corral.errors import SandboxError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from corral.clients.located import Format
+
+    Place = tuple[str, ...]
+    Words = tuple[str, ...]
+
+
+def check(form: Format, old: str, new: str, meant: Mapping[Place, Words | None]) -> None:
+    """The servers at these places have exactly these words, and nothing else is different.
+
+    None stands for whatever was recorded, as long as it is not corral.
+    """
+    try:
+        before, after = form.load(old), form.load(new)
+        right = all(_is_right(words_at(after, at), words) for at, words in meant.items())
+    except (ValueError, TypeError, KeyError, RecursionError, SandboxError):
+        right, before, after = False, None, None
+    for at in meant if right else ():
+        before, after = _blank(before, at), _blank(after, at)
+    if not right or not same(before, after):
+        raise SandboxError(
+            "corral cannot change this file without doubt about the result",
+            hint="nothing was written; write its lines more simply, or change them by hand",
+        )
+
+
+def _is_right(found: Words, words: Words | None) -> bool:
+    return not is_corral(found[0]) if words is None else found == words
+
+
+def words_at(data: object, at: Place) -> Words:
+    table, key = _table(data, at)
+    listed = table.get("args")
+    rest = listed if isinstance(listed, list) else []
+    return (str(table[key]), *map(str, rest))
+
+
+def _blank(data: object, at: Place) -> object:
+    data = deepcopy(data)
+    table, key = _table(data, at)
+    table.pop(key)
+    table.pop("args", None)
+    return data
+
+
+def _table(data: object, at: Place) -> tuple[dict[object, object], str]:
+    """What has the program and its arguments, and the key of the program."""
+    for name in at:
+        if isinstance(data, list):
+            named = [item for item in data if isinstance(item, dict) and item.get("name") == name]
+            [data] = named
+        elif isinstance(data, dict):
+            data = data[name]
+    if not isinstance(data, dict):
+        raise TypeError
+    command = data.get("command")
+    if isinstance(command, dict):
+        return command, "path"
+    return data, "command" if "command" in data else "cmd"
+
+
+def same(one: object, other: object) -> bool:
+    """Like `==`, but true is not 1, and what is no number is itself."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and (one == other or repr(one) == repr(other))

@@ -1,0 +1,137 @@
+"""One file changed as a whole, or not at all: read, work out, record, back up, replace."""
+
+from __future__ import annotations
+
+import os
+
+from corral.clients import catalogue, files, originals
+from corral.clients.located import BrokenFileError
+from corral.clients.servers import servers
+from corral.clients.unwrapping import unwrap
+from corral.clients.wrapping import wrap
+from corral.errors import SandboxError
+from corral.record import record
+from corral.secret_names import is_secret_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.clients.files import Content
+    from corral.clients.located import Format
+    from corral.clients.servers import Server
+    from corral.clients.unwrapping import Outcome as Undone
+    from corral.clients.wrapping import Outcome as Done
+    from corral.clients.wrapping import Wish
+
+MASK = "***"
+
+
+@record
+class Opened:
+    """A configuration as it was found, with the servers in it."""
+
+    path: str
+    content: Content
+    form: Format
+    servers: tuple[Server, ...]
+
+
+@record
+class Edit:
+    """`diff` is what changes, with secrets masked; `backup` is empty if nothing was written."""
+
+    path: str
+    real: str
+    outcomes: tuple[Done | Undone, ...]
+    diff: str = ""
+    backup: str = ""
+
+
+def opened(path: str) -> Opened:
+    content = files.read(path)
+    form = catalogue.format_of(path) or catalogue.format_of(content.path)
+    if form is None:
+        raise SandboxError(
+            f"{path}: corral reads configurations in JSON, TOML and YAML, told by their names"
+        )
+    if not content.text.strip("\ufeff \t\r\n"):
+        raise SandboxError(f"{path} is empty: there are no servers in it")
+    try:
+        found = tuple(servers(form.read(content.text)))
+    except BrokenFileError as error:
+        raise SandboxError(
+            f"{path}: {error.message}", hint="nothing was changed; the client cannot read it either"
+        ) from None
+    return Opened(path=path, content=content, form=form, servers=found)
+
+
+def wrap_file(path: str, wish: Wish, *, dry_run: bool = False) -> Edit:
+    with originals.locked(os.path.realpath(path)):
+        found = opened(path)
+        result = wrap(found.content.text, found.form, wish)
+        real = found.content.path
+        known = {**originals.load(real), **{one.at: one for one in result.originals}}
+        at = {server.at for server in found.servers if server.wrapped}
+        at |= {one.at for one in result.originals}
+        records = [one for place, one in known.items() if place in at]
+        backup = _write(found, result.text, records, dry_run=dry_run)
+        return _edit(found, result.text, result.outcomes, backup)
+
+
+def unwrap_file(
+    path: str, *, names: tuple[str, ...] = (), force: bool = False, dry_run: bool = False
+) -> Edit:
+    with originals.locked(os.path.realpath(path)):
+        found = opened(path)
+        known = originals.load(found.content.path)
+        result = unwrap(found.content.text, found.form, known, names=names, force=force)
+        backup = _write(found, result.text, list(known.values()), dry_run=dry_run)
+        if backup:
+            originals.save(found.content.path, result.kept)
+        return _edit(found, result.text, result.outcomes, backup)
+
+
+def _write(found: Opened, text: str, records: list[originals.Original], *, dry_run: bool) -> str:
+    """The backup's path. Records come first: a crash leaves one too many, never one too few."""
+    if text == found.content.text or dry_run:
+        return ""
+    files.refuse_unwritable(found.content)
+    backup = originals.back_up(found.content.path, found.content.data)
+    originals.save(found.content.path, records)
+    files.replace(found.content, text.encode())
+    return backup
+
+
+def _edit(found: Opened, text: str, outcomes: tuple[Done | Undone, ...], backup: str) -> Edit:
+    return Edit(
+        path=found.path,
+        real=found.content.path,
+        outcomes=outcomes,
+        diff=_diff(found, text),
+        backup=backup,
+    )
+
+
+def _diff(found: Opened, new: str) -> str:
+    import difflib
+
+    old = found.content.text
+    if old == new:
+        return ""
+    for value in _secrets(found):
+        old, new = old.replace(value, MASK), new.replace(value, MASK)
+    lines = difflib.unified_diff(
+        old.splitlines(), new.splitlines(), found.path, found.path, lineterm="", n=1
+    )
+    return "\n".join(lines)
+
+
+def _secrets(found: Opened) -> list[str]:
+    """As they are and as the file writes them; the longest first, since one may contain another."""
+    named = [
+        value
+        for server in found.servers
+        for name, value in server.env.items()
+        if is_secret_name(name) and isinstance(value, str) and value
+    ]
+    both = {text for value in named for text in (value, found.form.quote(value)[1:-1])}
+    return sorted(both, key=len, reverse=True)

@@ -1,0 +1,205 @@
+"""A configuration's text with its servers started through corral: text in, text out."""
+
+from __future__ import annotations
+
+from corral.clients import checking
+from corral.clients.grants import UnfitError, environment, places
+from corral.clients.launchers import Package, Refusal, launched
+from corral.clients.located import Splice, splice
+from corral.clients.originals import Change, Original
+from corral.clients.servers import servers, span
+from corral.profiles import fitting, paths
+from corral.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from corral.clients.located import Format, Value
+    from corral.clients.originals import Part
+    from corral.clients.servers import Server
+    from corral.profiles import Profile
+
+    State = Literal["wrapped", "already", "left", "refused"]
+
+
+@record
+class Wish:
+    """What the user asked for: which servers (none: all), by which corral, with which flags."""
+
+    corral: str
+    names: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    grant: bool = False
+    profiles: bool = True
+
+
+@record
+class Outcome:
+    """`suggested` are places that the server was configured with and that it may not reach."""
+
+    name: str
+    state: State
+    scope: str = ""
+    why: str = ""
+    hint: str = ""
+    command: tuple[str, ...] = ()
+    suggested: tuple[str, ...] = ()
+
+
+@record
+class Wrapped:
+    text: str
+    outcomes: tuple[Outcome, ...]
+    originals: tuple[Original, ...] = ()
+
+
+@record
+class Line:
+    """How one server is to be started: `words` replace its program and `drop` arguments."""
+
+    server: Server
+    words: tuple[str, ...]
+    drop: int = 0
+
+    @property
+    def whole(self) -> tuple[str, ...]:
+        return (*self.words, *self.server.words[1 + self.drop :])
+
+
+def wrap(text: str, form: Format, wish: Wish) -> Wrapped:
+    found = servers(form.read(text))
+    chosen = [one for one in found if not wish.names or one.name in wish.names]
+    lines: list[Line] = []
+    outcomes: list[Outcome] = []
+    for server in chosen:
+        try:
+            line, outcome = _decide(server, wish)
+        except UnfitError as refusal:
+            line, outcome = None, _refused(server, refusal)
+        outcomes.append(outcome)
+        if line is not None:
+            lines.append(line)
+    new = splice(text, [one for line in lines for one in _splices(text, form, line, wish.corral)])
+    checking.check(form, text, new, {line.server.at: (wish.corral, *line.whole) for line in lines})
+    after = {server.at: server for server in servers(form.read(new))}
+    originals = [_original(line.server, after[line.server.at], text, new) for line in lines]
+    return Wrapped(text=new, outcomes=tuple(outcomes), originals=tuple(originals))
+
+
+def _refused(server: Server, refusal: UnfitError) -> Outcome:
+    return Outcome(
+        name=server.name,
+        scope=server.scope,
+        state="left" if refusal.apart else "refused",
+        why=refusal.message,
+        hint=refusal.hint or "",
+    )
+
+
+def _decide(server: Server, wish: Wish) -> tuple[Line | None, Outcome]:
+    stays = _stays(server, wish)
+    if stays is not None:
+        return None, stays
+    package = _package(server, wish)
+    drop = package.used if package else 0
+    program = package.reference if package else server.words[0]
+    profile = _profile(server, package, wish)
+    suggested = () if profile and profile.arguments else places(server, drop)
+    granted = [word for place in suggested if wish.grant for word in ("--read", place)]
+    flags = (
+        *(("--profile", profile.name) if profile else ()),
+        *(word for one in (package.extra if package else ()) for word in ("--with", one)),
+        *environment(server, wish.flags),
+        *wish.flags,
+        *granted,
+    )
+    line = Line(server=server, words=("run", *flags, "--", program), drop=drop)
+    outcome = Outcome(
+        name=server.name,
+        scope=server.scope,
+        state="wrapped",
+        command=line.whole,
+        suggested=() if wish.grant else suggested,
+    )
+    return line, outcome
+
+
+def _profile(server: Server, package: Package | None, wish: Wish) -> Profile | None:
+    """The curated one for its package, unless the user names another or wants none.
+
+    Some grant what the server's arguments name, and that needs the user's word.
+    """
+    if package is None or not wish.profiles or "--profile" in wish.flags:
+        return None
+    found = fitting(package.bare)
+    if found is not None and found.arguments and not wish.grant:
+        named = ", ".join(paths(server.words[1 + package.used :])) or "none here"
+        does = "change" if found.arguments == "write" else "read"
+        raise UnfitError(
+            f"it is there to {does} the places in its arguments ({named}), and nobody has granted"
+            " them",
+            hint="to grant them: --grant-arguments; to say yourself what it may: --no-profile",
+        )
+    return found
+
+
+def _stays(server: Server, wish: Wish) -> Outcome | None:
+    state: State = "left"
+    why, hint = server.why, ""
+    if server.wrapped:
+        state, why = "already", "it starts through corral already"
+    elif not why and server.off and server.name not in wish.names:
+        why, hint = "it is switched off", "name it to wrap it all the same"
+    if not why:
+        return None
+    return Outcome(name=server.name, scope=server.scope, state=state, why=why, hint=hint)
+
+
+def _package(server: Server, wish: Wish) -> Package | None:
+    if (
+        server.args is not None
+        and server.args.data is None
+        and server.args.start == server.args.end
+    ):
+        raise UnfitError("its list of arguments is empty", hint="write [], or take the key away")
+    command, *arguments = server.words
+    found = launched(command, arguments)
+    if isinstance(found, Refusal):
+        if "--allow-subprocess" in wish.flags and "--allow-subprocess" in found.hint:
+            return None
+        raise UnfitError(found.why, hint=found.hint, apart=found.apart)
+    return found
+
+
+def _splices(text: str, form: Format, line: Line, corral: str) -> list[Splice]:
+    server, words = line.server, [form.quote(word) for word in line.words]
+    command, args = _value(server.command), server.args
+    program = form.quote(corral)
+    if args is None:
+        program += form.member(text, server.table, command, "args", words)
+    changes = [Splice(start=command.start, end=command.end, text=program)]
+    if args is not None and args.items is None:
+        changes.append(Splice(start=args.start, end=args.end, text=f"[{', '.join(words)}]"))
+    elif args is not None:
+        changes.append(form.prepend(text, args, line.drop, words))
+    return changes
+
+
+def _value(found: Value | None) -> Value:
+    if found is None:
+        raise TypeError("a server that can be wrapped has a command")
+    return found
+
+
+def _original(before: Server, after: Server, text: str, new: str) -> Original:
+    parts: tuple[Part, ...] = ("both",) if before.args is None else ("command", "args")
+    changes = [
+        Change(
+            part=part,
+            before=text[slice(*span(before, part))],
+            after=new[slice(*span(after, part))],
+        )
+        for part in parts
+    ]
+    return Original(at=before.at, changes=tuple(changes))
