@@ -1,0 +1,283 @@
+"""Every type, constant, structure and prototype of `abi/win32*.py` against the headers of Windows.
+
+What there is to check is found by looking into the modules; nothing has to be added here for a new one, unless one set
+of headers does not have it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import pathlib
+import types
+
+import pytest
+import win32_headers
+
+import corral.abi
+from corral.abi import win32
+
+FOLDER = pathlib.Path(corral.abi.__file__).parent
+MODULES = [importlib.import_module(f"corral.abi.{path.stem}") for path in FOLDER.glob("win32*.py")]
+AGGREGATES = (ctypes.Structure, ctypes.Union)
+# What one set of headers or its import libraries lack: the other one has to have it.
+LACKING: dict[str, set[str]] = {"mingw": {"export of DeriveCapabilitySidsFromName"}, "zig": set()}
+# What no header has, and where it is written instead.
+DOCUMENTED: dict[str, str] = {}
+
+
+def public(modules, kind):
+    """(name, value) of everything of this kind that the modules name."""
+    found = {
+        (name, value)
+        for module in modules
+        for name, value in vars(module).items()
+        if not name.startswith("_") and isinstance(value, kind)
+    }
+    return sorted(found, key=lambda pair: pair[0])
+
+
+def constants(modules):
+    return [(name, value) for name, value in public(modules, int) if not isinstance(value, bool)]
+
+
+def structures(modules):
+    return [(n, c) for n, c in public(modules, type) if issubclass(c, AGGREGATES)]
+
+
+def aliases(modules):
+    return [(n, c) for n, c in public(modules, type) if issubclass(c, ctypes._SimpleCData)]
+
+
+def prototypes(modules):
+    return public(modules, win32.Function)
+
+
+def fields(structure, prefix="", offset=0):
+    """(path, offset, size), and for nameless members those of what is inside."""
+    for name, kind in structure._fields_:
+        member = getattr(structure, name)
+        assert member.size >> 16 == 0, "bit fields have no offset to compare"
+        nested = isinstance(kind, type) and issubclass(kind, AGGREGATES)
+        nameless = name in getattr(structure, "_anonymous_", ())
+        if not nameless:
+            yield f"{prefix}{name}", offset + member.offset, member.size
+        if nested and kind.__name__.startswith("_"):
+            inner = prefix if nameless else f"{prefix}{name}."
+            yield from fields(kind, inner, offset + member.offset)
+
+
+def layouts(modules):
+    """{what: (C expression, number)}."""
+    found = {}
+    for name, kind in aliases(modules):
+        found[f"sizeof {name}"] = f"sizeof({name})", ctypes.sizeof(kind)
+        if is_integer(kind) and name != "LARGE_INTEGER":  # a union
+            found[f"sign of {name}"] = f"({name})-1 < 0", int(is_signed(kind))
+    for name, kind in structures(modules):
+        found[f"sizeof {name}"] = f"sizeof({name})", ctypes.sizeof(kind)
+        for path, offset, size in fields(kind):
+            found[f"offset of {name}.{path}"] = f"offsetof({name}, {path})", offset
+            found[f"size of {name}.{path}"] = f"sizeof((({name} *)0)->{path})", size
+    return found
+
+
+def is_integer(kind):
+    return kind._type_ in "bBhHiIlLqQ"
+
+
+def is_signed(kind):
+    return kind._type_ in "bhilq"
+
+
+def travels(kind):
+    """How a value of this type is passed, as `SIGNATURES` says it in C++."""
+    if kind is None:
+        return 0
+    if issubclass(kind, ctypes._SimpleCData) and is_integer(kind):
+        return ctypes.sizeof(kind) * 4 + is_signed(kind)
+    return ctypes.sizeof(kind) * 4 + 2
+
+
+class Measured:
+    """What one set of headers says about all the modules: one compilation in C and one in C++."""
+
+    def __init__(self, headers, modules):
+        headers.require()
+        self.headers = headers
+        asked = {what: expression for what, (expression, _) in layouts(modules).items()}
+        for name, _ in constants(modules):
+            asked |= {name: name, f"width of {name}": f"sizeof({name})"}
+        self.numbers = headers.numbers(asked)
+        self.signatures = headers.signatures(
+            {
+                f"{name} {i}": f"signature<decltype(&{name})>::code({i})"
+                for name, function in prototypes(modules)
+                for i in range(len(function.arguments) + 2)
+            }
+        )
+
+    def unexplained(self, wrong):
+        """Without what this set is known to lack; a value that differs is never excused."""
+        excused = LACKING[self.headers.rig] | DOCUMENTED.keys()
+        return {
+            name: found for name, found in wrong.items() if found is not None or name not in excused
+        }
+
+    def wrong_constants(self, modules):
+        found = {name: self.constant(name, value) for name, value in constants(modules)}
+        wrong = {name: found[name] for name, value in constants(modules) if found[name] != value}
+        return self.unexplained(wrong)
+
+    def constant(self, name, value):
+        """The header's number as wide as its type; signed if the one here is negative."""
+        if name not in self.numbers:
+            return None
+        range_ = 1 << 8 * self.numbers[f"width of {name}"]
+        number = self.numbers[name] % range_
+        return number - range_ if value < 0 else number
+
+    def wrong_layouts(self, modules):
+        expected = {what: number for what, (_, number) in layouts(modules).items()}
+        found = {what: self.numbers.get(what) for what in expected}
+        return self.unexplained(
+            {what: found[what] for what, number in expected.items() if found[what] != number}
+        )
+
+    def wrong_prototypes(self, modules):
+        wrong = {}
+        for name, function in prototypes(modules):
+            codes = [len(function.arguments), *map(travels, (function.result, *function.arguments))]
+            for i, code in enumerate(codes):
+                found = self.signatures.get(f"{name} {i}")
+                # Whether an argument is signed makes no difference to how it travels.
+                same = found == code or (found is not None and i >= 2 and found >> 1 == code >> 1)
+                if not same:
+                    wrong[f"argument {i - 1} of {name}" if i >= 2 else name] = found
+        return self.unexplained(wrong)
+
+    def not_exported(self, modules):
+        lacking = {
+            f"export of {name}": None
+            for name, function in prototypes(modules)
+            if name not in self.headers.exports(function.library)
+        }
+        return self.unexplained(lacking)
+
+
+class POINT(ctypes.Structure):
+    _fields_ = (("y", win32.LONG), ("x", win32.LONG))
+
+
+class _Half(ctypes.Structure):
+    _fields_ = (("LowPart", win32.LONG), ("HighPart", win32.LONG))
+
+
+class ULARGE_INTEGER(ctypes.Union):
+    _anonymous_ = ("half",)
+    _fields_ = (("half", _Half), ("QuadPart", ctypes.c_uint16))
+
+
+CONTROL = types.ModuleType("control")
+"""Where everything is wrong, or nothing that a header knows."""
+vars(CONTROL).update(
+    ERROR_ACCESS_DENIED=6,
+    E_FAIL=0x80004006 - (1 << 32),
+    WAIT_ABANDONED=0x100000080,
+    ERROR_NO_SUCH_NAME=1,
+    ATOM=ctypes.c_int16,
+    POINT=POINT,
+    ULARGE_INTEGER=ULARGE_INTEGER,
+    Sleep=win32.function("kernel32", "Sleep", None, ctypes.c_uint64),
+    GetTickCount=win32.function("user32", "GetTickCount", win32.DWORD, win32.DWORD),
+    SleepEx=win32.function("kernel32", "SleepEx", win32.LONG, win32.DWORD, win32.BOOL),
+    SleepNever=win32.function("kernel32", "SleepNever", None),
+)
+
+
+@pytest.fixture(scope="module", params=win32_headers.ALL)
+def measured(request):
+    return Measured(win32_headers.ALL[request.param], [*MODULES, CONTROL])
+
+
+def test_every_module_was_looked_into():
+    assert {"corral.abi.win32", "corral.abi.win32_job"} <= {module.__name__ for module in MODULES}
+    assert len(constants(MODULES)) > 50
+    assert len(structures(MODULES)) > 10
+    assert len(prototypes(MODULES)) > 50
+
+
+def test_constants(measured):
+    assert measured.wrong_constants(MODULES) == {}
+
+
+def test_types_and_structures(measured):
+    assert measured.wrong_layouts(MODULES) == {}
+
+
+def test_prototypes(measured):
+    assert measured.wrong_prototypes(MODULES) == {}
+
+
+def test_exports(measured):
+    assert measured.not_exported(MODULES) == {}
+
+
+def test_what_is_wrong_is_found(measured):
+    assert measured.wrong_constants([CONTROL]) == {
+        "ERROR_ACCESS_DENIED": 5,
+        "E_FAIL": 0x80004005 - (1 << 32),
+        "WAIT_ABANDONED": 0x80,
+        "ERROR_NO_SUCH_NAME": None,
+    }
+    assert measured.wrong_layouts([CONTROL]) == {
+        "sign of ATOM": 0,
+        "offset of POINT.x": 0,
+        "offset of POINT.y": 4,
+        "size of ULARGE_INTEGER.QuadPart": 8,
+    }
+    assert measured.wrong_prototypes([CONTROL]) == {
+        "argument 1 of Sleep": 4 * 4,
+        "GetTickCount": 0,
+        "argument 1 of GetTickCount": (1 << 64) - 1,
+        "SleepEx": 4 * 4,
+        "SleepNever": None,
+    }
+    assert measured.not_exported([CONTROL]) == {
+        "export of GetTickCount": None,
+        "export of SleepNever": None,
+    }
+
+
+def test_nothing_is_excused_that_is_not_there():
+    """Every excuse is for something that the modules have, and nothing is excused in both sets of headers."""
+    names = {name for name, _ in constants(MODULES)} | layouts(MODULES).keys()
+    functions = {name for name, _ in prototypes(MODULES)}
+    names |= functions | {f"export of {name}" for name in functions}
+    assert (LACKING["mingw"] | LACKING["zig"] | DOCUMENTED.keys()) - names == set()
+    assert LACKING["mingw"] & LACKING["zig"] == set()
+
+
+def test_what_the_headers_do_not_know_says_where_it_is_written():
+    """Names that begin with an underscore are not looked up, so they are listed one by one."""
+    reached = {kind for _, outer in structures(MODULES) for kind in nested(outer)}
+    private = {
+        name
+        for module in MODULES
+        for name, value in vars(module).items()
+        if name.startswith("_") and not name.startswith("__") and is_data(value, reached)
+    }
+    assert private - DOCUMENTED.keys() == set()
+
+
+def nested(structure):
+    for _, kind in structure._fields_:
+        if isinstance(kind, type) and issubclass(kind, AGGREGATES):
+            yield kind
+            yield from nested(kind)
+
+
+def is_data(value, reached):
+    if isinstance(value, type) and issubclass(value, AGGREGATES):
+        return value not in reached
+    return isinstance(value, int) and not isinstance(value, bool)

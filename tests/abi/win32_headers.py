@@ -1,0 +1,151 @@
+"""What the headers of Windows say: numbers by a compiler, exports by the import libraries.
+
+There are two sets of headers, mingw-w64 as Debian packages it, and the newer one that comes with zig, which also
+compiles for ARM. Nothing is run: a constant table is compiled and read out of the object file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import pathlib
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+from vm import rig
+
+INCLUDES = (
+    *("userenv", "sddl", "aclapi", "securitybaseapi", "fltuser", "winternl", "psapi", "tlhelp32"),
+    *("winioctl", "jobapi2", "processthreadsapi", "wtsapi32", "iphlpapi", "appmodel"),
+)
+# ntstatus.h says all of the statuses, of which winnt.h says some.
+PROLOGUE = """\
+#define _WIN32_WINNT 0x0A00
+#define NTDDI_VERSION 0x0A00000C
+#define WIN32_NO_STATUS
+#include <winsock2.h>
+#include <windows.h>
+#undef WIN32_NO_STATUS
+#include <ntstatus.h>
+#include <stddef.h>
+""" + "".join(f"#if __has_include(<{h}.h>)\n#include <{h}.h>\n#endif\n" for h in INCLUDES)
+C_TABLE = "const unsigned long long __attribute__((section(TABLE), used)) table[] = {\n"
+# constexpr: otherwise C++ would rather fill the table when the program starts.
+CPP_TABLE = "constexpr unsigned long long __attribute__((section(TABLE), used)) table[] = {\n"
+# How an argument or a result travels: its size, and whether it is a pointer and signed.
+SIGNATURES = """
+template <class T, bool other = __is_class(T) || __is_union(T) || __is_enum(T)>
+struct travels { static constexpr int code = sizeof(T) * 4 + (T(-1) < T(0)); };
+template <class T> struct travels<T, true> { static constexpr int code = sizeof(T) * 4; };
+template <class T> struct travels<T *, false> { static constexpr int code = sizeof(T *) * 4 + 2; };
+template <> struct travels<void, false> { static constexpr int code = 0; };
+template <class F> struct signature;
+template <class R, class... A> struct signature<R (*)(A...)> {
+    static constexpr int codes[] = {sizeof...(A), travels<R>::code, travels<A>::code...};
+    static constexpr int code(unsigned i) { return i < sizeof...(A) + 2 ? codes[i] : -1; }
+};
+"""
+SECTION = ".corral"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Headers:
+    """One set of headers, for one machine."""
+
+    rig: str
+    c: tuple[str, ...]
+    cpp: tuple[str, ...]
+
+    def require(self) -> None:
+        if self.rig == "zig" and importlib.util.find_spec("ziglang") is None:
+            rig.unavailable("zig", "install the package ziglang from PyPI")
+        if self.rig == "mingw":
+            rig.need_program("mingw", self.cpp[0], "g++-mingw-w64-x86-64-win32")
+
+    def numbers(self, expressions: dict[str, str]) -> dict[str, int]:
+        """The value of each C expression; those that the headers cannot give are left out."""
+        return table((*self.c, "-x", "c"), PROLOGUE + C_TABLE, expressions)
+
+    def signatures(self, expressions: dict[str, str]) -> dict[str, int]:
+        """The same for C++, which can take function types to pieces."""
+        compiler = (*self.cpp, "-x", "c++", "-std=gnu++14")
+        return table(compiler, PROLOGUE + SIGNATURES + CPP_TABLE, expressions)
+
+    def exports(self, library: str) -> set[str]:
+        """What the import library of this name offers."""
+        return mingw_exports(library) if self.rig == "mingw" else zig_exports(library)
+
+
+def zig(compiler: str, machine: str) -> tuple[str, ...]:
+    command = (sys.executable, "-m", "ziglang", compiler, "-target", f"{machine}-windows-gnu")
+    return (*command, "-ferror-limit=0")
+
+
+ALL = {
+    "mingw-x86_64": Headers(
+        rig="mingw", c=("x86_64-w64-mingw32-gcc",), cpp=("x86_64-w64-mingw32-g++",)
+    ),
+    "zig-x86_64": Headers(rig="zig", c=zig("cc", "x86_64"), cpp=zig("c++", "x86_64")),
+    "zig-aarch64": Headers(rig="zig", c=zig("cc", "aarch64"), cpp=zig("c++", "aarch64")),
+}
+
+
+def table(compiler: tuple[str, ...], opening: str, expressions: dict[str, str]) -> dict[str, int]:
+    """Compiles again without the lines that were refused, until none is."""
+    opening = f'#define TABLE "{SECTION}"\n{opening}'
+    first = opening.count("\n") + 1
+    keys = list(expressions)
+    with tempfile.TemporaryDirectory() as place:
+        source, made = pathlib.Path(place, "table.c"), pathlib.Path(place, "table.o")
+        while True:
+            lines = [f"(unsigned long long)({expressions[key]}),\n" for key in keys]
+            source.write_text(opening + "".join(lines) + "};\n")
+            command = [*compiler, "-w", "-c", str(source), "-o", str(made)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode == 0:
+                return dict(zip(keys, read_table(made.read_bytes(), len(keys)), strict=True))
+            refused = {
+                int(line) - first for line in re.findall(r"table\.c:(\d+):\d+: error", done.stderr)
+            }
+            kept = [key for i, key in enumerate(keys) if i not in refused]
+            assert len(kept) < len(keys), done.stderr
+            keys = kept
+
+
+def read_table(file: bytes, length: int) -> tuple[int, ...]:
+    """The table's section of a COFF object file, which may be filled up to a round size."""
+    (sections,) = struct.unpack_from("<H", file, 2)
+    for i in range(sections):
+        name, size, start = struct.unpack_from("<8s8xII", file, 20 + 40 * i)
+        if name.rstrip(b"\0").decode() == SECTION:
+            assert size >= 8 * length
+            return struct.unpack_from(f"<{length}Q", file, start)
+    raise AssertionError(f"no section {SECTION}")
+
+
+@functools.cache
+def mingw_exports(library: str) -> set[str]:
+    path = pathlib.Path("/usr/x86_64-w64-mingw32/lib", f"lib{library}.a")
+    if not path.exists():
+        return set()
+    nm = shutil.which("x86_64-w64-mingw32-nm") or "nm"
+    done = subprocess.run([nm, str(path)], capture_output=True, text=True, check=True)
+    return set(re.findall(r" T (\w+)", done.stdout))
+
+
+@functools.cache
+def zig_exports(library: str) -> set[str]:
+    found = importlib.util.find_spec("ziglang")
+    assert found is not None
+    assert found.origin is not None
+    base = pathlib.Path(found.origin).parent / "lib/libc/mingw"
+    files = [path for folder in ("lib-common", "lib64") for path in (base / folder).glob("*.def*")]
+    # kernelbase has no import library: it is what stands behind these names.
+    named = "api-ms-win-" if library == "kernelbase" else f"{library}."
+    texts = [path.read_text() for path in files if path.name.startswith(named)]
+    return {name for text in texts for name in re.findall(r"(?m)^(\w+)", text)}
