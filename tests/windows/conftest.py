@@ -52,7 +52,9 @@ def pytest_runtest_logreport(report):
 def reason(report, outcome: str) -> str:
     if outcome == "xfailed":
         return report.wasxfail
-    return report.longrepr[2] if outcome == "skipped" else report.longreprtext
+    if outcome == "skipped":
+        return report.longrepr[2].removeprefix("Skipped: ")
+    return report.longreprtext
 
 
 class Corral:

@@ -67,11 +67,14 @@ def told(request):
 
 @pytest.mark.parametrize("place", PLACES)
 def test_under_wine(place, told):
-    found, output = told
+    judge(place, *told)
+
+
+def judge(place, found, output):
     if place not in found:
         pytest.fail(f"{place} was not run:\n{output}", pytrace=False)
     texts = {
-        outcome: "\n".join(e["text"] for e in found[place] if e["outcome"] == outcome)
+        outcome: "\n".join(sorted({e["text"] for e in found[place] if e["outcome"] == outcome}))
         for outcome in {entry["outcome"] for entry in found[place]}
     }
     if "failed" in texts:

@@ -54,7 +54,7 @@ def installed(name: str) -> pathlib.Path:
     target = rig.cache(f"windows-python-{MINOR}-{PANDA3D}-pytest-{version}-{RECIPE}")
     if not target.exists():
         for program, package in (
-            (COMPILER, "gcc-mingw-w64-x86-64"),
+            (COMPILER, "g++-mingw-w64-x86-64-win32"),
             (RESOURCES, "binutils-mingw-w64-x86-64"),
         ):
             rig.need_program(name, program, package)

@@ -1,0 +1,93 @@
+"""The rig itself: what it promises to the tests that run under Wine, and to the host it runs on."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import secrets
+import shutil
+import subprocess
+import tempfile
+
+import pytest
+
+from windows import rig
+from windows.test_under_wine import judge
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def token() -> str:
+    """Marks the processes of one run by their command lines."""
+    return f"corral-{secrets.token_hex(8)}"
+
+
+def running(token: str) -> list[str]:
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            found.append(pathlib.Path(f"/proc/{entry}/cmdline").read_text())
+        except OSError:
+            continue  # it has ended
+    return [line for line in found if token in line]
+
+
+def test_status_and_streams_come_back():
+    code = "import sys; print(sys.stdin.read()[::-1]); sys.stderr.write('wrong'); sys.exit(7)"
+    result = rig.run(["python", "-c", code], stdin=b"abc")
+    assert (result.returncode, result.output, result.errors) == (7, "cba\n", "wrong")
+
+
+def test_it_is_windows_for_a_python_that_finds_corral():
+    code = "import sys, corral.abi.win32 as w; print(sys.platform, w.CloseHandle.exists())"
+    assert rig.run(["python", "-c", code]).output == "win32 True\n"
+
+
+@pytest.fixture
+def shared():
+    """A directory of the host that everybody may write to."""
+    path = pathlib.Path(tempfile.mkdtemp(prefix="corral-rig-", dir="/var/tmp"))
+    path.chmod(0o777)
+    yield path
+    shutil.rmtree(path)
+
+
+def test_nothing_is_left_and_nothing_outside_is_written(token, shared):
+    code = f"""
+import os, subprocess, sys
+own, host, checkout = "C:\\\\work\\\\file", r"Z:{shared}\\file", "C:\\\\corral\\\\file"
+assert os.path.isdir(os.path.dirname(host))
+for path in (own, host, checkout):
+    try:
+        open(path, "w").close()
+    except OSError as error:
+        print("denied")
+    else:
+        print("written")
+sleeper = [sys.executable, "-c", "import time; time.sleep(600)", "{token}"]
+subprocess.Popen(sleeper, creationflags=subprocess.DETACHED_PROCESS, stdin=subprocess.PIPE)
+"""
+    result = rig.run(["python", "-c", code])
+    assert result.output.split() == ["written", "denied", "denied"], result.errors
+    assert list(shared.iterdir()) == []
+    assert running(token) == []
+
+
+def test_a_program_that_hangs_is_ended(token):
+    code = "import time; time.sleep(600)"
+    with pytest.raises(subprocess.TimeoutExpired):
+        rig.run(["python", "-c", code, token], timeout=5)
+    while running(token):
+        pass  # the timeout of this test is the judge
+
+
+def test_a_test_that_did_not_report_has_failed():
+    passed = [{"name": "a", "outcome": "passed", "text": ""}]
+    judge("a", {"a": passed}, "")
+    with pytest.raises(pytest.fail.Exception, match=r"(?s)was not run.*last words"):
+        judge("b", {"a": passed}, "last words")
+    with pytest.raises(pytest.fail.Exception, match="why"):
+        judge("a", {"a": [*passed, {"name": "a", "outcome": "failed", "text": "why"}]}, "")
+    with pytest.raises(pytest.skip.Exception, match="because"):
+        judge("a", {"a": [*passed, {"name": "a", "outcome": "skipped", "text": "because"}]}, "")
