@@ -1,0 +1,146 @@
+"""What needs no Windows of layering B, the mitigations and the network levels."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.errors import PolicyError
+from corral.policy import Policy, Windows
+from corral.windows import desktop, integrity, mitigations, network, restricted_token
+
+LOGON = ("S-1-5-5-0-77", 0xC0000007)
+DENIED_ADMIN = ("S-1-5-32-544", 0x10)
+GOOD = {"S-1-1-0", "S-1-5-5-0-77"}
+
+
+@pytest.mark.parametrize(
+    ("groups", "restricting", "problem"),
+    [
+        ([LOGON], GOOD, ""),
+        ([LOGON, DENIED_ADMIN], GOOD, ""),
+        ([LOGON], GOOD | {"S-1-5-33"}, ""),
+        ([LOGON, ("S-1-5-32-544", 0xF)], GOOD, "administrator"),
+        ([LOGON], set(), "none"),
+        ([LOGON], {"S-1-1-0"}, "S-1-1-0"),
+        ([LOGON], GOOD | {"S-1-5-21-1-2-3-1000"}, "S-1-5-21-1-2-3-1000"),
+    ],
+)
+def test_a_token_that_is_not_as_restricted_as_asked(groups, restricting, problem):
+    found = restricted_token.unrestricted(groups, restricting)
+    assert problem in found
+    assert bool(found) == bool(problem)
+
+
+def test_privileges_that_are_left():
+    assert restricted_token.left_privileges(["SeChangeNotifyPrivilege"]) == ""
+    assert restricted_token.left_privileges([]) == ""
+    found = restricted_token.left_privileges(
+        ["SeDebugPrivilege", "SeTcbPrivilege", "SeChangeNotifyPrivilege"]
+    )
+    assert found == "it still holds SeDebugPrivilege and 1 more"
+
+
+def test_a_token_without_a_logon_is_refused():
+    with pytest.raises(OSError, match="logon"):
+        restricted_token.logon_sid([("S-1-1-0", 7)])
+
+
+def test_without_windows_it_is_absent(tmp_path):
+    assert integrity.probe(str(tmp_path)).status == "absent"
+    for apply in (
+        lambda: restricted_token.apply(restricted_token.RestrictedToken()),
+        lambda: desktop.apply(desktop.PrivateDesktop()),
+    ):
+        with pytest.raises(OSError, match="only Windows"):
+            apply()
+
+
+# --- mitigations ----------------------------------------------------------------------------------
+
+BITS = st.sets(st.sampled_from(mitigations.ORDER)).map(
+    lambda items: sum(item.bit for item in items)
+)
+
+
+@given(BITS)
+def test_exactly_what_the_runtime_bears_is_kept(borne):
+    tried = []
+
+    def starts(bits):
+        tried.append(bits)
+        return bits & ~borne == 0
+
+    assert mitigations.strongest(starts) == borne
+    assert tried[0] == 0
+
+
+def test_bits_that_do_not_bear_each_other():
+    """Each alone would do: the first wins, and nothing is kept that was not tried together."""
+    together = mitigations.EXTENSION_POINTS.bit | mitigations.NO_WIN32K.bit
+    bits = mitigations.strongest(lambda bits: bits & together != together)
+    assert bits & mitigations.EXTENSION_POINTS.bit
+    assert not bits & mitigations.NO_WIN32K.bit
+
+
+def test_a_runtime_that_never_starts():
+    with pytest.raises(OSError, match="does not start"):
+        mitigations.strongest(lambda _bits: False)
+
+
+@given(BITS, st.booleans())
+def test_every_bit_that_is_asked_for_is_read_back(bits, subprocess):
+    step = mitigations.plan(bits, subprocess=subprocess)
+    attributes = {
+        attribute: (value, size) for attribute, value, size in mitigations.attributes(step)
+    }
+    assert attributes.get(0x20007) == ((bits, 8) if bits else None)
+    assert attributes.get(0x2000E) == (None if subprocess else (1, 4))
+    wanted = mitigations.wanted(step)
+    assert len(wanted) == bits.bit_count() + (not subprocess)
+    assert all(name in step.describe() for name, _, _ in wanted)
+
+
+def test_no_bit_is_invented():
+    with pytest.raises(ValueError, match="no mitigation"):
+        mitigations.plan(1, subprocess=False)
+
+
+# --- network --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("level", "capabilities"),
+    [
+        ("none", ()),
+        ("outbound", ("S-1-15-3-1",)),
+        ("local", ("S-1-15-3-3",)),
+        ("full", ("S-1-15-3-1", "S-1-15-3-2", "S-1-15-3-3")),
+    ],
+)
+def test_levels(level, capabilities):
+    step = network.plan(Policy(windows=Windows(network=level)))
+    assert step.capabilities == capabilities
+    assert not step.relay
+
+
+def test_names_are_never_widened_to_a_level():
+    step = network.plan(Policy(allow=("api.example.com",)))
+    assert step.relay
+    assert step.capabilities == ()
+    for level in ("outbound", "local", "full"):
+        with pytest.raises(PolicyError, match="would open all others"):
+            network.plan(Policy(allow=("api.example.com",), windows=Windows(network=level)))
+
+
+def test_listen_is_refused():
+    with pytest.raises(PolicyError, match="listen"):
+        network.plan(Policy(listen=(8080,)))
+
+
+def test_what_a_level_leaves_open_is_said():
+    assert "open" not in network.plan(Policy()).describe()
+    for level in ("outbound", "local", "full"):
+        words = network.plan(Policy(windows=Windows(network=level))).describe()
+        assert "open: every host" in words
+    # Never a claim that private ranges are closed.
+    assert "private ranges too" in network.Network(level="outbound").describe()

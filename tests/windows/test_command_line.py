@@ -1,0 +1,114 @@
+"""Command lines, read back by the readers that count: CommandLineToArgvW, a C runtime, cmd.exe."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+from corral.abi import win32
+from corral.errors import CommandError
+from corral.windows.command_line import environment_block, quoted, start_line
+
+CommandLineToArgvW = win32.function(
+    "shell32", "CommandLineToArgvW", win32.LPVOID, win32.LPCWSTR, win32.LPVOID
+)
+ROOT = os.environ["SYSTEMROOT"]
+LETTERS = 'ab\\\\\\"" \t\n\v%&^|é\U0001f600'
+SHOW = "import json, sys; sys.stdout.write(json.dumps(sys.argv[1:]))"
+
+
+def split(line: str) -> list[str]:
+    count = ctypes.c_int32()
+    place = CommandLineToArgvW(line, ctypes.byref(count))
+    try:
+        return [ctypes.wstring_at(at) for at in (ctypes.c_void_p * count.value).from_address(place)]
+    finally:
+        win32.LocalFree(place)
+
+
+def random_arguments(seed: int, cases: int):
+    chance = random.Random(seed)
+    for _ in range(cases):
+        words = [
+            "".join(chance.choices(LETTERS, k=chance.randrange(10)))
+            for _ in range(chance.randrange(1, 6))
+        ]
+        yield [words[0].replace('"', "") or "x", *words[1:]]
+
+
+def test_windows_itself_splits_it_back():
+    for argv in random_arguments(1, 3000):
+        assert split(quoted(argv)) == argv
+    assert split('x "a\\\\" b') == ["x", "a\\", "b"]  # the control: it is a splitter
+
+
+def test_a_c_runtime_splits_it_back():
+    """All in one process: what python.exe got is what its C runtime or Windows made of the line."""
+    for argv in random_arguments(2, 8):
+        # NUL aside, a line feed in an argument is fine for every reader but a batch file.
+        application, line = start_line([sys.executable, "-c", SHOW, *argv], system_root=ROOT)
+        done = subprocess.run(line, executable=application, capture_output=True, check=True)
+        assert json.loads(done.stdout) == argv
+
+
+@pytest.fixture
+def batch(tmp_path):
+    path = tmp_path / "a (b) show.cmd"
+    path.write_text(f'@"{sys.executable}" -c "{SHOW}" %*\r\n')
+    return str(path)
+
+
+def test_a_batch_file_gets_what_was_meant(batch):
+    argv = ["a b", "c;d=e,f", "C:\\", "", "plain"]
+    application, line = start_line([batch, *argv], system_root=ROOT)
+    done = subprocess.run(line, executable=application, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == argv
+
+
+@pytest.mark.parametrize("injected", ['"&echo injected&"', "%SystemRoot%", "x\necho injected"])
+def test_a_batch_file_cannot_be_made_to_run_more(batch, injected):
+    with pytest.raises(CommandError):
+        start_line([batch, injected], system_root=ROOT)
+
+
+def through_cmd(batch: str, argument: str) -> bytes:
+    """Quoted as for a program, which is what every launcher once did."""
+    line = f'cmd.exe /d /s /c "{quoted([batch, argument])}"'
+    cmd = f"{ROOT}\\System32\\cmd.exe"
+    return subprocess.run(line, executable=cmd, capture_output=True, check=False).stdout
+
+
+def test_the_control_cmd_does_expand(batch):
+    assert json.loads(through_cmd(batch, "plain")) == ["plain"]
+    assert json.loads(through_cmd(batch, "%OS%")) == ["Windows_NT"]
+
+
+@pytest.mark.real_windows(reason="its cmd.exe ends quotes elsewhere")
+def test_the_control_cmd_does_run_more(batch):
+    shown = through_cmd(batch, '"&echo injected&"')
+    assert any(row.strip().startswith(b"injected") for row in shown.splitlines())
+
+
+def test_windows_reads_the_block():
+    """GetEnvironmentStringsW hands out such a block too: both ways of writing one agree."""
+    GetEnvironmentStringsW = win32.function("kernel32", "GetEnvironmentStringsW", win32.LPVOID)
+    FreeEnvironmentStringsW = win32.function(
+        "kernel32", "FreeEnvironmentStringsW", win32.BOOL, win32.LPVOID
+    )
+    place = GetEnvironmentStringsW()
+    found, at = [], place
+    while text := ctypes.wstring_at(at):
+        found.append(text)
+        at += 2 * (len(text) + 1)
+    FreeEnvironmentStringsW(place)
+    # Names with a leading "=" are cmd.exe's own and never handed on by us.
+    own = [tuple(text.split("=", 1)) for text in found if not text.startswith("=")]
+    block = environment_block(own).decode("utf-16-le")
+    assert sorted(block[:-2].split("\0")) == sorted("=".join(pair) for pair in own)

@@ -1,0 +1,36 @@
+"""The minifilter client on Windows: a missing driver is said, and drives have devices."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from corral.abi import win32, win32_filter
+from corral.windows import minifilter
+
+
+def test_a_driver_that_is_not_there_is_said():
+    before = win32.open_handles()
+    with pytest.raises(minifilter.AbsentError) as caught:
+        minifilter.connect(minifilter.Checks())
+    assert str(caught.value)
+    assert minifilter.probe().status == "absent"
+    assert win32.open_handles() == before
+
+
+def test_a_drive_has_a_device():
+    device = win32_filter.query_dos_device("C:")
+    assert device.lower().startswith(("\\device\\", "\\??\\"))
+    with pytest.raises(OSError, match="QueryDosDeviceW"):
+        win32_filter.query_dos_device("no such drive")
+
+
+@pytest.mark.real_windows(reason="its drives are directories of the host")
+def test_grants_become_device_paths(tmp_path):
+    (root,) = minifilter.device_roots([str(tmp_path)], win32_filter.query_dos_device)
+    assert root.startswith("\\DEVICE\\HARDDISKVOLUME")
+    assert root.endswith(os.path.basename(tmp_path).upper())
+    name = win32_filter.query_dos_device(str(tmp_path)[:2]) + str(tmp_path)[2:] + "\\x"
+    assert minifilter.within(name, [root])
+    assert not minifilter.within(name, [root + "X"])

@@ -1,0 +1,114 @@
+"""Mitigations are read back from the very process; what Wine takes and ignores must show there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+import pytest
+
+from corral.abi import win32, win32_process
+from corral.abi import win32_token as abi
+from corral.windows import command_line, mitigations
+from corral.windows.streams import Streams
+from windows.conftest import wine
+
+only_wine = pytest.mark.skipif(not wine(), reason="Windows does what it is asked")
+ROOT = os.environ["SYSTEMROOT"]
+MILD = mitigations.EXTENSION_POINTS.bit | mitigations.NO_REMOTE_IMAGES.bit
+
+
+@contextlib.contextmanager
+def started(step: mitigations.Mitigations, code: str = "pass"):
+    """A python of its own under these attributes; its process and what it says."""
+    reading, writing = os.pipe()
+    streams = Streams((reading, writing, writing))
+    attributes = mitigations.attributes(step)
+    application, line = command_line.start_line([sys.executable, "-c", code], system_root=ROOT)
+    with win32_process.Attributes(1 + len(attributes)) as made:
+        made.add_handles(win32_process.PROC_THREAD_ATTRIBUTE_HANDLE_LIST, streams.values())
+        for attribute, value, size in attributes:
+            made.add_number(attribute, value, size)
+        process, thread, _ = win32_process.create_process(
+            None,
+            application=application,
+            command_line=line,
+            environment=command_line.environment_block(os.environ.items()),
+            directory="",
+            desktop="",
+            stdio=streams.values(),
+            flags=0,
+            attributes=made,
+        )
+    streams.let_go()
+    os.close(writing)
+    with process, thread:
+        try:
+            yield process, reading
+            win32_process.wait_any([process.value], None)
+        finally:
+            with contextlib.suppress(OSError):
+                win32_process.TerminateProcess(process.value, 1)
+            os.close(reading)
+
+
+def test_a_process_without_mitigations_does_not_pass():
+    own = abi.GetCurrentProcess()
+    mitigations.verify(mitigations.plan(0, subprocess=True), own)  # the control: nothing was asked
+    with pytest.raises(OSError, match="no child processes: reads back as off"):
+        mitigations.verify(mitigations.plan(0, subprocess=False), own)
+    with pytest.raises(OSError, match="no win32k system calls: reads back as off"):
+        mitigations.verify(mitigations.plan(mitigations.NO_WIN32K.bit, subprocess=True), own)
+
+
+def test_a_runtime_starts_under_none():
+    """The control of `strongest`: what python does here without any mitigation."""
+    with started(mitigations.plan(0, subprocess=True), "print('started')") as (_, reading):
+        assert os.read(reading, 100).startswith(b"started")
+
+
+@only_wine
+@pytest.mark.parametrize(
+    "step", [mitigations.plan(MILD, subprocess=True), mitigations.plan(0, subprocess=False)]
+)
+def test_what_is_taken_and_ignored_is_a_failure(step):
+    before = win32.open_handles()
+    with started(step) as (process, _), pytest.raises(OSError, match="reads back as off"):
+        mitigations.verify(step, process.value)
+    assert win32.open_handles() == before
+
+
+@pytest.mark.real_windows(reason="it ignores mitigations")
+@pytest.mark.parametrize("item", mitigations.ORDER[:4], ids=lambda item: item.name)
+def test_a_mitigation_that_was_asked_for_reads_back(item):
+    step = mitigations.plan(item.bit, subprocess=True)
+    with started(step, "import time; input()") as (process, _):
+        mitigations.verify(step, process.value)
+
+
+CHILD = f"import subprocess, sys\ntry: subprocess.run([{sys.executable!r}, '-c', 'pass'])\nexcept OSError: print('denied')\nelse: print('ran')"
+
+
+@pytest.mark.real_windows(reason="it ignores mitigations")
+@pytest.mark.parametrize(("allowed", "word"), [(False, b"denied"), (True, b"ran")])
+def test_no_child_processes(allowed, word):
+    step = mitigations.plan(0, subprocess=allowed)
+    with started(step, CHILD) as (process, reading):
+        mitigations.verify(step, process.value)
+        assert os.read(reading, 100).startswith(word)
+
+
+def test_the_strongest_is_found_by_starting():
+    """Each bit is tried by a start of the very runtime."""
+
+    def starts(bits: int) -> bool:
+        try:
+            with started(mitigations.plan(bits, subprocess=True), "print(1)") as (_, reading):
+                return os.read(reading, 10).startswith(b"1")
+        except OSError:
+            return False
+
+    bits = mitigations.strongest(starts)
+    assert starts(bits)
+    assert bits & mitigations.EXTENSION_POINTS.bit
