@@ -1,4 +1,7 @@
-"""Any step of the set-up may fail: then the target never runs, the error names the step, nothing is left."""
+"""Any step of the set-up may fail: then the target never runs, the error names the step, nothing is left.
+
+In both tiers; `keeper` is init in the one and the guardian in the other.
+"""
 
 import json
 import os
@@ -12,11 +15,14 @@ import errno, json, os, sys
 sys.path.insert(0, sys.argv[1])
 from corral.cli import main
 from corral.abi import linux as abi
-from corral.linux import backend, birth, filters, idmap, ids, init, privileges
+from corral.linux import backend, bare, birth, filters, guardian, idmap, ids, init, landlock, privileges, sysvipc
 from corral.posix import enter
 
 def fail(*_, **__):
     raise OSError(errno.EIO, "injected")
+
+def in_keeper():
+    return os.getpid() == 1 or os.getppid() == supervisor
 
 def fail_step(name, verb, when):
     '''Before the step did its work, or after: then what it made has to go again.'''
@@ -41,6 +47,7 @@ def run(injection, arguments):
             os.close(fd)
         code = 99
         try:
+            globals()["supervisor"] = os.getpid()
             exec(injection, globals())
             code = main(arguments)
         finally:
@@ -67,9 +74,10 @@ class Trial:
         self.temporary = scratch / "temporary"
         for place in (self.granted, self.temporary):
             place.mkdir()
-            os.chown(place, user.uid, user.uid)
+            os.chown(place, user.owner, user.owner)
         self.traces = Traces(user.home)
-        self.flags = ("--write", str(self.granted))
+        # Stated, so that a host without cgroups has steps for it.
+        self.flags = ("--write", str(self.granted), "--max-memory", "1G")
         self.command = ("/bin/sh", "-c", TARGET, "sh", str(self.granted), self.traces.argument)
 
     def steps(self) -> list[str]:
@@ -80,6 +88,7 @@ class Trial:
     def runs(self, injections: list[str], *flags: str) -> list[tuple[int, str, str]]:
         """Run the command line once for each injection; every process of it carries the argument."""
         argv = [self.user.python, "-c", FAIL, str(self.user.package), self.traces.argument]
+        argv = [*self.user.host, *argv]
         env = self.user.environment(TMPDIR=str(self.temporary))
         process = self.user.popen(argv, env=env, stdin=PIPE, stdout=PIPE, stderr=PIPE)
         arguments = ["run", *self.flags, *flags, "--", *self.command]
@@ -112,6 +121,9 @@ class Trial:
         return found + (["the target ran"] if out else [])
 
 
+pytestmark = pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
+
+
 @pytest.fixture
 def trial(user, scratch):
     # The first run of a user's probes the machine and caches that: not a trace of any run.
@@ -129,13 +141,19 @@ def test_control_without_an_injected_failure_the_target_runs(trial):
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_every_step_may_fail_to_apply(trial, when):
     steps = trial.steps()
-    assert len(steps) > 10
+    assert len(steps) > {"walled": 10, "bare": 6}[trial.user.tier]
     assert len(set(steps)) == len(steps)
     cases = {f"fail_step({step!r}, 'apply', {when!r})": (step, "injected") for step in steps}
     assert trial.problems(cases) == {}
 
 
-WALLS = {"namespaces", "ids", "loopback", "root", "privileges", "rlimits", "landlock", "seccomp"}
+WALLS = {
+    "walled": {
+        *("namespaces", "ids", "loopback", "root"),
+        *("privileges", "rlimits", "landlock", "seccomp"),
+    },
+    "bare": {"privileges", "rlimits", "landlock", "seccomp"},
+}
 """Mechanisms whose effect is tried from inside before every exec."""
 VERIFIED = """
 import importlib.util
@@ -151,26 +169,32 @@ def test_every_wall_may_fail_its_verification(trial):
     steps = trial.steps()
     modules = sorted({step.split(".")[0] for step in steps})
     verified = trial.user.outside(VERIFIED, str(trial.user.package), *modules)
-    assert set(verified) >= WALLS
+    assert set(verified) >= WALLS[trial.user.tier]
     tried = [step for step in steps if step.split(".")[0] in verified]
     cases = {f"fail_step({step!r}, 'verify', 'after')": (step, "injected") for step in tried}
     assert trial.problems(cases) == {}
 
 
 BETWEEN = {
-    "real = abi.clone\n"
-    "abi.clone = lambda flags: fail() if flags & abi.CLONE_NEWPID else real(flags)": "namespaces.Namespaces",
-    "ids.write_maps = fail": "ids.Ids",
-    "real = os.fork\nos.fork = lambda: fail() if os.getpid() == 1 else real()": "init",
+    "real = os.fork\nos.fork = lambda: fail() if in_keeper() else real()": "init",
     "os.setsid = fail": "init",
     "birth._descriptors = fail": "target",
     "abi.reset_signals = fail": "target",
     "os.umask = fail": "target",
 }
+BETWEEN_IN = {
+    "walled": {
+        "real = abi.clone\n"
+        "abi.clone = lambda flags: fail() if flags & abi.CLONE_NEWPID else real(flags)": "namespaces.Namespaces",
+        "ids.write_maps = fail": "ids.Ids",
+    },
+    "bare": {"abi.clone = fail": "clone"},
+}
 
 
 def test_what_stands_between_the_steps_may_fail(trial):
-    assert trial.problems({code: (where, "injected") for code, where in BETWEEN.items()}) == {}
+    cases = {**BETWEEN, **BETWEEN_IN[trial.user.tier]}
+    assert trial.problems({code: (where, "injected") for code, where in cases.items()}) == {}
 
 
 LOCKS = {
@@ -178,20 +202,33 @@ LOCKS = {
     "abi.prctl = lambda option, *a: fail() if option == abi.PR_SET_DUMPABLE else real(option, *a)",
     "descriptors": "enter.keep_only = fail",
     "signals": "real = abi.signalfd\n"
-    "abi.signalfd = lambda signals: fail() if os.getpid() == 1 else real(signals)",
-    "capabilities": "real = privileges.drop\n"
-    "privileges.drop = lambda: fail() if os.getpid() == 1 else real()",
-    "filter": "filters.init = fail",
+    "abi.signalfd = lambda signals: fail() if in_keeper() else real(signals)",
 }
+LOCKS_IN = {
+    "walled": {
+        "capabilities": "real = privileges.drop\n"
+        "privileges.drop = lambda: fail() if in_keeper() else real()",
+        "filter": "filters.init = fail",
+    },
+    "bare": {
+        "a view of its tree": "landlock.hold_proc = fail",
+        "its own death": "real = abi.prctl\n"
+        "abi.prctl = lambda option, *a: fail() if (option, *a) == (abi.PR_SET_PDEATHSIG, 0) else real(option, *a)",
+    },
+}
+
+
+def locks(trial):
+    return [*LOCKS.values(), *LOCKS_IN[trial.user.tier].values()]
 
 
 def test_no_target_is_let_go_by_an_init_that_could_not_be_locked(trial):
     """Init is in the target's reach: unlocked it must not have a target."""
-    assert trial.problems(dict.fromkeys(LOCKS.values(), ("not started",))) == {}
+    assert trial.problems(dict.fromkeys(locks(trial), ("not started",))) == {}
 
 
 def test_an_init_that_could_not_be_locked_says_why(trial):
-    assert trial.problems(dict.fromkeys(LOCKS.values(), ("init", "injected"))) == {}
+    assert trial.problems(dict.fromkeys(locks(trial), ("init", "injected"))) == {}
 
 
 @pytest.mark.parametrize("error", ["RuntimeError('a bug')", "KeyboardInterrupt()", "MemoryError()"])
@@ -208,24 +245,46 @@ def test_a_bug_on_the_way_is_no_way_out(trial, error):
     assert trial.problems(cases) == {}
 
 
+KILLED_IN = {
+    "walled": {
+        "init before its ids are mapped": "ids.write_maps = lambda step, pid: os.kill(pid, 9)",
+        "init after its ids are mapped": (
+            "real = ids.write_maps\n"
+            "def write_maps(step, pid):\n"
+            "    real(step, pid)\n"
+            "    os.kill(pid, 9)\n"
+            "ids.write_maps = write_maps"
+        ),
+        "init at work": "init.guard = lambda *a, **k: os._exit(1)",
+    },
+    "bare": {
+        "the guardian before it is one": (
+            "real = enter.apply\n"
+            "def apply(steps, place, scene):\n"
+            "    if place == 'init': os.kill(os.getpid(), 9)\n"
+            "    real(steps, place, scene)\n"
+            "enter.apply = apply"
+        ),
+    },
+}
 KILLED = {
-    "init before its ids are mapped": "ids.write_maps = lambda step, pid: os.kill(pid, 9)",
-    "init after its ids are mapped": (
-        "real = ids.write_maps\n"
-        "def write_maps(step, pid):\n"
-        "    real(step, pid)\n"
-        "    os.kill(pid, 9)\n"
-        "ids.write_maps = write_maps"
-    ),
-    "init at work": "init.guard = lambda *a, **k: os._exit(1)",
     "the target's process": "enter.verify = lambda steps, scene: os.kill(os.getpid(), 9)",
     "the target's process, by its own exit": "enter.verify = lambda steps, scene: os._exit(0)",
 }
 
 
 def test_a_death_on_the_way_is_told(trial):
-    cases = dict.fromkeys(KILLED.values(), ("died before it was executed",))
+    killed = (*KILLED.values(), *KILLED_IN[trial.user.tier].values())
+    cases = dict.fromkeys(killed, ("died before it was executed",))
     assert trial.problems(cases) == {}
+
+
+def test_no_target_is_let_go_once_its_keeper_is_gone(trial):
+    """Who sees it first tells: the target's process by itself, or whoever waits for both."""
+    keeper = {"walled": "init", "bare": "guardian"}[trial.user.tier]
+    deaths = ("os._exit(1)", "os.kill(os.getpid(), 9)")
+    cases = [f"{keeper}.guard = lambda *a, **k: {death}" for death in deaths]
+    assert trial.problems(dict.fromkeys(cases, ("not started",))) == {}
 
 
 @pytest.mark.parametrize(
@@ -245,7 +304,7 @@ def test_a_file_that_is_no_program_is_126(trial):
     program = trial.granted / "program"
     program.write_bytes(b"\x7fELF and nothing more")
     program.chmod(0o755)
-    done = trial.user.run(str(program), flags=trial.flags)
+    done = trial.user.run(str(program))
     assert done.returncode == 126, done.stderr.decode()
 
 
@@ -257,9 +316,10 @@ def test_a_command_that_does_not_exist_is_127(trial):
 
 def test_the_report_of_a_failed_set_up_says_so(trial):
     path = trial.temporary / "report.json"
-    code, _, _ = trial.run("fail_step('root.View', 'apply', 'before')", "--report", str(path))
+    step = {"walled": "root.View", "bare": "landlock.Landlock"}[trial.user.tier]
+    code, _, _ = trial.run(f"fail_step({step!r}, 'apply', 'before')", "--report", str(path))
     told = json.loads(path.read_text())
     assert code == 125
     assert told["outcome"]["kind"] == "setup_failed"
     assert told["outcome"]["exit_code"] == 125
-    assert "root.View" in told["outcome"]["detail"]
+    assert step in told["outcome"]["detail"]
