@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 SEPARATOR = "\n"
+FLAGS: int = (
+    getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_BINARY", 0)
+    | getattr(os, "O_NOINHERIT", 0)
+)
+# Far behind the end: Windows' locks keep others from reading what they cover.
+LOCKED_BYTE = 1 << 30
 
 
 @record
@@ -43,7 +51,7 @@ class Run:
         self.born(0)
 
     def born(self, root: int) -> None:
-        if self._fd < 0 or sys.platform == "win32":
+        if self._fd < 0:
             return
         import time
 
@@ -51,14 +59,14 @@ class Run:
         text = SEPARATOR.join((*numbers, *self._residue, *(_line(word) for word in self._command)))
         try:
             # Over what is there, in one call: at no moment does a killed run leave an empty file.
-            os.pwrite(self._fd, text.encode(errors="surrogateescape"), 0)
+            os.lseek(self._fd, 0, os.SEEK_SET)
+            os.write(self._fd, text.encode(errors="surrogateescape"))
         except OSError:
             pass  # no space: then there is no list
 
     def end(self) -> None:
         if self._fd >= 0:
-            _unlink(self.path)
-            os.close(self._fd)
+            _discard(self.path, self._fd)
             self._fd = -1
 
 
@@ -82,10 +90,21 @@ def sweep(clean: Callable[[str], None]) -> list[str]:
             clean(left)
         resisting = [left for left in found if os.path.lexists(left)]
         removed += [left for left in found if left not in resisting]
-        if not resisting:
-            _unlink(path)
-        os.close(fd)
+        if resisting:
+            os.close(fd)
+        else:
+            _discard(path, fd)
     return removed
+
+
+def _discard(path: str, fd: int) -> None:
+    """While it is locked, but on Windows: nobody deletes there what is open."""
+    if sys.platform == "win32":
+        os.close(fd)
+        _unlink(path)
+    else:
+        _unlink(path)
+        os.close(fd)
 
 
 def _unlink(path: str) -> None:
@@ -108,15 +127,11 @@ def _names() -> list[str]:
 
 def _create(path: str) -> int:
     """A new file, locked; one that a sweeper took in between is made again."""
-    if sys.platform == "win32":
-        return -1
-    import fcntl
-
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         while True:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | FLAGS, 0o600)
+            _lock(fd, wait=True)
             if _is_same(fd, path):
                 return fd
             os.close(fd)
@@ -124,19 +139,29 @@ def _create(path: str) -> int:
         return -1
 
 
+def _lock(fd: int, *, wait: bool) -> None:
+    """Let go by the kernel when the process ends, however it ends. OSError if another holds it."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        os.lseek(fd, LOCKED_BYTE, os.SEEK_SET)
+        msvcrt.locking(fd, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
+        os.lseek(fd, 0, os.SEEK_SET)
+    else:
+        import fcntl
+
+        fcntl.flock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def _lock_dead(path: str) -> int:
     """The descriptor of a dead run's file, locked; -1 for a living one and what is no such file.
 
     Only one's own file is believed: what it names is removed, and a directory may be another's.
     """
-    if sys.platform == "win32":
-        return -1
-    import fcntl
-
     fd = _open_own(path)
     try:
         if fd >= 0:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(fd, wait=False)
             if _is_same(fd, path):
                 return fd
     except OSError:
@@ -148,18 +173,21 @@ def _lock_dead(path: str) -> int:
 
 def _open_own(path: str) -> int:
     """A regular file of this user's, never through a link; -1 for anything else."""
-    if sys.platform == "win32":
-        return -1
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        fd = os.open(path, flags)
+        fd = os.open(path, os.O_RDWR | getattr(os, "O_NONBLOCK", 0) | FLAGS)
     except OSError:
         return -1
-    seen = os.fstat(fd)
-    if stat.S_ISREG(seen.st_mode) and seen.st_uid == os.geteuid():
+    if _is_own(os.fstat(fd)):
         return fd
     os.close(fd)
     return -1
+
+
+def _is_own(seen: os.stat_result) -> bool:
+    """On Windows the directory lies in the user's profile, where nobody else may make a file."""
+    if sys.platform == "win32":
+        return stat.S_ISREG(seen.st_mode)
+    return stat.S_ISREG(seen.st_mode) and seen.st_uid == os.geteuid()
 
 
 def _is_same(fd: int, path: str) -> bool:
