@@ -17,6 +17,8 @@ class Program:
     `reads`, in the same order, and `device` and `inode` are those of `real`, the executable at the
     end of all links: what is found inside must be the same, or the target does not start. `why`
     says for each of `reads` what asked for it.
+
+    `environment` has what a launcher that is left out would have set for the program.
     """
 
     path: str
@@ -32,6 +34,7 @@ class Program:
     seen: tuple[tuple[int, int], ...] = ()
     why: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
 
     def describe(self) -> str:
         lines = [f"execute {self.path}" + (f" ({self.real})" if self.real != self.path else "")]
@@ -40,6 +43,7 @@ class Program:
         for path, reason in zip(self.reads, reasons, strict=True):
             lines.append(f"read {path}" + (f": {reason}" if reason else ""))
         lines += [f"link {path} -> {target}" for path, target in self.links]
+        lines += [f"set {name}={value}" for name, value in self.environment]
         lines.append("search " + ":".join(self.search))
         lines.append(f"start in {self.cwd or 'HOME'}")
         lines += [f"note: {text}" for text in self.notes]
