@@ -95,7 +95,9 @@ def unpack_libraries(scratch: pathlib.Path, target: pathlib.Path) -> None:
     with zipfile.ZipFile(next(scratch.glob("panda3d-*.whl"))) as wheel:
         for entry in wheel.namelist():
             folder, _, name = entry.rpartition("/")
-            if folder == "deploy_libs" and not name.startswith("api-ms-"):
+            # Not those that Windows brings, and not those of the build without a global lock.
+            wanted = not name.startswith("api-ms-") and f"cp{MINOR}t-" not in name
+            if folder == "deploy_libs" and wanted:
                 beside = name.lower().startswith(("python", "vcruntime"))
                 place = target / name if beside else target / "DLLs" / name
                 place.write_bytes(wheel.read(entry))
