@@ -58,9 +58,7 @@ class Run:
         numbers = (str(os.getpid()), str(root), str(int(time.time())), str(len(self._residue)))
         text = SEPARATOR.join((*numbers, *self._residue, *(_line(word) for word in self._command)))
         try:
-            # Over what is there, in one call: at no moment does a killed run leave an empty file.
-            os.lseek(self._fd, 0, os.SEEK_SET)
-            os.write(self._fd, text.encode(errors="surrogateescape"))
+            _overwrite(self._fd, text.encode(errors="surrogateescape"))
         except OSError:
             pass  # no space: then there is no list
 
@@ -105,6 +103,15 @@ def _discard(path: str, fd: int) -> None:
     else:
         _unlink(path)
         os.close(fd)
+
+
+def _overwrite(fd: int, text: bytes) -> None:
+    """What is there, in one call: at no moment does a killed run leave an empty file."""
+    if sys.platform == "win32":
+        os.lseek(fd, 0, os.SEEK_SET)
+        os.write(fd, text)
+    else:
+        os.pwrite(fd, text, 0)
 
 
 def _unlink(path: str) -> None:
