@@ -82,7 +82,11 @@ def load() -> Backend:
         from corral.linux import backend
 
         return backend
+    if sys.platform == "win32":
+        from corral.windows import backend as windows
+
+        return windows
     raise SandboxError(
         f"corral has no walls for {system()} yet, so it runs nothing there",
-        hint="run it in a Linux virtual machine (on Windows: WSL2)",
+        hint="run it in a Linux virtual machine",
     )

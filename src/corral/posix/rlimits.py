@@ -59,7 +59,10 @@ def apply(step: Rlimits, _scene: Scene) -> None:
         bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
         # SIGXCPU may be caught; the hard limit a second later kills.
         top = bound + 1 if name == "CPU" and hard == resource.RLIM_INFINITY else bound
-        resource.setrlimit(kind, (bound, top))
+        try:
+            resource.setrlimit(kind, (bound, top))
+        except ValueError as error:  # EINVAL: macOS refuses a size below what is mapped already
+            raise OSError(22, f"RLIMIT_{name} of {bound} is refused") from error
 
 
 def verify(step: Rlimits, _scene: Scene) -> None:

@@ -1,0 +1,106 @@
+"""posix_spawn as Apple extends it: exec in place, close everything else, disclaim, limit."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+from corral.abi.darwin import function
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+POSIX_SPAWN_SETEXEC = 0x0040
+POSIX_SPAWN_CLOEXEC_DEFAULT = 0x4000
+
+# bsd/sys/spawn_internal.h in xnu.
+_POSIX_SPAWN_JETSAM_MEMLIMIT_ACTIVE_FATAL = 0x04
+_POSIX_SPAWN_JETSAM_MEMLIMIT_INACTIVE_FATAL = 0x08
+# bsd/sys/kern_memorystatus.h in xnu: "the value -1 is an alias to JETSAM_PRIORITY_DEFAULT".
+_JETSAM_PRIORITY_ALIAS = -1
+
+_c_int, _c_void_p = ctypes.c_int, ctypes.c_void_p
+posix_spawnattr_init = function("posix_spawnattr_init", _c_int, _c_void_p, check="status")
+posix_spawnattr_setflags = function(
+    "posix_spawnattr_setflags", _c_int, _c_void_p, ctypes.c_short, check="status"
+)
+posix_spawn_file_actions_init = function(
+    "posix_spawn_file_actions_init", _c_int, _c_void_p, check="status"
+)
+posix_spawn_file_actions_addinherit_np = function(
+    "posix_spawn_file_actions_addinherit_np", _c_int, _c_void_p, _c_int, check="status"
+)
+posix_spawn = function(
+    "posix_spawn",
+    _c_int,
+    _c_void_p,
+    ctypes.c_char_p,
+    _c_void_p,
+    _c_void_p,
+    _c_void_p,
+    _c_void_p,
+    check="status",
+)
+# libsyscall/wrappers/spawn/posix_spawn.c in xnu; no public header declares it.
+posix_spawnattr_setjetsam_ext = function(
+    "posix_spawnattr_setjetsam_ext",
+    _c_int,
+    _c_void_p,
+    ctypes.c_short,
+    _c_int,
+    _c_int,
+    _c_int,
+    check="status",
+)
+# In libquarantine, re-exported by libSystem; as LLDB's and Chromium's launchers declare it.
+responsibility_spawnattrs_setdisclaim = function(
+    "responsibility_spawnattrs_setdisclaim", _c_int, _c_void_p, _c_int, check="status"
+)
+
+
+def exec_in_place(
+    path: str, argv: Sequence[str], environment: Sequence[str], *, megabytes: int
+) -> None:
+    """Become `path` with descriptors 0 to 2 alone; returns only by raising.
+
+    The new image answers for itself where the user is asked for consent: a target must not have
+    what the client was once granted. `megabytes` is a limit of its footprint at which the kernel
+    kills it, 0 for none; it holds until the image executes another.
+    """
+    attributes, actions = ctypes.c_void_p(), ctypes.c_void_p()
+    posix_spawnattr_init(ctypes.byref(attributes))
+    posix_spawn_file_actions_init(ctypes.byref(actions))
+    flags = POSIX_SPAWN_SETEXEC | POSIX_SPAWN_CLOEXEC_DEFAULT
+    posix_spawnattr_setflags(ctypes.byref(attributes), flags)
+    responsibility_spawnattrs_setdisclaim(ctypes.byref(attributes), 1)
+    if megabytes:
+        fatal = (
+            _POSIX_SPAWN_JETSAM_MEMLIMIT_ACTIVE_FATAL | _POSIX_SPAWN_JETSAM_MEMLIMIT_INACTIVE_FATAL
+        )
+        posix_spawnattr_setjetsam_ext(
+            ctypes.byref(attributes), fatal, _JETSAM_PRIORITY_ALIAS, megabytes, megabytes
+        )
+    for fd in range(3):
+        if _is_open(fd):
+            posix_spawn_file_actions_addinherit_np(ctypes.byref(actions), fd)
+    posix_spawn(
+        None,
+        os.fsencode(path),
+        ctypes.byref(actions),
+        ctypes.byref(attributes),
+        _array(argv),
+        _array(environment),
+    )
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def _array(words: Sequence[str]) -> ctypes.Array[ctypes.c_char_p]:
+    return (ctypes.c_char_p * (len(words) + 1))(*(os.fsencode(word) for word in words), None)

@@ -1,0 +1,40 @@
+"""A way out that leads nowhere: what a list of hosts comes to where it was let go.
+
+Nothing on macOS holds such a list, so asking for one refuses the run; `--best-effort` runs with the
+network closed, as far as Seatbelt closes it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from corral.network.denials import Denials
+    from corral.network.traffic import Traffic
+
+
+class Closed:
+    def __init__(self, denials: Denials) -> None:
+        self.denials = denials
+        self._pipe = os.pipe()
+
+    def fileno(self) -> int:
+        return self._pipe[0]
+
+    def deadline(self) -> float | None:
+        return None
+
+    def run_ready(self) -> None:
+        """Never ready: nothing is written to the pipe."""
+
+    def close(self) -> None:
+        for fd in self._pipe:
+            os.close(fd)
+
+    def traffic(self) -> Mapping[str, Traffic]:
+        return {}

@@ -1,0 +1,110 @@
+"""From a policy and a program to the steps of a run here. Looks at files, changes nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from corral import macos
+from corral.macos import jetsam, profile, seatbelt, secrets
+from corral.plan import Composition
+from corral.posix import rlimits, state, workdir
+from corral.posix.environment import environment
+from corral.record import replace
+
+TYPE_CHECKING = False
+assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corral.plan import Held, Step
+    from corral.policy import Policy
+    from corral.servers.program import Program
+
+WORK_PREFIX = "corral-"
+TEMPORARY = "/tmp"  # noqa: S108 - a directory in it is made 0700, never reused
+FRAMEWORK = "/Python.framework/Versions/"
+BUNDLE = "Resources/Python.app/Contents/MacOS/Python"
+STUB = "this python executes a second image at its start: only a stated memory limit holds that"
+
+
+def compose(
+    policy: Policy, program: Program, controls: Sequence[Held], *, home: str
+) -> Composition:
+    run = f"{os.getpid()}-{os.urandom(4).hex()}"
+    # A short path: that of a unix socket has room for 103 bytes.
+    place = f"{os.path.realpath(TEMPORARY)}/{WORK_PREFIX}{os.geteuid()}-{run}"
+    kept = state.path_for(program) if policy.state else ""
+    steps: list[Step] = [
+        workdir.WorkDirectory(path=place, uid=os.geteuid(), gid=os.getegid()),
+        *([state.State(path=kept, inside=kept)] if kept else []),
+        _rlimits(policy),
+    ]
+    mechanisms = {held.control: held.mechanism for held in controls}
+    if mechanisms.get("memory") == macos.JETSAM and policy.limits.memory is not None:
+        steps.append(jetsam.plan(policy.limits.memory))
+    if macos.SEATBELT in mechanisms.get("filesystem", ""):
+        steps.append(_seatbelt(view(policy, program, home=home, private=place, kept=kept)))
+    return Composition(
+        steps=tuple(steps),
+        environment=environment(f"{place}/home", f"{place}/tmp", state=kept),  # noqa: S108
+        home=f"{place}/home",
+        run=run,
+        residue=(place,),
+    )
+
+
+def _rlimits(policy: Policy) -> rlimits.Rlimits:
+    """No DATA: here it bounds the address space as AS does, in which node cannot start. NPROC
+    counts the user's processes, so no number but 1 means anything.
+    """
+    step = rlimits.plan(replace(policy.limits, pids=None, memory=None), count_init=False)
+    if policy.subprocess:
+        return step
+    return replace(step, values=(*step.values, ("NPROC", 1)))
+
+
+def _seatbelt(seen: profile.View) -> seatbelt.Seatbelt:
+    text, parameters = profile.profile(seen)
+    closed = seatbelt.outside((*seen.read, *seen.write, *seen.needed))
+    return seatbelt.Seatbelt(profile=text, parameters=parameters, closed=closed)
+
+
+def view(policy: Policy, program: Program, *, home: str, private: str, kept: str) -> profile.View:
+    grants = policy.grants
+    written = [grant.path for grant in grants if grant.access == "write"]
+    hidden = secrets.hidden(grants, home) if grants else ()
+    own = [path for path in program.reads if any(_inside(path, top) for top in written)]
+    held = (*secrets.held(grants, home), *own) if written else ()
+    return profile.View(
+        execute=executables(program),
+        needed=(*program.reads, *(path for path, _ in program.links)),
+        private=private,
+        read=tuple(grant.path for grant in grants if grant.access == "read"),
+        write=(*written, *([kept] if kept else [])),
+        sockets=tuple(grant.path for grant in grants if grant.access == "socket"),
+        hidden=hidden,
+        held=held,
+        anchors=secrets.anchors(grants, (*hidden, *held)),
+        subprocess=policy.subprocess,
+    )
+
+
+def executables(program: Program) -> tuple[str, ...]:
+    """By every name that the kernel may check: as typed, where links lead, and what a stub runs."""
+    real = program.real or os.path.realpath(program.path)
+    bundle = framework_bundle(real)
+    return tuple(dict.fromkeys((program.path, real, *([bundle] if bundle else []))))
+
+
+def framework_bundle(real: str) -> str:
+    """What the python of a framework build executes; empty for every other program."""
+    prefix, found, rest = real.partition(FRAMEWORK)
+    version, slash, name = rest.partition("/bin/")
+    if not found or not slash or not name.startswith("python"):
+        return ""
+    return f"{prefix}{FRAMEWORK}{version}/{BUNDLE}"
+
+
+def _inside(path: str, directory: str) -> bool:
+    return path.startswith(f"{directory}/")

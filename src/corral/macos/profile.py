@@ -1,0 +1,191 @@
+"""What a target may do -> the text of a Seatbelt profile and its parameters. Pure.
+
+Everything is denied that no rule below allows, and the last rule that matches decides. Paths of the
+policy and of the program never stand in the text: they are parameters (`(param "READ_0")`), which
+the library hands to the rule as a value. They have to be real paths, since Seatbelt compares what a
+file is really called: a rule for /tmp is silently dead.
+
+Some operations are allowed under `deny default` unless they are denied by name (process-info, and
+KERN_PROCARGS2 among the sysctls, which shows other processes' environment): they are.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from corral.record import record
+
+TYPE_CHECKING = False
+assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    Parameters = tuple[tuple[str, str], ...]
+
+SYSTEM = (
+    "/bin", "/sbin", "/usr", "/System/Library", "/System/Cryptexes", "/System/iOSSupport",
+    "/System/Volumes/Preboot/Cryptexes", "/Library/Apple", "/private/var/db/dyld",
+    "/private/var/db/timezone", "/private/etc/ssl",
+)  # fmt: skip
+"""Read, mapped and, where processes are allowed, executed by everybody."""
+
+FILES = (
+    "/", "/private/etc/localtime", "/private/etc/passwd", "/private/etc/protocols",
+    "/private/etc/services", "/private/var/select/sh",
+)  # fmt: skip
+"""`/` itself, where the loader begins; on a Mac no password is in passwd."""
+
+LINKS = ("/etc", "/tmp", "/var", "/dev", "/private")  # noqa: S108 - the link, not what is in it
+DEVICES = ("/dev/random", "/dev/urandom")
+WRITABLE_DEVICES = ("/dev/null", "/dev/zero")
+SYSCTLS = (
+    "kern.argmax", "kern.boottime", "kern.hostname", "kern.maxfilesperproc", "kern.ngroups",
+    "kern.osproductversion", "kern.osrelease", "kern.ostype", "kern.osvariant_status",
+    "kern.osversion", "kern.secure_kernel", "kern.usrstack64", "kern.version",
+    "machdep.cpu.brand_string", "sysctl.proc_cputype", "vm.loadavg",
+)  # fmt: skip
+SYSCTL_PREFIXES = ("hw.",)
+MACH = ("com.apple.system.opendirectoryd.libinfo",)
+"""Who a uid is. Never launchservicesd, lsd, Apple events or SecurityServer: they act for whoever
+asks, outside of every sandbox.
+"""
+
+
+@record
+class View:
+    """Real paths. `execute` are the only programs where processes are not allowed, `needed` what
+    they read of their own, `read` and `write` what the policy grants.
+
+    `hidden` lies inside what may be read and `held` inside what may be written; neither needs to
+    exist. `anchors` are the directories above them that may not be renamed away.
+    """
+
+    execute: tuple[str, ...]
+    needed: tuple[str, ...]
+    private: str
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    sockets: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
+    anchors: tuple[str, ...] = ()
+    subprocess: bool = False
+
+
+def profile(view: View) -> tuple[str, Parameters]:
+    """The text, and (name, path) for each parameter in it."""
+    named = _Parameters()
+    rules = [
+        "(version 1)",
+        "(deny default)",
+        *_processes(view, named),
+        *_system(),
+        *_files(view, named),
+        *_sockets(view, named),
+    ]
+    return "\n".join((*rules, "")), tuple(named.pairs)
+
+
+class _Parameters:
+    def __init__(self) -> None:
+        self.pairs: list[tuple[str, str]] = []
+
+    def filters(self, form: str, kind: str, paths: Iterable[str]) -> list[str]:
+        """`(form (param "KIND_0"))` and so on; the paths go beside."""
+        found: list[str] = []
+        for path in paths:
+            if not path.startswith("/") or "\0" in path:
+                raise ValueError(f"{path!r} is no absolute path")
+            name = f"{kind}_{sum(known.startswith(kind) for known, _ in self.pairs)}"
+            self.pairs.append((name, path))
+            found.append(f'({form} (param "{name}"))')
+        return found
+
+
+def _rule(action: str, operations: str, filters: Sequence[str]) -> Iterator[str]:
+    """Nothing for no filters: a rule without any would be about everything."""
+    if filters:
+        yield f"({action} {operations}\n  " + "\n  ".join(filters) + ")"
+
+
+def _constants(form: str, words: Iterable[str]) -> list[str]:
+    return [f'({form} "{word}")' for word in words]
+
+
+def _processes(view: View, named: _Parameters) -> Iterator[str]:
+    yield "(deny process-info*)"
+    yield "(allow process-info* (target self))"
+    yield "(deny mach-task-name)"
+    yield "(deny mach-priv-task-port)"
+    yield "(deny job-creation)"
+    yield "(deny lsopen)"
+    yield "(deny appleevent-send)"
+    if view.subprocess:
+        yield "(allow process-fork)"
+        yield "(allow signal (target same-sandbox))"
+        yield "(allow ipc-posix-sem)"
+        filters = _constants("subpath", SYSTEM)
+        filters += named.filters("subpath", "RUN", (*view.execute, *view.needed, *view.read))
+        yield from _rule("allow", "process-exec*", filters)
+    else:
+        yield "(allow signal (target self))"
+        yield from _rule("allow", "process-exec", named.filters("literal", "RUN", view.execute))
+
+
+def _system() -> Iterator[str]:
+    yield "(deny sysctl-read)"
+    names = _constants("sysctl-name", SYSCTLS) + _constants("sysctl-name-prefix", SYSCTL_PREFIXES)
+    yield from _rule("allow", "sysctl-read", names)
+    yield "(deny nvram*)"
+    yield "(deny iokit-get-properties)"
+    yield from _rule("allow", "mach-lookup", _constants("global-name", MACH))
+
+
+def _files(view: View, named: _Parameters) -> Iterator[str]:
+    constant = _constants("subpath", SYSTEM)
+    read = named.filters("subpath", "READ", view.read)
+    write = named.filters("subpath", "WRITE", (view.private, *view.write))
+    yield from _rule("allow", "file-read-metadata", _constants("literal", LINKS))
+    above = named.filters("path-ancestors", "ABOVE", _paths(view))
+    above += _constants("path-ancestors", SYSTEM)
+    yield from _rule("allow", "file-read-metadata", above)
+    yield from _rule("allow", "file-read*", _constants("literal", (*FILES, *DEVICES)) + constant)
+    yield from _rule("allow", "file-read*", read)
+    yield from _rule("allow", "file-map-executable", constant + read)
+    devices = [*_constants("literal", WRITABLE_DEVICES), '(subpath "/dev/fd")']
+    yield from _rule("allow", "file-read* file-write-data", devices)
+    yield from _rule("allow", "file-read* file-write*", write)
+    hidden = named.filters("subpath", "HIDDEN", view.hidden)
+    yield from _rule("deny", "file-read* file-write* file-map-executable", hidden)
+    needed = named.filters("subpath", "NEEDED", (*view.execute, *view.needed))
+    yield from _rule("allow", "file-read* file-map-executable", needed)
+    yield from _denied(view, named)
+
+
+def _paths(view: View) -> tuple[str, ...]:
+    return (*view.execute, *view.needed, *view.read, *view.write, view.private, *view.sockets)
+
+
+def _denied(view: View, named: _Parameters) -> Iterator[str]:
+    """Last, so that nothing above brings it back.
+
+    A second name by a hard link would be outside of a rule for the first. A set-id file would
+    outlive the run, and a flag such as uchg would keep its private directory from being removed.
+    """
+    yield from _rule("deny", "file-write*", named.filters("subpath", "HELD", view.held))
+    anchors = named.filters("literal", "ANCHOR", view.anchors)
+    yield from _rule("deny", "file-write-unlink", anchors)
+    yield "(deny file-link)"
+    yield "(deny file-write-setugid)"
+    yield "(deny file-write-flags)"
+
+
+def _sockets(view: View, named: _Parameters) -> Iterator[str]:
+    """Unix sockets go by their path: the private directory's, and those that the policy names."""
+    own = named.filters("subpath", "OWN", (view.private,))
+    theirs = named.filters("literal", "SOCKET", view.sockets)
+    yield "(deny network*)"
+    yield "(allow system-socket (socket-domain AF_UNIX))"
+    yield from _rule("allow", "network-bind", [f"(local unix-socket {item})" for item in own])
+    reached = [f"(remote unix-socket {item})" for item in (*own, *theirs)]
+    yield from _rule("allow", "network-outbound", reached)

@@ -1,0 +1,41 @@
+"""`state = true`: a private directory that survives runs, one for each server."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from corral.directories import directories
+from corral.record import record
+
+TYPE_CHECKING = False
+assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from corral.plan import Place
+    from corral.posix.enter import Scene
+    from corral.servers.program import Program
+
+
+@record
+class State:
+    """`inside` is where the target finds it."""
+
+    path: str
+    inside: str
+    place: Place = "supervisor"
+
+    def describe(self) -> str:
+        return f"keep {self.inside} in {self.path}"
+
+
+def path_for(program: Program) -> str:
+    """The same program with the same arguments is the same server."""
+    import hashlib
+
+    words = "\0".join((program.real or program.path, *program.argv[1:]))
+    digest = hashlib.sha256(os.fsencode(words)).hexdigest()[:32]
+    return os.path.join(directories().state, "servers", digest)
+
+
+def apply(step: State, _scene: Scene) -> None:
+    os.makedirs(step.path, mode=0o700, exist_ok=True)

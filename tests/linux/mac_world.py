@@ -1,0 +1,147 @@
+"""A Linux host plays a Mac: corral with its macOS backend, and everything that only Linux has left out.
+
+Two things of a Mac are played. libproc's table is read from /proc. And a fork is remembered by the child for
+ever there (`p_puniqueid`), while Linux forgets the parent of an orphan: this process is the subreaper of the
+run, so whoever is adopted by it must have been forked by somebody in the run's tree.
+
+It ends with corral's exit code, but not before everything is gone that was started below it.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_CHILD_SUBREAPER = 36
+FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+class Procfs:
+    """What `corral.macos.libproc.Libproc` answers on a Mac. Unique ids are start time and number."""
+
+    def __init__(self, world, corral):
+        self.world = world
+        self.own = {corral}
+        self.root = 0
+        self.looks = os.environ.get("MAC_WORLD_LOOKS")
+
+    def rows(self):
+        from corral.macos.processes import Row
+
+        if self.looks:
+            with open(self.looks, "ab") as file:
+                file.write(b".")
+        found = {
+            pid: stat
+            for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+            if (stat := self.stat(pid))
+        }
+        ids = {pid: self.number(pid, stat) for pid, stat in found.items()}
+        return [
+            Row(pid=pid, unique=ids[pid], parent=self.parent(pid, int(stat[1]), ids))
+            for pid, stat in found.items()
+        ]
+
+    def parent(self, pid, parent, ids):
+        if parent == self.world and pid not in {*self.own, os.getpid()}:
+            return self.root
+        return ids.get(parent, 0)
+
+    def unique(self, pid):
+        stat = self.stat(pid)
+        number = self.number(pid, stat) if stat else 0
+        self.root = self.root or number  # the first that is asked for is the target
+        return number
+
+    def group(self, leader):
+        found = {pid: self.stat(pid) for pid in map(int, filter(str.isdigit, os.listdir("/proc")))}
+        return [pid for pid, stat in found.items() if stat and int(stat[2]) == leader]
+
+    def use(self, pid):
+        from corral.macos.processes import Usage
+
+        stat = self.stat(pid)
+        if not stat:
+            return Usage()
+        with open(f"/proc/{pid}/status", "rb") as file:
+            kilobytes = [
+                int(line.split()[1])
+                for line in file
+                if line.startswith((b"RssAnon:", b"RssShmem:"))
+            ]
+        return Usage(
+            cpu=sum(map(int, stat[11:15])) / TICK, memory=sum(kilobytes) * 1024, tasks=int(stat[17])
+        )
+
+    def follow(self, pid):
+        """Linux tells nobody of forks."""
+
+    def fileno(self):
+        return -1
+
+    def drain(self):
+        raise AssertionError("there was nothing to read")
+
+    @staticmethod
+    def number(pid, stat):
+        return int(stat[19]) << 22 | pid
+
+    @staticmethod
+    def stat(pid):
+        """The fields behind the name; nothing for one that has ended."""
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                fields = file.read().rpartition(b") ")[2].split()
+        except OSError:
+            return []
+        return [] if fields[0] in b"ZX" else fields
+
+
+def play(world, arguments):
+    from corral import backend, supervise
+    from corral.macos.backend import Macos
+
+    table = Procfs(world, os.getpid())
+    backend.load = lambda: Macos(table)
+    backend.system = lambda: "darwin"
+    supervise.GRACE = float(os.environ.get("MAC_WORLD_GRACE", supervise.GRACE))
+    from corral.cli import main
+
+    return main(arguments)
+
+
+def run():
+    sys.path.insert(0, sys.argv[1])
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    world = os.getpid()
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+    child = os.fork()
+    if child == 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+        if sys.argv[2] == "--bare":  # the control: a program without corral
+            os.execv(sys.argv[3], sys.argv[3:])
+        sys.exit(play(world, sys.argv[2:]))
+    for number in FORWARDED:
+        signal.signal(number, lambda number, _: os.kill(child, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+    if file := os.environ.get("MAC_WORLD_PID"):
+        with open(f"{file}.new", "w") as out:
+            out.write(str(child))
+        os.rename(f"{file}.new", file)
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1):
+        os.dup2(null, fd)  # the streams are corral's and its target's
+    code = 0
+    while True:
+        try:
+            pid, status = os.wait()
+        except ChildProcessError:
+            sys.exit(code)
+        if pid == child:
+            code = os.waitstatus_to_exitcode(status)
+            code = 128 - code if code < 0 else code
+
+
+if __name__ == "__main__":
+    run()
