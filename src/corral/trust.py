@@ -23,11 +23,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from corral.manifest import Manifest
+    from corral.policy import Source
 
 NAMES = ("corral.toml", "corral.json")
 STORE = "approvals"
 DIGITS = frozenset("0123456789abcdef")
 LENGTH = 64
+
+
+@record
+class Request:
+    """What came with a server: its words, the digest that an approval is for, whose they are."""
+
+    source: Source
+    digest: str
+    subject: str
 
 
 @record
@@ -147,6 +157,12 @@ def approvals(*, config: str = "") -> list[Approval]:
         return []
     found = [read(store(config), name) for name in names if is_digest(name)]
     return sorted((one for one in found if one), key=lambda one: (one.approved, one.digest))
+
+
+def previous(subject: str, *, config: str = "") -> Approval | None:
+    """What the user last approved of the same server, before it asked for something else."""
+    found = [one for one in approvals(config=config) if one.directory == subject]
+    return found[-1] if found else None
 
 
 def is_digest(text: str) -> bool:

@@ -14,18 +14,17 @@ from corral.errors import SandboxError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from corral.cli.options import Options
-    from corral.manifest import Manifest
+    from corral.trust import Request
 
-SUMMARY = "approve what a server's directory asks for; list and revoke approvals"
+SUMMARY = "approve what a server asks for; list and revoke approvals"
 USAGE = (
-    "usage: corral approve [--yes] [--json] DIRECTORY | --list [--json] | --revoke DIRECTORY|DIGEST"
+    "usage: corral approve [--yes] [--json] DIRECTORY|BUNDLE|SERVER"
+    " | --list [--json] | --revoke WHAT|DIGEST"
 )
 FLAGS = (
     Flag(name="--list", help="show every approval in force"),
-    Flag(name="--revoke", value="WHAT", help="forget the approvals of a directory, or one digest"),
+    Flag(name="--revoke", value="WHAT", help="forget the approvals of a server, or one digest"),
     Flag(name="--yes", help="approve without being asked, as it must be without a terminal"),
     Flag(name="--json", help="as JSON; without --yes it shows and changes nothing"),
 )
@@ -43,40 +42,78 @@ def main(options: Options, rest: list[str]) -> int:
         return _revoke(what, as_json=options.has("--json"))
     if not rest or not rest[0]:
         raise UsageError("there is no directory to look at", hint=USAGE)
-    return _approve(rest[0], yes=options.has("--yes"), as_json=options.has("--json"))
+    return _approve(options, rest)
 
 
-def _approve(directory: str, *, yes: bool, as_json: bool) -> int:
+def _approve(options: Options, rest: list[str]) -> int:
     from corral import trust
     from corral.policy import requested_grants
 
-    found = trust.request_for(directory)
-    if found is None:
-        names = " or ".join(trust.NAMES)
-        raise SandboxError(f"{directory} has no {names}: there is nothing to approve")
-    manifest, digest = found
+    yes, as_json = options.has("--yes"), options.has("--json")
+    request = _request(options, rest)
+    manifest = request.source.manifest
     asks = requested_grants(manifest)
-    approved = trust.is_approved(digest)
+    approved = trust.is_approved(request.digest)
     if not as_json:
-        for line in request_lines(manifest, asks):
+        for line in request_lines(request):
             output.say(line)
     # Nothing asked, nothing to record: such a request needs no approval.
-    if asks and not approved and (yes or (not as_json and confirm(directory))):
-        trust.approve(directory, expected=digest)
+    if asks and not approved and (yes or (not as_json and confirm(rest[0]))):
+        remember(request)
         approved = True
     if as_json:
-        where = manifest.directory
-        output.json({"directory": where, "digest": digest, "asks": asks, "approved": approved})
+        answer = {"directory": request.subject, "digest": request.digest, "asks": asks}
+        output.json({**answer, "approved": approved})
     elif asks:
-        output.say(f"approved {digest}" if approved else "not approved")
+        output.say(f"approved {request.digest}" if approved else "not approved")
     return 0 if as_json or approved or not asks else 1
 
 
-def request_lines(manifest: Manifest, asks: Sequence[str]) -> list[str]:
-    from corral.manifest import printable
+def _request(options: Options, rest: list[str]) -> Request:
+    """What a directory, or whatever else can be run, asks for."""
+    from corral import trust
+    from corral.policy import Source
 
+    if not os.path.isdir(rest[0]):
+        from corral.cli.policy_flags import open_reference
+
+        opened = open_reference(options, rest, complete=False)
+        if opened is not None and opened.request is None:
+            raise SandboxError(f"{rest[0]} asks for nothing: what it may do is yours to say")
+        if opened is not None and opened.request is not None:
+            return opened.request
+    found = trust.request_for(rest[0])
+    if found is None:
+        names = " or ".join(trust.NAMES)
+        raise SandboxError(f"{rest[0]} has no {names}: there is nothing to approve")
+    source = Source(manifest=found[0], trust="request")
+    return trust.Request(source=source, digest=found[1], subject=found[0].directory)
+
+
+def remember(request: Request) -> None:
+    """Directories are read again: what was shown may have changed meanwhile."""
+    from corral import trust
+
+    if request.source.manifest.directory:
+        trust.approve(request.source.manifest.directory, expected=request.digest)
+    else:
+        trust.remember(request.source.manifest, request.digest, request.subject)
+
+
+def request_lines(request: Request) -> list[str]:
+    """What is asked for; beside what was approved of the same server before, what is new."""
+    from corral import trust
+    from corral.manifest import printable
+    from corral.policy import requested_grants
+
+    manifest = request.source.manifest
     origin = printable(manifest.origin)
-    lines = [f"{origin} asks to:", *(f"  {words}" for words in asks)]
+    asks = requested_grants(manifest)
+    before = trust.previous(request.subject)
+    known = before.asks if before else ()
+    lines = [f"{origin} asks to:"]
+    lines += [f"  {words}" + (" (new)" if before and words not in known else "") for words in asks]
+    lines += [f"it no longer asks to: {words}" for words in known if words not in asks]
     if not asks:
         lines = [f"{origin} asks for nothing beyond the defaults: it needs no approval"]
     if manifest.command:
@@ -128,7 +165,8 @@ def _revoke(what: str, *, as_json: bool) -> int:
 
     digests = [what] if trust.is_digest(what) else []
     where = os.path.realpath(what)
-    digests += [one.digest for one in trust.approvals() if one.directory == where]
+    names = {where, what, f"bundle {what}", f"server {what}"}
+    digests += [one.digest for one in trust.approvals() if one.directory in names]
     revoked = [digest for digest in digests if trust.revoke(digest)]
     if as_json:
         output.json({"revoked": revoked})

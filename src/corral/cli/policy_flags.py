@@ -12,6 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.cli.options import Options
     from corral.manifest import Manifest
+    from corral.servers.opened import Opened
+    from corral.trust import Request
 
 FLAGS = (
     Flag(name="--profile", value="NAME", help="a curated policy; `corral profiles` lists them"),
@@ -30,6 +32,7 @@ FLAGS = (
     Flag(name="--allow-subprocess", help="let it start processes"),
     Flag(name="--env", value="NAME[=VALUE]", many=True, help="pass a variable, or set one"),
     Flag(name="--secret", value="NAME", many=True, help="pass a variable that is never printed"),
+    Flag(name="--config", value="KEY=VALUE", many=True, help="a setting of a bundle or server"),
     Flag(name="--with", value="REQUIREMENT", many=True, help="one more package beside a pypi: one"),
     Flag(name="--allow-install-scripts", help="let a package run code while it is installed"),
     Flag(name="--strict", help="refuse when even a default limit cannot be enforced"),
@@ -54,7 +57,8 @@ LISTS = {
 
 
 NO_POLICY = {
-    "--profile", "--policy", "--report", "--audit", "--json", "--with", "--allow-install-scripts",
+    "--profile", "--policy", "--report", "--audit", "--json", "--with", "--config",
+    "--allow-install-scripts",
 }  # fmt: skip
 BUNDLES = (".mcpb", ".dxt")
 
@@ -73,12 +77,17 @@ def sources(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]
     """What the user and the server say, lowest first, and the command to run."""
     found: list[Source] = []
     command = rest
-    if len(rest) == 1 and os.path.isdir(rest[0]):
-        request, command = _directory(rest[0])
-        found.append(request)
-    elif rest and _may_be_reference(rest[0]):
-        more, command = _reference(options, rest)
-        found += more
+    request: Request | None = None
+    if rest and ":" in rest[0]:
+        options, command, found = _configured(options, rest)
+    if len(command) == 1 and os.path.isdir(command[0]):
+        request, command = _directory(command[0])
+    elif command and _may_be_reference(command[0]):
+        opened = open_reference(options, command)
+        if opened is not None:
+            request, command = opened.request, list(opened.command)
+            found += opened.granted
+            os.environ.update(opened.secrets)  # where secrets are taken from
     if (name := options.get("--profile")) is not None:
         from corral import profiles
 
@@ -91,7 +100,35 @@ def sources(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]
         found.append(Source(manifest=_flags(options), trust="user", approved=True))
     if not command:
         raise UsageError("there is no command to run", hint="corral run [OPTIONS] -- COMMAND ...")
-    return [_settled(source, found) for source in found], command
+    if request is not None:
+        found.insert(0, _settled(request, found))
+    return found, command
+
+
+def _configured(options: Options, rest: list[str]) -> tuple[Options, list[str], list[Source]]:
+    """A server by its name in a client's configuration: that file is the user's own word."""
+    from corral.servers.reference import parse
+
+    reference = parse(rest[0])
+    if reference is None or reference.kind != "client":
+        return options, rest, []
+    from corral.cli import run
+    from corral.cli.options import parse as parse_flags
+    from corral.clients import find
+    from corral.manifest import Manifest
+
+    server = find(reference.name)
+    merged, _ = parse_flags(run.FLAGS, server.flags)
+    merged.values.pop("--report", None)
+    for name, values in options.values.items():
+        merged.values[name] = [*merged.values.get(name, ()), *values]
+    manifest = Manifest(
+        origin=server.path,
+        set_values=tuple(server.env.items()) or None,
+        pass_names=tuple(server.forwarded) or None,
+    )
+    source = Source(manifest=manifest, trust="user", approved=True)
+    return merged, [*server.argv, *rest[1:]], [source]
 
 
 def _policy(text: str) -> Manifest:
@@ -125,7 +162,7 @@ def _flags(options: Options) -> Manifest:
     )
 
 
-def _directory(path: str) -> tuple[Source, list[str]]:
+def _directory(path: str) -> tuple[Request, list[str]]:
     from corral.servers.directory import request
 
     return request(path)
@@ -137,27 +174,44 @@ def _may_be_reference(word: str) -> bool:
     return ":" in word or word.lower().endswith(BUNDLES) or bool(slash and "." in space[1:])
 
 
-def _reference(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]:
+def open_reference(options: Options, rest: list[str], *, complete: bool = True) -> Opened | None:
+    """What the first word refers to, ready to run; None if it is a command like any other."""
     from corral.servers.reference import parse
 
     reference = parse(rest[0])
     if reference is None:
-        return [], rest
+        return None
     from corral.cli import output
-    from corral.servers.opened import Choices, open_reference
+    from corral.servers import opened
 
-    choices = Choices(
+    choices = opened.Choices(
         scripts=options.has("--allow-install-scripts"),
-        extra=options.all("--with"),
+        extra=(*_beside(options), *options.all("--with")),
+        config=options.all("--config"),
+        provided=(*options.all("--secret"), *(_name(word) for word in options.all("--env"))),
+        complete=complete,
         tell=output.note,
     )
-    opened = open_reference(reference, rest[1:], choices)
-    return list(opened.sources), list(opened.command)
+    return opened.open_reference(reference, rest[1:], choices)
 
 
-def _settled(source: Source, sources: list[Source]) -> Source:
+def _beside(options: Options) -> tuple[str, ...]:
+    """What a profile knows that its package needs and does not say."""
+    if (name := options.get("--profile")) is None:
+        return ()
+    from corral import profiles
+
+    return profiles.load(name).beside
+
+
+def _name(word: str) -> str:
+    return word.partition("=")[0]
+
+
+def _settled(request: Request, users: list[Source]) -> Source:
     """A server's request, approved now if somebody is there to be asked."""
-    if source.trust == "user" or source.approved:
+    source = request.source
+    if source.approved:
         return source
     from corral.cli import approve, output
     from corral.config import home_directory
@@ -165,24 +219,17 @@ def _settled(source: Source, sources: list[Source]) -> Source:
     from corral.merge import refuse_unapproved
 
     try:
-        refuse_unapproved(sources, home_directory(), here())
+        refuse_unapproved([source, *users], home_directory(), here())
     except PolicyError:
         if not approve.on_terminal():
             raise
     else:
         return source  # it only tightens, or the user's own words grant the same
-    from corral import trust
-    from corral.policy import requested_grants
     from corral.record import replace
 
-    manifest = source.manifest
-    for line in approve.request_lines(manifest, requested_grants(manifest)):
+    for line in approve.request_lines(request):
         output.note(line)
-    if not approve.confirm(manifest.directory):
+    if not approve.confirm(source.manifest.directory or source.manifest.origin):
         return source
-    # Read again: what was shown may have changed meanwhile, and then its digest is another.
-    found = trust.request_for(manifest.directory)
-    if found is None or found[0] != manifest:
-        raise PolicyError(f"{manifest.directory} changed while you looked", hint="look again")
-    trust.approve(manifest.directory, expected=found[1])
+    approve.remember(request)
     return replace(source, approved=True)

@@ -16,7 +16,7 @@ from corral.policy import Source
 from corral.servers.arguments import kind_of
 from corral.servers.command import resolve
 from corral.servers.reach import Executable, is_system, within
-from corral.trust import NAMES, is_approved, request_for
+from corral.trust import NAMES, Request, is_approved, request_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ RUNTIME = (
 )
 
 
-def request(path: str) -> tuple[Source, list[str]]:
+def request(path: str) -> tuple[Request, list[str]]:
     """What the server in a directory asks for, and its command."""
     found = request_for(path)
     if found is None:
@@ -46,7 +46,8 @@ def request(path: str) -> tuple[Source, list[str]]:
         raise SandboxError(f"{printable(manifest.origin)} has no server.command", hint=HINT)
     command = absolute(manifest.command, manifest.directory)
     check(command, manifest.directory)
-    return Source(manifest=manifest, trust="request", approved=is_approved(digest)), command
+    source = Source(manifest=manifest, trust="request", approved=is_approved(digest))
+    return Request(source=source, digest=digest, subject=manifest.directory), command
 
 
 def absolute(command: Sequence[str], directory: str) -> list[str]:

@@ -96,7 +96,7 @@ def end_zygote() -> None:
     """The server that follows is started by this very process: nothing is kept warm for it."""
     from corral import sandbox
 
-    sandbox._zygote.close()  # noqa: SLF001 - the one process that launches twice and then stays
+    sandbox._zygote.close()  # noqa: SLF001 - no other caller ends it before its own end
 
 
 def wait(sandbox: Sandbox, label: str) -> int:

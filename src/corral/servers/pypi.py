@@ -80,16 +80,14 @@ def install(
     extras = f"[{','.join(reference.extras)}]" if reference.extras else ""
     pin = f"=={reference.version}" if reference.version else ""
     put(staging, WANTED, "\n".join([f"{reference.name}{extras}{pin}", *extra, ""]))
-    uv = find_uv()
     place = Place(staging=staging, site=site, base=base, registry=registry, label=reference.text)
-    if uv:
-        with_uv(uv, place, scripts=scripts)
-    else:
-        with_pip(place, scripts=scripts)
-    version, integrity = locked(staging, reference.name)
+    fill(place, scripts=scripts)
+    chosen, integrity = check_lock(staging)
+    if reference.name not in chosen:
+        raise SandboxError(f"{reference.name} was not installed")
     write_start(staging, site, reference)
     return {
-        "version": version,
+        "version": chosen[reference.name],
         "integrity": integrity,
         "origin": plain(registry.urls[0]) if registry.urls else "this machine",
         "command": [f"{{tree}}/{PYTHON}", "-P", f"{{tree}}/{START}"],
@@ -117,6 +115,15 @@ def make_environment(staging: str, base: str) -> str:
     text = f"home = {os.path.dirname(base)}\ninclude-system-site-packages = false\n"
     put(staging, "pyvenv.cfg", f"{text}version = {version}\n")
     return site
+
+
+def fill(place: Place, *, scripts: bool) -> None:
+    """Install what `requirements.in` names, and leave the list of what that was."""
+    uv = find_uv()
+    if uv:
+        with_uv(uv, place, scripts=scripts)
+    else:
+        with_pip(place, scripts=scripts)
 
 
 def with_uv(uv: str, place: Place, *, scripts: bool) -> None:
@@ -178,13 +185,13 @@ def report_lines(report: str) -> list[str]:
     return found
 
 
-def locked(staging: str, name: str) -> tuple[str, str]:
-    """(version, the list's own digest); a package without a hash is refused."""
+def check_lock(staging: str) -> tuple[dict[str, str], str]:
+    """(version of each package, the list's own digest); one without a hash is refused."""
     from hashlib import sha256
 
     with open(os.path.join(staging, LOCK), encoding="utf-8") as file:
         text = file.read()
-    version = ""
+    chosen: dict[str, str] = {}
     for line in text.replace("\\\n", " ").splitlines():
         words = line.split()
         if not words or words[0].startswith("#"):
@@ -192,11 +199,8 @@ def locked(staging: str, name: str) -> tuple[str, str]:
         if not any(word.startswith("--hash=sha256:") and len(word) > 70 for word in words):
             raise SandboxError(f"{shown(words[0], 200)} came without a hash")
         project, _, found = words[0].partition("==")
-        if normal(project.partition("[")[0]) == name:
-            version = found
-    if not version:
-        raise SandboxError(f"{name} was not installed")
-    return version, f"sha256-{sha256(text.encode()).hexdigest()}"
+        chosen[normal(project.partition("[")[0])] = found
+    return chosen, f"sha256-{sha256(text.encode()).hexdigest()}"
 
 
 def write_start(staging: str, site: str, reference: Reference) -> None:

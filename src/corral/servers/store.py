@@ -27,6 +27,7 @@ from corral.servers.tree import READ_ONLY, check, freeze, measure, remove_tree, 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
 
 FORMAT = 1
 HEX = frozenset("0123456789abcdef")
@@ -133,11 +134,12 @@ def adopt(staged: str, entry: Mapping[str, object], *, allowed: tuple[str, ...] 
     check(staged, allowed=allowed)
     digest = tree_digest(staged)
     size, files = measure(staged)
-    _move(staged, tree_path(digest))
-    mark_verified(digest)
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     values = {"digest": digest, "created": now, "size": size, "files": files, **entry}
-    write(entry_path(str(entry["key"])), json.dumps({"format": FORMAT, **values}).encode())
+    with whole():
+        _move(staged, tree_path(digest))
+        mark_verified(digest)
+        write(entry_path(str(entry["key"])), json.dumps({"format": FORMAT, **values}).encode())
     found = read(entry_path(str(entry["key"])))
     if found is None:
         raise SandboxError("the cache could not be written")
@@ -218,13 +220,27 @@ def entries() -> list[Entry]:
 
 def remove(entry: Entry) -> None:
     """Forget an entry, and its tree when no other entry leads to it."""
-    with locks.held(lock_path(entry.key)):
+    with whole():
         try:
             os.unlink(entry_path(entry.key))
         except FileNotFoundError:
             pass
-    if not any(one.digest == entry.digest for one in entries()):
-        discard(entry.digest)
+        if not any(one.digest == entry.digest for one in entries()):
+            discard(entry.digest)
+
+
+def whole() -> AbstractContextManager[None]:
+    """Held while trees and entries change together: no tree is taken for a leftover in between."""
+    return locks.held(os.path.join(root(), "locks", "store"))
+
+
+def collect() -> list[str]:
+    """Take away what nothing leads to."""
+    with whole():
+        gone = list(leftovers())
+        for path in gone:
+            remove_tree(path)
+    return gone
 
 
 def discard(digest: str) -> None:

@@ -1,0 +1,68 @@
+"""A bundle of the type `uv`: its dependencies are named, not brought along.
+
+They are installed as for a package, into a virtual environment beside the bundle's files. Its own
+`uv.lock` is not read; what was chosen is listed with hashes in the tree.
+"""
+
+from __future__ import annotations
+
+import os
+
+from corral.errors import SandboxError
+from corral.servers import pypi, store
+from corral.servers.npm import put
+from corral.servers.pypi_index import indexes
+from corral.units import shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from corral.servers.bundle_manifest import Bundle
+    from corral.servers.store import Entry
+
+PROJECT = "pyproject.toml"
+
+
+def install(bundle: Bundle, tree: str, values: Mapping[str, object]) -> Entry:
+    entry = os.path.normpath(bundle.entry)
+    if entry.startswith(("..", "/")) or not os.path.isfile(os.path.join(tree, entry)):
+        raise SandboxError(f"{bundle.name} has no {shown(bundle.entry)} in it")
+    for name in ("bin", "lib", "pyvenv.cfg", pypi.WANTED, pypi.LOCK):
+        if os.path.lexists(os.path.join(tree, name)):
+            raise SandboxError(f"{bundle.name} brings {name} along, where its packages belong")
+    wanted = dependencies(os.path.join(tree, PROJECT))
+    base = pypi.interpreter()
+    site = pypi.make_environment(tree, base)
+    if wanted:
+        put(tree, pypi.WANTED, "\n".join([*wanted, ""]))
+        place = pypi.Place(
+            staging=tree, site=site, base=base, registry=indexes(os.environ), label=bundle.name
+        )
+        pypi.fill(place, scripts=False)
+        pypi.check_lock(tree)
+    command = [f"{{tree}}/{pypi.PYTHON}", f"{{tree}}/{entry}"]
+    return store.adopt(tree, {**values, "command": command}, allowed=(pypi.PYTHON,))
+
+
+def dependencies(path: str) -> list[str]:
+    import tomllib
+
+    from corral.servers.reach import read_text
+
+    try:
+        project = tomllib.loads(read_text(path)).get("project", {})
+    except (ValueError, RecursionError):
+        raise SandboxError(f"the bundle's {PROJECT} is not valid TOML") from None
+    found = project.get("dependencies", []) if isinstance(project, dict) else []
+    listed = [item for item in found if isinstance(item, str)] if isinstance(found, list) else []
+    for item in listed:
+        # A requirement is a name with marks; `name @ url`, paths and options lead elsewhere.
+        if (
+            "@" in item
+            or "://" in item
+            or item.lstrip().startswith(("-", ".", "/"))
+            or "\n" in item
+        ):
+            raise SandboxError(f"the bundle needs {shown(item, 200)}, which is not from an index")
+    return listed
