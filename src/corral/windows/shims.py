@@ -100,7 +100,6 @@ def shebang(line: bytes) -> Launcher | None:
         path, rest = text[:at], text[at:]
     else:
         path, _, rest = text.partition(" ")
-    path = path.removeprefix("/usr/bin/env ").strip()
     if not path or '"' in rest:
         return None
     return Launcher(kind="script", python=path, arguments=tuple(rest.split()))

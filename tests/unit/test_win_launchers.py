@@ -1,0 +1,373 @@
+"""What was typed on Windows, followed to the program itself: on a disk that is a table of files."""
+
+import ntpath
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.errors import CommandError
+from corral.windows import launchers, py_launcher
+
+HOME = "C:\\Users\\Ann"
+ENVIRONMENT = {
+    "Path": 'C:\\Windows\\System32;"C:\\Program Files\\nodejs";C:\\Users\\Ann\\bin;.;relative;;\\\\server\\share',
+    "PATHEXT": ".COM;.EXE;.BAT;.CMD;.VBS;.JS;.PY",
+    "SystemRoot": "C:\\Windows",
+    "ProgramFiles": "C:\\Program Files",
+}
+NODE = "C:\\Program Files\\nodejs\\node.exe"
+PYTHON = "C:\\Users\\Ann\\AppData\\Local\\Programs\\Python\\Python312\\python.exe"
+VENV = "C:\\work\\venv"
+BATCH = '@IF EXIST "%~dp0\\node.exe" (\r\n  "%~dp0\\node.exe"  "%~dp0\\..\\srv\\cli.js" %*\r\n) ELSE (\r\n  node  "%~dp0\\..\\srv\\cli.js" %*\r\n)\r\n'
+
+
+class Table:
+    """Files by their path, in any case, as on NTFS; `links` lead elsewhere, aliases nowhere."""
+
+    def __init__(self, files, links=(), aliases=()):
+        self.files = {path.lower(): content for path, content in files.items()}
+        self.names = {path.lower(): path for path in files}
+        self.links = dict(links)
+        self.aliases = {path.lower() for path in aliases}
+
+    def kind(self, path):
+        lower = self.real(path).lower()
+        if lower in self.aliases:
+            return "alias"
+        if lower in self.files:
+            return "file"
+        return (
+            "directory"
+            if any(name.startswith(lower.rstrip("\\") + "\\") for name in self.files)
+            else ""
+        )
+
+    def read(self, path):
+        return self.files.get(self.real(path).lower(), b"")
+
+    def real(self, path):
+        for link, target in self.links.items():
+            if path.lower() == link.lower() or path.lower().startswith(link.lower() + "\\"):
+                return target + path[len(link) :]
+        return path
+
+    def identity(self, path):
+        assert self.kind(path), path
+        return 1, hash(path.lower())
+
+
+def files(**more):
+    return {
+        NODE: b"MZ node",
+        "C:\\Windows\\System32\\where.exe": b"MZ",
+        PYTHON: b"MZ python",
+        ntpath.dirname(PYTHON) + "\\Lib\\os.py": b"",
+        **more,
+    }
+
+
+def resolve(*argv, disk, cwd="C:\\work", environment=ENVIRONMENT, subprocess=False):
+    return launchers.resolve(
+        argv, environment=environment, cwd=cwd, home=HOME, subprocess=subprocess, disk=disk
+    )
+
+
+def refused(*argv, disk, **more):
+    with pytest.raises(CommandError) as caught:
+        resolve(*argv, disk=disk, **more)
+    return caught.value
+
+
+def test_a_name_on_path():
+    found = resolve(
+        "node",
+        "srv\\index.js",
+        disk=Table(files(**{"C:\\work\\srv\\index.js": b"", "C:\\work\\srv\\package.json": b"{}"})),
+    )
+    assert found.path == NODE
+    assert found.argv == (NODE, "C:\\work\\srv\\index.js")
+    assert found.reads == (NODE, "C:\\work\\srv")
+    assert found.typed == ("node", "srv\\index.js")
+    assert found.cwd == ""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "node",
+        "NODE",
+        "node.exe",
+        "Node.EXE",
+        NODE,
+        NODE.replace("\\", "/"),
+        "c:\\program files\\nodejs\\node",
+    ],
+)
+def test_spellings(name):
+    assert resolve(name, disk=Table(files())).path.lower() == NODE.lower()
+
+
+def test_the_current_directory_is_never_searched():
+    disk = Table(files(**{"C:\\work\\tool.exe": b"MZ"}))
+    error = refused("tool", disk=disk)
+    assert error.exit_code == 127
+    assert ".\\tool" in error.hint
+    assert resolve(".\\tool", disk=disk).path == "C:\\work\\tool.exe"
+
+
+def test_a_program_here_does_not_hide_the_one_on_path():
+    disk = Table(
+        files(**{"C:\\work\\node.exe": b"MZ evil", "C:\\work\\relative\\node.exe": b"MZ evil"})
+    )
+    assert resolve("node", disk=disk).path == NODE
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["\\\\server\\share\\x.exe", "//server/share/x.exe", "\\\\.\\pipe\\x", "\\\\?\\C:\\x.exe"],
+)
+def test_shares_and_devices(name):
+    assert refused(name, disk=Table(files())).exit_code == 126
+
+
+def test_the_order_of_pathext():
+    disk = Table(
+        files(**{"C:\\Users\\Ann\\bin\\x.cmd": BATCH.encode(), "C:\\Users\\Ann\\bin\\x.exe": b"MZ"})
+    )
+    assert resolve("x", disk=disk).path == "C:\\Users\\Ann\\bin\\x.exe"
+    other = {**ENVIRONMENT, "PATHEXT": ".CMD;.EXE"}
+    disk.files["c:\\users\\ann\\srv\\cli.js"] = b""
+    assert resolve("x", disk=disk, environment=other).path == NODE
+
+
+def test_npms_batch_file():
+    disk = Table(files(**{
+        "C:\\work\\node_modules\\.bin\\srv.cmd": BATCH.encode(),
+        "C:\\work\\node_modules\\srv\\cli.js": b"",
+        "C:\\work\\package.json": b"{}",
+    }))  # fmt: skip
+    found = resolve("node_modules\\.bin\\srv.cmd", "--port", "1", disk=disk)
+    assert found.argv == (NODE, "C:\\work\\node_modules\\srv\\cli.js", "--port", "1")
+    assert found.reads == (NODE, "C:\\work")
+    assert found.cwd == "C:\\work"
+
+
+def test_npms_batch_file_for_a_global_package():
+    """Only the package: what else is installed globally is none of its business."""
+    npm = "C:\\Users\\Ann\\AppData\\Roaming\\npm"
+    text = BATCH.replace("..\\srv", "node_modules\\@a\\srv").encode()
+    disk = Table(
+        files(
+            **{
+                f"{npm}\\srv.cmd": text,
+                f"{npm}\\node_modules\\@a\\srv\\cli.js": b"",
+                f"{npm}\\node_modules\\b\\x.js": b"",
+            }
+        )
+    )
+    found = resolve(f"{npm}\\srv", disk=disk)
+    assert found.reads == (NODE, f"{npm}\\node_modules\\@a\\srv")
+
+
+def test_any_other_batch_file_needs_processes():
+    disk = Table(files(**{"C:\\work\\x.bat": b"@echo off\r\nnode %1\r\n"}))
+    assert "cmd.exe" in refused(".\\x", disk=disk).message
+    found = resolve(".\\x", disk=disk, subprocess=True)
+    assert found.path == "C:\\work\\x.bat"
+
+
+@pytest.mark.parametrize("name", ["npx", "npm", "uvx"])
+def test_installers(name):
+    disk = Table(files(**{f"C:\\Users\\Ann\\bin\\{name}.cmd": b"@echo off\r\nrem anything\r\n"}))
+    assert "install" in refused(name, "srv", disk=disk, subprocess=True).hint
+
+
+def venv(**more):
+    return Table(files(**{
+        f"{VENV}\\pyvenv.cfg": f"home = {ntpath.dirname(PYTHON)}\r\nversion = 3.12.1\r\n".encode(),
+        f"{VENV}\\Scripts\\python.exe": b"MZ redirector",
+        f"{VENV}\\Lib\\site-packages\\srv\\__init__.py": b"",
+        **more,
+    }))  # fmt: skip
+
+
+def test_a_virtual_environments_python():
+    found = resolve("venv\\Scripts\\python", "-m", "srv", disk=venv())
+    assert found.argv == (PYTHON, "-m", "srv")
+    assert found.environment == (("__PYVENV_LAUNCHER__", f"{VENV}\\Scripts\\python.exe"),)
+    assert found.reads == (VENV, ntpath.dirname(PYTHON))
+    assert f"set __PYVENV_LAUNCHER__={VENV}" in found.describe()
+
+
+def test_a_plain_python_needs_no_variable():
+    found = resolve(PYTHON, "-m", "srv", disk=venv())
+    assert found.environment == ()
+    assert found.reads == (ntpath.dirname(PYTHON),)
+
+
+def test_an_environment_whose_base_is_gone():
+    disk = venv()
+    del disk.files[PYTHON.lower()]
+    assert "is not there" in refused(f"{VENV}\\Scripts\\python.exe", disk=disk).message
+
+
+def launcher(python):
+    path = python.encode()
+    return b"MZ" + bytes(64) + path + struct.pack("<I", len(path)) + b"UVSC"
+
+
+@pytest.mark.parametrize(
+    "python", [f"{VENV}\\Scripts\\python.exe", "python.exe", "..\\Scripts\\python.exe"]
+)
+def test_a_script_of_an_environment(python):
+    """Through the launcher and through the redirector behind it."""
+    script = f"{VENV}\\Scripts\\srv.exe"
+    found = resolve(script, "--flag", disk=venv(**{script: launcher(python)}))
+    assert found.argv == (PYTHON, script, "--flag")
+    assert found.environment == (("__PYVENV_LAUNCHER__", f"{VENV}\\Scripts\\python.exe"),)
+    assert found.reads == (VENV, ntpath.dirname(PYTHON))
+
+
+def test_uvs_proxy_for_python():
+    proxy = "C:\\Users\\Ann\\.local\\bin\\python3.12.exe"
+    raw = launcher(PYTHON)[:-4] + b"UVPY"
+    found = resolve(proxy, "x.py", disk=Table(files(**{proxy: raw, "C:\\work\\x.py": b""})))
+    assert found.argv == (PYTHON, "C:\\work\\x.py")
+    assert found.environment == ()
+
+
+def test_setuptools_launcher():
+    script = f"{VENV}\\Scripts\\old-script.py"
+    disk = venv(
+        **{
+            f"{VENV}\\Scripts\\old.exe": b"MZ",
+            script: f"#!{VENV}\\Scripts\\python.exe\r\nimport x\r\n".encode(),
+        }
+    )
+    assert resolve(f"{VENV}\\Scripts\\old.exe", disk=disk).argv == (PYTHON, script)
+
+
+def test_scoop():
+    shim = b'path = "C:\\Users\\Ann\\scoop\\apps\\tool\\current\\tool.exe"\r\n'
+    disk = Table(files(**{
+        "C:\\Users\\Ann\\scoop\\shims\\tool.exe": b"MZ",
+        "C:\\Users\\Ann\\scoop\\shims\\tool.shim": shim,
+        "C:\\Users\\Ann\\scoop\\apps\\tool\\current\\tool.exe": b"MZ",
+    }))  # fmt: skip
+    found = resolve("C:\\Users\\Ann\\scoop\\shims\\tool.exe", disk=disk)
+    assert found.path.endswith("current\\tool.exe")
+    assert found.reads == ("C:\\Users\\Ann\\scoop\\apps\\tool\\current",)
+
+
+def test_circles():
+    script = f"{VENV}\\Scripts\\loop.exe"
+    assert "itself" in refused(script, disk=venv(**{script: launcher(script)})).message
+
+
+def test_programs_of_the_store():
+    alias = "C:\\Users\\Ann\\bin\\python.exe"
+    disk = Table(files(), aliases=[alias])
+    error = refused("python", disk=disk)
+    assert "Store" in error.message
+    assert "python.org" in error.hint
+    path = "C:\\Program Files\\WindowsApps\\PythonSoftwareFoundation.Python.3.12\\python.exe"
+    assert "Store" in refused(path, disk=Table(files(**{path: b"MZ"}))).message
+
+
+def test_voltas_shim():
+    disk = Table(files(**{"C:\\Program Files\\nodejs\\volta-shim.exe": b"MZ"}))
+    assert "volta which" in refused("node", disk=disk).hint
+
+
+@pytest.mark.parametrize("name", ["x.py", "x.js", "x.ps1"])
+def test_scripts_are_no_programs(name):
+    disk = Table(files(**{f"C:\\work\\{name}": b""}))
+    assert refused(f".\\{name}", disk=disk).exit_code == 126
+
+
+def test_a_linked_node():
+    """nvm for Windows: the directory on PATH is a link; what is copied is what it leads to."""
+    disk = Table(
+        {"C:\\nvm\\v22\\node.exe": b"MZ"}, links={"C:\\Program Files\\nodejs": "C:\\nvm\\v22"}
+    )
+    found = resolve("node", disk=disk)
+    assert found.path == NODE
+    assert found.real == "C:\\nvm\\v22\\node.exe"
+    assert found.reads == ("C:\\nvm\\v22\\node.exe",)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "C:\\Users\\Ann\\x.js",
+        "C:\\Users\\Ann\\Documents\\x.js",
+        "C:\\x.js",
+        "C:\\Users\\Ann\\.ssh\\x.js",
+    ],
+)
+def test_no_directory_of_many_things(script):
+    found = resolve("node", script, disk=Table(files(**{script: b""})))
+    assert found.reads == (NODE, script)
+
+
+def test_a_program_of_windows_needs_nothing():
+    assert resolve("where", disk=Table(files())).reads == ()
+
+
+@pytest.mark.parametrize("argv", [(), ("",), ("a\0b",), ("nothing",), ("C:\\nothing.exe",)])
+def test_nothing_to_run(argv):
+    assert refused(*argv, disk=Table(files())).exit_code == 127
+
+
+@given(st.text(max_size=40))
+def test_any_word(name):
+    """It is found or refused; nothing else is raised, and nothing outside of PATH is taken for a bare name."""
+    disk = Table(files(**{"C:\\work\\evil.exe": b"MZ"}))
+    try:
+        found = resolve(name, disk=disk)
+    except CommandError:
+        return
+    if not any(mark in name for mark in "\\/:"):
+        assert not found.path.lower().startswith("c:\\work")
+
+
+INSTALLED = {
+    "3.9": "C:\\39\\python.exe",
+    "3.12": "C:\\312\\python.exe",
+    "3.12-32": "C:\\312x\\python.exe",
+    "3.13t": "C:\\t\\python.exe",
+    "2.7": "C:\\27\\python.exe",
+}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "path"),
+    [
+        ("", "C:\\312\\python.exe"),
+        ("3", "C:\\312\\python.exe"),
+        ("2", "C:\\27\\python.exe"),
+        ("3.9", "C:\\39\\python.exe"),
+        ("3.12-32", "C:\\312x\\python.exe"),
+        ("3.13t", "C:\\t\\python.exe"),
+        ("3.14", ""),
+        ("3.1", ""),
+    ],
+)
+def test_what_py_chooses(wanted, path):
+    assert py_launcher.choose(INSTALLED, wanted) == path
+
+
+def test_py_in_an_active_environment():
+    disk = venv(**{"C:\\Windows\\py.exe": b"MZ"})
+    found = resolve(
+        "C:\\Windows\\py.exe",
+        "-m",
+        "srv",
+        disk=disk,
+        environment={**ENVIRONMENT, "VIRTUAL_ENV": VENV},
+    )
+    assert found.argv == (PYTHON, "-m", "srv")
+    assert found.environment
+    assert refused("C:\\Windows\\py.exe", "-3.99", "x.py", disk=disk).exit_code == 127
