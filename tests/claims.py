@@ -574,6 +574,35 @@ CLAIMS: tuple[Claim, ...] = (
         source=GATEWAY,
     ),
     Claim(
+        id="admit-config",
+        sentence="No policy has this key, neither a server's nor one of yours: it says something about the host.",
+        tests=(
+            f"{ALLOWLIST}::test_no_policy_admits_ranges",
+            "tests/unit/test_admission.py::test_a_file_that_others_can_write_admits_nothing",
+        ),
+        source="docs/policy.md",
+    ),
+    Claim(
+        id="admit-ranges",
+        sentence="It allows nothing by itself, and admits only addresses of networks that it names.",
+        tests=(
+            f"{ALLOWLIST}::test_ranges_that_the_users_config_admits",
+            f"{CLIENTS}::test_the_python_api_reads_the_users_config",
+            "tests/unit/test_admission.py::test_an_entry_admits_what_it_says_and_no_more",
+        ),
+        source=GATEWAY,
+    ),
+    Claim(
+        id="admit-singly",
+        sentence="Loopback, link-local and the host's own addresses are admitted one by one, the first two with a warning at each run, and a cloud's metadata service not at all: name that in `network.allow` of the one policy that needs it.",
+        tests=(
+            f"{ALLOWLIST}::test_this_host_is_admitted_by_its_very_address_and_aloud",
+            "tests/unit/test_admission.py::test_entries_that_are_not_taken",
+            "tests/unit/test_admission.py::test_no_range_ever_admits_this_host_or_credentials",
+        ),
+        source=GATEWAY,
+    ),
+    Claim(
         id="allow-sni",
         sentence="A name there that no rule has ends the connection.",
         tests=(

@@ -98,6 +98,7 @@ class Plan:
     cpu_time: int | None = None
     sample: Sample | None = None
     allow: tuple[str, ...] = ()
+    admit: tuple[str, ...] = ()
     listen: tuple[int, ...] = ()
     run: str = ""
     residue: tuple[str, ...] = ()
@@ -142,7 +143,8 @@ def asked(control: Control, policy: Policy) -> str:
         written = [f"{grant.access} {grant.path}" for grant in policy.grants]
         return ", ".join(written) or "nothing of the user's"
     if control == "network":
-        parts = [*policy.allow, *(f"listen {port}" for port in policy.listen)]
+        parts = [*policy.allow, *(f"admit {network}" for network in policy.admit)]
+        parts += [f"listen {port}" for port in policy.listen]
         return ", ".join(parts) or "none"
     if control == "subprocess":
         return "" if policy.subprocess else "no processes"

@@ -82,8 +82,11 @@ class Macos:
 
 @record
 class Policy:
+    """`admit`: networks of the user's config that what `allow` names may lead to."""
+
     limits: Limits = Limits()
     allow: tuple[str, ...] = ()
+    admit: tuple[str, ...] = ()
     listen: tuple[int, ...] = ()
     grants: tuple[Grant, ...] = ()
     state: bool = False

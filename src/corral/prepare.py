@@ -67,11 +67,12 @@ def prepare(
         cpu_time=policy.limits.cpu_time,
         sample=sample(controls, policy),
         allow=policy.allow,
+        admit=policy.admit,
         listen=policy.listen,
         run=made.run,
         residue=made.residue,
         watched=made.watched,
-        warnings=(*warnings(controls), *program.notes),
+        warnings=(*warnings(controls), *_admissions(policy), *program.notes),
     )
 
 
@@ -79,10 +80,23 @@ def _policy(sources: Sequence[Source], home: str, cwd: str, protected: Sequence[
     """Where nobody said anything the default is the policy, and nothing more is imported for it."""
     if not sources and not os.path.lexists(config_file()):
         return Policy()
-    from corral.config import load_ceilings
+    from corral.config import load
     from corral.policy import merge
 
-    return merge(sources, ceilings=load_ceilings(), home=home, cwd=cwd, protected=protected)
+    config = load()
+    policy = merge(sources, ceilings=config.ceilings, home=home, cwd=cwd, protected=protected)
+    # What the guard lets through matters only to those who may connect.
+    return replace(policy, admit=config.admit) if policy.allow else policy
+
+
+def _admissions(policy: Policy) -> tuple[str, ...]:
+    """What of the user's config has to be said each time."""
+    if not policy.admit:
+        return ()
+    from corral.network.addresses import read_network
+    from corral.network.admission import remark
+
+    return tuple(filter(None, (remark(read_network(text)) for text in policy.admit)))
 
 
 def _granted_directory(policy: Policy, cwd: str) -> str:

@@ -6,6 +6,7 @@ The far end of tests/world.py owns every address that is tried and would answer:
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 
 import pytest
@@ -233,6 +234,89 @@ def test_names_that_lead_to_guarded_addresses(who, world, scratch):
     held, denials = run(who, scratch, ASK_ALL, *names, flags=(*flags, *allow(*rules)))
     assert held == dict.fromkeys(names, "welcome")
     assert not denials
+
+
+@pytest.fixture
+def configured(who):
+    """Writes the user's own config.toml, for this test alone."""
+    folder = who.home / ".config" / "corral"
+    made = [place for place in (folder.parent, folder) if not place.exists()]
+
+    def write(text):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.toml").write_text(text)
+        for place in (folder.parent, folder, folder / "config.toml"):
+            os.chown(place, who.uid, who.uid)
+            place.chmod(0o700 if place.is_dir() else 0o600)
+
+    yield write
+    (folder / "config.toml").unlink(missing_ok=True)
+    for place in reversed(made):
+        if place.exists():
+            place.rmdir()
+
+
+def test_ranges_that_the_users_config_admits(who, world, scratch, configured):
+    """Names that are allowed may lead there, and nothing else changes: not for addresses, not for this host."""
+    targets = {**GUARDED, "loopback": "127.0.0.1", "own": NEAR[0], "own6": NEAR[1]}
+    names = {
+        world.name(f"{kind.replace(' ', '-')}.example.com", address): kind
+        for kind, address in targets.items()
+    }
+    literal = GUARDED["private"]
+    tried = [*names, literal, "other.test"]
+    world.name("other.test", literal)
+    assert outside(who, ASK_ALL, *tried) == dict.fromkeys(tried, "welcome")
+    flags = allow("*.example.com")
+    held, _ = run(who, scratch, ASK_ALL, *tried, flags=flags)
+    assert "welcome" not in held.values()
+    configured('[network]\nadmit = ["10.99.0.0/16", "100.64.0.0/10", "fd00:99::/32"]\n')
+    held, denials = run(who, scratch, ASK_ALL, *tried, flags=flags)
+    reached = {names[name] for name, said in held.items() if said == "welcome"}
+    # The last two carry the first.
+    assert reached == {"private", "shared", "private6", "nat64", "6to4"}
+    assert (held[literal], held["other.test"]) == ("ECONNRESET", "no such name")
+    kinds = {row["destination"]: row["kind"] for row in denials}
+    assert (kinds[f"{literal}:80"], kinds["other.test"]) == ("address", "name")
+    [network] = [
+        row for row in json.loads((scratch / "report.json").read_text())["controls"]
+        if row["control"] == "network"
+    ]  # fmt: skip
+    assert network["asked"].endswith(
+        "*.example.com, admit 10.99.0.0/16, admit 100.64.0.0/10, admit fd00:99::/32"
+    )
+    explained = who.corral("explain", *flags, "--", "/bin/true").stdout.decode()
+    assert "admit 10.99.0.0/16" in explained
+    assert "admit" not in who.corral("explain", "--", "/bin/true").stdout.decode()
+
+
+def test_this_host_is_admitted_by_its_very_address_and_aloud(who, world, scratch, configured):
+    names = [world.name("first.test", "127.0.0.1"), world.name("second.test", "127.9.9.9")]
+    names.append(world.name("own.test", NEAR[0]))
+    assert outside(who, ASK_ALL, *names) == dict.fromkeys(names, "welcome")
+    configured('[network]\nadmit = ["127.0.0.0/8"]\n')
+    refused = who.run("/bin/echo", "ran", flags=allow(*names))
+    assert (refused.returncode, refused.stdout) == (125, b"")
+    assert b"network.admit[0]" in refused.stderr
+    configured(f'[network]\nadmit = ["127.0.0.1", "{NEAR[0]}"]\n')
+    held, _ = run(who, scratch, ASK_ALL, *names, flags=allow(*names))
+    assert held == dict(zip(names, ("welcome", "ECONNRESET", "welcome"), strict=True))
+    warned = who.run("/bin/true", flags=allow(*names)).stderr
+    assert b"config.toml admits 127.0.0.1 (loopback)" in warned
+    assert b"admits" not in who.run("/bin/true").stderr
+
+
+def test_no_policy_admits_ranges(who, scratch):
+    """Neither one that comes with a server nor one that the user names: only the config has the key."""
+    text = 'version = 1\n[network]\nallow = ["good.test"]\nadmit = ["10.0.0.0/8"]\n'
+    policy = scratch / "corral.toml"
+    policy.write_text(text)
+    policy.chmod(0o644)
+    os.chown(policy, who.owner, who.owner)
+    for words in (("--policy", str(policy), "--", "/bin/true"), (str(scratch),)):
+        refused = who.corral("run", *words)
+        assert refused.returncode == 125
+        assert b"network.admit" in refused.stderr
 
 
 def test_the_unspecified_address_is_never_dialled(who, world, scratch):

@@ -15,7 +15,7 @@ import tempfile
 
 import pytest
 
-from world import OTHER, PUBLIC, Inhabitant, make_world
+from world import GUARDED, OTHER, PUBLIC, Inhabitant, make_world
 
 LARGE = 1 << 30
 MANY = 200
@@ -606,6 +606,34 @@ answer = [talked(7000), talked(7001)]
     refused = "ConnectionRefusedError"
     assert who.inside(code, flags=allow("127.0.0.1:7000")) == ["hello", refused]
     assert who.inside(code, flags=allow("127.0.0.1:7001")) == [refused, "hello"]
+
+
+def test_the_python_api_reads_the_users_config(world, ordinary):
+    """What it admits travels with the plan to a supervisor that the zygote forked."""
+    world.serve(web, port=8080)
+    world.name("inner.test", GUARDED["private"])
+    code = """
+import corral
+target = '''
+import urllib.request
+print(urllib.request.urlopen("http://inner.test:8080/").read().decode().split()[0], flush=True)
+'''
+os.makedirs(os.environ["XDG_CONFIG_HOME"] + "/corral", 0o700)
+policy = {"version": 1, "network": {"allow": ["inner.test:8080"]}}
+answer = []
+for text in ("", '[network]\\nadmit = ["10.99.0.0/16"]'):
+    with open(os.environ["XDG_CONFIG_HOME"] + "/corral/config.toml", "w") as file:
+        file.write(text)
+    os.chmod(file.name, 0o600)
+    box = corral.launch([sys.executable, "-c", target], policy, stdin=-3, stdout=-1, stderr=-3)
+    answer.append([box.stdout.read().decode().strip(), box.wait() and len(box.report.denials)])
+"""
+    who = Inhabitant(ordinary, world)
+    with tempfile.TemporaryDirectory(dir=who.home) as folder:
+        os.chown(folder, who.uid, who.uid)
+        env = who.environment(XDG_CONFIG_HOME=folder)
+        said = who.outside(f"sys.path.insert(0, {str(who.package)!r})\n{code}", env=env)
+    assert said == [["", 1], ["inner.test:8080", 0]]
 
 
 def test_the_python_api(world, ordinary):

@@ -132,7 +132,7 @@ def ceiling(tmp_path, text):
     path = tmp_path / "config.toml"
     path.write_text(text)
     path.chmod(0o600)
-    return config.load_ceilings(str(tmp_path))
+    return config.load(str(tmp_path)).ceilings
 
 
 def test_a_stated_value_above_its_ceiling_names_both_places(tmp_path):

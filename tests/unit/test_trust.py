@@ -241,7 +241,7 @@ def test_relative_xdg_values_are_ignored():
 
 
 def test_no_configuration_no_ceilings(tmp_path):
-    assert config.load_ceilings(str(tmp_path)) is None
+    assert config.load(str(tmp_path)).ceilings is None
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_mistakes_in_ceilings(tmp_path, text, key):
     (tmp_path / "config.toml").write_text(text)
     (tmp_path / "config.toml").chmod(0o600)
     with pytest.raises(ManifestError) as caught:
-        config.load_ceilings(str(tmp_path))
+        config.load(str(tmp_path))
     assert caught.value.mistakes[0][2] == key
 
 
@@ -265,10 +265,10 @@ def test_ceilings_that_others_could_write_are_refused(tmp_path, mode):
     path = tmp_path / "config.toml"
     path.write_text('[ceilings]\nmemory = "1G"\n')
     path.chmod(0o644)
-    assert config.load_ceilings(str(tmp_path)).limits == {"memory": 1 << 30}
+    assert config.load(str(tmp_path)).ceilings.limits == {"memory": 1 << 30}
     path.chmod(mode)
     with pytest.raises(PolicyError) as caught:
-        config.load_ceilings(str(tmp_path))
+        config.load(str(tmp_path))
     assert "chmod go-w" in caught.value.hint
 
 
@@ -281,4 +281,4 @@ def test_ceilings_of_somebody_else_are_refused(tmp_path):
     path.chmod(0o644)
     os.chown(path, 12345, 12345)
     with pytest.raises(PolicyError, match="belongs to user 12345"):
-        config.load_ceilings(str(tmp_path))
+        config.load(str(tmp_path))

@@ -68,6 +68,7 @@ def gateway(plan: Plan, doors: list[int], denials: Denials | None) -> tuple[Gate
     the tap that sees what was tried elsewhere.
     """
     from corral.network import gateway as ways
+    from corral.network.addresses import read_network
     from corral.network.denials import Denials
     from corral.network.proxy import proxy_of
     from corral.network.rules import rules_of
@@ -80,6 +81,7 @@ def gateway(plan: Plan, doors: list[int], denials: Denials | None) -> tuple[Gate
         listeners=listeners,
         dns_udp=names_udp,
         dns_tcp=names_tcp,
+        admitted=[read_network(text) for text in plan.admit],
         proxy=proxy_of(os.environ),
     )
     return way, Tap(tap, rules=way.rules, names=way.names, denials=way.denials)

@@ -1,0 +1,144 @@
+"""What the user's config may except from the address guard: which entries are taken, and what they then admit."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral import config
+from corral.errors import ManifestError, PolicyError
+from corral.network.addresses import Network, read, write
+from corral.network.admission import read_admitted, remark
+from corral.network.guard import ROWS, refusal
+from corral.plan import asked
+from corral.policy import Policy
+
+GOOD = {
+    "10.0.0.0/8": ("10.1.2.3", "11.0.0.1"),
+    "10.7.0.0/16": ("10.7.0.1", "10.8.0.1"),
+    "192.168.1.7": ("192.168.1.7", "192.168.1.8"),
+    "100.64.0.0/10": ("100.65.0.1", "100.100.100.200"),
+    "198.18.0.0/15": ("198.19.0.1", "198.51.100.1"),
+    "fd00::/8": ("fd00::1", "fd00:ec2::254"),
+    "127.0.0.1": ("127.0.0.1", "127.0.0.2"),
+    "::1": ("::1", "127.0.0.1"),
+    "169.254.7.7": ("169.254.7.7", "169.254.7.8"),
+    "64:ff9b:1::/48": ("64:ff9b:1::808:808", "64:ff9b:1::a00:1"),
+}
+"""Entry -> an address that it admits, and one that it does not."""
+
+
+@pytest.mark.parametrize("entry", GOOD)
+def test_an_entry_admits_what_it_says_and_no_more(entry):
+    admitted, other = map(read, GOOD[entry])
+    assert refusal(admitted) is not None
+    assert refusal(admitted, admitted=[read_admitted(entry)]) is None
+    after = refusal(other, admitted=[read_admitted(entry)])
+    assert (after is None) == (refusal(other) is None)
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        ("0.0.0.0/0", "wider than what is guarded"), ("::/0", "wider"), ("0.0.0.0/1", "wider"), ("192.0.0.0/8", "wider"),
+        ("8.8.8.0/24", "is not guarded"), ("2a00::/16", "is not guarded"),
+        ("127.0.0.0/8", "address by address"), ("127.0.0.0/31", "address by address"),
+        ("169.254.0.0/16", "address by address"), ("169.254.169.0/24", "address by address"), ("fe80::/10", "address by"),
+        ("169.254.169.254", "credentials"), ("fd00:ec2::254", "credentials"), ("100.100.100.200", "credentials"),
+        ("0.0.0.0", "nothing can be reached"), ("224.0.0.0/4", "nothing can"), ("::", "nothing can"), ("ff02::1", "nothing can"),
+        ("::ffff:10.0.0.1", "carries IPv4"), ("64:ff9b::/96", "carries IPv4"), ("2002::/16", "carries IPv4"),
+        ("10.0.0.1/8", "bits are set"), ("10.0.0.0/33", "prefix length"), ("10.0.0.0/08", "prefix length"), ("10.0.0.0/", "prefix length"),
+        ("10.1", "not an IP address"), ("0x0a.0.0.1", "not an IP"), ("010.0.0.1", "not an IP"), ("167772161", "not an IP"),
+        ("10.0.0.1:80", "not an IP"), ("[fd00::1]", "not an IP"), ("example.com", "not an IP"), (" 10.0.0.1", "not"), ("", "not"),
+        ("*", "not an IP"), ("private", "not an IP"), ("10.0.0.0/255.0.0.0", "prefix length"), ("fe80::1%eth0", "not an IP"),
+    ],
+)  # fmt: skip
+def test_entries_that_are_not_taken(entry, why):
+    with pytest.raises(ValueError, match=why):
+        read_admitted(entry)
+
+
+EXACT = {"loopback", "link-local", "metadata"}
+
+
+@given(st.one_of(st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16)), st.data())
+def test_no_range_ever_admits_this_host_or_credentials(address, data):
+    """Whatever range is taken: the addresses of the rows that need care stay refused."""
+    bits = data.draw(st.integers(0, len(address) * 8 - 1))
+    cut = int.from_bytes(address, "big") >> (len(address) * 8 - bits) << (len(address) * 8 - bits)
+    network = Network(address=cut.to_bytes(len(address), "big"), bits=bits)
+    try:
+        taken = read_admitted(str(network))
+    except ValueError:
+        return
+    for row in ROWS:
+        if row.why in EXACT or not row.admissible:
+            assert refusal(row.network.address, admitted=[taken]) is not None
+    assert refusal(taken.address, own=[taken.address], admitted=[taken]) is not None
+
+
+def test_this_host_is_admitted_aloud():
+    assert remark(read_admitted("10.0.0.0/8")) == ""
+    assert remark(read_admitted("11.0.0.1")) == ""
+    assert "127.0.0.1 (loopback)" in remark(read_admitted("127.0.0.1"))
+    assert "169.254.7.7 (link-local)" in remark(read_admitted("169.254.7.7"))
+
+
+def written(folder, text):
+    path = folder / "config.toml"
+    path.write_text(text)
+    path.chmod(0o644)
+    return str(folder)
+
+
+def test_the_file(tmp_path):
+    text = (
+        '[network]\nadmit = ["10.0.0.0/8", "fd00:0::/8", "10.0.0.0/8"]\n[ceilings]\nmemory = "1G"\n'
+    )
+    found = config.load(written(tmp_path, text))
+    assert found.admit == ("10.0.0.0/8", "fd00::/8")
+    assert found.ceilings.limits == {"memory": 1 << 30}
+    assert config.load(written(tmp_path, "")).admit == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("[network]\nadmit = ['0.0.0.0/0']", "network.admit[0]"), ("[network]\nadmit = ['10.0.0.0/8', 5]", "network.admit[1]"),
+        ("[network]\nadmit = '10.0.0.0/8'", "network.admit"), ("[network]\nallow = ['a.com']", "network.allow"),
+        ("network = 1", "network"), ("[network]\nadmit = [['10.0.0.0/8']]", "network.admit[0]"),
+        ("admit = ['10.0.0.0/8']", "admit"), ("[network]\nadmit = [" + "'10.0.0.0/8'," * 65 + "]", "network.admit"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_the_file(tmp_path, text, key):
+    with pytest.raises(ManifestError) as caught:
+        config.load(written(tmp_path, text))
+    assert key in {path for _, _, path, _ in caught.value.mistakes}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="modes and owners are those of POSIX")
+def test_a_file_that_others_can_write_admits_nothing(tmp_path):
+    folder = written(tmp_path, "[network]\nadmit = ['10.0.0.0/8']\n")
+    os.chmod(f"{folder}/config.toml", 0o664)
+    with pytest.raises(PolicyError):
+        config.load(folder)
+
+
+def test_what_is_asked_of_the_network_says_it():
+    policy = Policy(allow=("a.example",), admit=("10.0.0.0/8",), listen=(80,))
+    assert asked("network", policy) == "a.example, admit 10.0.0.0/8, listen 80"
+
+
+@given(st.sampled_from(ROWS))
+def test_every_row_can_be_written_or_is_refused_with_a_reason(row):
+    text = f"{write(row.network.address)}/{row.network.bits}"
+    try:
+        network = read_admitted(text)
+    except ValueError as error:
+        assert str(error)  # noqa: PT017 - it may be taken or refused
+    else:
+        assert network == row.network
