@@ -3,31 +3,56 @@
 from __future__ import annotations
 
 import os
-import select
 import sys
 import threading
 import time
 
 from corral import wire
 from corral.errors import SupervisionError
-from corral.posix import zygote_client
 from corral.posix.signals import SIGKILL, SIGTERM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
-    from typing import IO, BinaryIO, Self
+    from typing import IO, BinaryIO, Protocol, Self
 
     from corral.plan import Plan
     from corral.report import Report
 
     Stream = int | IO[bytes] | None
 
+    class Channel(Protocol):
+        """To the supervisor: signals go out, messages come in; its end is the target's end."""
+
+        def fileno(self) -> int: ...
+        def send(self, data: bytes, /) -> int: ...
+        def recv(self, size: int, /) -> bytes: ...
+        def close(self) -> None: ...
+
+    class Supervisors(Protocol):
+        def launch(self, plan: Plan, stdio: tuple[int, int, int]) -> Channel: ...
+        def is_ready(self, channel: Channel, seconds: float | None) -> bool: ...
+        def close(self) -> None: ...
+
+
 PIPE = -1
 DEVNULL = -3
 LAST_SIGNAL = 64
 RUNNING = "the target is still running"
-_zygote = zygote_client.Zygote()
+HEADER = 8
+
+
+def _supervisors() -> Supervisors:
+    """Who starts a process of corral's own for each run."""
+    if sys.platform == "win32":
+        from corral.windows.supervisors import Supervisors
+
+        return Supervisors()
+    from corral.posix.zygote_client import Zygote
+
+    return Zygote()
+
+
+_zygote = _supervisors()
 
 
 class Sandbox:
@@ -109,7 +134,7 @@ class Sandbox:
         self._shut_streams()
         self._channel.close()
 
-    def _start(self, stdin: Stream, stdout: Stream, stderr: Stream) -> socket.socket:
+    def _start(self, stdin: Stream, stdout: Stream, stderr: Stream) -> Channel:
         ends: list[int] = []
         try:
             self.stdin, reading = _stream(stdin, 0, ends)
@@ -124,22 +149,18 @@ class Sandbox:
                 os.close(fd)
 
     def _message(self, kind: bytes) -> bytes:
-        raw = zygote_client.receive(self._channel)
+        raw = receive(self._channel)
         if raw[:1] == b"E":
-            raise zygote_client.problem(raw[1:])
+            raise wire.decode_problem(raw[1:])
         if raw[:1] != kind:
             raise SupervisionError("the supervisor is gone, and the target with it")
         return raw[1:]
 
     def _until(self, deadline: float | None) -> None:
-        if sys.platform == "win32":
-            raise OSError("poll is POSIX only")
         if self._channel.fileno() < 0:
             raise SupervisionError("it was closed, or belongs to the process that launched it")
-        poll = select.poll()
-        poll.register(self._channel.fileno(), select.POLLIN)
-        left = None if deadline is None else max(0, int((deadline - time.monotonic()) * 1000))
-        if not poll.poll(left):
+        left = None if deadline is None else max(0, deadline - time.monotonic())
+        if not _zygote.is_ready(self._channel, left):
             raise TimeoutError(RUNNING)
 
     def _shut_streams(self) -> None:
@@ -168,3 +189,22 @@ def _stream(wanted: Stream, number: int, ends: list[int]) -> tuple[BinaryIO | No
     ours, theirs = (write, read) if number == 0 else (read, write)
     ends.append(theirs)
     return (open(ours, "wb" if number == 0 else "rb", buffering=0 if number == 0 else -1)), theirs
+
+
+def receive(channel: Channel) -> bytes:
+    """One message of a supervisor, or nothing when it is gone."""
+    header = _exactly(channel, HEADER)
+    return _exactly(channel, int.from_bytes(header, "little")) if header else b""
+
+
+def _exactly(channel: Channel, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        try:
+            chunk = channel.recv(size - len(found))
+        except ConnectionError:
+            chunk = b""  # it died with something of ours unread
+        if not chunk:
+            return b""
+        found += chunk
+    return found

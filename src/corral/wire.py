@@ -1,4 +1,4 @@
-"""A plan as text and back, to hand it to a supervisor that somebody else forked.
+"""A plan as text and back, to hand it to a supervisor that somebody else forked, and its answers.
 
 Records travel with the name of their class; only classes of corral's own are ever made from it.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 
+from corral.errors import CommandError, LaunchError, SandboxError
 from corral.record import fields
 
 TYPE_CHECKING = False
@@ -30,6 +31,24 @@ def decode_plan(raw: bytes) -> Plan:
 def decode_report(raw: bytes) -> Report:
     report: Report = _built(json.loads(raw.decode("utf-8", "surrogateescape")))  # type: ignore[assignment]
     return report
+
+
+def encode_problem(problem: SandboxError) -> bytes:
+    step = getattr(problem, "step", "")
+    cause = getattr(problem, "cause", "")
+    code = str(problem.exit_code) if isinstance(problem, CommandError) else ""
+    words = (type(problem).__name__, problem.message, problem.hint or "", step, cause, code)
+    return "\0".join(words).encode(errors="surrogateescape")
+
+
+def decode_problem(raw: bytes) -> SandboxError:
+    """The supervisor's error, as the class that it was there."""
+    name, message, hint, step, cause, code = raw.decode(errors="surrogateescape").split("\0")
+    if name == "LaunchError":
+        return LaunchError(step, cause, hint=hint or None)
+    if name == "CommandError":
+        return CommandError(message, exit_code=int(code), hint=hint or None)
+    return SandboxError(message, hint=hint or None)
 
 
 def _flat(item: object) -> object:

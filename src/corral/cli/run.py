@@ -107,7 +107,12 @@ def _finish(plan: Plan, watch: Watcher, report_fd: int) -> int:
     if report_fd >= 0:
         _write(result, report_fd)
     _explain_end(result)
-    return result.outcome.exit_code
+    return _signed(result.outcome.exit_code)
+
+
+def _signed(code: int) -> int:
+    """As a process ends with it: Windows' codes have 32 bits, and a crash has set the highest."""
+    return code - (1 << 32) if code >> 31 else code
 
 
 def _write(result: Report, fd: int) -> None:

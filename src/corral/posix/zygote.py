@@ -15,7 +15,7 @@ import socket
 import sys
 
 from corral import backend, report, start, wire
-from corral.errors import CommandError, SandboxError
+from corral.errors import SandboxError
 from corral.posix.signals import FORWARDED
 
 TYPE_CHECKING = False
@@ -64,11 +64,11 @@ def _supervise(stdin: int, stdout: int, stderr: int, channel: int) -> NoReturn:
         _run((stdin, stdout, stderr), channel)
         code = 0
     except SandboxError as problem:
-        _send(channel, b"E" + _problem(problem))
+        _send(channel, b"E" + wire.encode_problem(problem))
     except BrokenPipeError:
         pass  # the caller is gone, and with it the target
     except BaseException as bug:  # noqa: BLE001 - the caller must hear of it, not a closed stderr
-        _send(channel, b"E" + _problem(SandboxError(f"{type(bug).__name__}: {bug}")))
+        _send(channel, b"E" + wire.encode_problem(SandboxError(f"{type(bug).__name__}: {bug}")))
     finally:
         os._exit(code)
 
@@ -83,14 +83,6 @@ def _run(stdio: tuple[int, int, int], channel: int) -> None:
     _send(channel, b"B" + str(watch.child.target()).encode())
     ending = watch.until_end()
     _send(channel, b"R" + wire.encode(report.of(plan, ending)))
-
-
-def _problem(problem: SandboxError) -> bytes:
-    step = getattr(problem, "step", "")
-    cause = getattr(problem, "cause", "")
-    code = str(problem.exit_code) if isinstance(problem, CommandError) else ""
-    words = (type(problem).__name__, problem.message, problem.hint or "", step, cause, code)
-    return "\0".join(words).encode(errors="surrogateescape")
 
 
 def _read(fd: int, size: int) -> bytes:

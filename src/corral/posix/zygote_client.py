@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import atexit
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -12,11 +13,12 @@ import threading
 import weakref
 
 from corral import wire
-from corral.errors import CommandError, LaunchError, SandboxError, SupervisionError
+from corral.errors import SupervisionError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.plan import Plan
+    from corral.sandbox import Channel
 
 HEADER = 8
 START = (
@@ -52,6 +54,14 @@ class Zygote:
                 raise SupervisionError("the supervisor died before it heard the plan") from problem
             raise
         return ours
+
+    def is_ready(self, channel: Channel, seconds: float | None) -> bool:
+        """Whether a message waits, or the end, within that time."""
+        if sys.platform == "win32":
+            raise OSError("poll is POSIX only")
+        poll = select.poll()
+        poll.register(channel.fileno(), select.POLLIN)
+        return bool(poll.poll(None if seconds is None else int(seconds * 1000)))
 
     def _request(self, descriptors: tuple[int, ...]) -> None:
         if sys.platform == "win32":
@@ -101,32 +111,3 @@ class Zygote:
         if self._process is not None:
             self._process.returncode = 0  # nobody's child here, so nobody's to wait for
         self._requests = self._process = None
-
-
-def receive(channel: socket.socket) -> bytes:
-    """One message of a supervisor, or nothing when it is gone."""
-    header = _exactly(channel, HEADER)
-    return _exactly(channel, int.from_bytes(header, "little")) if header else b""
-
-
-def _exactly(channel: socket.socket, size: int) -> bytes:
-    found = b""
-    while len(found) < size:
-        try:
-            chunk = channel.recv(size - len(found))
-        except ConnectionError:
-            chunk = b""  # it died with something of ours unread
-        if not chunk:
-            return b""
-        found += chunk
-    return found
-
-
-def problem(raw: bytes) -> SandboxError:
-    """The supervisor's error, as the class that it was there."""
-    name, message, hint, step, cause, code = raw.decode(errors="surrogateescape").split("\0")
-    if name == "LaunchError":
-        return LaunchError(step, cause, hint=hint or None)
-    if name == "CommandError":
-        return CommandError(message, exit_code=int(code), hint=hint or None)
-    return SandboxError(message, hint=hint or None)

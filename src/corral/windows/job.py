@@ -187,10 +187,10 @@ def cpu_rate(millicores: int, processors: int) -> int:
 def _check_extended(wanted: abi.JOBOBJECT_EXTENDED_LIMIT_INFORMATION, handle: Handle) -> None:
     seen = abi.query_information(handle, abi.JOBOBJECT_EXTENDED_LIMIT_INFORMATION)
     pairs = {
-        "LimitFlags": (wanted.BasicLimitInformation, seen.BasicLimitInformation),
         "ActiveProcessLimit": (wanted.BasicLimitInformation, seen.BasicLimitInformation),
         "JobMemoryLimit": (wanted, seen),
         "ProcessMemoryLimit": (wanted, seen),
+        "LimitFlags": (wanted.BasicLimitInformation, seen.BasicLimitInformation),
     }
     for name, (asked, told) in pairs.items():
         _same(name, getattr(asked, name), getattr(told, name))

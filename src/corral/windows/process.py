@@ -7,6 +7,8 @@ to it: it has not executed anything either way.
 
 from __future__ import annotations
 
+import os
+
 from corral.abi import win32_job
 from corral.abi import win32_process as abi
 from corral.record import record
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from corral.abi.win32 import Handle
     from corral.plan import Place, Plan
+    from corral.servers.program import Program
     from corral.windows.scene import Scene
     from corral.windows.streams import Streams
 
@@ -44,6 +47,7 @@ def create(plan: Plan, scene: Scene, streams: Streams) -> Handle:
     application, line = command_line.start_line(
         (plan.program.path, *plan.program.argv[1:]), system_root=abi.windows_directory()
     )
+    _same_file(plan.program)
     job = scene.job
     if job is None:
         raise OSError(0, "there is no job to be born in")
@@ -77,6 +81,14 @@ def create(plan: Plan, scene: Scene, streams: Streams) -> Handle:
             abi.TerminateProcess(process.value, KILLED)
             raise
     return thread
+
+
+def _same_file(program: Program) -> None:
+    """What is about to be executed is what was resolved, whoever could write there since."""
+    if program.inode:
+        seen = os.stat(program.path)
+        if (seen.st_dev, seen.st_ino) != (program.device, program.inode):
+            raise OSError(0, "is no longer the program that was resolved", program.path)
 
 
 def _add_job(attributes: abi.Attributes, job: Handle) -> bool:

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from corral.abi.win32 import Handle
     from corral.abi.win32_security import Capabilities
     from corral.windows.job import Limited
-    from corral.windows.journal import Journal
 
 
 class Scene:
@@ -19,7 +18,6 @@ class Scene:
 
     def __init__(self) -> None:
         self.job: Limited | None = None
-        self.journal: Journal | None = None
         self.token: Handle | None = None
         self.capabilities: Capabilities | None = None
         self.desktop = ""

@@ -1,0 +1,192 @@
+"""The order of application on Windows, and which step belongs to whom.
+
+Everything happens outside the target: first what has to be there (journal, profile, entries in
+access lists, token, desktop, job), then the process, suspended, with all its attributes; then every
+step is looked at from the outside, in that very process, and only then does it run.
+"""
+
+from __future__ import annotations
+
+import os
+
+from corral.directories import directories
+from corral.windows import (
+    APP_CONTAINER,
+    MITIGATIONS,
+    RESTRICTED,
+    STRICT,
+    app_container,
+    desktop,
+    grants,
+    integrity,
+    job,
+    minifilter,
+    mitigations,
+    network,
+    paths,
+    process,
+    residue,
+    restricted_token,
+    workdir,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corral.plan import Held, Step
+    from corral.policy import Policy
+    from corral.servers.program import Program
+    from corral.windows.scene import Scene
+
+BASE = (
+    mitigations.EXTENSION_POINTS.bit
+    | mitigations.NO_REMOTE_IMAGES.bit
+    | mitigations.NO_LOW_LABEL_IMAGES.bit
+)
+
+
+def compose(
+    policy: Policy, program: Program, controls: Sequence[Held], *, home: str, run: str
+) -> tuple[tuple[Step, ...], str]:
+    """The steps in their order, and the private directory of the target.
+
+    What holds the system calls decides the layering.
+    """
+    token = next(held.mechanism for held in controls if held.control == "syscalls")
+    if APP_CONTAINER in token:
+        steps, private = _contained(policy, program, home, run)
+    else:
+        private = os.path.join(os.path.dirname(directories().cache), "work", workdir.PREFIX + run)
+        steps = [workdir.WorkDirectory(path=private, low=RESTRICTED in token)]
+        if RESTRICTED in token:
+            steps += _restricted(policy)
+    bits = (BASE if MITIGATIONS in token else 0) | (
+        mitigations.STRICT_HANDLES.bit if STRICT in token else 0
+    )
+    steps.append(job.plan(policy, controls))
+    steps.append(mitigations.plan(bits, subprocess=not _childless(controls)))
+    steps += _second_layer(policy, private)
+    return (*steps, process.Creation()), private
+
+
+def _childless(controls: Sequence[Held]) -> bool:
+    return any(
+        held.control == "subprocess" and "child process policy" in held.mechanism
+        for held in controls
+    )
+
+
+def _contained(policy: Policy, program: Program, home: str, run: str) -> tuple[list[Step], str]:
+    reach = network.plan(policy)
+    known = paths.places(os.environ, home)
+    granted = grants.plan(policy, grants.look(policy), known=known, directory=journals())
+    name = app_container.profile_name(digest(program), "state" if policy.state else run)
+    private = app_container.folder(_local(home), name)
+    return [
+        residue.Claim(
+            directory=journals(),
+            run=run,
+            profile="" if policy.state else name,
+            roots=granted.roots,
+            keep=granted.keep,
+        ),
+        app_container.Profile(
+            name=name,
+            capabilities=(*reach.capabilities, *granted.sids),
+            home=private,
+            keep=policy.state,
+        ),
+        granted,
+        reach,
+    ], private
+
+
+def _restricted(policy: Policy) -> list[Step]:
+    if any(grant.access == "write" for grant in policy.grants):
+        from corral.errors import PolicyError
+
+        raise PolicyError(
+            "without an AppContainer filesystem.write cannot be opened: a target of Low integrity "
+            "writes nothing that is not labelled for it",
+            hint="use AppContainers, or let the server write into its own directory",
+        )
+    return [
+        restricted_token.RestrictedToken(),
+        integrity.LowIntegrity(),
+        desktop.PrivateDesktop(),
+    ]
+
+
+def _second_layer(policy: Policy, private: str) -> list[Step]:
+    """A driver that is not there is no reason to stop: `doctor` tells of it."""
+    if not policy.windows.minifilter or minifilter.probe().status != "proven":
+        return []
+    read = [grant.path for grant in policy.grants if grant.access == "read"]
+    write = [grant.path for grant in policy.grants if grant.access == "write"]
+    return [minifilter.Minifilter(read=tuple(read), write=(*write, private), workspace=private)]
+
+
+def digest(program: Program) -> str:
+    import hashlib
+
+    text = "\0".join(program.typed or program.argv)
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
+
+
+def journals() -> str:
+    return os.path.join(directories().state, "grants")
+
+
+def _local(home: str) -> str:
+    return os.environ.get("LOCALAPPDATA", "") or f"{home}\\AppData\\Local"
+
+
+def apply(step: Step, scene: Scene) -> None:
+    if isinstance(step, residue.Claim):
+        residue.apply(step, scene)
+    elif isinstance(step, app_container.Profile):
+        app_container.apply(step, scene)
+    elif isinstance(step, grants.Grants):
+        grants.apply(step, scene)
+    elif isinstance(step, restricted_token.RestrictedToken):
+        scene.token = restricted_token.apply(step)
+        scene.undo.append(scene.token.close)
+    elif isinstance(step, integrity.LowIntegrity):
+        integrity.apply(step, scene.token.value if scene.token else 0)
+    elif isinstance(step, desktop.PrivateDesktop):
+        made = desktop.apply(step)
+        scene.desktop = made.path
+        scene.undo.append(made.close)
+    elif isinstance(step, mitigations.Mitigations):
+        scene.attributes += mitigations.attributes(step)
+    elif isinstance(step, workdir.WorkDirectory):
+        workdir.apply(step, scene)
+    elif isinstance(step, job.Job):
+        job.apply(step, scene)
+
+
+def verify(step: Step, scene: Scene) -> None:
+    """In the suspended process."""
+    if isinstance(step, process.Creation):
+        process.verify(scene)
+    elif isinstance(step, app_container.Profile):
+        app_container.verify(step, scene)
+    elif isinstance(step, grants.Grants):
+        grants.verify(step, scene)
+    elif isinstance(step, mitigations.Mitigations):
+        mitigations.verify(step, scene.process)
+    elif isinstance(step, minifilter.Minifilter):
+        _register(step, scene)
+
+
+def _register(step: minifilter.Minifilter, scene: Scene) -> None:
+    try:
+        session = minifilter.apply(step)
+    except minifilter.AbsentError as error:
+        raise OSError(0, f"the driver that listened is gone: {error}") from error
+    scene.undo.append(session.close)
+    try:
+        session.register(scene.pid, step.workspace)
+    except ValueError as error:
+        raise OSError(0, str(error)) from error

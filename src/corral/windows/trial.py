@@ -1,0 +1,98 @@
+"""A disposable target: a piece of Python, born by the code of a real run, and what it said."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from corral.abi import win32_process as abi
+from corral.plan import Plan
+from corral.posix.enter import StepFailed
+from corral.record import record
+from corral.servers.program import Program
+from corral.windows import birth
+from corral.windows.environment import PASSED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corral.plan import Step
+    from corral.supervise import Reaped
+    from corral.windows.birth import Child
+
+PATIENCE = 30_000
+"""Milliseconds after which a trial has failed, whatever it waits for."""
+
+
+@record
+class Seen:
+    """`said` is its output, errors too; `reaped` what its job told."""
+
+    said: str
+    reaped: Reaped
+    hung: bool = False
+
+
+def interpreter() -> str:
+    """The one behind a virtual environment's, which would start it as a second process."""
+    return getattr(sys, "_base_executable", "") or sys.executable
+
+
+def observe(code: str, steps: Sequence[Step], *arguments: str, program: str = "") -> Seen:
+    """Run `code` under `steps` to its end. OSError if it could not be started."""
+    return start(code, steps, *arguments, program=program).finish()
+
+
+class Trial:
+    """`input` is open until the trial is finished, `output` has what it says."""
+
+    def __init__(self, child: Child, *, input: int, output: int) -> None:  # noqa: A002
+        self.child = child
+        self.input = input
+        self.output = output
+
+    def line(self) -> str:
+        found = b""
+        while not found.endswith(b"\n") and (chunk := os.read(self.output, 1)):
+            found += chunk
+        return found.decode().strip()
+
+    def finish(self) -> Seen:
+        os.close(self.input)
+        hung = abi.wait_any((self.child.pidfd,), PATIENCE) is None
+        if hung:
+            self.child.kill()
+        reaped = self.child.reap()
+        with open(self.output, "rb") as output:
+            said = output.read().decode(errors="replace").strip()
+        return Seen(said=said, reaped=reaped, hung=hung)
+
+    def close(self) -> None:
+        os.close(self.input)
+        os.close(self.output)
+
+
+def start(code: str, steps: Sequence[Step], *arguments: str, program: str = "") -> Trial:
+    path = program or interpreter()
+    plan = Plan(
+        program=Program(path=path, argv=(path, "-I", "-S", "-c", code, *arguments)),
+        steps=tuple(steps),
+        controls=(),
+        environment=tuple((name, os.environ[name]) for name in VARIABLES if name in os.environ),
+    )
+    reading, writing = os.pipe()
+    output, saying = os.pipe()
+    try:
+        child = birth.birth(plan, (reading, saying, saying))
+    except StepFailed as failed:
+        os.close(writing)
+        os.close(output)
+        raise OSError(0, failed.cause, failed.step) from failed
+    finally:
+        os.close(reading)
+        os.close(saying)
+    return Trial(child, input=writing, output=output)
+
+
+VARIABLES = (*PASSED, "LOCALAPPDATA", "TEMP", "TMP", "USERPROFILE")

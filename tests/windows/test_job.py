@@ -1,0 +1,265 @@
+"""Job objects against the system itself: what it keeps, what it kills, what it tells."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from corral.abi import win32, win32_job
+from corral.abi import win32_process as abi
+from corral.windows import job, mitigations, process, trial
+from corral.windows.job import Job
+
+MEMORY = 96 << 20
+GetHandleInformation = win32.function(
+    "kernel32", "GetHandleInformation", win32.BOOL, win32.HANDLE, win32.LPVOID
+)
+WAIT = "import sys; print('here', flush=True); sys.stdin.read()"
+TREE = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-I", "-S", "-c", "input()"], stdin=0)
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+@pytest.fixture
+def read_back() -> bool:
+    """Whether this system tells what a job was given; Wine does not."""
+    try:
+        job.create(Job()).close()
+    except OSError:
+        return False
+    return True
+
+
+def ended(pid: int) -> bool:
+    try:
+        handle = abi.open_process(pid, abi.SYNCHRONIZE)
+    except OSError:
+        return True
+    with handle:
+        return abi.wait_any((handle.value,), 10_000) is not None
+
+
+@pytest.mark.parametrize(
+    "step",
+    [Job(memory=MEMORY), Job(processes=3), Job(memory=MEMORY, processes=1), Job()],
+    ids=["memory", "processes", "both", "kill on close"],
+)
+def test_limits_are_kept_or_refused(step, read_back):
+    """A system that takes a limit and does not keep it has not set it: an error, never a job."""
+    if not read_back:
+        with pytest.raises(OSError, match=r"was set to 0x[0-9a-f]+ and reads back as 0x0"):
+            job.create(step)
+        return
+    made = job.create(step)
+    seen = win32_job.query_information(made.handle, win32_job.JOBOBJECT_EXTENDED_LIMIT_INFORMATION)
+    made.close()
+    assert seen.JobMemoryLimit == seen.ProcessMemoryLimit == (step.memory or 0)
+    assert seen.BasicLimitInformation.ActiveProcessLimit == (step.processes or 0)
+
+
+def test_a_cpu_rate_is_kept_or_refused(read_back):
+    try:
+        made = job.create(Job(cpu=500, read_back=read_back))
+    except OSError:
+        assert not read_back
+        return
+    seen = win32_job.query_information(
+        made.handle, win32_job.JOBOBJECT_CPU_RATE_CONTROL_INFORMATION
+    )
+    made.close()
+    assert seen.CpuRate == job.cpu_rate(500, abi.processors())
+    assert seen.ControlFlags == 5
+
+
+def test_ui_limits_are_kept_or_refused(read_back):
+    step = Job(ui=job.UI_LIMITS, read_back=read_back)
+    if read_back:
+        job.create(step).close()
+    else:
+        with pytest.raises(OSError, match=r"UIRestrictionsClass|QueryInformationJobObject"):
+            job.create(step)
+
+
+def test_a_failed_job_leaves_no_handle(read_back):
+    before = win32.open_handles()
+    try:
+        job.create(Job(memory=MEMORY, cpu=1, ui=job.UI_LIMITS)).close()
+    except OSError:
+        assert not read_back
+    assert win32.open_handles() == before
+
+
+def test_nobody_inherits_or_opens_a_job(read_back):
+    made = job.create(Job(read_back=read_back))
+    flags = win32.DWORD(9)
+    GetHandleInformation(made.handle.value, win32.ctypes.byref(flags))
+    made.close()
+    assert flags.value == 0
+
+
+def test_the_target_is_born_in_its_job(read_back):
+    running = trial.start(WAIT, (Job(read_back=read_back), process.Creation()))
+    assert running.line() == "here"
+    assert win32_job.is_in_job(running.child.pidfd, running.child._job.handle)
+    assert win32_job.process_ids(running.child._job.handle, 8) == [running.child.pid]
+    assert running.finish().reaped.status == 0
+    control = job.create(Job(read_back=read_back))
+    assert not win32_job.is_in_job(abi.GetCurrentProcess(), control.handle)
+    control.close()
+
+
+@pytest.mark.parametrize("how", ["close", "terminate"])
+def test_the_whole_tree_ends_with_its_job(how, read_back):
+    running = trial.start(TREE, (Job(read_back=read_back), process.Creation()))
+    grandchild = int(running.line())
+    with abi.open_process(grandchild, abi.SYNCHRONIZE) as alive:
+        assert abi.wait_any((alive.value, running.child.pidfd), 0) is None  # the control
+        if how == "close":
+            running.child.abandon()
+        else:
+            running.child.kill()
+            assert abi.wait_any((running.child.pidfd,), 10_000) == 0
+            assert running.child.reap().status is None
+        assert abi.wait_any((alive.value,), 10_000) == 0
+    assert ended(running.child.pid)
+    running.close()
+
+
+def test_the_end_of_the_first_process_is_the_end_of_all(read_back):
+    """Left behind by its parent, and still in the job."""
+    code = (
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-I', '-S', '-c', 'input()'], stdin=0)\n"
+        "print(child.pid, flush=True)\n"
+    )
+    running = trial.start(code, (Job(read_back=read_back), process.Creation()))
+    orphan = int(running.line())
+    with abi.open_process(orphan, abi.SYNCHRONIZE) as alive:
+        assert abi.wait_any((running.child.pidfd,), 20_000) == 0
+        assert abi.wait_any((alive.value,), 0) is None  # the control: it waits for its input
+        assert running.child.reap().status == 0
+        assert abi.wait_any((alive.value,), 10_000) == 0
+    running.close()
+
+
+def test_a_target_cannot_break_away(read_back):
+    code = (
+        "import subprocess, sys\n"
+        "def start(flags):\n"
+        "    try:\n"
+        "        return subprocess.call([sys.executable, '-c', 'pass'], creationflags=flags)\n"
+        "    except OSError as error:\n"
+        "        return error.winerror\n"
+        "print(start(0), start(0x01000000))\n"
+    )
+    steps = (Job(read_back=read_back), process.Creation())
+    assert trial.observe(code, steps).said == "0 5"
+
+
+def test_messages_tell_of_processes(read_back):
+    running = trial.start(WAIT, (Job(read_back=read_back), process.Creation()))
+    assert running.line() == "here"
+    assert win32_job.next_message(running.child._job.port) == win32_job.JOB_OBJECT_MSG_NEW_PROCESS
+    assert win32_job.next_message(running.child._job.port) is None
+    assert running.finish().reaped.status == 0
+
+
+def test_only_the_streams_are_inherited(read_back):
+    """An inheritable handle of the supervisor's is not the target's, unless it is in the list."""
+    read, write = os.pipe()
+    os.set_inheritable(read, True)
+    value = _handle(read)
+    code = (
+        "import ctypes, sys\n"
+        "kind = ctypes.WinDLL('kernel32').GetFileType\n"
+        "kind.argtypes = [ctypes.c_void_p]\n"
+        "print(kind(int(sys.argv[1])))\n"
+    )
+    inside = trial.observe(code, (Job(read_back=read_back), process.Creation()), str(value)).said
+    outside = subprocess.run(
+        [sys.executable, "-c", code, str(value)], capture_output=True, close_fds=False, check=True
+    ).stdout
+    os.close(read)
+    os.close(write)
+    assert (inside, outside.strip()) == ("0", b"3")
+
+
+def _handle(fd: int) -> int:
+    import msvcrt
+
+    return msvcrt.get_osfhandle(fd)
+
+
+GetProcessHandleCount = win32.function(
+    "kernel32", "GetProcessHandleCount", win32.BOOL, win32.HANDLE, win32.LPVOID
+)
+
+
+def handles() -> int:
+    found = win32.DWORD()
+    GetProcessHandleCount(abi.GetCurrentProcess(), win32.ctypes.byref(found))
+    return found.value
+
+
+def test_no_handle_is_left_after_a_run(read_back):
+    steps = (Job(read_back=read_back), process.Creation())
+    trial.observe("pass", steps)  # what is loaded at the first call stays open
+    before = win32.open_handles(), handles()
+    for _ in range(3):
+        trial.observe("print(1)", steps)
+    assert (win32.open_handles(), handles()) == before
+
+
+def test_no_handle_is_left_after_a_failed_start(read_back):
+    steps = (Job(read_back=read_back), process.Creation())
+
+    def fail() -> None:
+        with pytest.raises(OSError, match="exec"):
+            trial.observe("pass", steps, program="C:\\no-such-program.exe")
+
+    fail()
+    before = win32.open_handles(), handles()
+    for _ in range(3):
+        fail()
+    assert (win32.open_handles(), handles()) == before
+
+
+def test_no_handle_is_left_when_a_step_does_not_hold(read_back):
+    """The process was made already, suspended: it must be gone as well."""
+    steps = (Job(read_back=read_back), mitigations.plan(0, subprocess=False), process.Creation())
+    if read_back:
+        pytest.skip("this Windows holds the child process policy")
+    before = win32.open_handles()
+    with pytest.raises(OSError, match="no child processes: reads back as off"):
+        trial.observe("pass", steps)
+    assert win32.open_handles() == before
+
+
+@pytest.mark.real_windows(reason="it accepts limits and ignores them")
+def test_memory_beyond_the_limit_is_not_given():
+    code = (
+        "bytearray(8 << 20)\ntry:\n    bytearray(256 << 20)\nexcept MemoryError:\n    print('no')"
+    )
+    seen = trial.observe(code, (Job(memory=MEMORY), process.Creation()))
+    assert seen.said == "no"
+    assert "memory" in seen.reaped.hit
+    assert trial.observe(code, (Job(memory=1 << 30), process.Creation())).said == ""
+
+
+@pytest.mark.real_windows(reason="it accepts limits and ignores them")
+def test_a_second_process_does_not_start():
+    code = (
+        "import subprocess, sys\n"
+        "try:\n    print(subprocess.call([sys.executable, '-c', 'pass']))\n"
+        "except OSError:\n    print('no')"
+    )
+    assert trial.observe(code, (Job(processes=2), process.Creation())).said == "0"
+    seen = trial.observe(code, (Job(processes=1), process.Creation()))
+    assert seen.said == "no"
+    assert "pids" in seen.reaped.hit
