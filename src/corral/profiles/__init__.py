@@ -23,7 +23,10 @@ SUFFIX = ".toml"
 
 @record
 class Profile:
-    """`packages` are the references that it fits, `reasons` by key; `note` is left to do."""
+    """`packages` are the references that it fits, `reasons` by key; `note` is left to do.
+
+    `beside` are requirements that a package of PyPI's has and does not state.
+    """
 
     name: str
     title: str
@@ -31,6 +34,7 @@ class Profile:
     manifest: Manifest
     reasons: tuple[tuple[str, str], ...] = ()
     arguments: str = ""
+    beside: tuple[str, ...] = ()
     note: str = ""
 
 
@@ -53,7 +57,7 @@ def load(name: str) -> Profile:
     about, reasons = data.pop("profile"), data.pop("reasons", {})
     manifest = from_data(data, f"profile {name}", places=places)
     assert isinstance(about, dict) and isinstance(reasons, dict)  # noqa: S101, PT018 - our own file
-    about["packages"] = tuple(about["packages"])
+    about.update({key: tuple(value) for key, value in about.items() if isinstance(value, list)})
     return Profile(name=name, manifest=manifest, reasons=tuple(reasons.items()), **about)
 
 

@@ -1,0 +1,66 @@
+"""One session with one server by the official SDK, as its users write it. Runs where an SDK is installed.
+
+Asked on the command line, as JSON: command, args, env; sandboxed (policy and profile, or null to start the
+server as it stands); calls (tool, arguments). Prints what came back as JSON.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import time
+
+sys.path.insert(0, sys.argv[1])
+ASKED = json.loads(sys.argv[2])
+
+from mcp import ClientSession, StdioServerParameters  # noqa: E402
+from mcp.client.stdio import stdio_client  # noqa: E402
+
+try:
+    from mcp.shared.exceptions import McpError
+except ImportError:
+    from mcp.shared.exceptions import MCPError as McpError
+
+
+def parameters() -> StdioServerParameters:
+    env = {**os.environ, **ASKED["env"]} if ASKED["sandboxed"] is None else ASKED["env"]
+    plain = StdioServerParameters(command=ASKED["command"], args=ASKED["args"], env=env)
+    if ASKED["sandboxed"] is None:
+        return plain
+    from corral.mcp import sandboxed
+
+    return sandboxed(plain, **ASKED["sandboxed"])
+
+
+async def call(session: ClientSession, name: str, given: dict) -> dict:
+    """What a server says when it cannot is an answer too: it may have no network."""
+    try:
+        return plain(await session.call_tool(name, given))
+    except McpError as error:
+        return {"text": str(error), "failed": True}
+
+
+def plain(result: object) -> dict:
+    texts = [getattr(item, "text", "") for item in result.content]
+    failed = getattr(result, "isError", None) or getattr(result, "is_error", False)
+    return {"text": "\n".join(texts), "failed": bool(failed)}
+
+
+async def main() -> dict:
+    server = parameters()
+    began = time.monotonic()
+    async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
+        hello = await session.initialize()
+        started = time.monotonic() - began
+        about = getattr(hello, "serverInfo", None) or hello.server_info
+        tools = await session.list_tools()
+        results = [await call(session, name, given) for name, given in ASKED["calls"]]
+    return {
+        "server": about.name,
+        "tools": [tool.name for tool in tools.tools],
+        "results": results,
+        "started": started,
+    }
+
+
+print(json.dumps(asyncio.run(main())))

@@ -1,0 +1,253 @@
+"""Published servers, from their registries, each started through corral with its profile by the official SDK.
+
+For each, the same runtime under the same profile also tries what the server must not be able to do.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from servers import sdk
+from servers.conftest import STARTS
+from servers.published import SERVERS
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="walls that can be tried here")
+MAIN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from corral.cli import main; main()"
+PAGE = b"<html><body><p>a page of the host's</p></body></html>"
+
+
+class Pages(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(PAGE)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def home():
+    """A user's home with a key in it, and the packages that were installed by an earlier run."""
+    place = sdk.cache() / "servers"
+    (place / ".ssh").mkdir(mode=0o700, parents=True, exist_ok=True)
+    (place / ".ssh" / "id_ed25519").write_text("a key")
+    return place
+
+
+@pytest.fixture(scope="module")
+def environment(home):
+    if shutil.which("npm") is None:
+        pytest.skip("npm is not installed")
+    names = ("PATH", "LANG", "SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "HTTPS_PROXY", "https_proxy")
+    kept = {name: os.environ[name] for name in names if name in os.environ}
+    return {**kept, "HOME": str(home)}
+
+
+@pytest.fixture(scope="module")
+def page():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Pages)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def client():
+    return sdk.python("mcp-2", "mcp>=2")
+
+
+@pytest.fixture
+def work(tmp_path, environment):
+    repository = tmp_path / "repository"
+    git = functools.partial(
+        subprocess.run, cwd=repository, check=True, env=environment, capture_output=True
+    )
+    repository.mkdir()
+    git(["git", "init", "-q", "."])
+    who = ("-c", "user.name=A", "-c", "user.email=a@example.com")
+    git(["git", *who, "commit", "-q", "--allow-empty", "-m", "the first"])
+    (repository / "new.txt").write_text("new")
+    return tmp_path
+
+
+def filled(item: object, words: dict[str, str]) -> object:
+    """`item` with every `{name}` in its texts replaced."""
+    if isinstance(item, str):
+        for name, value in words.items():
+            item = item.replace(f"{{{name}}}", value)
+        return item
+    if isinstance(item, dict):
+        return {key: filled(value, words) for key, value in item.items()}
+    return [filled(entry, words) for entry in item] if isinstance(item, list | tuple) else item
+
+
+def corral(environment, *arguments: str, timeout: float = 110) -> subprocess.CompletedProcess:
+    argv = [sys.executable, "-I", "-c", MAIN, str(sdk.SOURCE), *arguments]
+    return subprocess.run(
+        argv,
+        env=environment,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def bare_argv(environment, server, words) -> list[str]:
+    """How the server starts by itself, once corral has installed it: `explain` shows it."""
+    arguments = server.arguments if server.bare is None else server.bare
+    done = corral(
+        environment,
+        "explain",
+        "--json",
+        "--profile",
+        server.profile,
+        server.reference,
+        *filled(arguments, words),
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["program"]["argv"]
+
+
+@pytest.mark.parametrize("server", SERVERS, ids=lambda server: server.profile)
+def test_a_published_server_works_inside(server, environment, client, page, work):
+    words = {"work": str(work), "host": page, "url": f"http://{page}/"}
+    calls = [(name, filled(given, words)) for name, given, _ in server.calls]
+    env = dict(filled(server.env, words))
+    bare_env = {**env, **dict(filled(server.bare_env, words))}
+    command = bare_argv(environment, server, words)
+    bare = sdk.session(
+        client,
+        environment,
+        command=command[0],
+        args=command[1:],
+        sandboxed=None,
+        env=bare_env,
+        calls=calls,
+    )
+    policy = {"profile": server.profile, "policy": filled(dict(server.policy), words) or None}
+    inside = sdk.session(
+        client,
+        environment,
+        command=server.reference,
+        args=filled(server.arguments, words),
+        sandboxed=policy,
+        env=env,
+        calls=calls,
+    )
+    assert inside["server"] == bare["server"]
+    assert inside["tools"] == bare["tools"]
+    for result, (name, _, expected) in zip(inside["results"], server.calls, strict=True):
+        assert expected in result["text"], name
+        assert not expected or not result["failed"], result["text"]
+    STARTS[server.reference] = (bare["started"], inside["started"])
+
+
+NODE = {
+    "read": "require('fs').readFileSync(process.argv[1])",
+    "connect": "require('net').connect(process.argv[1], '127.0.0.1').on('connect', () => process.exit(0))"
+    ".on('error', () => process.exit(9))",
+    "spawn": "process.exit(require('child_process').spawnSync('/bin/true').status === 0 ? 0 : 9)",
+}
+PYTHON = {
+    "read": "import sys; open(sys.argv[1]).read()",
+    "connect": "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 5)",
+    "spawn": "import subprocess; subprocess.run(['/bin/true'], check=True)",
+}
+RUNTIMES = {"node": (["node", "-e"], NODE), "python": (["/usr/bin/python3", "-c"], PYTHON)}
+
+
+@pytest.fixture(scope="module")
+def listener():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.mark.parametrize("server", SERVERS, ids=lambda server: server.profile)
+def test_what_it_must_not_do(server, environment, home, listener, page, work):
+    """The control of each is the same act by the same program without corral."""
+    words = {"work": str(work), "host": page, "url": f"http://{page}/"}
+    start, acts = RUNTIMES[server.runtime]
+    targets = {"read": str(home / ".ssh" / "id_ed25519"), "connect": str(listener)}
+    if not server.subprocess:
+        targets["spawn"] = ""
+    policy = json.dumps({"version": 1, **filled(dict(server.policy), words)})
+    for act, target in targets.items():
+        argv = [*start, acts[act], target]
+        control = subprocess.run(argv, env=environment, check=False, timeout=60)
+        assert control.returncode == 0, act
+        tried = corral(
+            environment, "run", "--profile", server.profile, "--policy", policy, "--", *argv
+        )
+        assert tried.returncode not in {0, 125, 126, 127}, (act, tried.stderr)
+
+
+def test_memory_is_kept_between_runs_and_is_not_the_users(environment, client, home):
+    """The profile's state: a second run of the same server reads what the first wrote, in a place of its own."""
+    server = next(one for one in SERVERS if one.profile == "memory")
+    start = {"command": server.reference, "args": [], "env": {}, "sandboxed": {"profile": "memory"}}
+    fact = f"fact {secrets.token_hex(8)}"
+    made = {"entities": [{"name": fact, "entityType": "fact", "observations": ["kept"]}]}
+    sdk.session(client, environment, calls=[("create_entities", made)], **start)
+    again = sdk.session(client, environment, calls=[("read_graph", {})], **start)
+    assert fact in again["results"][0]["text"]
+
+
+@pytest.mark.parametrize(("name", "requirement"), [("mcp-1", "mcp<2"), ("mcp-2", "mcp>=2")])
+def test_both_generations_of_the_sdk(name, requirement, environment):
+    server = next(one for one in SERVERS if one.profile == "everything")
+    found = sdk.session(
+        sdk.python(name, requirement),
+        environment,
+        command=server.reference,
+        args=[],
+        env={"GREETING": "hello", "API_TOKEN": "a-secret"},
+        sandboxed={"policy": {"limits": {"pids": 64}}},
+        calls=[("get-env", {})],
+    )
+    inside = json.loads(found["results"][0]["text"])
+    assert (inside["GREETING"], inside["API_TOKEN"]) == ("hello", "a-secret")
+    assert inside["USER"] == "user"  # corral's environment, not the caller's
+
+
+FASTMCP = """
+import asyncio, json, sys
+sys.path.insert(0, sys.argv[1])
+from corral.mcp import sandboxed
+from fastmcp import Client
+from fastmcp.client.transports import StdioTransport
+
+async def main():
+    plain = StdioTransport(sys.argv[2], [], keep_alive=False)
+    async with Client(sandboxed(plain, profile="everything")) as client:
+        answer = await client.call_tool("echo", {"message": "by FastMCP"})
+        print(answer.content[0].text)
+
+asyncio.run(main())
+"""
+
+
+def test_fastmcp(environment):
+    server = next(one for one in SERVERS if one.profile == "everything")
+    interpreter = sdk.python("fastmcp", "fastmcp")
+    argv = [interpreter, "-c", FASTMCP, str(sdk.SOURCE), server.reference]
+    done = subprocess.run(
+        argv, env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "by FastMCP" in done.stdout
