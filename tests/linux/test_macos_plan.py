@@ -1,0 +1,372 @@
+"""`corral run` with the macOS backend, on Linux: the same code, with what only Linux has switched off.
+
+There is no Seatbelt here, so every run but the first is `--best-effort`. `mac_world.py` says what is played.
+Its process ends only when nothing is left of the run, so that a run which comes to its end here has left nobody.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import uuid
+from subprocess import PIPE
+
+import pytest
+
+WORLD = pathlib.Path(__file__).parent / "mac_world.py"
+BEST = "--best-effort"
+MANY = ("--allow-subprocess",)
+PATIENCE = 30
+DAEMON = """
+import os, sys
+ready, released = os.pipe(), sys.argv[1]
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.setsid()
+        os.closerange(0, 3)
+        os.write(ready[1], b"x")
+        open(released).read()   # a fifo: until somebody writes to it
+    os._exit(0)
+os.wait()
+os.read(ready[0], 1)
+"""
+STAY = "import sys; print('ready', flush=True); sys.stdin.read()"
+IGNORE = "import signal; signal.signal(15, signal.SIG_IGN); print('ready', flush=True)\nwhile True: signal.pause()"
+SPIN = "while True: pass"
+
+
+class Mac:
+    def __init__(self, user, package):
+        self.user = user
+        self.world = package.parent / WORLD.name
+        shutil.copy(WORLD, self.world)
+        self.world.chmod(0o644)
+        self.package = package
+
+    def argv(self, *arguments):
+        return [self.user.python, str(self.world), str(self.package), *arguments]
+
+    def file(self, name):
+        """A path of its own, which does not exist yet."""
+        return str(self.user.home / f"mac-{uuid.uuid4().hex}-{name}")
+
+    def popen(self, *arguments, env=None, **options):
+        environment = self.user.environment(**(env or {}))
+        return self.user.popen(
+            self.argv(*arguments),
+            env=environment,
+            **{"stdin": PIPE, "stdout": PIPE, "stderr": PIPE, **options},
+        )
+
+    def run(self, *command, flags=(), env=None, input=b"", **options):
+        process = self.popen("run", BEST, *flags, "--", *command, env=env, **options)
+        try:
+            out, err = process.communicate(input, timeout=PATIENCE)
+        except BaseException:
+            process.kill()
+            raise
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def python(self, code, *arguments, **options):
+        return self.run(self.user.python, "-c", code, *arguments, **options)
+
+    def reported(self, code, *arguments, flags=(), **options):
+        path = self.file("report")
+        done = self.python(code, *arguments, flags=("--report", path, *flags), **options)
+        return done, json.loads(pathlib.Path(path).read_text())
+
+    def left(self):
+        """Private directories, and records of runs."""
+        runs = self.user.home / ".cache" / "corral" / "runs"
+        records = os.listdir(runs) if runs.exists() else []
+        return [*pathlib.Path("/tmp").glob(f"corral-{self.user.uid}-*"), *records]
+
+
+@pytest.fixture
+def mac(ordinary, package):
+    return Mac(ordinary, package)
+
+
+def word(report, control):
+    return next(held for held in report["controls"] if held["control"] == control)
+
+
+def started(mac, code, *arguments, flags=(), env=None):
+    """A run whose target has said that it is ready, and the number of corral's own process."""
+    path = mac.file("pid")
+    process = mac.popen(
+        "run", BEST, *flags, "--", mac.user.python, "-c", code, *arguments,
+        env={"MAC_WORLD_PID": path, **(env or {})},
+    )  # fmt: skip
+    assert process.stdout.readline() == b"ready\n", process.stderr.read()
+    return process, int(pathlib.Path(path).read_text())
+
+
+def ended(process):
+    try:
+        process.communicate(timeout=PATIENCE)
+    except BaseException:
+        process.kill()
+        raise
+    return process.returncode
+
+
+def fifo(mac):
+    path = mac.file("fifo")
+    os.mkfifo(path, 0o666)
+    os.chmod(path, 0o666)
+    return path
+
+
+def test_without_seatbelt_a_run_refuses_and_names_the_walls(mac):
+    process = mac.popen("run", "--", "/bin/echo", "ran")
+    out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out) == (125, b"")
+    for wall in (b"filesystem", b"network", b"syscalls", b"seatbelt"):
+        assert wall in err
+
+
+def test_best_effort_runs_and_warns_of_every_wall(mac):
+    done = mac.run("/bin/echo", "ran")
+    assert (done.returncode, done.stdout) == (0, b"ran\n")
+    for wall in (b"filesystem", b"network", b"syscalls"):
+        assert b"warning: " + wall + b" is not enforced" in done.stderr
+
+
+def test_exit_codes(mac):
+    assert mac.python("raise SystemExit(7)").returncode == 7
+    assert mac.python("import os; os.kill(os.getpid(), 15)").returncode == 143
+    assert mac.run("/nonexistent/program").returncode == 127
+    broken = pathlib.Path(mac.file("broken"))
+    broken.write_bytes(b"\x7fELF is not all there is to it")
+    broken.chmod(0o755)
+    assert mac.run(str(broken)).returncode == 126
+
+
+def test_streams_are_the_targets(mac):
+    done = mac.python("import sys; sys.stdout.write(sys.stdin.read().upper())", input=b"hello")
+    assert done.stdout == b"HELLO"
+
+
+def test_a_list_of_hosts_is_refused_and_never_widened(mac):
+    process = mac.popen("run", "--allow-net", "example.com", "--", "/bin/echo", "ran")
+    out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out) == (125, b"")
+    assert b"network" in err
+    assert mac.run("/bin/echo", "ran", flags=("--allow-net", "example.com")).stdout == b"ran\n"
+
+
+def test_the_callers_environment_stays_outside(mac):
+    code = "import os; print('PLANTED' in os.environ, os.environ['HOME'], os.environ['TMPDIR'])"
+    planted, home, temporary = mac.python(code, env={"PLANTED": "1"}).stdout.decode().split()
+    assert planted == "False"
+    assert home.startswith(f"/tmp/corral-{mac.user.uid}-")
+    assert os.path.dirname(home) == os.path.dirname(temporary)
+
+
+def test_descriptors_of_the_caller_stay_outside(mac):
+    code = "import os; print(sorted(map(int, os.listdir('/proc/self/fd')))[:4])"
+    with open("/etc/hosts") as file:
+        inherited = os.dup2(file.fileno(), 77)
+        done = mac.python(code, pass_fds=(inherited,))
+        control = mac.user.popen(
+            [mac.user.python, "-c", "import os; os.fstat(77)"], pass_fds=(inherited,)
+        )
+        assert control.wait() == 0
+        os.close(inherited)
+    assert done.stdout == b"[0, 1, 2, 3]\n"  # 3 reads the list
+
+
+def test_the_number_of_descriptors_is_limited(mac):
+    code = "import os\nn = 0\ntry:\n  while True: os.open('/', 0); n += 1\nexcept OSError as e: print(n < 16, e.errno)"
+    assert mac.python(code, flags=("--max-fds", "16")).stdout == b"True 24\n"
+
+
+def test_no_second_process_by_rlimit(mac):
+    """NPROC of 1, which root is exempt from and an ordinary user never has room under."""
+    code = "import os\ntry:\n  os.waitpid(os.fork(), 0); print('forked')\nexcept OSError as e: print(e.errno)"
+    done, report = mac.reported(code)
+    assert done.stdout == b"11\n"
+    assert word(report, "subprocess")["mechanism"] == "RLIMIT_NPROC"
+    assert b"forked" in mac.python(code, flags=MANY).stdout
+
+
+def test_an_address_space_that_is_asked_for_is_set(mac):
+    policy = pathlib.Path(mac.file("policy.toml"))
+    policy.write_text('version = 1\n[limits]\naddress_space = "3G"\n')
+    code = "import resource; print(resource.getrlimit(resource.RLIMIT_AS)[1])"
+    assert mac.python(code, flags=("--policy", str(policy))).stdout.strip() == str(3 << 30).encode()
+
+
+def test_the_report_says_what_holds_and_how_well(mac):
+    _, report = mac.reported("pass", flags=("--max-memory", "1G", "--timeout", "1m"))
+    assert word(report, "tree") | {"why": ""} == {
+        "control": "tree", "asked": "always", "stated": False,
+        "mechanism": "watcher", "status": "cooperative", "why": "",
+    }  # fmt: skip
+    assert (word(report, "memory")["mechanism"], word(report, "memory")["status"]) == (
+        "sampling",
+        "cooperative",
+    )
+    assert word(report, "filesystem")["status"] == "degraded"
+    assert word(report, "fds")["status"] == "applied"
+    assert report["outcome"]["kind"] == "exited"
+
+
+def test_a_timeout_ends_the_run(mac):
+    done, report = mac.reported("import time; time.sleep(600)", flags=("--timeout", "300ms"))
+    assert (done.returncode, report["outcome"]["kind"]) == (124, "timeout")
+
+
+def test_a_target_that_ignores_sigterm_is_killed_after_the_grace(mac):
+    process, _ = started(mac, IGNORE, env={"MAC_WORLD_GRACE": "0.3"})
+    process.send_signal(signal.SIGTERM)
+    assert ended(process) == 137
+
+
+def test_sigterm_is_passed_on_and_its_answer_counts(mac):
+    code = "import signal, sys; signal.signal(15, lambda *_: sys.exit(9)); print('ready', flush=True)\nwhile True: signal.pause()"
+    process, _ = started(mac, code)
+    process.send_signal(signal.SIGTERM)
+    assert ended(process) == 9
+
+
+def test_a_memory_hog(mac):
+    code = "x = b'x' * (300 << 20); import time; time.sleep(600)"
+    done, report = mac.reported(code, flags=("--max-memory", "100M"))
+    assert (done.returncode, report["outcome"]["kind"]) == (137, "memory")
+    assert report["usage"]["memory"] > 100 << 20
+    assert mac.python("x = b'x' * (300 << 20)", flags=("--max-memory", "2G")).returncode == 0
+
+
+def test_memory_of_many_processes_is_added_up(mac):
+    code = "import os, time\nfor _ in range(6):\n  if os.fork() == 0: break\nx = b'x' * (40 << 20)\ntime.sleep(600)"
+    done, report = mac.reported(code, flags=("--max-memory", "150M", *MANY))
+    assert (done.returncode, report["outcome"]["kind"]) == (137, "memory")
+
+
+def test_cpu_time(mac):
+    done, report = mac.reported(SPIN, flags=("--max-cpu-time", "500ms"))
+    assert (done.returncode, report["outcome"]["kind"]) == (137, "cpu_time")
+    assert report["usage"]["cpu_ms"] >= 450
+
+
+def test_a_share_of_the_cpu(mac):
+    code = "import time\nt = time.monotonic()\nwhile time.monotonic() - t < 1: pass\nprint(time.process_time() / (time.monotonic() - t))"
+    held = float(mac.python(code, flags=("--max-cpu", "200")).stdout)
+    free = float(mac.python(code).stdout)
+    assert held < 0.4
+    assert free > held  # the control, on however busy a machine
+
+
+def test_too_many_tasks(mac):
+    code = "import os, sys, time\nfor _ in range(int(sys.argv[1])):\n  if os.fork() == 0: time.sleep(600)\ntime.sleep(float(sys.argv[2]))"
+    done, report = mac.reported(code, "12", "600", flags=("--max-pids", "8", *MANY))
+    assert (done.returncode, report["outcome"]["kind"]) == (137, "pids")
+    assert mac.python(code, "3", "0", flags=("--max-pids", "8", *MANY)).returncode == 0
+
+
+def test_a_daemon_ends_with_the_target(mac):
+    """It left group, session and parents. The world ends only when it is gone."""
+    assert mac.python(DAEMON, fifo(mac), flags=MANY).returncode == 0
+
+
+def test_the_control_a_daemon_outlives_its_program(mac):
+    path = fifo(mac)
+    process = mac.popen("--bare", mac.user.python, "-c", DAEMON, path)
+    assert process.stdout.read() == b""  # who started the daemon has ended
+    assert process.poll() is None
+    with open(path, "w"):  # opens once the daemon reads
+        pass
+    assert ended(process) == 0
+
+
+def test_a_target_that_forks_without_end_is_ended(mac):
+    code = "import os\nfor _ in range(40):\n  if os.fork() == 0: os.setsid()\n  else: break\nelse: pass\nwhile True: pass"
+    done = mac.python(code, flags=("--timeout", "400ms", *MANY))
+    assert done.returncode == 124
+
+
+def test_kill_9_of_corral_ends_the_tree_and_leaves_no_directory(mac):
+    code = DAEMON + STAY
+    process, corral = started(mac, code, fifo(mac), flags=MANY)
+    assert [path for path in mac.left() if isinstance(path, pathlib.Path)]
+    os.kill(corral, signal.SIGKILL)
+    assert ended(process) == 137
+    assert not [path for path in mac.left() if isinstance(path, pathlib.Path)]
+    assert mac.run("/bin/true").returncode == 0
+    assert mac.left() == []  # the next start has taken away the record, too
+
+
+def test_kill_9_while_corral_starts(mac):
+    """At whatever moment it comes: the world sees nobody left."""
+    for _ in range(8):
+        path = pathlib.Path(mac.file("pid"))
+        process = mac.popen(
+            "run", BEST, *MANY, "--", mac.user.python, "-c", STAY, env={"MAC_WORLD_PID": str(path)}
+        )
+        while not path.exists():
+            assert process.poll() is None
+        os.kill(int(path.read_text()), signal.SIGKILL)
+        assert ended(process) == 137
+
+
+def test_when_the_watcher_is_killed_the_supervisor_ends_the_tree(mac):
+    process, corral = started(mac, DAEMON + STAY, fifo(mac), flags=MANY)
+    children = pathlib.Path(f"/proc/{corral}/task/{corral}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGKILL)
+    assert ended(process) == 137
+    assert mac.left() == []
+
+
+def test_a_run_leaves_nothing(mac):
+    code = "import os; os.makedirs(os.environ['HOME'] + '/a/b'); os.chmod(os.environ['HOME'] + '/a', 0); open(os.environ['TMPDIR'] + '/f', 'w')"
+    assert mac.python(code).returncode == 0
+    assert mac.left() == []
+
+
+def test_ps_shows_a_living_run(mac):
+    process, _ = started(mac, "x = b'x' * (50 << 20)\n" + STAY)
+    shown = mac.popen("ps", "--json")
+    out, _ = shown.communicate(timeout=PATIENCE)
+    entry = json.loads(out)[0]
+    assert entry["memory"] > 50 << 20
+    assert entry["tasks"] == 1
+    process.stdin.close()
+    assert process.wait(PATIENCE) == 0
+    process.stdout.close()
+    process.stderr.close()
+
+
+def test_nothing_is_looked_at_unless_a_limit_asks_for_it(mac):
+    """A run with such a limit is the clock of one without."""
+    counts = {}
+    runs = {}
+    for name, flags in {"without": (), "with": ("--max-memory", "1G")}.items():
+        counts[name] = pathlib.Path(mac.file("looks"))
+        runs[name], _ = started(mac, STAY, flags=flags, env={"MAC_WORLD_LOOKS": str(counts[name])})
+    before = {name: path.stat().st_size for name, path in counts.items()}
+    while counts["with"].stat().st_size < before["with"] + 5:
+        assert runs["with"].poll() is None
+    assert counts["without"].stat().st_size == before["without"]
+    for process in runs.values():
+        assert ended(process) == 0
+
+
+def test_doctor(mac):
+    out, _ = mac.popen("doctor").communicate(timeout=PATIENCE)
+    lines = out.decode().splitlines()
+    for line in (
+        "[✓] Rlimits: supported",
+        "[!] Cgroups: NOT available (Linux only)",
+        "[!] Network namespaces: NOT available (Linux only)",
+        "[!] Seccomp: NOT available (Linux only)",
+        "[!] Network isolation: NOT supported on macOS",
+        "[✓] Timeout enforcement: supported",
+        "[⚠] Recommendation: Use Linux VM for strict security requirements",
+    ):
+        assert line in lines
+    assert lines[0].startswith("[✓] OS: darwin (")
