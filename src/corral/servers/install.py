@@ -18,7 +18,7 @@ from corral.servers import progress
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import BinaryIO
+    from typing import IO
 
     from corral.sandbox import Sandbox
 
@@ -112,7 +112,7 @@ def wait(sandbox: Sandbox, label: str) -> int:
         progress.show("")
 
 
-def told(log: BinaryIO, hidden: Iterable[str]) -> str:
+def told(log: IO[bytes], hidden: Iterable[str]) -> str:
     """The last lines of what it said; they come from strangers, and never hold a secret."""
     log.seek(max(0, os.fstat(log.fileno()).st_size - LONGEST_LOG))
     text = log.read().decode(errors="replace")

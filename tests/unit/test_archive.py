@@ -1,0 +1,294 @@
+"""Archives from strangers: each kind of malice is refused with its reason, beside a control that is unpacked."""
+
+from __future__ import annotations
+
+import io
+import stat
+import struct
+import warnings
+import zipfile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.servers.archive import Bounds, Refused, check_name, extract
+
+SMALL = Bounds(packed=1 << 20, total=1 << 20, entries=50)
+GOOD = (("manifest.json", b"{}"), ("server/main.py", b"print()"))
+END = b"PK\x05\x06"
+
+
+def entry(name: str, mode: int = 0) -> zipfile.ZipInfo:
+    made = zipfile.ZipInfo(name)
+    mode = mode or (stat.S_IFDIR | 0o755 if name.endswith("/") else stat.S_IFREG | 0o644)
+    made.filename = name  # ZipInfo itself would put it right
+    made.external_attr = mode << 16
+    made.create_system = 3
+    made.compress_type = zipfile.ZIP_DEFLATED
+    return made
+
+
+def archive(*entries: tuple[zipfile.ZipInfo | str, bytes]) -> bytes:
+    held = io.BytesIO()
+    with warnings.catch_warnings(), zipfile.ZipFile(held, "w") as made:
+        warnings.simplefilter("ignore")  # names that are there twice are what some tests are about
+        for one, content in entries:
+            made.writestr(entry(one) if isinstance(one, str) else one, content)
+    return held.getvalue()
+
+
+def refusal(data: bytes, tmp_path, bounds: Bounds = SMALL) -> str:
+    """The reason; and nothing lies outside of the place that it was to be unpacked to."""
+    place = tmp_path / "deep" / "place"
+    place.mkdir(parents=True)
+    with pytest.raises(Refused) as caught:
+        extract(io.BytesIO(data), str(place), bounds=bounds)
+    assert [path.name for path in tmp_path.iterdir()] == ["deep"]
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["place"]
+    return caught.value.message
+
+
+def test_a_good_archive_is_unpacked_with_its_executable_bits(tmp_path):
+    data = archive(*GOOD, (entry("bin/tool", stat.S_IFREG | 0o755), b"#!"), ("empty/", b""))
+    extract(io.BytesIO(data), str(tmp_path), bounds=SMALL)
+    assert (tmp_path / "server" / "main.py").read_bytes() == b"print()"
+    assert (tmp_path / "bin" / "tool").stat().st_mode & 0o111
+    assert not (tmp_path / "manifest.json").stat().st_mode & 0o111
+    assert (tmp_path / "empty").is_dir()
+
+
+NAMES = {
+    "../out": "leads out of",
+    "a/../../out": "leads out of",
+    "a/..": "leads out of",
+    "/etc/passwd": "absolute path",
+    "\\\\host\\share": "absolute path",
+    "a\\..\\b": "backslash",
+    "C:/windows": "drive or a stream",
+    "file.txt:stream": "drive or a stream",
+    "a//b": "not a plain path",
+    "./a": "not a plain path",
+    "a/.": "not a plain path",
+    "name.": "not a plain path",
+    "name ": "not a plain path",
+    "": "not a plain path",
+    "a\nb": "cannot be printed",
+    "a\u202eb": "cannot be printed",
+    "con": "Windows",
+    "a/NUL.txt": "Windows",
+    "lpt1.log": "Windows",
+    "what?": "Windows",
+    "n" * 256: "too long",
+    "a/" * 41 + "b": "too long",
+}
+
+
+@pytest.mark.parametrize("name", NAMES, ids=repr)
+def test_names_that_lead_elsewhere(name, tmp_path):
+    assert NAMES[name] in refusal(archive(*GOOD, (name, b"x")), tmp_path)
+
+
+def test_a_name_that_goes_on_after_nul(tmp_path):
+    """Python's reader ends a name at NUL, others do not."""
+    data = archive(*GOOD, ("good.txtX..evil", b"x")).replace(b"good.txtX", b"good.txt\0")
+    assert "cannot be printed" in refusal(data, tmp_path)
+
+
+KINDS = {
+    stat.S_IFLNK | 0o777: "is a link",
+    stat.S_IFCHR | 0o666: "is a device",
+    stat.S_IFBLK | 0o666: "is a device",
+    stat.S_IFIFO | 0o666: "is a device, a pipe",
+    stat.S_IFSOCK | 0o666: "socket",
+    stat.S_IFDIR | 0o755: "is a file and a directory",
+}
+
+
+@pytest.mark.parametrize("mode", KINDS, ids=oct)
+def test_what_is_neither_file_nor_directory(mode, tmp_path):
+    assert KINDS[mode] in refusal(archive(*GOOD, (entry("odd", mode), b"/etc/passwd")), tmp_path)
+
+
+def test_a_directory_with_content(tmp_path):
+    assert "with content" in refusal(archive(*GOOD, ("odd/", b"x")), tmp_path)
+
+
+TWICE = [
+    ("a.py", "a.py"),
+    ("a.py", "A.PY"),
+    ("caf\u00e9", "cafe\u0301"),
+    ("ﬁle", "file"),
+    ("stra\u00dfe", "STRASSE"),
+    ("d/", "D/"),
+    ("d/a", "D"),
+    ("d", "D/a"),
+]
+
+
+@pytest.mark.parametrize(("first", "second"), TWICE, ids=repr)
+def test_two_names_for_one_file(first, second, tmp_path):
+    data = archive(
+        *((name, b"" if name.endswith("/") else name.encode()) for name in (first, second))
+    )
+    said = refusal(data, tmp_path)
+    assert "is there twice" in said or "lies below a file" in said
+
+
+def test_a_directory_may_be_listed_after_what_is_in_it(tmp_path):
+    """The control: zip tools write directories before, after or not at all."""
+    extract(io.BytesIO(archive(("d/a", b"1"), ("d/", b""), ("d/b", b"2"))), str(tmp_path))
+    assert sorted(path.name for path in (tmp_path / "d").iterdir()) == ["a", "b"]
+
+
+def test_more_than_the_limits_is_refused_before_anything_is_written(tmp_path):
+    data = archive(*GOOD, ("zeros", bytes(SMALL.total + 1)))
+    assert len(data) < 10_000
+    assert "unpacks to more than" in refusal(data, tmp_path)
+    assert list((tmp_path / "deep" / "place").iterdir()) == []
+
+
+def test_ten_gigabytes_of_zeros(tmp_path):
+    """An honest size is refused at once; the compressed stream need not even be there."""
+    data = bytearray(archive(("zeros", bytes(1000))))
+    central = data.index(b"PK\x01\x02")
+    data[central + 24 : central + 28] = struct.pack("<I", 0xFFFFFFF0)
+    assert "unpacks to more than" in refusal(bytes(data), tmp_path, Bounds())
+
+
+def test_a_size_that_lies_is_found_out_while_reading(tmp_path):
+    """It says 5 bytes in its list and holds a megabyte: reading stops, and the checksum is wrong."""
+    data = bytearray(archive(("zeros", bytes(1 << 19))))
+    for mark, at in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
+        place = data.index(mark) + at
+        data[place : place + 4] = struct.pack("<I", 5)
+    said = refusal(bytes(data), tmp_path)
+    assert "damaged" in said or "larger than the archive says" in said
+    written = [path for path in (tmp_path / "deep" / "place").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in written) <= 1 << 16
+
+
+def test_too_many_entries(tmp_path):
+    data = archive(*((f"f{at}", b"") for at in range(SMALL.entries + 1)))
+    assert "more than 50 entries" in refusal(data, tmp_path)
+    extract(io.BytesIO(data), str(tmp_path / "deep" / "place"))  # the control: other limits
+
+
+def test_a_large_archive(tmp_path):
+    data = archive((zipfile.ZipInfo("stored"), bytes(2 << 20)))
+    assert "larger than 1 MiB" in refusal(data, tmp_path)
+
+
+def test_encryption(tmp_path):
+    data = bytearray(archive(*GOOD))
+    for mark, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        data[data.index(mark) + at] |= 1
+    assert "is encrypted" in refusal(bytes(data), tmp_path)
+
+
+def test_unusual_compression(tmp_path):
+    odd = entry("odd")
+    odd.compress_type = zipfile.ZIP_LZMA
+    assert "unusual way" in refusal(archive((odd, b"x" * 100)), tmp_path)
+
+
+def test_something_before_the_archive(tmp_path):
+    assert "before the archive" in refusal(b"#!/bin/sh\n" + archive(*GOOD), tmp_path)
+
+
+def test_something_before_the_archive_with_offsets_put_right(tmp_path):
+    held = io.BytesIO()
+    held.write(b"#!/bin/sh\nexit\n")
+    with zipfile.ZipFile(held, "a") as made:
+        made.writestr(entry("manifest.json"), b"{}")
+    assert "before the archive" in refusal(held.getvalue(), tmp_path)
+
+
+def test_something_behind_the_archive(tmp_path):
+    assert "behind the end" in refusal(archive(*GOOD) + b"more", tmp_path)
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as made:
+        made.writestr(entry("manifest.json"), b"{}")
+        made.comment = b"hello"
+    with pytest.raises(Refused, match="behind the end"):
+        extract(held, str(tmp_path / "deep" / "place"))
+
+
+@pytest.mark.parametrize("declared", [False, True], ids=["appended", "as a comment"])
+def test_a_signed_bundle_is_unpacked(declared, tmp_path):
+    """`mcpb sign` appends its block; newer versions also declare it as the comment."""
+    block = b"MCPB_SIG_V1" + (4).to_bytes(4, "little") + b"\x30\x82..MCPB_SIG_END"
+    data = bytearray(archive(*GOOD))
+    if declared:
+        data[-2:] = len(block).to_bytes(2, "little")
+    extract(io.BytesIO(bytes(data) + block), str(tmp_path))
+    assert (tmp_path / "manifest.json").exists()
+
+
+def test_entries_that_overlap(tmp_path):
+    """Two names in the list, one place in the file: a bomb out of nothing, or two readings of one archive."""
+    data = archive(("first", b"1" * 100), ("other", b"2" * 100))
+    start = data.index(b"PK\x01\x02")
+    second = data.index(b"PK\x01\x02", start + 4)
+    moved = bytearray(data)
+    moved[second + 42 : second + 46] = struct.pack("<I", 0)
+    said = refusal(bytes(moved), tmp_path)
+    assert "overlaps" in said or "Overlapped" in said
+
+
+def test_two_names_for_one_entry(tmp_path):
+    """Some readers believe the list at the end, some the header before the data."""
+    data = archive(*GOOD)
+    at = data.index(b"server/main.py")
+    said = refusal(data[:at] + b"server/evil.py" + data[at + 14 :], tmp_path)
+    assert "two names" in said
+
+
+def test_an_end_record_that_hides_another_list(tmp_path):
+    """A whole archive in front of a whole archive: which of them it is depends on the reader."""
+    assert "before the archive" in refusal(archive(("a", b"1")) + archive(*GOOD), tmp_path)
+
+
+@pytest.mark.parametrize("data", [b"", b"PK", b"no archive at all", END, END + bytes(17)], ids=repr)
+def test_what_is_no_archive(data, tmp_path):
+    assert "not a zip archive" in refusal(data, tmp_path)
+
+
+@pytest.mark.parametrize("field", ["count", "offset"])
+def test_zip64(field, tmp_path):
+    data = bytearray(archive(*GOOD))
+    end = data.rindex(END)
+    if field == "count":
+        data[end + 8 : end + 12] = b"\xff\xff\xff\xff"
+    else:
+        data[end + 16 : end + 20] = b"\xff\xff\xff\xff"
+    assert "zip64" in refusal(bytes(data), tmp_path)
+
+
+@given(
+    at=st.integers(min_value=0, max_value=len(archive(*GOOD)) - 1),
+    value=st.integers(min_value=0, max_value=255),
+)
+def test_damage_is_refused_or_harmless(at, value, tmp_path_factory):
+    """Whatever a byte is changed to: it is unpacked in its place, or refused by name."""
+    data = bytearray(archive(*GOOD))
+    data[at] = value
+    place = tmp_path_factory.mktemp("damage")
+    (place / "in").mkdir()
+    try:
+        extract(io.BytesIO(bytes(data)), str(place / "in"), bounds=SMALL)
+    except Refused:
+        pass
+    assert [path.name for path in place.iterdir()] == ["in"]
+
+
+@given(st.text(max_size=30))
+def test_a_name_that_passes_stays_inside(name):
+    try:
+        check_name(name)
+    except Refused:
+        return
+    parts = name.split("/")
+    assert ".." not in parts
+    assert not name.startswith("/")
+    assert not set(name) & {"\\", ":", "\0"}

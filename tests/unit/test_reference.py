@@ -1,0 +1,106 @@
+"""What was typed in place of a command: told apart without guessing, and nothing passes that a tool would misread."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.cli.policy_flags import _may_be_reference
+from corral.errors import SandboxError
+from corral.record import replace
+from corral.servers.reference import Reference, normal, parse
+
+GOOD = {
+    "npm:server": Reference(kind="npm", text="", name="server"),
+    "npm:server@1.2.3": Reference(kind="npm", text="", name="server", version="1.2.3"),
+    "npm:@scope/server": Reference(kind="npm", text="", name="@scope/server"),
+    "npm:@scope/server@2.0.0-rc.1#tool": Reference(
+        kind="npm", text="", name="@scope/server", version="2.0.0-rc.1", program="tool"
+    ),
+    "pypi:mcp-server-time": Reference(kind="pypi", text="", name="mcp-server-time"),
+    "pypi:MCP_Server.Time==1!2.0+local": Reference(
+        kind="pypi", text="", name="mcp-server-time", version="1!2.0+local"
+    ),
+    "pypi:name[b,A]==1": Reference(
+        kind="pypi", text="", name="name", version="1", extras=("a", "b")
+    ),
+    "./server.mcpb": Reference(kind="bundle", text="", name="./server.mcpb"),
+    "old.DXT": Reference(kind="bundle", text="", name="old.DXT"),
+    "io.github.user/weather": Reference(kind="registry", text="", name="io.github.user/weather"),
+    "io.github.user/weather@1.0": Reference(
+        kind="registry", text="", name="io.github.user/weather", version="1.0"
+    ),
+    "mcp:example.com/a": Reference(kind="registry", text="", name="example.com/a"),
+    "cursor:github": Reference(kind="client", text="", name="cursor:github"),
+    "claude-desktop:my server": Reference(kind="client", text="", name="claude-desktop:my server"),
+}
+
+
+@pytest.mark.parametrize("word", GOOD)
+def test_what_is_a_reference(word):
+    assert parse(word) == replace(GOOD[word], text=word)
+    assert _may_be_reference(word)
+
+
+COMMANDS = [
+    "node",
+    "/usr/bin/node",
+    "./server",
+    "bin/server",
+    "../x/y",
+    ".venv/bin/python",
+    "a.b",
+    "-c",
+]
+
+
+@pytest.mark.parametrize("word", COMMANDS)
+def test_what_is_a_command(word):
+    assert parse(word) is None
+
+
+def test_a_plain_command_is_told_by_its_letters():
+    """Otherwise every run would pay for reading references."""
+    assert not any(map(_may_be_reference, ["node", "/usr/bin/node", "bin/server", "./server"]))
+
+
+def test_a_file_of_that_name_is_a_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert parse("my.tools/serve") is not None
+    (tmp_path / "my.tools").mkdir()
+    (tmp_path / "my.tools" / "serve").touch()
+    assert parse("my.tools/serve") is None
+
+
+BAD = [
+    "npm:", "npm:@scope", "npm:@/x", "npm:@scope/", "npm:../x", "npm:a/b", "npm:--global",
+    "npm:x@", "npm:x@--registry", "npm:x@http://evil", "npm:x@file:..", "npm:x y",
+    "npm:x#../../y", "npm:x#-e", "npm:.hidden", "npm:" + "x" * 300,
+    "pypi:", "pypi:--index-url", "pypi:x==", "pypi:x==1,2", "pypi:x>=1", "pypi:x @ http://evil",
+    "pypi:x[", "pypi:x[]", "pypi:x[a", "pypi:x==1\n--index-url=http://evil", "pypi:x#a/b",
+    "mcp:nodots/x", "mcp:a.b/c/d", "mcp:a.b/c@", "mcp:../x",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("word", BAD, ids=repr)
+def test_what_a_tool_would_read_otherwise_is_refused(word):
+    with pytest.raises(SandboxError, match="not a reference"):
+        parse(word)
+
+
+@given(st.sampled_from(["npm:", "pypi:", "mcp:", ""]), st.text(max_size=40))
+def test_names_and_versions_never_carry_options_or_paths(scheme, text):
+    try:
+        found = parse(scheme + text)
+    except SandboxError:
+        return
+    if found is None or found.kind in {"bundle", "client"}:
+        return
+    for word in (found.version, found.program, *found.name.split("/"), *found.extras):
+        assert not word.startswith(("-", "."))
+        assert not set(word) & set(" \t\r\n\0/\\:;,=<>'\"$`")
+
+
+def test_one_spelling_of_a_project():
+    assert normal("A__b.-c") == "a-b-c"

@@ -1,0 +1,254 @@
+"""The cache: whole or not there, what it was or refused, and nobody else's."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from corral import directories
+from corral.cli import main
+from corral.errors import SandboxError
+from corral.grants import Refused, check_own, make, own_places
+from corral.servers import locks, store
+from corral.servers.tree import remove_tree, tree_digest, walk
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    yield tmp_path
+    remove_tree(str(tmp_path / "cache"))  # read-only directories are in pytest's way
+
+
+def put(key: str = "npm:thing@1", content: str = "code", **more: object) -> store.Entry:
+    store.make()
+    place = store.staged(key)
+    os.makedirs(f"{place}/lib")
+    with open(f"{place}/lib/main.js", "w", encoding="utf-8") as file:
+        file.write(content)
+    os.symlink("main.js", f"{place}/lib/link")
+    values = {
+        "key": key,
+        "kind": "npm",
+        "name": "thing",
+        "version": "1",
+        "command": ["node", "{tree}/lib/main.js"],
+    }
+    return store.adopt(place, {**values, **more})
+
+
+def test_what_is_put_in_is_found():
+    made = put()
+    found = store.find("npm:thing@1")
+    assert found == made
+    assert found.argv() == ["node", f"{found.path()}/lib/main.js"]
+    assert os.path.basename(found.path()) == found.digest == tree_digest(found.path())
+    assert (found.size, found.files) == (4, 1)
+    assert store.find("npm:thing@2") is None
+    assert os.listdir(store.staging()) == []
+
+
+def test_it_is_private_and_read_only():
+    made = put()
+    for part in ("", "trees", "entries", "locks", "verified"):
+        assert stat.S_IMODE(os.stat(os.path.join(store.root(), part)).st_mode) == 0o700
+    for path, found in walk(made.path()):
+        if not stat.S_ISLNK(found.st_mode):
+            assert not found.st_mode & 0o222, path
+
+
+def test_it_can_never_be_granted(home):
+    made = put()
+    (home / "home").mkdir()
+    free = home / "free"
+    free.mkdir()
+    places = own_places(str(home / "home"))
+    check_own(make("read", str(free)), places, str(home / "home"))  # the control
+    for path in (store.root(), made.path(), f"{made.path()}/lib/main.js"):
+        for access in ("read", "write"):
+            with pytest.raises(Refused, match="corral's cache"):
+                check_own(make(access, path), places, str(home / "home"))
+
+
+def test_a_store_that_others_can_write_is_refused():
+    put()
+    os.chmod(store.root(), 0o770)
+    with pytest.raises(SandboxError, match="only you can write"):
+        put("npm:other@1")
+    os.chmod(store.root(), 0o700)
+    put("npm:other@1")
+
+
+def test_a_store_that_is_a_link_is_refused(home):
+    (home / "elsewhere").mkdir()
+    (home / "cache").mkdir()
+    (home / "cache" / "corral").mkdir(mode=0o700)
+    os.symlink(home / "elsewhere", store.root())
+    with pytest.raises(SandboxError, match="not a directory"):
+        put()
+
+
+def change(path: str, content: str) -> None:
+    os.chmod(path, 0o600)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(content)
+
+
+def forget_boot(entry: store.Entry) -> None:
+    os.unlink(os.path.join(store.root(), "verified", entry.digest))
+
+
+def test_what_changed_is_refused_at_the_first_use_after_a_boot():
+    made = put()
+    forget_boot(made)
+    assert store.find(made.key) == made  # the control: unchanged, and now known to be
+    assert store.verified(made.digest)
+    forget_boot(made)
+    change(f"{made.path()}/lib/main.js", "evil")
+    with pytest.raises(SandboxError, match="not what was installed"):
+        store.find(made.key)
+
+
+@pytest.mark.parametrize("act", ["content", "bit", "link", "extra", "gone", "renamed"])
+def test_every_change_makes_another_digest(act):
+    made = put()
+    lib = f"{made.path()}/lib"
+    os.chmod(lib, 0o700)
+    if act == "content":
+        change(f"{lib}/main.js", "evil")
+    elif act == "bit":
+        os.chmod(f"{lib}/main.js", 0o755)
+    elif act == "link":
+        os.unlink(f"{lib}/link")
+        os.symlink("/etc/passwd", f"{lib}/link")
+    elif act == "extra":
+        os.mkdir(f"{lib}/more")
+    elif act == "gone":
+        os.unlink(f"{lib}/main.js")
+    else:
+        os.rename(f"{lib}/main.js", f"{lib}/other.js")
+    assert tree_digest(made.path()) != made.digest
+
+
+def test_times_and_owners_write_bits_are_not_part_of_it():
+    made = put()
+    os.utime(f"{made.path()}/lib/main.js", (1, 1))
+    os.chmod(f"{made.path()}/lib/main.js", 0o600)
+    assert tree_digest(made.path()) == made.digest
+
+
+@pytest.mark.parametrize("leads", ["/etc/passwd", "../../..", "../../../x"])
+def test_a_link_that_leads_out_is_refused(leads):
+    store.make()
+    place = store.staged("key")
+    os.symlink(leads, f"{place}/link")
+    with pytest.raises(SandboxError, match="leads out"):
+        store.adopt(place, {"key": "key", "kind": "npm", "name": "x", "version": "1"})
+    assert store.entries() == []
+
+
+def test_what_is_no_file_is_refused():
+    store.make()
+    place = store.staged("key")
+    os.mkfifo(f"{place}/pipe")
+    with pytest.raises(SandboxError, match="neither a file nor a directory"):
+        store.adopt(place, {"key": "key", "kind": "npm", "name": "x", "version": "1"})
+
+
+def test_the_same_content_is_kept_once():
+    first, second = put("npm:a@1"), put("npm:b@1")
+    assert first.digest == second.digest
+    store.remove(first)
+    assert store.find("npm:b@1") == second
+    store.remove(second)
+    assert os.listdir(os.path.join(store.root(), "trees")) == []
+
+
+def test_an_entry_that_is_damaged_counts_as_absent():
+    made = put()
+    path = store.entry_path(made.key)
+    for text in (
+        "",
+        "{",
+        "[]",
+        '{"format": 1}',
+        '{"format": 2}',
+        json.dumps({"format": 1, "digest": "../.."}),
+    ):
+        change(path, text)
+        assert store.find(made.key) is None
+
+
+def test_an_entry_cannot_lead_out_of_the_store(home):
+    made = put()
+    path = store.entry_path(made.key)
+    with open(path, encoding="utf-8") as file:
+        data = json.load(file)
+    change(path, json.dumps({**data, "digest": "../../../home"}))
+    assert store.find(made.key) is None
+
+
+HOLD = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from corral.servers import locks
+with locks.held(sys.argv[2]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_lock_is_held_by_one_and_dies_with_its_holder(home):
+    source = os.path.dirname(os.path.dirname(directories.__file__))
+    path = str(home / "lock")
+    assert not locks.is_held(path)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, source, path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with holder:
+        assert holder.stdout.readline() == b"held\n"
+        assert locks.is_held(path)
+        holder.kill()
+        holder.wait()
+        with locks.held(path):
+            assert locks.is_held(path)
+
+
+def test_leftovers_are_collected_and_nothing_else(capsys):
+    made = put()
+    stray = os.path.join(store.root(), "trees", "0" * 64)
+    os.mkdir(stray)
+    killed = store.staged("npm:killed@1")
+    with locks.held(store.lock_path("npm:busy@1")):
+        busy = store.staged("npm:busy@1")
+        assert main(["cache", "gc", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["removed"] == [stray, killed]
+        assert os.path.isdir(busy)
+    assert store.find(made.key) == made
+
+
+def test_list_remove_and_verify_from_the_command_line(capfd):
+    first = put("npm:first@1", "1", name="first")
+    put("npm:second@1", "2", name="second")
+    assert main(["cache", "ls", "--json"]) == 0
+    rows = json.loads(capfd.readouterr().out)
+    assert [row["key"] for row in rows] == ["npm:first@1", "npm:second@1"]
+    assert rows[0]["path"] == first.path()
+    assert main(["cache", "verify"]) == 0
+    change(f"{first.path()}/lib/main.js", "evil")
+    assert main(["cache", "verify"]) == 1
+    assert "first 1 in the cache is not what was installed" in capfd.readouterr().err
+    assert main(["cache", "rm", "first"]) == 0
+    assert main(["cache", "verify"]) == 0
+    assert [entry.key for entry in store.entries()] == ["npm:second@1"]
+    assert main(["cache", "rm", "first"]) == 125
+    assert main(["cache", "bogus"]) == 2
+    assert main(["cache", "rm"]) == 2
