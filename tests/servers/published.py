@@ -48,7 +48,7 @@ SERVERS = (
             (
                 "create_entities",
                 {"entities": [{"name": "corral", "entityType": "tool", "observations": ["holds"]}]},
-                "corral",
+                "",
             ),
             ("read_graph", {}, "holds"),
         ),

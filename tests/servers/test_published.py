@@ -159,14 +159,14 @@ def test_a_published_server_works_inside(server, environment, client, page, work
 
 
 NODE = {
-    "read": "require('fs').readFileSync(process.argv[1])",
-    "connect": "require('net').connect(process.argv[1], '127.0.0.1').on('connect', () => process.exit(0))"
-    ".on('error', () => process.exit(9))",
+    "read": "require('fs').readFileSync({target!r})",
+    "connect": "require('net').connect({target!r}, '127.0.0.1')"
+    ".on('connect', () => process.exit(0)).on('error', () => process.exit(9))",
     "spawn": "process.exit(require('child_process').spawnSync('/bin/true').status === 0 ? 0 : 9)",
 }
 PYTHON = {
-    "read": "import sys; open(sys.argv[1]).read()",
-    "connect": "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 5)",
+    "read": "open({target!r}).read()",
+    "connect": "import socket; socket.create_connection(('127.0.0.1', {target!r}), 5)",
     "spawn": "import subprocess; subprocess.run(['/bin/true'], check=True)",
 }
 RUNTIMES = {"node": (["node", "-e"], NODE), "python": (["/usr/bin/python3", "-c"], PYTHON)}
@@ -183,12 +183,13 @@ def test_what_it_must_not_do(server, environment, home, listener, page, work):
     """The control of each is the same act by the same program without corral."""
     words = {"work": str(work), "host": page, "url": f"http://{page}/"}
     start, acts = RUNTIMES[server.runtime]
-    targets = {"read": str(home / ".ssh" / "id_ed25519"), "connect": str(listener)}
+    targets = {"read": str(home / ".ssh" / "id_ed25519"), "connect": listener}
     if not server.subprocess:
         targets["spawn"] = ""
     policy = json.dumps({"version": 1, **filled(dict(server.policy), words)})
     for act, target in targets.items():
-        argv = [*start, acts[act], target]
+        # Not as an argument: naming a path there is granting it to some of these servers.
+        argv = [*start, acts[act].format(target=target)]
         control = subprocess.run(argv, env=environment, check=False, timeout=60)
         assert control.returncode == 0, act
         tried = corral(
