@@ -10,6 +10,7 @@ import ctypes
 import importlib
 import pathlib
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import win32_headers
@@ -108,14 +109,15 @@ class Measured:
         asked = {what: expression for what, (expression, _) in layouts(modules).items()}
         for name, _ in constants(modules):
             asked |= {name: name, f"width of {name}": f"sizeof({name})"}
-        self.numbers = headers.numbers(asked)
-        self.signatures = headers.signatures(
-            {
-                f"{name} {i}": f"signature<decltype(&{name})>::code({i})"
-                for name, function in prototypes(modules)
-                for i in range(len(function.arguments) + 2)
-            }
-        )
+        parts = {
+            f"{name} {i}": f"signature<decltype(&{name})>::code({i})"
+            for name, function in prototypes(modules)
+            for i in range(len(function.arguments) + 2)
+        }
+        with ThreadPoolExecutor() as pool:
+            numbers = pool.submit(headers.numbers, asked)
+            self.signatures = headers.signatures(parts)
+            self.numbers = numbers.result()
 
     def unexplained(self, wrong):
         """Without what this set is known to lack; a value that differs is never excused."""
