@@ -1,0 +1,229 @@
+r"""The store: copies of runtimes and servers that AppContainers can read.
+
+node's installer and a user's Python leave nothing that an AppContainer may read, and their access
+lists are not ours to change (Program Files), or lie where entries for AppContainers break other
+programs (AppData). So what a run needs is copied, never linked, into a directory of corral's own.
+The directory is empty when it gets its entry, for a capability of its own; what is copied into it
+inherits that, and costs nothing more.
+
+A copy is named after all that it was made from: the source, the name, size and time of every file.
+It is made aside and renamed when it is whole, so what is there is whole. Times are kept, or every
+start would compile Python's modules again. Links are refused: a copy of one leads out of the store,
+and node only starts inside with `--preserve-symlinks`, under which packages that are linked
+together no longer find each other.
+
+For who composes a plan:
+    step = runtimes.plan(program, directory=...)
+    step.sids belong into app_container.Profile.capabilities;
+    step.program is what is to be started in the AppContainer, instead of `program`.
+"""
+
+from __future__ import annotations
+
+import ntpath
+import os
+
+from corral.abi import win32_security
+from corral.errors import PolicyError
+from corral.record import record, replace
+from corral.windows import access_list, launchers, staging, trees
+from corral.windows.capabilities import grant_sid
+from corral.windows.paths import within
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corral.plan import Place
+    from corral.servers.program import Program
+    from corral.windows.scene import Scene
+    from corral.windows.staging import Listing
+
+NODE_FLAGS = ("--preserve-symlinks", "--preserve-symlinks-main")
+PYTHON_PREFIX = ("Doc", "include", "libs", "tcl", "Tools", "Lib\\test", "Lib\\idlelib")
+SITE = "Lib\\site-packages"
+SERVER = (".git", ".hg", ".svn")
+
+
+@record
+class Tree:
+    """`staged` is the copy of `source`, in a directory of its own. `texts` are files that say
+    where their neighbours are, and have to say where the copies are: (relative name, text).
+    """
+
+    source: str
+    staged: str
+    sid: str
+    listing: Listing
+    texts: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def room(self) -> str:
+        return ntpath.dirname(self.staged)
+
+
+@record
+class Store:
+    trees: tuple[Tree, ...]
+    program: Program
+    place: Place = "supervisor"
+
+    @property
+    def sids(self) -> tuple[str, ...]:
+        return tuple(tree.sid for tree in self.trees)
+
+    def describe(self) -> str:
+        copies = [
+            f"{tree.source} ({tree.listing.describe()}) to {tree.staged}" for tree in self.trees
+        ]
+        return f"store: copy {'; '.join(copies) or 'nothing'}; start {self.program.path}"
+
+
+def plan(program: Program, *, directory: str) -> Store:
+    """Looks at every file that is needed, and copies none. PolicyError for what cannot be."""
+    made: list[Tree] = []
+    # The base of a virtual environment first: its copy is named in the environment's settings.
+    needed = list(zip(program.reads, program.why, strict=True))
+    for source, why in sorted(needed, key=lambda item: not _is_base(item[1])):
+        listing = _looked(source, _left_out(program, why))
+        made.append(tree(source, listing, _settings(program, source, made), directory=directory))
+    return Store(trees=tuple(made), program=inside(program, made))
+
+
+def tree(
+    source: str, listing: Listing, texts: tuple[tuple[str, str], ...], *, directory: str
+) -> Tree:
+    key = staging.key(source, listing, texts)
+    room = ntpath.join(directory, key)
+    staged = ntpath.join(room, ntpath.basename(source))
+    return Tree(
+        source=source, staged=staged, sid=grant_sid(room, "read"), listing=listing, texts=texts
+    )
+
+
+def _is_base(why: str) -> bool:
+    return why == "the prefix of python"
+
+
+def _left_out(program: Program, why: str) -> tuple[str, ...]:
+    if not _is_base(why):
+        return SERVER
+    return (*PYTHON_PREFIX, SITE) if program.environment else PYTHON_PREFIX
+
+
+def _looked(source: str, without: Sequence[str]) -> Listing:
+    try:
+        return staging.look(source, without)
+    except staging.Unsuitable as error:
+        raise PolicyError(
+            f"{source} cannot be copied for an AppContainer: {error}",
+            hint="install the server without links (pnpm: node-linker=hoisted), or give it a "
+            "directory of its own",
+        ) from error
+    except OSError as error:
+        raise PolicyError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+
+def _settings(program: Program, source: str, made: Sequence[Tree]) -> tuple[tuple[str, str], ...]:
+    """A virtual environment's pyvenv.cfg, with its base where the copy of that is."""
+    redirector = dict(program.environment).get(launchers.LAUNCHER, "")
+    if not redirector or not within(redirector, source):
+        return ()
+    for place in (ntpath.dirname(redirector), ntpath.dirname(ntpath.dirname(redirector))):
+        file = ntpath.join(place, "pyvenv.cfg")
+        text = _text(file)
+        if text:
+            return ((file[len(source) + 1 :], _moved_home(text, program, made)),)
+    return ()
+
+
+def _moved_home(text: str, program: Program, made: Sequence[Tree]) -> str:
+    home = ntpath.dirname(moved(program.real, made))
+    lines = text.splitlines()
+    kept = [line for line in lines if line.partition("=")[0].strip().lower() not in ABOUT_BASE]
+    return "\n".join((f"home = {home}", *kept, ""))
+
+
+ABOUT_BASE = ("home", "executable", "command")
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def inside(program: Program, made: Sequence[Tree]) -> Program:
+    """The same program with the copies' paths in all its words."""
+    path = moved(program.path, made)
+    path = moved(program.real, made) if path == program.path else path
+    arguments = tuple(moved(word, made) for word in program.argv[1:])
+    if launchers.kind_of(path) == "node":
+        arguments = (*NODE_FLAGS, *arguments)
+    return replace(
+        program,
+        path=path,
+        argv=(path, *arguments),
+        real=path,
+        cwd=moved(program.cwd, made),
+        search=tuple(dict.fromkeys((ntpath.dirname(path), *program.search[1:]))),
+        environment=tuple((name, moved(value, made)) for name, value in program.environment),
+    )
+
+
+def moved(path: str, made: Sequence[Tree]) -> str:
+    """Where the copy of a path is; the path itself if it was not copied."""
+    for one in made:
+        if path[1:3] == ":\\" and within(path, one.source):
+            return one.staged + path[len(one.source) :]
+    return path
+
+
+def apply(step: Store, _scene: Scene) -> None:
+    for one in step.trees:
+        if not os.path.isdir(one.room):
+            stage(one)
+
+
+def stage(one: Tree) -> None:
+    """Make the copy aside, then rename: whoever comes second finds a whole one."""
+    directory = ntpath.dirname(one.room)
+    os.makedirs(directory, exist_ok=True)
+    partial = ntpath.join(directory, f".{ntpath.basename(one.room)}-{os.urandom(4).hex()}")
+    os.mkdir(partial)
+    try:
+        _open_up(partial, one.sid)
+        staging.copy(one.source, ntpath.join(partial, ntpath.basename(one.staged)), one.listing)
+        for name, text in one.texts:
+            place = ntpath.join(partial, ntpath.basename(one.staged), name)
+            with open(place, "w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+        os.rename(partial, one.room)
+    except OSError:
+        staging.remove(partial)
+        if not os.path.isdir(one.room):
+            raise
+
+
+def verify(step: Store, _scene: Scene) -> None:
+    """Each copy has the entry that lets the target read it, and is there."""
+    for one in step.trees:
+        with trees.opened(trees.reaching(one.room)) as handle:
+            if not access_list.holds(win32_security.security_of(handle.value), one.sid):
+                raise OSError(0, "its access list has no entry for the target", one.room)
+        if not os.path.exists(one.staged):
+            raise OSError(0, "is not there", one.staged)
+
+
+def _open_up(directory: str, sid: str) -> None:
+    """While it is empty: what is made in it inherits."""
+    with trees.opened(trees.reaching(directory)) as handle:
+        ours = access_list.entries_for(sid, "read", directory=True, root=True)
+        try:
+            changed = access_list.grant(win32_security.security_of(handle.value), sid, ours)
+        except access_list.Unusable as error:
+            raise OSError(0, str(error), directory) from error
+        if changed is not None:
+            win32_security.set_security(handle.value, changed)
