@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from corral import backend, host
 from corral.directories import config_file, home_directory
@@ -102,11 +103,15 @@ def _admissions(policy: Policy) -> tuple[str, ...]:
 def _granted_directory(policy: Policy, cwd: str) -> str:
     """The caller's directory, if the target may see it."""
     here = os.path.realpath(cwd)
-    granted = any(
-        grant.directory and os.path.commonpath((here, grant.path)) == grant.path
-        for grant in policy.grants
-    )
+    granted = any(grant.directory and _within(here, grant.path) for grant in policy.grants)
     return here if granted else ""
+
+
+def _within(path: str, directory: str) -> bool:
+    try:
+        return os.path.commonpath((path, directory)) == os.path.normpath(directory)
+    except ValueError:
+        return False  # on another drive
 
 
 def _check_proxy(environment: Mapping[str, str]) -> None:
@@ -147,6 +152,11 @@ def _with_reads(program: Program, paths: Iterable[str]) -> Program:
     )
 
 
+def _spelled(name: str) -> str:
+    """Windows does not tell the variables `Path` and `PATH` apart."""
+    return name.upper() if sys.platform == "win32" else name
+
+
 def inside(
     policy: Policy,
     program: Program,
@@ -155,7 +165,8 @@ def inside(
     more: Iterable[str] = (),
 ) -> tuple[tuple[str, str], ...]:
     """The target's environment: nothing of the caller's but what the policy passes."""
-    missing = [name for name in policy.secret_names if name not in environment]
+    known = {_spelled(name): value for name, value in environment.items()}
+    missing = [name for name in policy.secret_names if _spelled(name) not in known]
     if missing:
         raise PolicyError(
             f"secrets that are not in the environment: {', '.join(missing)}",
@@ -163,8 +174,8 @@ def inside(
         )
     values = {"PATH": os.pathsep.join(program.search), **dict(made.environment)}
     for name in (*more, *policy.pass_names, *policy.secret_names):
-        if name in environment:
-            values[name] = environment[name]
+        if _spelled(name) in known:
+            values[name] = known[_spelled(name)]
     state = values.get("STATE_DIRECTORY", STATE)
     values.update((name, value.replace(STATE, state)) for name, value in policy.set_values)
     return tuple(values.items())

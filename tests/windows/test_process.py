@@ -1,0 +1,124 @@
+"""How a target is born: its words, its variables, its streams, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+LOOSE = ("--best-effort",)
+
+
+def test_arguments_arrive_as_they_were_written(corral):
+    words = ["a b", "", '"', "\\", '\\\\"', "c:\\x\\", "%PATH%", "^&|<>", "ä€", "-x=1", "\t"]
+    assert corral.inside("answer = sys.argv[1:]", *words, flags=LOOSE) == words
+
+
+def test_the_environment_is_the_policys_and_nothing_more(corral):
+    code = "answer = dict(os.environ)"
+    outer = {**os.environ, "SECRET_OF_THE_USER": "1", "Passed": "ja", "TOKEN": "t"}
+    flags = (*LOOSE, "--env", "Passed", "--env", "LEVEL=9", "--secret", "TOKEN")
+    seen = corral.inside(code, flags=flags, env=outer)
+    assert seen["PASSED"] == "ja"
+    assert (seen["LEVEL"], seen["TOKEN"]) == ("9", "t")
+    assert "SECRET_OF_THE_USER" not in seen
+    for name in ("SYSTEMROOT", "SYSTEMDRIVE", "LOCALAPPDATA", "USERPROFILE", "TEMP", "PATHEXT"):
+        assert seen[name], name
+    assert corral.outside(code, env=outer)["SECRET_OF_THE_USER"] == "1"  # the control
+
+
+def test_home_and_temp_are_private_and_gone_afterwards(corral):
+    code = (
+        "places = [os.environ[name] for name in ('USERPROFILE', 'TEMP', 'LOCALAPPDATA', 'APPDATA')]\n"
+        "for place in places:\n"
+        "    os.makedirs(os.path.join(place, 'deep', 'er'))\n"
+        "    open(os.path.join(place, 'deep', 'file'), 'w').close()\n"
+        "    os.chmod(os.path.join(place, 'deep', 'file'), 0o400)\n"
+        "answer = [os.getcwd(), *places]"
+    )
+    cwd, *places = corral.inside(code, flags=LOOSE)
+    assert cwd == places[0]
+    assert len(set(places)) == 4
+    for place in places:
+        assert "corral-" in place
+        assert not os.path.exists(place)
+        assert not os.path.exists(os.path.dirname(place))
+
+
+@pytest.mark.parametrize("code", [0, 1, 124, 255, 256, 3_000_000, 0xC0000005, 0xFFFFFFFF])
+def test_exit_codes_are_the_targets_own(corral, code):
+    exiting = f"import ctypes; ctypes.WinDLL('kernel32').ExitProcess(ctypes.c_uint32({code}))"
+    done = corral.run(sys.executable, "-c", exiting, flags=LOOSE)
+    assert done.returncode == code
+
+
+def test_a_crash_is_in_the_report(corral, tmp_path):
+    path = tmp_path / "report.json"
+    crash = "import ctypes; ctypes.WinDLL('kernel32').ExitProcess(ctypes.c_uint32(0xC0000005))"
+    corral.run(sys.executable, "-c", crash, flags=(*LOOSE, "--report", str(path)))
+    outcome = json.loads(path.read_text())["outcome"]
+    assert (outcome["kind"], outcome["exit_code"]) == ("exited", 0xC0000005)
+
+
+def test_what_is_not_there_is_127(corral):
+    done = corral.run("no-such-program-anywhere", flags=LOOSE)
+    assert (done.returncode, b"no-such-program-anywhere" in done.stderr) == (127, True)
+
+
+def test_what_is_no_program_is_126(corral, tmp_path):
+    path = tmp_path / "text.exe"
+    path.write_text("this is no program")
+    assert corral.run(str(path), flags=LOOSE).returncode == 126
+
+
+def test_output_and_errors_are_apart(corral):
+    code = "import sys; sys.stdout.write('out'); sys.stderr.write('\\nerr\\n')"
+    done = corral.run(sys.executable, "-c", code, flags=LOOSE)
+    assert done.stdout == b"out"
+    assert b"\nerr" in done.stderr.replace(b"\r\n", b"\n")
+
+
+def test_bytes_pass_untouched(corral):
+    data = bytes(range(256)) * 1000
+    code = (
+        "import sys\n"
+        "while chunk := sys.stdin.buffer.read(1000):\n"
+        "    sys.stdout.buffer.write(chunk)\n"
+    )
+    assert corral.run(sys.executable, "-c", code, flags=LOOSE, input=data).stdout == data
+
+
+def test_nul_is_replaced_by_a_stream_that_works(corral):
+    """NUL may be closed to a target: it gets a pipe instead, which ends at once."""
+    code = (
+        "import ctypes, json, os, sys, msvcrt\n"
+        "kind = ctypes.WinDLL('kernel32').GetFileType\n"
+        "kind.argtypes = [ctypes.c_void_p]\n"
+        "kinds = [kind(msvcrt.get_osfhandle(fd)) for fd in range(3)]\n"
+        "os.write(1, b'x' * 300000)\n"
+        "os.write(2, json.dumps([kinds, sys.stdin.read()]).encode())\n"
+    )
+    argv = corral.argv("run", *LOOSE, "--", sys.executable, "-c", code)
+    done = subprocess.run(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        timeout=60, check=True,
+    )  # fmt: skip
+    assert json.loads(done.stderr.splitlines()[-1]) == [[3, 3, 3], ""]
+
+
+def test_a_file_is_handed_over_as_it_is(corral, tmp_path):
+    source, sink = tmp_path / "in", tmp_path / "out"
+    source.write_bytes(b"line 1\nline 2\n")
+    code = "import sys; sys.stdout.write(sys.stdin.read().upper())"
+    argv = corral.argv("run", *LOOSE, "--", sys.executable, "-c", code)
+    with source.open("rb") as stdin, sink.open("wb") as stdout:
+        subprocess.run(argv, stdin=stdin, stdout=stdout, timeout=60, check=True)
+    assert sink.read_text() == "LINE 1\nLINE 2\n"
+
+
+def test_a_variable_in_two_spellings_is_one(corral):
+    flags = (*LOOSE, "--env", "Key=1", "--env", "KEY=2")
+    assert corral.inside("answer = os.environ['key']", flags=flags) == "2"
