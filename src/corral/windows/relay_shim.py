@@ -1,0 +1,375 @@
+"""The inner end of the relay: connections to a loopback port become streams on one pair of pipes.
+
+It runs as a program of its own inside the target's AppContainer (`python -I -S -c <this source>`,
+frames on stdin and stdout), where loopback is the one thing that can be reached. So it needs only
+the standard library, and decides nothing: whatever comes out of it is as untrusted as the target,
+which could speak these frames itself. The outer end, `relay.py`, checks.
+
+    frame   u8 kind, u8 0, u16 length, u32 stream, then `length` bytes; little-endian
+    HELLO   inner -> outer, once: u16 port on which the inner end listens
+    OPEN    inner -> outer: a new stream; numbers only grow, and none is used twice
+    DATA    at most CHUNK bytes, and never more than the other side has given credit for
+    CREDIT  u32 bytes that the other side may send on this stream beyond what it could before
+    END     no more DATA from this side
+    RESET   no more of anything; the stream is gone
+
+Each side begins with WINDOW bytes of credit for each stream and returns what was consumed, so a
+stream that is not read stops its sender alone. Whoever reads the pipe never waits for anything
+else.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+import threading
+import time
+from collections import deque
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+HEADER = struct.Struct("<BBHI")
+PORT = struct.Struct("<H")
+NUMBER = struct.Struct("<I")
+HELLO, OPEN, DATA, END, RESET, CREDIT = range(1, 7)
+CHUNK = 1 << 15
+WINDOW = 1 << 17
+MOST_STREAMS = 128
+LENGTHS = {
+    HELLO: (2, 2),
+    OPEN: (0, 0),
+    DATA: (1, CHUNK),
+    END: (0, 0),
+    RESET: (0, 0),
+    CREDIT: (4, 4),
+}
+LINGER_NOT = struct.pack("ii" if os.name == "posix" else "hh", 1, 0)
+
+
+class ProtocolError(Exception):
+    """The other side sent what no honest one sends: nothing more of it is believed."""
+
+
+def frame(kind: int, stream: int, payload: bytes = b"") -> bytes:
+    return HEADER.pack(kind, 0, len(payload), stream) + payload
+
+
+class Frames:
+    """Bytes as they come -> whole frames. What is kept is less than one frame."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def feed(self, chunk: bytes) -> Iterator[tuple[int, int, bytes]]:
+        self._data += chunk
+        at = 0
+        try:
+            while len(self._data) - at >= HEADER.size:
+                kind, zero, length, stream = HEADER.unpack_from(self._data, at)
+                low, high = LENGTHS.get(kind, (1, 0))
+                if zero or not low <= length <= high:
+                    raise ProtocolError(f"kind {kind}, length {length}")
+                end = at + HEADER.size + length
+                if len(self._data) < end:
+                    return
+                payload = bytes(self._data[at + HEADER.size : end])
+                at = end
+                yield kind, stream, payload
+        finally:
+            del self._data[:at]
+
+
+class Stream:
+    """One connection. `recv` and `send` wait; both raise OSError once the stream is reset."""
+
+    def __init__(self, mux: Mux, number: int) -> None:
+        self.number = number
+        self._mux = mux
+        self._changed = threading.Condition()
+        self._arrived: deque[bytes] = deque()
+        self._held = 0
+        self._owed = 0
+        self._credit = WINDOW
+        self._ended = self._end_sent = self._gone = False
+
+    def recv(self, timeout: float | None = None) -> bytes:
+        """Some bytes, none at the end of the stream; TimeoutError."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while not self._arrived and not self._ended and not self._gone:
+                left = None if deadline is None else deadline - time.monotonic()
+                if (left is not None and left <= 0) or not self._changed.wait(left):
+                    raise TimeoutError("nothing came")
+            if self._gone:
+                raise ConnectionResetError("the stream was reset")
+            if not self._arrived:
+                return b""
+            data = self._arrived.popleft()
+            self._held -= len(data)
+            self._owed += len(data)
+            owed = self._owed if self._owed >= WINDOW // 4 and not self._ended else 0
+            self._owed -= owed
+        if owed:
+            self._mux.write(frame(CREDIT, self.number, NUMBER.pack(owed)))
+        return data
+
+    def send(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            with self._changed:
+                while not self._credit and not self._gone:
+                    self._changed.wait()
+                if self._gone or self._end_sent:
+                    raise ConnectionResetError("the stream was reset")
+                size = min(len(view), self._credit, CHUNK)
+                self._credit -= size
+            self._mux.write(frame(DATA, self.number, bytes(view[:size])))
+            view = view[size:]
+
+    def end(self) -> None:
+        """Nothing more will be sent; what was sent before still arrives."""
+        with self._changed:
+            if self._end_sent or self._gone:
+                return
+            self._end_sent = True
+            done = self._ended
+        # The stream is over for this side before the other can know: its number is free by then.
+        if done:
+            self._mux.forget(self)
+        self._mux.write(frame(END, self.number))
+
+    def reset(self) -> None:
+        with self._changed:
+            if self._gone or (self._ended and self._end_sent):
+                return
+        self.lost()
+        self._mux.forget(self)
+        self._mux.write(frame(RESET, self.number))
+
+    def lost(self) -> None:
+        """Wakes whoever waits: there is nothing more to wait for."""
+        with self._changed:
+            self._gone = True
+            self._changed.notify_all()
+
+    def take(self, kind: int, payload: bytes) -> bool:
+        """A frame of the other side's; True if the stream is over by it."""
+        with self._changed:
+            if kind == DATA:
+                self._held += len(payload)
+                if self._ended or self._held + self._owed > WINDOW:
+                    raise ProtocolError("more than there was credit for")
+                self._arrived.append(payload)
+            elif kind == CREDIT:
+                self._credit += NUMBER.unpack(payload)[0]
+                if self._credit > WINDOW:
+                    raise ProtocolError("more credit than was used")
+            elif kind == END:
+                if self._ended:
+                    raise ProtocolError("ended twice")
+                self._ended = True
+            else:
+                self._gone = True
+            self._changed.notify_all()
+            return self._gone or (self._ended and self._end_sent)
+
+
+class Mux:
+    """All streams of one pair of pipes.
+
+    The outer end is told of the port by `greeted`, and by `arrived` of each stream; neither may
+    wait.
+    """
+
+    def __init__(
+        self,
+        reader: int,
+        writer: int,
+        *,
+        greeted: Callable[[int], None] | None = None,
+        arrived: Callable[[Stream], None] | None = None,
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._greeted = greeted
+        self._arrived = arrived
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._streams: dict[int, Stream] = {}
+        self._last = 0
+        self._closed = False
+        self.room = threading.Semaphore(MOST_STREAMS)
+
+    def write(self, data: bytes) -> None:
+        """OSError once the pipe is gone."""
+        with self._writing:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._writer, view) :]
+
+    def open(self) -> Stream:
+        """Waits while there are as many as there may be."""
+        self.room.acquire()
+        with self._writing:
+            # Numbers must reach the other side in their order.
+            with self._lock:
+                if self._closed:
+                    raise ConnectionResetError("the relay is closed")
+                self._last += 1
+                stream = self._streams[self._last] = Stream(self, self._last)
+            os.write(self._writer, frame(OPEN, stream.number))
+        return stream
+
+    def forget(self, stream: Stream) -> None:
+        with self._lock:
+            if self._streams.pop(stream.number, None) is not None:
+                self.room.release()
+
+    def run(self) -> None:
+        """Until the pipe ends; ProtocolError if what comes is no protocol. All streams are lost."""
+        frames = Frames()
+        try:
+            while chunk := self._read():
+                for kind, number, payload in frames.feed(chunk):
+                    self._take(kind, number, payload)
+        finally:
+            self._lose_all()
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self._reader, 1 << 16)
+        except OSError:
+            return b""
+
+    def _take(self, kind: int, number: int, payload: bytes) -> None:
+        if kind == HELLO:
+            self._greet(number, payload)
+            return
+        if kind == OPEN:
+            self._accept(number)
+            return
+        with self._lock:
+            stream = self._streams.get(number)
+            known = 0 < number <= self._last
+        if not known:
+            raise ProtocolError(f"kind {kind} for stream {number}")
+        # A stream that this side has given up may still have frames on their way.
+        if stream is not None and stream.take(kind, payload):
+            self.forget(stream)
+
+    def _greet(self, number: int, payload: bytes) -> None:
+        greeted, self._greeted = self._greeted, None
+        if greeted is None or number:
+            raise ProtocolError("a greeting that was not due")
+        greeted(PORT.unpack(payload)[0])
+
+    def _accept(self, number: int) -> None:
+        with self._lock:
+            if self._arrived is None or number <= self._last or len(self._streams) >= MOST_STREAMS:
+                raise ProtocolError(f"stream {number} cannot be opened")
+            self._last = number
+            stream = self._streams[number] = Stream(self, number)
+        self.room.acquire(blocking=False)
+        self._arrived(stream)
+
+    def _lose_all(self) -> None:
+        with self._lock:
+            self._closed = True
+            lost = list(self._streams.values())
+        for stream in lost:
+            stream.lost()
+            self.forget(stream)
+
+
+class Splice:
+    """Bytes both ways between a socket and a stream until both directions have ended."""
+
+    def __init__(self, end: socket.socket, stream: Stream) -> None:
+        self.up = self.down = 0
+        self._end = end
+        self._stream = stream
+
+    def run(self) -> None:
+        back = threading.Thread(target=self._from_stream, daemon=True)
+        back.start()
+        self._from_socket()
+        back.join()
+        self._end.close()
+
+    def _from_socket(self) -> None:
+        try:
+            while data := self._end.recv(CHUNK):
+                self._stream.send(data)
+                self.down += len(data)
+            self._stream.end()
+        except OSError:
+            self._abort()
+
+    def _from_stream(self) -> None:
+        try:
+            while data := self._stream.recv():
+                self._end.sendall(data)
+                self.up += len(data)
+            self._end.shutdown(socket.SHUT_WR)
+        except OSError:
+            self._abort()
+
+    def _abort(self) -> None:
+        """Also wakes the other direction, on every system: by shutdown here, by close there."""
+        try:
+            self._stream.reset()
+        except OSError:
+            pass  # the pipe is gone as well
+        abort(self._end)
+
+
+def abort(end: socket.socket) -> None:
+    """A reset, so that the peer does not take this for an orderly end."""
+    try:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
+        if sys.platform != "win32":
+            end.shutdown(socket.SHUT_RD)
+    except OSError:
+        pass
+    end.close()
+
+
+def _listen() -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    if sys.platform == "win32":
+        # Otherwise another program could bind the same port and be taken for this one.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(MOST_STREAMS)
+    return listener
+
+
+def _accept_all(listener: socket.socket, mux: Mux) -> None:
+    while True:
+        client, _ = listener.accept()
+        try:
+            stream = mux.open()
+        except OSError:
+            return
+        threading.Thread(target=Splice(client, stream).run, daemon=True).start()
+
+
+def main() -> None:
+    """Ends with the pipe: the outer end is gone, or does not believe this one any more."""
+    mux = Mux(0, 1)
+    listener = _listen()
+    mux.write(frame(HELLO, 0, PORT.pack(listener.getsockname()[1])))
+    threading.Thread(target=_accept_all, args=(listener, mux), daemon=True).start()
+    try:
+        mux.run()
+    finally:
+        # Threads may wait in calls that nothing interrupts.
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,444 @@
+"""The whole relay with real processes, pipes, sockets and clients; only the container around the shim is missing."""
+
+import contextlib
+import hashlib
+import http.client
+import http.server
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+
+import pytest
+
+from corral.network.addresses import read_network
+from corral.network.denials import Denials
+from corral.network.proxy import proxy_of
+from corral.network.rules import rules_of
+from corral.windows import relay as outer
+from corral.windows import relay_shim
+
+LOOPBACK = (read_network("127.0.0.0/8"),)
+BODY = b"hello from the server"
+LARGE = 24 << 20
+SHORT = outer.Timing(head=0.3, connect=2.0)
+
+
+class Server(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        self.server.heads.append((self.path, self.headers["Host"], self.headers["Connection"]))
+        body = bytes(LARGE) if self.path == "/large" else BODY
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            self.wfile.write(body)
+
+    def do_POST(self):
+        data = self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        digest = hashlib.sha256(data).hexdigest().encode()
+        self.send_header("Content-Length", str(len(digest)))
+        self.end_headers()
+        self.wfile.write(digest)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the package openssl")
+    folder = tmp_path_factory.mktemp("tls")
+    argv = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=allowed.test",
+    ]
+    argv += ["-addext", "subjectAltName=DNS:allowed.test,DNS:evil.test"]
+    argv += ["-keyout", f"{folder}/key", "-out", f"{folder}/cert"]
+    subprocess.run(argv, check=True, capture_output=True)
+    return f"{folder}/cert", f"{folder}/key"
+
+
+def serve(certificate=None):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    server.heads = []
+    server.daemon_threads = True
+    if certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        server.handle_error = lambda *_: None
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    return server, thread
+
+
+@pytest.fixture
+def web():
+    server, thread = serve()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def tls(certificate):
+    server, thread = serve(certificate)
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class Running:
+    """A shim in a process of its own, and the relay that talks to it."""
+
+    def __init__(self, allow, **options):
+        self.denials = Denials()
+        self.asked = []
+        self.process = subprocess.Popen(
+            outer.shim_argv(sys.executable), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        options = {"lookup": self.lookup, "admitted": LOOPBACK, **options}
+        self.relay = outer.Relay(
+            os.dup(self.process.stdout.fileno()),
+            os.dup(self.process.stdin.fileno()),
+            rules=rules_of(allow),
+            denials=self.denials,
+            **options,
+        )
+        # The relay has the only other ends now, as the supervisor has.
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.port = self.relay.start()
+
+    def lookup(self, name):
+        self.asked.append(name)
+        return [bytes([127, 0, 0, 1])]
+
+    def rows(self):
+        return [(row.kind, row.destination, row.allow) for row in self.denials.rows()]
+
+    def open(self, url):
+        handler = urllib.request.ProxyHandler({"http": f"http://127.0.0.1:{self.port}"})
+        return urllib.request.build_opener(handler).open(url, timeout=30)
+
+    def connect(self, host, port):
+        """A tunnel by CONNECT; the socket and the proxy's answer."""
+        end = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        end.sendall(f"CONNECT {host}:{port} HTTP/1.1\r\n\r\n".encode())
+        head = b""
+        while b"\r\n\r\n" not in head:
+            chunk = end.recv(1)
+            if not chunk:
+                break
+            head += chunk
+        return end, head
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        self.relay.close()
+
+
+@pytest.fixture
+def run():
+    with contextlib.ExitStack() as stack:
+
+        def make(allow, **options):
+            made = Running(allow, **options)
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+def status_of(call):
+    try:
+        with call() as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def test_an_allowed_name_and_another(run, web):
+    port = web.server_port
+    running = run([f"allowed.test:{port}"])
+    assert status_of(lambda: running.open(f"http://allowed.test:{port}/x")) == (200, BODY)
+    code, text = status_of(lambda: running.open(f"http://other.test:{port}/x"))
+    assert (code, b"not in network.allow" in text) == (403, True)
+    assert running.rows() == [("name", f"other.test:{port}", f"other.test:{port}")]
+    assert running.asked == ["allowed.test"]  # nobody looks up what is not allowed
+    assert web.heads == [("/x", f"allowed.test:{port}", "close")]
+    traffic = running.relay.traffic()["allowed.test"]
+    assert traffic.connections == 1
+    assert traffic.down > len(BODY)
+
+
+def test_another_port_and_addresses(run, web):
+    port = web.server_port
+    running = run([f"allowed.test:{port + 1}", f"127.0.0.1:{port}"], admitted=())
+    assert status_of(lambda: running.open(f"http://allowed.test:{port}/"))[0] == 403
+    assert status_of(lambda: running.open(f"http://127.0.0.2:{port}/"))[0] == 403
+    # The control: the policy names this very address, so the guard lets it pass as well.
+    assert status_of(lambda: running.open(f"http://127.0.0.1:{port}/")) == (200, BODY)
+    assert [row[:2] for row in running.rows()] == [
+        ("port", f"allowed.test:{port}"),
+        ("address", f"127.0.0.2:{port}"),
+    ]
+
+
+def test_an_allowed_name_that_leads_to_the_host_itself(run, web):
+    port = web.server_port
+    running = run([f"allowed.test:{port}"], admitted=())
+    assert status_of(lambda: running.open(f"http://allowed.test:{port}/"))[0] == 502
+    ((kind, led, allow),) = running.rows()
+    assert (kind, led, allow) == ("guard", f"allowed.test (127.0.0.1:{port})", f"127.0.0.1:{port}")
+    assert web.heads == []
+
+
+def test_a_name_that_resolves_differently_the_second_time(run, web):
+    """What was checked is what is dialled: there is no second lookup to be different."""
+    answers = [[bytes([127, 0, 0, 1])], [bytes([169, 254, 169, 254])]]
+    running = run([f"allowed.test:{web.server_port}"], lookup=lambda _name: answers.pop(0))
+    url = f"http://allowed.test:{web.server_port}/"
+    assert status_of(lambda: running.open(url)) == (200, BODY)
+    assert status_of(lambda: running.open(url))[0] == 502
+    assert running.rows()[0][0] == "guard"
+
+
+def test_curl_through_the_variables(run, web, tls, certificate):
+    if shutil.which("curl") is None:
+        pytest.skip("needs the package curl")
+    allow = [f"allowed.test:{web.server_port}", f"allowed.test:{tls.server_port}"]
+    running = run(allow, tls_ports=frozenset({tls.server_port}))
+    found = {name.lower(): value for name, value in outer.variables(running.port).items()}
+
+    def curl(url):
+        argv = ["curl", "-sS", "--max-time", "30", "--cacert", certificate[0], url]
+        return subprocess.run(argv, env=found, capture_output=True, check=False)
+
+    assert curl(f"http://allowed.test:{web.server_port}/").stdout == BODY
+    assert curl(f"https://allowed.test:{tls.server_port}/").stdout == BODY
+    denied = curl(f"https://evil.test:{tls.server_port}/")
+    assert denied.returncode != 0
+    assert b"403" in denied.stderr
+    assert [row[0] for row in running.rows()] == ["name"]
+
+
+def tls_client(running, certificate, server_name):
+    context = ssl.create_default_context(cafile=certificate[0])
+    end, head = running.connect("allowed.test", running.tls_port)
+    assert head.startswith(b"HTTP/1.1 200")
+    with end, context.wrap_socket(end, server_hostname=server_name) as wrapped:
+        wrapped.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        return b"".join(iter(lambda: wrapped.recv(1 << 16), b""))
+
+
+def test_a_hello_for_somebody_else(run, tls, certificate):
+    """Behind an allowed name another one may be served: its name has to be allowed too."""
+    running = run([f"allowed.test:{tls.server_port}"], tls_ports=frozenset({tls.server_port}))
+    running.tls_port = tls.server_port
+    assert tls_client(running, certificate, "allowed.test").endswith(BODY)
+    with pytest.raises(OSError):
+        tls_client(running, certificate, "evil.test")
+    port = tls.server_port
+    assert running.rows() == [("sni", "evil.test", f"evil.test:{port}")]
+
+
+def test_large_bodies_both_ways(run, web):
+    port = web.server_port
+    running = run([f"allowed.test:{port}"])
+    code, body = status_of(lambda: running.open(f"http://allowed.test:{port}/large"))
+    assert (code, len(body)) == (200, LARGE)
+    data = os.urandom(1 << 20) * 8
+    client = http.client.HTTPConnection("127.0.0.1", running.port, timeout=60)
+    client.set_tunnel("allowed.test", port)
+    for _ in range(2):  # a tunnel is kept alive
+        client.request("POST", "/", body=data)
+        assert client.getresponse().read().decode() == hashlib.sha256(data).hexdigest()
+    client.close()
+
+
+def test_who_does_not_read_holds_up_nobody_else(run, web):
+    port = web.server_port
+    running = run([f"allowed.test:{port}"])
+    lazy, head = running.connect("allowed.test", port)
+    assert head.startswith(b"HTTP/1.1 200")
+    with lazy:
+        lazy.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert lazy.recv(4).startswith(b"HTTP")  # it has begun, and is not read on
+        for _ in range(5):
+            assert status_of(lambda: running.open(f"http://allowed.test:{port}/")) == (200, BODY)
+
+
+def echo_server():
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        end, _ = listener.accept()
+        with end:
+            data = b"".join(iter(lambda: end.recv(1 << 16), b""))  # until the client's half-close
+            end.sendall(data[::-1])
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    return listener, thread
+
+
+def test_half_close(run):
+    listener, thread = echo_server()
+    with listener:
+        port = listener.getsockname()[1]
+        end, head = run([f"allowed.test:{port}"]).connect("allowed.test", port)
+        assert head.startswith(b"HTTP/1.1 200")
+        with end:
+            end.sendall(b"abc")
+            end.shutdown(socket.SHUT_WR)
+            assert b"".join(iter(lambda: end.recv(100), b"")) == b"cba"
+        thread.join()
+
+
+def test_a_server_that_breaks_off_is_no_orderly_end(run):
+    listener = socket.create_server(("127.0.0.1", 0))
+    with listener:
+        port = listener.getsockname()[1]
+        end, _ = run([f"allowed.test:{port}"]).connect("allowed.test", port)
+        server, _ = listener.accept()
+        relay_shim.abort(server)
+        with end, pytest.raises(ConnectionResetError):
+            end.recv(1)
+
+
+def test_more_connections_than_there_may_be_at_once(run, web):
+    port = web.server_port
+    running = run([f"allowed.test:{port}"])
+    held = [
+        socket.create_connection(("127.0.0.1", running.port))
+        for _ in range(relay_shim.MOST_STREAMS)
+    ]
+    results = []
+    late = threading.Thread(
+        target=lambda: results.append(
+            status_of(lambda: running.open(f"http://allowed.test:{port}/"))
+        )
+    )
+    late.start()
+    for end in held:
+        end.close()
+    late.join(60)
+    assert results == [(200, BODY)]
+    assert running.rows() == []
+
+
+def test_who_says_nothing_is_not_waited_for(run):
+    running = run(["allowed.test"], timing=SHORT)
+    end = socket.create_connection(("127.0.0.1", running.port), timeout=20)
+    with end, pytest.raises(ConnectionResetError):
+        end.recv(1)
+
+
+def test_what_is_no_request_is_told_so(run):
+    running = run(["allowed.test"])
+    with socket.create_connection(("127.0.0.1", running.port), timeout=20) as end:
+        end.sendall(b"\x05\x01\x00\r\n\r\n")  # SOCKS
+        assert end.recv(1000).startswith(b"HTTP/1.1 400 ")
+
+
+def test_through_the_host_s_own_proxy(run, web):
+    """A second relay plays the host's proxy: it sees a CONNECT with the name, and the first one resolves nothing."""
+    port = web.server_port
+    upstream = run([f"allowed.test:{port}"])
+    proxy = proxy_of({"https_proxy": f"http://127.0.0.1:{upstream.port}"})
+    running = run([f"allowed.test:{port}"], proxy=proxy)
+    assert status_of(lambda: running.open(f"http://allowed.test:{port}/")) == (200, BODY)
+    assert (running.asked, upstream.asked) == ([], ["allowed.test"])
+    code, _ = status_of(lambda: running.open(f"http://other.test:{port}/"))
+    assert code == 403
+    assert upstream.rows() == []
+
+
+def test_the_shim_ends_with_its_pipe(run):
+    running = run(["allowed.test"])
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), running.relay._descriptors[1])
+    assert running.process.wait(20) == 0
+
+
+def test_a_shim_that_is_no_shim(run):
+    """The target owns what runs in its container: whatever it says there, it gets nothing by it."""
+    reader, theirs = os.pipe()
+    ours, writer = os.pipe()
+    denials = Denials()
+    relay = outer.Relay(reader, writer, rules=rules_of(["allowed.test"]), denials=denials)
+    os.write(theirs, b"GET / HTTP/1.1\r\n\r\n")
+    with pytest.raises(OSError, match="did not start"):
+        relay.start()
+    relay.close()
+    os.close(theirs)
+    os.close(ours)
+    (row,) = denials.rows()
+    assert row.kind == "limit"
+
+
+def test_frames_of_the_target_s_own_reach_no_further(run, web):
+    """Past the shim, by frames written by hand: the checks are outside."""
+    reader, theirs = os.pipe()
+    ours, writer = os.pipe()
+    denials, port = Denials(), web.server_port
+    allow = rules_of([f"allowed.test:{port}"])
+    relay = outer.Relay(
+        reader,
+        writer,
+        rules=allow,
+        denials=denials,
+        lookup=lambda _: [bytes([127, 0, 0, 1])],
+        admitted=LOOPBACK,
+    )
+    parser, answers = relay_shim.Frames(), {}
+    os.write(theirs, relay_shim.frame(relay_shim.HELLO, 0, b"\1\0"))
+    assert relay.start() == 1
+    for number, host in ((1, "evil.test"), (2, "allowed.test")):
+        request = f"GET http://{host}:{port}/ HTTP/1.1\r\n\r\n".encode()
+        os.write(theirs, relay_shim.frame(relay_shim.OPEN, number))
+        os.write(theirs, relay_shim.frame(relay_shim.DATA, number, request))
+        while number not in answers:
+            for kind, stream, payload in parser.feed(os.read(ours, 1 << 16)):
+                if kind == relay_shim.DATA:
+                    answers.setdefault(stream, payload)
+    os.close(theirs)
+    relay.close()
+    os.close(ours)
+    assert answers[1].startswith(b"HTTP/1.1 403")
+    assert answers[2].startswith(b"HTTP/1.1 200")
+    assert [row.destination for row in denials.rows()] == [f"evil.test:{port}"]
+
+
+def test_the_shim_needs_nothing_of_corral():
+    """It is started with -I -S in a container that can read the interpreter and no more."""
+    argv = outer.shim_argv(sys.executable)
+    assert argv[1:4] == ["-I", "-S", "-c"]
+    code = "import sys; compile(sys.argv[1], 'shim', 'exec'); print('corral' in sys.argv[1].partition('\"\"\"')[2].partition('\"\"\"')[2])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, argv[4]], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"
