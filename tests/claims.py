@@ -104,6 +104,9 @@ PENDING = UNCHECKED + "no test yet"
 CGROUP = "tests/vm/test_cgroup.py"
 MACHINE = "in user-mode Linux"
 
+PROFILES, PUBLISHED = "tests/unit/test_profiles.py", "tests/servers/test_published.py"
+PROFILE_PAGE, PYTHON_PAGE = "docs/profiles.md", "docs/python.md"
+
 CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="stdio",
@@ -710,6 +713,79 @@ CLAIMS: tuple[Claim, ...] = (
         f"{ALLOWLIST}::test_names_that_lead_to_guarded_addresses",
         f"{ALLOWLIST}::test_datagrams",
         f"{ALLOWLIST}::test_addresses_never_given_out",
+    ),
+    Claim(
+        id="profile-reasons",
+        sentence="Every grant in it has its reason,",
+        tests=(f"{PROFILES}::test_every_grant_has_its_reason",),
+        source=PROFILE_PAGE,
+        where=ANY,
+    ),
+    Claim(
+        id="profile-no-paths",
+        sentence="no profile grants a path or lets a control go.",
+        tests=(f"{PROFILES}::test_no_profile_grants_a_path_or_degrades",),
+        source=PROFILE_PAGE,
+        where=ANY,
+    ),
+    Claim(
+        id="profile-arguments",
+        sentence="Naming one there grants it.",
+        tests=(
+            f"{PROFILES}::test_paths_in_the_arguments_are_granted_where_the_profile_says_so",
+            f"{PUBLISHED}::test_a_published_server_works_inside",
+        ),
+        source=PROFILE_PAGE,
+    ),
+    Claim(
+        id="profile-secrets",
+        sentence="an absent one is left out.",
+        tests=(f"{PROFILES}::test_secrets_count_as_far_as_they_are_set",),
+        source=PROFILE_PAGE,
+        where=ANY,
+    ),
+    Claim(
+        id="profiles-tried",
+        sentence="and with acts that the server must not be able to do.",
+        tests=(
+            f"{PUBLISHED}::test_a_published_server_works_inside",
+            f"{PUBLISHED}::test_what_it_must_not_do",
+        ),
+        source=PROFILE_PAGE,
+    ),
+    Claim(
+        id="sdk-generations",
+        sentence="`mcp` 1.x and 2.x",
+        tests=(f"{PUBLISHED}::test_both_generations_of_the_sdk",),
+        source=PYTHON_PAGE,
+    ),
+    Claim(
+        id="sdk-fastmcp",
+        sentence="with FastMCP's `StdioTransport`.",
+        tests=(f"{PUBLISHED}::test_fastmcp",),
+        source=PYTHON_PAGE,
+    ),
+    Claim(
+        id="sdk-environment",
+        sentence="Those whose names look like secrets are passed as secrets.",
+        tests=(
+            f"{PUBLISHED}::test_both_generations_of_the_sdk",
+            f"{PROFILES}::test_parameters_for_an_sdk_name_every_variable_once",
+        ),
+        source=PYTHON_PAGE,
+    ),
+    Claim(
+        id="sdk-mistakes",
+        sentence="A mistake in the policy is raised by `sandboxed` itself, before anything starts.",
+        tests=(f"{PROFILES}::test_what_is_wrong_with_a_policy_is_said_before_anything_starts",),
+        source=PYTHON_PAGE,
+        where=ANY,
+    ),
+    Claim(
+        id="sdk-example",
+        sentence="is a small agent with two servers from the registries.",
+        tests=(f"{PUBLISHED}::test_the_example_agent",),
+        source=PYTHON_PAGE,
     ),
 )  # fmt: skip
 

@@ -252,3 +252,19 @@ def test_fastmcp(environment):
     )
     assert done.returncode == 0, done.stderr
     assert "by FastMCP" in done.stdout
+
+
+def test_the_example_agent(environment, client, tmp_path):
+    (tmp_path / "a-note.txt").write_text("hello")
+    argv = [client, str(sdk.SOURCE.parent / "examples" / "agent.py"), str(tmp_path)]
+    done = subprocess.run(
+        argv,
+        env={**environment, "PYTHONPATH": str(sdk.SOURCE)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "[FILE] a-note.txt" in done.stdout
+    assert '"timezone": "UTC"' in done.stdout

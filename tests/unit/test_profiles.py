@@ -1,0 +1,154 @@
+"""The curated profiles are data: every one loads, grants only with a reason, and never a path of the user's."""
+
+import json
+import os
+import sys
+
+import pytest
+
+from corral import profiles
+from corral.cli import main
+from corral.errors import PolicyError
+from corral.manifest import parse_toml
+from corral.mcp import command_line
+from corral.secret_names import is_secret_name
+from corral.servers.reference import parse
+
+NAMES = profiles.names()
+GRANTS = {
+    "allow": "network.allow",
+    "state": "filesystem.state",
+    "subprocess": "subprocess.allow",
+    "pass_names": "environment.pass",
+    "set_values": "environment.set",
+    "secret_names": "environment.secrets",
+}
+
+
+def test_there_are_profiles():
+    """The control: what follows would hold for none as well."""
+    assert len(NAMES) > 30
+    assert {"filesystem", "github", "time", "git"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_grant_has_its_reason(name):
+    profile = profiles.load(name)
+    manifest = profile.manifest
+    granted = {key for field, key in GRANTS.items() if getattr(manifest, field)}
+    granted |= {f"limits.{limit}" for limit in manifest.limits}
+    granted |= {f"profile.{key}" for key in ("arguments", "beside") if getattr(profile, key)}
+    assert granted == dict(profile.reasons).keys()
+    assert all(reason.strip() for _, reason in profile.reasons)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_profile_grants_a_path_or_degrades(name):
+    manifest = profiles.load(name).manifest
+    fields = ("read", "write", "unix_sockets", "listen", "degrade", "best_effort", "command")
+    assert {name: getattr(manifest, name) for name in fields} == dict.fromkeys(fields)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_destinations_are_encrypted_and_named(name):
+    for destination in profiles.load(name).manifest.allow or ():
+        assert destination.endswith(":443")
+        assert not destination[0].isdigit()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_names_packages_that_can_be_run(name):
+    packages = profiles.load(name).packages
+    assert packages
+    assert all(parse(package) is not None for package in packages)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_it_shows_is_a_policy_of_its_own(name, capsys):
+    assert main(["profiles", "--json", name]) == 0
+    shown = json.loads(capsys.readouterr().out)[0]["policy"]
+    copy = parse_toml(shown, f"profile {name}")
+    original = profiles.load(name).manifest
+    assert copy.limits == original.limits
+    for field in GRANTS:
+        assert getattr(copy, field) == getattr(original, field)
+
+
+def test_secrets_count_as_far_as_they_are_set():
+    profile = profiles.load("github")
+    secret = "GITHUB_PERSONAL_ACCESS_TOKEN"
+    assert profiles.source(profile, [], {secret: "x"}).manifest.secret_names == (secret,)
+    assert profiles.source(profile, [], {}).manifest.secret_names == ()
+
+
+def test_paths_in_the_arguments_are_granted_where_the_profile_says_so(tmp_path, monkeypatch):
+    (tmp_path / "notes").mkdir()
+    monkeypatch.chdir(tmp_path)
+    here, option = str(tmp_path / "notes"), f"--repository={tmp_path}"
+    arguments = [here, option, "./notes", "notes", "--verbose", "/absent/path", "-x"]
+    wanted = (here, str(tmp_path), "./notes")
+    assert profiles.source(profiles.load("filesystem"), arguments, {}).manifest.write == wanted
+    assert profiles.source(profiles.load("filesystem-read"), arguments, {}).manifest.read == wanted
+    assert profiles.source(profiles.load("time"), arguments, {}).manifest.write is None
+
+
+def test_a_package_finds_its_profile():
+    assert profiles.fitting("pypi:mcp-server-time").name == "time"
+    assert profiles.fitting("npm:@modelcontextprotocol/server-filesystem").name == "filesystem"
+    assert profiles.fitting("npm:left-pad") is None
+
+
+def test_a_wrong_name_is_told_the_right_one():
+    with pytest.raises(PolicyError) as caught:
+        profiles.load("gihub")
+    assert "github" in caught.value.hint
+    for name in ("../github", "github.toml", ""):
+        with pytest.raises(PolicyError):
+            profiles.load(name)
+
+
+def test_parameters_for_an_sdk_name_every_variable_once(tmp_path):
+    policy = {"environment": {"pass": ["LANG"], "secrets": ["A_TOKEN"]}}
+    env = {"LANG": "C", "A_TOKEN": "1", "B_TOKEN": "2", "MODE": "x"}
+    line = command_line("node", ["server.js", "--flag"], env, policy, "time")
+    flags = line[line.index("run") + 1 : line.index("--")]
+    assert flags[:2] == ["--profile", "time"]
+    assert json.loads(flags[flags.index("--policy") + 1]) == {"version": 1, **policy}
+    assert flags[4:] == ["--secret", "B_TOKEN", "--env", "MODE"]
+    assert line[line.index("--") + 1 :] == ["node", "server.js", "--flag"]
+    file = tmp_path / "policy.toml"
+    file.write_text('version = 1\n[environment]\npass = ["MODE"]\n')
+    line = command_line("node", [], {"MODE": "x"}, file)
+    assert line[line.index("run") + 1 : line.index("--")] == ["--policy", str(file)]
+
+
+def test_what_is_wrong_with_a_policy_is_said_before_anything_starts():
+    with pytest.raises(PolicyError):
+        command_line("node", [], {}, None, "no-such-profile")
+    with pytest.raises(Exception, match="unknown"):
+        command_line("node", [], {}, {"limits": {"memroy": "1G"}})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["GITHUB_TOKEN", "API_KEY", "apikey", "DB_PASSWORD", "AWS_SECRET_ACCESS_KEY", "SLACK_COOKIE"],
+)
+def test_names_of_secrets(name):
+    assert is_secret_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["LANG", "LOG_LEVEL", "KEYBOARD", "MONKEY", "PATH", "NODE_ENV", "TZ"]
+)
+def test_names_of_others(name):
+    assert not is_secret_name(name)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a plan needs a backend")
+def test_a_policy_can_be_text_on_the_command_line(capsys):
+    text = json.dumps({"version": 1, "limits": {"pids": 77}})
+    assert (
+        main(["explain", "--json", "--policy", text, "--", os.path.realpath(sys.executable)]) == 0
+    )
+    shown = json.loads(capsys.readouterr().out)
+    assert {held["control"]: held["asked"] for held in shown["controls"]}["pids"] == "77"
