@@ -40,7 +40,7 @@ def test_an_hresult_that_wraps_a_windows_error_becomes_that_error():
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has these functions")
 def test_another_system_says_that_it_has_no_such_function():
     assert not win32.CloseHandle.exists()
-    with pytest.raises(win32.MissingFunctionError, match="only Windows has kernel32.*CloseHandle"):
+    with pytest.raises(win32.MissingFunctionError, match=r"only Windows has kernel32.*CloseHandle"):
         win32.CloseHandle(1)
 
 
