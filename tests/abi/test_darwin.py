@@ -1,0 +1,175 @@
+"""Every constant, structure and prototype of `abi/darwin*.py` against Apple's headers, for both machines.
+
+What there is to check is found by looking into the modules; nothing has to be added here for a new one, unless the
+public headers do not have it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import pathlib
+
+import darwin_headers
+import pytest
+
+import corral.abi
+from corral.abi import darwin
+
+FOLDER = pathlib.Path(corral.abi.__file__).parent
+MODULES = [
+    importlib.import_module(f"corral.abi.{path.stem}") for path in sorted(FOLDER.glob("darwin*.py"))
+]
+PRIVATE = {
+    "_PROC_PIDUNIQIDENTIFIERINFO": "xnu, bsd/sys/proc_info_private.h: 17",
+    "_proc_uniqidentifierinfo": "xnu, bsd/sys/proc_info_private.h, which asserts its size of 56",
+    "_POSIX_SPAWN_JETSAM_MEMLIMIT_ACTIVE_FATAL": "xnu, bsd/sys/spawn_internal.h: 0x04",
+    "_POSIX_SPAWN_JETSAM_MEMLIMIT_INACTIVE_FATAL": "xnu, bsd/sys/spawn_internal.h: 0x08",
+    "_JETSAM_PRIORITY_ALIAS": "xnu, bsd/sys/kern_memorystatus.h, a comment: -1 is an alias of the default",
+}
+"""What no public header has, and where it is written instead."""
+UNDECLARED = {
+    "posix_spawnattr_setjetsam_ext": "xnu, libsyscall/wrappers/spawn/posix_spawn.c",
+    "responsibility_spawnattrs_setdisclaim": "as LLDB's and Chromium's launchers declare it",
+    "sandbox_init_with_parameters": "as WebKit's SandboxSPI.h declares it",
+    "sandbox_free_error": "as WebKit's SandboxSPI.h declares it",
+    "sandbox_check": "as WebKit's SandboxSPI.h declares it",
+}
+"""Functions that libSystem exports and no public header declares."""
+
+
+def named(kind):
+    found = {
+        (name, value)
+        for module in MODULES
+        for name, value in vars(module).items()
+        if isinstance(value, kind)
+    }
+    return sorted(found, key=lambda pair: pair[0])
+
+
+def constants():
+    return [
+        (name, value)
+        for name, value in named(int)
+        if name.lstrip("_").isupper() and name != "TYPE_CHECKING"
+    ]
+
+
+def structures():
+    return [
+        (name, kind)
+        for name, kind in named(type)
+        if issubclass(kind, ctypes.Structure) and kind is not ctypes.Structure
+    ]
+
+
+def prototypes():
+    return {value.name: value for _, value in named(darwin.Function)}
+
+
+def layout(name, kind):
+    """(what, C expression, value) of a structure's size and of each of its fields' place and size."""
+    yield f"{name} size", f"sizeof(struct {name})", ctypes.sizeof(kind)
+    for field, _ in kind._fields_:
+        place = getattr(kind, field)
+        yield f"{name}.{field} offset", f"offsetof(struct {name}, {field})", place.offset
+        yield f"{name}.{field} size", f"sizeof(((struct {name} *)0)->{field})", place.size
+
+
+def travels(kind):
+    if kind is None:
+        return 0
+    if kind in {ctypes.c_char_p, ctypes.c_void_p}:
+        return ctypes.sizeof(kind) * 4 + 2
+    return ctypes.sizeof(kind) * 4 + (kind(-1).value < 0)
+
+
+def signature(function, *, more=()):
+    codes = [travels(function.result), *map(travels, (*function.arguments, *more))]
+    return f"signature<decltype(&{function.name})>::is({', '.join(map(str, codes))})"
+
+
+def statements():
+    found = {name: f"{name} == {value}" for name, value in constants() if not name.startswith("_")}
+    for name, kind in structures():
+        if not name.startswith("_"):
+            found.update({what: f"{text} == {value}" for what, text, value in layout(name, kind)})
+    found.update(
+        {name: signature(item) for name, item in prototypes().items() if name not in UNDECLARED}
+    )
+    return found
+
+
+def test_there_is_something_to_check():
+    names = statements()
+    assert {
+        "RUSAGE_INFO_V4",
+        "rusage_info_v4.ri_phys_footprint offset",
+        "proc_pidinfo",
+        "posix_spawn",
+    } <= set(names)
+    assert len(names) > 100
+
+
+@pytest.mark.parametrize("machine", darwin_headers.MACHINES)
+def test_what_the_headers_say(machine):
+    assert darwin_headers.untrue(machine, statements()) == set()
+
+
+@pytest.mark.parametrize("machine", darwin_headers.MACHINES)
+def test_every_function_exists(machine):
+    assert darwin_headers.unlinked(machine, set(prototypes())) == set()
+
+
+@pytest.mark.parametrize("machine", darwin_headers.MACHINES)
+def test_the_control_wrong_values_are_refused(machine):
+    """Each kind of mistake, one at a time beside a line that is true."""
+    calls = prototypes()
+    wrong = {
+        "constant": "RUSAGE_INFO_V4 == 3",
+        "unknown constant": "RUSAGE_INFO_V444 == 3",
+        "size": "sizeof(struct rusage_info_v4) == 295",
+        "offset": "offsetof(struct rusage_info_v4, ri_phys_footprint) == 80",
+        "unknown field": "offsetof(struct rusage_info_v4, ri_footprint) == 72",
+        "one argument more": signature(calls["proc_pidinfo"], more=(ctypes.c_int,)),
+        "a narrower argument": signature(calls["proc_pidinfo"]).replace("32, ", "16, ", 1),
+        "a signed argument": signature(calls["proc_pidinfo"]).replace("32, ", "33, ", 1),
+    }
+    right = {"right": "RUSAGE_INFO_V4 == 4", "right call": signature(calls["proc_pidinfo"])}
+    assert darwin_headers.untrue(machine, wrong | right) == set(wrong)
+    assert darwin_headers.unlinked(machine, {"proc_pidinfo", "proc_pidimagined"}) == {
+        "proc_pidimagined"
+    }
+
+
+def test_what_is_private_says_where_it_comes_from():
+    """Both ways: nothing private without a source, no source without something private."""
+    found = {name for name, _ in (*constants(), *structures()) if name.startswith("_")}
+    assert found == set(PRIVATE)
+    assert set(UNDECLARED) <= set(prototypes())
+
+
+def test_what_is_private_is_not_public():
+    """Once a public header has it, it is checked against that."""
+    public = {
+        name: f"{name.lstrip('_')} == {value}"
+        for name, value in constants()
+        if name.startswith("_")
+    }
+    public.update(
+        {
+            name: f"sizeof(struct {name.lstrip('_')}) > 0"
+            for name, _ in structures()
+            if name.startswith("_")
+        }
+    )
+    public.update({name: f"sizeof(&{name}) > 0" for name in UNDECLARED})
+    assert darwin_headers.untrue("aarch64", public) == set(public)
+
+
+def test_the_private_structure_is_as_its_source_says():
+    kind = dict(structures())["_proc_uniqidentifierinfo"]
+    places = {name: getattr(kind, name).offset for name, _ in kind._fields_}
+    assert ctypes.sizeof(kind) == 56
+    assert (places["p_uniqueid"], places["p_puniqueid"], places["p_idversion"]) == (16, 24, 32)
