@@ -12,6 +12,7 @@ from corral.abi.win32 import (
     LPCWSTR,
     LPVOID,
     ULONGLONG,
+    WCHAR,
     Handle,
     function,
 )
@@ -30,7 +31,7 @@ FILE_ATTRIBUTE_REPARSE_POINT = 0x400
 WAIT_OBJECT_0 = 0
 WAIT_ABANDONED = 0x80
 INFINITE = 0xFFFFFFFF
-MAX_PATH = 260
+UNICODE_STRING_MAX_CHARS = 32767  # of a path too
 
 # FILE_INFO_BY_HANDLE_CLASS
 FileIdInfo = 18
@@ -115,13 +116,9 @@ def wide_identity(handle: int) -> tuple[int, int]:
 
 def final_path(handle: int) -> str:
     r"""Where the object lies by now, links on the way resolved, as `\\?\C:\...`."""
-    size = MAX_PATH
-    while True:
-        buffer = (ctypes.c_uint16 * size)()
-        length = GetFinalPathNameByHandleW(handle, buffer, size, 0)
-        if length < size:
-            return bytes(buffer)[: 2 * length].decode("utf-16-le", "surrogatepass")
-        size = length + 1
+    buffer = (WCHAR * (UNICODE_STRING_MAX_CHARS + 1))()
+    length = GetFinalPathNameByHandleW(handle, buffer, len(buffer), 0)
+    return ctypes.string_at(buffer, 2 * length).decode("utf-16-le", "surrogatepass")
 
 
 class Mutex:

@@ -68,7 +68,12 @@ def folder(local_app_data: str, name: str) -> str:
 def apply(step: Profile, scene: Scene) -> None:
     package = sid_bytes(step.package)
     capabilities = tuple(map(sid_bytes, step.capabilities))
-    made = _create(step, package, capabilities)
+    try:
+        made = _create(step, package, capabilities)
+    except OSError as error:
+        why, hint = explain(error)
+        text = f"{why}; {hint}" if hint else why
+        raise OSError(0, text, step.name, win32.winerror(error)) from error
     if made != package:
         text = f"Windows calls it {sid_text(made)}, not {step.package}"
         raise OSError(0, text, step.name)
@@ -136,14 +141,8 @@ def _create(step: Profile, package: bytes, capabilities: tuple[bytes, ...]) -> b
         return win32_security.create_profile(*arguments)
     except OSError as error:
         if win32.winerror(error) != win32.ERROR_ALREADY_EXISTS:
-            raise _translated(error, step) from error
+            raise
     if step.keep:
         return win32_security.derive_package_sid(step.name)
     win32_security.DeleteAppContainerProfile(step.name)
     return win32_security.create_profile(*arguments)
-
-
-def _translated(error: OSError, step: Profile) -> OSError:
-    why, hint = explain(error)
-    text = f"{why}; {hint}" if hint else why
-    return OSError(0, text, step.name, win32.winerror(error))

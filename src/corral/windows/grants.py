@@ -157,20 +157,27 @@ def verify(step: Grants, _scene: Scene) -> None:
 
 def spread(root: Root, *, kept: bool) -> None:
     """Entries for all that a root holds; of one that is kept only the root is looked at."""
-    for path, handle, directory in trees.walk(root.path):
-        if path == root.path and not trees.is_identity(handle.value, root.volume, root.file):
-            raise OSError(0, "is no longer what was granted", path)
-        ours = access_list.entries_for(
-            root.sid, root.access, directory=directory, root=path == root.path
-        )
-        try:
-            raw = win32_security.security_of(handle.value)
-            changed = access_list.grant(raw, root.sid, ours)
-            if kept and changed is None:
+    walk = trees.walk(root.path)
+    try:
+        for path, handle, directory in walk:
+            top = path == root.path
+            if top and not trees.is_identity(handle.value, root.volume, root.file):
+                raise OSError(0, "is no longer what was granted", path)
+            ours = access_list.entries_for(root.sid, root.access, directory=directory, root=top)
+            if not _set(path, handle.value, root.sid, ours) and kept:
                 return
-            if changed is not None:
-                win32_security.set_security(handle.value, changed)
-        except access_list.Unusable as error:
-            raise OSError(0, str(error), path) from error
-        except OSError as error:
-            raise trees.named(error, path) from error
+    finally:
+        walk.close()  # not when an error's traceback lets go of it: there are handles in it
+
+
+def _set(path: str, handle: int, sid: str, ours: tuple[bytes, ...]) -> bool:
+    """Whether there was anything to change."""
+    try:
+        changed = access_list.grant(win32_security.security_of(handle), sid, ours)
+        if changed is not None:
+            win32_security.set_security(handle, changed)
+    except access_list.Unusable as error:
+        raise OSError(0, str(error), path) from error
+    except OSError as error:
+        raise trees.named(error, path) from error
+    return changed is not None

@@ -19,7 +19,7 @@ from corral.windows.capabilities import folded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from corral.abi.win32 import Handle
 
@@ -95,7 +95,7 @@ def opened(path: str) -> Handle:
         raise named(error, path) from error
 
 
-def walk(root: str) -> Iterator[tuple[str, Handle, bool]]:
+def walk(root: str) -> Generator[tuple[str, Handle, bool], None, None]:
     """(path, handle, is a directory) of all that lies in a root, parents first.
 
     Every handle is closed when the next one is asked for. A directory is listed only after its

@@ -1,0 +1,146 @@
+"""AppContainer profiles: computed SIDs against Windows' own, tokens read back; and where there are none, said so."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from corral.abi import win32, win32_process, win32_security
+from corral.windows import app_container, network
+from corral.windows.capabilities import capability_sid, grant_sid, package_sid, sid_bytes, sid_text
+from corral.windows.scene import Scene
+from windows.conftest import wine
+
+only_wine = pytest.mark.skipif(not wine(), reason="Windows has AppContainers")
+DIGEST = "0123456789abcdef"
+
+
+@pytest.fixture(autouse=True)
+def no_handle_is_left():
+    before = win32.open_handles()
+    yield
+    assert win32.open_handles() == before
+
+
+@pytest.fixture
+def profile():
+    name = app_container.profile_name(DIGEST, os.urandom(8).hex())
+    home = app_container.folder(os.environ["LOCALAPPDATA"], name)
+    capabilities = (network.INTERNET_CLIENT, grant_sid("C:\\data", "read"))
+    yield app_container.Profile(name=name, capabilities=capabilities, home=home)
+    try:
+        win32_security.DeleteAppContainerProfile(name)
+    except OSError:
+        assert wine()
+
+
+@only_wine
+def test_without_app_containers_the_probe_says_so():
+    found = app_container.probe()
+    assert found.status == "absent"
+    assert found.evidence == "this Windows has no AppContainers"
+    assert "WSL2" in found.hint
+
+
+@only_wine
+def test_without_app_containers_a_run_says_so(profile):
+    with pytest.raises(OSError, match=r"no AppContainers.*WSL2") as caught:
+        app_container.apply(profile, Scene())
+    assert caught.value.filename == profile.name
+
+
+def test_a_process_outside_does_not_pass(profile):
+    """The control of `verify`: this very process is in no AppContainer."""
+    scene = Scene()
+    scene.process = win32_process.GetCurrentProcess()
+    with pytest.raises(OSError, match="not in an AppContainer"):
+        app_container.verify(profile, scene)
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "hint"),
+    [
+        (win32.ERROR_ACCESS_DENIED, "may not create", "outside of any sandbox"),
+        (win32.ERROR_NOT_SUPPORTED, "no AppContainers", "WSL2"),
+        (win32.E_NOTIMPL, "no AppContainers", "WSL2"),
+        (win32.ERROR_INVALID_PARAMETER, "CreateAppContainerProfile: ", ""),
+    ],
+)
+def test_what_each_failure_means(code, text, hint):
+    why, advice = app_container.explain(win32.windows_error(code, "CreateAppContainerProfile"))
+    assert text in why
+    assert hint in advice
+
+
+@pytest.mark.real_windows
+@pytest.mark.parametrize("name", ["corral-0123456789abcdef-1", "Some.Name_x", "a" * 64])
+def test_package_sids_are_what_windows_derives(name):
+    assert sid_text(win32_security.derive_package_sid(name)) == package_sid(name)
+
+
+@pytest.mark.real_windows
+@pytest.mark.parametrize(
+    "name", ["registryRead", "lpacCom", "corral.read.0123", "corral.write.abc"]
+)
+def test_capability_sids_are_what_windows_derives(name):
+    assert sid_bytes(capability_sid(name)) in win32_security.derive_capability_sids(name)
+
+
+@pytest.mark.real_windows
+@pytest.mark.parametrize(
+    ("name", "sid"),
+    [
+        ("internetClient", network.INTERNET_CLIENT),
+        ("internetClientServer", network.INTERNET_CLIENT_SERVER),
+        ("privateNetworkClientServer", network.PRIVATE_NETWORK),
+    ],
+)
+def test_network_capabilities_are_what_windows_derives(name, sid):
+    assert sid_bytes(sid) in win32_security.derive_capability_sids(name)
+
+
+@pytest.mark.real_windows
+def test_a_profile_is_made_and_goes(profile):
+    scene = Scene()
+    app_container.apply(profile, scene)
+    assert os.path.isdir(profile.home)
+    assert scene.capabilities.value.CapabilityCount == 2
+    win32_security.DeleteAppContainerProfile(profile.name)
+    assert not os.path.isdir(profile.home)
+
+
+@pytest.mark.real_windows
+def test_a_profile_that_is_there_already(profile):
+    """One that stays is used again with all that is in it; one of a single run is made anew."""
+    app_container.apply(profile, Scene())
+    left = os.path.join(profile.home, "left")
+    with open(left, "w") as file:
+        file.write("x")
+    kept = app_container.Profile(name=profile.name, capabilities=(), home=profile.home, keep=True)
+    app_container.apply(kept, Scene())
+    assert os.path.exists(left)
+    app_container.apply(profile, Scene())
+    assert not os.path.exists(left)
+
+
+@pytest.mark.real_windows
+def test_the_probe():
+    assert app_container.probe().status == "proven"
+
+
+TOKEN = """
+import ctypes
+kernel, advapi = ctypes.WinDLL("kernel32"), ctypes.WinDLL("advapi32")
+kernel.GetCurrentProcess.restype = ctypes.c_void_p
+token, value, size = ctypes.c_void_p(), ctypes.c_uint32(), ctypes.c_uint32()
+advapi.OpenProcessToken(ctypes.c_void_p(kernel.GetCurrentProcess()), 8, ctypes.byref(token))
+advapi.GetTokenInformation(token, 29, ctypes.byref(value), 4, ctypes.byref(size))
+answer = value.value
+"""
+
+
+@pytest.mark.real_windows
+def test_a_target_is_in_one(corral):
+    assert corral.outside(TOKEN) == 0
+    assert corral.inside(TOKEN) == 1

@@ -1,0 +1,368 @@
+"""Grants on a real disk: what the walk refuses, what is set and taken back, what a target then reaches."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+
+import pytest
+
+from corral.abi import win32, win32_files, win32_security
+from corral.windows import access_list, grants, journal, residue, trees
+from corral.windows.capabilities import grant_sid
+from corral.windows.scene import Scene
+from windows.conftest import wine
+
+
+@pytest.fixture(autouse=True)
+def no_handle_is_left():
+    before = win32.open_handles()
+    yield
+    assert win32.open_handles() == before
+
+
+@pytest.fixture
+def tree(tmp_path):
+    (tmp_path / "tree" / "sub").mkdir(parents=True)
+    (tmp_path / "tree" / "sub" / "file.txt").write_text("x")
+    return str(tmp_path / "tree")
+
+
+def root_of(path, access="write"):
+    found = os.lstat(path)
+    sid = grant_sid(path, access)
+    return journal.Root(path=path, access=access, sid=sid, volume=found.st_dev, file=found.st_ino)
+
+
+def walked(path):
+    return sorted((name, directory) for name, _, directory in trees.walk(path))
+
+
+def junction(target, path):
+    winapi = pytest.importorskip("_winapi")
+    try:
+        winapi.CreateJunction(target, path)
+    except OSError as error:
+        pytest.skip(f"no junction can be made here: {error}")
+
+
+def test_a_walk(tree):
+    assert walked(tree) == [
+        (tree, True),
+        (os.path.join(tree, "sub"), True),
+        (os.path.join(tree, "sub", "file.txt"), False),
+    ]
+
+
+def test_a_walk_of_one_file(tree):
+    file = os.path.join(tree, "sub", "file.txt")
+    assert walked(file) == [(file, False)]
+
+
+def test_a_second_name_stops_the_walk(tree, tmp_path):
+    walked(tree)  # the control
+    (tmp_path / "outside").write_text("secret")
+    os.link(tmp_path / "outside", os.path.join(tree, "inside"))
+    with pytest.raises(OSError, match="has 2 names"):
+        walked(tree)
+
+
+def test_a_junction_stops_the_walk(tree, tmp_path):
+    (tmp_path / "outside").mkdir()
+    junction(str(tmp_path / "outside"), os.path.join(tree, "inside"))
+    with pytest.raises(OSError, match="is a link or a mount point"):
+        walked(tree)
+    node = next(node for node in trees.look(tree).nodes if node.name == "inside")
+    assert node.reparse
+
+
+def test_a_parent_swapped_in_the_middle(tree, tmp_path):
+    """What has its name by then lies elsewhere, and the handle tells where."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "file.txt").write_text("secret")
+    with contextlib.closing(trees.walk(tree)) as walk:
+        seen = [next(walk)[0], next(walk)[0]]
+        assert seen == [tree, os.path.join(tree, "sub")]
+        os.rename(os.path.join(tree, "sub"), str(tmp_path / "away"))
+        junction(str(tmp_path / "outside"), os.path.join(tree, "sub"))
+        with pytest.raises(OSError, match=r"moved|link"):
+            list(walk)
+
+
+def test_the_same_object_as_stat_saw(tree):
+    found = os.lstat(tree)
+    with trees.opened(tree) as handle:
+        assert trees.is_identity(handle.value, found.st_dev, found.st_ino)
+        assert not trees.is_identity(handle.value, found.st_dev, found.st_ino + 1)
+        assert not trees.is_identity(handle.value, found.st_dev + 1, found.st_ino)
+
+
+def test_a_root_that_was_swapped(tree, tmp_path):
+    root = root_of(tree)
+    os.rename(tree, str(tmp_path / "away"))
+    os.mkdir(tree)
+    with pytest.raises(OSError, match="no longer what was granted") as caught:
+        grants.spread(root, kept=False)
+    assert caught.value.filename == tree
+
+
+def test_a_path_that_is_not_there(tmp_path):
+    missing = str(tmp_path / "none")
+    with pytest.raises(OSError) as caught:
+        walked(missing)
+    assert caught.value.filename == missing
+    assert win32.winerror(caught.value) == win32.ERROR_FILE_NOT_FOUND
+
+
+@pytest.fixture
+def deep(tmp_path):
+    path = trees.reaching(str(tmp_path))
+    for _ in range(6):
+        path = os.path.join(path, "x" * 60)
+        os.mkdir(path)
+    return str(tmp_path)
+
+
+def test_paths_longer_than_260(deep):
+    assert len(trees.look(deep).nodes) == 7
+
+
+@pytest.mark.real_windows(reason="it does not tell where such a path leads")
+def test_a_walk_of_paths_longer_than_260(deep):
+    assert len(walked(deep)) == 7
+
+
+def test_a_mutex_is_free_again():
+    for _ in range(2):
+        with win32_files.Mutex("Local\\corral-test"):
+            pass
+
+
+HELD = """
+import sys
+from corral.abi import win32_files
+with win32_files.Mutex("Local\\\\corral-test-held"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_mutex_of_a_killed_process_is_free():
+    with subprocess.Popen(
+        [sys.executable, "-c", HELD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout.readline().strip() == b"held"
+        child.kill()
+        child.wait()
+    with win32_files.Mutex("Local\\corral-test-held"):
+        pass
+
+
+CLAIMED = """
+import sys
+from corral.windows import journal
+root = journal.Root(path="C:\\\\a", access="read", sid="S-1-15-3-1024-1", volume=1, file=2)
+own = journal.create(sys.argv[1], "run", journal.Entry(profile="", roots=(root,)))
+print("claimed", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_claim_lives_as_long_as_its_process(tmp_path):
+    directory = str(tmp_path)
+    argv = [sys.executable, "-c", CLAIMED, directory]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout.readline().strip() == b"claimed"
+        assert journal.is_used("S-1-15-3-1024-1", journal.living(directory))
+        assert journal.dead(directory) == []
+        child.kill()
+        child.wait()
+    assert journal.living(directory) == []
+    (dead,) = journal.dead(directory)
+    assert dead.entry.roots[0].path == "C:\\a"
+    dead.end()
+    assert os.listdir(directory) == []
+
+
+def test_a_dead_run_whose_root_is_gone(tmp_path, tree):
+    """Nothing to take out of it: the journal goes."""
+    directory = str(tmp_path / "journal")
+    root = root_of(tree)
+    journal.create(directory, "dead", journal.Entry(profile="", roots=(root,))).leave()
+    os.rename(tree, str(tmp_path / "away"))
+    assert residue.sweep(directory) == []
+    assert os.listdir(directory) == []
+
+
+def test_a_run_sweeps_up_first(tmp_path):
+    directory = str(tmp_path / "journal")
+    journal.create(directory, "dead", journal.Entry(profile="", roots=())).leave()
+    scene = Scene()
+    claim = residue.Claim(directory=directory, run="own", profile="", roots=())
+    residue.apply(claim, scene)
+    assert os.listdir(directory) == ["own" + journal.SUFFIX]
+    scene.end()
+    assert os.listdir(directory) == []
+
+
+@pytest.mark.skipif(not wine(), reason="Windows keeps what is set")
+def test_entries_that_do_not_stay_are_a_failure(tree):
+    """Wine has Unix modes in place of access lists: what was set is not there afterwards, and that is said."""
+    step = grants.Grants(roots=(root_of(tree),), directory=os.path.dirname(tree))
+    grants.apply(step, Scene())
+    with pytest.raises(OSError, match="no entry of this grant") as caught:
+        grants.verify(step, Scene())
+    assert caught.value.filename == trees.reaching(tree) or caught.value.filename == tree
+
+
+def security(path):
+    with trees.opened(path) as handle:
+        return win32_security.security_of(handle.value)
+
+
+def all_security(tree):
+    return {path: security(path) for path, _ in walked(tree)}
+
+
+@pytest.mark.real_windows(reason="it has Unix modes in place of access lists")
+def test_set_and_taken_back(tree, tmp_path):
+    """Byte for byte what it was, of every file, and nothing of ours on what was made meanwhile."""
+    before = all_security(tree)
+    root = root_of(tree)
+    step = grants.Grants(roots=(root,), directory=str(tmp_path / "journal"))
+    scene = Scene()
+    residue.apply(
+        residue.Claim(directory=step.directory, run="r", profile="", roots=(root,)), scene
+    )
+    grants.apply(step, scene)
+    grants.verify(step, scene)
+    assert all(access_list.holds(raw, root.sid) for raw in all_security(tree).values())
+    new = os.path.join(tree, "sub", "new")
+    with open(new, "w") as file:
+        file.write("x")
+    assert access_list.holds(security(new), root.sid)
+    scene.end()
+    assert not access_list.holds(security(new), root.sid)
+    os.unlink(new)
+    after = all_security(tree)
+    assert {path: access_list.read(raw) for path, raw in after.items()} == {
+        path: access_list.read(raw) for path, raw in before.items()
+    }
+    assert os.listdir(step.directory) == []
+
+
+@pytest.mark.real_windows(reason="it has Unix modes in place of access lists")
+def test_two_runs_on_one_root(tree, tmp_path):
+    """The entries stay until the last of them ends, in either order."""
+    directory, root = str(tmp_path / "journal"), root_of(tree)
+    scenes = [Scene(), Scene()]
+    for number, scene in enumerate(scenes):
+        residue.apply(
+            residue.Claim(directory=directory, run=str(number), profile="", roots=(root,)), scene
+        )
+        grants.apply(grants.Grants(roots=(root,), directory=directory), scene)
+    scenes[0].end()
+    assert access_list.holds(security(tree), root.sid)
+    scenes[1].end()
+    assert not access_list.holds(security(tree), root.sid)
+
+
+@pytest.mark.real_windows(reason="it has Unix modes in place of access lists")
+def test_a_crash_is_cleaned_up_by_the_next_run(tree, tmp_path):
+    directory, root = str(tmp_path / "journal"), root_of(tree)
+    crashed = journal.create(directory, "crashed", journal.Entry(profile="", roots=(root,)))
+    grants.spread(root, kept=False)
+    crashed.leave()  # as its death would
+    assert access_list.holds(security(tree), root.sid)
+    scene = Scene()
+    residue.apply(residue.Claim(directory=directory, run="next", profile="", roots=()), scene)
+    assert not access_list.holds(security(tree), root.sid)
+    scene.end()
+
+
+@pytest.mark.real_windows(reason="it has Unix modes in place of access lists")
+def test_kept_until_cleaned(tree, tmp_path):
+    directory, root = str(tmp_path / "journal"), root_of(tree)
+    scene = Scene()
+    claim = residue.Claim(directory=directory, run="r", profile="", roots=(root,), keep=True)
+    residue.apply(claim, scene)
+    grants.apply(grants.Grants(roots=(root,), directory=directory, keep=True), scene)
+    scene.end()
+    assert access_list.holds(security(tree), root.sid)
+    assert residue.clean(directory) == ([tree], [])
+    assert not access_list.holds(security(tree), root.sid)
+    assert journal.kept(directory) == ()
+
+
+READ = "\ntry:\n    answer = open(sys.argv[1]).read()\nexcept OSError as error:\n    answer = error.__class__.__name__\n"
+WRITE = "\ntry:\n    open(sys.argv[1], 'w').write('changed')\n    answer = 'written'\nexcept OSError as error:\n    answer = error.__class__.__name__\n"
+
+
+@pytest.mark.real_windows
+def test_what_a_target_reads(corral, tree, tmp_path):
+    file, outside = os.path.join(tree, "sub", "file.txt"), str(tmp_path / "outside.txt")
+    with open(outside, "w") as made:
+        made.write("secret")
+    assert corral.outside(READ, outside) == "secret"
+    assert corral.inside(READ, file) == "PermissionError"
+    assert corral.inside(READ, file, flags=("--read", tree)) == "x"
+    assert corral.inside(READ, outside, flags=("--read", tree)) == "PermissionError"
+    assert corral.inside(WRITE, file, flags=("--read", tree)) == "PermissionError"
+
+
+@pytest.mark.real_windows
+def test_what_a_target_writes(corral, tree):
+    file = os.path.join(tree, "sub", "file.txt")
+    assert corral.inside(WRITE, file, flags=("--write", tree)) == "written"
+    with open(file) as found:
+        assert found.read() == "changed"
+
+
+OTHER_NAMES = [
+    "{}::$DATA",
+    "\\\\?\\{}",
+    "\\\\localhost\\{drive}$\\{rest}",
+    "\\\\127.0.0.1\\{drive}$\\{rest}",
+    "\\\\.\\{}",
+]
+
+
+@pytest.mark.real_windows
+@pytest.mark.parametrize("form", OTHER_NAMES)
+def test_other_names_of_what_was_not_granted(corral, tmp_path, form):
+    (tmp_path / "outside.txt").write_text("secret")
+    path = str(tmp_path / "outside.txt")
+    name = form.format(path, drive=path[0], rest=path[3:])
+    assert corral.inside(READ, name, flags=()) != "secret"
+    assert corral.outside(READ, path) == "secret"
+
+
+PLANT = """
+import _winapi
+try:
+    _winapi.CreateJunction(sys.argv[1], sys.argv[2])
+    answer = os.listdir(sys.argv[2])
+except OSError as error:
+    answer = error.__class__.__name__
+"""
+
+
+@pytest.mark.real_windows
+def test_a_junction_planted_by_the_target(corral, tree, tmp_path):
+    """It leads nowhere for the target, and the next run refuses the tree rather than follow it."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_text("x")
+    planted = os.path.join(tree, "planted")
+    assert corral.outside(
+        PLANT, str(tmp_path / "outside"), os.path.join(str(tmp_path), "control")
+    ) == ["secret"]
+    assert (
+        corral.inside(PLANT, str(tmp_path / "outside"), planted, flags=("--write", tree))
+        == "PermissionError"
+    )
+    if os.path.lexists(planted):
+        done = corral.run(sys.executable, "-c", "pass", flags=("--write", tree))
+        assert done.returncode == 125
+        assert b"planted" in done.stderr
