@@ -21,7 +21,7 @@ from corral.network.denials import Denials
 from corral.network.proxy import proxy_of
 from corral.network.rules import rules_of
 from corral.windows import relay as outer
-from corral.windows import relay_shim
+from corral.windows import relay_shim, relay_start
 
 LOOPBACK = (read_network("127.0.0.0/8"),)
 BODY = b"hello from the server"
@@ -115,11 +115,13 @@ class Running:
         self.denials = Denials()
         self.asked = []
         self.process = subprocess.Popen(
-            outer.shim_argv(sys.executable), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            relay_start.shim_argv(sys.executable), stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         options = {"lookup": self.lookup, "admitted": LOOPBACK, **options}
+        reader = os.dup(self.process.stdout.fileno())
+        self.port = relay_shim.read_hello(reader)
         self.relay = outer.Relay(
-            os.dup(self.process.stdout.fileno()),
+            reader,
             os.dup(self.process.stdin.fileno()),
             rules=rules_of(allow),
             denials=self.denials,
@@ -128,7 +130,6 @@ class Running:
         # The relay has the only other ends now, as the supervisor has.
         self.process.stdin.close()
         self.process.stdout.close()
-        self.port = self.relay.start()
 
     def lookup(self, name):
         self.asked.append(name)
@@ -231,7 +232,7 @@ def test_curl_through_the_variables(run, web, tls, certificate):
         pytest.skip("needs the package curl")
     allow = [f"allowed.test:{web.server_port}", f"allowed.test:{tls.server_port}"]
     running = run(allow, tls_ports=frozenset({tls.server_port}))
-    found = {name.lower(): value for name, value in outer.variables(running.port).items()}
+    found = {name.lower(): value for name, value in relay_start.variables(running.port).items()}
 
     def curl(url):
         argv = ["curl", "-sS", "--max-time", "30", "--cacert", certificate[0], url]
@@ -384,58 +385,77 @@ def test_the_shim_ends_with_its_pipe(run):
     assert running.process.wait(20) == 0
 
 
-def test_a_shim_that_is_no_shim(run):
-    """The target owns what runs in its container: whatever it says there, it gets nothing by it."""
-    reader, theirs = os.pipe()
-    ours, writer = os.pipe()
-    denials = Denials()
-    relay = outer.Relay(reader, writer, rules=rules_of(["allowed.test"]), denials=denials)
-    os.write(theirs, b"GET / HTTP/1.1\r\n\r\n")
-    with pytest.raises(OSError, match="did not start"):
-        relay.start()
-    relay.close()
-    os.close(theirs)
-    os.close(ours)
-    (row,) = denials.rows()
+class ByHand:
+    """A relay whose inner end is this test, as it would be a target's that took the shim over."""
+
+    def __init__(self, allow, **options):
+        reader, self.theirs = os.pipe()
+        self.ours, writer = os.pipe()
+        self.denials = Denials()
+        self.relay = outer.Relay(
+            reader, writer, rules=rules_of(allow), denials=self.denials, **options
+        )
+
+    def say(self, *frames):
+        os.write(self.theirs, b"".join(relay_shim.frame(*item) for item in frames))
+
+    def close(self):
+        os.close(self.theirs)
+        self.relay.close()
+        os.close(self.ours)
+
+
+def test_what_is_no_frame_ends_the_relay():
+    by_hand = ByHand(["allowed.test"])
+    os.write(by_hand.theirs, b"GET / HTTP/1.1\r\n\r\n")
+    by_hand.relay._thread.join(20)
+    assert not by_hand.relay._thread.is_alive()
+    by_hand.close()
+    (row,) = by_hand.denials.rows()
     assert row.kind == "limit"
 
 
-def test_frames_of_the_target_s_own_reach_no_further(run, web):
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        (b"", OSError),
+        (b"GET / HTTP/1.1\r\n", relay_shim.ProtocolError),
+        (relay_shim.frame(relay_shim.HELLO, 0, b"\0\0"), relay_shim.ProtocolError),
+        (relay_shim.frame(relay_shim.HELLO, 1, b"\1\0"), relay_shim.ProtocolError),
+        (relay_shim.frame(relay_shim.OPEN, 1) + b"\0\0", relay_shim.ProtocolError),
+    ],
+)
+def test_what_is_no_greeting(said, error):
+    reading, writing = os.pipe()
+    os.write(writing, said)
+    os.close(writing)
+    with pytest.raises(error):
+        relay_shim.read_hello(reading)
+    os.close(reading)
+
+
+def test_frames_of_the_target_s_own_reach_no_further(web):
     """Past the shim, by frames written by hand: the checks are outside."""
-    reader, theirs = os.pipe()
-    ours, writer = os.pipe()
-    denials, port = Denials(), web.server_port
-    allow = rules_of([f"allowed.test:{port}"])
-    relay = outer.Relay(
-        reader,
-        writer,
-        rules=allow,
-        denials=denials,
-        lookup=lambda _: [bytes([127, 0, 0, 1])],
-        admitted=LOOPBACK,
-    )
+    port = web.server_port
+    options = {"lookup": lambda _: [bytes([127, 0, 0, 1])], "admitted": LOOPBACK}
+    by_hand = ByHand([f"allowed.test:{port}"], **options)
     parser, answers = relay_shim.Frames(), {}
-    os.write(theirs, relay_shim.frame(relay_shim.HELLO, 0, b"\1\0"))
-    assert relay.start() == 1
     for number, host in ((1, "evil.test"), (2, "allowed.test")):
         request = f"GET http://{host}:{port}/ HTTP/1.1\r\n\r\n".encode()
-        os.write(theirs, relay_shim.frame(relay_shim.OPEN, number))
-        os.write(theirs, relay_shim.frame(relay_shim.DATA, number, request))
+        by_hand.say((relay_shim.OPEN, number), (relay_shim.DATA, number, request))
         while number not in answers:
-            for kind, stream, payload in parser.feed(os.read(ours, 1 << 16)):
+            for kind, stream, payload in parser.feed(os.read(by_hand.ours, 1 << 16)):
                 if kind == relay_shim.DATA:
                     answers.setdefault(stream, payload)
-    os.close(theirs)
-    relay.close()
-    os.close(ours)
+    by_hand.close()
     assert answers[1].startswith(b"HTTP/1.1 403")
     assert answers[2].startswith(b"HTTP/1.1 200")
-    assert [row.destination for row in denials.rows()] == [f"evil.test:{port}"]
+    assert [row.destination for row in by_hand.denials.rows()] == [f"evil.test:{port}"]
 
 
 def test_the_shim_needs_nothing_of_corral():
     """It is started with -I -S in a container that can read the interpreter and no more."""
-    argv = outer.shim_argv(sys.executable)
+    argv = relay_start.shim_argv(sys.executable)
     assert argv[1:4] == ["-I", "-S", "-c"]
     code = "import sys; compile(sys.argv[1], 'shim', 'exec'); print('corral' in sys.argv[1].partition('\"\"\"')[2].partition('\"\"\"')[2])"
     done = subprocess.run(

@@ -13,10 +13,14 @@ import urllib.request
 
 import pytest
 
+from corral.abi import win32
 from corral.network.addresses import read_network
 from corral.network.denials import Denials
 from corral.network.rules import rules_of
 from corral.windows import relay as outer
+from corral.windows import relay_shim, relay_start
+from corral.windows.scene import Scene
+from windows.conftest import wine
 
 LARGE = 4 << 20
 
@@ -47,10 +51,12 @@ def web():
 class Running:
     def __init__(self, allow):
         self.denials = Denials()
-        argv = outer.shim_argv(sys.executable)
+        argv = relay_start.shim_argv(sys.executable)
         self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        reader = os.dup(self.process.stdout.fileno())
+        self.port = relay_shim.read_hello(reader)
         self.relay = outer.Relay(
-            os.dup(self.process.stdout.fileno()),
+            reader,
             os.dup(self.process.stdin.fileno()),
             rules=rules_of(allow),
             denials=self.denials,
@@ -59,10 +65,11 @@ class Running:
         )
         self.process.stdin.close()
         self.process.stdout.close()
-        self.port = self.relay.start()
 
     def get(self, url):
-        handler = urllib.request.ProxyHandler({"http": outer.variables(self.port)["HTTP_PROXY"]})
+        handler = urllib.request.ProxyHandler(
+            {"http": relay_start.variables(self.port)["HTTP_PROXY"]}
+        )
         try:
             with urllib.request.build_opener(handler).open(url, timeout=30) as answer:
                 return answer.status, answer.read()
@@ -107,3 +114,61 @@ def test_the_shim_ends_with_its_pipe(running):
     with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), running.relay._descriptors[1])
     assert running.process.wait(30) == 0
+
+
+# --- started as for a run -------------------------------------------------------------------------
+
+ENVIRONMENT = tuple(
+    (name, os.environ[name]) for name in ("SYSTEMROOT", "TEMP") if name in os.environ
+)
+
+
+def hosts(**changes):
+    """Without a container, and as far as Wine keeps a job's limits: not at all."""
+    values = {"allow": ("allowed.test",), "python": sys.executable, "environment": ENVIRONMENT}
+    if wine():
+        values |= {"memory": None, "read_back": False, "childless": False}
+    return relay_start.NamedHosts(**{**values, **changes})
+
+
+@pytest.fixture
+def nothing_is_left():
+    before = win32.open_handles()
+    yield
+    assert win32.open_handles() == before
+
+
+def test_a_shim_of_a_run(web, nothing_is_left):
+    shim = relay_start.apply(hosts(), Scene())
+    relay = outer.Relay(
+        *shim.doors(),
+        rules=rules_of([f"allowed.test:{web}"]),
+        denials=Denials(),
+        admitted=(read_network("127.0.0.0/8"),),
+        lookup=lambda _name: [bytes([127, 0, 0, 1])],
+    )
+    with socket.create_connection(("127.0.0.1", shim.port), timeout=30) as end:
+        end.sendall(f"GET http://allowed.test:{web}/ HTTP/1.1\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: end.recv(1000), b""))
+    assert answer.endswith(b"hello")
+    shim.end()
+    relay.close()
+    with pytest.raises(OSError, match=r"10061|refused"):
+        socket.create_connection(("127.0.0.1", shim.port), timeout=30)
+
+
+def test_a_shim_that_nobody_needed(nothing_is_left):
+    relay_start.apply(hosts(), Scene()).end()
+
+
+@pytest.mark.parametrize("program", ["C:\\no\\such\\python.exe", "hostname.exe"])
+def test_what_does_not_become_a_shim(nothing_is_left, program):
+    path = os.path.join(os.environ["SYSTEMROOT"], "System32", program)
+    with pytest.raises(OSError):
+        relay_start.apply(hosts(python=path), Scene())
+
+
+@pytest.mark.skipif(not wine(), reason="Windows does what it is asked")
+def test_a_shim_whose_limits_do_not_hold_is_not_started(nothing_is_left):
+    with pytest.raises(OSError, match="reads back as"):
+        relay_start.apply(hosts(read_back=True, memory=relay_start.SHIM_MEMORY), Scene())

@@ -7,16 +7,9 @@ it asks for is checked as on Linux: the name against the policy, every address t
 for it against the guard, and exactly the address that was checked is dialled. On TLS ports the name
 in the client's hello has to be allowed too. A client that ignores the variables reaches nothing.
 
-The shim is a process of its own in the same AppContainer, in a job of its own. It cannot be in the
-target's job: there it would count against `pids`, and with subprocess = false the limit of one
-process, which is the target's own, is what holds. It cannot be outside the container either:
-loopback does not lead out of one. The target may open, read and change the shim, since both are the
-same principal to Windows. So nothing is entrusted to it, its job has limits of its own (one
-process, `SHIM_MEMORY`, the policy's CPU rate), and all that it can say is frames.
+Where the shim runs and why is told in `relay_start.py`. Nothing is entrusted to it.
 
     relay = Relay(reader, writer, rules=..., denials=...)   # the pipes to and from the shim
-    port = relay.start()                                    # when the shim listens
-    environment |= variables(port)
     relay.close()                                           # after the shim was ended
 """
 
@@ -43,18 +36,15 @@ if TYPE_CHECKING:
     from corral.network.denials import Denials, Kind
     from corral.network.proxy import Proxy
     from corral.network.rules import Rules
-    from corral.plan import Place
     from corral.windows.relay_request import Request
     from corral.windows.relay_shim import Stream
 
     Lookup = Callable[[str], Sequence[bytes]]
 
-SHIM_MEMORY = 96 << 20
-SHIM_START = 20.0
-"""Seconds: a cold interpreter on a busy machine, with a virus scanner reading along."""
 MOST_HANDLERS = 2 * relay_shim.MOST_STREAMS
 """Connections that are over for the target can still be on their way to a slow server."""
 MOST_ADDRESSES = 8
+LAST_BREATH = 5.0
 MOST_COUNTED = 1024
 
 
@@ -64,35 +54,6 @@ class Timing:
 
     head: float = 10.0
     connect: float = 10.0
-
-
-@record
-class NamedHosts:
-    """`python` starts the shim inside: an interpreter that the container can read."""
-
-    allow: tuple[str, ...]
-    python: str
-    place: Place = "supervisor"
-
-    def describe(self) -> str:
-        return f"relay: a proxy on loopback inside, for {', '.join(self.allow)}"
-
-
-def shim_argv(python: str) -> list[str]:
-    """The shim as a command. Its source goes with it, so that no file of corral's is needed."""
-    with open(relay_shim.__file__, encoding="utf-8") as file:
-        return [python, "-I", "-S", "-c", file.read()]
-
-
-def variables(port: int) -> dict[str, str]:
-    """For the target. Names of variables have no case on Windows: one spelling is all."""
-    proxy = f"http://127.0.0.1:{port}"
-    return {
-        "HTTP_PROXY": proxy,
-        "HTTPS_PROXY": proxy,
-        "NO_PROXY": "localhost,127.0.0.1,::1",
-        "NODE_USE_ENV_PROXY": "1",
-    }
 
 
 def host_addresses(name: str) -> list[bytes]:
@@ -135,9 +96,9 @@ class Relay:
         timing: Timing = Timing(),  # noqa: B008 - records are frozen
     ) -> None:
         self.rules = rules
+        self.denials = denials
         self.tls_ports = tls_ports
         self.timing = timing
-        self._denials = denials
         self._admitted = tuple(admitted)
         self._own = OwnAddresses() if own is None else own
         self._proxy = proxy
@@ -146,17 +107,19 @@ class Relay:
         self._traffic: dict[str, Traffic] = {}
         self._handlers = threading.Semaphore(MOST_HANDLERS)
         self._descriptors = (reader, writer)
-        self._greeted = threading.Event()
-        self._port = 0
-        self._mux = relay_shim.Mux(reader, writer, greeted=self._greet, arrived=self._arrive)
+        self._mux = relay_shim.Mux(reader, writer, arrived=self._arrive)
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
-
-    def start(self) -> int:
-        """The port inside. OSError if the shim does not come up."""
         self._thread.start()
-        if not self._greeted.wait(SHIM_START) or not self._port:
-            raise OSError(0, "the relay's inner end did not start")
-        return self._port
+
+    def fileno(self) -> int:
+        """There is nothing to wait for from outside: it has threads of its own."""
+        return -1
+
+    def deadline(self) -> float | None:
+        return None
+
+    def run_ready(self) -> None:
+        """Never anything."""
 
     def traffic(self) -> Mapping[str, Traffic]:
         """What went where, of connections that have ended."""
@@ -164,23 +127,17 @@ class Relay:
             return dict(self._traffic)
 
     def close(self) -> None:
-        """Once the shim is gone: the pipe has ended then, and so does whoever reads it."""
-        if self._thread.ident is not None:
-            self._thread.join()
-        for fd in self._descriptors:
-            os.close(fd)
+        """Once the shim is gone: the pipe has ended then, and so has whoever reads it."""
+        self._thread.join(LAST_BREATH)
+        if not self._thread.is_alive():
+            for fd in self._descriptors:
+                os.close(fd)
 
     def _run(self) -> None:
         try:
             self._mux.run()
         except relay_shim.ProtocolError as error:
             self.deny("limit", "the relay's pipe", why=f"no frames of ours: {error}")
-        finally:
-            self._greeted.set()
-
-    def _greet(self, port: int) -> None:
-        self._port = port
-        self._greeted.set()
 
     def _arrive(self, stream: Stream) -> None:
         threading.Thread(target=self._handle, args=(stream,), daemon=True).start()
@@ -198,7 +155,7 @@ class Relay:
 
     def deny(self, kind: Kind, destination: str, *, allow: str = "", why: str = "") -> None:
         with self._lock:
-            self._denials.add(kind, destination, allow=allow, why=why)
+            self.denials.add(kind, destination, allow=allow, why=why)
 
     def count(self, host: str, *, failed: bool, up: int = 0, down: int = 0) -> None:
         with self._lock:

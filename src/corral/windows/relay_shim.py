@@ -83,6 +83,21 @@ class Frames:
             del self._data[:at]
 
 
+def read_hello(reader: int) -> int:
+    """The port on which the inner end listens: the first thing that it says. Waits for it."""
+    data = b""
+    while len(data) < HEADER.size + PORT.size:
+        chunk = os.read(reader, HEADER.size + PORT.size - len(data))
+        if not chunk:
+            raise OSError(0, "the relay's inner end did not start")
+        data += chunk
+    for kind, stream, payload in Frames().feed(data):
+        port = PORT.unpack(payload)[0] if (kind, stream) == (HELLO, 0) else 0
+        if port:
+            return int(port)
+    raise ProtocolError("no greeting")
+
+
 class Stream:
     """One connection. `recv` and `send` wait; both raise OSError once the stream is reset."""
 
@@ -179,9 +194,7 @@ class Stream:
 
 
 class Mux:
-    """All streams of one pair of pipes.
-
-    The outer end is told of the port by `greeted`, and by `arrived` of each stream; neither may
+    """All streams of one pair of pipes. The outer end is told of each by `arrived`, which may not
     wait.
     """
 
@@ -190,12 +203,10 @@ class Mux:
         reader: int,
         writer: int,
         *,
-        greeted: Callable[[int], None] | None = None,
         arrived: Callable[[Stream], None] | None = None,
     ) -> None:
         self._reader = reader
         self._writer = writer
-        self._greeted = greeted
         self._arrived = arrived
         self._lock = threading.Lock()
         self._writing = threading.Lock()
@@ -246,26 +257,17 @@ class Mux:
             return b""
 
     def _take(self, kind: int, number: int, payload: bytes) -> None:
-        if kind == HELLO:
-            self._greet(number, payload)
-            return
         if kind == OPEN:
             self._accept(number)
             return
         with self._lock:
             stream = self._streams.get(number)
             known = 0 < number <= self._last
-        if not known:
+        if kind == HELLO or not known:
             raise ProtocolError(f"kind {kind} for stream {number}")
         # A stream that this side has given up may still have frames on their way.
         if stream is not None and stream.take(kind, payload):
             self.forget(stream)
-
-    def _greet(self, number: int, payload: bytes) -> None:
-        greeted, self._greeted = self._greeted, None
-        if greeted is None or number:
-            raise ProtocolError("a greeting that was not due")
-        greeted(PORT.unpack(payload)[0])
 
     def _accept(self, number: int) -> None:
         with self._lock:

@@ -1,0 +1,151 @@
+"""The relay's inner end, started for a run: in the target's container, but in a job of its own.
+
+It cannot be in the target's job: there it would count against `pids`, and with subprocess = false
+the limit of one process is the target's own. It cannot be outside the container: what listens out
+there, no AppContainer reaches. And it has to listen before the target starts, which finds its port
+in the proxy variables.
+
+To Windows shim and target are one principal, so the target may read and change the shim. Nothing is
+entrusted to it therefore, and its job has limits of its own: one process, `SHIM_MEMORY`, and the
+CPU rate of the policy. That is what a target gains that takes the shim over, and all that it gains:
+with `network.allow` a target can have this much more memory and CPU than it was given.
+
+    shim = apply(step, scene)       # after the profile, before the target
+    variables(shim.port)            # into the target's environment
+    shim.doors()                    # for relay.Relay; shim.end() before relay.close()
+"""
+
+from __future__ import annotations
+
+import os
+
+from corral.plan import Plan
+from corral.record import record
+from corral.servers.program import Program
+from corral.windows import job, mitigations, process, relay_shim
+from corral.windows.scene import Scene
+from corral.windows.streams import Streams
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.plan import Place
+
+SHIM_MEMORY = 96 << 20
+PATIENCE = 20.0
+"""Seconds: a cold interpreter on a busy machine, with a virus scanner reading along."""
+
+
+@record
+class NamedHosts:
+    """`python` is an interpreter that the container can read, `environment` what it starts with.
+
+    `childless`, `memory` and `read_back` are off only where the host was not seen to hold them.
+    """
+
+    allow: tuple[str, ...]
+    python: str
+    environment: tuple[tuple[str, str], ...] = ()
+    memory: int | None = SHIM_MEMORY
+    cpu: int | None = None
+    childless: bool = True
+    read_back: bool = True
+    place: Place = "supervisor"
+
+    def describe(self) -> str:
+        return f"relay: a proxy on loopback inside, for {', '.join(self.allow)}"
+
+
+class Shim:
+    """Until `end`, which also closes the pipes unless they were handed out."""
+
+    def __init__(self, scene: Scene, limited: job.Limited, doors: list[int]) -> None:
+        self.port = 0
+        self._scene = scene
+        self._job = limited
+        self._doors = doors
+
+    def greet(self) -> None:
+        """Wait until it listens. OSError if it does not come up."""
+        import threading
+
+        watchdog = threading.Timer(PATIENCE, self._job.terminate)
+        watchdog.start()
+        try:
+            self.port = relay_shim.read_hello(self._doors[0])
+        except relay_shim.ProtocolError as error:
+            raise OSError(0, f"the relay's inner end: {error}") from error
+        finally:
+            watchdog.cancel()
+            watchdog.join()
+
+    def doors(self) -> list[int]:
+        """What it says, and what it hears; they are the caller's from now on."""
+        doors, self._doors = self._doors, []
+        return doors
+
+    def end(self) -> None:
+        self._job.end()
+        self._scene.end()
+        for fd in self.doors():
+            os.close(fd)
+
+
+def apply(step: NamedHosts, scene: Scene) -> Shim:
+    """It listens, or OSError and nothing is left. `scene` has the container of the target."""
+    own = Scene()
+    own.capabilities = scene.capabilities
+    own.token = scene.token
+    own.desktop = scene.desktop
+    own.attributes += mitigations.attributes(mitigations.plan(0, subprocess=not step.childless))
+    limits = job.Job(memory=step.memory, cpu=step.cpu, processes=1, read_back=step.read_back)
+    job.apply(limits, own)
+    assert own.job is not None  # noqa: S101 - it was just made
+    reading, saying = os.pipe()
+    hearing, writing = os.pipe()
+    shim = Shim(own, own.job, [reading, writing])
+    try:
+        _start(step, own, (hearing, saying))
+        shim.greet()
+    except BaseException:
+        shim.end()
+        raise
+    return shim
+
+
+def _start(step: NamedHosts, scene: Scene, ends: tuple[int, int]) -> None:
+    # Its complaints go nowhere: stderr is the target's, and a stranger's words on it would mislead.
+    nobody, complaining = os.pipe()
+    try:
+        streams = Streams((*ends, complaining))
+        try:
+            thread = process.create(_plan(step), scene, streams)
+        finally:
+            streams.let_go()
+        process.verify(scene)
+        process.resume(thread)
+    finally:
+        for fd in (*ends, nobody, complaining):
+            os.close(fd)
+
+
+def _plan(step: NamedHosts) -> Plan:
+    argv = tuple(shim_argv(step.python))
+    program = Program(path=step.python, argv=argv)
+    return Plan(program=program, steps=(), controls=(), environment=step.environment)
+
+
+def shim_argv(python: str) -> list[str]:
+    """The shim as a command. Its source goes with it, so that no file of corral's is needed."""
+    with open(relay_shim.__file__, encoding="utf-8") as file:
+        return [python, "-I", "-S", "-c", file.read()]
+
+
+def variables(port: int) -> dict[str, str]:
+    """For the target. Names of variables have no case on Windows: one spelling is all."""
+    proxy = f"http://127.0.0.1:{port}"
+    return {
+        "HTTP_PROXY": proxy,
+        "HTTPS_PROXY": proxy,
+        "NO_PROXY": "localhost,127.0.0.1,::1",
+        "NODE_USE_ENV_PROXY": "1",
+    }
