@@ -8,7 +8,7 @@ from corral import windows
 from corral.plan import Composition
 from corral.windows import birth as births
 from corral.windows import identity as identities
-from corral.windows import journal, launchers, layering, residue, workdir
+from corral.windows import journal, launchers, layering, residue, runtimes, workdir
 from corral.windows import signals as waiting
 from corral.windows import watch as watching
 from corral.windows.environment import environment
@@ -41,7 +41,9 @@ def compose(
     run = f"{os.getpid()}-{os.urandom(4).hex()}"
     steps, private = layering.compose(policy, program, controls, home=home, run=run)
     own = any(isinstance(step, workdir.WorkDirectory) for step in steps)
-    left = [path for step in steps if (path := getattr(step, "residue", ""))]
+    copies = next((step for step in steps if isinstance(step, runtimes.Store)), None)
+    started = program if copies is None else copies.program
+    left = [step.path for step in steps if isinstance(step, workdir.WorkDirectory)]
     left += [
         os.path.join(step.directory, run + journal.SUFFIX)
         for step in steps
@@ -49,7 +51,11 @@ def compose(
     ]
     return Composition(
         steps=steps,
-        environment=(*environment(private, own=own).items(), *program.environment),
+        environment=(
+            *environment(private, own=own).items(),
+            ("PATH", ";".join(started.search)),
+            *started.environment,
+        ),
         home=f"{private}\\home" if own else private,
         run=run,
         residue=tuple(left),

@@ -27,6 +27,7 @@ from corral.windows import (
     process,
     residue,
     restricted_token,
+    runtimes,
     workdir,
 )
 
@@ -81,25 +82,23 @@ def _contained(policy: Policy, program: Program, home: str, run: str) -> tuple[l
     reach = network.plan(policy)
     known = paths.places(os.environ, home)
     granted = grants.plan(policy, grants.look(policy), known=known, directory=journals())
+    copies = runtimes.plan(program, directory=store())
     name = app_container.profile_name(digest(program), "state" if policy.state else run)
-    private = app_container.folder(_local(home), name)
-    return [
-        residue.Claim(
-            directory=journals(),
-            run=run,
-            profile="" if policy.state else name,
-            roots=granted.roots,
-            keep=granted.keep,
-        ),
-        app_container.Profile(
-            name=name,
-            capabilities=(*reach.capabilities, *granted.sids),
-            home=private,
-            keep=policy.state,
-        ),
-        granted,
-        reach,
-    ], private
+    private = app_container.folder(local(home), name)
+    claim = residue.Claim(
+        directory=journals(),
+        run=run,
+        profile="" if policy.state else name,
+        roots=granted.roots,
+        keep=granted.keep,
+    )
+    profile = app_container.Profile(
+        name=name,
+        capabilities=(*reach.capabilities, *granted.sids, *copies.sids),
+        home=private,
+        keep=policy.state,
+    )
+    return [claim, profile, granted, copies, reach], private
 
 
 def _restricted(policy: Policy) -> list[Step]:
@@ -138,7 +137,11 @@ def journals() -> str:
     return os.path.join(directories().state, "grants")
 
 
-def _local(home: str) -> str:
+def store() -> str:
+    return os.path.join(directories().cache, "store")
+
+
+def local(home: str) -> str:
     return os.environ.get("LOCALAPPDATA", "") or f"{home}\\AppData\\Local"
 
 
@@ -149,6 +152,8 @@ def apply(step: Step, scene: Scene) -> None:
         app_container.apply(step, scene)
     elif isinstance(step, grants.Grants):
         grants.apply(step, scene)
+    elif isinstance(step, runtimes.Store):
+        runtimes.apply(step, scene)
     elif isinstance(step, restricted_token.RestrictedToken):
         scene.token = restricted_token.apply(step)
         scene.undo.append(scene.token.close)
@@ -174,6 +179,8 @@ def verify(step: Step, scene: Scene) -> None:
         app_container.verify(step, scene)
     elif isinstance(step, grants.Grants):
         grants.verify(step, scene)
+    elif isinstance(step, runtimes.Store):
+        runtimes.verify(step, scene)
     elif isinstance(step, mitigations.Mitigations):
         mitigations.verify(step, scene.process)
     elif isinstance(step, minifilter.Minifilter):

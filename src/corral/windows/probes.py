@@ -11,9 +11,20 @@ import os
 from corral.abi import win32_process as abi
 from corral.host import Finding
 from corral.record import replace
-from corral.windows import app_container, integrity, job, minifilter, mitigations, process, trial
+from corral.windows import (
+    app_container,
+    container,
+    integrity,
+    job,
+    minifilter,
+    mitigations,
+    process,
+    trial,
+)
+from corral.windows.integrity import LowIntegrity
 from corral.windows.job import Job
 from corral.windows.layering import BASE
+from corral.windows.restricted_token import RestrictedToken
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,12 +88,23 @@ def probe() -> tuple[Finding, ...]:
         _try("job_ui", lambda: _ui(plain)),
         _try("child_process_policy", lambda: _child_process_policy(plain)),
         _try("session", _session),
-        app_container.probe(),
-        integrity.probe(os.path.expanduser("~")),
-        minifilter.probe(),
     ]
-    found += _mitigations(plain)
-    return tuple(found)
+    return (*found, *_layerings(plain), minifilter.probe())
+
+
+def _layerings(plain: Job) -> tuple[Finding, ...]:
+    """What is put on top of one is tried with it: alone it proves little."""
+    profile = app_container.probe()
+    contained = replace(profile, capability="app_container")
+    if profile.status == "proven":
+        contained = _try("app_container", lambda: container.effect(plain))
+    restricted = integrity.probe(os.path.expanduser("~"))
+    base: tuple[Step, ...] = (plain,)
+    if contained.status == "proven":
+        base = (*container.steps(), plain)
+    elif restricted.status == "proven":
+        base = (RestrictedToken(), LowIntegrity(), plain)
+    return (contained, restricted, *_mitigations(base))
 
 
 def _try(capability: str, attempt: Callable[[], str]) -> Finding:
@@ -100,6 +122,7 @@ def _hint(capability: str) -> str:
 
 
 HINTS = {
+    "app_container": app_container.WSL2,
     "session": "start corral from a desktop session: AppContainers do not start in session 0",
 }
 
@@ -190,10 +213,10 @@ def _session() -> str:
     return f"session {number}"
 
 
-def _mitigations(plain: Job) -> list[Finding]:
+def _mitigations(base: tuple[Step, ...]) -> list[Finding]:
     def starts(bits: int) -> str:
         asked = mitigations.plan(bits, subprocess=True)
-        _expect(_said("print('started')", plain, asked), "started", "python")
+        _expect(_said("print('started')", *base, asked), "started", "python")
         return "python starts with them, and its process tells them"
 
     return [

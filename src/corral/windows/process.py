@@ -11,9 +11,10 @@ import os
 
 from corral.abi import win32_job
 from corral.abi import win32_process as abi
-from corral.record import record
+from corral.record import record, replace
 from corral.windows import command_line
 from corral.windows.job import KILLED
+from corral.windows.runtimes import Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,10 +45,10 @@ def create(plan: Plan, scene: Scene, streams: Streams) -> Handle:
 
     OSError if it cannot be created. Whatever happens, nothing runs before it is resumed.
     """
+    program = started(plan)
     application, line = command_line.start_line(
-        (plan.program.path, *plan.program.argv[1:]), system_root=abi.windows_directory()
+        (program.path, *program.argv[1:]), system_root=abi.windows_directory()
     )
-    _same_file(plan.program)
     job = scene.job
     if job is None:
         raise OSError(0, "there is no job to be born in")
@@ -66,7 +67,7 @@ def create(plan: Plan, scene: Scene, streams: Streams) -> Handle:
             application=application,
             command_line=line,
             environment=command_line.environment_block(unique(plan.environment)),
-            directory=plan.program.cwd,
+            directory=program.cwd,
             desktop=scene.desktop or INTERACTIVE,
             stdio=streams.values(),
             flags=abi.CREATE_SUSPENDED | abi.DETACHED_PROCESS,
@@ -81,6 +82,15 @@ def create(plan: Plan, scene: Scene, streams: Streams) -> Handle:
             abi.TerminateProcess(process.value, KILLED)
             raise
     return thread
+
+
+def started(plan: Plan) -> Program:
+    """The program itself, or its copy in the store, which an AppContainer can read."""
+    for step in plan.steps:
+        if isinstance(step, Store):
+            return replace(step.program, cwd=step.program.cwd or plan.program.cwd)
+    _same_file(plan.program)
+    return plan.program
 
 
 def _same_file(program: Program) -> None:

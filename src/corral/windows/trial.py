@@ -8,10 +8,12 @@ import sys
 from corral.abi import win32_process as abi
 from corral.plan import Plan
 from corral.posix.enter import StepFailed
-from corral.record import record
+from corral.record import record, replace
 from corral.servers.program import Program
 from corral.windows import birth
+from corral.windows.app_container import Profile
 from corral.windows.environment import PASSED
+from corral.windows.runtimes import Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,8 +42,11 @@ def interpreter() -> str:
 
 
 def observe(code: str, steps: Sequence[Step], *arguments: str, program: str = "") -> Seen:
-    """Run `code` under `steps` to its end. OSError if it could not be started."""
-    return start(code, steps, *arguments, program=program).finish()
+    """Run `code` under `steps` to its end. OSError if it could not be started, or did not end."""
+    seen = start(code, steps, *arguments, program=program).finish()
+    if seen.hung:
+        raise OSError(0, "it did not end", "the probe")
+    return seen
 
 
 class Trial:
@@ -74,12 +79,15 @@ class Trial:
 
 
 def start(code: str, steps: Sequence[Step], *arguments: str, program: str = "") -> Trial:
+    """With the interpreter at `program`, else that of a store in `steps`, else our own."""
     path = program or interpreter()
+    words = ("-I", "-S", "-c", code, *arguments)
+    staged = [_given(step, words) if isinstance(step, Store) else step for step in steps]
     plan = Plan(
-        program=Program(path=path, argv=(path, "-I", "-S", "-c", code, *arguments)),
-        steps=tuple(steps),
+        program=Program(path=path, argv=(path, *words)),
+        steps=tuple(staged),
         controls=(),
-        environment=tuple((name, os.environ[name]) for name in VARIABLES if name in os.environ),
+        environment=tuple(_environment(steps).items()),
     )
     reading, writing = os.pipe()
     output, saying = os.pipe()
@@ -93,6 +101,19 @@ def start(code: str, steps: Sequence[Step], *arguments: str, program: str = "") 
         os.close(reading)
         os.close(saying)
     return Trial(child, input=writing, output=output)
+
+
+def _environment(steps: Sequence[Step]) -> dict[str, str]:
+    values = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    for step in steps:
+        if isinstance(step, Profile):
+            values["TEMP"] = values["TMP"] = f"{step.home}\\Temp"
+    return values
+
+
+def _given(store: Store, words: tuple[str, ...]) -> Store:
+    program = replace(store.program, argv=(store.program.path, *words))
+    return replace(store, program=program)
 
 
 VARIABLES = (*PASSED, "LOCALAPPDATA", "TEMP", "TMP", "USERPROFILE")

@@ -30,10 +30,6 @@ class WorkDirectory:
     low: bool
     place: Place = "supervisor"
 
-    @property
-    def residue(self) -> str:
-        return self.path
-
     def describe(self) -> str:
         return f"private directory {self.path}, removed at the end"
 
