@@ -5,6 +5,7 @@ true does not compile, and a function that does not exist does not link.
 from __future__ import annotations
 
 import importlib.util
+import os
 import pathlib
 import re
 import subprocess
@@ -101,15 +102,20 @@ def unlinked(machine: str, names: set[str]) -> set[str]:
     with tempfile.TemporaryDirectory() as place:
         source = pathlib.Path(place, "functions.c")
         source.write_text(text)
+        # Not by `zig cc`, which would build a runtime library for a minute first.
         command = [
-            *compiler("cc", machine),
-            "-w",
-            "-fno-builtin",
-            str(source),
-            "-o",
-            f"{place}/made",
+            sys.executable,
+            "-m",
+            "ziglang",
+            "build-exe",
+            "-target",
+            f"{machine}-macos",
+            "-lc",
         ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        command += ["-fno-compiler-rt", "-fno-ubsan-rt", f"-femit-bin={place}/made"]
+        command += ["-cflags", "-w", "-fno-builtin", "-fno-sanitize=undefined", "--", str(source)]
+        environment = {**os.environ, "ZIG_LOCAL_CACHE_DIR": place}  # not beside the sources
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     missing = {name for name in ordered if re.search(rf"\b_{name}\b", done.stderr)}
     assert bool(missing) == bool(done.returncode), done.stderr
     return missing
