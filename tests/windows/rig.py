@@ -1,18 +1,21 @@
 """Programs for Windows on a Linux host, under Wine: one call, `run`.
 
 Each run has a prefix of its own in memory, a copy of one that is made once: C:\\Python is `windows_python`, C:\\corral
-this checkout, both read-only, and C:\\work, where a run begins, is empty. Nothing else of the host can be written to,
+a copy of this checkout, both read-only, and C:\\work, where a run begins, is empty. Nothing else of the host can be written to,
 and when `run` returns, nothing is left of it.
 """
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import functools
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
+import tempfile
 from typing import TYPE_CHECKING
 
 from vm import rig as machines
@@ -92,11 +95,28 @@ def prefix() -> pathlib.Path:
     return target / "prefix.tar"
 
 
+@functools.cache
+def staged() -> pathlib.Path:
+    """corral and its tests, compiled: to do that at each start would take longer than the rest of it."""
+    stage = pathlib.Path(tempfile.mkdtemp(prefix="corral-rig-"))
+    atexit.register(shutil.rmtree, stage)
+    stage.chmod(0o755)
+    for name in ("src", "tests"):
+        shutil.copytree(machines.CHECKOUT / name, stage / name, ignore=machines.NOISE)
+    shutil.copy(machines.CHECKOUT / "pyproject.toml", stage)
+    options = ("-q", "--invalidation-mode", "unchecked-hash", "-s", str(stage), "-p", "C:/corral")
+    command = [sys.executable, "-m", "compileall", *options, str(stage / "src")]
+    subprocess.run(command, check=True)
+    for entry in stage.rglob("*"):
+        entry.chmod(0o755 if entry.is_dir() else 0o644)
+    return stage
+
+
 def enclosed(
     argv: Sequence[str], archive: str, env: Mapping[str, str], stdin: bytes, timeout: float
 ) -> subprocess.CompletedProcess[bytes]:
     machines.need_namespaces(NAME)
-    trees = {"python": windows_python.installed(NAME), "corral": machines.CHECKOUT}
+    trees = {"python": windows_python.installed(NAME), "corral": staged()}
     if archive:
         trees["archive"] = pathlib.Path(archive).parent
         archive = f"/mnt/archive/{os.path.basename(archive)}"
