@@ -78,6 +78,8 @@ def run(
 
 
 def wine() -> str:
+    if os.uname().machine != "x86_64":
+        machines.unavailable(NAME, "its programs are for x86_64")
     return DEBIAN if os.path.exists(DEBIAN) else machines.need_program(NAME, "wine64", "wine64")
 
 
