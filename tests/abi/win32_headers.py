@@ -51,6 +51,8 @@ template <class R, class... A> struct signature<R (*)(A...)> {
 };
 """
 SECTION = ".corral"
+MINGW_PACKAGE = "g++-mingw-w64-x86-64-win32"
+IMPORT_LIBRARIES = pathlib.Path("/usr/x86_64-w64-mingw32/lib")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +67,11 @@ class Headers:
         if self.rig == "zig" and importlib.util.find_spec("ziglang") is None:
             rig.unavailable("zig", "install the package ziglang from PyPI")
         if self.rig == "mingw":
-            rig.need_program("mingw", self.cpp[0], "g++-mingw-w64-x86-64-win32")
+            rig.need_program("mingw", self.cpp[0], MINGW_PACKAGE)
+            if not IMPORT_LIBRARIES.is_dir():
+                rig.unavailable(
+                    "mingw", f"{IMPORT_LIBRARIES} is missing: {MINGW_PACKAGE} of Debian has it"
+                )
 
     def numbers(self, expressions: dict[str, str]) -> dict[str, int]:
         """The value of each C expression; those that the headers cannot give are left out."""
@@ -130,7 +136,7 @@ def read_table(file: bytes, length: int) -> tuple[int, ...]:
 
 @functools.cache
 def mingw_exports(library: str) -> set[str]:
-    path = pathlib.Path("/usr/x86_64-w64-mingw32/lib", f"lib{library}.a")
+    path = IMPORT_LIBRARIES / f"lib{library}.a"
     if not path.exists():
         return set()
     nm = shutil.which("x86_64-w64-mingw32-nm") or "nm"
