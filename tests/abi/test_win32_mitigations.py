@@ -1,0 +1,55 @@
+"""The bits of each mitigation policy are bit fields, which no expression names: a compiler has to set them."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+
+import pytest
+import win32_headers
+
+from corral.abi import win32_token as abi
+from corral.windows import mitigations
+
+FIELDS = {
+    mitigations.EXTENSION_POINTS: ("EXTENSION_POINT_DISABLE", ("DisableExtensionPoints",)),
+    mitigations.NO_REMOTE_IMAGES: ("IMAGE_LOAD", ("NoRemoteImages",)),
+    mitigations.NO_LOW_LABEL_IMAGES: ("IMAGE_LOAD", ("NoLowMandatoryLabelImages",)),
+    mitigations.STRICT_HANDLES: (
+        "STRICT_HANDLE_CHECK",
+        ("RaiseExceptionOnInvalidHandleReference", "HandleExceptionsPermanentlyEnabled"),
+    ),
+    mitigations.NO_WIN32K: ("SYSTEM_CALL_DISABLE", ("DisallowWin32kSystemCalls",)),
+}
+CHILDREN = ("CHILD_PROCESS", ("NoChildProcessCreation",))
+
+
+def source() -> str:
+    kinds = [*FIELDS.values(), CHILDREN]
+    members = {f"PROCESS_MITIGATION_{kind}_POLICY {kind.lower()};" for kind, _ in kinds}
+    rows = [
+        f"{{.{kind.lower()} = {{{', '.join(f'.{name} = 1' for name in names)}}}}},"
+        for kind, names in kinds
+    ]
+    return (
+        f"{win32_headers.PROLOGUE}union row {{ unsigned long long whole; {' '.join(members)} }};\n"
+        f'const union row __attribute__((section("{win32_headers.SECTION}"), used)) table[] = {{\n'
+        + "\n".join(rows)
+        + "\n};\n"
+    )
+
+
+@pytest.mark.parametrize("name", win32_headers.ALL)
+def test_the_flags_that_are_read_back(name, tmp_path):
+    headers = win32_headers.ALL[name]
+    headers.require()
+    path, made = pathlib.Path(tmp_path, "table.c"), pathlib.Path(tmp_path, "table.o")
+    path.write_text(source())
+    subprocess.run([*headers.c, "-w", "-c", str(path), "-o", str(made)], check=True)
+    *found, children = win32_headers.read_table(made.read_bytes(), len(FIELDS) + 1)
+    assert found == [item.flags for item in FIELDS]
+    assert set(FIELDS) == set(mitigations.ORDER)
+    step = mitigations.plan(0, subprocess=False)
+    assert [(policy, flags) for _, policy, flags in mitigations.wanted(step)] == [
+        (abi.ProcessChildProcessPolicy, children)
+    ]
