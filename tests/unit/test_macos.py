@@ -1,0 +1,284 @@
+"""What macOS can hold, chosen on any host; and the walk over a tree of processes, on a table that is written out."""
+
+import os
+import signal
+import sys
+
+import pytest
+
+from corral import macos
+from corral.abi import darwin, darwin_proc, darwin_sandbox, darwin_spawn
+from corral.errors import UnenforceableError
+from corral.host import Finding, Host
+from corral.macos import doctor, identity, jetsam, layout, seatbelt
+from corral.macos.closed import Closed
+from corral.macos.processes import Row, Usage
+from corral.macos.tree import Tree
+from corral.network.denials import Denials
+from corral.plan import decide, sample
+from corral.policy import Limits, Macos, Policy
+from corral.posix import rlimits
+from corral.servers.program import Program
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="user ids and signals are POSIX")
+CAPABILITIES = ("seatbelt", "rlimits", "nproc", "watcher", "sampling", "jetsam")
+PROGRAM = Program(path="/usr/bin/true", argv=("true",), real="/usr/bin/true")
+
+
+def mac(*missing):
+    findings = [
+        Finding(capability=name, status="absent" if name in missing else "proven", evidence="seen")
+        for name in CAPABILITIES
+    ]
+    return Host(system="darwin", machine="arm64", findings=tuple(findings))
+
+
+def decided(policy, *missing):
+    held = decide(policy, mac(*missing), macos.chains(policy))
+    return {item.control: (item.mechanism, item.status) for item in held}
+
+
+def steps(policy, *missing):
+    controls = decide(policy, mac(*missing), macos.chains(policy))
+    made = layout.compose(policy, PROGRAM, controls, home="/Users/anna")
+    return {type(step).__name__: step for step in made.steps}
+
+
+def test_with_seatbelt_every_wall_is_up():
+    held = decided(Policy())
+    for wall in ("filesystem", "network", "subprocess", "syscalls"):
+        assert held[wall] == ("seatbelt", "verified")
+    assert held["tree"] == ("watcher + seatbelt", "applied")
+    assert held["memory"] == (macos.JETSAM, "cooperative")
+    assert held["pids"][1] == held["disk"][1] == "degraded"
+
+
+@pytest.mark.parametrize(
+    ("policy", "missing"),
+    [(Policy(), ("seatbelt",)), (Policy(macos=Macos(seatbelt="off")), ())],
+    ids=["unproven", "off"],
+)
+def test_without_seatbelt_the_run_refuses_and_best_effort_is_cooperative(policy, missing):
+    with pytest.raises(UnenforceableError) as refused:
+        decided(policy, *missing)
+    assert {control for control, _, _ in refused.value.missing} == {
+        "filesystem",
+        "network",
+        "syscalls",
+    }
+    loose = Policy(best_effort=True, macos=policy.macos)
+    held = decided(loose, *missing)
+    assert held["filesystem"] == held["network"] == ("", "degraded")
+    assert held["tree"] == ("watcher", "cooperative")
+    assert held["subprocess"] == ("RLIMIT_NPROC", "applied")
+
+
+@pytest.mark.parametrize("asked", [{"allow": ("example.com",)}, {"listen": (8080,)}])
+def test_a_list_of_hosts_and_ports_to_listen_on_are_refused(asked):
+    with pytest.raises(UnenforceableError, match="network"):
+        decided(Policy(**asked))
+    assert decided(Policy(**asked, best_effort=True))["network"] == ("", "degraded")
+    # The network stays closed all the same.
+    assert "(deny network*)" in steps(Policy(**asked, best_effort=True))["Seatbelt"].profile
+
+
+def test_only_stated_limits_are_looked_at():
+    assert sample(decide(Policy(), mac(), macos.chains(Policy())), Policy()) is None
+    stated = Policy(
+        limits=Limits(memory=1 << 28, cpu=500, cpu_time=1000, pids=9),
+        stated=frozenset({"memory", "cpu", "cpu_time", "pids"}),
+    )
+    controls = decide(stated, mac(), macos.chains(stated))
+    looked = sample(controls, stated)
+    assert (looked.memory, looked.cpu, looked.cpu_time, looked.pids) == (1 << 28, 500, 1000, 9)
+    assert {item.status for item in controls if item.mechanism == "sampling"} == {"cooperative"}
+
+
+def test_io_and_disk_that_are_stated_are_refused():
+    for name in ("io", "disk"):
+        with pytest.raises(UnenforceableError, match=name):
+            decided(Policy(limits=Limits(**{name: 1 << 20}), stated=frozenset({name})))
+
+
+def test_the_kernels_limit_is_for_one_process_whose_limit_nobody_stated():
+    assert steps(Policy())["Jetsam"].megabytes == 1024
+    assert "Jetsam" not in steps(Policy(subprocess=True))
+    assert "Jetsam" not in steps(Policy(stated=frozenset({"memory"})))
+    assert "Jetsam" not in steps(Policy(), "jetsam")
+    assert jetsam.plan((5 << 20) + 1).megabytes == 5
+    assert jetsam.plan(1).megabytes == 1
+
+
+def test_rlimits_are_those_that_mean_something_there():
+    alone = dict(steps(Policy())["Rlimits"].values)
+    assert alone == {"CORE": 1, "NOFILE": 1024, "FSIZE": 1 << 30, "NPROC": 1}
+    assert "NPROC" not in dict(steps(Policy(subprocess=True))["Rlimits"].values)
+    asked = Policy(limits=Limits(address_space=1 << 34, cpu_time=1500))
+    assert dict(steps(asked)["Rlimits"].values) | {"AS": 1 << 34, "CPU": 2} == dict(
+        steps(asked)["Rlimits"].values
+    )
+
+
+def test_a_limit_that_the_system_refuses_is_a_failed_step():
+    """As macOS does with an address space below what is mapped; here by a limit that can be no limit."""
+    with pytest.raises(OSError, match="RLIMIT_NOFILE"):
+        rlimits.apply(rlimits.Rlimits(values=(("NOFILE", -5),)), None)
+
+
+def test_without_seatbelt_no_profile_is_applied():
+    assert "Seatbelt" in steps(Policy())
+    assert "Seatbelt" not in steps(Policy(best_effort=True), "seatbelt")
+
+
+def test_the_directory_that_must_be_closed_is_one_that_is_not_granted():
+    assert seatbelt.outside(("/opt/homebrew",)) == "/Users"
+    assert seatbelt.outside(("/Users",)) == "/Library/Preferences"
+    assert seatbelt.outside(("/Users", "/Library")) == "/Applications"
+
+
+def test_doctor_says_what_was_proven():
+    told = {text: status for status, text, _ in doctor.lines(mac())}
+    assert told["Network isolation: supported on macOS"] == "proven"
+    assert told["Seccomp: NOT available (Linux only)"] == "absent"
+    told = {text: status for status, text, _ in doctor.lines(mac("seatbelt", "watcher"))}
+    assert told["Network isolation: NOT supported on macOS"] == "absent"
+    assert told["Timeout enforcement: NOT supported"] == "absent"
+
+
+def test_a_way_that_leads_nowhere():
+    way = Closed(Denials())
+    assert way.deadline() is None
+    assert way.traffic() == {}
+    os.fstat(way.fileno())
+    fd = way.fileno()
+    way.close()
+    with pytest.raises(OSError, match="descriptor"):
+        os.fstat(fd)
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="here the functions exist")
+def test_elsewhere_the_bindings_say_that_this_is_no_mac():
+    for call in (
+        darwin_proc.all_pids,
+        lambda: darwin_spawn.exec_in_place("/bin/true", ("true",), (), megabytes=0),
+        lambda: darwin_sandbox.init("(version 1)", ()),
+        lambda: darwin.sysctl_text("kern.bootsessionuuid"),
+    ):
+        with pytest.raises(darwin.MissingFunctionError, match="only macOS"):
+            call()
+    assert identity.identity("/usr/bin/node")[-1] == "/usr/bin/node"
+
+
+class Written:
+    """A table of processes that do not exist; signals to them are written down."""
+
+    def __init__(self, *rows):
+        self.living = {row.pid: row for row in rows}
+        self.sent = []
+        self.followed = []
+        self.groups = {}
+        self.forbidden = set()
+        self.forks = {}
+
+    def rows(self):
+        return list(self.living.values())
+
+    def unique(self, pid):
+        return self.living[pid].unique if pid in self.living else 0
+
+    def group(self, leader):
+        return self.groups.get(leader, [])
+
+    def use(self, pid):
+        return Usage(cpu=1.0, memory=pid, tasks=2)
+
+    def follow(self, pid):
+        self.followed.append(pid)
+
+    def kill(self, pid, number):
+        self.sent.append((pid, number))
+        if pid in self.forbidden:
+            raise PermissionError
+        if number == signal.SIGKILL:
+            del self.living[pid]
+        for row in self.forks.pop(pid, ()):
+            self.living[row.pid] = row
+
+
+@pytest.fixture
+def table(monkeypatch):
+    """1 -> 10 (the target) -> 11 -> 12; 20 is somebody else's."""
+    made = Written(
+        Row(pid=10, unique=110, parent=101),
+        Row(pid=11, unique=111, parent=110),
+        Row(pid=12, unique=112, parent=111),
+        Row(pid=20, unique=120, parent=101),
+    )
+    monkeypatch.setattr(os, "kill", made.kill)
+    return made
+
+
+def tree(table, *, grouped=False):
+    return Tree(table, 10, 110, grouped=grouped)
+
+
+def pids(rows):
+    return sorted(row.pid for row in rows)
+
+
+def test_a_tree_is_what_was_forked_in_it(table):
+    walked = tree(table)
+    assert pids(walked.walk()) == [10, 11, 12]
+    assert sorted(table.followed) == [10, 11, 12]
+    walked.walk()
+    assert len(table.followed) == 3  # each once
+
+
+def test_dead_parents_still_link_their_children(table):
+    walked = tree(table)
+    walked.walk()
+    del table.living[10], table.living[11]
+    table.living[13] = Row(pid=13, unique=113, parent=111)
+    assert pids(walked.walk()) == [12, 13]
+
+
+def test_the_group_holds_who_lost_the_chain(table):
+    table.living[30] = Row(pid=30, unique=130, parent=999)
+    table.groups[10] = [10, 30]
+    assert pids(tree(table, grouped=True).walk()) == [10, 11, 12, 30]
+    assert pids(tree(table).walk()) == [10, 11, 12]
+
+
+def test_everybody_is_stopped_before_anybody_is_killed(table):
+    tree(table).kill()
+    numbers = [number for _, number in table.sent]
+    assert numbers == [signal.SIGSTOP] * 3 + [signal.SIGKILL] * 3
+    assert pids(table.living.values()) == [20]
+
+
+def test_who_was_forked_during_the_walk_is_stopped_and_killed_too(table):
+    table.forks[11] = [Row(pid=14, unique=114, parent=111)]
+    tree(table).kill()
+    assert pids(table.living.values()) == [20]
+    assert table.sent.index((14, signal.SIGSTOP)) < table.sent.index((10, signal.SIGKILL))
+
+
+def test_a_number_that_was_given_out_again_is_left_alone(table):
+    walked = tree(table)
+    rows = walked.walk()
+    table.living[12] = Row(pid=12, unique=555, parent=101)
+    for row in rows:
+        walked._send(row, signal.SIGKILL)
+    assert (12, signal.SIGKILL) not in table.sent
+    assert 12 in table.living
+
+
+def test_a_process_of_another_user_does_not_keep_the_walk_going(table):
+    table.forbidden.add(12)
+    tree(table).kill()
+    assert pids(table.living.values()) == [12, 20]
+
+
+def test_use_is_added_up(table):
+    assert tree(table).measure() == Usage(cpu=3.0, memory=33, tasks=6)
+    assert tree(table).measure(besides=10) == Usage(cpu=2.0, memory=23, tasks=4)

@@ -1,0 +1,267 @@
+"""The profile that macOS targets run under: what it decides, that it stays as it is, and that no path can change it.
+
+Seatbelt itself is only on a Mac (`tests/macos`); here its rules are read by `seatbelt_evaluator.py`.
+"""
+
+import os
+import pathlib
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from seatbelt_evaluator import Act, Profile, parse
+
+from corral.macos import layout, profile, secrets
+from corral.macos.profile import View
+from corral.policy import Grant, Policy
+from corral.record import replace
+from corral.servers.program import Program
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="paths of another kind")
+GOLDEN = pathlib.Path(__file__).parent / "seatbelt"
+HOME = "/Users/anna"
+PYTHON = "/opt/homebrew/Cellar/python@3.12/3.12.1/bin/python3.12"
+PRIVATE = "/private/tmp/corral-501-1-ab"
+ALONE = View(
+    execute=("/opt/homebrew/bin/python3", PYTHON),
+    needed=("/opt/homebrew", f"{HOME}/server"),
+    private=PRIVATE,
+)
+GRANTED = replace(
+    ALONE,
+    read=(f"{HOME}/notes",),
+    write=(f"{HOME}/project",),
+    sockets=("/private/var/run/one.sock",),
+    hidden=(f"{HOME}/notes/.env",),
+    held=(f"{HOME}/project/.git/hooks",),
+    anchors=(f"{HOME}/project/.git", f"{HOME}/project"),
+)
+MANY = replace(GRANTED, subprocess=True)
+
+
+def made(view):
+    return Profile(*profile.profile(view))
+
+
+def grant(path, access, *, directory=True):
+    return Grant(
+        path=path, access=access, device=1, inode=1, directory=directory, owner=501, group=20
+    )
+
+
+ALLOWED = {
+    "read its own files": (ALONE, Act("file-read-data", f"{HOME}/server/main.py")),
+    "map its own libraries": (ALONE, Act("file-map-executable", "/opt/homebrew/lib/libssl.dylib")),
+    "read the system's libraries": (ALONE, Act("file-read-data", "/usr/lib/dyld")),
+    "pass above its files": (ALONE, Act("file-read-metadata", HOME)),
+    "pass the links of the system": (ALONE, Act("file-read-metadata", "/tmp")),
+    "write its private files": (ALONE, Act("file-write-create", f"{PRIVATE}/home/x")),
+    "read a grant": (GRANTED, Act("file-read-data", f"{HOME}/notes/a/b.md")),
+    "write a write grant": (GRANTED, Act("file-write-data", f"{HOME}/project/a.py")),
+    "remove in a write grant": (GRANTED, Act("file-write-unlink", f"{HOME}/project/a.py")),
+    "be executed": (ALONE, Act("process-exec", PYTHON)),
+    "signal itself": (ALONE, Act("signal", target="self")),
+    "look at itself": (ALONE, Act("process-info-pidinfo", target="self")),
+    "ask who a uid is": (ALONE, Act("mach-lookup", name="com.apple.system.opendirectoryd.libinfo")),
+    "ask what the machine has": (ALONE, Act("sysctl-read", name="hw.ncpu")),
+    "use its own unix sockets": (ALONE, Act("network-outbound", f"{PRIVATE}/tmp/s", socket="unix")),
+    "bind its own unix sockets": (ALONE, Act("network-bind", f"{PRIVATE}/tmp/s", socket="unix")),
+    "use a granted unix socket": (GRANTED, Act("network-outbound", "/private/var/run/one.sock", socket="unix")),
+    "write to /dev/null": (ALONE, Act("file-write-data", "/dev/null")),
+    "fork where it may": (MANY, Act("process-fork")),
+    "execute tools where it may": (MANY, Act("process-exec", "/bin/sh")),
+    "signal its own where it may": (MANY, Act("signal", target="same-sandbox")),
+}  # fmt: skip
+DENIED = {
+    "read what nobody granted": (GRANTED, Act("file-read-data", f"{HOME}/.ssh/id_ed25519")),
+    "list the home": (ALONE, Act("file-read-data", HOME)),
+    "see names beside its own": (ALONE, Act("file-read-metadata", f"{HOME}/Documents/x")),
+    "write a read grant": (GRANTED, Act("file-write-data", f"{HOME}/notes/a.md")),
+    "write its own program": (ALONE, Act("file-write-data", f"{HOME}/server/main.py")),
+    "write the system": (ALONE, Act("file-write-create", "/usr/local/bin/x")),
+    "read a hidden secret": (GRANTED, Act("file-read-data", f"{HOME}/notes/.env")),
+    "see a hidden secret": (GRANTED, Act("file-read-metadata", f"{HOME}/notes/.env")),
+    "make a hook": (GRANTED, Act("file-write-create", f"{HOME}/project/.git/hooks/pre-commit")),
+    "rename what holds the hooks": (GRANTED, Act("file-write-unlink", f"{HOME}/project/.git")),
+    "rename the grant": (GRANTED, Act("file-write-unlink", f"{HOME}/project")),
+    "link a file under another name": (GRANTED, Act("file-link", f"{HOME}/notes/.env")),
+    "leave a set-user-ID file": (GRANTED, Act("file-write-setugid", f"{HOME}/project/x")),
+    "make a file that cannot be removed": (ALONE, Act("file-write-flags", f"{PRIVATE}/home/x")),
+    "map a library that it wrote": (GRANTED, Act("file-map-executable", f"{HOME}/project/x.dylib")),
+    "start a process": (ALONE, Act("process-fork")),
+    "execute another program": (ALONE, Act("process-exec", "/bin/sh")),
+    "execute what it wrote": (MANY, Act("process-exec", f"{HOME}/project/x")),
+    "signal somebody else": (MANY, Act("signal", target="others")),
+    "signal its like without processes": (ALONE, Act("signal", target="same-sandbox")),
+    "look at somebody else": (MANY, Act("process-info-pidinfo", target="others")),
+    "read somebody's arguments and environment": (ALONE, Act("sysctl-read", name="kern.procargs2")),
+    "take over a task": (MANY, Act("mach-priv-task-port", target="others")),
+    "start an application": (MANY, Act("mach-lookup", name="com.apple.coreservices.launchservicesd")),
+    "ask lsd": (MANY, Act("mach-lookup", name="com.apple.lsd.mapdb")),
+    "script an application": (MANY, Act("appleevent-send")),
+    "ask the keychain": (MANY, Act("mach-lookup", name="com.apple.SecurityServer")),
+    "have launchd start something": (MANY, Act("job-creation")),
+    "reach an address": (MANY, Act("network-outbound", socket="ip")),
+    "listen": (MANY, Act("network-bind", socket="ip")),
+    "be reached": (MANY, Act("network-inbound", socket="ip")),
+    "resolve names": (MANY, Act("network-outbound", "/private/var/run/mDNSResponder", socket="unix")),
+    "resolve names by mach": (MANY, Act("mach-lookup", name="com.apple.dnssd.service")),
+    "reach docker": (GRANTED, Act("network-outbound", "/private/var/run/docker.sock", socket="unix")),
+    "reach a host's socket in a write grant": (GRANTED, Act("network-outbound", f"{HOME}/project/s", socket="unix")),
+    "type into the terminal": (MANY, Act("file-ioctl", "/dev/ttys001")),
+    "write to the terminal by its name": (MANY, Act("file-write-data", "/dev/ttys001")),
+    "open IOKit": (MANY, Act("iokit-open")),
+    "do what no rule knows": (MANY, Act("something-new")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ALLOWED)
+def test_it_may(what):
+    view, act = ALLOWED[what]
+    assert made(view).allows(act)
+
+
+@pytest.mark.parametrize("what", DENIED)
+def test_it_may_not(what):
+    view, act = DENIED[what]
+    assert not made(view).allows(act)
+
+
+def test_a_program_that_lies_in_what_is_hidden_stays_readable():
+    """fnm keeps node in Application Support."""
+    hidden = f"{HOME}/Library/Application Support"
+    node = f"{hidden}/fnm/node/bin/node"
+    view = View(
+        execute=(node,),
+        needed=(f"{hidden}/fnm/node",),
+        private=PRIVATE,
+        read=(HOME,),
+        hidden=(hidden,),
+    )
+    assert made(view).allows(Act("file-read-data", node))
+    assert not made(view).allows(Act("file-read-data", f"{hidden}/Google/Chrome/Cookies"))
+    assert made(view).allows(Act("file-read-data", f"{HOME}/x"))
+
+
+@pytest.mark.parametrize("name", ["alone", "granted", "many"])
+def test_golden(name):
+    """What changes here changes what every target on a Mac may do: read the difference, then store the new text."""
+    text, parameters = profile.profile({"alone": ALONE, "granted": GRANTED, "many": MANY}[name])
+    told = "".join(f"; {key} = {path}\n" for key, path in parameters)
+    assert (GOLDEN / f"{name}.sb").read_text() == text + told
+
+
+STRANGE = some.text(
+    some.characters(exclude_characters="\0", exclude_categories=()), max_size=40
+).map(lambda text: f"/{text}")
+NASTY = (
+    '/a"))(allow default)(deny network* (literal "', "/a\n(allow default)", "/a\\", '/a\\"', "/a)))", "/a;b", '/"',
+    "/\u202e\u2028x", "/\udcff", "/#|", '/(param "READ_0")', "/a\tb", "/\x01",
+)  # fmt: skip
+
+
+def shaped(path):
+    return View(
+        execute=(path,), needed=(path,), private=path, read=(path,), write=(path,), sockets=(path,),
+        hidden=(path,), held=(path,), anchors=(path,), subprocess=True,
+    )  # fmt: skip
+
+
+@given(STRANGE)
+def test_no_path_changes_the_text(path):
+    """The same rules for whatever path: it is nowhere but in the parameters, as it is."""
+    text, parameters = profile.profile(shaped(path))
+    assert text == profile.profile(shaped("/plain"))[0]
+    assert {value for _, value in parameters} == {path}
+
+
+@pytest.mark.parametrize("path", NASTY)
+def test_no_path_ends_its_string(path):
+    text, parameters = profile.profile(shaped(path))
+    assert text == profile.profile(shaped("/plain"))[0]
+    assert not Profile(text, parameters).allows(Act("something-new"))
+
+
+def test_the_control_a_spliced_path_would_end_its_string():
+    text = f'(version 1)(deny default)(allow file-read* (subpath "{NASTY[0]}"))'
+    assert Profile(text, ()).allows(Act("something-new"))
+    with pytest.raises(ValueError, match="no SBPL"):
+        parse('(allow file-read* (subpath "/a\\"b"))')
+
+
+@pytest.mark.parametrize("path", ["", "relative", "/with\0nul", "~/x"])
+def test_what_is_no_real_path_is_refused(path):
+    with pytest.raises(ValueError, match="no absolute path"):
+        profile.profile(shaped(path))
+
+
+def test_a_rule_without_filters_is_left_out():
+    """It would be about everything."""
+    rules = parse(profile.profile(replace(ALONE, execute=(), needed=()))[0])
+    bare = [
+        rule
+        for rule in rules
+        if rule[0] == "allow" and not any(isinstance(part, list) for part in rule)
+    ]
+    assert bare == []
+
+
+def test_secrets_in_grants_are_hidden_and_hooks_are_held():
+    grants = (grant(HOME, "read"), grant(f"{HOME}/project", "write"))
+    hidden = secrets.hidden(grants, HOME)
+    assert f"{HOME}/.ssh" in hidden
+    assert f"{HOME}/Library/Keychains" in hidden
+    assert f"{HOME}/project/.env" in hidden
+    held = secrets.held(grants, HOME)
+    assert f"{HOME}/project/.git/hooks" in held
+    assert f"{HOME}/Library/LaunchAgents" not in held  # nobody may write there anyway
+    assert f"{HOME}/project/.git" in secrets.anchors(grants, (*hidden, *held))
+
+
+def test_what_a_grant_names_itself_is_not_hidden():
+    grants = (grant(f"{HOME}/.ssh/config", "read", directory=False), grant(f"{HOME}/x", "read"))
+    assert not any(".ssh" in path for path in secrets.hidden(grants, HOME))
+    assert secrets.hidden((), HOME) == ()
+
+
+def test_a_link_to_a_secret_is_hidden_where_it_leads(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / ".ssh").symlink_to("elsewhere")
+    home = os.path.realpath(tmp_path)
+    assert f"{home}/elsewhere" in secrets.hidden((grant(home, "read"),), home)
+
+
+def test_the_view_of_a_run():
+    program = Program(
+        path="/opt/homebrew/bin/python3", real=PYTHON, argv=("python3",), reads=("/opt/homebrew", f"{HOME}/p/server"),
+        links=(("/opt/homebrew/bin/python3", "../Cellar"),),
+    )  # fmt: skip
+    policy = Policy(
+        grants=(grant(f"{HOME}/p", "write"), grant("/private/var/run/s", "socket", directory=False))
+    )
+    view = layout.view(policy, program, home=HOME, private=PRIVATE, kept="/state")
+    assert view.execute == ("/opt/homebrew/bin/python3", PYTHON)
+    assert view.write == (f"{HOME}/p", "/state")
+    assert view.sockets == ("/private/var/run/s",)
+    assert f"{HOME}/p/server" in view.held  # the server's own files, in what it may write
+    assert not made(view).allows(Act("file-write-data", f"{HOME}/p/server/main.py"))
+    assert made(view).allows(Act("file-write-data", f"{HOME}/p/data"))
+
+
+@pytest.mark.parametrize(
+    ("real", "bundle"),
+    [
+        (
+            "/Library/Frameworks/Python.framework/Versions/3.12/bin/python3.12",
+            "/Library/Frameworks/Python.framework/Versions/3.12/Resources/Python.app/Contents/MacOS/Python",
+        ),
+        ("/opt/homebrew/bin/node", ""),
+        ("/Library/Frameworks/Python.framework/Versions/3.12/bin/pip", ""),
+        ("/usr/bin/python3", ""),
+    ],
+)
+def test_what_a_framework_python_executes(real, bundle):
+    assert layout.framework_bundle(real) == bundle
+    program = Program(path=real, real=real, argv=(real,))
+    assert layout.executables(program) == ((real, bundle) if bundle else (real,))
