@@ -108,6 +108,9 @@ def wait(sandbox: Sandbox, label: str) -> int:
                 return sandbox.wait(TICK if progress.is_shown() else None)
             except TimeoutError:
                 progress.show(f"installing {label} ... {time.monotonic() - started:.0f} s")
+    except BaseException:
+        sandbox.kill()  # nothing in there is worth waiting for
+        raise
     finally:
         progress.show("")
 

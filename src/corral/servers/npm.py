@@ -22,13 +22,9 @@ if TYPE_CHECKING:
 DEFAULT = "https://registry.npmjs.org/"
 CREDENTIALS = ("_authToken", "_auth", "_password", "username", "email")
 FLAGS = (
-    "install",
-    "--no-audit",
-    "--no-fund",
-    "--no-update-notifier",
-    "--omit=dev",
-    "--no-progress",
-)
+    "install", "--no-audit", "--no-fund", "--no-update-notifier", "--omit=dev", "--no-progress",
+    "--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=2000",
+)  # fmt: skip
 SETTINGS = ".npmrc"
 LOCK = "package-lock.json"
 HINT = "install Node.js, which brings npm, or name the server's own command"

@@ -39,6 +39,7 @@ UV = {
     "UV_LINK_MODE": "copy",
     "UV_PYTHON_DOWNLOADS": "never",
     "UV_NO_PROGRESS": "1",
+    "UV_HTTP_RETRIES": "1",
 }
 SCRIPT = """\
 import sys

@@ -1,0 +1,149 @@
+"""Registries of the tests' own on loopback: npm's, a Python index, an MCP registry. Real HTTP, tiny packages."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import tarfile
+import threading
+import urllib.parse
+import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class Registries:
+    """Answers what was published. `asked` are the paths that were asked for, in order."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.files: dict[str, bytes] = {}
+        self.redirects: dict[str, str] = {}
+        self.npm: dict[str, dict[str, dict]] = {}
+        self.token = ""
+        self.held: dict[str, threading.Event] = {}
+        self.reached = threading.Event()
+        registries = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                registries.answer(self)
+
+            def do_HEAD(self) -> None:
+                registries.answer(self)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.port = self.server.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
+        self.thread.start()
+
+    def close(self) -> None:
+        for event in self.held.values():
+            event.set()
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        path = urllib.parse.unquote(request.path.partition("?")[0])
+        self.asked.append(path)
+        if path in self.held:
+            self.reached.set()
+            self.held[path].wait(60)
+        if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
+            self.say(request, 401, b"{}")
+        elif path in self.redirects:
+            self.say(request, 302, b"", Location=self.redirects[path])
+        elif path in self.files:
+            self.say(request, 200, self.files[path])
+        elif path[1:] in self.npm:
+            self.say(request, 200, json.dumps(self.packument(path[1:])).encode())
+        else:
+            self.say(request, 404, b'{"error": "not found"}')
+
+    @staticmethod
+    def say(request: BaseHTTPRequestHandler, code: int, body: bytes, **headers: str) -> None:
+        request.send_response(code)
+        kind = "text/html" if request.path.startswith("/simple/") else "application/octet-stream"
+        usual = {"Content-Length": str(len(body)), "Content-Type": kind}
+        for name, value in {**usual, **headers}.items():
+            request.send_header(name, value)
+        request.end_headers()
+        if request.command != "HEAD":
+            request.wfile.write(body)
+
+    def packument(self, name: str) -> dict:
+        versions = self.npm[name]
+        return {"name": name, "dist-tags": {"latest": list(versions)[-1]}, "versions": versions}
+
+    def publish_npm(self, name: str, version: str, files: dict[str, str], **package: object) -> str:
+        """A package with these files; the path of its archive."""
+        data = {"name": name, "version": version, **package}
+        archive = tarball({"package.json": json.dumps(data), **files})
+        path = f"/-/{name}-{version}.tgz"
+        self.files[path] = archive
+        digest = base64.b64encode(hashlib.sha512(archive).digest()).decode()
+        dist = {"tarball": self.url + path, "integrity": f"sha512-{digest}"}
+        self.npm.setdefault(name, {})[version] = {**data, "dist": dist}
+        return path
+
+    def publish_wheel(
+        self, name: str, version: str, files: dict[str, str], scripts: dict[str, str]
+    ) -> str:
+        made = wheel(name, version, files, scripts)
+        file = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+        return self.publish_file(name, file, made)
+
+    def publish_file(self, name: str, file: str, content: bytes) -> str:
+        """A file of a Python project, listed with its hash."""
+        path = f"/files/{file}"
+        self.files[path] = content
+        digest = hashlib.sha256(content).hexdigest()
+        link = f'<a href="{self.url}{path}#sha256={digest}">{file}</a>\n'
+        index = f"/simple/{name}/"
+        self.files[index] = self.files.get(index, b"<!DOCTYPE html>\n") + link.encode()
+        return path
+
+    def publish_server(
+        self, name: str, version: str, *, api: str = "v0.1", **server: object
+    ) -> None:
+        """server.json of an MCP registry, also as its latest."""
+        data = {"server": {"name": name, "version": version, "description": "x", **server}}
+        for one in (version, "latest"):
+            self.files[f"/{api}/servers/{name}/versions/{one}"] = json.dumps(data).encode()
+
+
+def tarball(files: dict[str, str]) -> bytes:
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w:gz") as archive:
+        for name, text in files.items():
+            info = tarfile.TarInfo(f"package/{name}")
+            info.size, info.mode = len(text.encode()), 0o644
+            archive.addfile(info, io.BytesIO(text.encode()))
+    return held.getvalue()
+
+
+def wheel(name: str, version: str, files: dict[str, str], scripts: dict[str, str]) -> bytes:
+    folder = f"{name.replace('-', '_')}-{version}.dist-info"
+    points = "".join(f"{script} = {target}\n" for script, target in scripts.items())
+    content = {
+        **files,
+        f"{folder}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{folder}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    if points:
+        content[f"{folder}/entry_points.txt"] = f"[console_scripts]\n{points}"
+    rows = "".join(f"{path},,\n" for path in (*content, f"{folder}/RECORD"))
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as archive:
+        for path, text in {**content, f"{folder}/RECORD": rows}.items():
+            archive.writestr(path, text)
+    return held.getvalue()
