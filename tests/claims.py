@@ -106,6 +106,8 @@ MACHINE = "in user-mode Linux"
 
 PROFILES, PUBLISHED = "tests/unit/test_profiles.py", "tests/servers/test_published.py"
 PROFILE_PAGE, PYTHON_PAGE = "docs/profiles.md", "docs/python.md"
+WRAP, CLIENT_PAGE = "tests/linux/test_wrap.py", "docs/clients/README.md"
+WRAPPING, CLIENT_FILES = (f"tests/unit/test_clients_{name}.py" for name in ("wrapping", "files"))
 
 CLAIMS: tuple[Claim, ...] = (
     Claim(
@@ -742,6 +744,76 @@ CLAIMS: tuple[Claim, ...] = (
         sentence="an absent one is left out.",
         tests=(f"{PROFILES}::test_secrets_count_as_far_as_they_are_set",),
         source=PROFILE_PAGE,
+        where=ANY,
+    ),
+    Claim(
+        id="wrap-all",
+        sentence="A wrapped configuration comes back byte for byte.",
+        tests=(f"{WRAP}::test_a_configuration_is_wrapped_works_and_comes_back", f"{WRAPPING}::test_any_configuration_is_wrapped_as_meant_and_comes_back_byte_for_byte",),
+        source=README,
+        where=LINUX,
+    ),
+    Claim(
+        id="wrap-dry-run",
+        sentence="`--dry-run` prints the difference and changes nothing; secrets in it are masked.",
+        tests=(f"{WRAP}::test_a_dry_run_shows_the_difference_and_changes_nothing", f"{CLIENT_FILES}::test_a_dry_run_writes_nothing_and_shows_no_secret",),
+        source=CLIENT_PAGE,
+        where=LINUX,
+    ),
+    Claim(
+        id="wrap-no-grants",
+        sentence="Directories in a server's arguments are suggested, never granted, unless you say `--grant-arguments`.",
+        tests=(f"{WRAPPING}::test_places_in_the_arguments_are_suggested_and_granted_only_when_told", f"{WRAPPING}::test_a_profile_that_grants_arguments_waits_for_the_users_word", f"{WRAP}::test_what_wrap_says", f"{WRAP}::test_grants_given_to_wrap_are_the_servers",),
+        source=CLIENT_PAGE,
+        where=LINUX,
+    ),
+    Claim(
+        id="wrap-formatting",
+        sentence="comments, order, indentation, line endings and a byte order mark stay.",
+        tests=(f"{WRAPPING}::test_comments_stay_while_it_is_wrapped", f"{WRAPPING}::test_any_configuration_is_wrapped_as_meant_and_comes_back_byte_for_byte",),
+        source=CLIENT_PAGE,
+        where=ANY,
+    ),
+    Claim(
+        id="wrap-refuses",
+        sentence="A server that would not work behind walls as it is configured is refused with a hint, and the others go on.",
+        tests=(f"{WRAPPING}::test_what_would_not_work_is_refused_and_the_others_go_on", f"{WRAP}::test_one_server_that_cannot_be_wrapped_does_not_hold_the_others",),
+        source=CLIENT_PAGE,
+        where=LINUX,
+    ),
+    Claim(
+        id="wrap-idempotent",
+        sentence="A server that starts through corral already.",
+        tests=(f"{CLIENT_FILES}::test_nothing_is_written_when_there_is_nothing_to_do",),
+        source=CLIENT_PAGE,
+        where=ANY,
+    ),
+    Claim(
+        id="wrap-round-trip",
+        sentence="Wrapped and unwrapped, a file is the same byte for byte.",
+        tests=(f"{WRAP}::test_a_configuration_is_wrapped_works_and_comes_back", f"{WRAP}::test_root_has_clients_too",),
+        source=CLIENT_PAGE,
+        where=LINUX,
+    ),
+    Claim(
+        id="unwrap-edits",
+        sentence="If you edited a wrapped server itself, `unwrap` makes it from what stands behind `--` and says so; `--force` puts the recorded lines back instead.",
+        tests=(f"{WRAPPING}::test_other_edits_stay_when_it_is_unwrapped", f"{WRAPPING}::test_an_edited_server_is_derived_and_keeps_what_is_its_own",),
+        source=CLIENT_PAGE,
+        where=ANY,
+    ),
+    Claim(
+        id="wrap-atomic",
+        sentence="If another program changed the file in the meantime, nothing is written.",
+        tests=(f"{CLIENT_FILES}::test_a_file_that_changes_meanwhile_is_left_as_it_became", f"{CLIENT_FILES}::test_a_crash_at_any_step_loses_nothing", f"{WRAP}::test_two_at_once_forget_nothing",),
+        source=CLIENT_PAGE,
+        where=LINUX,
+    ),
+    Claim(
+        id="wrap-broken",
+        sentence="Broken, empty, half-written, read-only and huge files are errors that name the place.",
+        tests=(f"{CLIENT_FILES}::test_broken_files_are_told_and_stay", f"{CLIENT_FILES}::test_every_half_written_file_is_an_error_or_a_whole", f"{CLIENT_FILES}::test_a_read_only_file_is_refused_for_everybody", f"{CLIENT_FILES}::test_a_huge_file_is_refused_unread",),
+        source=CLIENT_PAGE,
         where=ANY,
     ),
     Claim(

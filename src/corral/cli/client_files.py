@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from corral.cli import options as command_line
-from corral.cli import output
+from corral.cli import output, policy_flags
 from corral.clients import catalogue
 from corral.clients.editing import opened
 from corral.errors import SandboxError
@@ -17,6 +17,43 @@ if TYPE_CHECKING:
 
     from corral.cli.options import Flag, Options
     from corral.clients.editing import Edit
+
+
+OUTPUTS = (
+    command_line.Flag(name="--report", value="FILE", help="", many=True),
+    command_line.Flag(name="--audit", value="FILE", help="", many=True),
+)
+SAID = {
+    "--profile": "what its profile says:",
+    "--policy": "what its policy says:",
+    "--read": "read",
+    "--write": "change",
+    "--allow-net": "reach",
+    "--listen": "listen on",
+    "--env": "know",
+    "--secret": "know the secret",
+    "--allow-subprocess": "start processes",
+    "--best-effort": "run although limits cannot be held",
+    "--allow-install-scripts": "run code while it is installed",
+}
+
+
+def may(flags: Sequence[str]) -> list[str]:
+    """What the flags of `run` in a configuration let the server do, in plain words."""
+    try:
+        options, rest = command_line.parse((*policy_flags.FLAGS, *OUTPUTS), flags)
+    except command_line.UsageError as error:
+        return [f"nothing: it cannot start: {error.message}"]
+    if rest:
+        return ["nothing: it cannot start: its `--` is missing"]
+    found = []
+    for name, values in options.values.items():
+        listed = ", ".join(values) if any(values) else ""
+        if name == "--env":  # a value that is set may be nobody else's business
+            listed = ", ".join(value.partition("=")[0] for value in values)
+        said = SAID.get(name, name.removeprefix("--").replace("-", " "))
+        found.append(f"{said} {listed}".strip())
+    return found
 
 
 def words(flags: Sequence[Flag], options: Options, rest: list[str]) -> list[str]:
@@ -94,6 +131,9 @@ def tell(edit: Edit, texts: dict[str, str], *, dry_run: bool) -> None:
         output.say(f"  {printable(name)}  {texts[one.state]}{why}")
         if one.hint:
             output.say(f"    hint: {printable(one.hint)}")
+        if one.state == "wrapped":
+            flags = one.command[1 : one.command.index("--")]
+            output.say(printable(f"    may: {'; '.join(may(flags)) or 'nothing of yours'}"))
     if not edit.outcomes:
         output.say("  nothing to do")
     if dry_run and edit.diff:

@@ -5,38 +5,20 @@ from __future__ import annotations
 import os
 
 from corral.cli import client_files, output, policy_flags
-from corral.cli.options import Flag, UsageError, parse
+from corral.cli.options import Flag
 from corral.errors import SandboxError
 from corral.manifest import printable
 from corral.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from corral.cli.options import Options
+    from corral.clients.originals import Original
     from corral.clients.servers import Server
 
 SUMMARY = "show which servers of which clients are wrapped, and what each may do"
 USAGE = "usage: corral status [--json] [CLIENT|FILE...]"
 FLAGS = (Flag(name="--json", help="as JSON"),)
-OUTPUTS = (
-    Flag(name="--report", value="FILE", help="", many=True),
-    Flag(name="--audit", value="FILE", help="", many=True),
-)
-SAID = {
-    "--profile": "the profile",
-    "--policy": "the policy",
-    "--read": "read",
-    "--write": "change",
-    "--allow-net": "reach",
-    "--listen": "listen on",
-    "--env": "know",
-    "--secret": "know the secret",
-    "--allow-subprocess": "start processes",
-    "--best-effort": "run although limits cannot be held",
-    "--allow-install-scripts": "run code while it is installed",
-}
 
 
 def main(options: Options, rest: list[str]) -> int:
@@ -74,7 +56,7 @@ def _everywhere() -> list[tuple[str, str]]:
 
 @record
 class Row:
-    """`corral` is the program that starts it, if one does; `own` whether that is this very one."""
+    """`corral` is the program that starts it, if one does; `own` whether corral put it there."""
 
     name: str
     state: str
@@ -96,22 +78,42 @@ class Told:
 
 
 def _file(client: str, path: str) -> Told:
+    from corral.clients import originals
     from corral.clients.editing import opened
 
     try:
-        rows = tuple(map(_row, opened(path).servers))
+        found = opened(path)
     except SandboxError as error:
         return Told(client=client, path=path, error=error.message)
+    records = originals.load(found.content.path)
+    rows = tuple(
+        _row(server, written=_is_ours(found.content.text, server, records.get(server.at)))
+        for server in found.servers
+    )
     return Told(client=client, path=path, servers=rows)
 
 
-def _row(server: Server) -> Row:
+def _is_ours(text: str, server: Server, original: Original | None) -> bool:
+    """Anything can be called corral: what is started is this one, or what this one wrote."""
+    from corral.clients.executable import executable
+    from corral.clients.unwrapping import untouched
+
+    if original is not None and untouched(text, server, original):
+        return True
+    try:
+        return os.path.samefile(server.words[0], executable())
+    except (OSError, SandboxError):
+        return False
+
+
+def _row(server: Server, *, written: bool) -> Row:
     if not server.wrapped:
+        why = server.why or _obstacle(server)
         return Row(
             name=server.name,
             scope=server.scope,
             state="left alone" if server.why else "not wrapped",
-            why=server.why,
+            why=why,
             off=server.off,
             command=server.words if server.command else (),
         )
@@ -121,38 +123,17 @@ def _row(server: Server) -> Row:
         state="wrapped",
         off=server.off,
         corral=server.words[0],
-        own=_is_own(server.words[0]),
-        may=tuple(may(server.flags)),
+        own=written,
+        may=tuple(client_files.may(server.flags)),
         command=server.inner,
     )
 
 
-def _is_own(path: str) -> bool:
-    """Anything can be called corral: what is started is this one, or somebody should look."""
-    from corral.clients.executable import executable
+def _obstacle(server: Server) -> str:
+    from corral.clients.launchers import Refusal, launched
 
-    try:
-        return os.path.samefile(path, executable())
-    except (OSError, SandboxError):
-        return False
-
-
-def may(flags: Sequence[str]) -> list[str]:
-    """What the flags of `run` in a configuration let the server do, in plain words."""
-    try:
-        options, rest = parse((*policy_flags.FLAGS, *OUTPUTS), flags)
-    except UsageError as error:
-        return [f"nothing: it cannot start: {error.message}"]
-    if rest:
-        return ["nothing: it cannot start: its `--` is missing"]
-    found = []
-    for name, values in options.values.items():
-        listed = ", ".join(values) if any(values) else ""
-        if name == "--env":  # a value that is set may be nobody else's business
-            listed = ", ".join(value.partition("=")[0] for value in values)
-        said = SAID.get(name, name.removeprefix("--").replace("-", " "))
-        found.append(f"{said} {listed}".strip())
-    return found
+    found = launched(server.words[0], server.words[1:])
+    return found.why if isinstance(found, Refusal) else ""
 
 
 def _tell(told: Told) -> None:

@@ -6,16 +6,19 @@ import os
 
 from corral.cli import client_files, output, policy_flags
 from corral.cli.options import Flag, Options, UsageError
+from corral.errors import SandboxError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.clients.editing import Edit
+    from corral.clients.launchers import Package
 
 SUMMARY = "rewrite a client's configuration so that its servers start through corral"
 USAGE = "usage: corral wrap [OPTIONS] CLIENT|FILE [SERVER...]"
 OWN = (
     Flag(name="--dry-run", help="print what would change, and change nothing"),
     Flag(name="--grant-arguments", help="let servers reach the places that their arguments name"),
+    Flag(name="--pin", help="install packages now, and write down their exact versions"),
     Flag(name="--no-profile", help="do not use corral's curated policies for known servers"),
     Flag(name="--corral", value="PATH", help="the corral that the client is to start"),
     Flag(name="--json", help="as JSON"),
@@ -44,6 +47,7 @@ def main(options: Options, rest: list[str]) -> int:
         flags=tuple(_flags(options)),
         grant=options.has("--grant-arguments"),
         profiles=not options.has("--no-profile"),
+        pin=pinned if options.has("--pin") and not dry_run else None,
     )
     client_files.check_names(paths, names)
     edits = [wrap_file(path, wish, dry_run=dry_run) for path in paths]
@@ -52,6 +56,23 @@ def main(options: Options, rest: list[str]) -> int:
     else:
         _tell(words[0], edits, dry_run=dry_run)
     return int(any(one.state == "refused" for edit in edits for one in edit.outcomes))
+
+
+def pinned(package: Package) -> Package:
+    """Installed under its exact version too: that is what the client will ask for."""
+    from corral.record import replace
+    from corral.servers.package import fetch
+    from corral.servers.reference import parse
+
+    def version(text: str) -> str:
+        reference = parse(text)
+        if reference is None:
+            raise SandboxError(f"{text} is no package")
+        return fetch(reference, extra=package.extra, tell=output.note).version
+
+    exact = replace(package, version=package.version or version(package.reference))
+    version(exact.reference)
+    return exact
 
 
 def _flags(options: Options) -> list[str]:

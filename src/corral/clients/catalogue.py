@@ -11,6 +11,7 @@ import os
 import sys
 
 from corral.directories import absolute, home_directory
+from corral.errors import SandboxError
 from corral.record import record
 
 TYPE_CHECKING = False
@@ -157,5 +158,7 @@ def format_of(path: str) -> Format | None:
     if ending in {".yaml", ".yml"}:
         from corral.clients import yaml
 
+        if yaml.is_missing():
+            raise SandboxError(f"{path} is YAML, and PyYAML is not here", hint="pip install pyyaml")
         return yaml
     return None

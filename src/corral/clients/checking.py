@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
-
 from corral.clients.executable import is_corral
+from corral.clients.located import same
 from corral.errors import SandboxError
 
 TYPE_CHECKING = False
@@ -28,11 +27,12 @@ def check(form: Format, old: str, new: str, meant: Mapping[Place, Words | None])
     except (ValueError, TypeError, KeyError, RecursionError, SandboxError):
         right, before, after = False, None, None
     for at in meant if right else ():
-        before, after = _blank(before, at), _blank(after, at)
+        _blank(before, at)
+        _blank(after, at)
     if not right or not same(before, after):
         raise SandboxError(
-            "corral cannot change this file without doubt about the result",
-            hint="nothing was written; write its lines more simply, or change them by hand",
+            "its lines cannot be changed without doubt about the result",
+            hint="write them more simply, or change them by hand",
         )
 
 
@@ -47,12 +47,10 @@ def words_at(data: object, at: Place) -> Words:
     return (str(table[key]), *map(str, rest))
 
 
-def _blank(data: object, at: Place) -> object:
-    data = deepcopy(data)
+def _blank(data: object, at: Place) -> None:
     table, key = _table(data, at)
     table.pop(key)
     table.pop("args", None)
-    return data
 
 
 def _table(data: object, at: Place) -> tuple[dict[object, object], str]:
@@ -69,12 +67,3 @@ def _table(data: object, at: Place) -> tuple[dict[object, object], str]:
     if isinstance(command, dict):
         return command, "path"
     return data, "command" if "command" in data else "cmd"
-
-
-def same(one: object, other: object) -> bool:
-    """Like `==`, but true is not 1, and what is no number is itself."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    return type(one) is type(other) and (one == other or repr(one) == repr(other))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from corral.clients import catalogue, files, originals
 from corral.clients.located import BrokenFileError
 from corral.clients.servers import servers
@@ -15,6 +13,8 @@ from corral.secret_names import is_secret_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from corral.clients.files import Content
     from corral.clients.located import Format
     from corral.clients.servers import Server
@@ -65,9 +65,9 @@ def opened(path: str) -> Opened:
 
 
 def wrap_file(path: str, wish: Wish, *, dry_run: bool = False) -> Edit:
-    with originals.locked(os.path.realpath(path)):
+    with _alone(path, dry_run=dry_run):
         found = opened(path)
-        result = wrap(found.content.text, found.form, wish)
+        result = wrap(found.content.text, found.form, wish, found.servers)
         real = found.content.path
         known = {**originals.load(real), **{one.at: one for one in result.originals}}
         at = {server.at for server in found.servers if server.wrapped}
@@ -80,14 +80,24 @@ def wrap_file(path: str, wish: Wish, *, dry_run: bool = False) -> Edit:
 def unwrap_file(
     path: str, *, names: tuple[str, ...] = (), force: bool = False, dry_run: bool = False
 ) -> Edit:
-    with originals.locked(os.path.realpath(path)):
+    with _alone(path, dry_run=dry_run):
         found = opened(path)
         known = originals.load(found.content.path)
-        result = unwrap(found.content.text, found.form, known, names=names, force=force)
+        result = unwrap(
+            found.content.text, found.form, known, names=names, force=force, found=found.servers
+        )
         backup = _write(found, result.text, list(known.values()), dry_run=dry_run)
         if backup:
             originals.save(found.content.path, result.kept)
         return _edit(found, result.text, result.outcomes, backup)
+
+
+def _alone(path: str, *, dry_run: bool) -> AbstractContextManager[None]:
+    """A lock leaves a file behind, so it is taken only for files that are there."""
+    from contextlib import nullcontext
+
+    real = files.read(path).path
+    return nullcontext() if dry_run else originals.locked(real)
 
 
 def _write(found: Opened, text: str, records: list[originals.Original], *, dry_run: bool) -> str:

@@ -41,10 +41,11 @@ def read(path: str) -> Content:
         fd = os.open(real, os.O_RDONLY | CAREFUL | getattr(os, "O_NONBLOCK", 0))
     except OSError as error:
         raise SandboxError(f"{path} cannot be read: {error.strerror}") from error
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(fd)
+        raise SandboxError(f"{path} is no regular file")
     with open(fd, "rb") as stream:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise SandboxError(f"{path} is no regular file")
         if found.st_size > LARGEST:
             raise SandboxError(
                 f"{path} is larger than {LARGEST >> 20} MiB", hint="is it the right file?"

@@ -42,12 +42,20 @@ class Reader:
                 return
             found = TOKEN.match(self.text, self.at)
             if found is None or found.lastgroup is None:
-                raise self.wrong(self.at, f"{self.text[self.at]!r} does not belong here")
+                raise self.wrong(self.at, self.strange())
             self.at = found.end()
             if found.lastgroup != "skip":
                 break
         self.start, self.end = found.span()
         self.kind = found[0] if found.lastgroup == "mark" else found.lastgroup
+
+    def strange(self) -> str:
+        char = self.text[self.at]
+        if char == '"':
+            return "this text has no end on its line"
+        if self.text.startswith("/*", self.at):
+            return "this comment has no end"
+        return f"{char!r} does not belong here"
 
     def wrong(self, at: int, what: str) -> BrokenFileError:
         if at >= len(self.text):
@@ -68,8 +76,11 @@ class Reader:
         return found
 
     def scalar(self) -> object:
+        source = self.text[self.start : self.end]
+        if self.kind == "string" and "\\" not in source:
+            return source[1:-1]
         try:
-            found: object = json.loads(self.text[self.start : self.end])
+            found: object = json.loads(source)
         except ValueError:
             raise self.wrong(self.start, "this is no JSON value") from None
         return found

@@ -122,3 +122,12 @@ def _letter(char: str) -> str:
     if char == " " or (char.isprintable() and char != "\ufeff"):
         return char
     return f"\\u{ord(char):04x}" if ord(char) <= 0xFFFF else f"\\U{ord(char):08x}"
+
+
+def same(one: object, other: object) -> bool:
+    """Like `==`, but true is not 1, and what is no number is itself."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and (one == other or repr(one) == repr(other))

@@ -112,13 +112,11 @@ def _listed(value: Value, at: tuple[str, ...]) -> Iterator[Server]:
     for name, entry in (value.members or {}).items():
         if entry.members is not None:
             yield _server(name, (*at, name), entry)
-    seen: set[str] = set()
-    for entry in value.items or ():
-        name = _text(entry, "name")
-        if entry.members is not None and name:
-            twin = name in seen
-            seen.add(name)
-            yield _server(name, (*at, name), entry, twin=twin)
+    listed = [(_text(entry, "name"), entry) for entry in value.items or ()]
+    names = [name for name, _ in listed]
+    for name, entry in listed:
+        if name:
+            yield _server(name, (*at, name), entry, twin=names.count(name) > 1)
 
 
 def _server(name: str, at: tuple[str, ...], entry: Value, *, twin: bool = False) -> Server:

@@ -10,7 +10,7 @@ import re
 import tomllib
 
 from corral.clients import located
-from corral.clients.located import BrokenFileError, Splice, Value, escaped, indent, newline
+from corral.clients.located import BrokenFileError, Splice, Value, escaped, indent, newline, same
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -180,8 +180,7 @@ def _agrees(found: object, expected: object) -> bool:
         return all(
             name in expected and _agrees(value, expected[name]) for name, value in found.items()
         ) and all(name in found or _has_tables(value) for name, value in expected.items())
-    # NaN is the one value that differs from itself.
-    return found == expected or (found != found and expected != expected)  # noqa: PLR0124
+    return same(found, expected)
 
 
 def _has_tables(value: object) -> bool:

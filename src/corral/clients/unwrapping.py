@@ -10,7 +10,7 @@ from corral.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Literal
 
     from corral.clients.located import Format
@@ -55,8 +55,9 @@ def unwrap(
     *,
     names: tuple[str, ...] = (),
     force: bool = False,
+    found: Sequence[Server] | None = None,
 ) -> Unwrapped:
-    found = [one for one in servers(form.read(text)) if one.wrapped]
+    found = [one for one in (servers(form.read(text)) if found is None else found) if one.wrapped]
     chosen = [one for one in found if not names or one.name in names]
     steps = {one.at: _step(text, form, one, originals.get(one.at), force=force) for one in chosen}
     done = {at: step for at, step in steps.items() if step.splices}

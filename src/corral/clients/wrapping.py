@@ -8,11 +8,14 @@ from corral.clients.launchers import Package, Refusal, launched
 from corral.clients.located import Splice, splice
 from corral.clients.originals import Change, Original
 from corral.clients.servers import servers, span
+from corral.errors import SandboxError
 from corral.profiles import fitting, paths
 from corral.record import record
+from corral.servers.reference import parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from typing import Literal
 
     from corral.clients.located import Format, Value
@@ -20,18 +23,23 @@ if TYPE_CHECKING:
     from corral.clients.servers import Server
     from corral.profiles import Profile
 
+    Place = tuple[str, ...]
     State = Literal["wrapped", "already", "left", "refused"]
 
 
 @record
 class Wish:
-    """What the user asked for: which servers (none: all), by which corral, with which flags."""
+    """What the user asked for: which servers (none: all), by which corral, with which flags.
+
+    `pin` makes one version of a package, where that is wanted.
+    """
 
     corral: str
     names: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     grant: bool = False
     profiles: bool = True
+    pin: Callable[[Package], Package] | None = None
 
 
 @record
@@ -67,31 +75,53 @@ class Line:
         return (*self.words, *self.server.words[1 + self.drop :])
 
 
-def wrap(text: str, form: Format, wish: Wish) -> Wrapped:
-    found = servers(form.read(text))
-    chosen = [one for one in found if not wish.names or one.name in wish.names]
+def wrap(text: str, form: Format, wish: Wish, found: Sequence[Server] | None = None) -> Wrapped:
+    """Every server that can be; what cannot is told and stays. `found` are those in the text."""
     lines: list[Line] = []
-    outcomes: list[Outcome] = []
-    for server in chosen:
+    outcomes: dict[Place, Outcome] = {}
+    for server in servers(form.read(text)) if found is None else found:
+        if wish.names and server.name not in wish.names:
+            continue
         try:
-            line, outcome = _decide(server, wish)
+            line, outcomes[server.at] = _decide(server, wish)
+            lines += [line] if line is not None else []
         except UnfitError as refusal:
-            line, outcome = None, _refused(server, refusal)
-        outcomes.append(outcome)
-        if line is not None:
-            lines.append(line)
-    new = splice(text, [one for line in lines for one in _splices(text, form, line, wish.corral)])
-    checking.check(form, text, new, {line.server.at: (wish.corral, *line.whole) for line in lines})
+            outcomes[server.at] = _refused(server, refusal)
+    new, done, failed = _rewritten(text, form, lines, wish.corral)
+    outcomes.update({line.server.at: _refused(line.server, error) for line, error in failed})
     after = {server.at: server for server in servers(form.read(new))}
-    originals = [_original(line.server, after[line.server.at], text, new) for line in lines]
-    return Wrapped(text=new, outcomes=tuple(outcomes), originals=tuple(originals))
+    originals = [_original(line.server, after[line.server.at], text, new) for line in done]
+    return Wrapped(text=new, outcomes=tuple(outcomes.values()), originals=tuple(originals))
 
 
-def _refused(server: Server, refusal: UnfitError) -> Outcome:
+def _rewritten(
+    text: str, form: Format, lines: list[Line], corral: str
+) -> tuple[str, list[Line], list[tuple[Line, SandboxError]]]:
+    """All at once; if the result is in doubt, one after the other to find what causes it."""
+    try:
+        return _checked(text, form, lines, corral), lines, []
+    except SandboxError:
+        new, done, failed = text, list[Line](), list[tuple[Line, SandboxError]]()
+    for line in lines:
+        try:
+            new = _checked(text, form, [*done, line], corral)
+            done.append(line)
+        except SandboxError as error:
+            failed.append((line, error))
+    return new, done, failed
+
+
+def _checked(text: str, form: Format, lines: list[Line], corral: str) -> str:
+    new = splice(text, [one for line in lines for one in _splices(text, form, line, corral)])
+    checking.check(form, text, new, {line.server.at: (corral, *line.whole) for line in lines})
+    return new
+
+
+def _refused(server: Server, refusal: SandboxError) -> Outcome:
     return Outcome(
         name=server.name,
         scope=server.scope,
-        state="left" if refusal.apart else "refused",
+        state="left" if getattr(refusal, "apart", False) else "refused",
         why=refusal.message,
         hint=refusal.hint or "",
     )
@@ -169,7 +199,13 @@ def _package(server: Server, wish: Wish) -> Package | None:
         if "--allow-subprocess" in wish.flags and "--allow-subprocess" in found.hint:
             return None
         raise UnfitError(found.why, hint=found.hint, apart=found.apart)
-    return found
+    if found is None:
+        return None
+    try:
+        parse(found.reference)
+        return wish.pin(found) if wish.pin else found
+    except SandboxError as error:
+        raise UnfitError(error.message, hint=error.hint) from error
 
 
 def _splices(text: str, form: Format, line: Line, corral: str) -> list[Splice]:

@@ -91,6 +91,12 @@ def _broken(what: str, node: yaml.Node) -> BrokenFileError:
     return BrokenFileError(what, (node.start_mark.line + 1, node.start_mark.column + 1))
 
 
+def is_missing() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("yaml") is None
+
+
 def read(text: str) -> Value:
     import yaml
 
@@ -115,7 +121,10 @@ def read(text: str) -> Value:
 def load(text: str) -> object:
     import yaml
 
-    value: object = yaml.safe_load(text)
+    try:
+        value: object = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise BrokenFileError(str(error)) from None
     return value
 
 

@@ -1,0 +1,467 @@
+"""Configurations of every client: wrapped, each server in them started as that client does, unwrapped, the same bytes."""
+
+import json
+import os
+import shutil
+import subprocess
+import tomllib
+from subprocess import PIPE
+
+import pytest
+import yaml
+
+from corral.clients import catalogue, jsonc
+from corral.mcp_client import Client
+
+CLIENT_VARIABLES = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
+# It tells what it sees by the names of its tools.
+SERVER = """\
+import json, os, sys
+seen = ["variable-" + name for name in ("API_TOKEN", "LEVEL", "HIDDEN") if name in os.environ]
+seen += ["argument-" + word for word in sys.argv[2:]]
+try:
+    open(sys.argv[1]).close()
+    seen.append("private-file")
+except OSError:
+    pass
+for line in sys.stdin:
+    request = json.loads(line)
+    if "id" in request:
+        answer = {"tools": [{"name": name, "inputSchema": {}} for name in seen]}
+        if request["method"] == "initialize":
+            answer = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "x", "version": "1"}}
+        print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": answer}), flush=True)
+"""
+MCP_SERVERS = """\
+{
+  // servers of mine
+  "mcpServers": {
+    "one": {
+      "command": "%(python)s", /* python */
+      "args": [
+        "%(server)s", // the script
+        "%(private)s", "first argument"
+      ],
+      "env": { "API_TOKEN": "hunter2", "LEVEL": "\\u0033" },
+    },
+    "two": {"args": ["%(server)s", "%(private)s"], "command": "%(python)s", "disabled": false},
+    "far": {"url": "https://example.com/mcp"},
+    "off": {"command": "%(python)s", "disabled": true},
+    "box": {"command": "docker", "args": ["run", "-i", "image"]},
+  },
+  "theme": "dark", "bell": true,
+}
+"""
+SETTINGS = {
+    "claude-desktop": MCP_SERVERS.replace("\n", "\r\n"),
+    "claude-code": """\
+{"numStartups": 41, "mcpServers": {"one": {"type": "stdio", "command": "%(python)s", "args": ["%(server)s", "%(private)s", "first argument"], "env": {"API_TOKEN": "x", "LEVEL": "3"}}},
+"projects": {"/home/me/project": {"history": [{"display": "a \\"quoted\\" line"}], "mcpServers": {"two": {"command": "%(python)s", "args": ["%(server)s", "%(private)s"], "env": {}}}}}}""",
+    "cursor": "\ufeff" + MCP_SERVERS,
+    "vscode": MCP_SERVERS.replace("mcpServers", "servers"),
+    "windsurf": MCP_SERVERS.replace("https://", "http://")
+    .replace('"url"', '"serverUrl"')
+    .replace("  ", "\t"),
+    "zed": """\
+// Zed settings
+{
+  "vim_mode": true, // of course
+  "context_servers": {
+    "one": {
+      "source": "custom",
+      "enabled": true,
+      "command": "%(python)s",
+      "args": ["%(server)s", "%(private)s", "first argument"],
+      "env": {"API_TOKEN": "x", "LEVEL": "3"},
+    },
+    "two": {"command": {"path": "%(python)s", "args": ["%(server)s", "%(private)s"]}, "settings": {}},
+    "extension": {"settings": {"a": 1}},
+  },
+}
+""",
+    "gemini": MCP_SERVERS.replace('"disabled": false', '"cwd": "%(home)s", "trust": false').replace(
+        "url", "httpUrl"
+    ),
+    "codex": """\
+model = "some"   # a comment
+
+[mcp_servers.one]
+command = "%(python)s" # python
+args = [
+  "%(server)s", # the script
+  '%(private)s', "first argument",
+]
+startup_timeout_sec = 20
+
+  [mcp_servers.one.env]
+  API_TOKEN = "x"
+  LEVEL = "3"
+
+[mcp_servers]
+two = { args = ["%(server)s", "%(private)s"], command = "%(python)s", cwd = "%(home)s" }
+far.url = "https://example.com/mcp"
+
+[[tools]]
+name = "x"
+""",
+    "cline": MCP_SERVERS.replace('"disabled": false', '"autoApprove": []'),
+    "continue": """\
+name: mine
+version: 0.0.1
+schema: v1
+models:
+  - name: local # comment
+mcpServers:
+  - name: one
+    command: %(python)s  # python
+    args:
+      # the script
+      - "%(server)s"
+      - %(private)s
+      - first argument
+    env:
+      API_TOKEN: x
+      LEVEL: '3'
+  - {name: two, command: "%(python)s", args: ["%(server)s", "%(private)s"]}
+  - name: far
+    type: streamable-http
+    url: https://example.com/mcp
+""",
+    "goose": """\
+extensions:
+  developer:
+    type: builtin
+    name: developer
+    enabled: true
+  one:
+    type: stdio
+    enabled: true
+    cmd: %(python)s
+    args:
+    - %(server)s
+    - %(private)s
+    - first argument
+    envs:
+      LEVEL: "3"
+      API_TOKEN: x
+    env_keys: []
+    timeout: 300
+  two:
+    name: two
+    type: stdio
+    cmd: %(python)s
+    args: ['%(server)s', "%(private)s"]
+    enabled: true
+GOOSE_MODEL: some
+""",
+}
+
+
+class Desk:
+    """A home with a client in it, a corral to be named in its configuration, and a server to be started."""
+
+    def __init__(self, user, home):
+        self.user, self.home = user, home
+        self.private = self.put("private.txt", "private")
+        self.server = self.put("server.py", SERVER)
+        code = f"#!{user.python}\nimport sys\nsys.path.insert(0, {str(user.package)!r})\nfrom corral.cli import main\nsys.exit(main())\n"
+        self.corral_path = self.put("bin/corral", code, mode=0o755)
+        # The machine's own Python need not have what corral's own would have.
+        shutil.copytree(os.path.dirname(yaml.__file__), home / "lib" / "yaml")
+        (home / "lib").chmod(0o755)
+
+    def put(self, name, text, mode=0o644):
+        path = self.home / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode())
+        path.chmod(mode)
+        for one in (path, *path.parents):
+            if one == self.home:
+                break
+            os.chown(one, self.user.owner, self.user.owner)
+        return path
+
+    def environment(self):
+        return {
+            **self.user.environment(),
+            "HOME": str(self.home),
+            "PYTHONPATH": str(self.home / "lib"),
+            "HIDDEN": "x",
+        }
+
+    def corral(self, *words):
+        return self.user.corral(*words, env=self.environment(), cwd=self.home)
+
+    def does(self, *words):
+        done = self.corral(*words)
+        assert done.returncode == 0, done.stderr.decode() + done.stdout.decode()
+        return done.stdout.decode()
+
+    def config(self, client):
+        """The client's own file, filled in for this home."""
+        words = {
+            "python": self.user.python,
+            "server": self.server,
+            "private": self.private,
+            "home": self.home,
+        }
+        [path, *_] = catalogue.own_files(
+            catalogue.named(client), platform="linux", environ={"HOME": str(self.home)}
+        )
+        return self.put(os.path.relpath(path, self.home), SETTINGS[client] % words)
+
+    def tools(self, entry):
+        """Start a server as clients do, and ask it for its tools."""
+        table = entry["command"] if isinstance(entry.get("command"), dict) else entry
+        command = table.get("path") or table.get("command") or table.get("cmd")
+        base = {
+            name: value for name, value in self.environment().items() if name in CLIENT_VARIABLES
+        }
+        env = {**base, **(table.get("env") or table.get("envs") or {})}
+        argv = [command, *table.get("args", [])]
+        with self.user.popen(
+            argv,
+            env=env,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            cwd=entry.get("cwd", self.home),
+            start_new_session=True,
+        ) as process:
+            try:
+                client = Client(process.stdout, process.stdin)
+                assert client.initialize()["protocolVersion"] == "2025-11-25"
+                found = client.tools()
+                process.stdin.close()
+                assert process.wait(20) == 0
+            except Exception as error:
+                process.kill()
+                raise AssertionError(process.stderr.read().decode()) from error
+        return found
+
+
+def entries(path):
+    """Name -> entry, by parsers that have nothing to do with corral's own."""
+    text = path.read_bytes().decode("utf-8-sig")
+    if path.suffix == ".toml":
+        return tomllib.loads(text)["mcp_servers"]
+    if path.suffix == ".yaml":
+        data = yaml.safe_load(text)
+        listed = data.get("mcpServers")
+        return data["extensions"] if listed is None else {entry["name"]: entry for entry in listed}
+    data = jsonc.load(text)
+    found = dict(data.get("mcpServers") or data.get("servers") or data.get("context_servers"))
+    for project in data.get("projects", {}).values():
+        found.update(project["mcpServers"])
+    return found
+
+
+def at(user):
+    home = user.home / f"desk-{os.getpid()}"
+    home.mkdir(mode=0o700)
+    os.chown(home, user.owner, user.owner)
+    yield Desk(user, home)
+    shutil.rmtree(home)
+
+
+@pytest.fixture
+def desk(ordinary):
+    yield from at(ordinary)
+
+
+@pytest.fixture
+def any_desk(user):
+    yield from at(user)
+
+
+@pytest.mark.parametrize("user", ["root"], indirect=True)
+@pytest.mark.parametrize("client", ["cursor", "codex", "goose"])
+def test_root_has_clients_too(any_desk, client):
+    round_trip(any_desk, client)
+
+
+@pytest.mark.parametrize("client", catalogue.NAMES)
+def test_a_configuration_is_wrapped_works_and_comes_back(desk, client):
+    round_trip(desk, client)
+
+
+def round_trip(desk, client):
+    path = desk.config(client)
+    before = path.read_bytes()
+    bare = entries(path)
+    assert desk.tools(bare["one"]) == [
+        "variable-API_TOKEN",
+        "variable-LEVEL",
+        "argument-first argument",
+        "private-file",
+    ]
+    assert desk.tools(bare["two"]) == ["private-file"]
+
+    told = json.loads(desk.does("wrap", "--json", "--corral", str(desk.corral_path), client))
+    states = {one["name"]: one["state"] for file in told for one in file["servers"]}
+    assert (states.pop("one"), states.pop("two")) == ("wrapped", "wrapped")
+    assert set(states.values()) <= {"left"}
+
+    wrapped = entries(path)
+    assert desk.tools(wrapped["one"]) == [
+        "variable-API_TOKEN",
+        "variable-LEVEL",
+        "argument-first argument",
+    ]
+    assert desk.tools(wrapped["two"]) == []
+    assert {name: entry for name, entry in wrapped.items() if name not in {"one", "two"}} == {
+        name: entry for name, entry in bare.items() if name not in {"one", "two"}
+    }
+
+    rows = json.loads(desk.does("status", "--json", client))[0]["servers"]
+    may = {row["name"]: (row["state"], row["may"]) for row in rows}
+    assert may["two"] == ("wrapped", [])
+    assert set(may["one"][1]) == {"know the secret API_TOKEN", "know LEVEL"}
+
+    desk.does("wrap", "--corral", str(desk.corral_path), client)
+    assert entries(path) == wrapped
+    desk.does("unwrap", client)
+    assert path.read_bytes() == before
+
+
+def test_every_client_is_tried():
+    assert set(SETTINGS) == set(catalogue.NAMES)
+
+
+def test_grants_given_to_wrap_are_the_servers(desk):
+    path = desk.config("cursor")
+    flags = ("--read", "private.txt", "--corral", str(desk.corral_path))
+    desk.does("wrap", "cursor", "two", *flags)
+    assert desk.tools(entries(path)["two"]) == ["private-file"]
+    assert entries(path)["one"]["command"] == desk.user.python  # not named, not touched
+    assert str(desk.private) in desk.does("status", "cursor")
+    desk.does("unwrap", "cursor", "two")
+    desk.does("wrap", "cursor", "two", "--grant-arguments", "--corral", str(desk.corral_path))
+    assert desk.tools(entries(path)["two"]) == ["private-file"]
+
+
+def test_what_wrap_says(desk):
+    desk.config("cursor")
+    text = desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
+    assert f"one was configured with {desk.private} and may not reach it" in text
+    assert "may: know the secret API_TOKEN; know LEVEL" in text
+    assert "far  left alone: it is remote" in text
+    assert "off  left alone: it is switched off" in text
+    assert "box  left alone: docker starts it in a container" in text
+    assert "hunter2" not in text
+
+
+def test_a_dry_run_shows_the_difference_and_changes_nothing(desk):
+    path = desk.config("cursor")
+    before = path.read_bytes()
+    text = desk.does("wrap", "--dry-run", "cursor", "--corral", str(desk.corral_path))
+    assert f'+      "command": "{desk.corral_path}", /* python */' in text
+    assert path.read_bytes() == before
+    assert "hunter2" not in text
+    assert not (desk.home / ".local").exists()
+
+
+def test_one_server_that_cannot_be_wrapped_does_not_hold_the_others(desk):
+    servers = {"bad": {"command": "bash", "args": ["-c", "x"]}, "good": {"command": "node"}}
+    path = desk.put("some.json", json.dumps({"mcpServers": servers}))
+    done = desk.corral("wrap", "some.json", "--corral", str(desk.corral_path))
+    assert done.returncode == 1
+    assert b"bad  refused: bash would have to start the server as another process" in done.stdout
+    assert entries(path)["good"]["command"] == str(desk.corral_path)
+    assert entries(path)["bad"] == servers["bad"]
+
+
+MISTAKES = {
+    ("wrap",): (2, "name a client or a file"),
+    ("wrap", "curser"): (125, "neither a client"),
+    ("wrap", "cursor"): (125, "Cursor has no configuration here"),
+    ("wrap", "codex"): (125, "where its own program is"),
+    ("wrap", "codex", "nobody"): (125, "no server nobody"),
+    ("wrap", "codex", "--reed", "x"): (2, "unknown option --reed"),
+    ("wrap", "codex", "--max-memory", "lots"): (125, "--max-memory"),
+    ("wrap", "codex", "--profile", "none-such"): (125, "no profile"),
+    ("unwrap",): (2, "name a client or a file"),
+    ("unwrap", "/nowhere/x.json"): (125, "cannot be read"),
+    ("status", "half.json"): (1, "the file ends in the middle"),
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES, ids=" ".join)
+def test_mistakes_are_told_and_nothing_is_changed(desk, words):
+    path = desk.config("codex")
+    half = desk.put("half.json", '{"mcpServers": {')
+    before = path.read_bytes()
+    extra = (
+        ()
+        if words[:2] == ("wrap", "codex") and len(words) == 2
+        else ("--corral", str(desk.corral_path))
+    )
+    done = desk.corral(*words, *(extra if words[0] == "wrap" and len(words) > 1 else ()))
+    code, text = MISTAKES[words]
+    assert done.returncode == code, done.stderr.decode()
+    assert text in (done.stderr + done.stdout).decode()
+    assert path.read_bytes() == before
+    assert half.read_text() == '{"mcpServers": {'
+
+
+def test_status_of_everything(desk):
+    """All clients at once, the project in the current directory, and a corral that is none of ours."""
+    desk.config("codex")
+    desk.config("goose")
+    fake = {"command": "/opt/evil/corral", "args": ["run", "--", "x"]}
+    desk.put(".mcp.json", json.dumps({"mcpServers": {"fake\u001b[2J": fake}}))
+    text = desk.does("status")
+    assert text.index("codex") < text.index("goose")
+    assert "one  not wrapped" in text
+    assert "it is started by /opt/evil/corral, which is not this corral" in text
+    assert "\u001b" not in text
+    rows = json.loads(desk.does("status", "--json"))
+    assert {row["client"] for row in rows} == {"codex", "goose", "claude-code"}
+
+
+def test_a_project_file_is_changed_only_when_it_is_named(desk):
+    desk.config("cursor")
+    shared = desk.put(
+        "project/.cursor/mcp.json", json.dumps({"mcpServers": {"one": {"command": "node"}}})
+    )
+    before = shared.read_bytes()
+    done = desk.user.corral(
+        "wrap",
+        "cursor",
+        "--corral",
+        str(desk.corral_path),
+        env=desk.environment(),
+        cwd=desk.home / "project",
+    )
+    assert done.returncode == 0
+    assert b"name it to change it too" in done.stderr
+    assert shared.read_bytes() == before
+    done = desk.user.corral(
+        "wrap",
+        ".cursor/mcp.json",
+        "--corral",
+        str(desk.corral_path),
+        env=desk.environment(),
+        cwd=desk.home / "project",
+    )
+    assert (done.returncode, shared.read_bytes() == before) == (0, False)
+
+
+def test_two_at_once_forget_nothing(desk):
+    """Each wraps one server of the same file; whoever comes second sees what the first has done."""
+    path = desk.config("cursor")
+    before = path.read_bytes()
+    running = [
+        desk.user.popen(
+            desk.user.corral_argv("wrap", "cursor", name, "--corral", str(desk.corral_path)),
+            env=desk.environment(), cwd=desk.home, stdout=subprocess.DEVNULL, stderr=PIPE,
+        )
+        for name in ("one", "two")
+    ]  # fmt: skip
+    for process in running:
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+    assert {entries(path)[name]["command"] for name in ("one", "two")} == {str(desk.corral_path)}
+    told = json.loads(desk.does("unwrap", "--json", "cursor"))
+    assert {one["state"] for one in told[0]["servers"]} == {"restored"}
+    assert path.read_bytes() == before

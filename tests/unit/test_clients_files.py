@@ -1,0 +1,525 @@
+"""Files of clients: replaced as a whole or not at all, with their mode, and never without a way back."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from corral.clients import catalogue, editing, files, originals
+from corral.clients.editing import unwrap_file, wrap_file
+from corral.clients.executable import executable, is_corral
+from corral.clients.lookup import filled, find
+from corral.clients.wrapping import Wish
+from corral.directories import directories
+from corral.errors import SandboxError
+
+WISH = Wish(corral="/usr/bin/corral")
+TEXT = '{\r\n\t"mcpServers": { // mine\r\n\t\t"a": {"command": "node", "args": ["x"], "env": {"A_TOKEN": "hunter2", "B": "b"}}}}'
+posix = pytest.mark.skipif(sys.platform == "win32", reason="modes and links of POSIX")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """A home of one's own, with nothing of the host's in it."""
+    for name in (
+        "XDG_CONFIG_HOME",
+        "XDG_STATE_HOME",
+        "CODEX_HOME",
+        "CLAUDE_CONFIG_DIR",
+        "APPDATA",
+        "LOCALAPPDATA",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("USERPROFILE", str(home))
+    return home
+
+
+@pytest.fixture
+def config(home):
+    path = home / "mcp.json"
+    path.write_bytes(TEXT.encode())
+    path.chmod(0o640)
+    return path
+
+
+def everything(directory):
+    return {
+        path.relative_to(directory): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+def state():
+    return os.path.join(directories().state, "clients")
+
+
+def test_wrap_and_unwrap_give_the_same_bytes_and_keep_the_mode(config):
+    done = wrap_file(str(config), WISH)
+    assert config.read_bytes() != TEXT.encode()
+    with open(done.backup, "rb") as backup:
+        assert backup.read() == TEXT.encode()
+    assert b"/usr/bin/corral" in config.read_bytes()
+    undone = unwrap_file(str(config))
+    assert config.read_bytes() == TEXT.encode()
+    assert undone.outcomes[0].state == "restored"
+    assert [path.name for path in config.parent.glob(".mcp.json*")] == []
+    if sys.platform != "win32":
+        assert stat.S_IMODE(config.stat().st_mode) == 0o640
+
+
+def test_nothing_is_written_when_there_is_nothing_to_do(config):
+    wrap_file(str(config), WISH)
+    before, inode = config.read_bytes(), config.stat().st_ino
+    again = wrap_file(str(config), WISH)
+    assert (config.read_bytes(), config.stat().st_ino, again.backup) == (before, inode, "")
+    unwrap_file(str(config))
+    inode = config.stat().st_ino
+    assert unwrap_file(str(config)).outcomes == ()
+    assert config.stat().st_ino == inode
+
+
+def test_a_dry_run_writes_nothing_and_shows_no_secret(config, home):
+    before = everything(home)
+    edit = wrap_file(str(config), WISH, dry_run=True)
+    assert everything(home) == before
+    assert (
+        '+\t\t"a": {"command": "/usr/bin/corral", "args": ["run", "--secret", "A_TOKEN"'
+        in edit.diff
+    )
+    assert "hunter2" not in edit.diff
+    assert '"***"' in edit.diff
+
+
+@posix
+def test_what_is_recorded_is_nobody_elses(config):
+    wrap_file(str(config), WISH)
+    assert stat.S_IMODE(os.stat(state()).st_mode) == 0o700
+    names = os.listdir(state())
+    assert {name.rpartition(".")[2] for name in names} == {"json", "backup", "lock"}
+    for name in names:
+        assert stat.S_IMODE(os.stat(os.path.join(state(), name)).st_mode) == 0o600
+
+
+@posix
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="chown needs root")
+def test_the_owner_stays(config):
+    os.chown(config, 4321, 8765)
+    wrap_file(str(config), WISH)
+    assert (config.stat().st_uid, config.stat().st_gid) == (4321, 8765)
+
+
+@posix
+def test_a_linked_configuration_is_changed_at_the_end_of_its_links(config, home):
+    (home / "dotfiles").mkdir()
+    real = home / "dotfiles" / "settings"
+    config.rename(real)
+    config.symlink_to("dotfiles/settings")
+    edit = wrap_file(str(config), WISH)
+    assert edit.real == str(real)
+    assert config.is_symlink()
+    assert b"/usr/bin/corral" in real.read_bytes()
+    unwrap_file(str(config))
+    assert real.read_bytes() == TEXT.encode()
+
+
+@posix
+def test_records_follow_the_real_file_and_not_the_name(config, home):
+    other = home / "other.json"
+    other.symlink_to(config)
+    wrap_file(str(other), WISH)
+    assert unwrap_file(str(config)).outcomes[0].state == "restored"
+
+
+@posix
+def test_a_file_with_two_names_is_refused(config, home):
+    os.link(config, home / "second.json")
+    with pytest.raises(SandboxError, match="2 names"):
+        wrap_file(str(config), WISH)
+    assert config.read_bytes() == TEXT.encode()
+
+
+@posix
+def test_a_read_only_file_is_refused_for_everybody(config):
+    config.chmod(0o444)
+    with pytest.raises(SandboxError, match="is read-only"):
+        wrap_file(str(config), WISH)
+    assert config.read_bytes() == TEXT.encode()
+    config.chmod(0o644)
+    wrap_file(str(config), WISH)  # the control
+
+
+@posix
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root writes anywhere")
+def test_a_directory_that_cannot_be_written_is_told(config, home):
+    home.chmod(0o555)
+    try:
+        with pytest.raises(SandboxError, match="cannot be"):
+            wrap_file(str(config), WISH)
+    finally:
+        home.chmod(0o755)
+    assert config.read_bytes() == TEXT.encode()
+
+
+UNREADABLE = {
+    b"": "is empty",
+    b" \r\n\t": "is empty",
+    b"\xef\xbb\xbf\n": "is empty",
+    b'{"mcpServers": {"a": {"command": "nod': "line 1, column 34: this text has no end",
+    b'{"mcpServers": {"a": \xff}}': "no UTF-8",
+    TEXT.encode("utf-16"): "no UTF-8",
+    b"\0" * 100: "does not belong here",
+    b"not json": "does not belong here",
+}
+
+
+@pytest.mark.parametrize("content", UNREADABLE, ids=range(len(UNREADABLE)))
+def test_broken_files_are_told_and_stay(config, content):
+    config.write_bytes(content)
+    for work in (lambda: wrap_file(str(config), WISH), lambda: unwrap_file(str(config))):
+        with pytest.raises(SandboxError, match=UNREADABLE[content]) as caught:
+            work()
+        assert str(config) in caught.value.message
+        assert config.read_bytes() == content
+
+
+def test_every_half_written_file_is_an_error_or_a_whole(config):
+    """A client that is killed while it writes leaves a beginning."""
+    content = TEXT.encode()
+    for length in range(1, len(content)):
+        config.write_bytes(content[:length])
+        with pytest.raises(SandboxError):
+            wrap_file(str(config), WISH)
+        assert config.read_bytes() == content[:length]
+
+
+def test_a_huge_file_is_refused_unread(config):
+    with open(config, "wb") as stream:
+        stream.truncate(files.LARGEST + 1)
+    with pytest.raises(SandboxError, match="larger than"):
+        wrap_file(str(config), WISH)
+
+
+def test_a_large_file_is_fine(config):
+    """`.claude.json` holds histories too."""
+    history = [{"display": f"line {n}", "pasted": {}} for n in range(5_000)]
+    text = json.dumps(
+        {"history": history, "projects": {"/p": {"mcpServers": {"a": {"command": "node"}}}}}
+    )
+    config.write_text(text)
+    assert wrap_file(str(config), WISH).outcomes[0].scope == "/p"
+    unwrap_file(str(config))
+    assert config.read_text() == text
+
+
+@pytest.mark.parametrize("name", ["mcp.ini", "mcp", "config"])
+def test_a_file_of_another_kind_is_refused(home, name):
+    (home / name).write_text("x")
+    with pytest.raises(SandboxError, match="JSON, TOML and YAML"):
+        wrap_file(str(home / name), WISH)
+
+
+@posix
+def test_what_is_no_file_is_refused(home):
+    os.mkfifo(home / "fifo.json")
+    (home / "directory.json").mkdir()
+    (home / "loop.json").symlink_to("loop.json")
+    for name in ("fifo.json", "directory.json", "loop.json", "absent.json"):
+        with pytest.raises(SandboxError, match=r"no regular file|cannot be read"):
+            wrap_file(str(home / name), WISH)
+
+
+def test_a_file_that_changes_meanwhile_is_left_as_it_became(config, monkeypatch):
+    """The other program writes after corral has read and before it replaces."""
+    write = files.write_beside
+
+    def slow(path, data, like=None):
+        if path == str(config):
+            config.write_bytes(b'{"theirs": 1}')
+        return write(path, data, like)
+
+    monkeypatch.setattr(files, "write_beside", slow)
+    with pytest.raises(SandboxError, match="changed by somebody else"):
+        wrap_file(str(config), WISH)
+    assert config.read_bytes() == b'{"theirs": 1}'
+    assert [path.name for path in config.parent.glob(".mcp.json*")] == []
+
+
+def test_the_same_bytes_in_another_file_are_another_file(config, monkeypatch):
+    write = files.write_beside
+
+    def slow(path, data, like=None):
+        if path == str(config):
+            fresh = config.with_name("fresh")
+            fresh.write_bytes(TEXT.encode())
+            os.replace(fresh, config)
+        return write(path, data, like)
+
+    monkeypatch.setattr(files, "write_beside", slow)
+    with pytest.raises(SandboxError, match="changed by somebody else"):
+        wrap_file(str(config), WISH)
+
+
+CRASH = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from corral.clients import files
+from corral.clients.editing import wrap_file
+from corral.clients.wrapping import Wish
+real, count = os.replace, [0]
+def replace(one, other):
+    count[0] += 1
+    if count[0] == int(sys.argv[3]):
+        os._exit(9)
+    real(one, other)
+os.replace = replace
+wrap_file(sys.argv[2], Wish(corral="/usr/bin/corral"))
+"""
+
+
+@pytest.mark.parametrize("moment", [1, 2, 3])
+def test_a_crash_at_any_step_loses_nothing(config, moment):
+    """Backup, record, configuration: killed before each of them takes its place."""
+    source = os.path.dirname(os.path.dirname(os.path.dirname(editing.__file__)))
+    argv = [sys.executable, "-c", CRASH, source, str(config), str(moment)]
+    assert subprocess.run(argv, check=False).returncode == 9
+    assert config.read_bytes() == TEXT.encode()
+    wrap_file(str(config), WISH)
+    assert unwrap_file(str(config)).outcomes[0].state == "restored"
+    assert config.read_bytes() == TEXT.encode()
+
+
+@posix
+def test_a_record_that_others_can_read_is_no_record(config):
+    wrap_file(str(config), WISH)
+    [record] = [
+        os.path.join(state(), name) for name in os.listdir(state()) if name.endswith(".json")
+    ]
+    assert originals.load(str(config))
+    os.chmod(record, 0o644)
+    assert originals.load(str(config)) == {}
+    assert unwrap_file(str(config)).outcomes[0].state == "derived"
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"path": 1}', '{"servers": [{"at": 1}]}'])
+def test_a_broken_record_is_no_record(config, content):
+    wrap_file(str(config), WISH)
+    [record] = [
+        os.path.join(state(), name) for name in os.listdir(state()) if name.endswith(".json")
+    ]
+    with open(record, "w", encoding="utf-8") as stream:
+        stream.write(content)
+    assert originals.load(str(config)) == {}
+
+
+@posix
+def test_a_directory_of_records_that_others_may_use_is_refused(config):
+    os.makedirs(state())
+    os.chmod(state(), 0o755)
+    with pytest.raises(SandboxError, match="only you can use"):
+        wrap_file(str(config), WISH)
+    assert config.read_bytes() == TEXT.encode()
+
+
+def test_backups_do_not_pile_up(config):
+    for _ in range(originals.KEPT):
+        wrap_file(str(config), WISH)
+        unwrap_file(str(config))
+    backups = [name for name in os.listdir(state()) if name.endswith(".backup")]
+    assert len(backups) == originals.KEPT
+
+
+HOME = "/home/me" if sys.platform != "win32" else "C:\\Users\\me"
+PLACES = {
+    "linux": {
+        "claude-desktop": ".config/Claude/claude_desktop_config.json",
+        "claude-code": ".claude.json",
+        "cursor": ".cursor/mcp.json",
+        "vscode": ".config/Code/User/mcp.json",
+        "windsurf": ".codeium/windsurf/mcp_config.json",
+        "zed": ".config/zed/settings.json",
+        "gemini": ".gemini/settings.json",
+        "codex": ".codex/config.toml",
+        "cline": ".cline/data/settings/cline_mcp_settings.json",
+        "continue": ".continue/config.yaml",
+        "goose": ".config/goose/config.yaml",
+    },
+    "darwin": {
+        "claude-desktop": "Library/Application Support/Claude/claude_desktop_config.json",
+        "vscode": "Library/Application Support/Code/User/mcp.json",
+        "zed": ".config/zed/settings.json",
+        "goose": ".config/goose/config.yaml",
+    },
+    "win32": {
+        "claude-desktop": "AppData/Roaming/Claude/claude_desktop_config.json",
+        "vscode": "AppData/Roaming/Code/User/mcp.json",
+        "zed": "AppData/Roaming/Zed/settings.json",
+        "goose": "AppData/Roaming/Block/goose/config/config.yaml",
+        "cursor": ".cursor/mcp.json",
+    },
+}
+
+
+@pytest.mark.parametrize("platform", PLACES)
+def test_where_clients_keep_their_servers(platform):
+    environ = {"HOME": HOME, "USERPROFILE": HOME}
+    for name, place in PLACES[platform].items():
+        found = catalogue.own_files(catalogue.named(name), platform=platform, environ=environ)
+        assert found[0] == os.path.join(HOME, *place.split("/"))
+
+
+def test_variables_that_move_a_configuration():
+    environ = {
+        "HOME": HOME,
+        "USERPROFILE": HOME,
+        "CODEX_HOME": os.path.join(HOME, "c"),
+        "XDG_CONFIG_HOME": "relative",
+    }
+    codex, goose = (
+        catalogue.own_files(catalogue.named(name), platform="linux", environ=environ)[0]
+        for name in ("codex", "goose")
+    )
+    assert codex == os.path.join(HOME, "c", "config.toml")
+    assert goose == os.path.join(HOME, ".config", "goose", "config.yaml")
+
+
+def test_every_client_has_a_page_with_its_command():
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    for client in catalogue.CLIENTS:
+        with open(
+            os.path.join(root, "docs", "clients", f"{client.name}.md"), encoding="utf-8"
+        ) as page:
+            text = page.read()
+        assert f"corral wrap {client.name}\n" in text
+        for file in client.project:
+            assert file in text
+
+
+def write(home, path, data):
+    (home / path).parent.mkdir(parents=True, exist_ok=True)
+    (home / path).write_text(json.dumps(data))
+
+
+def test_a_server_is_found_by_its_name(home, monkeypatch):
+    monkeypatch.setenv("WHO", "me")
+    entry = {
+        "command": "node",
+        "args": ["${WHO}", "x"],
+        "env": {"T": "${env:WHO}", "U": "${NOT:-else}"},
+        "cwd": "${userHome}",
+    }
+    write(home, ".cursor/mcp.json", {"mcpServers": {"a": entry}})
+    found = find("cursor:a")
+    assert (found.argv, found.env) == (("node", "me", "x"), {"T": "me", "U": "else"})
+    assert (found.cwd, found.flags) == (str(home), ())
+
+
+def test_a_wrapped_server_is_found_as_it_is_inside(home):
+    entry = {"command": "uvx", "args": ["mcp-server-time"]}
+    write(home, ".cursor/mcp.json", {"mcpServers": {"a": entry}})
+    assert find("cursor:a").argv == ("pypi:mcp-server-time",)
+    wrap_file(str(home / ".cursor/mcp.json"), WISH)
+    found = find("cursor:a")
+    assert (found.argv, found.flags) == (("pypi:mcp-server-time",), ("--profile", "time"))
+
+
+def test_the_project_one_is_in_comes_first(home, monkeypatch):
+    here = os.path.realpath(home)
+    monkeypatch.chdir(here)
+    scopes = {
+        here: {"mcpServers": {"a": {"command": "here"}}},
+        "/elsewhere": {"mcpServers": {"b": {"command": "b"}}},
+    }
+    write(
+        home, ".claude.json", {"mcpServers": {"a": {"command": "everywhere"}}, "projects": scopes}
+    )
+    assert find("claude-code:a").argv == ("here",)
+    with pytest.raises(SandboxError, match="no server 'b'"):
+        find("claude-code:b")
+
+
+REFUSED = {
+    "nobody:a": "no client",
+    "cursor:nothing": "no server",
+    "cursor:far": "remote",
+    "cursor:box": "container",
+    "cursor:asks": "only the client itself",
+    "cursor:unset": "NOT_SET_ANYWHERE is not in the environment",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_server_that_cannot_be_run_is_told(home, name):
+    servers = {
+        "far": {"url": "https://x"},
+        "box": {"command": "docker", "args": ["run", "x"]},
+        "asks": {"command": "x", "env": {"K": "${input:key}"}},
+        "unset": {"command": "x", "args": ["${NOT_SET_ANYWHERE}"]},
+    }
+    write(home, ".cursor/mcp.json", {"mcpServers": servers})
+    with pytest.raises(SandboxError, match=REFUSED[name]):
+        find(name)
+
+
+def test_what_only_an_editor_knows_is_not_made_up():
+    for text in ("${workspaceFolder}/x", "${fileDirname}", "${input:x}", "${config:x}"):
+        with pytest.raises(SandboxError):
+            filled(text)
+    assert filled("$5 {x} $HOME") == "$5 {x} $HOME"
+
+
+def program(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@posix
+def test_corral_is_named_by_the_path_it_was_started_by(home, monkeypatch):
+    monkeypatch.setenv("TMPDIR", "/nonexistent")
+    monkeypatch.setattr("corral.clients.executable._temporary", lambda: ["/nonexistent"])
+    real = program(home / "venvs" / "bin" / "corral")
+    link = home / "bin" / "corral"
+    link.parent.mkdir()
+    link.symlink_to(real)
+    monkeypatch.setattr(sys, "argv", [str(link)])
+    assert executable() == str(link)  # what it leads to may be upgraded away
+    monkeypatch.setattr(sys, "argv", ["-c"])
+    monkeypatch.setattr(sys, "executable", str(home / "venvs" / "bin" / "python"))
+    assert executable() == real
+    monkeypatch.setattr(sys, "executable", str(home / "nowhere" / "python"))
+    with pytest.raises(SandboxError, match="where its own program is"):
+        executable()
+    assert executable(real) == real
+    with pytest.raises(SandboxError, match="no program"):
+        executable(str(home / "absent"))
+
+
+@posix
+@pytest.mark.parametrize(
+    "place",
+    [
+        ".cache/uv/archive-v0/abc/bin/corral",
+        ".local/pipx/.cache/abc/bin/corral",
+        "tmp/x/bin/corral",
+    ],
+)
+def test_a_corral_that_will_not_last_is_refused(home, monkeypatch, place):
+    monkeypatch.setattr("corral.clients.executable._temporary", lambda: [str(home / "tmp")])
+    monkeypatch.setattr(sys, "argv", [program(home / place)])
+    with pytest.raises(SandboxError, match="emptied") as caught:
+        executable()
+    assert "uv tool install" in caught.value.hint
+
+
+@pytest.mark.parametrize("word", ["corral", "/x/corral", "C:\\x\\corral.exe", "CORRAL.EXE"])
+def test_what_is_called_corral(word):
+    assert is_corral(word)
+    assert not is_corral(f"{word}x")

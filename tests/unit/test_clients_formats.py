@@ -1,0 +1,245 @@
+"""Places in JSON, TOML and YAML: every value is found where it stands, and broken text is told where."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corral.clients import jsonc, located, toml, yaml
+from corral.clients.located import BrokenFileError, Splice, same, splice
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text()
+    | st.floats(allow_nan=False, allow_infinity=False)
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+)
+
+
+def check_spans(form, text, value):
+    """Read alone, the span of a value is that value."""
+    if value.start >= 0 and form is jsonc:
+        assert same(jsonc.load(text[value.start : value.end]), value.data)
+    for below in [*(value.members or {}).values(), *(value.items or ())]:
+        check_spans(form, text, below)
+
+
+@settings(deadline=None)
+@given(VALUES, st.sampled_from([None, 1, 2, "\t"]), st.booleans())
+def test_json_values_stand_where_they_are_found(value, indent, ascii_only):
+    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
+    found = jsonc.read(text)
+    assert same(found.data, value)
+    assert same(jsonc.load(text), value)
+    check_spans(jsonc, text, found)
+
+
+COMMENTED = """\ufeff// first
+{ /* a "quoted" } thing */ "a": [1, 2, /* , */ ], // "x": 3,
+  "b": {"c": "// no comment", "d": "/* nor this */",},
+}
+// last"""
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_comments_and_trailing_commas(newline):
+    text = COMMENTED.replace("\n", newline)
+    expected = {"a": [1, 2], "b": {"c": "// no comment", "d": "/* nor this */"}}
+    assert jsonc.read(text).data == expected == jsonc.load(text)
+    check_spans(jsonc, text, jsonc.read(text))
+
+
+BROKEN_JSON = {
+    "{": (1, 2),
+    '{"a": 1': (1, 8),
+    '{"a": 1 "b": 2}': (1, 9),
+    '{\n  "a": [1, 2\n': (3, 1),
+    '{"a": "unended}': (1, 7),
+    '{"a": 1}\n}': (2, 1),
+    '{"a": tru}': (1, 7),
+    '{"a": 01e}': (1, 7),
+    "{'a': 1}": (1, 2),
+    '{"a": 1, "a": 2}': (1, 10),
+    '{"a" 1}': (1, 6),
+    '{"a": /* 1}': (1, 7),
+    "[1,,2]": (1, 4),
+    '{"a": "\\x"}': (1, 7),
+    '["a\nb"]': (1, 2),
+}
+
+
+@pytest.mark.parametrize("text", BROKEN_JSON)
+def test_broken_json_is_told_with_its_place(text):
+    with pytest.raises(BrokenFileError, match="^line {}, column {}: ".format(*BROKEN_JSON[text])):
+        jsonc.read(text)
+
+
+@pytest.mark.parametrize("form", [jsonc, toml, yaml])
+def test_nesting_without_end_is_an_error_and_no_crash(form):
+    deep = "[" * 5_000
+    with pytest.raises(BrokenFileError):
+        form.read(f"x = {deep}" if form is toml else deep)
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=60).map(lambda data: data.decode("utf-8", "replace")))
+def test_no_text_crashes_a_reader(text):
+    for form in (jsonc, toml, yaml):
+        try:
+            form.read(text)
+        except BrokenFileError:
+            continue
+
+
+TOML = '''\ufeff# first
+title = "x" # "y"
+[mcp_servers.a]
+command = 'c:\\x'   # [no]
+args = [ "one", # 1, 2
+  """two
+"quoted" ""two""\\
+  """, ''\'three''\', 4.5, [1979-05-27 07:32:00, nan], {k = "v]", "l" = 1},
+]
+[mcp_servers.a.env] # table
+"K.1" = "v"
+[[array]]
+x = 1
+[array.below]
+y = 2
+[[array.list]]
+z = 3
+[mcp_servers]
+b = { command = "b", env.X = "1", args=[] }
+c.command = "c"
+"d e".'f' = true
+'''
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_toml_values_stand_where_they_are_found(newline):
+    text = TOML.replace("\n", newline)
+    found = toml.read(text)
+    loaded = toml.load(text)
+    servers = found.members["mcp_servers"]
+    assert same(found.data["mcp_servers"]["a"]["env"], {"K.1": "v"})
+    assert servers.data.keys() == loaded["mcp_servers"].keys()
+    assert "array" not in found.data
+    command = servers.members["a"].members["command"]
+    assert text[command.start : command.end] == r"'c:\x'"
+    args = servers.members["a"].members["args"]
+    spans = [text[item.start : item.end] for item in args.items]
+    assert spans[0] == '"one"'
+    assert spans[1].startswith('"""two')
+    assert spans[1].endswith('"""')
+    assert spans[2:] == ["'''three'''", "4.5", "[1979-05-27 07:32:00, nan]", '{k = "v]", "l" = 1}']
+    assert math.isnan(args.data[4][1])
+    inline = servers.members["b"].members["env"].members["X"]
+    assert text[inline.start : inline.end] == '"1"'
+    assert servers.members["b"].flow
+    assert not servers.members["a"].flow
+
+
+@pytest.mark.parametrize("text", ["a = ", "[x", "a = 1\na = 2", 'a = "x', "a = [1", "= 1"])
+def test_broken_toml_is_told(text):
+    with pytest.raises(BrokenFileError):
+        toml.read(text)
+
+
+YAML = """\ufeff# first
+mcpServers:
+- name: a # the first
+  command: &anchor npx
+  args: # these
+  - -y
+  - 'it''s' # tail
+  -
+    "x: y"
+- {name: b, command: "b", args: [1, two]}
+- name: c
+  command: |
+    folded
+    text
+
+  args: []
+other: *anchor
+"""
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_yaml_values_stand_where_they_are_found(newline):
+    text = YAML.replace("\n", newline)
+    found = yaml.read(text)
+    first, second, third = found.members["mcpServers"].items
+    spans = [text[item.start : item.end] for item in first.members["args"].items]
+    assert spans == ["-y", "'it''s'", '"x: y"']
+    assert first.members["args"].end == first.members["args"].items[-1].end
+    assert first.members["command"].shared
+    assert not first.members["args"].shared
+    assert second.flow
+    assert not first.flow
+    block = third.members["command"]
+    assert text[block.start : block.end].endswith("text")
+    assert same(found.data, yaml.load(text))
+
+
+LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{chr(98 + n)}: &{chr(98 + n)} [{','.join(['*' + chr(97 + n)] * 10)}]\n" for n in range(9)
+)
+BROKEN_YAML = {
+    "a: [1": "line 1",
+    "a: b: c": "line 1",
+    "a: 1\na: 2": "line 2, column 1: the key 'a' is written twice",
+    "a: &x [*x]": "an alias contains itself",
+    "--- 1\n--- 2": "line 2",
+    "a: !!python/object:os.system x": "could not determine a constructor",
+    "a: 2020-99-99": "month must be in",
+    "\t- a": "line 1",
+    LAUGHS: "aliases that grow without end",
+    "": "there is nothing in it",
+}
+
+
+@pytest.mark.parametrize("text", BROKEN_YAML, ids=range(len(BROKEN_YAML)))
+def test_broken_yaml_is_told(text):
+    with pytest.raises(BrokenFileError, match=BROKEN_YAML[text]):
+        yaml.read(text)
+
+
+def test_what_a_table_takes_over_from_another_is_shared():
+    text = "base: &b {args: [x]}\ns:\n  <<: *b\n  command: c\n"
+    entry = yaml.read(text).members["s"]
+    assert entry.members["command"].shared
+
+
+@settings(deadline=None)
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_what_is_quoted_is_read_as_it_was(text):
+    assert jsonc.load(jsonc.quote(text)) == text
+    assert toml.load(f"x = {toml.quote(text)}") == {"x": text}
+    assert yaml.load(f"- {yaml.quote(text)}") == [text]
+    assert yaml.load(f"[{yaml.quote(text)}, {yaml.quote(text)}]") == [text, text]
+
+
+def test_splices_are_made_all_at_once():
+    changes = [Splice(start=0, end=1, text="xyz"), Splice(start=3, end=3, text="-")]
+    assert splice("abcd", changes) == "xyzbc-d"
+    assert splice("abcd", changes[::-1]) == "xyzbc-d"
+
+
+def test_places_count_from_one():
+    assert located.place("ab\ncd", 0) == (1, 1)
+    assert located.place("ab\ncd", 4) == (2, 2)
+
+
+def test_sameness_is_strict():
+    assert not same(1, True)
+    assert not same({"a": 1, "b": 2}, {"b": 2, "a": 1})  # the order is the user's too
+    assert not same([1], [1, 2])
+    assert same({"a": [math.nan, "x"]}, {"a": [math.nan, "x"]})

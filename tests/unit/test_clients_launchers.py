@@ -1,0 +1,142 @@
+"""Launchers: which package a command line starts, and which ones cannot be told."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corral.clients.launchers import Package, Refusal, back, launched
+from corral.servers.reference import parse
+
+PACKAGES = {
+    "npx -y pkg": ("npm:pkg", 2),
+    "npx pkg a b": ("npm:pkg", 1),
+    "npx -y @scope/name@1.2.3 /dir": ("npm:@scope/name@1.2.3", 2),
+    "npx --yes pkg@latest": ("npm:pkg", 2),
+    "npx -y -- pkg --flag": ("npm:pkg", 3),
+    "npx -y --package=@scope/name@2.0.0-rc.1 prog x": ("npm:@scope/name@2.0.0-rc.1#prog", 3),
+    "npx -p pkg pkg": ("npm:pkg", 3),
+    "/usr/local/bin/npx -y pkg": ("npm:pkg", 2),
+    r"C:\node\npx.cmd -y pkg": ("npm:pkg", 2),
+    "cmd /c npx -y pkg": ("npm:pkg", 4),
+    "npm exec -y -- pkg": ("npm:pkg", 4),
+    "pnpm dlx pkg@1.0.0": ("npm:pkg@1.0.0", 2),
+    "yarn dlx pkg": ("npm:pkg", 2),
+    "bunx pkg": ("npm:pkg", 1),
+    "bun x pkg": ("npm:pkg", 2),
+    "uvx mcp-server-time --local-timezone=UTC": ("pypi:mcp-server-time", 1),
+    "uvx pkg@1.2": ("pypi:pkg==1.2", 1),
+    "uvx pkg==1.2.3rc1": ("pypi:pkg==1.2.3rc1", 1),
+    "uvx pkg@latest": ("pypi:pkg", 1),
+    "uvx --from pkg==2.0 prog": ("pypi:pkg==2.0#prog", 3),
+    "uvx --from Mcp_Server.Git mcp-server-git": ("pypi:Mcp_Server.Git", 3),
+    "uvx --from pkg[a,b]==1.0 pkg": ("pypi:pkg[a,b]==1.0", 3),
+    "uv tool run -q pkg": ("pypi:pkg", 4),
+    "pipx run pkg": ("pypi:pkg", 2),
+    "pipx run --spec pkg==1.0 prog": ("pypi:pkg==1.0#prog", 4),
+}
+
+
+@pytest.mark.parametrize("line", PACKAGES)
+def test_a_launcher_is_a_package_and_what_is_left(line):
+    command, *arguments = line.split()
+    found = launched(command, arguments)
+    assert isinstance(found, Package)
+    assert (found.reference, found.used) == PACKAGES[line]
+    assert parse(found.reference).kind == found.registry  # and `corral run` knows it
+
+
+def test_packages_beside_the_one_are_kept():
+    found = launched("uvx", ["--with", "mcp<2", "--with=x", "mcp-server-sqlite", "--db"])
+    assert (found.reference, found.extra, found.used) == (
+        "pypi:mcp-server-sqlite",
+        ("mcp<2", "x"),
+        4,
+    )
+
+
+REFUSED = {
+    "npx -y github:user/repo": "not a package",
+    "npx -y ./local": "not a package",
+    "npx -y pkg@^1.0.0": "any of several versions",
+    "npx -y pkg@next": "any of several versions",
+    "npx -y https://x/y.tgz": "not a package",
+    "npx -c sh": "its option -c",
+    "npx --call=sh pkg": "its option --call",
+    "npx": "names no package",
+    "npx -y": "names no package",
+    "npx -p a -p b c": "more than one package",
+    "npx --with a b": "more than one package",
+    "uvx git+https://github.com/x/y": "not a package of PyPI",
+    "uvx --from git+https://github.com/x/y prog": "not a package of PyPI",
+    "uvx pkg>=1": "not a package of PyPI",
+    "uvx --python 3.12 pkg": "its option --python",
+    "uvx --index-url https://evil pkg": "its option --index-url",
+    "uv run server.py": "`uv run`",
+    "uv --directory /x run server.py": "`uv run`",
+    "docker run -i image": "container",
+    "podman run image": "container",
+    "bash -c npx": "another process",
+    "sh server.sh": "another process",
+    "cmd /c node x.js": "another process",
+    "powershell.exe x": "another process",
+}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_what_cannot_be_told_is_refused_with_the_reason(line):
+    command, *arguments = line.split()
+    found = launched(command, arguments)
+    assert isinstance(found, Refusal)
+    assert REFUSED[line] in found.why
+    assert found.hint
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "node x.js",
+        "python3 -m server",
+        "/opt/server",
+        "npm start",
+        "uv pip",
+        "yarn run x",
+        "pipx list",
+    ],
+)
+def test_everything_else_is_a_command(line):
+    command, *arguments = line.split()
+    assert launched(command, arguments) is None
+
+
+def test_only_containers_are_fine_as_they_are():
+    assert launched("docker", ["run", "x"]).apart
+    assert not launched("bash", ["-c", "x"]).apart
+
+
+@pytest.mark.parametrize("reference", [found for found, _ in PACKAGES.values()])
+def test_back_starts_the_same_package(reference):
+    command, *arguments = back(reference)
+    assert launched(command, arguments).reference == reference
+
+
+@pytest.mark.parametrize("word", ["node", "/x/npm:y", "cursor:github", ""])
+def test_back_knows_references_only(word):
+    assert back(word) is None
+
+
+@settings(deadline=None)
+@given(st.text(max_size=20), st.lists(st.text(max_size=12), max_size=5))
+def test_no_words_crash_it(command, arguments):
+    found = launched(command, arguments)
+    if isinstance(found, Package):
+        assert 0 < found.used <= len(arguments)
+
+
+@settings(deadline=None)
+@given(st.sampled_from(["npx", "uvx"]), st.lists(st.text("-abyp@/=.1[]~ ", max_size=8), max_size=4))
+def test_a_package_is_never_an_option_or_a_path(command, arguments):
+    found = launched(command, arguments)
+    if isinstance(found, Package):
+        name = found.name.rpartition("/")[2]
+        assert name[0] not in ".-"
+        assert " " not in found.reference

@@ -1,0 +1,540 @@
+"""Wrapping and unwrapping as text: values as they were meant, everything else byte for byte."""
+
+import json
+import os
+
+import pytest
+import yaml as pyyaml
+from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import strategies as st
+
+from corral.clients import jsonc, toml, yaml
+from corral.clients.grants import OWN
+from corral.clients.launchers import launched
+from corral.clients.located import same
+from corral.clients.unwrapping import unwrap
+from corral.clients.wrapping import Wish, wrap
+from corral.errors import SandboxError
+from corral.secret_names import is_secret_name
+
+CORRAL = "/home/me/.local/bin/corral"
+WISH = Wish(corral=CORRAL)
+
+# Everything of Unicode that a file may hold; what JSON's writer cannot escape for TOML is left out.
+LETTERS = st.characters(exclude_categories=["Cs"], max_codepoint=0xFFFF, exclude_characters="\x7f")
+TEXTS = st.text(LETTERS, max_size=8) | st.sampled_from(
+    ["-y", "# no", "x: y", "'", '"', "// x", "~", "\\", "[", "true"]
+)
+COMMANDS = (
+    TEXTS.filter(lambda text: text and launched(text, []) is None and "corral" not in text)
+    | st.sampled_from(["node", "/opt/a b/server", r"C:\x\server.exe"])
+)  # fmt: skip
+NAMES = st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ_", min_size=1, max_size=8).filter(
+    lambda name: name not in OWN
+)
+ENTRIES = st.fixed_dictionaries(
+    {"command": COMMANDS},
+    optional={
+        "args": st.lists(TEXTS, max_size=4),
+        "env": st.dictionaries(NAMES, TEXTS, max_size=3),
+        "timeout": st.integers(0, 9),
+    },
+)
+SERVERS = st.dictionaries(TEXTS.filter(bool), ENTRIES, max_size=3)
+OTHERS = st.recursive(
+    st.booleans() | st.integers(-9, 9) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def meant(entry: dict) -> dict:
+    """What an entry has to be afterwards, put together the other way round."""
+    flags = []
+    for name in entry.get("env", {}):
+        flags += ["--secret" if is_secret_name(name) else "--env", name]
+    args = ["run", *flags, "--", entry["command"], *entry.get("args", [])]
+    return {**entry, "command": CORRAL, "args": args}
+
+
+class Writer:
+    """Values as text with white space and comments that hypothesis chooses."""
+
+    def __init__(self, draw, newline):
+        self.draw = draw
+        self.newline = newline
+        self.gaps = [
+            "",
+            "",
+            " ",
+            newline,
+            f"{newline}  ",
+            f" /* , ] */{newline}\t",
+            f' // " }}{newline}',
+        ]
+
+    def gap(self):
+        return self.draw(st.sampled_from(self.gaps))
+
+    def jsonc(self, value):
+        if isinstance(value, dict):
+            parts = [
+                f"{json.dumps(k, ensure_ascii=self.draw(st.booleans()))}{self.gap()}:{self.gap()}{self.jsonc(v)}"
+                for k, v in value.items()
+            ]
+            return "{" + self.joined(parts) + "}"
+        if isinstance(value, list):
+            return "[" + self.joined([self.jsonc(item) for item in value]) + "]"
+        return json.dumps(value, ensure_ascii=self.draw(st.booleans()))
+
+    def joined(self, parts):
+        text = ",".join(self.gap() + part + self.gap() for part in parts)
+        return text + ("," + self.gap() if parts and self.draw(st.booleans()) else self.gap())
+
+    def toml_value(self, value):
+        if isinstance(value, bool):
+            return str(value).lower()
+        if isinstance(value, str):
+            plain = value.isprintable() and "'" not in value
+            return f"'{value}'" if plain and self.draw(st.booleans()) else json.dumps(value)
+        if isinstance(value, list):
+            gaps = ["", " ", self.newline, f" # ], {self.newline} "]
+            parts = [self.draw(st.sampled_from(gaps)) + self.toml_value(item) for item in value]
+            end = self.draw(st.sampled_from(["", ",", f",{self.newline}"])) if parts else ""
+            return "[" + ",".join(parts) + end + "]"
+        if isinstance(value, dict):
+            return (
+                "{ "
+                + ", ".join(f"{json.dumps(k)} = {self.toml_value(v)}" for k, v in value.items())
+                + " }"
+            )
+        return str(value)
+
+    def toml(self, servers, other):
+        lines = [f"other = {self.toml_value(other)} # x", ""]
+        for name, entry in servers.items():
+            key = json.dumps(name)
+            style = self.draw(st.sampled_from(["table", "inline", "dotted"]))
+            if style == "inline":
+                lines[0:0] = [f"mcp_servers.{key} = {self.toml_value(entry)} # [x]"]
+            elif style == "dotted":
+                lines[0:0] = [
+                    f"mcp_servers.{key}.{k} = {self.toml_value(v)}" for k, v in entry.items()
+                ]
+            else:
+                rest = {k: v for k, v in entry.items() if k != "env"}
+                indent = self.draw(st.sampled_from(["", "  ", "\t"]))
+                lines += [f'{indent}[ mcp_servers . {key} ] # "c"']
+                lines += [f"{indent}{k}  =  {self.toml_value(v)} # 'tail" for k, v in rest.items()]
+                if "env" in entry:
+                    lines += [f"[mcp_servers.{key}.env]"]
+                    lines += [f"{k} = {self.toml_value(v)}" for k, v in entry["env"].items()]
+        lines += [self.draw(st.sampled_from(["", "[after]", "# end"]))]
+        return self.newline.join(lines)
+
+    def yaml(self, servers, other):
+        listed = [{"name": name, **entry} for name, entry in servers.items()]
+        key = "mcpServers" if self.draw(st.booleans()) else "extensions"
+        value = {"other": other, key: listed if key == "mcpServers" else servers}
+        text = pyyaml.safe_dump(
+            value,
+            default_flow_style=self.draw(st.sampled_from([None, True, False])),
+            allow_unicode=self.draw(st.booleans()),
+            indent=self.draw(st.integers(2, 6)),
+            default_style=self.draw(st.sampled_from([None, None, '"'])),
+            sort_keys=False,
+            width=10_000,
+        )
+        commented = "\n".join(
+            f"{line} # c - x" if self.draw(st.booleans()) else line for line in text.split("\n")
+        )
+        for candidate in (
+            commented.replace("\n", self.newline),
+            text.replace("\n", self.newline),
+            text,
+        ):
+            try:
+                if same(pyyaml.safe_load(candidate), value):
+                    return candidate
+            except pyyaml.YAMLError:
+                continue
+        return reject()  # PyYAML's own writer does not bring every text back
+
+
+@st.composite
+def configurations(draw):
+    """(format, text, servers, the keys they stand under)."""
+    servers, other = draw(SERVERS), draw(OTHERS)
+    writer = Writer(draw, draw(st.sampled_from(["\n", "\r\n"])))
+    form = draw(st.sampled_from([jsonc, toml, yaml]))
+    mark = draw(st.sampled_from(["", "\ufeff"]))
+    if form is jsonc:
+        keys = draw(
+            st.sampled_from(
+                [
+                    ("mcpServers",),
+                    ("servers",),
+                    ("mcp", "servers"),
+                    ("context_servers",),
+                    ("projects", "/p", "mcpServers"),
+                ]
+            )
+        )
+        value = servers
+        for key in reversed(keys):
+            value = {key: value}
+        text = writer.gap() + writer.jsonc({"other": other, **value}) + writer.gap()
+    elif form is toml:
+        text = writer.toml(servers, other)
+    else:
+        text = writer.yaml(servers, other)
+    try:
+        form.load(mark + text)
+    except (ValueError, SandboxError):  # the writer's fault, not a file that anybody has
+        reject()
+    return form, mark + text, servers
+
+
+def tables(data, servers):
+    """Name -> entry, wherever the format has put them."""
+    found = {}
+
+    def walk(value):
+        if isinstance(value, dict):
+            for key, below in value.items():
+                if key in servers and isinstance(below, dict) and "command" in below:
+                    found[key] = below
+                else:
+                    walk(below)
+        elif isinstance(value, list):
+            for item in value:
+                if isinstance(item, dict) and item.get("name") in servers:
+                    found[item["name"]] = {k: v for k, v in item.items() if k != "name"}
+
+    walk({key: value for key, value in data.items() if key != "other"})
+    return found
+
+
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@given(configurations())
+def test_any_configuration_is_wrapped_as_meant_and_comes_back_byte_for_byte(configuration):
+    form, text, servers = configuration
+    done = wrap(text, form, WISH)
+    assert {one.state for one in done.outcomes} <= {"wrapped"}
+    assert len(done.outcomes) == len(servers)
+    data = form.load(done.text)
+    assert tables(data, servers) == {name: meant(entry) for name, entry in servers.items()}
+    assert same(data.get("other"), form.load(text).get("other"))
+    again = wrap(done.text, form, WISH)
+    assert again.text == done.text  # nothing is wrapped twice
+    undone = unwrap(done.text, form, {one.at: one for one in done.originals})
+    assert undone.text == text
+    assert not undone.kept
+
+
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@given(configurations())
+def test_without_a_record_the_same_servers_come_back(configuration):
+    form, text, servers = configuration
+    done = wrap(text, form, WISH)
+    undone = unwrap(done.text, form, {})
+    expected = {name: {**entry, "args": entry.get("args", [])} for name, entry in servers.items()}
+    assert tables(form.load(undone.text), servers) == expected
+    assert {one.state for one in undone.outcomes} <= {"derived"}
+
+
+FILES = {
+    "json": (jsonc, '{\n  "mcpServers": {\n    "a": {\n      "command": "node", // c\n      "args": [\n        // first\n        "x.js", // second\n        "y"\n      ],\n      "env": {"A": "1"}\n    },\n    "b": {"command": "srv"}\n  }\n}\n'),
+    "toml": (toml, '# t\n[mcp_servers.a]\ncommand = "node" # c\nargs = ["x.js", # second\n  "y"]\nenv = { A = "1" }\n\n[mcp_servers.b]\ncommand = "srv"\n'),
+    "yaml": (yaml, "mcpServers:\n  - name: a\n    command: node # c\n    args:\n      # first\n      - x.js # second\n      - y\n    env:\n      A: '1'\n  - name: b\n    command: srv\n"),
+}  # fmt: skip
+
+
+@pytest.fixture(params=FILES)
+def file(request):
+    return FILES[request.param]
+
+
+def records(done):
+    return {one.at: one for one in done.originals}
+
+
+def test_comments_stay_while_it_is_wrapped(file):
+    form, text = file
+    done = wrap(text, form, WISH)
+    for comment in ("c\n", "second"):
+        assert comment in done.text
+
+
+def test_other_edits_stay_when_it_is_unwrapped(file):
+    form, text = file
+    done = wrap(text, form, WISH)
+    edited = done.text.replace("'1'", "'2'").replace('"1"', '"2"')
+    assert edited != done.text
+    undone = unwrap(edited, form, records(done))
+    assert undone.text == text.replace("'1'", "'2'").replace('"1"', '"2"')
+    assert {one.state for one in undone.outcomes} == {"restored"}
+
+
+def test_an_edited_server_is_derived_and_keeps_what_is_its_own(file):
+    form, text = file
+    done = wrap(text, form, WISH)
+    flag = {jsonc: '"--",', toml: '"--",', yaml: '- "--"'}[form]
+    more = {
+        jsonc: '"--strict", "--",',
+        toml: '"--strict", "--",',
+        yaml: '- "--strict"\n      - "--"',
+    }[form]
+    edited = (
+        done.text.replace(flag, more, 1).replace("y", "changed")
+        if form is jsonc
+        else done.text.replace(flag, more, 1)
+    )
+    assert edited != done.text
+    undone = unwrap(edited, form, records(done))
+    first, second = undone.outcomes
+    assert (first.state, second.state) == ("derived", "restored")
+    assert "--force" in first.hint
+    found = tables(form.load(undone.text), {"a": 1, "b": 1})
+    assert found["a"]["command"] == "node"
+    assert found["a"]["args"] == ["x.js", "changed" if form is jsonc else "y"]
+    forced = unwrap(edited, form, records(done), force=True)
+    assert [one.state for one in forced.outcomes] == ["forced", "restored"]
+    assert forced.text == text
+
+
+def test_one_server_of_two(file):
+    form, text = file
+    done = wrap(text, form, Wish(corral=CORRAL, names=("b",)))
+    assert [one.name for one in done.outcomes] == ["b"]
+    both = wrap(done.text, form, WISH)
+    assert [one.state for one in both.outcomes] == ["wrapped", "already"]
+    known = {**records(done), **records(both)}
+    one = unwrap(both.text, form, known, names=("a",))
+    assert one.text == done.text
+    assert [kept.at[-1] for kept in one.kept] == ["b"]
+    assert unwrap(one.text, form, known).text == text
+
+
+def test_a_server_without_two_dashes_is_refused_and_the_others_come_back(file):
+    form, text = file
+    done = wrap(text, form, WISH)
+    cut = done.text.replace('"--"', '"--strict"', 1)
+    undone = unwrap(cut, form, {})
+    assert [one.state for one in undone.outcomes] == ["refused", "derived"]
+    assert tables(form.load(undone.text), {"a": 1})["a"]["command"] == CORRAL
+
+
+ENTRIES_LEFT = {
+    '{"url": "https://x"}': "remote",
+    '{"type": "http", "url": "https://x"}': "remote",
+    '{"type": "sse", "command": "x"}': "remote",
+    '{"serverUrl": "https://x"}': "remote",
+    '{"httpUrl": "https://x"}': "remote",
+    '{"type": "builtin", "name": "x"}': "part of the client",
+    '{"settings": {}}': "no command",
+    '{"command": 1}': "no text",
+    '{"command": ""}': "no text",
+    '{"command": "x", "args": "y"}': "no list of texts",
+    '{"command": "x", "args": [1]}': "no list of texts",
+    '{"command": "x", "disabled": true}': "switched off",
+    '{"command": "x", "enabled": false}': "switched off",
+    '{"command": "x", "sandboxEnabled": true}': "sandboxEnabled",
+    '{"command": "docker", "args": ["run", "x"]}': "container",
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES_LEFT)
+def test_what_is_not_corrals_is_left_alone_and_said(entry):
+    text = f'{{"mcpServers": {{"a": {entry}, "good": {{"command": "node"}}}}}}'
+    done = wrap(text, jsonc, WISH)
+    left, good = done.outcomes
+    assert (left.state, good.state) == ("left", "wrapped")
+    assert ENTRIES_LEFT[entry] in left.why
+    assert entry in done.text
+
+
+def test_a_server_that_is_off_is_wrapped_when_it_is_named():
+    text = '{"mcpServers": {"a": {"command": "x", "disabled": true}}}'
+    assert wrap(text, jsonc, Wish(corral=CORRAL, names=("a",))).outcomes[0].state == "wrapped"
+
+
+ENTRIES_REFUSED = {
+    '{"command": "bash", "args": ["-c", "x"]}': "another process",
+    '{"command": "npx", "args": ["-y", "github:a/b"]}': "not a package",
+    '{"command": "node", "env": {"A B": "1"}}': "not the name",
+    '{"command": "node", "envFile": "/x/.env"}': "/x/.env",
+    '{"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", "/"]}': "nobody has granted",
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES_REFUSED)
+def test_what_would_not_work_is_refused_and_the_others_go_on(entry):
+    text = f'{{"mcpServers": {{"a": {entry}, "good": {{"command": "node"}}}}}}'
+    done = wrap(text, jsonc, WISH)
+    refused, good = done.outcomes
+    assert (refused.state, good.state) == ("refused", "wrapped")
+    assert ENTRIES_REFUSED[entry] in refused.why
+    assert entry in done.text
+
+
+def words_of(entry, **wish):
+    text = json.dumps({"mcpServers": {"a": entry}})
+    done = wrap(text, jsonc, Wish(corral=CORRAL, **wish))
+    assert done.outcomes[0].state == "wrapped", done.outcomes
+    return done.outcomes[0], json.loads(done.text)["mcpServers"]["a"]["args"]
+
+
+def test_the_users_flags_go_to_every_server_and_win_over_ours():
+    entry = {"command": "node", "args": ["x"], "env": {"API_KEY": "1", "LOG": "2", "HOME": "/h"}}
+    flags = ("--env", "API_KEY", "--read", "/n")
+    assert words_of(entry, flags=flags)[1] == ["run", "--env", "LOG", *flags, "--", "node", "x"]
+
+
+def test_forwarded_names_and_nulls():
+    text = '[mcp_servers.a]\ncommand = "x"\nenv_vars = ["GH_TOKEN", { name = "LANG", source = "local" }]\n'
+    args = toml.load(wrap(text, toml, WISH).text)["mcp_servers"]["a"]["args"]
+    assert args == ["run", "--secret", "GH_TOKEN", "--env", "LANG", "--", "x"]
+    text = "extensions:\n  a:\n    type: stdio\n    cmd: x\n    envs: {A: b}\n    env_keys: [K_TOKEN]\n    enabled: true\n"
+    entry = yaml.load(wrap(text, yaml, WISH).text)["extensions"]["a"]
+    assert entry["cmd"] == CORRAL
+    assert entry["args"] == ["run", "--env", "A", "--secret", "K_TOKEN", "--", "x"]
+    assert words_of({"command": "x", "env": {"A": None}})[1] == ["run", "--", "x"]
+
+
+def test_zeds_older_table_of_a_command():
+    text = '{"context_servers": {"a": {"command": {"path": "node", "args": ["x"], "env": {"T_KEY": ""}}, "settings": {}}}}'
+    done = wrap(text, jsonc, WISH)
+    command = json.loads(done.text)["context_servers"]["a"]["command"]
+    assert command == {
+        "path": CORRAL,
+        "args": ["run", "--secret", "T_KEY", "--", "node", "x"],
+        "env": {"T_KEY": ""},
+    }
+    assert unwrap(done.text, jsonc, records(done)).text == text
+
+
+def test_places_in_the_arguments_are_suggested_and_granted_only_when_told(tmp_path):
+    (tmp_path / "data").mkdir()
+    script = tmp_path / "x.js"
+    script.touch()
+    args = [
+        str(script),
+        str(tmp_path / "data"),
+        f"--db={script}",
+        "--x",
+        str(tmp_path / "absent"),
+        "/",
+    ]
+    entry = {"command": "node", "args": args, "cwd": str(tmp_path)}
+    outcome, words = words_of(entry)
+    assert outcome.suggested == (str(tmp_path / "data"), str(script), str(tmp_path))
+    assert words == ["run", "--", "node", *args]
+    outcome, words = words_of(entry, grant=True)
+    assert outcome.suggested == ()
+    assert words[:7] == [
+        "run",
+        "--read",
+        str(tmp_path / "data"),
+        "--read",
+        str(script),
+        "--read",
+        str(tmp_path),
+    ]
+    assert (
+        "${workspaceFolder}"
+        in words_of({"command": "srv", "args": ["${workspaceFolder}"]})[0].suggested
+    )
+
+
+def test_a_package_gets_its_profile_unless_told_otherwise():
+    entry = {"command": "uvx", "args": ["mcp-server-time", "--x"]}
+    assert words_of(entry)[1] == ["run", "--profile", "time", "--", "pypi:mcp-server-time", "--x"]
+    assert words_of(entry, profiles=False)[1] == ["run", "--", "pypi:mcp-server-time", "--x"]
+    mine = words_of(entry, flags=("--profile", "fetch"))[1]
+    assert mine == ["run", "--profile", "fetch", "--", "pypi:mcp-server-time", "--x"]
+
+
+def test_a_profile_that_grants_arguments_waits_for_the_users_word(tmp_path):
+    entry = {
+        "command": "npx",
+        "args": ["-y", "@modelcontextprotocol/server-filesystem", str(tmp_path)],
+    }
+    words = words_of(entry, grant=True)[1]
+    name = "npm:@modelcontextprotocol/server-filesystem"
+    assert words == ["run", "--profile", "filesystem", "--", name, str(tmp_path)]
+    outcome, words = words_of(entry, profiles=False)
+    assert words == ["run", "--", name, str(tmp_path)]
+    assert outcome.suggested == (str(tmp_path),)
+
+
+def test_a_package_is_pinned_where_that_is_wanted():
+    from corral.record import replace
+
+    entry = {"command": "uvx", "args": ["--with", "x", "some-server"]}
+    words = words_of(entry, pin=lambda package: replace(package, version="9.1"))[1]
+    assert words == ["run", "--with", "x", "--", "pypi:some-server==9.1"]
+
+    def fails(package):
+        raise SandboxError("no network", hint="plug it in")
+
+    text = json.dumps({"mcpServers": {"a": entry}})
+    done = wrap(text, jsonc, Wish(corral=CORRAL, pin=fails))
+    assert (done.text, done.outcomes[0].state, done.outcomes[0].why) == (
+        text,
+        "refused",
+        "no network",
+    )
+
+
+def test_an_allowed_shell_is_wrapped():
+    entry = {"command": "bash", "args": ["-c", "exec srv"]}
+    words = words_of(entry, flags=("--allow-subprocess",))[1]
+    assert words == ["run", "--allow-subprocess", "--", "bash", "-c", "exec srv"]
+
+
+def test_aliases_are_left_alone():
+    text = "x: &c node\nmcpServers:\n- name: a\n  command: *c\n- name: b\n  command: srv\n"
+    done = wrap(text, yaml, WISH)
+    assert [one.state for one in done.outcomes] == ["left", "wrapped"]
+    assert done.text.startswith(text.partition("- name: b")[0])
+
+
+def test_two_servers_of_one_name_in_a_list():
+    text = (
+        "mcpServers:\n- {name: a, command: x}\n- {name: a, command: y}\n- {name: b, command: z}\n"
+    )
+    done = wrap(text, yaml, WISH)
+    assert {one.name: one.state for one in done.outcomes} == {"a": "left", "b": "wrapped"}
+    assert done.text.startswith(text.partition("- {name: b")[0])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mcpServers:\n- name: a\n  ? command\n  : x\n",
+        "mcpServers:\n- name: a\n  command: x\n  args:\n  - # a - dash\n    y\n",
+        "mcpServers:\n- name: a\n  command: x\n  args: !!seq []\n",
+    ],
+)
+def test_lines_that_cannot_be_changed_without_doubt_are_not(text):
+    """Whatever the splice got wrong, the other parser sees it, and these lines stay as they are."""
+    text += "- name: b\n  command: y\n"
+    done = wrap(text, yaml, WISH)
+    first, second = done.outcomes
+    assert (first.state, second.state) == ("refused", "wrapped")
+    assert "without doubt" in first.why
+    assert done.text.startswith(text.partition("- name: b")[0])
+
+
+def test_a_check_that_is_not_met_raises(monkeypatch):
+    """The control of the test above: a splice gone wrong."""
+    monkeypatch.setattr(jsonc, "quote", lambda text: '"elsewhere"')
+    text = '{"mcpServers": {"a": {"command": "node"}}}'
+    done = wrap(text, jsonc, WISH)
+    assert (done.text, done.outcomes[0].state) == (text, "refused")
+
+
+def test_a_name_with_the_path_of_this_file_is_no_corral():
+    entry = {"command": os.path.abspath(__file__), "args": ["run", "--", "x"]}
+    assert words_of(entry)[1] == ["run", "--", entry["command"], *entry["args"]]
