@@ -7,7 +7,7 @@ The directory is empty when it gets its entry, for a capability of its own; what
 inherits that, and costs nothing more.
 
 A copy is named after all that it was made from: the source, the name, size and time of every file.
-It is made aside and renamed when it is whole, so what is there is whole. Times are kept, or every
+A file beside it says when it is whole, and a mutex is held until then. Times are kept, or every
 start would compile Python's modules again. Links are refused: a copy of one leads out of the store,
 and node only starts inside with `--preserve-symlinks`, under which packages that are linked
 together no longer find each other.
@@ -23,7 +23,7 @@ from __future__ import annotations
 import ntpath
 import os
 
-from corral.abi import win32_security
+from corral.abi import win32_files, win32_security
 from corral.errors import PolicyError
 from corral.record import record, replace
 from corral.windows import access_list, launchers, staging, trees
@@ -183,38 +183,39 @@ def moved(path: str, made: Sequence[Tree]) -> str:
 
 def apply(step: Store, _scene: Scene) -> None:
     for one in step.trees:
-        if not os.path.isdir(one.room):
-            stage(one)
+        if not os.path.exists(mark_of(one)):
+            with win32_files.Mutex(f"Local\\corral-{one.sid}"):
+                # Whoever held it until now may have made the same copy.
+                if not os.path.exists(mark_of(one)):
+                    stage(one)
+
+
+def mark_of(one: Tree) -> str:
+    """The file that says that a copy is whole; out of the target's sight, beside the copy."""
+    return f"{one.room}.whole"
 
 
 def stage(one: Tree) -> None:
-    """Make the copy aside, then rename: whoever comes second finds a whole one."""
-    directory = ntpath.dirname(one.room)
-    os.makedirs(directory, exist_ok=True)
-    partial = ntpath.join(directory, f".{ntpath.basename(one.room)}-{os.urandom(4).hex()}")
-    os.mkdir(partial)
-    try:
-        _open_up(partial, one.sid)
-        staging.copy(one.source, ntpath.join(partial, ntpath.basename(one.staged)), one.listing)
-        for name, text in one.texts:
-            place = ntpath.join(partial, ntpath.basename(one.staged), name)
-            with open(place, "w", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-        os.rename(partial, one.room)
-    except OSError:
-        staging.remove(partial)
-        if not os.path.isdir(one.room):
-            raise
+    """Not made aside and renamed: a virus scanner that looks at it would not let it be."""
+    staging.remove(one.room)  # of somebody who died in the middle
+    os.makedirs(one.room)
+    _open_up(one.room, one.sid)
+    staging.copy(one.source, one.staged, one.listing)
+    for name, text in one.texts:
+        with open(ntpath.join(one.staged, name), "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    with open(mark_of(one), "w", encoding="utf-8") as file:
+        file.write(one.source)
 
 
 def verify(step: Store, _scene: Scene) -> None:
-    """Each copy has the entry that lets the target read it, and is there."""
+    """Each copy has the entry that lets the target read it, and is whole."""
     for one in step.trees:
         with trees.opened(trees.reaching(one.room)) as handle:
             if not access_list.holds(win32_security.security_of(handle.value), one.sid):
                 raise OSError(0, "its access list has no entry for the target", one.room)
-        if not os.path.exists(one.staged):
-            raise OSError(0, "is not there", one.staged)
+        if not os.path.exists(mark_of(one)):
+            raise OSError(0, "is not whole", one.staged)
 
 
 def _open_up(directory: str, sid: str) -> None:

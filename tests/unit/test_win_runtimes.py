@@ -1,0 +1,269 @@
+"""The store: what a copy is named after, what it holds, and how a program's words change with it."""
+
+import os
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.errors import PolicyError
+from corral.plan import Plan
+from corral.servers.program import Program
+from corral.windows import app_container, grants, residue, runtimes, staging, starts
+from corral.windows.staging import Listing
+
+STORE = "C:\\Users\\Ann\\AppData\\Local\\corral\\cache\\store"
+NODE = "C:\\Program Files\\nodejs\\node.exe"
+PYTHON = "C:\\Python312\\python.exe"
+ONE = Listing(directories=(), files=(("", 10, 5),))
+TREE = Listing(directories=("", "lib"), files=(("a", 1, 1), ("lib\\b", 2, 2)))
+
+
+def copied(source, listing=TREE, texts=()):
+    return runtimes.tree(source, listing, texts, directory=STORE)
+
+
+def test_node_and_its_server():
+    trees = [copied(NODE, ONE), copied("C:\\work\\srv")]
+    program = Program(
+        path=NODE,
+        argv=(NODE, "C:\\work\\srv\\index.js", "--data", "C:\\work\\other", "srv"),
+        search=("C:\\Program Files\\nodejs", "C:\\Windows\\System32"),
+        cwd="C:\\work\\srv\\sub",
+        real=NODE,
+    )
+    found = runtimes.inside(program, trees)
+    assert found.path == f"{trees[0].room}\\node.exe"
+    assert found.argv == (
+        found.path,
+        "--preserve-symlinks",
+        "--preserve-symlinks-main",
+        f"{trees[1].room}\\srv\\index.js",
+        "--data",
+        "C:\\work\\other",
+        "srv",
+    )
+    assert found.cwd == f"{trees[1].room}\\srv\\sub"
+    assert found.search == (trees[0].room, "C:\\Windows\\System32")
+
+
+def test_a_linked_node():
+    """What was found on PATH is a link; what is copied is the file behind it."""
+    real = "C:\\nvm\\v22\\node.exe"
+    tree = copied(real, ONE)
+    found = runtimes.inside(Program(path=NODE, argv=(NODE,), real=real, search=("x",)), [tree])
+    assert found.path == f"{tree.room}\\node.exe"
+
+
+def test_python_gets_no_flags_of_node():
+    tree = copied("C:\\Python312")
+    launcher = ("__PYVENV_LAUNCHER__", "C:\\work\\venv\\Scripts\\python.exe")
+    venv = copied("C:\\work\\venv")
+    program = Program(
+        path=PYTHON, argv=(PYTHON, "-m", "srv"), real=PYTHON, search=("x",), environment=(launcher,)
+    )
+    found = runtimes.inside(program, [tree, venv])
+    assert found.argv == (f"{tree.room}\\Python312\\python.exe", "-m", "srv")
+    assert found.environment == ((launcher[0], f"{venv.room}\\venv\\Scripts\\python.exe"),)
+
+
+def test_a_neighbour_is_not_moved():
+    tree = copied("C:\\work\\srv")
+    assert runtimes.moved("C:\\work\\srv2\\x", [tree]) == "C:\\work\\srv2\\x"
+    assert runtimes.moved("c:\\WORK\\srv\\x", [tree]) == f"{tree.staged}\\x"
+    assert runtimes.moved("srv", [tree]) == "srv"
+
+
+def test_every_copy_has_a_capability_of_its_own():
+    trees = [copied("C:\\a"), copied("C:\\b"), copied("C:\\a", ONE)]
+    assert len({tree.sid for tree in trees}) == 3
+    store = runtimes.Store(trees=tuple(trees), program=Program(path=NODE, argv=(NODE,)))
+    assert store.sids == tuple(tree.sid for tree in trees)
+    assert all(tree.source in store.describe() for tree in trees)
+
+
+@given(st.sampled_from(["source", "name", "size", "time", "directory", "text"]))
+def test_anything_else_is_another_copy(what):
+    changed = {
+        "source": staging.key("D:\\x", TREE, ()),
+        "name": staging.key(
+            "C:\\x", Listing(directories=("", "lib"), files=(("A", 1, 1), ("lib\\b", 2, 2))), ()
+        ),
+        "size": staging.key(
+            "C:\\x", Listing(directories=("", "lib"), files=(("a", 2, 1), ("lib\\b", 2, 2))), ()
+        ),
+        "time": staging.key(
+            "C:\\x", Listing(directories=("", "lib"), files=(("a", 1, 2), ("lib\\b", 2, 2))), ()
+        ),
+        "directory": staging.key(
+            "C:\\x", Listing(directories=("", "lib", "new"), files=TREE.files), ()
+        ),
+        "text": staging.key("C:\\x", TREE, (("pyvenv.cfg", "home"),)),
+    }
+    assert changed[what] != staging.key("C:\\x", TREE, ())
+    assert staging.key("C:\\x", TREE, ()) == staging.key("C:\\x", TREE, ())
+
+
+@pytest.fixture
+def source(tmp_path):
+    (tmp_path / "src" / "lib" / "deep").mkdir(parents=True)
+    (tmp_path / "src" / "empty").mkdir()
+    (tmp_path / "src" / "a.py").write_bytes(b"x" * 3000)
+    (tmp_path / "src" / "lib" / "deep" / "b.py").write_bytes(b"y")
+    os.utime(tmp_path / "src" / "a.py", ns=(10**18, 10**18 + 5))
+    return tmp_path / "src"
+
+
+def test_a_copy_of_a_tree(source, tmp_path):
+    listing = staging.look(str(source))
+    assert [name for name, _, _ in listing.files] == ["a.py", "lib\\deep\\b.py"]
+    assert listing.directories == ("", "empty", "lib", "lib\\deep")
+    assert listing.describe().startswith("2 files, ")
+    target = tmp_path / "copy"
+    staging.copy(str(source), str(target), listing)
+    assert (target / "a.py").read_bytes() == b"x" * 3000
+    assert (target / "lib" / "deep" / "b.py").read_bytes() == b"y"
+    assert (target / "empty").is_dir()
+    # Compiled modules are good only for the very time of their source.
+    assert staging.look(str(target)).files == listing.files
+    assert (target / "a.py").stat().st_ino != (
+        source / "a.py"
+    ).stat().st_ino  # a copy, never a link
+    staging.remove(str(target))
+    assert not target.exists()
+
+
+def test_one_file(source, tmp_path):
+    listing = staging.look(str(source / "a.py"))
+    staging.copy(str(source / "a.py"), str(tmp_path / "copy.py"), listing)
+    assert (tmp_path / "copy.py").read_bytes() == b"x" * 3000
+
+
+def test_what_is_left_out(source):
+    listing = staging.look(str(source), ("LIB\\deep", "empty"))
+    assert [name for name, _, _ in listing.files] == ["a.py"]
+    assert listing.directories == ("", "lib")
+
+
+def test_a_file_that_changes_meanwhile(source, tmp_path):
+    listing = staging.look(str(source))
+    (source / "a.py").write_bytes(b"z" * 3000)
+    with pytest.raises(OSError, match="changed"):
+        staging.copy(str(source), str(tmp_path / "copy"), listing)
+
+
+def test_a_copy_never_goes_over_what_is_there(source, tmp_path):
+    (tmp_path / "copy").mkdir()
+    with pytest.raises(FileExistsError):
+        staging.copy(str(source), str(tmp_path / "copy"), staging.look(str(source)))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege there")
+@pytest.mark.parametrize("kind", ["file", "directory", "dangling", "top"])
+def test_links_are_refused(source, tmp_path, kind):
+    place = source / "lib" / "link"
+    place.symlink_to(
+        {"file": source / "a.py", "directory": "/", "dangling": "none", "top": "."}[kind]
+    )
+    with pytest.raises(staging.Unsuitable, match="is a link"):
+        staging.look(str(place if kind == "top" else source))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no fifos")
+def test_what_is_no_file_is_refused(source):
+    os.mkfifo(source / "fifo")
+    with pytest.raises(staging.Unsuitable, match="neither"):
+        staging.look(str(source))
+
+
+def test_too_much(source, monkeypatch):
+    monkeypatch.setattr(staging, "MOST_BYTES", 3001)
+    staging.look(str(source))  # the control
+    monkeypatch.setattr(staging, "MOST_BYTES", 3000)
+    with pytest.raises(staging.Unsuitable, match="more than"):
+        staging.look(str(source))
+    monkeypatch.undo()
+    monkeypatch.setattr(staging, "MOST_FILES", 5)
+    with pytest.raises(staging.Unsuitable, match="more than 5 files"):
+        staging.look(str(source))
+
+
+def test_a_plan_says_why_not(source):
+    (source / "link").symlink_to("/")
+    program = Program(
+        path="x", argv=("x",), reads=(str(source),), why=("the server",), search=("x",)
+    )
+    with pytest.raises(PolicyError, match="is a link") as caught:
+        runtimes.plan(program, directory=STORE)
+    assert "hoisted" in caught.value.hint
+    missing = Program(
+        path="x", argv=("x",), reads=(str(source / "none"),), why=("x",), search=("x",)
+    )
+    with pytest.raises(PolicyError, match="none"):
+        runtimes.plan(missing, directory=STORE)
+
+
+def test_the_settings_of_a_virtual_environment():
+    """Its base is where the copy of that is; what else named the old place goes."""
+    base = copied("C:\\Python312")
+    program = Program(path=PYTHON, argv=(PYTHON,), real=PYTHON)
+    text = "home = C:\\Python312\r\nexecutable = C:\\Python312\\python.exe\r\nversion = 3.12.1\r\ninclude-system-site-packages = false\r\n"
+    found = runtimes._moved_home(text, program, [base]).splitlines()
+    assert found == [
+        f"home = {base.staged}",
+        "version = 3.12.1",
+        "include-system-site-packages = false",
+    ]
+
+
+def test_the_base_of_an_environment_is_copied_without_its_packages():
+    plain = Program(path=PYTHON, argv=(PYTHON,))
+    contained = Program(
+        path=PYTHON,
+        argv=(PYTHON,),
+        environment=(("__PYVENV_LAUNCHER__", "C:\\v\\Scripts\\python.exe"),),
+    )
+    why = "the prefix of python"
+    assert runtimes.SITE not in runtimes._left_out(plain, why)
+    assert runtimes.SITE in runtimes._left_out(contained, why)
+    assert runtimes.SITE not in runtimes._left_out(contained, "the virtual environment")
+
+
+def planned():
+    tree = copied(NODE, ONE)
+    program = runtimes.inside(
+        Program(path=NODE, argv=(NODE, "x.js"), real=NODE, search=("x",)), [tree]
+    )
+    store = runtimes.Store(trees=(tree,), program=program)
+    root = grants.journal.Root(path="C:\\d", access="read", sid="S-1-15-3-1024-1", volume=1, file=2)
+    steps = (
+        residue.Claim(directory="C:\\j", run="r", profile="p", roots=(root,)),
+        app_container.Profile(name="corral-x-1", capabilities=(), home="C:\\h"),
+        grants.Grants(roots=(root,), directory="C:\\j"),
+        store,
+    )
+    return Plan(program=program, steps=steps, controls=(), environment=()), store
+
+
+def test_a_trial_start_has_nothing_granted():
+    plan, store = planned()
+    claim, profile, staged = starts.trial_steps(plan.steps, store, starts.LINES["node"])
+    assert claim.roots == ()
+    assert profile == plan.steps[1]
+    assert staged.program.argv[1:] == starts.LINES["node"]
+    assert staged.program.cwd == "C:\\h"
+    assert staged.trees == store.trees
+
+
+def test_what_has_no_store_or_no_line_is_not_tried():
+    plan, store = planned()
+    starts.ensure(Plan(program=plan.program, steps=plan.steps[:3], controls=(), environment=()))
+    own = runtimes.Store(trees=store.trees, program=Program(path="C:\\x.exe", argv=("C:\\x.exe",)))
+    starts.ensure(Plan(program=plan.program, steps=(own,), controls=(), environment=()))
+
+
+def test_codes_that_tell_nobody_anything():
+    assert "library" in starts.meaning(0xC0000142)
+    assert starts.meaning(0xC0000142 - (1 << 32)) == starts.meaning(0xC0000142)
+    assert starts.meaning(1) == ""

@@ -1,0 +1,148 @@
+"""The store and the launchers on a real disk."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from corral.abi import win32, win32_security
+from corral.errors import CommandError
+from corral.servers.program import Program
+from corral.windows import access_list, launchers, runtimes, staging, trees
+from corral.windows.scene import Scene
+
+
+@pytest.fixture(autouse=True)
+def no_handle_is_left():
+    before = win32.open_handles()
+    yield
+    assert win32.open_handles() == before
+
+
+def resolve(*argv, cwd, environment=None, subprocess=False):
+    return launchers.resolve(
+        argv,
+        environment=environment or dict(os.environ),
+        cwd=str(cwd),
+        home="C:\\users\\nobody",
+        subprocess=subprocess,
+    )
+
+
+@pytest.fixture
+def server(tmp_path):
+    (tmp_path / "srv").mkdir()
+    (tmp_path / "srv" / "main.py").write_text("import sys\nprint('served', sys.argv[1])\n")
+    (tmp_path / "srv" / "pyproject.toml").write_text("")
+    return tmp_path / "srv"
+
+
+def test_our_own_python_is_found_on_path(server):
+    environment = {**os.environ, "PATH": os.path.dirname(sys.executable)}
+    found = resolve("python", "main.py", cwd=server, environment=environment)
+    assert os.path.samefile(found.path, sys.executable)
+    assert found.argv[1] == str(server / "main.py")
+    assert str(server) in found.reads
+    assert os.path.dirname(found.real) in found.reads
+
+
+def test_a_name_that_only_the_current_directory_has(server):
+    (server / "tool.exe").write_bytes(b"MZ")
+    with pytest.raises(CommandError, match="not found on PATH"):
+        resolve("tool", cwd=server)
+    assert resolve(".\\tool", cwd=server).path == str(server / "tool.exe")
+
+
+def test_a_batch_file_of_npm(server, tmp_path):
+    binaries = tmp_path / "node_modules" / ".bin"
+    binaries.mkdir(parents=True)
+    (tmp_path / "node_modules" / "x").mkdir()
+    (tmp_path / "node_modules" / "x" / "cli.js").write_text("")
+    (binaries / "node.exe").write_bytes(b"MZ")
+    line = '"%~dp0\\node.exe"  "%~dp0\\..\\x\\cli.js" %*'
+    (binaries / "x.cmd").write_bytes(
+        f'@IF EXIST "%~dp0\\node.exe" (\r\n  {line}\r\n) ELSE (\r\n  {line.replace("%~dp0", "%~dp0", 1)}\r\n)\r\n'.encode()
+    )
+    found = resolve(str(binaries / "x"), "--flag", cwd=tmp_path)
+    assert found.argv == (
+        str(binaries / "node.exe"),
+        str(tmp_path / "node_modules" / "x" / "cli.js"),
+        "--flag",
+    )
+
+
+def planned(server, directory):
+    program = Program(
+        path=sys.executable,
+        argv=(sys.executable, str(server / "main.py"), "it"),
+        reads=(str(server),),
+        why=("the server",),
+        search=("x",),
+        real=sys.executable,
+    )
+    return runtimes.plan(program, directory=str(directory))
+
+
+def test_a_copy_runs(server, tmp_path):
+    """Outside of any container: what is copied is a server that works."""
+    store = planned(server, tmp_path / "store")
+    runtimes.apply(store, Scene())
+    copied = store.program.argv[1]
+    assert copied.startswith(str(tmp_path / "store"))
+    done = subprocess.run(
+        [sys.executable, *store.program.argv[1:]], capture_output=True, check=True
+    )
+    assert done.stdout.strip() == b"served it"
+    assert staging.look(store.trees[0].staged).files == store.trees[0].listing.files
+
+
+def test_a_second_run_copies_nothing(server, tmp_path):
+    store = planned(server, tmp_path / "store")
+    runtimes.apply(store, Scene())
+    place = store.program.argv[1]
+    with open(place, "w") as file:
+        file.write("marked")
+    runtimes.apply(planned(server, tmp_path / "store"), Scene())
+    with open(place) as file:
+        assert file.read() == "marked"
+
+
+def test_a_half_made_copy_is_made_again(server, tmp_path):
+    store = planned(server, tmp_path / "store")
+    runtimes.apply(store, Scene())
+    os.unlink(runtimes.mark_of(store.trees[0]))
+    os.unlink(store.program.argv[1])
+    with pytest.raises(OSError, match=r"not whole|no entry"):
+        runtimes.verify(store, Scene())
+    runtimes.apply(store, Scene())
+    assert os.path.exists(store.program.argv[1])
+
+
+def test_a_source_that_changes_is_copied_anew(server, tmp_path):
+    first = planned(server, tmp_path / "store")
+    runtimes.apply(first, Scene())
+    (server / "main.py").write_text("print('other')\n")
+    with pytest.raises(OSError, match="changed"):
+        stale = planned(server, tmp_path / "store2")
+        (server / "main.py").write_text("print('another one')\n")
+        runtimes.apply(stale, Scene())
+    second = planned(server, tmp_path / "store")
+    assert second.trees[0].room != first.trees[0].room
+
+
+@pytest.mark.real_windows(reason="it has Unix modes in place of access lists")
+def test_what_is_copied_can_be_read_by_its_capability_alone(server, tmp_path):
+    store = planned(server, tmp_path / "store")
+    runtimes.apply(store, Scene())
+    runtimes.verify(store, Scene())
+    with trees.opened(store.program.argv[1]) as handle:
+        raw = win32_security.security_of(handle.value)
+    (entry,) = [
+        one for one in access_list.read(raw).entries if access_list.is_of(one, store.sids[0])
+    ]
+    mask = int.from_bytes(entry[4:8], "little")
+    assert mask & access_list.RIGHTS["read"] == access_list.RIGHTS["read"]
+    assert not mask & 0x116
