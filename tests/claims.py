@@ -100,7 +100,6 @@ ALLOWLIST, CLIENTS, AUDIT = (
 PLAN = "tests/unit/test_plan.py"
 CLI = "tests/linux/test_cli.py"
 LISTEN = "tests/linux/test_listen.py"
-PENDING = UNCHECKED + "no test yet"
 CGROUP = "tests/vm/test_cgroup.py"
 MACHINE = "in user-mode Linux"
 
@@ -422,7 +421,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     row("limits", "limit-cpu", "`cpu`", "cgroup `cpu.max`; else a duty cycle of the supervisor's", f"{CGROUP}::test_limits", where=MACHINE),
     row("limits", "limit-cpu-time", "`cpu_time`", "RLIMIT_CPU; with subprocesses sampling", f"{RESOURCES}::test_cpu_time"),
-    row("limits", "limit-io", "`io`", "cgroup `io.max`", where=PENDING),
+    row("limits", "limit-io", "`io`", "cgroup `io.max` of the disks behind the target's files", f"{CGROUP}::test_limits", where=MACHINE),
     row(
         "limits", "limit-timeout", "`timeout`",
         "the supervisor: SIGTERM, 5 s, SIGKILL of PID 1",

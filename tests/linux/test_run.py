@@ -2,6 +2,8 @@
 
 import json
 
+from corral.linux.disks import disk_of
+
 
 def test_python_runs(user):
     assert user.inside("answer = os.getuid()") not in (None, 0)
@@ -54,5 +56,7 @@ def test_an_io_rate_is_held_by_a_cgroup_or_refused(user, scratch):
     done = user.run("true", flags=("--policy", file))
     findings = json.loads(user.corral("doctor", "--json").stdout)["findings"]
     proven = {item["capability"] for item in findings if item["status"] == "proven"}
-    assert done.returncode == (0 if "cgroup_io" in proven else 125)
-    assert "cgroup_io" in proven or b"cgroup_io" in done.stderr
+    # It is held disk by disk, and there may be none behind /usr.
+    held = "cgroup_io" in proven and bool(disk_of("/usr"))
+    assert done.returncode == (0 if held else 125)
+    assert held or b"cannot enforce io: " in done.stderr

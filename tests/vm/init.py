@@ -25,6 +25,7 @@ SYS_finit_module, SYS_pivot_root = 313, 155  # x86_64
 CGROUP = "/sys/fs/cgroup"
 OVERLAY = "/mnt"
 STAGE = "/srv"
+DISK = "/dev/ubda"
 DELEGATED = ("", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control")
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -137,9 +138,16 @@ def home(uid: int) -> str:
     return path
 
 
+def home_on_disk(directory: str, uid: int) -> None:
+    if os.path.exists(DISK):
+        call("mount", DISK, directory, "ext4", MS_NOSUID | MS_NODEV, None)
+        os.chown(directory, uid, uid)
+
+
 def run(job: "dict") -> int:
     uid = job["as_user"] or 0
     group, directory = session(uid), home(uid)
+    home_on_disk(directory, uid)
     environment = {"HOME": directory, "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
     child = os.fork()
     if child == 0:

@@ -29,6 +29,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 CHECKOUT = HERE.parent.parent
 SYSTEM_PYTHON = "/usr/bin/python3"
 ORDINARY = 65533
+DISK = 64 << 20
 PYTEST = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
 NOISE = shutil.ignore_patterns("__pycache__", ".*")
 
@@ -150,6 +151,17 @@ def workplace() -> Iterator[pathlib.Path]:
         yield path
     finally:
         shutil.rmtree(path)
+
+
+def disk(work: pathlib.Path) -> pathlib.Path:
+    """An empty disk for a machine; it is never written to: what changes is the machine's to keep."""
+    image = work / "disk"
+    with image.open("wb") as file:
+        file.truncate(DISK)
+    mke2fs = shutil.which("mke2fs", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    subprocess.run([mke2fs or "mke2fs", "-q", "-F", "-t", "ext4", image], check=True)
+    image.chmod(0o644)
+    return image
 
 
 def write_job(work: pathlib.Path, job: Job) -> None:

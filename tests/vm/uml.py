@@ -1,7 +1,8 @@
 """User-mode Linux from Debian's `user-mode-linux`: a kernel as an ordinary process, booted in seconds.
 
 It has pure cgroup v2 with cpu, io, memory and pids, user namespaces and seccomp, and it has no Landlock.
-Its root is the host's, read-only; it can reach nothing else of the host, and writes nowhere but into itself.
+Its root is the host's, read-only; it can reach nothing else of the host, and writes nowhere but into itself. Home is on
+a disk of its own, which ends with it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ OUTPUT = "/dev/ttyS0"
 def require() -> str:
     """The kernel's path, or a skip that says what is missing."""
     kernel = rig.need_program("uml", "linux.uml", PACKAGE)
+    rig.need_program("uml", "mke2fs", "e2fsprogs")
     rig.need_python("uml")
     rig.need_namespaces("uml")
     return kernel
@@ -61,6 +63,7 @@ def boot(
         )
         rig.write_job(work, job)
         argv = command_line(kernel, work, "init.py", memory)
+        argv[1:1] = [f"ubd0={work}/memory/changes,{rig.disk(work)}"]
         return rig.start(rig.enclosed(work, argv), job.token, timeout)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from corral.plan import SAMPLING, Option
+from corral.record import replace
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
@@ -53,7 +54,7 @@ def chains(policy: Policy) -> Chains:
             *_sampled(policy, "pids"),
         ),
         "fds": (_rlimit("RLIMIT_NOFILE"),),
-        "io": (_cgroup("io"),),
+        "io": _io(policy),
         "disk": (
             Option(mechanism="sized tmpfs + RLIMIT_FSIZE", needs=NAMESPACES, note=_disk(policy)),
         ),
@@ -64,6 +65,19 @@ def chains(policy: Policy) -> Chains:
 
 def _cgroup(controller: str) -> Option:
     return Option(mechanism=f"cgroup {controller}", needs=(f"cgroup_{controller}",))
+
+
+def _io(policy: Policy) -> tuple[Option, ...]:
+    """Held disk by disk: where the target's files lie on none, there is nothing to hold it by."""
+    if policy.limits.io is None:
+        return ()
+    from corral.linux import disks
+
+    found, without = disks.behind(policy)
+    if not found:
+        return ()
+    note = f"not for {', '.join(without)}, which no disk is behind" if without else ""
+    return (replace(_cgroup("io"), note=note),)
 
 
 def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:

@@ -4,20 +4,23 @@ without it.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import sys
+import tempfile
 import time
 
+from corral.directories import directories
 from corral.host import Finding
-from corral.linux import cgroup
+from corral.linux import cgroup, disks
 from corral.posix import disposable
 from corral.record import replace
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 MIB = 1 << 20
 HINT = "delegate a cgroup to this user (systemd: a user service or scope with Delegate=yes)"
@@ -143,22 +146,37 @@ def _cpu(base: cgroup.Base) -> str:
 
 
 def _io(base: cgroup.Base) -> str:
-    """Uncached reads of a file on the system's disk, with and without io.max."""
-    device = os.stat("/usr").st_dev
-    entry = os.path.realpath(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
-    if os.path.exists(f"{entry}/partition"):
-        entry = os.path.dirname(entry)
-    with open(f"{entry}/dev", encoding="utf-8") as file:
-        disk = file.read().strip()
-    slow = _seconds(lambda: _inside(base, "io", (("io.max", f"{disk} rbps={MIB}"),), _read))
-    fast = _seconds(lambda: _inside(base, "io", (), _read))
+    """Uncached reads of a file on a disk, the system's or the user's, with and without io.max."""
+    with _file_on_a_disk() as (file, disk):
+        limit = (("io.max", f"{disk} rbps={MIB}"),)
+        slow = _seconds(lambda: _inside(base, "io", limit, lambda: _read(file)))
+        fast = _seconds(lambda: _inside(base, "io", (), lambda: _read(file)))
     if slow < 0.3 or fast * 2 > slow:
         raise RuntimeError(f"io.max did not slow reads down ({slow:.2f} s, {fast:.2f} s without)")
     return "uncached reads are slowed down by io.max, not without"
 
 
-def _read() -> int:
-    fd = os.open(os.path.realpath(sys.executable), os.O_RDONLY | os.O_DIRECT)
+@contextlib.contextmanager
+def _file_on_a_disk() -> Iterator[tuple[str, str]]:
+    """(path, disk): the interpreter, or where no disk is behind that, a file made for this."""
+    program = os.path.realpath(sys.executable)
+    if disk := disks.disk_of(program):
+        yield program, disk
+        return
+    folder = directories().cache
+    os.makedirs(folder, 0o700, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=folder, prefix="probe-") as made:
+        disk = disks.disk_of(made.name)
+        if not disk:
+            raise RuntimeError(f"there is no disk behind {program} or {folder}")
+        made.write(os.urandom(MIB // 2))
+        made.flush()
+        os.fsync(made.fileno())
+        yield made.name, disk
+
+
+def _read(file: str) -> int:
+    fd = os.open(file, os.O_RDONLY | os.O_DIRECT)
     buffer = mmap.mmap(-1, MIB // 2)
     return 0 if os.preadv(fd, [buffer], 0) else 1
 

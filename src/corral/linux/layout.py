@@ -112,19 +112,9 @@ def survey(policy: Policy, program: Program, *, home: str) -> Layout:
 
 
 def _disks(policy: Policy) -> tuple[str, ...]:
-    """The whole disks behind what is granted and behind /usr, as major:minor for io.max."""
-    found: dict[str, None] = {}
-    for path in ("/usr", *(grant.path for grant in policy.grants)):
-        device = os.stat(path).st_dev
-        entry = f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"
-        if os.path.exists(f"{entry}/partition"):
-            entry = os.path.dirname(os.path.realpath(entry))
-        try:
-            with open(f"{entry}/dev", encoding="utf-8") as file:
-                found[file.read().strip()] = None
-        except OSError:
-            continue  # no block device behind it: nothing to limit
-    return tuple(found)
+    from corral.linux import disks
+
+    return disks.behind(policy)[0]
 
 
 def _state(program: Program) -> str:

@@ -128,7 +128,10 @@ def command_line(pid: str) -> bytes:
 def test_doctor_has_proven_every_controller(person):
     found = json.loads(person.corral("doctor", "--json").stdout)["findings"]
     status = {finding["capability"]: finding["status"] for finding in found}
-    assert [status[f"cgroup_{name}"] for name in ("memory", "pids", "cpu")] == ["proven"] * 3, found
+    names = ("memory", "pids", "cpu", "io")
+    assert {name: status[f"cgroup_{name}"] for name in names} == dict.fromkeys(names, "proven"), (
+        found
+    )
 
 
 def test_memory_beyond_the_limit_is_the_end(run):
@@ -192,6 +195,34 @@ def test_cpu_is_held_to_its_share(run):
 def test_cpu_without_a_limit_is_not_held(run):
     done = run(*PYTHON, SHARE.replace("< 3", "< 1"))
     assert float(done.stdout) > 0.5, done.words()
+
+
+# Blocks that no cache keeps, read and then written for a second each: how many bytes of them there were.
+MOVE = """
+import mmap, os, sys, time
+fd, block = os.open(sys.argv[1], os.O_RDWR | os.O_DIRECT), mmap.mmap(-1, 1 << 15)
+for act in (os.preadv, os.pwritev):
+    moved, end = 0, time.monotonic() + 1
+    while time.monotonic() < end:
+        moved += act(fd, [block], moved % (1 << 21))
+    print(moved)
+"""
+
+
+def test_bytes_to_and_from_a_disk_are_held_to_their_rate(run, tmp_path):
+    folder = pathlib.Path.home() / "granted"
+    folder.mkdir()
+    (folder / "file").write_bytes(bytes(2 * MIB))
+    policy = tmp_path / "policy.toml"
+    policy.write_text('version = 1\n[limits]\nio = "512K"\n')
+    words = (*PYTHON, MOVE, str(folder / "file"))
+    free = run(*words, flags=("--write", str(folder)))
+    held = run(*words, flags=("--write", str(folder), "--policy", str(policy)))
+    assert held.mechanism("io") == "cgroup io"
+    slow, fast = list(map(int, held.stdout.split())), list(map(int, free.stdout.split()))
+    assert len(slow) == len(fast) == 2, (held.words(), free.words())
+    assert all(0 < moved <= 3 * MIB // 2 for moved in slow), slow
+    assert all(many >= 3 * few for many, few in zip(fast, slow, strict=True)), (fast, slow)
 
 
 def test_usage_is_the_kernels_own_count(run):

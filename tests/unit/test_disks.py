@@ -1,0 +1,54 @@
+"""A rate of bytes is held disk by disk: without one nobody says that it is held."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+if sys.platform != "linux":
+    pytest.skip("asks the kernel of Linux", allow_module_level=True)
+
+from corral import linux
+from corral.linux import disks
+from corral.policy import Grant, Limits, Policy
+
+
+def policy(*paths: str, io: int | None = 1 << 20) -> Policy:
+    grants = tuple(
+        Grant(path=path, access="read", device=1, inode=1, directory=True, owner=0, group=0)
+        for path in paths
+    )
+    return Policy(limits=Limits(io=io), grants=grants)
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """Which disks there are, by path."""
+    found: dict[str, str] = {}
+    monkeypatch.setattr(disks, "disk_of", lambda path: found.get(path, ""))
+    return found
+
+
+def test_no_disk_no_limit(known):
+    assert linux.chains(policy("/data"))["io"] == ()
+    assert linux.chains(policy(io=None))["io"] == ()
+
+
+def test_every_disk_once(known):
+    known.update({"/usr": "8:0", "/data": "259:1", "/more": "259:1"})
+    assert disks.behind(policy("/data", "/more")) == (("8:0", "259:1"), ())
+    [option] = linux.chains(policy("/data", "/more"))["io"]
+    assert (option.mechanism, option.needs, option.note) == ("cgroup io", ("cgroup_io",), "")
+
+
+def test_what_no_disk_is_behind_is_said(known):
+    known["/data"] = "8:0"
+    [option] = linux.chains(policy("/data"))["io"]
+    assert "/usr" in option.note
+    assert "/data" not in option.note
+
+
+def test_what_is_no_disk():
+    assert disks.disk_of("/proc") == ""
+    assert disks.disk_of("/no/such/path") == ""
