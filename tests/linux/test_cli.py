@@ -11,7 +11,8 @@ from subprocess import DEVNULL, PIPE
 import pytest
 
 COMMANDS = (
-    "run", "explain", "check", "doctor", "approve", "ps", "sweep", "schema", "demo", "completion",
+    "run", "explain", "check", "doctor", "wrap", "unwrap", "status", "approve", "ps", "sweep", "schema",
+    "demo", "completion",
 )  # fmt: skip
 
 
@@ -542,6 +543,8 @@ def scratch_file(tmp_path):
         (["corral", "doctor", "--max"], set()),
         (["corral", "run", "--policy", "/etc/passw"], {"/etc/passwd", "/etc/passwd-"}),
         (["corral", "completion", "ba"], {"bash"}),
+        (["corral", "wrap", "--gra"], {"--grant-arguments"}),
+        (["corral", "unwrap", "cur"], {"cursor"}),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

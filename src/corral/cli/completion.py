@@ -53,10 +53,18 @@ def _flags() -> dict[str, tuple[Flag, ...]]:
     return {name: (*load(name).FLAGS, HELP) for name in COMMANDS}
 
 
+def _words() -> dict[str, tuple[str, ...]]:
+    """What follows a command besides flags and files."""
+    from corral.clients.catalogue import NAMES
+
+    return {"completion": SHELLS, **dict.fromkeys(("wrap", "unwrap", "status"), NAMES)}
+
+
 def _bash(template: str) -> str:
     flags = _flags()
     words = {name: [flag.name for flag in found] for name, found in flags.items()}
-    words["completion"] += SHELLS
+    for name, more in _words().items():
+        words[name] += more
     cases = [CASE.format(name=name, flags=" ".join(found)) for name, found in words.items()]
     return template.format(commands=" ".join(flags), cases="\n".join(cases))
 
@@ -77,5 +85,7 @@ def _fish() -> list[str]:
             f"{' -r' if flag.value else ''} -d {_quoted(flag.help)}"
             for flag in flags
         ]
-    lines.append(f"complete -c corral -f -n {SEEN.format('completion')} -a '{' '.join(SHELLS)}'")
+    for name, more in _words().items():
+        only = " -f" if name == "completion" else ""
+        lines.append(f"complete -c corral{only} -n {SEEN.format(name)} -a '{' '.join(more)}'")
     return [line.replace("`", "") for line in lines]
