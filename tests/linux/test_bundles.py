@@ -1,0 +1,453 @@
+"""`corral run server.mcpb` and `corral run org.example/name`: unpacked by digest, asked for and approved, run inside."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import pathlib
+import shutil
+import stat
+import zipfile
+
+import pytest
+
+from corral.servers.tree import remove_tree
+from registries import Registries
+
+REFUSED = 125
+SERVER = """
+import json, os, sys
+def look(path):
+    try:
+        return sorted(os.listdir(path)) if os.path.isdir(path) else open(path).read()
+    except OSError as error:
+        return error.strerror
+def change(path):
+    try:
+        open(path, "a").close()
+        return "written"
+    except OSError as error:
+        return error.strerror
+print(json.dumps({
+    "args": sys.argv[1:], "seen": [look(path) for path in sys.argv[1:] if path.startswith("/")],
+    "changed": [change(path + "/new") for path in sys.argv[1:] if os.path.isdir(path)],
+    "env": {key: value for key, value in os.environ.items() if key.startswith(("T_", "PYTHON"))},
+    "own": change(__file__),
+}))
+"""
+ONE_USER = pytest.mark.parametrize("user", ["ordinary"], indirect=True)
+
+
+@pytest.fixture
+def registry():
+    made = Registries()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def env(user, scratch, registry):
+    cache = scratch / "cache"
+    findings = user.home / ".cache" / "corral" / "findings"
+    if findings.is_dir():  # what the host can do is remembered from other tests
+        shutil.copytree(findings, cache / "corral" / "findings")
+    else:
+        (cache / "corral").mkdir(parents=True)
+    (scratch / "config" / "corral").mkdir(parents=True)
+    for path in scratch.rglob("*"):
+        os.chown(path, user.uid, user.uid)
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    yield user.environment(
+        XDG_CACHE_HOME=str(cache),
+        XDG_CONFIG_HOME=str(scratch / "config"),
+        CORRAL_REGISTRY=registry.url,
+    )
+    remove_tree(str(cache))  # read-only directories are in the way of others
+
+
+def manifest(**more: object) -> dict:
+    server = {
+        "type": "python",
+        "entry_point": "server/main.py",
+        "mcp_config": {"command": "python3", "args": ["${__dirname}/server/main.py"], "env": {}},
+    }
+    return {
+        "manifest_version": "0.3",
+        "name": "hello",
+        "version": "1.0.0",
+        "server": server,
+        **more,
+    }
+
+
+def start(arguments: list[str], **variables: str) -> dict:
+    words = ["${__dirname}/server/main.py", *arguments]
+    config = {"command": "python3", "args": words, "env": variables}
+    return {"type": "python", "entry_point": "server/main.py", "mcp_config": config}
+
+
+def packed(data: object, files: dict[str, str | bytes] | None = None) -> bytes:
+    held = io.BytesIO()
+    content = {"manifest.json": json.dumps(data), "server/main.py": SERVER, **(files or {})}
+    with zipfile.ZipFile(held, "w") as archive:
+        for name, text in content.items():
+            info = zipfile.ZipInfo(name)
+            info.external_attr = (
+                stat.S_IFREG | (0o755 if name.startswith("bin/") else 0o644)
+            ) << 16
+            archive.writestr(info, text)
+    return held.getvalue()
+
+
+def put(user, scratch, data: object, files=None, name: str = "hello.mcpb") -> str:
+    path = scratch / name
+    path.write_bytes(packed(data, files))
+    os.chown(path, user.uid, user.uid)
+    return str(path)
+
+
+def folder(user, scratch, name: str) -> pathlib.Path:
+    path = scratch / name
+    path.mkdir()
+    (path / "note").touch()
+    for one in (path, path / "note"):
+        os.chown(one, user.uid, user.uid)
+    return path
+
+
+def said(done) -> dict:
+    assert done.returncode == 0, done.stderr.decode()
+    return json.loads(done.stdout)
+
+
+def entries(user, env) -> list[dict]:
+    return json.loads(user.corral("cache", "ls", "--json", env=env).stdout)
+
+
+def test_a_bundle_runs_from_the_store_by_its_digest(user, env, scratch):
+    path = put(
+        user, scratch, manifest(server=start(["a"], T_ONE="1", PYTHONPATH="${__dirname}/lib"))
+    )
+    answer = said(user.corral("run", path, "b", env=env))
+    (row,) = entries(user, env)
+    digest = hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
+    assert (row["key"], row["integrity"]) == (f"bundle:{digest}", f"sha256-{digest}")
+    assert answer["args"] == ["a", "b"]
+    assert answer["env"]["T_ONE"] == "1"
+    assert answer["env"]["PYTHONPATH"] == f"{row['path']}/lib"
+    assert answer["own"] != "written"
+    before = os.stat(row["path"]).st_ino
+    assert said(user.corral("run", path, env=env))["args"] == ["a"]
+    assert os.stat(entries(user, env)[0]["path"]).st_ino == before
+    path = put(user, scratch, manifest(version="1.0.1", server=start(["new"])))
+    assert said(user.corral("run", path, env=env))["args"] == ["new"]
+    assert len(entries(user, env)) == 2
+
+
+SETTINGS = {
+    "dirs": {"type": "directory", "title": "d", "multiple": True, "required": True},
+    "key": {"type": "string", "title": "k", "sensitive": True, "required": True},
+    "count": {"type": "number", "title": "n", "default": 3, "min": 1, "max": 5},
+    "loud": {"type": "boolean", "title": "l", "default": False},
+}
+CONFIGURED = start(
+    ["${user_config.dirs}", "--count=${user_config.count}"],
+    T_KEY="${user_config.key}", T_LOUD="${user_config.loud}", T_SEP="a${/}b",
+)  # fmt: skip
+
+
+def test_values_of_the_user_become_grants_and_secrets(user, env, scratch):
+    """A directory that the user named is readable; the control is one that nobody named."""
+    path = put(user, scratch, manifest(server=CONFIGURED, user_config=SETTINGS))
+    one, two, other = (folder(user, scratch, name) for name in ("one", "two", "other"))
+    flags = ["--config", f"dirs={one}", "--config", f"dirs={two}", "--config", "key=s3cret"]
+    done = user.corral("run", *flags, path, str(other), env=env)
+    answer = said(done)
+    assert answer["args"] == [str(one), str(two), "--count=3", str(other)]
+    assert answer["seen"] == [["note"], ["note"], "No such file or directory"]
+    assert all(text != "written" for text in answer["changed"])
+    assert answer["env"] == {"T_KEY": "s3cret", "T_LOUD": "false", "T_SEP": "a/b"}
+    shown = user.corral("explain", "--json", *flags, path, env=env)
+    assert b"s3cret" not in shown.stdout + shown.stderr
+    assert json.loads(shown.stdout)["secrets"] == ["T_KEY"]
+    written = user.corral("run", "--write", str(one), *flags, path, env=env)
+    assert said(written)["changed"][0] == "written"
+
+
+@ONE_USER
+def test_values_that_do_not_fit_are_refused(user, env, scratch):
+    path = put(user, scratch, manifest(server=CONFIGURED, user_config=SETTINGS))
+    one = folder(user, scratch, "one")
+    good = {"dirs": str(one), "key": "x"}
+    for change, why in (
+        ({"key": None}, "needs a value for 'key'"),
+        ({"dirs": None}, "needs a value for 'dirs'"),
+        ({"dirs": str(scratch / "absent")}, "is no directory"),
+        ({"dirs": path}, "is no directory"),
+        ({"count": "9"}, "outside of what the bundle allows"),
+        ({"count": "nan"}, "outside of what the bundle allows"),
+        ({"count": "x"}, "is a number"),
+        ({"loud": "yes"}, "is true or false"),
+        ({"unknown": "1"}, "has no setting 'unknown'"),
+    ):
+        values = {key: value for key, value in {**good, **change}.items() if value is not None}
+        flags = [word for key, value in values.items() for word in ("--config", f"{key}={value}")]
+        done = user.corral("run", *flags, path, env=env)
+        assert (done.returncode, why in done.stderr.decode()) == (REFUSED, True), (why, done.stderr)
+    kept = pathlib.Path(env["XDG_CONFIG_HOME"], "corral", "bundles.toml")
+    kept.write_text(f'[hello]\ndirs = ["{one}"]\nkey = "kept"\nloud = true\n')
+    os.chown(kept, user.uid, user.uid)
+    kept.chmod(0o600)
+    assert said(user.corral("run", path, env=env))["env"]["T_KEY"] == "kept"
+    kept.chmod(0o666)
+    assert b"can be written by other users" in user.corral("run", path, env=env).stderr
+
+
+@ONE_USER
+def test_a_secret_may_come_from_the_environment_instead(user, env, scratch):
+    settings = {"key": SETTINGS["key"]}
+    path = put(
+        user, scratch, manifest(server=start([], T_KEY="${user_config.key}"), user_config=settings)
+    )
+    done = user.corral("run", "--secret", "T_KEY", path, env={**env, "T_KEY": "outside"})
+    assert said(done)["env"]["T_KEY"] == "outside"
+
+
+def test_what_a_bundle_asks_for_counts_once_approved(user, env, scratch):
+    wanted = folder(user, scratch, "wanted")
+    meta = {"io.corral": {"filesystem": {"read": [str(wanted)]}}}
+    path = put(user, scratch, manifest(server=start([str(wanted)]), _meta=meta))
+    done = user.corral("run", path, env=env)
+    assert done.returncode == REFUSED
+    assert f"to read {wanted}" in done.stderr.decode()
+    assert f"corral approve {path}" in done.stderr.decode()
+    assert user.corral("approve", "--yes", path, env=env).returncode == 0
+    assert said(user.corral("run", path, env=env))["seen"] == [["note"]]
+    # The same words in another file are another request.
+    other = put(user, scratch, manifest(server=start([str(wanted)]), _meta=meta), {"x": "y"})
+    assert user.corral("run", other, env=env).returncode == REFUSED
+
+
+@ONE_USER
+def test_an_upgrade_that_asks_for_more_shows_the_difference(user, env, scratch):
+    old = {"io.corral": {"network": {"allow": ["api.example.com"]}, "subprocess": {"allow": True}}}
+    path = put(user, scratch, manifest(_meta=old))
+    assert user.corral("approve", "--yes", path, env=env).returncode == 0
+    new = {"io.corral": {"network": {"allow": ["api.example.com", "evil.example.com"]}}}
+    path = put(user, scratch, manifest(version="2.0.0", _meta=new))
+    lines = user.corral("approve", "--yes", path, env=env).stdout.decode().splitlines()
+    assert "  connect to api.example.com" in lines
+    assert "  connect to evil.example.com (new)" in lines
+    assert "it no longer asks to: start other programs" in lines
+    listed = user.corral("approve", "--list", env=env).stdout.decode()
+    assert listed.count("bundle hello") == 2
+    assert user.corral("approve", "--revoke", "hello", env=env).returncode == 0
+    assert user.corral("run", path, env=env).returncode == REFUSED
+
+
+@ONE_USER
+def test_a_default_that_names_files_is_a_request(user, env, scratch):
+    wanted = folder(user, scratch, "wanted")
+    settings = {"dir": {"type": "directory", "title": "d", "default": str(wanted)}}
+    path = put(user, scratch, manifest(server=start(["${user_config.dir}"]), user_config=settings))
+    done = user.corral("run", path, env=env)
+    assert (done.returncode, f"to read {wanted}" in done.stderr.decode()) == (REFUSED, True)
+    own = folder(user, scratch, "own")
+    done = user.corral("run", "--config", f"dir={own}", path, env=env)
+    assert said(done)["seen"] == [["note"]]  # the user's own word asks nobody
+
+
+@ONE_USER
+def test_platform_overrides_replace_the_arguments(user, env, scratch):
+    server = start(["plain"])
+    own = {"args": ["${__dirname}/server/main.py", "linux"], "env": {"T_SYSTEM": "linux"}}
+    server["mcp_config"]["platform_overrides"] = {"linux": own, "win32": {"command": "x.exe"}}
+    answer = said(user.corral("run", put(user, scratch, manifest(server=server)), env=env))
+    assert (answer["args"], answer["env"]) == (["linux"], {"T_SYSTEM": "linux"})
+    elsewhere = manifest(compatibility={"platforms": ["win32"]})
+    done = user.corral("run", put(user, scratch, elsewhere), env=env)
+    assert b"is for 'win32' only" in done.stderr
+
+
+@ONE_USER
+def test_a_binary_bundle(user, env, scratch):
+    """Its program keeps, or gets, its executable bit."""
+    server = {
+        "type": "binary",
+        "entry_point": "server/tool",
+        "mcp_config": {"command": "${__dirname}/server/tool", "args": ["hello"]},
+    }
+    path = put(
+        user,
+        scratch,
+        manifest(server=server),
+        {"server/tool": pathlib.Path("/bin/echo").read_bytes()},
+    )
+    assert user.corral("run", path, env=env).stdout == b"hello\n"
+
+
+@ONE_USER
+def test_a_node_bundle(user, env, scratch):
+    if not os.access("/usr/bin/node", os.X_OK):
+        pytest.skip("missing: nodejs")
+    server = {
+        "type": "node",
+        "entry_point": "server/index.js",
+        "mcp_config": {"command": "node", "args": ["${__dirname}/server/index.js"]},
+    }
+    files = {
+        "server/index.js": "console.log(require('x'))",
+        "node_modules/x/index.js": "module.exports = 7",
+    }
+    path = put(user, scratch, manifest(server=server), files, name="old.dxt")
+    assert user.corral("run", path, env=env).stdout == b"7\n"
+
+
+@ONE_USER
+def test_a_uv_bundle_has_its_dependencies_installed_first(user, env, scratch, registry, package):
+    uv = pytest.importorskip("uv", reason="missing: uv, of the development tools")
+    place = package.parent / "tools"
+    place.mkdir(mode=0o755, exist_ok=True)
+    if not (place / "uv").exists():
+        shutil.copy(uv.find_uv_bin(), place / "uv")
+        (place / "uv").chmod(0o755)
+    registry.publish_wheel("dep", "2.0.0", {"dep.py": "name = 'dep 2'"}, {})
+    server = {"type": "uv", "entry_point": "src/server.py"}
+    files = {
+        "src/server.py": "import beside, dep; print(dep.name, beside.x)",
+        "src/beside.py": "x = 1",
+        "pyproject.toml": '[project]\nname = "x"\nversion = "1"\ndependencies = ["dep>=1"]\n',
+    }
+    env = {**env, "PATH": f"{place}:{env['PATH']}", "UV_DEFAULT_INDEX": f"{registry.url}/simple"}
+    path = put(user, scratch, manifest(manifest_version="0.4", server=server), files)
+    done = user.corral("run", path, env=env)
+    assert done.stdout == b"dep 2 1\n", done.stderr.decode()
+    files["pyproject.toml"] = files["pyproject.toml"].replace("dep>=1", "dep @ http://evil/x.whl")
+    done = user.corral(
+        "run", put(user, scratch, manifest(manifest_version="0.4", server=server), files), env=env
+    )
+    assert b"is not from an index" in done.stderr
+
+
+@ONE_USER
+def test_a_command_that_leads_out_of_the_bundle_is_refused(user, env, scratch):
+    own = scratch / "own.py"
+    own.write_text("print('mine')")
+    os.chown(own, user.uid, user.uid)
+    config = {"command": "python3", "args": [str(own)]}
+    server = {"type": "python", "entry_point": "server/main.py", "mcp_config": config}
+    done = user.corral("run", put(user, scratch, manifest(server=server)), env=env)
+    assert (done.returncode, b"leads out of it" in done.stderr) == (REFUSED, True)
+    server["mcp_config"] = {"command": "npx", "args": ["-y", "thing"]}
+    done = user.corral("run", put(user, scratch, manifest(server=server)), env=env)
+    assert (done.returncode, b"fetches its program" in done.stderr) == (REFUSED, True)
+
+
+@ONE_USER
+def test_a_malicious_bundle_leaves_nothing_in_the_store(user, env, scratch):
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as archive:
+        archive.writestr("manifest.json", json.dumps(manifest()))
+        archive.writestr("../../../evil", "x")
+    path = scratch / "evil.mcpb"
+    path.write_bytes(held.getvalue())
+    done = user.corral("run", str(path), env=env)
+    assert (done.returncode, b"leads out of the archive" in done.stderr) == (REFUSED, True)
+    for data, why in ((b"nothing", b"not a zip archive"), (packed([]), b"has no table")):
+        path.write_bytes(data)
+        done = user.corral("run", str(path), env=env)
+        assert (done.returncode, why in done.stderr) == (REFUSED, True)
+    assert entries(user, env) == []
+    cache = pathlib.Path(env["XDG_CACHE_HOME"])
+    assert [path for path in cache.rglob("*") if path.name == "evil"] == []
+    assert list((cache / "corral-staging").iterdir()) == []
+
+
+def serve_bundle(registry, content: bytes, *, sha256: str = "", **more: object) -> None:
+    registry.files["/download/hello.mcpb"] = content
+    package = {
+        "registryType": "mcpb",
+        "identifier": f"{registry.url}/download/hello.mcpb",
+        "fileSha256": sha256 or hashlib.sha256(content).hexdigest(),
+        "transport": {"type": "stdio"},
+        **more,
+    }
+    registry.publish_server("org.example/hello", "1.0.0", packages=[package])
+
+
+def test_a_server_of_a_registry_is_fetched_once_and_verified(user, env, registry):
+    serve_bundle(registry, packed(manifest(server=start(["from", "bundle"]))))
+    done = user.corral("run", "org.example/hello@1.0.0", "more", env=env)
+    assert said(done)["args"] == ["from", "bundle", "more"]
+    asked = list(registry.asked)
+    assert asked == ["/v0.1/servers/org.example/hello/versions/1.0.0", "/download/hello.mcpb"]
+    assert said(user.corral("run", "org.example/hello@1.0.0", env=env))["args"] == [
+        "from",
+        "bundle",
+    ]
+    assert registry.asked == asked
+
+
+@ONE_USER
+def test_a_download_that_is_not_what_was_promised_is_refused(user, env, registry):
+    good = packed(manifest())
+    serve_bundle(
+        registry, packed(manifest(), {"evil": "x"}), sha256=hashlib.sha256(good).hexdigest()
+    )
+    done = user.corral("run", "org.example/hello", env=env)
+    assert (done.returncode, b"do not run it" in done.stderr) == (REFUSED, True)
+    assert [row["kind"] for row in entries(user, env)] == ["registry"]
+    registry.files["/download/hello.mcpb"] = good
+    assert said(user.corral("run", "org.example/hello", env=env))["args"] == []
+
+
+@ONE_USER
+def test_variables_and_arguments_of_server_json(user, env, registry, scratch):
+    registry.publish_npm(
+        "server", "1.0.0",
+        {"main.js": "console.log(JSON.stringify([process.argv.slice(2), process.env.T_TOKEN, process.env.T_MODE]))"},
+        bin="main.js",
+    )  # fmt: skip
+    if shutil.which("npm", path="/usr/local/bin:/usr/bin:/bin") is None:
+        pytest.skip("missing: npm")
+    package = {
+        "registryType": "npm",
+        "registryBaseUrl": "https://registry.npmjs.org",
+        "identifier": "server",
+        "version": "1.0.0",
+        "transport": {"type": "stdio"},
+        "packageArguments": [
+            {
+                "type": "named",
+                "name": "--mode",
+                "value": "{kind}-x",
+                "variables": {"kind": {"default": "fast"}},
+            },
+            {"type": "positional", "valueHint": "file", "format": "filepath", "isRequired": True},
+        ],
+        "environmentVariables": [
+            {"name": "T_TOKEN", "isSecret": True, "isRequired": True},
+            {"name": "T_MODE", "default": "quiet"},
+        ],
+    }
+    registry.publish_server("org.example/npm", "2.0.0", api="v0", packages=[package])
+    note = scratch / "note"
+    note.touch()
+    os.chown(note, user.uid, user.uid)
+    env = {**env, "npm_config_registry": f"{registry.url}/", "npm_config_userconfig": "/dev/null"}
+    word = "org.example/npm@2.0.0"
+    done = user.corral("run", word, env=env)
+    assert (done.returncode, b"--config file=VALUE" in done.stderr) == (REFUSED, True)
+    file = ["--config", f"file={note}"]
+    done = user.corral("run", *file, word, env=env)
+    assert (done.returncode, b"T_TOKEN has no value" in done.stderr) == (REFUSED, True)
+    # In the environment it is still only asked for: the user has not said yes.
+    done = user.corral("run", *file, word, env={**env, "T_TOKEN": "s3cret"})
+    assert (done.returncode, b"see the secret T_TOKEN" in done.stderr) == (REFUSED, True)
+    for flags in (["--secret", "T_TOKEN"], []):
+        done = user.corral("run", *file, *flags, word, env={**env, "T_TOKEN": "s3cret"})
+        assert said(done) == [["--mode", "fast-x", str(note)], "s3cret", "quiet"]
+        user.corral("approve", "--yes", word, env=env)
+    assert b"s3cret" not in done.stderr
