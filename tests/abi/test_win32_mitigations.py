@@ -19,7 +19,6 @@ FIELDS = {
         "STRICT_HANDLE_CHECK",
         ("RaiseExceptionOnInvalidHandleReference", "HandleExceptionsPermanentlyEnabled"),
     ),
-    mitigations.NO_WIN32K: ("SYSTEM_CALL_DISABLE", ("DisallowWin32kSystemCalls",)),
 }
 CHILDREN = ("CHILD_PROCESS", ("NoChildProcessCreation",))
 

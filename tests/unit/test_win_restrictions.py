@@ -62,31 +62,6 @@ BITS = st.sets(st.sampled_from(mitigations.ORDER)).map(
 )
 
 
-@given(BITS)
-def test_exactly_what_the_runtime_bears_is_kept(borne):
-    tried = []
-
-    def starts(bits):
-        tried.append(bits)
-        return bits & ~borne == 0
-
-    assert mitigations.strongest(starts) == borne
-    assert tried[0] == 0
-
-
-def test_bits_that_do_not_bear_each_other():
-    """Each alone would do: the first wins, and nothing is kept that was not tried together."""
-    together = mitigations.EXTENSION_POINTS.bit | mitigations.NO_WIN32K.bit
-    bits = mitigations.strongest(lambda bits: bits & together != together)
-    assert bits & mitigations.EXTENSION_POINTS.bit
-    assert not bits & mitigations.NO_WIN32K.bit
-
-
-def test_a_runtime_that_never_starts():
-    with pytest.raises(OSError, match="does not start"):
-        mitigations.strongest(lambda _bits: False)
-
-
 @given(BITS, st.booleans())
 def test_every_bit_that_is_asked_for_is_read_back(bits, subprocess):
     step = mitigations.plan(bits, subprocess=subprocess)

@@ -1,8 +1,8 @@
 """What a process is told at its birth never to do, by PROC_THREAD_ATTRIBUTE_MITIGATION_POLICY.
 
-Which bits a run gets is decided by starting the very runtime under them, one bit after the other:
-older builds of Windows fail to start an AppContainer with any, node and python hardly start without
-win32k, and nothing of this can be told from a version number.
+Which bits a run gets is decided by starting a process under them: older builds of Windows fail to
+start an AppContainer with any, and that cannot be told from a version number. To take win32k away
+is not among them: node and python load USER32, and die of it before their first line.
 
 Starting no processes is no mitigation bit but an attribute of its own (`CHILD_PROCESS_POLICY`).
 """
@@ -14,8 +14,6 @@ from corral.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from corral.plan import Place
 
 # Bits of the `Flags` of each policy, from the bit fields of winnt.h.
@@ -56,13 +54,7 @@ STRICT_HANDLES = Mitigation(
     policy=abi.ProcessStrictHandleCheckPolicy,
     flags=FIRST | SECOND,
 )
-NO_WIN32K = Mitigation(
-    name="no win32k system calls",
-    bit=abi.PROCESS_CREATION_MITIGATION_POLICY_WIN32K_SYSTEM_CALL_DISABLE_ALWAYS_ON,
-    policy=abi.ProcessSystemCallDisablePolicy,
-    flags=FIRST,
-)
-ORDER = (EXTENSION_POINTS, NO_REMOTE_IMAGES, NO_LOW_LABEL_IMAGES, STRICT_HANDLES, NO_WIN32K)
+ORDER = (EXTENSION_POINTS, NO_REMOTE_IMAGES, NO_LOW_LABEL_IMAGES, STRICT_HANDLES)
 
 
 @record
@@ -79,22 +71,8 @@ class Mitigations:
         return f"mitigations: {', '.join(words) or 'none'}"
 
 
-def strongest(starts: Callable[[int], bool]) -> int:
-    """All bits that the runtime bears together; `starts` tries to start it under a value.
-
-    OSError if it does not start even without any.
-    """
-    if not starts(0):
-        raise OSError(0, "the runtime does not start, not even without mitigations")
-    bits = 0
-    for item in ORDER:
-        if starts(bits | item.bit):
-            bits |= item.bit
-    return bits
-
-
 def plan(bits: int, *, subprocess: bool) -> Mitigations:
-    """`bits` as the start probe of this runtime has found them."""
+    """`bits` as probes have found them to be borne."""
     known = sum(item.bit for item in ORDER)
     if bits & ~known:
         raise ValueError(f"{bits:#x} has bits that are no mitigation of ours")
