@@ -8,7 +8,7 @@ from corral import windows
 from corral.plan import Composition
 from corral.windows import birth as births
 from corral.windows import identity as identities
-from corral.windows import journal, launchers, layering, residue, runtimes, workdir
+from corral.windows import journal, launchers, layering, residue, runtimes, starts, workdir
 from corral.windows import signals as waiting
 from corral.windows import watch as watching
 from corral.windows.environment import environment
@@ -62,12 +62,21 @@ def compose(
     )
 
 
-def gateway(plan: Plan, doors: list[int], denials: Denials | None) -> tuple[Gateway, Way]:
-    raise NotImplementedError
+def gateway(plan: Plan, doors: list[int], denials: Denials | None) -> tuple[Gateway, Gateway]:
+    """The outer end of the relay, whose inner end listens already; without one nothing passes."""
+    from corral.windows.outlet import outlet
+
+    way = outlet(plan, doors, denials)
+    return way, way
 
 
-def inlets(listeners: dict[int, int], handles: tuple[int, ...]) -> Way:
-    raise NotImplementedError
+def inlets(
+    listeners: dict[int, int],  # noqa: ARG001 - nothing outside reaches a port inside
+    handles: tuple[int, ...],  # noqa: ARG001
+) -> Way:
+    from corral.windows.outlet import Closed
+
+    return Closed(None)
 
 
 def warm_up() -> None:
@@ -89,6 +98,7 @@ def measure(root: int) -> Usage:
 
 
 def birth(plan: Plan, stdio: tuple[int, int, int]) -> Child:
+    starts.ensure(plan)
     return births.birth(plan, stdio)
 
 

@@ -57,7 +57,8 @@ class Child:
         return Usage(cpu=self._job.cpu(), memory=self._job.peak(), tasks=self._job.active())
 
     def doors(self) -> list[int]:
-        return []
+        """What the relay's inner end says and hears, if there is one."""
+        return [] if self._scene.shim is None else self._scene.shim.doors()
 
     def inlets(self) -> tuple[dict[int, int], tuple[int, ...]]:
         return {}, ()

@@ -10,7 +10,12 @@ import os
 import socket
 
 from corral.abi import win32_process as abi
-from corral.windows import app_container, launchers, layering, process, residue, runtimes, trial
+from corral.network.denials import Denials
+from corral.network.rules import rules_of
+from corral.windows import app_container, own_python, process, relay_start, residue, trial
+from corral.windows.environment import machine
+from corral.windows.relay import Relay
+from corral.windows.runtimes import Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,24 +42,32 @@ def connect():
 
 print(attempt(lambda: open(sys.argv[1]).read()), attempt(connect), attempt(write_own))
 """
-STORE_APPS = "\\windowsapps\\"
+
+
+ASK = """
+import os, socket, sys
+from urllib.parse import urlsplit
+
+proxy = urlsplit(os.environ["HTTPS_PROXY"])
+
+def ask(port):
+    with socket.create_connection((proxy.hostname, proxy.port), 10) as end:
+        end.sendall(f"CONNECT 127.0.0.1:{port} HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n".encode())
+        return end.recv(64).split()[1].decode()
+
+print(*(ask(port) for port in sys.argv[1:]))
+"""
 
 
 def steps() -> tuple[Step, ...]:
     """A container of a probe's own, with nothing granted but the copy of the interpreter."""
-    path = trial.interpreter()
-    if STORE_APPS in path.lower():
-        raise OSError(0, "this Python came from the Store, and its files cannot be copied", path)
     home = os.path.expanduser("~")
-    program = launchers.resolve(
-        [path], environment=os.environ, cwd=os.path.dirname(path), home=home, subprocess=False
-    )
-    copies = runtimes.plan(program, directory=layering.store())
+    copies = own_python.copies(home)
     run = f"probe-{os.urandom(8).hex()}"
     name = app_container.profile_name("probe", run)
-    private = app_container.folder(layering.local(home), name)
+    private = app_container.folder(own_python.local(home), name)
     return (
-        residue.Claim(directory=layering.journals(), run=run, profile=name, roots=()),
+        residue.Claim(directory=own_python.journals(), run=run, profile=name, roots=()),
         app_container.Profile(name=name, capabilities=copies.sids, home=private),
         copies,
     )
@@ -80,3 +93,25 @@ def effect(plain: Job) -> str:
         code = (inside.reaped.status or 0) >> 8
         raise OSError(0, f"inside: {inside.said or 'nothing'} (exit code {code:#x})")
     return "python inside could write its own directory, not read the user's files or use loopback"
+
+
+def relayed(plain: Job) -> str:
+    """OSError unless a named port is reached through the relay, and another one is not."""
+    base = steps()
+    copies = next(step for step in base if isinstance(step, Store))
+    with socket.create_server(("127.0.0.1", 0)) as named, socket.create_server(("", 0)) as other:
+        ports = [str(listener.getsockname()[1]) for listener in (named, other)]
+        hosts = relay_start.NamedHosts(
+            allow=(f"127.0.0.1:{ports[0]}",),
+            python=copies.program.path,
+            environment=tuple(machine().items()),
+        )
+        running = trial.start(ASK, (*base, hosts, plain, process.Creation()), *ports)
+        outer = Relay(
+            *running.child.doors(), rules=rules_of(hosts.allow), denials=Denials(), proxy=None
+        )
+        seen = running.finish()
+        outer.close()
+    if seen.said != "200 403":
+        raise OSError(0, f"the named port and another one: {seen.said or 'nothing'}")
+    return "a program inside reached a named port through its proxy, and no other one"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 PASSED = (
     "SystemRoot", "SystemDrive", "windir", "ComSpec", "PATHEXT", "OS", "ProgramData",
@@ -11,11 +12,20 @@ PASSED = (
 """What tells of the machine and nothing of the user; several runtimes do not start without."""
 
 
+def machine() -> dict[str, str]:
+    return {name: os.environ[name] for name in PASSED if name in os.environ}
+
+
+def interpreter() -> str:
+    """Corral's own, and the one behind a virtual environment's, which would only start it."""
+    return getattr(sys, "_base_executable", "") or sys.executable
+
+
 def environment(private: str, *, own: bool) -> dict[str, str]:
     """`own`: the directory is ours, with a room for each purpose. In an AppContainer Windows makes
     the rooms, and wants to find the user's LOCALAPPDATA to point it there.
     """
-    values = {name: os.environ[name] for name in PASSED if name in os.environ}
+    values = machine()
     home = f"{private}\\home" if own else private
     temporary = f"{private}\\tmp" if own else f"{private}\\Temp"
     local = f"{private}\\local" if own else os.environ.get("LOCALAPPDATA", private)

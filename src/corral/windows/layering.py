@@ -23,13 +23,16 @@ from corral.windows import (
     minifilter,
     mitigations,
     network,
+    own_python,
     paths,
     process,
+    relay_start,
     residue,
     restricted_token,
     runtimes,
     workdir,
 )
+from corral.windows.environment import environment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,8 +58,9 @@ def compose(
     What holds the system calls decides the layering.
     """
     token = next(held.mechanism for held in controls if held.control == "syscalls")
+    limited = job.plan(policy, controls)
     if APP_CONTAINER in token:
-        steps, private = _contained(policy, program, home, run)
+        steps, private = _contained(policy, program, home, run, cpu=limited.cpu)
     else:
         private = os.path.join(os.path.dirname(directories().cache), "work", workdir.PREFIX + run)
         steps = [workdir.WorkDirectory(path=private, low=RESTRICTED in token)]
@@ -65,7 +69,7 @@ def compose(
     bits = (BASE if MITIGATIONS in token else 0) | (
         mitigations.STRICT_HANDLES.bit if STRICT in token else 0
     )
-    steps.append(job.plan(policy, controls))
+    steps.append(limited)
     steps.append(mitigations.plan(bits, subprocess=not _childless(controls)))
     steps += _second_layer(policy, private)
     return (*steps, process.Creation()), private
@@ -78,27 +82,42 @@ def _childless(controls: Sequence[Held]) -> bool:
     )
 
 
-def _contained(policy: Policy, program: Program, home: str, run: str) -> tuple[list[Step], str]:
+def _contained(
+    policy: Policy, program: Program, home: str, run: str, *, cpu: int | None
+) -> tuple[list[Step], str]:
     reach = network.plan(policy)
     known = paths.places(os.environ, home)
-    granted = grants.plan(policy, grants.look(policy), known=known, directory=journals())
-    copies = runtimes.plan(program, directory=store())
+    granted = grants.plan(policy, grants.look(policy), known=known, directory=own_python.journals())
+    copies = runtimes.plan(program, directory=own_python.store())
+    inner = own_python.copies(home) if reach.relay else None
     name = app_container.profile_name(digest(program), "state" if policy.state else run)
-    private = app_container.folder(local(home), name)
+    private = app_container.folder(own_python.local(home), name)
     claim = residue.Claim(
-        directory=journals(),
+        directory=own_python.journals(),
         run=run,
         profile="" if policy.state else name,
         roots=granted.roots,
         keep=granted.keep,
     )
+    having = (*reach.capabilities, *granted.sids, *copies.sids, *(inner.sids if inner else ()))
     profile = app_container.Profile(
         name=name,
-        capabilities=(*reach.capabilities, *granted.sids, *copies.sids),
+        capabilities=tuple(dict.fromkeys(having)),
         home=private,
         keep=policy.state,
     )
-    return [claim, profile, granted, copies, reach], private
+    steps: list[Step] = [claim, profile, granted, copies, reach]
+    if inner is not None:
+        steps += [
+            inner,
+            relay_start.NamedHosts(
+                allow=policy.allow,
+                python=inner.program.path,
+                environment=tuple(environment(private, own=False).items()),
+                cpu=cpu,
+            ),
+        ]
+    return steps, private
 
 
 def _restricted(policy: Policy) -> list[Step]:
@@ -133,18 +152,6 @@ def digest(program: Program) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
-def journals() -> str:
-    return os.path.join(directories().state, "grants")
-
-
-def store() -> str:
-    return os.path.join(directories().cache, "store")
-
-
-def local(home: str) -> str:
-    return os.environ.get("LOCALAPPDATA", "") or f"{home}\\AppData\\Local"
-
-
 def apply(step: Step, scene: Scene) -> None:
     if isinstance(step, residue.Claim):
         residue.apply(step, scene)
@@ -154,6 +161,11 @@ def apply(step: Step, scene: Scene) -> None:
         grants.apply(step, scene)
     elif isinstance(step, runtimes.Store):
         runtimes.apply(step, scene)
+    elif isinstance(step, relay_start.NamedHosts):
+        shim = relay_start.apply(step, scene)
+        scene.shim = shim
+        scene.variables = tuple(relay_start.variables(shim.port).items())
+        scene.undo.append(shim.end)
     elif isinstance(step, restricted_token.RestrictedToken):
         scene.token = restricted_token.apply(step)
         scene.undo.append(scene.token.close)

@@ -98,13 +98,16 @@ def _layerings(plain: Job) -> tuple[Finding, ...]:
     contained = replace(profile, capability="app_container")
     if profile.status == "proven":
         contained = _try("app_container", lambda: container.effect(plain))
+    relay = Finding(capability="relay", status="absent", evidence="there is no AppContainer")
+    if contained.status == "proven":
+        relay = _try("relay", lambda: container.relayed(plain))
     restricted = integrity.probe(os.path.expanduser("~"))
     base: tuple[Step, ...] = (plain,)
     if contained.status == "proven":
         base = (*container.steps(), plain)
     elif restricted.status == "proven":
         base = (RestrictedToken(), LowIntegrity(), plain)
-    return (contained, restricted, *_mitigations(base))
+    return (contained, relay, restricted, *_mitigations(base))
 
 
 def _try(capability: str, attempt: Callable[[], str]) -> Finding:

@@ -66,7 +66,9 @@ def create(plan: Plan, scene: Scene, streams: Streams) -> Handle:
             scene.token,
             application=application,
             command_line=line,
-            environment=command_line.environment_block(unique(plan.environment)),
+            environment=command_line.environment_block(
+                unique((*plan.environment, *scene.variables))
+            ),
             directory=program.cwd,
             desktop=scene.desktop or INTERACTIVE,
             stdio=streams.values(),

@@ -130,7 +130,7 @@ def _start(step: NamedHosts, scene: Scene, ends: tuple[int, int]) -> None:
 
 def _plan(step: NamedHosts) -> Plan:
     argv = tuple(shim_argv(step.python))
-    program = Program(path=step.python, argv=argv)
+    program = Program(path=step.python, argv=argv, cwd=os.path.dirname(step.python))
     return Plan(program=program, steps=(), controls=(), environment=step.environment)
 
 

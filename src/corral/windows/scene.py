@@ -9,11 +9,13 @@ if TYPE_CHECKING:
     from corral.abi.win32 import Handle
     from corral.abi.win32_security import Capabilities
     from corral.windows.job import Limited
+    from corral.windows.relay_start import Shim
 
 
 class Scene:
-    """`attributes` are (attribute, value, size) for the process to be created, `process` is its
-    handle. `undo` is run backwards when the run has ended, however far it got.
+    """`attributes` are (attribute, value, size) for the process to be created, `variables` what
+    its environment has on top, `process` is its handle. `undo` is run backwards when the run has
+    ended, however far it got.
     """
 
     def __init__(self) -> None:
@@ -21,6 +23,8 @@ class Scene:
         self.token: Handle | None = None
         self.capabilities: Capabilities | None = None
         self.desktop = ""
+        self.shim: Shim | None = None
+        self.variables: tuple[tuple[str, str], ...] = ()
         self.attributes: list[tuple[int, int, int]] = []
         self.process = 0
         self.pid = 0

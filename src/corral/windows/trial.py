@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from corral.abi import win32_process as abi
 from corral.plan import Plan
@@ -12,7 +11,7 @@ from corral.record import record, replace
 from corral.servers.program import Program
 from corral.windows import birth
 from corral.windows.app_container import Profile
-from corral.windows.environment import PASSED
+from corral.windows.environment import interpreter, machine
 from corral.windows.runtimes import Store
 
 TYPE_CHECKING = False
@@ -34,11 +33,6 @@ class Seen:
     said: str
     reaped: Reaped
     hung: bool = False
-
-
-def interpreter() -> str:
-    """The one behind a virtual environment's, which would start it as a second process."""
-    return getattr(sys, "_base_executable", "") or sys.executable
 
 
 def observe(code: str, steps: Sequence[Step], *arguments: str, program: str = "") -> Seen:
@@ -104,7 +98,8 @@ def start(code: str, steps: Sequence[Step], *arguments: str, program: str = "") 
 
 
 def _environment(steps: Sequence[Step]) -> dict[str, str]:
-    values = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    values = machine()
+    values |= {name: os.environ[name] for name in OWN if name in os.environ}
     for step in steps:
         if isinstance(step, Profile):
             values["TEMP"] = values["TMP"] = f"{step.home}\\Temp"
@@ -116,4 +111,4 @@ def _given(store: Store, words: tuple[str, ...]) -> Store:
     return replace(store, program=program)
 
 
-VARIABLES = (*PASSED, "LOCALAPPDATA", "TEMP", "TMP", "USERPROFILE")
+OWN = ("LOCALAPPDATA", "TEMP", "TMP", "USERPROFILE")

@@ -20,6 +20,8 @@ from corral.supervise import GRACE, Ending
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from corral.network.denials import Denial
+    from corral.network.traffic import Traffic
     from corral.plan import Sample
     from corral.runs import Run
     from corral.sampling import Sampler
@@ -47,22 +49,25 @@ class Watch:
         self._timeout = None if timeout is None else self._started + timeout
         self._kill_at: float | None = None
         self._sampler: Sampler | None = _sampler(sample) if sample else None
+        self._gateway: Gateway | None = None
         self._control = Control(control) if control >= 0 else None
 
     def until_born(self) -> bytes:
         """It runs already: on Windows everything that could fail has been tried from outside."""
         return EXECUTED
 
-    def let_out(self, gateway: Gateway, tap: Way) -> None:
-        raise NotImplementedError
+    def let_out(self, gateway: Gateway, tap: Way) -> None:  # noqa: ARG002 - there is no tap here
+        """It has threads of its own: here it is only kept until the end."""
+        self._gateway = gateway
 
     def serve(self, way: Way) -> None:
-        raise NotImplementedError
+        """Nothing on Windows is driven from here."""
 
     def until_end(self) -> Ending:
         while not self._step():
             pass
         reaped = self.child.reap()
+        denials, traffic = self._close_gateway()
         self._run.end()
         if self._sampler is not None:
             reaped = replace(reaped, tasks=max(reaped.tasks, self._sampler.tasks))
@@ -73,7 +78,17 @@ class Watch:
             reaped=reaped,
             reason=self.reason,
             wall=time.monotonic() - self._started,
+            denials=denials,
+            traffic=traffic,
         )
+
+    def _close_gateway(self) -> tuple[tuple[Denial, ...], tuple[tuple[str, Traffic], ...]]:
+        """After the target and the relay's inner end: their pipes have ended."""
+        if self._gateway is None:
+            return (), ()
+        self._gateway.close()
+        self._gateway.denials.close()
+        return self._gateway.denials.rows(), tuple(self._gateway.traffic().items())
 
     def stop(self, reason: Reason, number: int = SIGTERM) -> None:
         """Ask it to leave; a second asking does not wait any longer, nor does a closed console."""

@@ -1,0 +1,53 @@
+"""Named hosts through the relay, put together as a run does it: all but the container, which is Windows' own."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from corral.network.denials import Denials
+from corral.plan import Plan
+from corral.servers.program import Program
+from corral.windows import container, environment, job, process, relay_start, trial
+from corral.windows.job import Job
+from corral.windows.outlet import Closed, outlet
+
+
+@pytest.fixture
+def read_back() -> bool:
+    try:
+        job.create(Job()).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_a_named_port_is_reached_and_no_other(read_back):
+    with socket.create_server(("127.0.0.1", 0)) as named, socket.create_server(("", 0)) as other:
+        ports = [str(listener.getsockname()[1]) for listener in (named, other)]
+        hosts = relay_start.NamedHosts(
+            allow=(f"127.0.0.1:{ports[0]}",),
+            python=environment.interpreter(),
+            environment=tuple(environment.machine().items()),
+            memory=relay_start.SHIM_MEMORY if read_back else None,
+            childless=read_back,
+            read_back=read_back,
+        )
+        steps = (hosts, Job(read_back=read_back), process.Creation())
+        running = trial.start(container.ASK, steps, *ports)
+        denials = Denials()
+        asked = Plan(
+            program=Program(path="", argv=()), steps=(), controls=(), environment=(),
+            allow=hosts.allow,
+        )  # fmt: skip
+        way = outlet(asked, running.child.doors(), denials)
+        seen = running.finish()
+        way.close()
+    assert seen.said == "200 403"
+    assert [row.destination for row in denials.rows()] == [f"127.0.0.1:{ports[1]}"]
+
+
+def test_without_an_inner_end_nothing_passes():
+    asked = Plan(program=Program(path="", argv=()), steps=(), controls=(), environment=())
+    assert isinstance(outlet(asked, [], None), Closed)
