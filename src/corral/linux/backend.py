@@ -104,7 +104,7 @@ def clean(path: str) -> None:
     if os.path.exists(f"{path}/cgroup.procs"):
         cgroup.remove(path)
     elif os.path.basename(path).startswith(layout.WORK_PREFIX):
-        from corral.linux import workdir
+        from corral.posix import workdir
 
         workdir.remove(path)
 

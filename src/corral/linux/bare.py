@@ -13,8 +13,8 @@ import stat
 import sys
 
 from corral.errors import PolicyError
-from corral.linux import cgroup, guardian, ids, keyring, landlock, privileges, seccomp, workdir
-from corral.posix import rlimits
+from corral.linux import cgroup, guardian, ids, keyring, landlock, privileges, seccomp
+from corral.posix import rlimits, workdir
 from corral.record import replace
 
 TYPE_CHECKING = False

@@ -14,8 +14,8 @@ import sys
 
 from corral.abi import linux as abi
 from corral.linux import cgroup, init, keeper, namespaces, root
-from corral.posix import enter
-from corral.posix.enter import EXECUTED, FAILED, Scene, StepFailed
+from corral.posix import enter, target
+from corral.posix.enter import EXECUTED, Scene, StepFailed
 from corral.posix.signals import SIGKILL
 from corral.record import replace
 from corral.supervise import Reaped
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from corral.linux.usage import Usage
     from corral.plan import Plan
-    from corral.servers.program import Program
 
     Stdio = tuple[int, int, int]
 
@@ -166,7 +165,7 @@ def _forget(scene: Scene) -> None:
 
 
 def _remove_directory(path: str) -> None:
-    from corral.linux import workdir
+    from corral.posix import workdir
 
     workdir.remove(path)
 
@@ -247,7 +246,7 @@ def _become_init(
         os.close(gate_read)
         guard(pid, keeper.Pipes(go=go, say=say, born=born, gate=gate_write))
     except BaseException as error:  # noqa: BLE001 - a bug here must not let anything run
-        _tell(born, error, "init")
+        target.tell(born, error, "init")
 
 
 def _become_target(plan: Plan, scene: Scene, stdio: Stdio, *, gate: int, born: int) -> NoReturn:
@@ -265,25 +264,17 @@ def _become_target(plan: Plan, scene: Scene, stdio: Stdio, *, gate: int, born: i
         os.write(born, EXECUTED)
         _exec(plan, scene)
     except BaseException as error:  # noqa: BLE001 - a bug here must not let anything run
-        _tell(born, error, "target")
+        target.tell(born, error, "target")
 
 
 def _exec(plan: Plan, scene: Scene) -> NoReturn:
     environment = [f"{name}={value}" for name, value in plan.environment]
     try:
-        _same_file(plan.program)
+        target.check_same(plan.program)
         abi.execve(plan.program.path, plan.program.argv, environment, scene.cookie)
     except OSError as error:
         raise StepFailed("exec", OSError(error.errno, error.strerror, plan.program.path)) from error
     raise StepFailed("exec", "returned")
-
-
-def _same_file(program: Program) -> None:
-    """What is about to be executed is what was resolved, whoever could write there since."""
-    if program.inode:
-        seen = os.stat(program.path)
-        if (seen.st_dev, seen.st_ino) != (program.device, program.inode):
-            raise OSError(0, "is no longer the program that was resolved")
 
 
 def _descriptors(stdio: Stdio, gate: int, born: int) -> tuple[int, int]:
@@ -295,14 +286,3 @@ def _descriptors(stdio: Stdio, gate: int, born: int) -> tuple[int, int]:
         os.dup2(fd, number)
     abi.close_range(3, 0xFFFFFFFF, abi.CLOSE_RANGE_CLOEXEC)
     return high[3], high[4]
-
-
-def _tell(born: int, error: BaseException, where: str) -> NoReturn:
-    if isinstance(error, StepFailed):
-        step, code, cause = error.step, error.code, error.cause
-    else:
-        step, code, cause = where, 0, f"{type(error).__name__}: {error}"
-    try:
-        os.write(born, FAILED + "\0".join((step, str(code), cause)).encode(errors="replace"))
-    finally:
-        os._exit(1)

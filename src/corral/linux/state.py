@@ -1,40 +1,9 @@
-"""`state = true`: a private directory that survives runs, one for each server, at /state inside."""
+"""`state = true` on Linux: the directory that survives runs is found at one place inside."""
 
 from __future__ import annotations
 
-import os
-import sys
+from corral.posix.state import State, path_for
 
-from corral.directories import directories
-from corral.record import record
-
-TYPE_CHECKING = False
-assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
-if TYPE_CHECKING:
-    from corral.plan import Place
-    from corral.posix.enter import Scene
-    from corral.servers.program import Program
+__all__ = ["INSIDE", "State", "path_for"]
 
 INSIDE = "/state"
-
-
-@record
-class State:
-    path: str
-    place: Place = "supervisor"
-
-    def describe(self) -> str:
-        return f"keep {INSIDE} in {self.path}"
-
-
-def path_for(program: Program) -> str:
-    """The same program with the same arguments is the same server."""
-    import hashlib
-
-    words = "\0".join((program.real or program.path, *program.argv[1:]))
-    digest = hashlib.sha256(os.fsencode(words)).hexdigest()[:32]
-    return os.path.join(directories().state, "servers", digest)
-
-
-def apply(step: State, _scene: Scene) -> None:
-    os.makedirs(step.path, mode=0o700, exist_ok=True)

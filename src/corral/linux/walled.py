@@ -146,7 +146,7 @@ def _anchors(binds: Iterable[root.Bind]) -> tuple[str, ...]:
 def _state(path: str) -> Step:
     from corral.linux import state
 
-    return state.State(path=path)
+    return state.State(path=path, inside=state.INSIDE)
 
 
 def _granted(grant: Grant) -> root.Bind:
