@@ -77,14 +77,12 @@ class Job:
 
 def plan(policy: Policy, controls: Sequence[Held]) -> Job:
     held = {item.control: item.mechanism for item in controls}
-    limits = {name: getattr(policy.limits, name) for name, by in held.items() if by == JOB}
-    processes = limits.get("pids")
-    if JOB in held.get("subprocess", ""):
-        processes = 1
+    limits = policy.limits
+    processes = limits.pids if held.get("pids") == JOB else None
     return Job(
-        memory=limits.get("memory"),
-        cpu=limits.get("cpu"),
-        processes=processes,
+        memory=limits.memory if held.get("memory") == JOB else None,
+        cpu=limits.cpu if held.get("cpu") == JOB else None,
+        processes=1 if JOB in held.get("subprocess", "") else processes,
         ui=UI_LIMITS if UI in held.get("syscalls", "") else 0,
         read_back=held.get("tree") != UNREAD,
     )

@@ -1,0 +1,325 @@
+"""Windows plans, built on any host from what a Windows was seen to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from corral import plan, windows, wire
+from corral.errors import PolicyError, UnenforceableError
+from corral.host import Finding, Host
+from corral.plan import Plan
+from corral.policy import WALLS, Limits, Policy, Windows
+from corral.record import replace
+from corral.servers.program import Program
+from corral.windows import (
+    app_container,
+    desktop,
+    doctor,
+    grants,
+    integrity,
+    job,
+    layering,
+    mitigations,
+    network,
+    process,
+    relay_start,
+    residue,
+    restricted_token,
+    runtimes,
+    workdir,
+)
+from corral.windows import backend as backends
+from corral.windows.layering import BASE
+
+JOBS = (
+    "job_read_back", "job_kill_on_close", "job_memory", "job_processes", "job_cpu_rate",
+    "job_accounting",
+)  # fmt: skip
+FULL = (
+    *JOBS, "job_ui", "child_process_policy", "app_container", "relay", "restricted token",
+    "mitigations", "strict_handles",
+)  # fmt: skip
+HOME = "C:\\Users\\someone"
+PROGRAM = Program(path="C:\\x\\server.exe", argv=("C:\\x\\server.exe",), typed=("server",))
+LETTING_GO = Policy(best_effort=True)
+
+
+def host(*proven: str) -> Host:
+    names = dict.fromkeys((*FULL, "session", "minifilter driver"))
+    findings = [
+        Finding(
+            capability=name,
+            status="proven" if name in proven else "absent",
+            evidence=f"{name} was tried",
+        )
+        for name in names
+    ]
+    return Host(system="windows", machine="amd64", findings=tuple(findings))
+
+
+def decided(policy: Policy, machine: Host) -> dict[str, plan.Held]:
+    found = plan.decide(policy, machine, windows.chains(policy))
+    return {held.control: held for held in found}
+
+
+def composed(policy: Policy, machine: Host, program: Program = PROGRAM) -> tuple[plan.Step, ...]:
+    controls = plan.decide(policy, machine, windows.chains(policy))
+    steps, _ = layering.compose(policy, program, controls, home=HOME, run="1-abc")
+    return steps
+
+
+def kinds(steps: tuple[plan.Step, ...]) -> list[type]:
+    return [type(step) for step in steps]
+
+
+def missing(policy: Policy, machine: Host) -> set[str]:
+    with pytest.raises(UnenforceableError) as caught:
+        decided(policy, machine)
+    return {control for control, _, _ in caught.value.missing}
+
+
+def test_where_everything_was_proven_every_wall_is_verified():
+    held = decided(Policy(), host(*FULL))
+    assert {wall: held[wall].status for wall in WALLS} == dict.fromkeys(WALLS, "verified")
+    assert {held[name].status for name in ("memory", "pids")} == {"applied"}
+    assert held["syscalls"].mechanism == (
+        "app container + mitigations + strict handles + ui restrictions"
+    )
+
+
+def test_where_nothing_was_proven_every_wall_is_missing():
+    assert missing(Policy(), host()) == set(WALLS)
+
+
+@pytest.mark.parametrize("limit", ["io", "fds", "disk", "address_space"])
+def test_what_windows_has_no_limit_for_refuses_only_when_stated(limit):
+    limits = replace(Limits(), **{limit: 1 << 20})
+    assert missing(Policy(limits=limits, stated=frozenset({limit})), host(*FULL)) == {limit}
+    assert decided(Policy(limits=limits), host(*FULL))[limit].status == "degraded"
+
+
+@pytest.mark.parametrize(
+    ("limit", "need"),
+    [("memory", "job_memory"), ("cpu", "job_cpu_rate"), ("pids", "job_processes")],
+)
+def test_a_limit_that_was_not_seen_to_hold_refuses_when_stated(limit, need):
+    limits = Limits(memory=1 << 26, cpu=500, pids=4)
+    stated = Policy(limits=limits, stated=frozenset({limit}), subprocess=True)
+    lacking = host(*(name for name in FULL if name != need))
+    assert missing(stated, lacking) == {limit}
+    assert decided(stated, host(*FULL))[limit].mechanism == "job object"
+    assert decided(replace(stated, best_effort=True), lacking)[limit].status == "degraded"
+
+
+def test_cpu_time_is_looked_at_only_when_stated():
+    limits = Limits(cpu_time=1000)
+    assert decided(Policy(limits=limits), host(*FULL))["cpu_time"].status == "degraded"
+    stated = Policy(limits=limits, stated=frozenset({"cpu_time"}))
+    assert decided(stated, host(*FULL))["cpu_time"].status == "cooperative"
+    assert missing(stated, host(*(name for name in FULL if name != "job_accounting"))) == {
+        "cpu_time"
+    }
+
+
+def test_a_job_that_tells_nothing_back_still_keeps_the_tree():
+    """Wine: kill on close was seen to work, and nothing else is believed."""
+    loose = decided(LETTING_GO, host("job_kill_on_close"))
+    assert (loose["tree"].status, loose["tree"].mechanism) == ("applied", job.UNREAD)
+    (made,) = [
+        step for step in composed(LETTING_GO, host("job_kill_on_close")) if type(step) is job.Job
+    ]
+    assert made == job.Job(read_back=False)
+
+
+def test_layering_a_in_its_order():
+    steps = composed(Policy(), host(*FULL))
+    assert kinds(steps) == [
+        residue.Claim,
+        app_container.Profile,
+        grants.Grants,
+        runtimes.Store,
+        network.Network,
+        job.Job,
+        mitigations.Mitigations,
+        process.Creation,
+    ]
+    held = {type(step): step for step in steps}
+    assert held[app_container.Profile].capabilities == ()
+    assert held[job.Job] == job.Job(memory=1 << 30, processes=1, ui=job.UI_LIMITS)
+    assert held[mitigations.Mitigations].bits == BASE | mitigations.STRICT_HANDLES.bit
+    assert held[mitigations.Mitigations].children is False
+    assert held[residue.Claim].profile == held[app_container.Profile].name
+
+
+def test_what_was_not_seen_to_start_is_left_out():
+    plain = host(*JOBS, "app_container")
+    steps = {type(step): step for step in composed(Policy(), plain)}
+    assert steps[mitigations.Mitigations] == mitigations.plan(0, subprocess=True)
+    assert steps[job.Job].ui == 0
+    assert steps[job.Job].processes == 1  # without the policy the job's limit alone holds
+
+
+def test_subprocesses_that_are_allowed_are_counted_by_the_job():
+    policy = Policy(subprocess=True, limits=Limits(pids=7))
+    steps = {type(step): step for step in composed(policy, host(*FULL))}
+    assert steps[job.Job].processes == 7
+    assert steps[mitigations.Mitigations].children is True
+
+
+def test_no_token_is_restricted_in_an_app_container():
+    """Together they start neither node nor python."""
+    found = set(kinds(composed(Policy(), host(*FULL))))
+    assert not found & {
+        restricted_token.RestrictedToken, integrity.LowIntegrity, desktop.PrivateDesktop,
+    }  # fmt: skip
+
+
+WITHOUT = tuple(name for name in FULL if name not in {"app_container", "relay"})
+
+
+def test_the_fallback_needs_the_users_word_and_is_no_wall_for_reads_or_network():
+    word = Windows(fail_on_app_container_error=False)
+    assert missing(Policy(), host(*WITHOUT)) == {"filesystem", "network", "syscalls"}
+    assert missing(Policy(windows=word), host(*WITHOUT)) == {"filesystem", "network"}
+
+
+def test_layering_b_in_its_order():
+    word = Policy(
+        windows=Windows(fail_on_app_container_error=False),
+        degrade=frozenset({"filesystem", "network"}),
+    )
+    held = decided(word, host(*WITHOUT))
+    assert (held["filesystem"].status, held["network"].status) == ("degraded", "degraded")
+    assert held["syscalls"].mechanism.startswith("restricted token")
+    assert kinds(composed(word, host(*WITHOUT))) == [
+        workdir.WorkDirectory,
+        restricted_token.RestrictedToken,
+        integrity.LowIntegrity,
+        desktop.PrivateDesktop,
+        job.Job,
+        mitigations.Mitigations,
+        process.Creation,
+    ]
+
+
+def test_an_app_container_is_preferred_to_the_fallback():
+    word = Policy(windows=Windows(fail_on_app_container_error=False))
+    assert app_container.Profile in kinds(composed(word, host(*FULL)))
+
+
+def test_an_app_container_that_is_switched_off_is_not_used():
+    off = Policy(windows=Windows(app_container=False))
+    assert missing(off, host(*FULL)) == {"filesystem", "network"}
+    loose = composed(replace(off, best_effort=True), host(*FULL))
+    assert app_container.Profile not in kinds(loose)
+    assert restricted_token.RestrictedToken in kinds(loose)
+
+
+@pytest.mark.parametrize(
+    ("level", "sids"),
+    [
+        ("none", ()),
+        ("outbound", ("S-1-15-3-1",)),
+        ("local", ("S-1-15-3-3",)),
+        ("full", ("S-1-15-3-1", "S-1-15-3-2", "S-1-15-3-3")),
+    ],
+)
+def test_network_levels_are_capabilities_and_what_they_leave_open_is_said(level, sids):
+    policy = Policy(windows=Windows(network=level))
+    held = decided(policy, host(*FULL))["network"]
+    assert held.mechanism == f"app container, network {level}"
+    assert bool(held.why) == (level != "none")
+    steps = {type(step): step for step in composed(policy, host(*FULL))}
+    assert steps[app_container.Profile].capabilities == sids
+
+
+def test_listening_refuses():
+    assert missing(Policy(listen=(8080,)), host(*FULL)) == {"network"}
+
+
+def test_named_hosts_need_the_relay_and_no_capability(monkeypatch):
+    policy = Policy(allow=("example.com",))
+    assert missing(policy, host(*(name for name in FULL if name != "relay"))) == {"network"}
+    copies = runtimes.Store(trees=(), program=replace(PROGRAM, path="C:\\store\\python.exe"))
+    monkeypatch.setattr(layering.own_python, "copies", lambda _home: copies)
+    steps = {type(step): step for step in composed(policy, host(*FULL))}
+    assert steps[app_container.Profile].capabilities == ()
+    assert steps[relay_start.NamedHosts].python == "C:\\store\\python.exe"
+    assert steps[relay_start.NamedHosts].allow == ("example.com",)
+
+
+def test_names_and_a_level_do_not_go_together():
+    policy = Policy(allow=("example.com",), windows=Windows(network="outbound"))
+    with pytest.raises(PolicyError, match="would open all others"):
+        composed(policy, host(*FULL))
+
+
+def test_state_keeps_the_profile():
+    kept = {type(step): step for step in composed(Policy(state=True), host(*FULL))}
+    assert kept[app_container.Profile].keep
+    assert kept[residue.Claim].profile == ""
+    again = {type(step): step for step in composed(Policy(state=True), host(*FULL))}
+    assert again[app_container.Profile].name == kept[app_container.Profile].name
+    once = {type(step): step for step in composed(Policy(), host(*FULL))}
+    assert once[app_container.Profile].name.endswith("1-abc")
+
+
+@pytest.mark.parametrize(
+    ("millicores", "processors", "rate"),
+    [(1000, 8, 1250), (500, 1, 5000), (1, 64, 1), (64_000, 4, 10_000), (2000, 2, 10_000)],
+)
+def test_the_cpu_rate_counts_all_processors(millicores, processors, rate):
+    assert job.cpu_rate(millicores, processors) == rate
+
+
+def test_all_extended_limits_are_in_one_structure():
+    wanted = job.extended(job.Job(memory=1 << 26, processes=3))
+    assert wanted.BasicLimitInformation.LimitFlags == 0x2000 | 0x400 | 0x200 | 0x100 | 0x8
+    assert wanted.BasicLimitInformation.LimitFlags & 0x1800 == 0  # no breakaway of either kind
+    assert (wanted.JobMemoryLimit, wanted.ProcessMemoryLimit) == (1 << 26, 1 << 26)
+    assert wanted.BasicLimitInformation.ActiveProcessLimit == 3
+
+
+@pytest.mark.parametrize("machine", [host(*FULL), host(*WITHOUT), host()], ids="AB-")
+def test_a_plan_survives_the_way_to_its_supervisor(machine):
+    policy = replace(LETTING_GO, windows=Windows(fail_on_app_container_error=False))
+    controls = plan.decide(policy, machine, windows.chains(policy))
+    made = backends.compose(policy, PROGRAM, controls, home=HOME)
+    whole = Plan(program=PROGRAM, steps=made.steps, controls=controls, environment=made.environment)
+    assert wire.decode_plan(wire.encode(whole)) == whole
+    assert all(step.describe() for step in whole.steps)
+
+
+def test_a_run_without_a_container_has_rooms_of_its_own_to_be_removed():
+    controls = plan.decide(LETTING_GO, host(), windows.chains(LETTING_GO))
+    made = backends.compose(LETTING_GO, PROGRAM, controls, home=HOME)
+    (left,) = made.residue
+    values = dict(made.environment)
+    for name in ("USERPROFILE", "TEMP", "TMP", "LOCALAPPDATA", "APPDATA"):
+        assert values[name].startswith(left)
+    assert made.home == values["USERPROFILE"]
+
+
+def test_a_run_in_a_container_leaves_its_journal_to_be_swept():
+    controls = plan.decide(Policy(), host(*FULL), windows.chains(Policy()))
+    made = backends.compose(Policy(), PROGRAM, controls, home=HOME)
+    (left,) = made.residue
+    assert left.endswith(f"{made.run}.grants")
+
+
+def test_doctor_says_what_was_proven_and_no_more():
+    full = [words for _, words, _ in doctor.lines(host(*FULL))]
+    assert "Resource limits: CPU, memory, pids supported" in full
+    assert "Network isolation: AppContainer" in full
+    none = [words for _, words, _ in doctor.lines(host())]
+    assert "Job Objects: NOT available (job_kill_on_close was tried)" in none
+    assert "Resource limits: CPU, memory, pids NOT available (job_cpu_rate was tried)" in none
+    assert "Network isolation: NOT available (requires WFP driver)" in none
+    assert "Filesystem sandbox: limited (NTFS permissions only)" in none
+    some = [words for _, words, _ in doctor.lines(host("job_memory", "job_kill_on_close"))]
+    assert (
+        "Resource limits: memory supported, CPU, pids NOT available (job_cpu_rate was tried)"
+        in (some)
+    )
+    for told in (full, none, some):
+        assert told[-1] == "Recommendation: Use Windows Sandbox or WSL2 for strict security"
