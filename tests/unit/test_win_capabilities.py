@@ -47,6 +47,14 @@ def test_one_directory_has_one_capability(spelling):
     assert capabilities.grant_sid(spelling, "read") == capabilities.grant_sid("C:\\data", "read")
 
 
+def test_another_object_of_the_same_name_has_another():
+    sids = {
+        capabilities.grant_sid("C:\\a", "read", pair)
+        for pair in [(1, 2), (2, 1), (1, 3), (0x12, 0)]
+    }
+    assert len(sids) == 4
+
+
 def test_two_directories_have_two():
     assert capabilities.grant_sid("C:\\stra\u00dfe", "read") != capabilities.grant_sid(
         "C:\\STRASSE", "read"

@@ -28,7 +28,7 @@ class Table:
 
     def __init__(self, files, links=(), aliases=()):
         self.files = {path.lower(): content for path, content in files.items()}
-        self.names = {path.lower(): path for path in files}
+        self.names_of = {path.lower(): path for path in files}
         self.links = dict(links)
         self.aliases = {path.lower() for path in aliases}
 
@@ -46,6 +46,16 @@ class Table:
 
     def read(self, path):
         return self.files.get(self.real(path).lower(), b"")
+
+    def names(self, path):
+        below = path.lower() + "\\"
+        return sorted(
+            {
+                self.names_of[name][len(below) :].split("\\")[0]
+                for name in self.files
+                if name.startswith(below)
+            }
+        )
 
     def real(self, path):
         for link, target in self.links.items():
@@ -228,6 +238,38 @@ def test_a_script_of_an_environment(python):
     assert found.argv == (PYTHON, script, "--flag")
     assert found.environment == (("__PYVENV_LAUNCHER__", f"{VENV}\\Scripts\\python.exe"),)
     assert found.reads == (VENV, ntpath.dirname(PYTHON))
+
+
+SITE = f"{VENV}\\Lib\\site-packages"
+
+
+def test_editable_installs_come_along():
+    finder = "MAPPING: dict[str, str] = {'b': 'C:\\\\other\\\\b'}\nNAMESPACES = {}\n"
+    disk = venv(**{
+        f"{SITE}\\_a.pth": b"C:\\projects\\a\\src\r\nimport evil; evil.run()\r\n",
+        f"{SITE}\\__editable___b_finder.py": finder.encode(),
+        f"{SITE}\\plain.pth": b"C:\\Users\\Ann\\Documents\r\nC:\\nothing\r\nC:\\Windows\r\n",
+        "C:\\projects\\a\\pyproject.toml": b"",
+        "C:\\projects\\a\\src\\a.py": b"",
+        "C:\\other\\b\\__init__.py": b"",
+        "C:\\other\\setup.py": b"",
+        "C:\\Users\\Ann\\Documents\\diary.txt": b"",
+    })  # fmt: skip
+    found = resolve("venv\\Scripts\\python", "-m", "a", disk=disk)
+    assert set(found.reads) == {VENV, ntpath.dirname(PYTHON), "C:\\projects\\a", "C:\\other"}
+
+
+def test_an_environment_inside_its_own_project():
+    """As `uv sync` leaves it: the project holds the environment, and the environment points at the project."""
+    disk = venv(
+        **{
+            f"{SITE}\\_a.pth": b"C:\\work\\src\r\n",
+            "C:\\work\\pyproject.toml": b"",
+            "C:\\work\\src\\a.py": b"",
+        }
+    )
+    found = resolve("venv\\Scripts\\python", "-m", "a", disk=disk)
+    assert set(found.reads) == {"C:\\work", ntpath.dirname(PYTHON)}
 
 
 def test_uvs_proxy_for_python():

@@ -20,8 +20,8 @@ ONE = Listing(directories=(), files=(("", 10, 5),))
 TREE = Listing(directories=("", "lib"), files=(("a", 1, 1), ("lib\\b", 2, 2)))
 
 
-def copied(source, listing=TREE, texts=()):
-    return runtimes.tree(source, listing, texts, directory=STORE)
+def copied(source, listing=TREE):
+    return runtimes.tree(source, listing, directory=STORE)
 
 
 def test_node_and_its_server():
@@ -83,7 +83,7 @@ def test_every_copy_has_a_capability_of_its_own():
     assert all(tree.source in store.describe() for tree in trees)
 
 
-@given(st.sampled_from(["source", "name", "size", "time", "directory", "text"]))
+@given(st.sampled_from(["source", "name", "size", "time", "directory", "beside"]))
 def test_anything_else_is_another_copy(what):
     changed = {
         "source": staging.key("D:\\x", TREE, ()),
@@ -99,7 +99,7 @@ def test_anything_else_is_another_copy(what):
         "directory": staging.key(
             "C:\\x", Listing(directories=("", "lib", "new"), files=TREE.files), ()
         ),
-        "text": staging.key("C:\\x", TREE, (("pyvenv.cfg", "home"),)),
+        "beside": staging.key("C:\\x", TREE, ("another",)),
     }
     assert changed[what] != staging.key("C:\\x", TREE, ())
     assert staging.key("C:\\x", TREE, ()) == staging.key("C:\\x", TREE, ())
@@ -205,29 +205,53 @@ def test_a_plan_says_why_not(source):
 
 
 def test_the_settings_of_a_virtual_environment():
-    """Its base is where the copy of that is; what else named the old place goes."""
-    base = copied("C:\\Python312")
-    program = Program(path=PYTHON, argv=(PYTHON,), real=PYTHON)
-    text = "home = C:\\Python312\r\nexecutable = C:\\Python312\\python.exe\r\nversion = 3.12.1\r\ninclude-system-site-packages = false\r\n"
-    found = runtimes._moved_home(text, program, [base]).splitlines()
-    assert found == [
-        f"home = {base.staged}",
-        "version = 3.12.1",
-        "include-system-site-packages = false",
+    found = runtimes.with_home(
+        "home = C:\\junction\r\nversion = 3.12.1\r\nHOME=x\r\n", "C:\\store\\p"
+    )
+    assert found.splitlines() == ["home = C:\\store\\p", "version = 3.12.1"]
+
+
+def test_what_names_other_directories_names_their_copies():
+    trees = [copied("C:\\work\\proj"), copied("C:\\work\\proj2"), copied("C:\\Python312")]
+    first, second, base = (tree.staged for tree in trees)
+    text = "C:\\work\\proj\\src\r\nc:\\WORK\\proj2\r\nC:\\work\\proj3\r\nimport x\r\n"
+    assert (
+        runtimes.repointed(text, trees)
+        == f"{first}\\src\r\n{second}\r\nC:\\work\\proj3\r\nimport x\r\n"
+    )
+    finder = "MAPPING = {'a': 'C:\\\\work\\\\proj\\\\a'}"
+    doubled = first.replace("\\", "\\\\")
+    assert runtimes.repointed(finder, trees) == f"MAPPING = {{'a': '{doubled}\\\\a'}}"
+    assert runtimes.repointed("home = C:\\Python312\n", trees) == f"home = {base}\n"
+
+
+@given(st.text(max_size=60))
+def test_other_text_stays(text):
+    assert runtimes.repointed(text, [copied("C:\\work\\proj")]) == text
+
+
+def test_pointers_in_a_listing():
+    names = [
+        "pyvenv.cfg",
+        ".venv\\pyvenv.cfg",
+        ".venv\\Lib\\site-packages\\x.pth",
+        "Lib\\site-packages\\__editable___x_finder.py",
+        "docs\\x.pth",
+        "Lib\\site-packages\\x.py",
+        "LIB\\Site-Packages\\y.pth",
     ]
+    listing = Listing(directories=(), files=tuple((name, 1, 1) for name in names))
+    assert runtimes.pointers_of(listing) == (*names[:4], names[6])
 
 
 def test_the_base_of_an_environment_is_copied_without_its_packages():
-    plain = Program(path=PYTHON, argv=(PYTHON,))
-    contained = Program(
-        path=PYTHON,
-        argv=(PYTHON,),
-        environment=(("__PYVENV_LAUNCHER__", "C:\\v\\Scripts\\python.exe"),),
-    )
     why = "the prefix of python"
-    assert runtimes.SITE not in runtimes._left_out(plain, why)
-    assert runtimes.SITE in runtimes._left_out(contained, why)
-    assert runtimes.SITE not in runtimes._left_out(contained, "the virtual environment")
+    assert runtimes.SITE not in runtimes._left_out("", why, "")
+    assert runtimes.SITE in runtimes._left_out("C:\\venv", why, "")
+    assert runtimes.SITE not in runtimes._left_out(
+        "C:\\venv", why, "include-system-site-packages = true"
+    )
+    assert runtimes.SITE not in runtimes._left_out("C:\\venv", "the virtual environment", "")
 
 
 def planned():

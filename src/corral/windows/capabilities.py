@@ -36,9 +36,13 @@ def capability_sid(name: str) -> str:
     return _sid("S-1-15-3-1024", _digest(name.upper()), 8)
 
 
-def grant_sid(root: str, access: Reach) -> str:
-    """The capability of one root and what may be done in it."""
-    return capability_sid(f"corral.{access}.{_digest(folded(root)).hex()}")
+def grant_sid(root: str, access: Reach, identity: tuple[int, int] = (0, 0)) -> str:
+    """The capability of one root and what may be done in it.
+
+    With the identity of the object it is of that object alone, whatever gets its name later.
+    """
+    words = f"{folded(root)}|{identity[0]:x}|{identity[1]:x}"
+    return capability_sid(f"corral.{access}.{_digest(words).hex()}")
 
 
 def folded(path: str) -> str:

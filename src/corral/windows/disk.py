@@ -24,6 +24,9 @@ if TYPE_CHECKING:
         def read(self, path: str) -> bytes:
             """All of a file; empty if there is none, or if it is too large to be looked at."""
 
+        def names(self, path: str) -> list[str]:
+            """What a directory holds; empty if there is none."""
+
         def real(self, path: str) -> str: ...
         def identity(self, path: str) -> tuple[int, int]: ...
 
@@ -51,6 +54,12 @@ class HostDisk:
                 return file.read() if os.fstat(file.fileno()).st_size <= LARGEST else b""
         except (OSError, ValueError):
             return b""
+
+    def names(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except (OSError, ValueError):
+            return []
 
     def real(self, path: str) -> str:
         return os.path.realpath(path)

@@ -85,7 +85,7 @@ def plan(
 
 
 def _root(grant: Grant, access: Reach) -> Root:
-    sid = grant_sid(grant.path, access)
+    sid = grant_sid(grant.path, access, (grant.device, grant.inode))
     return journal.Root(
         path=grant.path, access=access, sid=sid, volume=grant.device, file=grant.inode
     )

@@ -92,8 +92,8 @@ def clean(directory: str) -> tuple[list[str], list[str]]:
 
 
 def withdraw(root: Root) -> list[str]:
-    """Take this root's entries out of all that lies in it. What has moved away by itself keeps
-    entries for a capability that no later token has unless the same path is granted again.
+    """Take this root's entries out of all that lies in it. What has moved away keeps entries for
+    a capability that is of one path and one object, so that no later token has it.
     """
     problems: list[str] = []
     top = trees.reaching(root.path)

@@ -26,9 +26,10 @@ import os
 from corral.abi import win32_files, win32_security
 from corral.errors import PolicyError
 from corral.record import record, replace
-from corral.windows import access_list, launchers, staging, trees
-from corral.windows.capabilities import grant_sid
+from corral.windows import access_list, launchers, shims, staging, trees
+from corral.windows.capabilities import folded, grant_sid
 from corral.windows.paths import within
+from corral.windows.server_files import is_pointer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 NODE_FLAGS = ("--preserve-symlinks", "--preserve-symlinks-main")
 PYTHON_PREFIX = ("Doc", "include", "libs", "tcl", "Tools", "Lib\\test", "Lib\\idlelib")
 SITE = "Lib\\site-packages"
+SETTINGS = "pyvenv.cfg"
 SERVER = (".git", ".hg", ".svn")
 
 
@@ -81,34 +83,46 @@ class Store:
 
 def plan(program: Program, *, directory: str) -> Store:
     """Looks at every file that is needed, and copies none. PolicyError for what cannot be."""
-    made: list[Tree] = []
-    # The base of a virtual environment first: its copy is named in the environment's settings.
-    needed = list(zip(program.reads, program.why, strict=True))
-    for source, why in sorted(needed, key=lambda item: not _is_base(item[1])):
-        listing = _looked(source, _left_out(program, why))
-        made.append(tree(source, listing, _settings(program, source, made), directory=directory))
+    venv = venv_of(program)
+    sources = list(zip(program.reads, program.why, strict=True))
+    listings = {
+        source: _looked(source, _left_out(venv, why, _text(f"{venv}\\{SETTINGS}")))
+        for source, why in sources
+    }
+    keys = {source: staging.key(source, listing) for source, listing in listings.items()}
+    every = tuple(sorted(keys.values()))
+    pointers = {source: pointers_of(listing) for source, listing in listings.items()}
+    placed = [
+        # What says where others are is good only together with these others.
+        tree(source, listing, directory=directory, beside=every if pointers[source] else ())
+        for source, listing in listings.items()
+    ]
+    settings = f"{venv}\\{SETTINGS}" if venv else ""
+    base = ntpath.dirname(moved(program.real, placed))
+    made = [
+        replace(one, texts=_texts(one, pointers[one.source], placed, settings, base))
+        for one in placed
+    ]
     return Store(trees=tuple(made), program=inside(program, made))
 
 
-def tree(
-    source: str, listing: Listing, texts: tuple[tuple[str, str], ...], *, directory: str
-) -> Tree:
-    key = staging.key(source, listing, texts)
-    room = ntpath.join(directory, key)
+def tree(source: str, listing: Listing, *, directory: str, beside: Sequence[str] = ()) -> Tree:
+    room = ntpath.join(directory, staging.key(source, listing, beside))
     staged = ntpath.join(room, ntpath.basename(source))
-    return Tree(
-        source=source, staged=staged, sid=grant_sid(room, "read"), listing=listing, texts=texts
-    )
+    return Tree(source=source, staged=staged, sid=grant_sid(room, "read"), listing=listing)
 
 
-def _is_base(why: str) -> bool:
-    return why == "the prefix of python"
+def venv_of(program: Program) -> str:
+    """The virtual environment that the program is started for; empty for none."""
+    redirector = dict(program.environment).get(launchers.LAUNCHER, "")
+    return ntpath.dirname(ntpath.dirname(redirector)) if redirector else ""
 
 
-def _left_out(program: Program, why: str) -> tuple[str, ...]:
-    if not _is_base(why):
+def _left_out(venv: str, why: str, settings: str) -> tuple[str, ...]:
+    if why != "the prefix of python":
         return SERVER
-    return (*PYTHON_PREFIX, SITE) if program.environment else PYTHON_PREFIX
+    both = shims.settings(settings).get("include-system-site-packages", "").lower() == "true"
+    return (*PYTHON_PREFIX, SITE) if venv and not both else PYTHON_PREFIX
 
 
 def _looked(source: str, without: Sequence[str]) -> Listing:
@@ -124,32 +138,62 @@ def _looked(source: str, without: Sequence[str]) -> Listing:
         raise PolicyError(f"{error.filename} cannot be read: {error.strerror}") from error
 
 
-def _settings(program: Program, source: str, made: Sequence[Tree]) -> tuple[tuple[str, str], ...]:
-    """A virtual environment's pyvenv.cfg, with its base where the copy of that is."""
-    redirector = dict(program.environment).get(launchers.LAUNCHER, "")
-    if not redirector or not within(redirector, source):
-        return ()
-    for place in (ntpath.dirname(redirector), ntpath.dirname(ntpath.dirname(redirector))):
-        file = ntpath.join(place, "pyvenv.cfg")
-        text = _text(file)
-        if text:
-            return ((file[len(source) + 1 :], _moved_home(text, program, made)),)
-    return ()
+def pointers_of(listing: Listing) -> tuple[str, ...]:
+    """Files of Python's that name directories: settings of environments, editable installs."""
+    found = []
+    for name, _, _ in listing.files:
+        above, _, last = name.rpartition("\\")
+        site = above.lower().endswith(SITE.lower()) and is_pointer(last)
+        if last.lower() == SETTINGS or site:
+            found.append(name)
+    return tuple(found)
 
 
-def _moved_home(text: str, program: Program, made: Sequence[Tree]) -> str:
-    home = ntpath.dirname(moved(program.real, made))
-    lines = text.splitlines()
-    kept = [line for line in lines if line.partition("=")[0].strip().lower() not in ABOUT_BASE]
-    return "\n".join((f"home = {home}", *kept, ""))
+def _texts(
+    one: Tree, names: Sequence[str], made: Sequence[Tree], settings: str, base: str
+) -> tuple[tuple[str, str], ...]:
+    """What becomes of the pointers. The settings of the environment in use name its base in words
+    that may lead there through a link, so they are not only searched for its path.
+    """
+    found: list[tuple[str, str]] = []
+    for name in names:
+        path = ntpath.join(one.source, name)
+        text = _text(path)
+        changed = repointed(text, made)
+        if folded(path) == folded(settings):
+            changed = with_home(changed, base)
+        found += [(name, changed)] if changed != text else []
+    return tuple(found)
 
 
-ABOUT_BASE = ("home", "executable", "command")
+def with_home(text: str, base: str) -> str:
+    lines = [line for line in text.splitlines() if line.partition("=")[0].strip().lower() != "home"]
+    return "\n".join((f"home = {base}", *lines, ""))
+
+
+def repointed(text: str, made: Sequence[Tree]) -> str:
+    """With the copies' paths, as they are and as Python writes them in its strings."""
+    for one in sorted(made, key=lambda one: -len(one.source)):
+        text = _replaced(text, one.source, one.staged)
+        text = _replaced(text, *(path.replace("\\", "\\\\") for path in (one.source, one.staged)))
+    return text
+
+
+def _replaced(text: str, old: str, new: str) -> str:
+    """Where the old path stands whole, or something below it; in any case of letters."""
+    lower, wanted = folded(text), folded(old)
+    parts, at = [], 0
+    while (found := lower.find(wanted, at)) >= 0:
+        end = found + len(old)
+        whole = text[end : end + 1] in {"", "\\", "/", "'", '"', "\r", "\n", ";"}
+        parts += [text[at:found], new if whole else text[found:end]]
+        at = end
+    return "".join((*parts, text[at:]))
 
 
 def _text(path: str) -> str:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
             return file.read()
     except OSError:
         return ""
@@ -202,7 +246,8 @@ def stage(one: Tree) -> None:
     _open_up(one.room, one.sid)
     staging.copy(one.source, one.staged, one.listing)
     for name, text in one.texts:
-        with open(ntpath.join(one.staged, name), "w", encoding="utf-8", newline="\n") as file:
+        place = ntpath.join(one.staged, name)
+        with open(place, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
             file.write(text)
     with open(mark_of(one), "w", encoding="utf-8") as file:
         file.write(one.source)

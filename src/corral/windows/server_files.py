@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PYTHON_MARKS = ("pyproject.toml", "setup.py", "setup.cfg")
 NODE_MARKS = ("package.json", "node_modules")
+SITE = ("Lib", "site-packages")
 MARKS = (*NODE_MARKS, *PYTHON_MARKS, "manifest.json", "corral.toml", "corral.json")
 SHARED_IN_HOME = (
     "", "Desktop", "Documents", "Downloads", "Pictures", "Music", "Videos", "OneDrive", "source",
@@ -78,6 +79,21 @@ class Needs:
         else:
             self.server(program, kind)
 
+        if kind == "python":
+            self._editables(venv or prefix)
+
+    def _editables(self, prefix: str) -> None:
+        """Packages installed as links to a project elsewhere, if it is a project of Python's."""
+        site = ntpath.join(prefix, *SITE)
+        for name in self.disk.names(site):
+            if is_pointer(name):
+                text = self.disk.read(ntpath.join(site, name)).decode("utf-8", "replace")
+                for path in pointed(name, text):
+                    real = self.disk.real(path)
+                    project = self.project(real, PYTHON_MARKS)
+                    if project and self.disk.kind(real):
+                        self.take(project, f"an editable install, {name}")
+
     def server(self, path: str, kind: Kind) -> None:
         real = self.disk.real(path)
         place = self.disk.kind(real)
@@ -108,6 +124,22 @@ class Needs:
         r"""Whether the `node_modules` it lies in is a project's, with what it needs beside it."""
         above = package.lower().rpartition("\\node_modules\\")[0]
         return self.disk.kind(ntpath.join(above, "package.json")) == "file"
+
+
+def is_pointer(name: str) -> bool:
+    """Whether a file in site-packages can name directories elsewhere."""
+    return name.endswith(".pth") or (
+        name.startswith("__editable___") and name.endswith("_finder.py")
+    )
+
+
+def pointed(name: str, text: str) -> list[str]:
+    """The directories that it names: lines of a `.pth`, or the table of setuptools' finder."""
+    if name.endswith(".pth"):
+        return [line.strip() for line in text.splitlines() if line[1:3] in {":\\", ":/"}]
+    from corral.servers import runtimes
+
+    return [path for path in runtimes._mapped(text) if path[1:3] == ":\\"]  # noqa: SLF001
 
 
 def _package(real: str) -> str:

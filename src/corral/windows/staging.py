@@ -94,12 +94,12 @@ def _check_size(count: int, total: int) -> None:
         raise Unsuitable(f"it holds more than {format_size(MOST_BYTES)}")
 
 
-def key(source: str, listing: Listing, texts: Sequence[tuple[str, str]]) -> str:
-    """The same for the same files in the same place, and only then."""
+def key(source: str, listing: Listing, beside: Sequence[str] = ()) -> str:
+    """The same for the same files in the same place, beside the same others, and only then."""
     import hashlib
     import json
 
-    words = (FORMAT, source, listing.directories, listing.files, tuple(texts))
+    words = (FORMAT, source, listing.directories, listing.files, tuple(beside))
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:32]
 
 
