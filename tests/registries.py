@@ -22,6 +22,8 @@ class Registries:
         self.redirects: dict[str, str] = {}
         self.npm: dict[str, dict[str, dict]] = {}
         self.token = ""
+        self.without_length: set[str] = set()
+        self.longer: dict[str, int] = {}
         self.held: dict[str, threading.Event] = {}
         self.reached = threading.Event()
         registries = self
@@ -63,11 +65,25 @@ class Registries:
         elif path in self.redirects:
             self.say(request, 302, b"", Location=self.redirects[path])
         elif path in self.files:
-            self.say(request, 200, self.files[path])
+            self.serve(request, path)
         elif path[1:] in self.npm:
             self.say(request, 200, json.dumps(self.packument(path[1:])).encode())
         else:
             self.say(request, 404, b'{"error": "not found"}')
+
+    def serve(self, request: BaseHTTPRequestHandler, path: str) -> None:
+        body = self.files[path]
+        if path in self.without_length or path in self.longer:
+            # What it says about its length is the test's choice; the end is the connection's.
+            request.send_response(200)
+            if path in self.longer:
+                request.send_header("Content-Length", str(self.longer[path]))
+            request.send_header("Connection", "close")
+            request.end_headers()
+            request.wfile.write(body)
+            request.close_connection = True
+        else:
+            self.say(request, 200, body)
 
     @staticmethod
     def say(request: BaseHTTPRequestHandler, code: int, body: bytes, **headers: str) -> None:

@@ -21,6 +21,7 @@ TYPES = ("node", "python", "binary", "uv")
 SHAPES = ("string", "number", "boolean", "directory", "file")
 META = "io.corral"
 LARGEST = 1 << 20
+LONGEST_TITLE = 200
 HINT = "the form is described at https://github.com/modelcontextprotocol/mcpb"
 
 
@@ -70,10 +71,10 @@ def parse(content: bytes, platform: str) -> Bundle:
         raise wrong(f"has the server type {shown(kind)}; corral knows {', '.join(TYPES)}")
     start = overridden(table(server.get("mcp_config", {}), "server.mcp_config"), platform)
     return Bundle(
-        name=text(top.get("name"), "name"),
-        version=text(top.get("version"), "version"),
+        name=title(top.get("name"), "name"),
+        version=title(top.get("version"), "version"),
         type=kind,  # type: ignore[arg-type] # it is one of TYPES
-        entry=text(server.get("entry_point"), "server.entry_point"),
+        entry=inner(server.get("entry_point")),
         command=text(start.get("command", ""), "server.mcp_config.command", empty=True),
         arguments=texts(start.get("args", []), "server.mcp_config.args"),
         environment=pairs(start.get("env", {}), "server.mcp_config.env"),
@@ -149,6 +150,23 @@ def text(value: object, where: str, *, empty: bool = False) -> str:
     if not isinstance(value, str) or "\0" in value or not (value or empty):
         raise wrong(f"has no text for {where}")
     return value
+
+
+def title(value: object, where: str) -> str:
+    """What is shown to people: one line, nothing that moves a terminal's cursor."""
+    found = text(value, where)
+    if not found.isprintable() or len(found) > LONGEST_TITLE:
+        raise wrong(f"has a {where} that cannot be shown")
+    return found
+
+
+def inner(value: object) -> str:
+    """A path that stays in the bundle."""
+    found = text(value, "server.entry_point")
+    parts = found.replace("\\", "/").split("/")
+    if found.startswith(("/", "\\")) or ".." in parts or ":" in found:
+        raise wrong(f"has an entry point outside of the bundle: {shown(found, 200)}")
+    return found
 
 
 def texts(value: object, where: str) -> tuple[str, ...]:

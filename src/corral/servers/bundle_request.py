@@ -64,7 +64,12 @@ def asked_for(bundle: Bundle, values: Values, known: Mapping[str, str], *, origi
     start = Manifest(origin=origin)
     if bundle.request is not None:
         start = replace(from_data({"version": 1, **bundle.request}, origin), command=None)
-        start = replace(start, read=inside(start.read, tree), write=inside(start.write, tree))
+        start = replace(
+            start,
+            read=inside(start.read, tree),
+            write=inside(start.write, tree),
+            unix_sockets=inside(start.unix_sockets, tree),
+        )
     paths = [
         bundle_values.substitute(text, known, values)
         for key, setting in bundle.settings.items()

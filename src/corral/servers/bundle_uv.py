@@ -10,6 +10,7 @@ import os
 
 from corral.errors import SandboxError
 from corral.servers import pypi, store
+from corral.servers.install import LINKS
 from corral.servers.npm import put
 from corral.servers.pypi_index import indexes
 from corral.units import shown
@@ -42,7 +43,7 @@ def install(bundle: Bundle, tree: str, values: Mapping[str, object]) -> Entry:
         pypi.fill(place, scripts=False)
         pypi.check_lock(tree)
     command = [f"{{tree}}/{pypi.PYTHON}", f"{{tree}}/{entry}"]
-    return store.adopt(tree, {**values, "command": command}, allowed=(pypi.PYTHON,))
+    return store.adopt(tree, {**values, "command": command}, allowed=LINKS)
 
 
 def dependencies(path: str) -> list[str]:

@@ -14,6 +14,7 @@ import time
 from corral.errors import SandboxError
 from corral.record import record
 from corral.servers import progress
+from corral.servers.tree import check
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ MEMORY = "4G"
 DISK = "4G"
 PIDS = 512
 TOLD = 12
+LINKS = ("bin/python",)
+"""Made by corral itself: a virtual environment is a link to its interpreter."""
 LONGEST_LOG = 1 << 16
 TICK = 0.2
 WALLED = (
@@ -90,6 +93,8 @@ def run(
             why = told(log, registry.hidden)
             hint = refused(sandbox) or "is the name right, and can the registry be reached?"
             raise SandboxError(f"cannot install {label}: {why}", hint=hint)
+    # Before anything of it is opened: a pipe in place of a file would hold us for ever.
+    check(staging, allowed=LINKS)
 
 
 def end_zygote() -> None:

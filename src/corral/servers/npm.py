@@ -89,24 +89,37 @@ def settings(environment: Mapping[str, str]) -> Registry:
     for url in urls:
         if not url.startswith(("https://", "http://")):
             raise SandboxError(f"the npm registry {shown(url)} is no web address")
-    keys = [key for key in found if key.startswith("//") and key.endswith(CREDENTIALS)]
-    secrets = {f"CORRAL_NPM_{at}": found[key] for at, key in enumerate(keys)}
+    values = [found[key] for key in credentials(found, urls)]
     authority = found.get("cafile", "")
-    reads = (authority,) if os.path.isabs(authority) and os.path.isfile(authority) else ()
-    hidden = tuple(filter(None, secrets.values()))
-    return Registry(urls=tuple(dict.fromkeys(urls)), secrets=secrets, reads=reads, hidden=hidden)
+    return Registry(
+        urls=tuple(dict.fromkeys(urls)),
+        secrets={f"CORRAL_NPM_{at}": value for at, value in enumerate(values)},
+        hidden=tuple(filter(None, values)),
+        reads=(authority,) if os.path.isabs(authority) and os.path.isfile(authority) else (),
+    )
 
 
 def is_scope(key: str) -> bool:
     return key.startswith("@") and key.endswith(":registry")
 
 
+def credentials(found: Mapping[str, str], urls: Sequence[str]) -> list[str]:
+    """The keys that are for one of these registries; the others are none of its business."""
+    places = [url.partition(":")[2].rstrip("/") + "/" for url in urls]
+    return [
+        key
+        for key in found
+        if key.startswith("//")
+        and key.endswith(CREDENTIALS)
+        and any(place.startswith(key.rpartition(":")[0].rstrip("/") + "/") for place in places)
+    ]
+
+
 def lines(registry: Registry, environment: Mapping[str, str]) -> list[tuple[str, str]]:
     """The settings file inside; credentials stay in variables that nothing prints."""
     found = read_settings(environment)
     kept = {key: value for key, value in found.items() if is_scope(key) or key == "cafile"}
-    keys = [key for key in found if key.startswith("//") and key.endswith(CREDENTIALS)]
-    named = zip(keys, registry.secrets, strict=True)
+    named = zip(credentials(found, registry.urls), registry.secrets, strict=True)
     return [
         ("registry", registry.urls[0]),
         *kept.items(),

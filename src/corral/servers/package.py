@@ -65,6 +65,7 @@ def usable(key: str) -> Entry | None:
 
 def install(reference: Reference, key: str, *, scripts: bool, extra: Sequence[str]) -> Entry:
     from corral.servers import npm, pypi
+    from corral.servers.install import LINKS
 
     staging = store.staged(key)
     try:
@@ -73,6 +74,6 @@ def install(reference: Reference, key: str, *, scripts: bool, extra: Sequence[st
         else:
             made = pypi.install(reference, staging, scripts=scripts, extra=extra)
         values = {"key": key, "kind": reference.kind, "name": reference.name, **made}
-        return store.adopt(staging, values, allowed=(pypi.PYTHON,))
+        return store.adopt(staging, values, allowed=LINKS)
     finally:
         remove_tree(staging)

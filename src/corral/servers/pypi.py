@@ -13,7 +13,7 @@ import sys
 
 from corral.errors import EXIT_NOT_FOUND, CommandError, SandboxError
 from corral.record import record
-from corral.servers.install import run
+from corral.servers.install import LINKS, run
 from corral.servers.npm import choose, put, read_json
 from corral.servers.pypi_index import indexes, plain
 from corral.servers.reference import normal
@@ -30,7 +30,7 @@ LOCK = "requirements.lock"
 WANTED = "requirements.in"
 REPORT = "report.json"
 START = "start.py"
-PYTHON = "bin/python"
+PYTHON = LINKS[0]
 HINT = "install uv (https://docs.astral.sh/uv/), or pip for the Python that runs corral"
 WHEELS = ("--only-binary", ":all:")
 UV = {
@@ -78,6 +78,9 @@ def install(
     registry = indexes(os.environ)
     base = interpreter()
     site = make_environment(staging, base)
+    for item in extra:
+        if item.startswith(("-", ".", "/")) or not item.isprintable():
+            raise SandboxError(f"--with {shown(item)} is no package", hint="--with 'name<2'")
     extras = f"[{','.join(reference.extras)}]" if reference.extras else ""
     pin = f"=={reference.version}" if reference.version else ""
     put(staging, WANTED, "\n".join([f"{reference.name}{extras}{pin}", *extra, ""]))

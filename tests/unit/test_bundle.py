@@ -1,0 +1,211 @@
+"""manifest.json of a bundle: read strictly, filled in once, and never a way out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.errors import SandboxError
+from corral.servers import bundle_manifest, bundle_values
+from corral.servers.bundle_request import asked_for, granted, is_own, secret_names, warnings
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=8) | st.integers(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+def manifest(**more: object) -> dict:
+    server = {
+        "type": "node",
+        "entry_point": "server/index.js",
+        "mcp_config": {"command": "node", "args": ["${__dirname}/server/index.js"]},
+    }
+    return {"manifest_version": "0.3", "name": "hello", "version": "1", "server": server, **more}
+
+
+def parse(data: object, platform: str = "linux") -> bundle_manifest.Bundle:
+    return bundle_manifest.parse(json.dumps(data).encode(), platform)
+
+
+def test_a_plain_manifest():
+    made = parse(manifest())
+    assert (made.name, made.type, made.command) == ("hello", "node", "node")
+    assert made.arguments == ("${__dirname}/server/index.js",)
+    assert parse(
+        {**manifest(), "manifest_version": None, "dxt_version": "0.1"} | {"manifest_version": "0.1"}
+    )
+
+
+def test_the_old_name_of_the_version():
+    data = manifest(dxt_version="0.1")
+    del data["manifest_version"]
+    assert parse(data).name == "hello"
+
+
+def test_an_override_replaces_what_it_names_whole():
+    data = manifest()
+    start = data["server"]["mcp_config"]
+    start["env"] = {"A": "1", "B": "2"}
+    start["platform_overrides"] = {"win32": {"args": ["x"]}, "darwin": {"env": {"C": "3"}}}
+    assert parse(data, "win32").arguments == ("x",)
+    assert parse(data, "win32").environment == {"A": "1", "B": "2"}
+    assert parse(data, "darwin").environment == {"C": "3"}
+    assert parse(data, "linux").environment == {"A": "1", "B": "2"}
+
+
+def server(**more: object) -> dict:
+    return manifest(server={**manifest()["server"], **more})
+
+
+BAD = {
+    "no table": ([], "no table"),
+    "version": (manifest(manifest_version="9.9"), "has version '9.9'"),
+    "type": (server(type="docker"), "server type 'docker'"),
+    "no name": (manifest(name=""), "no text for name"),
+    "a name that moves the cursor": (manifest(name="a\x1b[2J"), "cannot be shown"),
+    "a long name": (manifest(name="a" * 201), "cannot be shown"),
+    "args": (server(mcp_config={"command": "x", "args": "y"}), "no list"),
+    "nul": (server(mcp_config={"command": "x", "args": ["a\0b"]}), "no text"),
+    "entry upward": (server(entry_point="../../x"), "outside of the bundle"),
+    "entry absolute": (server(entry_point="/etc/passwd"), "outside of the bundle"),
+    "entry on a drive": (server(entry_point="C:\\x"), "outside of the bundle"),
+    "entry backward": (server(entry_point="a\\..\\..\\x"), "outside of the bundle"),
+    "setting": (manifest(user_config={"a": {"type": "password"}}), "of the type 'password'"),
+    "meta": (manifest(_meta={"io.corral": "x"}), "no table _meta.io.corral"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_wrong_is_named(case):
+    data, why = BAD[case]
+    with pytest.raises(SandboxError) as caught:
+        parse(data)
+    assert why in caught.value.message
+    assert caught.value.message.isprintable()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"\xff\xfe", b"[" * 100_000, b" " * (bundle_manifest.LARGEST + 1)],
+    ids=range(5),
+)
+def test_what_is_no_json(content):
+    with pytest.raises(SandboxError, match=r"manifest\.json is"):
+        bundle_manifest.parse(content, "linux")
+
+
+@given(JSON, st.sampled_from(["server", "user_config", "_meta", "compatibility", "name"]))
+def test_whatever_stands_there_it_is_read_or_refused(value, key):
+    try:
+        parse(manifest(**{key: value}))
+    except SandboxError:
+        pass
+
+
+SETTINGS = {
+    "dir": {"type": "directory", "multiple": True, "default": ["${HOME}/Documents"]},
+    "key": {"type": "string", "sensitive": True},
+    "text": {"type": "string", "default": "plain"},
+}
+
+
+def configured(*arguments: str, **environment: str) -> bundle_manifest.Bundle:
+    start = {"command": "node", "args": list(arguments), "env": environment}
+    return parse(
+        manifest(user_config=SETTINGS, server={**manifest()["server"], "mcp_config": start})
+    )
+
+
+KNOWN = bundle_values.places("/tree", "/home/me")
+
+
+def test_several_values_become_several_arguments(tmp_path):
+    made = configured("${user_config.dir}", "in ${user_config.text}", "${user_config.key}")
+    two = [tmp_path / "a", tmp_path / "b"]
+    for path in two:
+        path.mkdir()
+    values = bundle_values.collect(made, [f"dir={path}" for path in two], {})
+    words = bundle_values.expand(made.arguments, KNOWN, values)
+    assert words == [*map(str, two), "in plain"]
+
+
+def test_a_value_is_filled_in_once():
+    """Otherwise a value could name another, or a place that its owner did not mean."""
+    made = configured("x${user_config.text}")
+    values = bundle_values.collect(made, ["text=${HOME} ${user_config.key}", "key=s3cret"], {})
+    words = bundle_values.expand(made.arguments, KNOWN, values)
+    assert words == ["x${HOME} ${user_config.key}"]
+
+
+def test_places_are_filled_in():
+    made = configured(
+        "${__dirname}${/}a", "${HOME}", "${DESKTOP}", "${DOWNLOADS}", "${pathSeparator}"
+    )
+    values = bundle_values.defaults(made)
+    expected = ["/tree/a", "/home/me", "/home/me/Desktop", "/home/me/Downloads", "/"]
+    assert bundle_values.expand(made.arguments, KNOWN, values) == expected
+    with pytest.raises(SandboxError, match="nobody knows"):
+        bundle_values.expand(["${PATH}"], KNOWN, values)
+
+
+def test_the_users_directories_are_granted_and_the_bundles_are_asked_for(tmp_path):
+    own = tmp_path / "own"
+    own.mkdir()
+    (tmp_path / "Documents").mkdir()
+    known = bundle_values.places("/tree", str(tmp_path))
+    made = configured("${user_config.dir}")
+    nothing = bundle_values.collect(made, [], {})
+    assert asked_for(made, nothing, known, origin="x").read == (str(tmp_path / "Documents"),)
+    assert granted(made, nothing, known).manifest.read is None
+    said = bundle_values.collect(made, [f"dir={own}"], {})
+    assert asked_for(made, said, known, origin="x").read is None
+    assert granted(made, said, known).manifest.read == (str(own),)
+
+
+def test_sensitive_values_are_secrets_and_never_where_they_could_steer():
+    made = configured(T_KEY="Bearer ${user_config.key}", T_TEXT="${user_config.text}")
+    values = bundle_values.collect(made, ["key=x"], {})
+    assert secret_names(made, values) == ["T_KEY"]
+    assert asked_for(made, values, KNOWN, origin="x").set_values == (("T_TEXT", "plain"),)
+    assert granted(made, values, KNOWN).manifest.secret_names == ("T_KEY",)
+    evil = configured(LD_PRELOAD="/tree/${user_config.key}")
+    with pytest.raises(SandboxError, match="may not set"):
+        secret_names(evil, bundle_values.collect(evil, ["key=x"], {}))
+
+
+def test_a_secret_as_an_argument_is_warned_about():
+    assert "'key' as an argument" in warnings(configured("--key=${user_config.key}"))[0]
+    assert warnings(configured("${user_config.text}")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "own"),
+    [
+        ("PYTHONPATH", "/tree/lib", True),
+        ("PYTHONPATH", "/tree/lib:/tree", True),
+        ("PYTHONPATH", "/tree/lib:/home/me", False),
+        ("PYTHONPATH", "/tree/../home", False),
+        ("PYTHONPATH", "/treehouse", False),
+        ("PYTHONPATH", "lib", False),
+        ("PYTHONPATH", "", False),
+        ("LD_PRELOAD", "/tree/lib", False),
+    ],
+)
+def test_search_paths_are_its_own_only_inside(name, value, own):
+    assert is_own(name, value, "/tree") is own
+
+
+def test_what_the_corral_table_asks_for_starts_in_the_bundle():
+    meta = {"io.corral": {"filesystem": {"read": ["data", "~/x", "/abs"], "unix_sockets": ["s"]}}}
+    made = parse(manifest(_meta=meta))
+    asked = asked_for(made, bundle_values.defaults(made), KNOWN, origin="x")
+    assert asked.read == ("/tree/data", "~/x", "/abs")
+    assert asked.unix_sockets == ("/tree/s",)
+    wrong = parse(manifest(_meta={"io.corral": {"filesystem": {"reed": []}}}))
+    with pytest.raises(SandboxError, match="reed"):
+        asked_for(wrong, bundle_values.defaults(wrong), KNOWN, origin="x")

@@ -1,0 +1,108 @@
+"""Downloads: bounded, over TLS, and only what was promised. Real HTTP on loopback."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from corral.errors import SandboxError
+from corral.servers import download
+from registries import Registries
+
+
+@pytest.fixture
+def registry():
+    made = Registries()
+    yield made
+    made.close()
+
+
+def test_a_file_and_its_digest(registry, tmp_path):
+    registry.files["/a"] = b"content" * 10_000
+    path = tmp_path / "file"
+    digest = download.fetch_file(f"{registry.url}/a", str(path), most=1 << 20)
+    assert path.read_bytes() == registry.files["/a"]
+    assert digest == hashlib.sha256(registry.files["/a"]).hexdigest()
+    with pytest.raises(FileExistsError):
+        download.fetch_file(f"{registry.url}/a", str(path), most=1 << 20)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://example.com/x", "http://10.0.0.1/x", "http://localhost.example.com/x",
+        "http://127.0.0.1.example.com/", "http://2130706433/",
+    ],
+)  # fmt: skip
+def test_only_loopback_may_be_asked_without_tls(url):
+    with pytest.raises(SandboxError, match="is not https"):
+        download.fetch_text(url, most=1000)
+    assert download.check_url(url.replace("http:", "https:"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file:///etc/passwd", "ftp://127.0.0.1/x", "data:text/plain,x", "", "https://", "//host/x",
+        "https://user:word@host/", "https://host:port/", "https://host/a b", "https://host/\n", "https://[::1/",
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_what_is_no_web_address(url):
+    with pytest.raises(SandboxError):
+        download.check_url(url)
+
+
+def test_redirects_are_followed_a_few_times(registry):
+    for at in range(download.MOST_REDIRECTS):
+        registry.redirects[f"/{at}"] = f"/{at + 1}"
+    registry.files[f"/{download.MOST_REDIRECTS}"] = b"there"
+    assert download.fetch_text(f"{registry.url}/0", most=100) == b"there"
+    registry.redirects["/round"] = "/round"
+    with pytest.raises(SandboxError, match="more than 5 redirects"):
+        download.fetch_text(f"{registry.url}/round", most=100)
+
+
+@pytest.mark.parametrize("target", ["http://10.0.0.1/x", "file:///etc/passwd", "ftp://127.0.0.1/"])
+def test_a_redirect_is_checked_like_the_first(registry, target):
+    registry.redirects["/x"] = target
+    with pytest.raises(SandboxError, match=r"not https|no web address"):
+        download.fetch_text(f"{registry.url}/x", most=100)
+
+
+def test_a_redirect_may_not_leave_tls():
+    assert download.check_url("http://127.0.0.1/x", after="http://127.0.0.1/")
+    with pytest.raises(SandboxError, match="not https"):
+        download.check_url("http://127.0.0.1/x", after="https://example.com/")
+
+
+def test_what_is_too_large_is_refused_whatever_it_says(registry, tmp_path):
+    registry.files["/large"] = bytes(5000)
+    for most, fits in ((5000, True), (4999, False)):
+        if fits:
+            assert len(download.fetch_text(f"{registry.url}/large", most=most)) == 5000
+        else:
+            with pytest.raises(SandboxError, match="is larger than"):
+                download.fetch_text(f"{registry.url}/large", most=most)
+    registry.without_length.add("/large")
+    with pytest.raises(SandboxError, match="is larger than"):
+        download.fetch_text(f"{registry.url}/large", most=4999)
+    assert len(download.fetch_text(f"{registry.url}/large", most=5000)) == 5000
+
+
+def test_what_breaks_off_is_refused(registry):
+    registry.files["/short"] = bytes(5000)
+    registry.longer["/short"] = 9000
+    with pytest.raises(SandboxError, match=r"broke off|cannot be fetched"):
+        download.fetch_text(f"{registry.url}/short", most=1 << 20)
+
+
+def test_errors_have_words(registry):
+    with pytest.raises(download.Missing, match="is not there"):
+        download.fetch_text(f"{registry.url}/absent", most=100)
+    registry.token = "x"
+    with pytest.raises(SandboxError, match="answered 401"):
+        download.fetch_text(f"{registry.url}/absent", most=100)
+    with pytest.raises(SandboxError, match="cannot be fetched"):
+        download.fetch_text("http://127.0.0.1:9/", most=100)

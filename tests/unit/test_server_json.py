@@ -1,0 +1,171 @@
+"""server.json: which package, which arguments, and whose word each value is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.errors import SandboxError
+from corral.servers import registry, server_json
+from corral.servers.reference import Reference
+
+DIGEST = "a" * 64
+NAME = Reference(kind="registry", text="org.example/x@1", name="org.example/x", version="1")
+
+
+def npm(**more: object) -> dict:
+    return {
+        "registryType": "npm",
+        "identifier": "x",
+        "version": "1.0.0",
+        "transport": {"type": "stdio"},
+        **more,
+    }
+
+
+def read(**more: object) -> server_json.Package:
+    return server_json.choose({"packages": [npm(**more)]}, "x")
+
+
+def test_the_first_package_that_can_be_run_is_taken():
+    image = {"registryType": "oci", "identifier": "docker.io/x", "transport": {"type": "stdio"}}
+    http = npm(transport={"type": "streamable-http", "url": "http://localhost"})
+    chosen = server_json.choose({"packages": [image, http, npm(identifier="y")]}, "x")
+    assert (chosen.kind, chosen.identifier) == ("npm", "y")
+    with pytest.raises(SandboxError, match="'oci' packages are not run; 'streamable-http' is no"):
+        server_json.choose({"packages": [image, http]}, "x")
+    with pytest.raises(SandboxError, match="reached over the network"):
+        server_json.choose({"remotes": [{"type": "sse", "url": "https://x"}]}, "x")
+    with pytest.raises(SandboxError, match="names no package"):
+        server_json.choose({}, "x")
+
+
+BAD = {
+    "another registry": ({"registryBaseUrl": "https://evil.example.com"}, "another registry"),
+    "no version": ({"version": ""}, "no version"),
+    "no identifier": ({"identifier": 7}, "names no package"),
+    "a bundle without a digest": ({"registryType": "mcpb"}, "cannot be verified"),
+    "a bundle with half a digest": (
+        {"registryType": "mcpb", "fileSha256": "ab"},
+        "cannot be verified",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_trusted_is_refused(case):
+    more, why = BAD[case]
+    with pytest.raises(SandboxError, match=why):
+        read(**more)
+    assert read(registryBaseUrl="https://registry.npmjs.org").identifier == "x"
+    assert read(registryType="mcpb", fileSha256=DIGEST).sha256 == DIGEST
+
+
+def test_arguments():
+    package = read(
+        packageArguments=[
+            {"type": "positional", "value": "fixed"},
+            {"type": "named", "name": "--verbose"},
+            {"type": "named", "name": "--port", "default": "80"},
+            {"type": "named", "name": "--mode", "value": "{a}-{b}-{c}", "variables": {"a": {"default": "1"}, "b": {}}},
+            {"type": "named", "name": "--left-out", "valueHint": "v"},
+        ]
+    )  # fmt: skip
+    words, paths = server_json.arguments(package, {"b": "two"}, complete=True)
+    assert words == ["fixed", "--verbose", "--port", "80", "--mode", "1-two-{c}"]
+    assert paths == []
+
+
+def test_paths_are_granted_only_if_the_user_named_them(tmp_path):
+    file = {
+        "type": "positional",
+        "valueHint": "file",
+        "format": "filepath",
+        "default": "/etc/passwd",
+    }
+    package = read(packageArguments=[file])
+    assert server_json.arguments(package, {}, complete=True) == (["/etc/passwd"], [])
+    own = str(tmp_path)
+    assert server_json.arguments(package, {"file": own}, complete=True) == ([own], [own])
+
+
+def test_what_is_required_has_a_value_or_a_hint(monkeypatch):
+    needed = {"type": "named", "name": "--key", "isRequired": True, "valueHint": "k"}
+    package = read(
+        packageArguments=[needed], environmentVariables=[{"name": "T_A", "isRequired": True}]
+    )
+    with pytest.raises(SandboxError) as caught:
+        server_json.arguments(package, {}, complete=True)
+    assert "--config key=VALUE" in caught.value.hint
+    assert server_json.arguments(package, {"key": "v"}, complete=True) == (["--key", "v"], [])
+    assert server_json.arguments(package, {}, complete=False) == ([], [])
+    monkeypatch.delenv("T_A", raising=False)
+    with pytest.raises(SandboxError, match="T_A has no value"):
+        server_json.variables(package, {}, (), complete=True)
+    assert server_json.variables(package, {}, (), complete=False).asked.pass_names == ("T_A",)
+
+
+def test_whose_word_a_variable_is():
+    package = read(
+        environmentVariables=[
+            {"name": "T_FIXED", "value": "theirs"},
+            {"name": "T_OWN", "default": "theirs"},
+            {"name": "T_SECRET", "isSecret": True, "isRequired": True},
+            {"name": "T_FREE"},
+            {"name": "T_PASSED", "isRequired": True, "isSecret": True},
+        ]
+    )
+    said = {"T_OWN": "mine", "T_SECRET": "s3cret"}
+    wishes = server_json.variables(package, said, ("T_PASSED",), complete=True)
+    assert wishes.asked.set_values == (("T_FIXED", "theirs"),)
+    assert wishes.granted.set_values == (("T_OWN", "mine"),)
+    assert wishes.granted.secret_names == ("T_SECRET",)
+    assert wishes.secrets == {"T_SECRET": "s3cret"}
+    assert (wishes.asked.secret_names, wishes.asked.pass_names) == (None, None)
+
+
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "PATH", "HOME", "HTTPS_PROXY", "XDG_CACHE_HOME"])
+def test_a_secret_may_not_steer_corral_itself(name):
+    package = read(environmentVariables=[{"name": name, "isSecret": True}])
+    with pytest.raises(SandboxError, match="may not set"):
+        server_json.variables(package, {name: "x"}, (), complete=True)
+
+
+@pytest.mark.parametrize("name", ["", "A=B", "A B", "1A", None, "Ä"])
+def test_names_of_variables(name):
+    with pytest.raises(SandboxError, match="names a variable"):
+        server_json.variables(read(environmentVariables=[{"name": name}]), {}, (), complete=True)
+
+
+ANSWERS = {
+    "another name": {"server": {"name": "org.example/y", "version": "1"}},
+    "another version": {"server": {"name": "org.example/x", "version": "2"}},
+    "no version": {"server": {"name": "org.example/x"}},
+    "a list": [],
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_an_answer_about_something_else(case):
+    with pytest.raises(SandboxError, match="registry answered with"):
+        registry.parse(json.dumps(ANSWERS[case]).encode(), NAME)
+    good = {"server": {"name": "org.example/x", "version": "1"}}
+    assert registry.parse(json.dumps(good).encode(), NAME) == good["server"]
+
+
+@given(
+    st.recursive(
+        st.none() | st.text() | st.integers(),
+        lambda x: st.lists(x) | st.dictionaries(st.text(), x),
+        max_leaves=6,
+    )
+)
+def test_whatever_a_registry_answers(data):
+    try:
+        found = registry.parse(json.dumps(data).encode(), NAME)
+        server_json.choose(found, "x")
+    except SandboxError:
+        pass
