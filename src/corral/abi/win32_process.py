@@ -289,6 +289,10 @@ def on_console_event(handle: Callable[[int], bool]) -> object:
     return callback
 
 
+def forget_console_events(callback: object) -> None:
+    SetConsoleCtrlHandler(callback, 0)
+
+
 def cpu_seconds(process: Handle) -> float:
     created, ended, kernel, user = (ULONGLONG() for _ in range(4))
     GetProcessTimes(process.value, *map(ctypes.byref, (created, ended, kernel, user)))

@@ -44,6 +44,10 @@ class Signals:
             abi.ResetEvent(self._event.value)
         return found
 
+    def close(self) -> None:
+        abi.forget_console_events(self._handler)
+        self._event.close()
+
     def _hear(self, event: int) -> bool:
         number = NUMBERS.get(event, SIGTERM)
         if number not in self._wanted:
