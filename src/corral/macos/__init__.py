@@ -7,12 +7,9 @@ does not fight them.
 
 from __future__ import annotations
 
-import sys
-
 from corral.plan import SAMPLING, Option
 
 TYPE_CHECKING = False
-assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from corral.plan import Chains
     from corral.policy import Policy

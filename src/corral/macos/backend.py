@@ -10,8 +10,7 @@ from corral.macos import birth as births
 from corral.macos import identity as identities
 from corral.macos import layout
 from corral.macos.tree import Tree
-from corral.posix import workdir
-from corral.posix.wakeup import Wakeup
+from corral.posix import wakeup, workdir
 from corral.record import replace
 from corral.servers import command
 from corral.supervise import Watch
@@ -68,7 +67,7 @@ class Macos:
         return layout.compose(policy, program, controls, home=home)
 
     def signals(self, numbers: Sequence[int]) -> Signals:
-        return Wakeup(numbers)
+        return wakeup.Wakeup(numbers)
 
     def birth(self, plan: Plan, stdio: tuple[int, int, int]) -> births.Child:
         return births.birth(plan, stdio, self._table)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
 TYPE_CHECKING = False
-assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from corral.host import Finding, Host
 

@@ -8,12 +8,9 @@ by sampling, for the whole tree.
 
 from __future__ import annotations
 
-import sys
-
 from corral.record import record
 
 TYPE_CHECKING = False
-assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from corral.plan import Place
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 from corral.record import record
 
 TYPE_CHECKING = False
-assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Protocol

@@ -11,12 +11,9 @@ KERN_PROCARGS2 among the sysctls, which shows other processes' environment): the
 
 from __future__ import annotations
 
-import sys
-
 from corral.record import record
 
 TYPE_CHECKING = False
-assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 

@@ -7,10 +7,8 @@ links that were made before, and repositories below the top of a grant.
 from __future__ import annotations
 
 import os
-import sys
 
 TYPE_CHECKING = False
-assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 

@@ -12,21 +12,19 @@ its children, if these have left the group too.
 from __future__ import annotations
 
 import os
-import select
-import sys
+import time
 
 from corral.macos.processes import Usage
 from corral.posix.signals import SIGKILL, SIGSTOP
 
 TYPE_CHECKING = False
-assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from corral.macos.processes import Row, Table
 
 AGREE = 2
 """Walks in a row that must find nobody."""
-PAUSE = 2
-"""Milliseconds for the kernel to finish with what was killed."""
+PAUSE = 0.002
+"""Seconds for the kernel to finish with what was killed."""
 
 
 class Tree:
@@ -75,7 +73,7 @@ class Tree:
             for row in living:
                 self._send(row, SIGKILL)
             if living:
-                select.poll().poll(PAUSE)
+                time.sleep(PAUSE)
 
     def measure(self, *, besides: int = 0) -> Usage:
         seen = [self._table.use(row.pid) for row in self.walk() if row.pid != besides]

@@ -16,9 +16,8 @@ import struct
 import sys
 
 from corral.macos.tree import Tree
-from corral.posix import enter, workdir
+from corral.posix import enter, wakeup, workdir
 from corral.posix.signals import SIGCHLD, SIGKILL
-from corral.posix.wakeup import Wakeup
 from corral.record import record
 
 TYPE_CHECKING = False
@@ -55,7 +54,7 @@ class Watcher:
         self._directory = directory
         self._unique = table.unique(target)
         self._tree = Tree(table, target, self._unique, grouped=True)
-        self._children = Wakeup((SIGCHLD,))
+        self._children = wakeup.Wakeup((SIGCHLD,))
 
     def run(self) -> NoReturn:
         pipes = self._pipes

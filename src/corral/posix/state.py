@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from corral.directories import directories
 from corral.record import record
 
 TYPE_CHECKING = False
-assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from corral.plan import Place
     from corral.posix.enter import Scene
