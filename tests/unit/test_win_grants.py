@@ -189,3 +189,49 @@ def test_a_tree_that_is_too_large(tmp_path, monkeypatch):
 def test_a_root_that_is_not_there(tmp_path):
     with pytest.raises(PolicyError, match="none"):
         grants.look(Policy(grants=(grant(str(tmp_path / "none")),)))
+
+
+@pytest.fixture
+def handles(monkeypatch):
+    """What Windows says of handles, by the path that each was opened for."""
+    facts = {}
+
+    class Handle:
+        def __init__(self, path):
+            self.value = path
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(trees.win32_files, "open_itself", Handle)
+    monkeypatch.setattr(trees.win32_files, "information", lambda path: (*facts[path][:2], (1, 2)))
+    monkeypatch.setattr(trees.win32_files, "final_path", lambda path: facts[path][2])
+    monkeypatch.setattr(trees.os, "listdir", lambda path: ["x"] if path == "/t" else [])
+    monkeypatch.setattr(trees.os.path, "join", lambda *parts: "/".join(parts))
+    facts["/t"] = (trees.win32_files.FILE_ATTRIBUTE_DIRECTORY, 1, "C:\\t")
+    return facts
+
+
+@pytest.mark.parametrize(
+    ("fact", "text"),
+    [
+        ((0x20, 1, "C:\\t\\x"), ""),
+        ((0x20, 1, "c:\\T\\x"), ""),
+        ((0x20, 2, "C:\\t\\x"), "has 2 names"),
+        ((0x420, 1, "C:\\t\\x"), "is a link"),
+        ((0x410, 1, "C:\\t\\x"), "is a link"),
+        ((0x20, 1, "C:\\elsewhere\\x"), "was moved"),
+        ((0x20, 1, "C:\\tx"), "was moved"),
+        ((0x20, 1, "D:\\t\\x"), "was moved"),
+    ],
+)
+def test_each_object_is_judged_by_its_own_handle(handles, fact, text):
+    handles["/t/x"] = fact
+    if not text:
+        assert [path for path, _, _ in trees.walk("/t")] == ["/t", "/t/x"]
+        return
+    with pytest.raises(OSError, match=text):
+        list(trees.walk("/t"))

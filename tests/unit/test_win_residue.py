@@ -1,0 +1,193 @@
+"""Runs that begin, end and die in any order: what is on the disk is what somebody alive or the user wants there.
+
+Real journals with real locks. The disk itself is a set of SIDs, since what takes entries out of access lists has its
+own tests; so are the profiles.
+"""
+
+import contextlib
+import tempfile
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from corral.abi import win32_security
+from corral.windows import grants, journal, residue
+from corral.windows.scene import Scene
+
+ROOTS = tuple(
+    journal.Root(
+        path=f"C:\\{name}", access="write", sid=f"S-1-15-3-1024-{number}", volume=1, file=number
+    )
+    for number, name in enumerate("abc")
+)
+
+
+class Host:
+    """What of Windows the residue of runs touches."""
+
+    def __init__(self):
+        self.entries = set()
+        self.profiles = set()
+        self.resisting = set()
+
+    def withdraw(self, root):
+        if root.sid in self.resisting:
+            return [f"{root.path}: in the way"]
+        self.entries.discard(root.sid)
+        return []
+
+    def delete(self, name):
+        self.profiles.discard(name)
+
+    @contextlib.contextmanager
+    def patched(self):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(grants, "mutex", lambda _: contextlib.nullcontext())
+            patch.setattr(residue, "withdraw", self.withdraw)
+            patch.setattr(win32_security, "DeleteAppContainerProfile", self.delete)
+            yield
+
+
+class Runs(RuleBasedStateMachine):
+    @initialize()
+    def begin_with_nothing(self):
+        self.directory = self.enter(tempfile.TemporaryDirectory())
+        self.host = Host()
+        self.enter(self.host.patched())
+        self.alive = {}
+        self.kept = set()
+        self.count = 0
+
+    def __init__(self):
+        super().__init__()
+        self.stack = contextlib.ExitStack()
+
+    def enter(self, manager):
+        return self.stack.enter_context(manager)
+
+    def teardown(self):
+        for scene, _, _ in getattr(self, "alive", {}).values():
+            scene.end()
+        self.stack.close()
+
+    @rule(roots=st.sets(st.sampled_from(ROOTS), max_size=3), keep=st.booleans())
+    def start(self, roots, keep):
+        self.count += 1
+        name = f"run{self.count}"
+        scene = Scene()
+        claim = residue.Claim(
+            directory=self.directory,
+            run=name,
+            profile=name,
+            roots=tuple(sorted(roots, key=lambda r: r.sid)),
+            keep=keep,
+        )
+        residue.apply(claim, scene)
+        self.host.profiles.add(name)
+        self.host.entries |= {root.sid for root in roots}
+        self.alive[name] = (scene, roots, keep)
+
+    @precondition(lambda self: getattr(self, "alive", None))
+    @rule(data=st.data())
+    def end(self, data):
+        name = data.draw(st.sampled_from(sorted(self.alive)))
+        scene, roots, keep = self.alive.pop(name)
+        scene.end()
+        if keep:
+            self.kept |= {root.sid for root in roots}
+        assert name not in self.host.profiles
+
+    @precondition(lambda self: getattr(self, "alive", None))
+    @rule(data=st.data())
+    def die_and_be_swept(self, data):
+        """The kernel lets go of the lock; whatever was kept in mind is lost."""
+        name = data.draw(st.sampled_from(sorted(self.alive)))
+        scene, _, _ = self.alive.pop(name)
+        own = scene.undo[0].__closure__
+        next(
+            cell.cell_contents for cell in own if isinstance(cell.cell_contents, journal.Journal)
+        ).leave()
+        assert residue.sweep(self.directory) == []
+        assert name not in self.host.profiles
+
+    @rule()
+    def clean(self):
+        done, problems = residue.clean(self.directory)
+        assert problems == []
+        in_use = {root.sid for _, roots, _ in self.alive.values() for root in roots}
+        assert {root.sid for root in ROOTS if root.path in done} == self.kept - in_use
+        self.kept = set()
+
+    @invariant()
+    def the_disk_has_what_is_wanted(self):
+        if not hasattr(self, "alive"):
+            return
+        in_use = {root.sid for _, roots, _ in self.alive.values() for root in roots}
+        assert self.host.entries == in_use | self.kept
+        assert self.host.profiles == set(self.alive)
+
+
+Runs.TestCase.settings = settings(max_examples=60, stateful_step_count=15, deadline=None)
+TestRuns = Runs.TestCase
+
+
+def claimed(directory, name, *roots):
+    return journal.create(directory, name, journal.Entry(profile=name, roots=roots))
+
+
+def test_two_that_end_at_once(tmp_path):
+    """Each sees the other until it has given up its claim; the second one takes the entries out."""
+    host, directory = Host(), str(tmp_path)
+    host.entries.add(ROOTS[0].sid)
+    with host.patched():
+        first, second = claimed(directory, "one", ROOTS[0]), claimed(directory, "two", ROOTS[0])
+        # The first has decided and given up, and dies before its file is gone.
+        assert journal.is_used(ROOTS[0].sid, first.others())
+        first.drop(ROOTS[0])
+        assert residue.end(second, keep=False) == []
+        assert host.entries == set()
+        assert residue.end(first, keep=False) == []
+
+
+def test_a_dead_run_that_two_look_at(tmp_path):
+    """While one cleans up after it, another that ends leaves the entries to that one."""
+    host, directory = Host(), str(tmp_path)
+    host.entries.add(ROOTS[0].sid)
+    with host.patched():
+        claimed(directory, "dead", ROOTS[0]).leave()
+        (dead,) = journal.dead(directory)
+        ending = claimed(directory, "ending", ROOTS[0])
+        assert residue.end(ending, keep=False) == []
+        assert host.entries == {ROOTS[0].sid}
+        assert residue.end(dead, keep=False) == []
+        assert host.entries == set()
+
+
+def test_what_resists_is_tried_again(tmp_path):
+    host, directory = Host(), str(tmp_path)
+    host.entries |= {root.sid for root in ROOTS}
+    host.profiles.add("one")
+    host.resisting.add(ROOTS[1].sid)
+    with host.patched():
+        assert residue.end(claimed(directory, "one", *ROOTS), keep=False) == ["C:\\b: in the way"]
+        assert ROOTS[1].sid in host.entries
+        assert residue.sweep(directory) == ["C:\\b: in the way"]
+        host.resisting.clear()
+        assert residue.sweep(directory) == []
+    assert host.entries == set()
+    assert host.profiles == set()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_kept_and_resists_stays_kept(tmp_path):
+    host, directory = Host(), str(tmp_path)
+    host.entries.add(ROOTS[0].sid)
+    with host.patched():
+        residue.end(claimed(directory, "one", ROOTS[0]), keep=True)
+        host.resisting.add(ROOTS[0].sid)
+        assert residue.clean(directory) == ([], ["C:\\a: in the way"])
+        host.resisting.clear()
+        assert residue.clean(directory) == (["C:\\a"], [])
+    assert host.entries == set()
