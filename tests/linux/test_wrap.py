@@ -316,7 +316,7 @@ def round_trip(desk, client):
     rows = json.loads(desk.does("status", "--json", client))[0]["servers"]
     may = {row["name"]: (row["state"], row["may"]) for row in rows}
     assert may["two"] == ("wrapped", [])
-    assert set(may["one"][1]) == {"know the secret API_TOKEN", "know LEVEL"}
+    assert set(may["one"][1]) == {"see the secret API_TOKEN", "see the environment variable LEVEL"}
 
     desk.does("wrap", "--corral", str(desk.corral_path), client)
     assert entries(path) == wrapped
@@ -344,11 +344,38 @@ def test_what_wrap_says(desk):
     desk.config("cursor")
     text = desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
     assert f"one was configured with {desk.private} and may not reach it" in text
-    assert "may: know the secret API_TOKEN; know LEVEL" in text
+    assert "may: see the environment variable LEVEL; see the secret API_TOKEN" in text
     assert "far  left alone: it is remote" in text
     assert "off  left alone: it is switched off" in text
     assert "box  left alone: docker starts it in a container" in text
     assert "hunter2" not in text
+
+
+def test_status_says_what_a_profile_grants(desk):
+    entry = {
+        "command": str(desk.corral_path),
+        "args": ["run", "--profile", "filesystem", "--best-effort", "--", "npm:x", str(desk.home)],
+    }
+    broken = {
+        "command": str(desk.corral_path),
+        "args": ["run", "--profile", "none-such", "--", "x"],
+    }
+    desk.put("some.json", json.dumps({"mcpServers": {"a": entry, "b": broken}}))
+    [first, second] = json.loads(desk.does("status", "--json", "some.json"))[0]["servers"]
+    assert first["may"] == [
+        f"read and write {desk.home}",
+        "run even if a control cannot be enforced",
+    ]
+    assert second["may"][0].startswith("nothing: it cannot start: there is no profile")
+
+
+def test_a_server_is_run_by_its_name_wrapped_or_not(desk):
+    desk.config("cursor")
+    expected = ["variable-API_TOKEN", "variable-LEVEL", "argument-first argument"]
+    named = {"command": str(desk.corral_path), "args": ["run", "cursor:one"]}
+    assert desk.tools(named) == expected
+    desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
+    assert desk.tools(named) == expected
 
 
 def test_a_dry_run_shows_the_difference_and_changes_nothing(desk):

@@ -429,6 +429,27 @@ def test_a_wrapped_server_is_found_as_it_is_inside(home):
     assert (found.argv, found.flags) == (("pypi:mcp-server-time",), ("--profile", "time"))
 
 
+def test_flags_that_pass_on_what_only_the_client_sets_are_left_out(home):
+    args = [
+        "run",
+        "--secret",
+        "T_KEY",
+        "--env",
+        "LANG",
+        "--env",
+        "A=1",
+        "--read",
+        "/x",
+        "--",
+        "srv",
+    ]
+    entry = {"command": "/usr/bin/corral", "args": args, "env": {"T_KEY": "t"}}
+    write(home, ".cursor/mcp.json", {"mcpServers": {"a": entry}})
+    found = find("cursor:a")
+    assert found.flags == ("--env", "LANG", "--env", "A=1", "--read", "/x")
+    assert found.env == {"T_KEY": "t"}
+
+
 def test_the_project_one_is_in_comes_first(home, monkeypatch):
     here = os.path.realpath(home)
     monkeypatch.chdir(here)

@@ -23,37 +23,27 @@ OUTPUTS = (
     command_line.Flag(name="--report", value="FILE", help="", many=True),
     command_line.Flag(name="--audit", value="FILE", help="", many=True),
 )
-SAID = {
-    "--profile": "what its profile says:",
-    "--policy": "what its policy says:",
-    "--read": "read",
-    "--write": "change",
-    "--allow-net": "reach",
-    "--listen": "listen on",
-    "--env": "know",
-    "--secret": "know the secret",
-    "--allow-subprocess": "start processes",
-    "--best-effort": "run although limits cannot be held",
+MORE = {
+    "--best-effort": "run even if a control cannot be enforced",
     "--allow-install-scripts": "run code while it is installed",
 }
 
 
-def may(flags: Sequence[str]) -> list[str]:
-    """What the flags of `run` in a configuration let the server do, in plain words."""
+def may(flags: Sequence[str], command: Sequence[str]) -> list[str]:
+    """What the flags of `run` in a configuration let a server do, in the words of `approve`."""
+    from corral.policy import requested_grants
+
     try:
         options, rest = command_line.parse((*policy_flags.FLAGS, *OUTPUTS), flags)
-    except command_line.UsageError as error:
+        if rest or not command:
+            return ["nothing: it cannot start: its `--` is missing"]
+        # Only its arguments matter here: what it is is not looked up.
+        sources, _ = policy_flags.sources(options, [os.devnull, *command[1:]])
+    except SandboxError as error:
         return [f"nothing: it cannot start: {error.message}"]
-    if rest:
-        return ["nothing: it cannot start: its `--` is missing"]
-    found = []
-    for name, values in options.values.items():
-        listed = ", ".join(values) if any(values) else ""
-        if name == "--env":  # a value that is set may be nobody else's business
-            listed = ", ".join(value.partition("=")[0] for value in values)
-        said = SAID.get(name, name.removeprefix("--").replace("-", " "))
-        found.append(f"{said} {listed}".strip())
-    return found
+    found = [words for source in sources for words in requested_grants(source.manifest)]
+    found += [words for flag, words in MORE.items() if options.has(flag)]
+    return list(dict.fromkeys(found))
 
 
 def words(flags: Sequence[Flag], options: Options, rest: list[str]) -> list[str]:
@@ -132,8 +122,9 @@ def tell(edit: Edit, texts: dict[str, str], *, dry_run: bool) -> None:
         if one.hint:
             output.say(f"    hint: {printable(one.hint)}")
         if one.state == "wrapped":
-            flags = one.command[1 : one.command.index("--")]
-            output.say(printable(f"    may: {'; '.join(may(flags)) or 'nothing of yours'}"))
+            end = one.command.index("--")
+            told = may(one.command[1:end], one.command[end + 1 :])
+            output.say(printable(f"    may: {'; '.join(told) or 'nothing of yours'}"))
     if not edit.outcomes:
         output.say("  nothing to do")
     if dry_run and edit.diff:

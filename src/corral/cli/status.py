@@ -124,7 +124,7 @@ def _row(server: Server, *, written: bool) -> Row:
         off=server.off,
         corral=server.words[0],
         own=written,
-        may=tuple(client_files.may(server.flags)),
+        may=tuple(client_files.may(server.flags, server.inner)),
         command=server.inner,
     )
 

@@ -13,7 +13,7 @@ from corral.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from corral.clients.servers import Server
 
@@ -25,7 +25,8 @@ class Configured:
     """`argv` starts with a program or a package reference, never with corral or a launcher.
 
     `env` is what the client would set. `forwarded` names what it would pass on from its own
-    environment. `flags` are those of `corral run` that a wrapped server has in the file.
+    environment. `flags` are those of `corral run` that a wrapped server has in the file, without
+    the names of what is in `env`: those are not in the environment of whoever runs it here.
     """
 
     argv: tuple[str, ...]
@@ -79,9 +80,18 @@ def _configured(path: str, server: Server) -> Configured:
         env={name: filled(str(value)) for name, value in values.items()},
         cwd=filled(server.cwd),
         forwarded=server.forwarded,
-        flags=server.flags if server.wrapped else (),
+        flags=tuple(_flags(server)) if server.wrapped else (),
         path=path,
     )
+
+
+def _flags(server: Server) -> Iterator[str]:
+    words = iter(server.flags)
+    for word in words:
+        if word in {"--env", "--secret"} and (value := next(words, "")) not in server.env:
+            yield from (word, value)
+        elif word not in {"--env", "--secret"}:
+            yield word
 
 
 def filled(text: str) -> str:
