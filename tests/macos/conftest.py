@@ -1,0 +1,51 @@
+"""corral on a real Mac. What these tests try, no other system has; they were written without one."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+MAIN = "import sys; from corral.cli import main; sys.exit(main())"
+
+
+class Mac:
+    """corral as a client starts it, and the same code without it."""
+
+    def __init__(self, place):
+        self.place = os.path.realpath(place)
+
+    def start(self, *command, flags=(), **options):
+        return subprocess.Popen(
+            [sys.executable, "-c", MAIN, "run", *flags, "--", *command],
+            **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
+        )  # fmt: skip
+
+    def run(self, *command, flags=(), input=b"", **options):
+        process = self.start(*command, flags=flags, **options)
+        out, err = process.communicate(input, timeout=60)
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+    def inside(self, code, *arguments, flags=()):
+        done = self.run(sys.executable, "-c", script(code), *arguments, flags=flags)
+        assert done.returncode == 0, done.stderr.decode()
+        return json.loads(done.stdout)
+
+    def outside(self, code, *arguments):
+        """The control: the same act without walls."""
+        command = [sys.executable, "-c", script(code), *arguments]
+        return json.loads(
+            subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
+        )
+
+
+def script(code):
+    """`code` sets `answer`, or raises an OSError, whose number is the answer then."""
+    lines = "\n".join(f"    {line}" for line in code.splitlines())
+    return f"import json, os, sys\ntry:\n{lines}\nexcept OSError as error:\n    answer = error.errno\nprint(json.dumps(answer))"
+
+
+@pytest.fixture
+def mac(tmp_path):
+    return Mac(tmp_path)

@@ -1,0 +1,153 @@
+"""Seatbelt from inside: each act is denied behind the wall and succeeds without it."""
+
+import os
+import socket
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "darwin", reason="Seatbelt, libproc and jetsam are on macOS"
+)
+EPERM, EAGAIN, EACCES = 1, 35, 13
+READ = "answer = open(sys.argv[1]).read()"
+WRITE = "open(sys.argv[1], 'a').close(); answer = 'written'"
+LIST = "os.listdir(sys.argv[1]); answer = 'listed'"
+CONNECT = "import socket\nsocket.create_connection(('127.0.0.1', int(sys.argv[1]))).close(); answer = 'connected'"
+UNIX = (
+    "import socket\ns = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); answer = 'connected'"
+)
+SEND = "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.sendto(b'x', ('127.0.0.1', int(sys.argv[1]))); answer = 'sent'"
+FORK = "pid = os.fork()\nif pid == 0: os._exit(0)\nos.waitpid(pid, 0); answer = 'forked'"
+EXEC = "os.execv('/bin/echo', ['echo', '\"executed\"'])"
+SIGNAL = "os.kill(int(sys.argv[1]), 0); answer = 'signalled'"
+PROCARGS = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+mib = (ctypes.c_int * 3)(1, 49, int(sys.argv[1]))  # CTL_KERN, KERN_PROCARGS2
+size = ctypes.c_size_t(0)
+if libc.sysctl(mib, 3, None, ctypes.byref(size), None, 0):
+    raise OSError(ctypes.get_errno(), '')
+answer = 'seen'
+"""
+MACH = """
+import ctypes
+libc = ctypes.CDLL(None)
+port, name = ctypes.c_uint(), ctypes.c_uint.in_dll(libc, 'bootstrap_port')
+answer = libc.bootstrap_look_up(name, sys.argv[1].encode(), ctypes.byref(port))
+"""
+
+
+@pytest.fixture
+def secret(mac):
+    path = f"{mac.place}/secret"
+    with open(path, "w") as file:
+        file.write("told")
+    return path
+
+
+def test_a_file_that_nobody_granted(mac, secret):
+    assert mac.inside(READ, secret) == EPERM
+    assert mac.inside(READ, secret, flags=("--read", secret)) == "told"
+    assert mac.outside(READ, secret) == "told"
+
+
+def test_a_read_grant_is_read_only(mac, secret):
+    assert mac.inside(WRITE, secret, flags=("--read", mac.place)) == EPERM
+    assert mac.inside(WRITE, secret, flags=("--write", mac.place)) == "written"
+
+
+def test_names_of_users_are_not_listed(mac):
+    assert mac.inside(LIST, "/Users") == EPERM
+    assert mac.outside(LIST, "/Users") == "listed"
+
+
+def test_a_secret_in_a_grant_is_hidden_and_a_hook_is_held(mac):
+    hidden, hook = f"{mac.place}/.env", f"{mac.place}/.git/hooks/pre-commit"
+    os.makedirs(os.path.dirname(hook))
+    with open(hidden, "w") as file:
+        file.write("told")
+    flags = ("--write", mac.place)
+    assert mac.inside(READ, hidden, flags=flags) == EPERM
+    assert mac.inside(WRITE, hook, flags=flags) == EPERM
+    move = "os.rename(sys.argv[1] + '/.git', sys.argv[1] + '/x'); answer = 'moved'"
+    assert mac.inside(move, mac.place, flags=flags) == EPERM
+    link = "os.link(sys.argv[1] + '/.env', sys.argv[1] + '/x'); answer = 'linked'"
+    assert mac.inside(link, mac.place, flags=flags) == EPERM
+    assert mac.inside(WRITE, f"{mac.place}/other", flags=flags) == "written"
+    assert mac.outside(READ, hidden) == "told"
+
+
+def test_tcp_and_udp_on_loopback(mac):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        assert mac.inside(CONNECT, port) == EPERM
+        assert mac.outside(CONNECT, port) == "connected"
+        assert mac.inside(SEND, port) == EPERM
+        assert mac.outside(SEND, port) == "sent"
+
+
+def test_unix_sockets_of_the_host(mac):
+    path = f"/private/tmp/corral-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        try:
+            assert mac.inside(UNIX, path) == EPERM
+            assert mac.outside(UNIX, path) == "connected"
+        finally:
+            os.unlink(path)
+
+
+def test_no_second_process_and_no_other_program(mac):
+    assert mac.inside(FORK) in {EPERM, EAGAIN}
+    assert mac.inside(EXEC) in {EPERM, EACCES}
+    assert (mac.outside(FORK), mac.outside(EXEC)) == ("forked", "executed")
+    assert (
+        mac.inside(
+            "import threading; t = threading.Thread(target=int); t.start(); t.join(); answer = 'ran'"
+        )
+        == "ran"
+    )
+
+
+def test_with_processes_tools_run_behind_the_same_wall(mac, secret):
+    code = "import subprocess; answer = subprocess.run(['/bin/cat', sys.argv[1]], capture_output=True).stdout.decode()"
+    assert mac.inside(code, secret, flags=("--allow-subprocess",)) == ""
+    assert mac.inside(code, secret, flags=("--allow-subprocess", "--read", secret)) == "told"
+
+
+def test_signals_to_processes_of_the_host(mac):
+    me = str(os.getpid())
+    for flags in ((), ("--allow-subprocess",)):
+        assert mac.inside(SIGNAL, me, flags=flags) == EPERM
+    assert mac.outside(SIGNAL, me) == "signalled"
+
+
+def test_arguments_and_environment_of_processes_of_the_host(mac):
+    me = str(os.getpid())
+    assert mac.inside(PROCARGS, me) == EPERM
+    assert mac.outside(PROCARGS, me) == "seen"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["com.apple.coreservices.launchservicesd", "com.apple.SecurityServer", "com.apple.pboard"],
+)
+def test_mach_services_that_act_for_whoever_asks(mac, name):
+    assert mac.inside(MACH, name) != 0
+    assert mac.inside(MACH, "com.apple.system.opendirectoryd.libinfo") == 0
+
+
+def test_descriptors_of_the_caller(mac, secret):
+    with open(secret) as file:
+        inherited = os.dup2(file.fileno(), 77)
+        done = mac.run(sys.executable, "-c", "import os; os.fstat(77)", pass_fds=(inherited,))
+        os.close(inherited)
+    assert b"Bad file descriptor" in done.stderr
+
+
+def test_the_callers_environment(mac):
+    done = mac.run("/usr/bin/env", env={**os.environ, "PLANTED": "1"})
+    assert b"PLANTED" not in done.stdout
+    assert b"TMPDIR=/private/tmp/corral-" in done.stdout
