@@ -453,6 +453,40 @@ def test_frames_of_the_target_s_own_reach_no_further(web):
     assert [row.destination for row in by_hand.denials.rows()] == [f"evil.test:{port}"]
 
 
+def test_a_flood_is_heard_at_a_rate(monkeypatch):
+    """Streams that lead nowhere use up the handlers, and the reader waits for one: the pipe fills, and its sender."""
+    rests, resting, let_go = [], threading.Semaphore(0), threading.Event()
+
+    def sleep(seconds):
+        rests.append(seconds)
+        if seconds:
+            resting.release()
+            let_go.wait(60)
+
+    monkeypatch.setattr(outer.time, "sleep", sleep)
+    by_hand = ByHand(["allowed.test"], clock=lambda: 0.0)
+    flood = [
+        item
+        for number in range(1, 3001)
+        for item in ((relay_shim.OPEN, number), (relay_shim.RESET, number))
+    ]
+    flooding = threading.Thread(target=by_hand.say, args=flood)
+    flooding.start()
+    for _ in range(outer.MOST_HANDLERS):
+        assert resting.acquire(timeout=60)
+    # All handlers rest: of 3000 streams no more were looked at than there was a budget for.
+    assert len(rests) == outer.IN_VAIN - 1 + outer.MOST_HANDLERS
+    assert not by_hand.relay._handlers.acquire(blocking=False)
+    let_go.set()
+    flooding.join(60)
+    by_hand.close()
+    for _ in range(outer.MOST_HANDLERS):  # the last of them has ended
+        assert by_hand.relay._handlers.acquire(timeout=60)
+    assert len(rests) == 3000
+    assert rests[: outer.IN_VAIN - 1] == [0.0] * (outer.IN_VAIN - 1)
+    assert max(rests) > 1.0
+
+
 def test_the_shim_needs_nothing_of_corral():
     """It is started with -I -S in a container that can read the interpreter and no more."""
     argv = relay_start.shim_argv(sys.executable)

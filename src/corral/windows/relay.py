@@ -18,9 +18,11 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 
 from corral.network.addresses import plain, read, write
 from corral.network.guard import refusal
+from corral.network.pace import Pace
 from corral.network.proxy import connect_request, read_reply
 from corral.network.traffic import Traffic
 from corral.record import record
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 
 MOST_HANDLERS = 2 * relay_shim.MOST_STREAMS
 """Connections that are over for the target can still be on their way to a slow server."""
+IN_VAIN = 200
+"""Connections a second that may lead nowhere."""
 MOST_ADDRESSES = 8
 LAST_BREATH = 5.0
 MOST_COUNTED = 1024
@@ -94,6 +98,7 @@ class Relay:
         lookup: Lookup = host_addresses,
         tls_ports: frozenset[int] = frozenset({443}),
         timing: Timing = Timing(),  # noqa: B008 - records are frozen
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.rules = rules
         self.denials = denials
@@ -106,6 +111,7 @@ class Relay:
         self._lock = threading.Lock()
         self._traffic: dict[str, Traffic] = {}
         self._handlers = threading.Semaphore(MOST_HANDLERS)
+        self._pace = Pace(clock, burst=IN_VAIN, rate=IN_VAIN)
         self._descriptors = (reader, writer)
         self._mux = relay_shim.Mux(reader, writer, arrived=self._arrive)
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
@@ -140,18 +146,30 @@ class Relay:
             self.deny("limit", "the relay's pipe", why=f"no frames of ours: {error}")
 
     def _arrive(self, stream: Stream) -> None:
+        # With all of them busy half have no stream any more, and end without what comes by pipe.
+        self._handlers.acquire()
         threading.Thread(target=self._handle, args=(stream,), daemon=True).start()
 
     def _handle(self, stream: Stream) -> None:
-        if not self._handlers.acquire(blocking=False):
-            _reset(stream)
-            return
+        connection = Connection(self, stream)
         try:
-            Connection(self, stream).run()
+            connection.run()
         except (OSError, ValueError):
             _reset(stream)
         finally:
+            if not connection.served:
+                self._rest()
             self._handlers.release()
+
+    def _rest(self) -> None:
+        """The answer costs time that no limit of the target's counts: a flood is heard at a rate.
+
+        Whoever asked was answered before; it is the handler that is missing to the next ones.
+        """
+        with self._lock:
+            self._pace.spend()
+            rest = self._pace.rest()
+        time.sleep(rest)
 
     def deny(self, kind: Kind, destination: str, *, allow: str = "", why: str = "") -> None:
         with self._lock:

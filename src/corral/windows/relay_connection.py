@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 
 
 class Connection:
-    """`run` returns when it is over; OSError if the stream or the server broke off."""
+    """`run` returns when it is over; OSError if the stream or the server broke off. `served`: it
+    came to a server.
+    """
 
     def __init__(self, relay: Relay, stream: Stream) -> None:
+        self.served = False
         self._relay = relay
         self._stream = stream
 
@@ -47,6 +50,7 @@ class Connection:
             self._relay.count(request.host, failed=True)
             self._stream.reset()
             return
+        self.served = True
         splice = relay_shim.Splice(server, self._stream)
         try:
             server.sendall(first)
