@@ -8,6 +8,7 @@ from corral.abi.win32 import (
     BOOL,
     DWORD,
     HANDLE,
+    INVALID_HANDLE_VALUE,
     LARGE_INTEGER,
     LPCWSTR,
     LPVOID,
@@ -15,7 +16,6 @@ from corral.abi.win32 import (
     UINT,
     ULONG_PTR,
     ULONGLONG,
-    WORD,
     Handle,
     function,
 )
@@ -92,13 +92,8 @@ class JOBOBJECT_EXTENDED_LIMIT_INFORMATION(ctypes.Structure):
     )
 
 
-class _MinimumAndMaximum(ctypes.Structure):
-    _fields_ = (("MinRate", WORD), ("MaxRate", WORD))
-
-
 class _Rate(ctypes.Union):
-    _anonymous_ = ("both",)
-    _fields_ = (("CpuRate", DWORD), ("Weight", DWORD), ("both", _MinimumAndMaximum))
+    _fields_ = (("CpuRate", DWORD), ("Weight", DWORD))
 
 
 class JOBOBJECT_CPU_RATE_CONTROL_INFORMATION(ctypes.Structure):
@@ -204,10 +199,7 @@ def is_in_job(process: int, job: Handle | None) -> bool:
 
 
 def create_completion_port() -> Handle:
-    return Handle(CreateIoCompletionPort(_INVALID, None, 0, 1))
-
-
-_INVALID = ctypes.c_void_p(-1).value
+    return Handle(CreateIoCompletionPort(INVALID_HANDLE_VALUE, None, 0, 1))
 
 
 def next_message(port: Handle) -> int | None:
