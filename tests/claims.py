@@ -100,6 +100,10 @@ ALLOWLIST, CLIENTS, AUDIT = (
 PLAN = "tests/unit/test_plan.py"
 CLI = "tests/linux/test_cli.py"
 LISTEN = "tests/linux/test_listen.py"
+RELAY, RESTRICTIONS = (
+    "tests/unit/test_win_relay_live.py",
+    "tests/unit/test_win_restrictions.py",
+)
 CGROUP = "tests/vm/test_cgroup.py"
 MACHINE = "in user-mode Linux"
 
@@ -706,6 +710,43 @@ CLAIMS: tuple[Claim, ...] = (
             f"{ALLOWLIST}::test_without_namespaces_a_list_is_refused",
         ),
         source=GATEWAY,
+    ),
+    Claim(
+        id="win-never-widened",
+        sentence="a list of names together with a level above `none` is refused.",
+        tests=(f"{RESTRICTIONS}::test_names_are_never_widened_to_a_level",),
+        source=GATEWAY,
+        where=ANY,
+    ),
+    Claim(
+        id="win-listen",
+        sentence="`network.listen` is refused there.",
+        tests=(f"{RESTRICTIONS}::test_listen_is_refused",),
+        source=GATEWAY,
+        where=ANY,
+    ),
+    Claim(
+        id="win-relay",
+        sentence="corral checks name, port, addresses and the name in a TLS hello as on Linux, then dials exactly what it checked.",
+        tests=(
+            f"{RELAY}::test_an_allowed_name_and_another",
+            f"{RELAY}::test_another_port_and_addresses",
+            f"{RELAY}::test_an_allowed_name_that_leads_to_the_host_itself",
+            f"{RELAY}::test_a_name_that_resolves_differently_the_second_time",
+            f"{RELAY}::test_a_hello_for_somebody_else",
+        ),
+        source=GATEWAY,
+        where=ANY,
+    ),
+    Claim(
+        id="win-relay-hostile",
+        sentence="frames that the target writes itself are checked like all others.",
+        tests=(
+            f"{RELAY}::test_frames_of_the_target_s_own_reach_no_further",
+            f"{RELAY}::test_what_is_no_frame_ends_the_relay",
+        ),
+        source=GATEWAY,
+        where=ANY,
     ),
     row(
         "stopped", "net-allow", "with `network.allow`, reach anything that no rule names",
