@@ -15,6 +15,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LINUX = "Linux, as root and as an ordinary user"
 ANY = "any host"
 UNCHECKED = "not checked here: "
+PLAYED = "on Linux, which plays a Mac"
+MACOS_PLAN, SEATBELT = "tests/linux/test_macos_plan.py", "tests/unit/test_seatbelt.py"
 README, SECURITY, GATEWAY = "README.md", "docs/SECURITY.md", "docs/network.md"
 ANCHOR = re.compile(r"<!-- claim: ([a-z0-9-]+) -->")
 TABLE = re.compile(r"(<!-- table: (?P<name>[a-z]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -898,6 +900,99 @@ CLAIMS: tuple[Claim, ...] = (
         sentence="is a small agent with two servers from the registries.",
         tests=(f"{PUBLISHED}::test_the_example_agent",),
         source=PYTHON_PAGE,
+    ),
+    Claim(
+        id="macos-headers",
+        sentence="every constant, structure and prototype of the bindings is compared with Apple's headers for both machines, and every function is linked;",
+        tests=(
+            "tests/abi/test_darwin.py::test_what_the_headers_say",
+            "tests/abi/test_darwin.py::test_every_function_exists",
+            "tests/abi/test_darwin.py::test_the_control_wrong_values_are_refused",
+        ),
+        source=SECURITY,
+        where=ANY,
+    ),
+    Claim(
+        id="macos-paths",
+        sentence="no path, however strange, can change a rule.",
+        tests=(
+            f"{SEATBELT}::test_no_path_changes_the_text",
+            f"{SEATBELT}::test_no_path_ends_its_string",
+            f"{SEATBELT}::test_the_control_a_spliced_path_would_end_its_string",
+        ),
+        source=SECURITY,
+        where=ANY,
+    ),
+    Claim(
+        id="macos-profile",
+        sentence="signals, Apple events and LaunchServices are closed.",
+        tests=(f"{SEATBELT}::test_it_may", f"{SEATBELT}::test_it_may_not", f"{SEATBELT}::test_golden"),
+        source=SECURITY,
+        where="read by an evaluator, not by a Mac",
+    ),
+    Claim(
+        id="macos-refuses",
+        sentence="a run refuses and names what is missing.",
+        tests=(
+            f"{MACOS_PLAN}::test_without_seatbelt_a_run_refuses_and_names_the_walls",
+            "tests/unit/test_macos.py::test_without_seatbelt_the_run_refuses_and_best_effort_is_cooperative",
+        ),
+        source=SECURITY,
+        where=PLAYED,
+    ),
+    Claim(
+        id="macos-best-effort",
+        sentence="they hold while the target does not fight them.",
+        tests=(
+            f"{MACOS_PLAN}::test_best_effort_runs_and_warns_of_every_wall",
+            f"{MACOS_PLAN}::test_the_report_says_what_holds_and_how_well",
+        ),
+        source=SECURITY,
+        where=PLAYED,
+    ),
+    Claim(
+        id="macos-tree",
+        sentence="when the target ends and when corral is killed with `kill -9`.",
+        tests=(
+            f"{MACOS_PLAN}::test_a_daemon_ends_with_the_target",
+            f"{MACOS_PLAN}::test_the_control_a_daemon_outlives_its_program",
+            f"{MACOS_PLAN}::test_kill_9_of_corral_ends_the_tree_and_leaves_no_directory",
+            f"{MACOS_PLAN}::test_kill_9_while_corral_starts",
+            f"{MACOS_PLAN}::test_a_target_that_forks_without_end_is_ended",
+        ),
+        source=SECURITY,
+        where=PLAYED,
+    ),
+    Claim(
+        id="macos-watcher",
+        sentence="If somebody kills the watcher, corral ends the tree.",
+        tests=(f"{MACOS_PLAN}::test_when_the_watcher_is_killed_the_supervisor_ends_the_tree",),
+        source=SECURITY,
+        where=PLAYED,
+    ),
+    Claim(
+        id="macos-looks",
+        sentence="nothing is looked at unless such a limit is.",
+        tests=(
+            f"{MACOS_PLAN}::test_nothing_is_looked_at_unless_a_limit_asks_for_it",
+            f"{MACOS_PLAN}::test_a_memory_hog",
+            f"{MACOS_PLAN}::test_memory_of_many_processes_is_added_up",
+            f"{MACOS_PLAN}::test_a_share_of_the_cpu",
+            f"{MACOS_PLAN}::test_cpu_time",
+            f"{MACOS_PLAN}::test_too_many_tasks",
+        ),
+        source=SECURITY,
+        where=PLAYED,
+    ),
+    Claim(
+        id="macos-allow",
+        sentence="so `network.allow` and `network.listen` refuse.",
+        tests=(
+            f"{MACOS_PLAN}::test_a_list_of_hosts_is_refused_and_never_widened",
+            "tests/unit/test_macos.py::test_a_list_of_hosts_and_ports_to_listen_on_are_refused",
+        ),
+        source=SECURITY,
+        where=PLAYED,
     ),
 )  # fmt: skip
 
