@@ -1,0 +1,38 @@
+"""The audit file on Windows: the descriptor is written to directly, so nothing may translate its lines."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from corral.network.denials import Audit, Denials, open_audit, verify
+
+
+def write(path, destination):
+    fd = open_audit(str(path))
+    try:
+        denials = Denials(audit=Audit(fd))
+        denials.add("name", destination, allow=destination)
+        denials.close()
+    finally:
+        os.close(fd)
+
+
+def test_a_chain_goes_on_in_the_next_run(tmp_path):
+    path = tmp_path / "audit"
+    write(path, "a.example")
+    write(path, "b.example")
+    found = verify(str(path))
+    assert (found.lines, found.broken, found.ended) == (4, None, True)
+    assert b"\r" not in path.read_bytes()
+
+
+def test_one_run_at_a_time_writes_it(tmp_path):
+    path = tmp_path / "audit"
+    fd = open_audit(str(path))
+    with pytest.raises(BlockingIOError):
+        open_audit(str(path))
+    os.close(fd)
+    write(path, "a.example")
+    assert verify(str(path)).broken is None
