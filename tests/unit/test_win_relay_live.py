@@ -378,6 +378,15 @@ def test_through_the_host_s_own_proxy(run, web):
     assert upstream.rows() == []
 
 
+def test_the_host_s_own_addresses_are_known():
+    own = outer.OwnAddresses()
+    assert bytes([127, 0, 0, 1]) in own
+    assert bytes([192, 0, 2, 1]) not in own  # TEST-NET-1 belongs to nobody
+    assert "127.0.0.1" not in own
+    with socket.create_server(("::1", 0), family=socket.AF_INET6):
+        assert bytes(15) + b"\1" in own
+
+
 def test_the_shim_ends_with_its_pipe(run):
     running = run(["allowed.test"])
     with open(os.devnull, "wb") as nothing:

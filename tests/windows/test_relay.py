@@ -116,6 +116,12 @@ def test_the_shim_ends_with_its_pipe(running):
     assert running.process.wait(30) == 0
 
 
+def test_the_host_s_own_addresses_are_known():
+    own = outer.OwnAddresses()
+    assert bytes([127, 0, 0, 1]) in own
+    assert bytes([192, 0, 2, 1]) not in own
+
+
 # --- started as for a run -------------------------------------------------------------------------
 
 ENVIRONMENT = tuple(

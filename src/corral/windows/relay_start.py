@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 
+from corral.abi import win32_security
 from corral.plan import Plan
 from corral.record import record
 from corral.servers.program import Program
@@ -28,6 +29,7 @@ from corral.windows.streams import Streams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from corral.abi.win32 import Handle
     from corral.plan import Place
 
 SHIM_MEMORY = 96 << 20
@@ -96,7 +98,8 @@ def apply(step: NamedHosts, scene: Scene) -> Shim:
     own.capabilities = scene.capabilities
     own.token = scene.token
     own.desktop = scene.desktop
-    own.attributes += mitigations.attributes(mitigations.plan(0, subprocess=not step.childless))
+    alone = mitigations.plan(0, subprocess=not step.childless)
+    own.attributes += mitigations.attributes(alone)
     limits = job.Job(memory=step.memory, cpu=step.cpu, processes=1, read_back=step.read_back)
     job.apply(limits, own)
     assert own.job is not None  # noqa: S101 - it was just made
@@ -104,7 +107,11 @@ def apply(step: NamedHosts, scene: Scene) -> Shim:
     hearing, writing = os.pipe()
     shim = Shim(own, own.job, [reading, writing])
     try:
-        _start(step, own, (hearing, saying))
+        thread = _create(step, own, (hearing, saying))
+        process.verify(own)
+        mitigations.verify(alone, own.process)
+        _check_container(own)
+        process.resume(thread)
         shim.greet()
     except BaseException:
         shim.end()
@@ -112,17 +119,24 @@ def apply(step: NamedHosts, scene: Scene) -> Shim:
     return shim
 
 
-def _start(step: NamedHosts, scene: Scene, ends: tuple[int, int]) -> None:
+def _check_container(scene: Scene) -> None:
+    """Out of it the shim would be a process with all of the user's rights, for the target's use."""
+    if scene.capabilities is None:
+        return
+    with win32_security.open_token(scene.process) as token:
+        if not win32_security.is_app_container(token.value):
+            raise OSError(0, "the relay's inner end is not in the AppContainer")
+
+
+def _create(step: NamedHosts, scene: Scene, ends: tuple[int, int]) -> Handle:
     # Its complaints go nowhere: stderr is the target's, and a stranger's words on it would mislead.
     nobody, complaining = os.pipe()
     try:
         streams = Streams((*ends, complaining))
         try:
-            thread = process.create(_plan(step), scene, streams)
+            return process.create(_plan(step), scene, streams)
         finally:
             streams.let_go()
-        process.verify(scene)
-        process.resume(thread)
     finally:
         for fd in (*ends, nobody, complaining):
             os.close(fd)
