@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
+import sys
 
 from corral.api import Result, launch
 from corral.sandbox import PIPE, Sandbox
@@ -27,7 +29,8 @@ class AsyncSandbox:
         self.stdin: asyncio.StreamWriter | None = None
         self.stdout: asyncio.StreamReader | None = None
         self.stderr: asyncio.StreamReader | None = None
-        self._transports: list[asyncio.WriteTransport | asyncio.ReadTransport] = []
+        self._reading: list[asyncio.ReadTransport] = []
+        self._writing: list[asyncio.WriteTransport] = []
         self._ended: asyncio.Future[None] | None = None
 
     @property
@@ -38,6 +41,8 @@ class AsyncSandbox:
         self._sandbox.send_signal(number)
 
     async def wait(self) -> int:
+        if sys.platform == "win32":  # its event loop waits for no pipe of ours: a thread does
+            return await asyncio.get_running_loop().run_in_executor(None, self._sandbox.wait)
         if self._sandbox.report is None:
             if self._ended is None:
                 loop = asyncio.get_running_loop()
@@ -67,11 +72,11 @@ class AsyncSandbox:
         if self._ended is not None and not self._ended.done():
             asyncio.get_running_loop().remove_reader(self._sandbox.fileno())
             self._ended.set_result(None)
-        for transport in self._transports:
-            if not isinstance(transport, asyncio.WriteTransport):
-                transport.close()
-            elif transport.get_write_buffer_size() or not transport.is_closing():
-                transport.abort()  # what the target did not read, it never will
+        for reading in self._reading:
+            reading.close()
+        for writing in self._writing:
+            if writing.get_write_buffer_size() or not writing.is_closing():
+                writing.abort()  # what the target did not read, it never will
         self._sandbox.close()
 
     def _settle(self, fd: int) -> None:
@@ -79,20 +84,21 @@ class AsyncSandbox:
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
-    async def open_streams(self) -> None:
-        if self._sandbox.stdin is not None:
-            self.stdin = await self._writer(self._sandbox.stdin)
-        if self._sandbox.stdout is not None:
-            self.stdout = await self._reader(self._sandbox.stdout)
-        if self._sandbox.stderr is not None:
-            self.stderr = await self._reader(self._sandbox.stderr)
+    async def open_streams(self, ends: Mapping[str, BinaryIO]) -> None:
+        """`ends` are those that were made here; the others are the sandbox's."""
+        if stdin := ends.get("stdin", self._sandbox.stdin):
+            self.stdin = await self._writer(stdin)
+        if stdout := ends.get("stdout", self._sandbox.stdout):
+            self.stdout = await self._reader(stdout)
+        if stderr := ends.get("stderr", self._sandbox.stderr):
+            self.stderr = await self._reader(stderr)
 
     async def _reader(self, stream: BinaryIO) -> asyncio.StreamReader:
         reader = asyncio.StreamReader()
         loop = asyncio.get_running_loop()
         protocol = asyncio.StreamReaderProtocol(reader)
         transport, _ = await loop.connect_read_pipe(lambda: protocol, stream)
-        self._transports.append(transport)
+        self._reading.append(transport)
         return reader
 
     async def _writer(self, stream: BinaryIO) -> asyncio.StreamWriter:
@@ -100,19 +106,22 @@ class AsyncSandbox:
         transport, protocol = await loop.connect_write_pipe(
             asyncio.streams.FlowControlMixin, stream
         )
-        self._transports.append(transport)
+        self._writing.append(transport)
         return asyncio.StreamWriter(transport, protocol, None, loop)
 
 
 class _Launch:
     """Awaitable and an async context manager, whichever the caller likes."""
 
-    def __init__(self, start: functools.partial[Sandbox]) -> None:
+    def __init__(self, start: functools.partial[Sandbox], streams: Mapping[str, Stream]) -> None:
         self._start = start
+        self._streams = streams
         self._sandbox: AsyncSandbox | None = None
 
     async def _launch(self) -> AsyncSandbox:
-        starting = asyncio.get_running_loop().run_in_executor(None, self._start)
+        ends: dict[str, BinaryIO] = {}
+        start = functools.partial(_with_pipes, self._start, self._streams, ends)
+        starting = asyncio.get_running_loop().run_in_executor(None, start)
         try:
             sandbox = AsyncSandbox(await asyncio.shield(starting))
         except asyncio.CancelledError:
@@ -120,7 +129,7 @@ class _Launch:
             starting.add_done_callback(_discard)
             raise
         try:
-            await sandbox.open_streams()
+            await sandbox.open_streams(ends)
         except BaseException:
             sandbox.close()
             raise
@@ -148,10 +157,34 @@ def launch_async(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
 ) -> _Launch:
-    start = functools.partial(
-        launch, argv, policy, stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd
-    )
-    return _Launch(start)
+    start = functools.partial(launch, argv, policy, env=env, cwd=cwd)
+    return _Launch(start, {"stdin": stdin, "stdout": stdout, "stderr": stderr})
+
+
+def _with_pipes(
+    start: functools.partial[Sandbox], streams: Mapping[str, Stream], ends: dict[str, BinaryIO]
+) -> Sandbox:
+    """Our ends of pipes go to `ends` where the event loop needs pipes of its own kind."""
+    if sys.platform != "win32":
+        return start(**streams)
+    from corral.windows import overlapped
+
+    theirs = dict(streams)
+    made: list[int] = []
+    try:
+        for number, (name, wanted) in enumerate(streams.items()):
+            if wanted == PIPE:
+                ends[name], fd = overlapped.pipe(number)
+                theirs[name] = fd
+                made.append(fd)
+        return start(**theirs)
+    except BaseException:
+        for end in ends.values():
+            end.close()
+        raise
+    finally:
+        for fd in made:
+            os.close(fd)
 
 
 async def run_async(

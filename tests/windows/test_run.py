@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -175,3 +176,15 @@ def test_ps_lists_a_live_run(corral):
         assert [entry["command"] for entry in listed] == [waiting]
         assert listed[0]["tasks"] == 1
     assert json.loads(corral("ps", "--json").stdout) == []
+
+
+def test_the_async_api():
+    code = "import sys; print(sys.stdin.read()); sys.stderr.write('e'); sys.exit(4)"
+
+    async def both():
+        argv = [sys.executable, "-c", code]
+        runs = (package.run_async(argv, LOOSE, input=text) for text in (b"one", b"two"))
+        return await asyncio.gather(*runs)
+
+    for done, text in zip(asyncio.run(both()), (b"one", b"two"), strict=True):
+        assert (done.exit_code, done.stdout.split(), done.stderr) == (4, [text], b"e")
