@@ -351,6 +351,46 @@ def test_what_wrap_says(desk):
     assert "hunter2" not in text
 
 
+def test_a_broken_file_does_not_hold_the_clients_other_one(desk):
+    path = desk.config("vscode")
+    settings = desk.put(".config/Code/User/settings.json", "")
+    desk.does("wrap", "vscode", "two", "--corral", str(desk.corral_path))  # empty settings are fine
+    settings.write_text('{"mcp": {')
+    done = desk.corral("wrap", "vscode", "--corral", str(desk.corral_path))
+    assert done.returncode == 125
+    assert b"settings.json: line 1, column 10" in done.stderr
+    assert b"one  wrapped" in done.stdout
+    assert entries(path)["one"]["command"] == str(desk.corral_path)
+    assert settings.read_text() == '{"mcp": {'
+
+
+def test_a_policy_that_is_written_out_stays_as_it_is(desk):
+    path = desk.config("cursor")
+    policy = '{"version": 1, "limits": {"pids": 20}}'
+    desk.does("wrap", "cursor", "two", "--policy", policy, "--corral", str(desk.corral_path))
+    assert entries(path)["two"]["args"][:4] == ["run", "--policy", policy, "--"]
+    assert desk.tools(entries(path)["two"]) == []
+
+
+def test_what_was_recorded_is_hidden_from_servers_that_may_read_the_home(desk):
+    """It holds the tokens of every server."""
+    desk.config("cursor")
+    desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
+    code = "import os; answer = [len(os.listdir(sys.argv[1])), os.path.exists(sys.argv[1] + '/clients')]"
+    place = str(desk.home / ".local/state/corral")
+    env = {"env": desk.environment()}
+    assert desk.user.outside(code, place, **env) == [1, True]  # the control
+    assert desk.user.inside(code, place, flags=("--read", str(desk.home)), **env) == [0, False]
+
+
+def test_a_corral_that_is_gone_is_told(desk):
+    desk.config("cursor")
+    desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
+    assert "is not there" not in desk.does("status", "cursor")
+    desk.corral_path.unlink()
+    assert f"it cannot start: {desk.corral_path} is not there" in desk.does("status", "cursor")
+
+
 def test_status_says_what_a_profile_grants(desk):
     entry = {
         "command": str(desk.corral_path),
@@ -435,12 +475,13 @@ def test_status_of_everything(desk):
     """All clients at once, the project in the current directory, and a corral that is none of ours."""
     desk.config("codex")
     desk.config("goose")
-    fake = {"command": "/opt/evil/corral", "args": ["run", "--", "x"]}
+    evil = desk.put("evil/corral", "#!/bin/sh\n", mode=0o755)
+    fake = {"command": str(evil), "args": ["run", "--", "x"]}
     desk.put(".mcp.json", json.dumps({"mcpServers": {"fake\u001b[2J": fake}}))
     text = desk.does("status")
     assert text.index("codex") < text.index("goose")
     assert "one  not wrapped" in text
-    assert "it is started by /opt/evil/corral, which is not this corral" in text
+    assert f"it is started by {evil}, which is not this corral" in text
     assert "\u001b" not in text
     rows = json.loads(desk.does("status", "--json"))
     assert {row["client"] for row in rows} == {"codex", "goose", "claude-code"}

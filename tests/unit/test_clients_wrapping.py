@@ -535,6 +535,19 @@ def test_a_check_that_is_not_met_raises(monkeypatch):
     assert (done.text, done.outcomes[0].state) == (text, "refused")
 
 
+def test_one_that_cannot_be_unwrapped_does_not_hold_the_others():
+    """`both` reaches from the command to the arguments; between them is now something of the user's."""
+    text = '{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}}'
+    done = wrap(text, jsonc, WISH)
+    edited = done.text.replace('"args"', '"timeout": 5, "args"', 1)
+    forced = unwrap(edited, jsonc, records(done), force=True)
+    assert [one.state for one in forced.outcomes] == ["refused", "restored"]
+    assert json.loads(forced.text)["mcpServers"]["a"]["timeout"] == 5
+    assert [kept.at[-1] for kept in forced.kept] == ["a"]
+    derived = unwrap(edited, jsonc, records(done))
+    assert json.loads(derived.text)["mcpServers"]["a"] == {"command": "x", "timeout": 5, "args": []}
+
+
 def test_a_name_with_the_path_of_this_file_is_no_corral():
     entry = {"command": os.path.abspath(__file__), "args": ["run", "--", "x"]}
     assert words_of(entry)[1] == ["run", "--", entry["command"], *entry["args"]]

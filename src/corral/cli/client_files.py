@@ -13,7 +13,7 @@ from corral.manifest import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from corral.cli.options import Flag, Options
     from corral.clients.editing import Edit
@@ -69,6 +69,8 @@ def files_of(word: str) -> list[str]:
         )
     places = catalogue.own_files(client)
     found = [path for path in places if os.path.lexists(path)]
+    if len(found) > 1:  # an editor's empty settings beside the file that has the servers
+        found = [path for path in found if not os.path.isfile(path) or os.path.getsize(path)]
     if not found:
         raise SandboxError(
             f"{client.title} has no configuration here: looked for {', '.join(places)}",
@@ -89,6 +91,26 @@ def check_names(paths: Sequence[str], names: Sequence[str]) -> None:
             f"there is no server {', '.join(map(printable, missing))} in {', '.join(paths)}",
             hint=f"there are: {listed}",
         )
+
+
+def edited(
+    paths: Sequence[str], work: Callable[[str], Edit]
+) -> tuple[list[Edit], SandboxError | None]:
+    """Every file by itself: one that cannot be changed does not hold the others."""
+    edits: list[Edit] = []
+    problem: SandboxError | None = None
+    for path in paths:
+        try:
+            edits.append(work(path))
+        except SandboxError as error:
+            problem = problem or error
+    return edits, problem
+
+
+def outcome(edits: Sequence[Edit], problem: SandboxError | None) -> int:
+    if problem is not None:
+        raise problem
+    return int(any(one.state == "refused" for edit in edits for one in edit.outcomes))
 
 
 def project_note(word: str) -> None:

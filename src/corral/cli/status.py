@@ -147,7 +147,9 @@ def _tell(told: Told) -> None:
         output.say(printable(f"  {name}  {row.state}{off}{why}"))
         if row.state == "wrapped":
             output.say(printable(f"    may: {'; '.join(row.may) or 'nothing of yours'}"))
-        if not row.own:
+        if os.path.isabs(row.corral) and not os.path.exists(row.corral):
+            output.say(printable(f"    it cannot start: {row.corral} is not there"))
+        elif not row.own:
             output.say(printable(f"    it is started by {row.corral}, which is not this corral"))
     if not told.servers and not told.error:
         output.say("  no servers")

@@ -33,11 +33,13 @@ def main(options: Options, rest: list[str]) -> int:
     paths, names = client_files.files_of(words[0]), tuple(words[1:])
     client_files.check_names(paths, names)
     dry_run, force = options.has("--dry-run"), options.has("--force")
-    edits = [unwrap_file(path, names=names, force=force, dry_run=dry_run) for path in paths]
+    edits, problem = client_files.edited(
+        paths, lambda path: unwrap_file(path, names=names, force=force, dry_run=dry_run)
+    )
     if options.has("--json"):
         output.json([client_files.data(edit) for edit in edits])
     else:
         for edit in edits:
             client_files.tell(edit, TEXTS, dry_run=dry_run)
         client_files.project_note(words[0])
-    return int(any(one.state == "refused" for edit in edits for one in edit.outcomes))
+    return client_files.outcome(edits, problem)

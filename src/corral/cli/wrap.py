@@ -25,8 +25,9 @@ OWN = (
 )
 FLAGS = (*OWN, *policy_flags.FLAGS)
 PATHS = ("--read", "--write", "--policy")
-# Only the client can fill these in, and it does so in the arguments of corral too.
-VARIABLES = ("${", "{{")
+# Only the client can fill in variables, and it does so in the arguments of corral too; a brace
+# alone begins a policy that is written out.
+NO_PATHS = ("${", "{")
 TEXTS = {"wrapped": "wrapped", "already": "unchanged", "left": "left alone", "refused": "refused"}
 DRY = {**TEXTS, "wrapped": "would be wrapped"}
 
@@ -50,12 +51,12 @@ def main(options: Options, rest: list[str]) -> int:
         pin=pinned if options.has("--pin") and not dry_run else None,
     )
     client_files.check_names(paths, names)
-    edits = [wrap_file(path, wish, dry_run=dry_run) for path in paths]
+    edits, problem = client_files.edited(paths, lambda path: wrap_file(path, wish, dry_run=dry_run))
     if options.has("--json"):
         output.json([client_files.data(edit) for edit in edits])
     else:
         _tell(words[0], edits, dry_run=dry_run)
-    return int(any(one.state == "refused" for edit in edits for one in edit.outcomes))
+    return client_files.outcome(edits, problem)
 
 
 def pinned(package: Package) -> Package:
@@ -90,7 +91,7 @@ def _flags(options: Options) -> list[str]:
 
 
 def _absolute(value: str) -> str:
-    if value.startswith(VARIABLES):
+    if value.startswith(NO_PATHS):
         return value
     return os.path.abspath(os.path.expanduser(value))
 

@@ -9,7 +9,10 @@ from corral.errors import SandboxError
 
 NAMES = frozenset(("corral", "corral.exe"))
 # Directories that `uvx` and `pipx run` fill and clean as they like.
-PASSING = ("/uv/archive-v", "/uv/builds-v", "/uv/environments-v", "/pipx/.cache/", "/pipx/cache/")
+PASSING = (
+    "/uv/archive-v", "/uv/builds-v", "/uv/environments-v", "/uv/cache/", "/pipx/.cache/",
+    "/pipx/cache/",
+)  # fmt: skip
 HINT = "install it (`pipx install mcp-corral`, `uv tool install mcp-corral`), or say --corral PATH"
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from corral.clients import checking
 from corral.clients.launchers import back
-from corral.clients.located import Splice, splice
+from corral.clients.located import Splice
+from corral.clients.rewriting import DOUBT, HINT, Turn, rewrite
 from corral.clients.servers import servers, span
-from corral.record import record
+from corral.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,15 +39,6 @@ class Unwrapped:
     kept: tuple[Original, ...] = ()
 
 
-@record
-class Step:
-    """`words` is what the server has to be started as afterwards; None for what was recorded."""
-
-    outcome: Outcome
-    splices: tuple[Splice, ...] = ()
-    words: tuple[str, ...] | None = None
-
-
 def unwrap(
     text: str,
     form: Format,
@@ -58,24 +49,28 @@ def unwrap(
     found: Sequence[Server] | None = None,
 ) -> Unwrapped:
     found = [one for one in (servers(form.read(text)) if found is None else found) if one.wrapped]
-    chosen = [one for one in found if not names or one.name in names]
-    steps = {one.at: _step(text, form, one, originals.get(one.at), force=force) for one in chosen}
-    done = {at: step for at, step in steps.items() if step.splices}
-    new = splice(text, [one for step in done.values() for one in step.splices])
-    checking.check(form, text, new, {at: step.words for at, step in done.items()})
+    turns: dict[Place, Turn] = {}
+    outcomes: dict[Place, Outcome] = {}
+    for server in found:
+        if not names or server.name in names:
+            turn, outcomes[server.at] = _decide(
+                text, form, server, originals.get(server.at), force=force
+            )
+            turns.update({server.at: turn} if turn else {})
+    new, done = rewrite(text, form, turns)
+    for at in turns.keys() - done:
+        outcomes[at] = replace(outcomes[at], state="refused", why=DOUBT, hint=HINT)
     kept = [originals[one.at] for one in found if one.at in originals and one.at not in done]
-    return Unwrapped(
-        text=new, outcomes=tuple(step.outcome for step in steps.values()), kept=tuple(kept)
-    )
+    return Unwrapped(text=new, outcomes=tuple(outcomes.values()), kept=tuple(kept))
 
 
-def _step(
+def _decide(
     text: str, form: Format, server: Server, original: Original | None, *, force: bool
-) -> Step:
+) -> tuple[Turn | None, Outcome]:
     if original is not None and (untouched(text, server, original) or force):
         state: State = "restored" if untouched(text, server, original) else "forced"
         outcome = Outcome(name=server.name, scope=server.scope, state=state)
-        return Step(outcome=outcome, splices=_recorded(server, original))
+        return Turn(splices=_recorded(server, original), words=None), outcome
     return _derived(text, form, server, recorded=original is not None)
 
 
@@ -88,7 +83,9 @@ def _recorded(server: Server, original: Original) -> tuple[Splice, ...]:
     return tuple(Splice(start=start, end=end, text=before) for (start, end), before in spans)
 
 
-def _derived(text: str, form: Format, server: Server, *, recorded: bool) -> Step:
+def _derived(
+    text: str, form: Format, server: Server, *, recorded: bool
+) -> tuple[Turn | None, Outcome]:
     """From what stands behind `--`; edits of the arguments that are the server's own stay."""
     command, args, inner = server.command, server.args, server.inner
     edited = "it was edited since" if recorded else "corral has no record of it"
@@ -96,7 +93,7 @@ def _derived(text: str, form: Format, server: Server, *, recorded: bool) -> Step
         hint = "--force puts the recorded lines back" if recorded else "change it by hand"
         why = f"{edited}, and its arguments have no `--` with a command behind it"
         refusal = Outcome(name=server.name, scope=server.scope, state="refused", why=why, hint=hint)
-        return Step(outcome=refusal)
+        return None, refusal
     program, *lead = back(inner[0]) or [inner[0]]
     drop = len(server.words) - len(inner)  # all up to the program, which is one of the arguments
     quoted = [form.quote(word) for word in lead]
@@ -109,4 +106,4 @@ def _derived(text: str, form: Format, server: Server, *, recorded: bool) -> Step
         hint="--force would have put the recorded lines back" if recorded else "",
     )
     start = Splice(start=command.start, end=command.end, text=form.quote(program))
-    return Step(outcome=outcome, splices=(start, cut), words=(program, *lead, *inner[1:]))
+    return Turn(splices=(start, cut), words=(program, *lead, *inner[1:])), outcome

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from corral.clients import checking
 from corral.clients.grants import UnfitError, environment, places
 from corral.clients.launchers import Package, Refusal, launched
-from corral.clients.located import Splice, splice
+from corral.clients.located import Splice
 from corral.clients.originals import Change, Original
+from corral.clients.rewriting import DOUBT, HINT, Turn, rewrite
 from corral.clients.servers import servers, span
 from corral.errors import SandboxError
 from corral.profiles import fitting, paths
@@ -87,41 +87,23 @@ def wrap(text: str, form: Format, wish: Wish, found: Sequence[Server] | None = N
             lines += [line] if line is not None else []
         except UnfitError as refusal:
             outcomes[server.at] = _refused(server, refusal)
-    new, done, failed = _rewritten(text, form, lines, wish.corral)
-    outcomes.update({line.server.at: _refused(line.server, error) for line, error in failed})
+    turns = {line.server.at: _turn(text, form, line, wish.corral) for line in lines}
+    new, done = rewrite(text, form, turns)
     after = {server.at: server for server in servers(form.read(new))}
-    originals = [_original(line.server, after[line.server.at], text, new) for line in done]
+    originals = []
+    for server in (line.server for line in lines):
+        if server.at in done:
+            originals.append(_original(server, after[server.at], text, new))
+        else:
+            outcomes[server.at] = _refused(server, UnfitError(DOUBT, hint=HINT))
     return Wrapped(text=new, outcomes=tuple(outcomes.values()), originals=tuple(originals))
 
 
-def _rewritten(
-    text: str, form: Format, lines: list[Line], corral: str
-) -> tuple[str, list[Line], list[tuple[Line, SandboxError]]]:
-    """All at once; if the result is in doubt, one after the other to find what causes it."""
-    try:
-        return _checked(text, form, lines, corral), lines, []
-    except SandboxError:
-        new, done, failed = text, list[Line](), list[tuple[Line, SandboxError]]()
-    for line in lines:
-        try:
-            new = _checked(text, form, [*done, line], corral)
-            done.append(line)
-        except SandboxError as error:
-            failed.append((line, error))
-    return new, done, failed
-
-
-def _checked(text: str, form: Format, lines: list[Line], corral: str) -> str:
-    new = splice(text, [one for line in lines for one in _splices(text, form, line, corral)])
-    checking.check(form, text, new, {line.server.at: (corral, *line.whole) for line in lines})
-    return new
-
-
-def _refused(server: Server, refusal: SandboxError) -> Outcome:
+def _refused(server: Server, refusal: UnfitError) -> Outcome:
     return Outcome(
         name=server.name,
         scope=server.scope,
-        state="left" if getattr(refusal, "apart", False) else "refused",
+        state="left" if refusal.apart else "refused",
         why=refusal.message,
         hint=refusal.hint or "",
     )
@@ -208,7 +190,7 @@ def _package(server: Server, wish: Wish) -> Package | None:
         raise UnfitError(error.message, hint=error.hint) from error
 
 
-def _splices(text: str, form: Format, line: Line, corral: str) -> list[Splice]:
+def _turn(text: str, form: Format, line: Line, corral: str) -> Turn:
     server, words = line.server, [form.quote(word) for word in line.words]
     command, args = _value(server.command), server.args
     program = form.quote(corral)
@@ -219,7 +201,7 @@ def _splices(text: str, form: Format, line: Line, corral: str) -> list[Splice]:
         changes.append(Splice(start=args.start, end=args.end, text=f"[{', '.join(words)}]"))
     elif args is not None:
         changes.append(form.prepend(text, args, line.drop, words))
-    return changes
+    return Turn(splices=tuple(changes), words=(corral, *line.whole))
 
 
 def _value(found: Value | None) -> Value:
