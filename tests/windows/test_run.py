@@ -188,3 +188,10 @@ def test_the_async_api():
 
     for done, text in zip(asyncio.run(both()), (b"one", b"two"), strict=True):
         assert (done.exit_code, done.stdout.split(), done.stderr) == (4, [text], b"e")
+
+
+def test_clean_takes_back_what_was_kept_and_nothing_else(corral, tmp_path):
+    """Nothing was kept here: there is nothing to take back, and that is no error."""
+    done = corral("clean", "--json")
+    assert (done.returncode, json.loads(done.stdout)) == (0, [])
+    assert corral("clean", "more").returncode != 0

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 COMMANDS = (
     "run", "explain", "check", "doctor", "wrap", "unwrap", "status", "approve", "profiles", "cache",
-    "ps", "sweep", "audit", "schema", "demo", "completion",
+    "ps", "sweep", "clean", "audit", "schema", "demo", "completion",
 )  # fmt: skip
 HELP = options.Flag(name="--help", short="-h", help="show this help")
 INTERRUPTED = 130

@@ -86,10 +86,20 @@ def birth(plan: Plan, stdio: tuple[int, int, int]) -> Child:
             _attempt(layering.apply, step, scene)
         return _conceive(plan, scene, stdio)
     except BaseException:
-        if scene.job is not None:
-            scene.job.end()
+        _kill(scene)
         scene.end()
         raise
+
+
+def _kill(scene: Scene) -> None:
+    """The process too, which may have failed just because it is not in its job."""
+    if scene.process:
+        try:
+            abi.TerminateProcess(scene.process, KILLED)
+        except OSError:
+            pass  # it has ended
+    if scene.job is not None:
+        scene.job.end()
 
 
 def _conceive(plan: Plan, scene: Scene, stdio: tuple[int, int, int]) -> Child:

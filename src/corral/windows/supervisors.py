@@ -13,6 +13,7 @@ import sys
 import threading
 
 from corral import wire
+from corral.errors import SupervisionError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +42,11 @@ class Supervisors:
             os.close(their_output)
         channel = Channel(process, telling, hearing)
         message = wire.encode(plan)
-        channel.send(len(message).to_bytes(HEADER, "little") + message)
+        try:
+            channel.send(len(message).to_bytes(HEADER, "little") + message)
+        except OSError as problem:
+            channel.close()
+            raise SupervisionError("the supervisor died before it heard the plan") from problem
         return channel
 
     def is_ready(self, channel: AnyChannel, seconds: float | None) -> bool:
