@@ -346,6 +346,8 @@ def test_a_linked_node():
         "C:\\Users\\Ann\\x.js",
         "C:\\Users\\Ann\\Documents\\x.js",
         "C:\\x.js",
+        "D:\\x.js",
+        "C:\\Users\\x.js",
         "C:\\Users\\Ann\\.ssh\\x.js",
     ],
 )

@@ -143,6 +143,13 @@ def test_roots_that_are_not_ours_to_change(path):
         paths.check_place(path, KNOWN)
 
 
+def test_what_holds_windows_is_not_ours_either():
+    known = paths.places({"SystemRoot": "D:\\sys\\win"}, HOME)
+    with pytest.raises(paths.Refused):
+        paths.check_place("D:\\sys", known)
+    paths.check_place("D:\\other", known)
+
+
 @pytest.mark.parametrize(
     "path",
     [
