@@ -16,6 +16,7 @@ LINUX = "Linux, as root and as an ordinary user"
 ANY = "any host"
 UNCHECKED = "not checked here: "
 PLAYED = "on Linux, which plays a Mac"
+WINDOWS, WINE = "tests/windows", "Windows' calls under Wine"
 MACOS_PLAN, SEATBELT = "tests/linux/test_macos_plan.py", "tests/unit/test_seatbelt.py"
 README, SECURITY, GATEWAY = "README.md", "docs/SECURITY.md", "docs/network.md"
 ANCHOR = re.compile(r"<!-- claim: ([a-z0-9-]+) -->")
@@ -1148,6 +1149,102 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         source=SECURITY,
         where=PLAYED,
+    ),
+    Claim(
+        id="windows-read-back",
+        sentence="set it: the run refuses and names the numbers.",
+        tests=(
+            f"{WINDOWS}/test_run.py::test_a_memory_limit_that_is_not_kept_refuses",
+            f"{WINDOWS}/test_job.py::test_limits_are_kept_or_refused",
+            f"{WINDOWS}/test_job.py::test_a_cpu_rate_is_kept_or_refused",
+            f"{WINDOWS}/test_job.py::test_ui_limits_are_kept_or_refused",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-doctor",
+        sentence="`doctor` reports what was not kept as absent,",
+        tests=(
+            f"{WINDOWS}/test_doctor.py::test_a_limit_that_is_not_kept_is_absent",
+            f"{WINDOWS}/test_doctor.py::test_what_was_not_kept_is_named_with_its_numbers",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-best-effort",
+        sentence="and `--best-effort` runs with a warning for each.",
+        tests=(f"{WINDOWS}/test_run.py::test_best_effort_runs_and_warns",),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-handles",
+        sentence="with three streams and no other handle;",
+        tests=(
+            f"{WINDOWS}/test_job.py::test_the_target_is_born_in_its_job",
+            f"{WINDOWS}/test_job.py::test_only_the_streams_are_inherited",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-fallback",
+        sentence="without a further word the run refuses.",
+        tests=(
+            f"{WINDOWS}/test_run.py::test_the_fallback_must_be_the_users_word",
+            "tests/unit/test_win_plan.py::test_the_fallback_needs_the_users_word_and_is_no_wall_for_reads_or_network",
+            "tests/unit/test_win_plan.py::test_layering_b_in_its_order",
+            "tests/unit/test_win_plan.py::test_no_token_is_restricted_in_an_app_container",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-tree",
+        sentence="when corral ends, however it ends, all processes of the target end.",
+        tests=(
+            f"{WINDOWS}/test_lifecycle.py::test_the_death_of_corral_is_the_death_of_the_tree",
+            f"{WINDOWS}/test_lifecycle.py::test_the_death_of_a_caller_is_the_death_of_its_trees",
+            f"{WINDOWS}/test_job.py::test_the_whole_tree_ends_with_its_job",
+            f"{WINDOWS}/test_job.py::test_nobody_inherits_or_opens_a_job",
+            f"{WINDOWS}/test_job.py::test_a_target_cannot_break_away",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-root",
+        sentence="The end of the first process is the end of all.",
+        tests=(
+            f"{WINDOWS}/test_job.py::test_the_end_of_the_first_process_is_the_end_of_all",
+            f"{WINDOWS}/test_lifecycle.py::test_the_end_of_the_first_process_is_the_end_of_the_run",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-residue",
+        sentence="and removed by the next start or `corral sweep`.",
+        tests=(
+            f"{WINDOWS}/test_lifecycle.py::test_the_death_of_corral_is_the_death_of_the_tree",
+            f"{WINDOWS}/test_lifecycle.py::test_sweep_removes_what_a_killed_run_left_and_nothing_of_a_living_one",
+            f"{WINDOWS}/test_process.py::test_home_and_temp_are_private_and_gone_afterwards",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-refused",
+        sentence="There is nothing for I/O rate, descriptors or disk space: stated, they refuse.",
+        tests=(
+            f"{WINDOWS}/test_run.py::test_what_windows_cannot_hold_refuses_when_it_is_stated",
+            f"{WINDOWS}/test_run.py::test_io_refuses_when_it_is_stated",
+            "tests/unit/test_win_plan.py::test_what_windows_has_no_limit_for_refuses_only_when_stated",
+        ),
+        source=SECURITY,
+        where=WINE,
     ),
 )  # fmt: skip
 
