@@ -134,6 +134,16 @@ def test_a_program_here_does_not_hide_the_one_on_path():
     assert resolve("node", disk=disk).path == NODE
 
 
+def test_entries_of_path_that_are_not_of_this_machine():
+    """Relative ones mean the current directory, whatever that is; a share is somebody else's."""
+    disk = Table(
+        files(
+            **{"relative\\tool.exe": b"MZ", "tool.exe": b"MZ", "\\\\server\\share\\tool.exe": b"MZ"}
+        )
+    )
+    assert refused("tool", disk=disk).exit_code == 127
+
+
 @pytest.mark.parametrize(
     "name",
     ["\\\\server\\share\\x.exe", "//server/share/x.exe", "\\\\.\\pipe\\x", "\\\\?\\C:\\x.exe"],
