@@ -57,6 +57,7 @@ ALLOWED = {
     "pass above its files": (ALONE, Act("file-read-metadata", HOME)),
     "pass the links of the system": (ALONE, Act("file-read-metadata", "/tmp")),
     "write its private files": (ALONE, Act("file-write-create", f"{PRIVATE}/home/x")),
+    "map a library of its private space": (ALONE, Act("file-map-executable", f"{PRIVATE}/tmp/x.node")),
     "read a grant": (GRANTED, Act("file-read-data", f"{HOME}/notes/a/b.md")),
     "write a write grant": (GRANTED, Act("file-write-data", f"{HOME}/project/a.py")),
     "remove in a write grant": (GRANTED, Act("file-write-unlink", f"{HOME}/project/a.py")),
@@ -128,6 +129,12 @@ def test_it_may_not(what):
     assert not made(view).allows(act)
 
 
+def test_the_shims_of_xcode_are_named():
+    program = Program(path="/usr/bin/python3", real="/usr/bin/python3", argv=("python3",))
+    assert "xcrun" in layout.notes(program)[0]
+    assert layout.notes(replace(program, real="/opt/homebrew/bin/node")) == ()
+
+
 def test_a_program_that_lies_in_what_is_hidden_stays_readable():
     """fnm keeps node in Application Support."""
     hidden = f"{HOME}/Library/Application Support"
@@ -142,6 +149,39 @@ def test_a_program_that_lies_in_what_is_hidden_stays_readable():
     assert made(view).allows(Act("file-read-data", node))
     assert not made(view).allows(Act("file-read-data", f"{hidden}/Google/Chrome/Cookies"))
     assert made(view).allows(Act("file-read-data", f"{HOME}/x"))
+
+
+def test_what_lies_deeper_decides():
+    """Write in read in write, a grant in what is hidden, and the server's own files in a write grant."""
+    top = f"{HOME}/w"
+    view = replace(
+        ALONE,
+        write=(top, f"{top}/r/w"),
+        read=(f"{top}/r", f"{HOME}/.ssh/known_hosts"),
+        hidden=(f"{HOME}/.ssh", f"{top}/r/w/.env"),
+        held=(f"{top}/server",),
+        needed=(f"{top}/server", f"{HOME}/p"),
+        subprocess=True,
+    )
+    view = replace(view, write=(*view.write, f"{HOME}/p/data"))
+    decided = made(view)
+    for path, read, write, run in (
+        (f"{top}/x", True, True, False),
+        (f"{top}/r/x", True, False, True),
+        (f"{top}/r/w/x", True, True, False),
+        (f"{top}/r/w/.env", False, False, False),
+        (f"{top}/server/x", True, False, True),
+        (f"{HOME}/p/x", True, False, True),
+        (f"{HOME}/p/data/x", True, True, False),
+        (f"{HOME}/.ssh/id_rsa", False, False, False),
+        (f"{HOME}/.ssh/known_hosts", True, False, True),
+    ):
+        found = [
+            decided.allows(Act(name, path))
+            for name in ("file-read-data", "file-write-data", "process-exec")
+        ]
+        assert found == [read, write, run], path
+        assert decided.allows(Act("file-map-executable", path)) == run
 
 
 @pytest.mark.parametrize("name", ["alone", "granted", "many"])
@@ -219,9 +259,12 @@ def test_secrets_in_grants_are_hidden_and_hooks_are_held():
     assert f"{HOME}/project/.git" in secrets.anchors(grants, (*hidden, *held))
 
 
-def test_what_a_grant_names_itself_is_not_hidden():
-    grants = (grant(f"{HOME}/.ssh/config", "read", directory=False), grant(f"{HOME}/x", "read"))
-    assert not any(".ssh" in path for path in secrets.hidden(grants, HOME))
+def test_what_a_grant_names_itself_is_not_hidden_and_nothing_beside_it_is_shown():
+    alone = (grant(f"{HOME}/.ssh/config", "read", directory=False), grant(f"{HOME}/x", "read"))
+    assert not any(".ssh" in path for path in secrets.hidden(alone, HOME))
+    assert f"{HOME}/.ssh" not in secrets.hidden((grant(f"{HOME}/.ssh", "read"),), HOME)
+    around = (grant(f"{HOME}/.ssh/config", "read", directory=False), grant(HOME, "read"))
+    assert f"{HOME}/.ssh" in secrets.hidden(around, HOME)
     assert secrets.hidden((), HOME) == ()
 
 

@@ -54,9 +54,7 @@ class Macos:
         program = command.resolve(
             argv, environment=environment, cwd=cwd, home=home, subprocess=subprocess
         )
-        if layout.framework_bundle(program.real):
-            return replace(program, notes=(*program.notes, layout.STUB))
-        return program
+        return replace(program, notes=(*program.notes, *layout.notes(program)))
 
     def chains(self, policy: Policy) -> Chains:
         return macos.chains(policy)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
+from corral.abi import darwin_spawn
 from corral.macos import watcher
 from corral.macos.jetsam import Jetsam
 from corral.macos.processes import Usage
@@ -129,7 +130,10 @@ def _conceive(plan: Plan, scene: Scene, stdio: Stdio, table: Table) -> Child:
     say_read, say_write = os.pipe()
     end_read, end_write = os.pipe()
     dispositions.block(FORWARDED)  # a signal to the fork is none to us
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        raise StepFailed("fork", error) from error
     if pid == 0:
         dispositions.reset()
         for fd in (go_write, born_read, say_read, end_read):
@@ -158,6 +162,7 @@ def _become_watcher(
             _become_target(plan, scene, stdio, gate=gate_read, born=born)
         os.close(gate_read)
         os.close(born)
+        born = -1  # from here on only the target has something to say on it
         held = watcher.Pipes(go=pipes.go, say=pipes.say, end=pipes.end, gate=gate_write)
         watcher.Watcher(table, pid, held, directory=scene.directory).run()
     except BaseException as error:  # noqa: BLE001 - a bug here must not let anything run
@@ -187,8 +192,6 @@ def _exec(plan: Plan) -> NoReturn:
     try:
         target.check_same(program)
         if sys.platform == "darwin":
-            from corral.abi import darwin_spawn
-
             darwin_spawn.exec_in_place(program.path, program.argv, environment, megabytes=limit)
         os.execve(program.path, program.argv, dict(plan.environment))  # type: ignore[unreachable,unused-ignore]
     except OSError as error:

@@ -25,6 +25,7 @@ WORK_PREFIX = "corral-"
 TEMPORARY = "/tmp"  # noqa: S108 - a directory in it is made 0700, never reused
 FRAMEWORK = "/Python.framework/Versions/"
 BUNDLE = "Resources/Python.app/Contents/MacOS/Python"
+SHIMS = ("/usr/bin/python3", "/usr/bin/pip3", "/usr/bin/git", "/usr/bin/make")
 STUB = "this python executes a second image at its start: only a stated memory limit holds that"
 
 
@@ -45,12 +46,14 @@ def compose(
         steps.append(jetsam.plan(policy.limits.memory))
     if macos.SEATBELT in mechanisms.get("filesystem", ""):
         steps.append(_seatbelt(view(policy, program, home=home, private=place, kept=kept)))
+    starters = secrets.held(policy.grants, home)
     return Composition(
         steps=tuple(steps),
         environment=environment(f"{place}/home", f"{place}/tmp", state=kept),  # noqa: S108
         home=f"{place}/home",
         run=run,
         residue=(place,),
+        watched=tuple(path for path in starters if not os.path.lexists(path)),
     )
 
 
@@ -104,6 +107,13 @@ def framework_bundle(real: str) -> str:
     if not found or not slash or not name.startswith("python"):
         return ""
     return f"{prefix}{FRAMEWORK}{version}/{BUNDLE}"
+
+
+def notes(program: Program) -> tuple[str, ...]:
+    """What may surprise whoever runs it."""
+    if program.real in SHIMS:
+        return (f"{program.real} only starts the one that Xcode brings: name that (`xcrun -f`)",)
+    return (STUB,) if framework_bundle(program.real) else ()
 
 
 def _inside(path: str, directory: str) -> bool:

@@ -54,7 +54,8 @@ class View:
     they read of their own, `read` and `write` what the policy grants.
 
     `hidden` lies inside what may be read and `held` inside what may be written; neither needs to
-    exist. `anchors` are the directories above them that may not be renamed away.
+    exist, and a grant that lies deeper counts again. `anchors` are the directories above them that
+    may not be renamed away.
     """
 
     execute: tuple[str, ...]
@@ -121,9 +122,7 @@ def _processes(view: View, named: _Parameters) -> Iterator[str]:
         yield "(allow process-fork)"
         yield "(allow signal (target same-sandbox))"
         yield "(allow ipc-posix-sem)"
-        filters = _constants("subpath", SYSTEM)
-        filters += named.filters("subpath", "RUN", (*view.execute, *view.needed, *view.read))
-        yield from _rule("allow", "process-exec*", filters)
+        yield from _rule("allow", "process-exec*", _constants("subpath", SYSTEM))
     else:
         yield "(allow signal (target self))"
         yield from _rule("allow", "process-exec", named.filters("literal", "RUN", view.execute))
@@ -140,23 +139,45 @@ def _system() -> Iterator[str]:
 
 def _files(view: View, named: _Parameters) -> Iterator[str]:
     constant = _constants("subpath", SYSTEM)
-    read = named.filters("subpath", "READ", view.read)
-    write = named.filters("subpath", "WRITE", (view.private, *view.write))
     yield from _rule("allow", "file-read-metadata", _constants("literal", LINKS))
     above = named.filters("path-ancestors", "ABOVE", _paths(view))
     above += _constants("path-ancestors", SYSTEM)
     yield from _rule("allow", "file-read-metadata", above)
     yield from _rule("allow", "file-read*", _constants("literal", (*FILES, *DEVICES)) + constant)
-    yield from _rule("allow", "file-read*", read)
-    yield from _rule("allow", "file-map-executable", constant + read)
+    yield from _rule("allow", "file-map-executable", constant)
     devices = [*_constants("literal", WRITABLE_DEVICES), '(subpath "/dev/fd")']
     yield from _rule("allow", "file-read* file-write-data", devices)
-    yield from _rule("allow", "file-read* file-write*", write)
-    hidden = named.filters("subpath", "HIDDEN", view.hidden)
-    yield from _rule("deny", "file-read* file-write* file-map-executable", hidden)
-    needed = named.filters("subpath", "NEEDED", (*view.execute, *view.needed))
-    yield from _rule("allow", "file-read* file-map-executable", needed)
+    yield from _layers(view, named)
     yield from _denied(view, named)
+
+
+def _layers(view: View, named: _Parameters) -> Iterator[str]:
+    """What is granted, needed, hidden and held, from the outside inwards: what lies deeper decides.
+
+    What outlives the run and can be written is neither executed nor mapped, and what is for reading
+    is not written, however they lie in each other. Of the same path the later kind is the later
+    rule: a grant counts more than what is hidden, and a program is executed that its own grant lets
+    it change.
+    """
+    seen = _executed(view, "file-read* file-map-executable")
+    kinds = (
+        ("HIDDEN", view.hidden, "", f"{seen} file-write*"),
+        ("HELD", view.held, "", "file-write*"),
+        ("READ", view.read, seen, "file-write*"),
+        ("PRIVATE", (view.private,), f"{seen} file-write*", ""),
+        ("WRITE", view.write, "file-read* file-write*", _executed(view, "file-map-executable")),
+        ("NEEDED", (*view.execute, *view.needed), seen, ""),
+    )
+    layers = [(path.count("/"), kind, path) for kind in kinds for path in kind[1]]
+    for _, (name, _, allowed, denied), path in sorted(layers, key=lambda layer: layer[0]):
+        filters = named.filters("subpath", name, (path,))
+        yield from _rule("deny", denied, filters if denied else ())
+        yield from _rule("allow", allowed, filters if allowed else ())
+
+
+def _executed(view: View, operations: str) -> str:
+    """With executing, where that goes by what may be read and not by name."""
+    return f"{operations} process-exec*" if view.subprocess else operations
 
 
 def _paths(view: View) -> tuple[str, ...]:
@@ -164,12 +185,11 @@ def _paths(view: View) -> tuple[str, ...]:
 
 
 def _denied(view: View, named: _Parameters) -> Iterator[str]:
-    """Last, so that nothing above brings it back.
+    """Last, so that no grant brings it back.
 
     A second name by a hard link would be outside of a rule for the first. A set-id file would
     outlive the run, and a flag such as uchg would keep its private directory from being removed.
     """
-    yield from _rule("deny", "file-write*", named.filters("subpath", "HELD", view.held))
     anchors = named.filters("literal", "ANCHOR", view.anchors)
     yield from _rule("deny", "file-write-unlink", anchors)
     yield "(deny file-link)"

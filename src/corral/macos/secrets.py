@@ -1,7 +1,8 @@
 """Secrets and self-starting files inside granted directories of a Mac: hidden, or held read-only.
 
-Seatbelt goes by names, so a name that does not exist yet is held as well. Not looked for: hard
-links that were made before, and repositories below the top of a grant.
+Seatbelt goes by names, so a name that does not exist yet is held as well, in its usual spelling: on
+a volume that ignores case another one gets past, and is told afterwards. Not looked for: hard links
+that were made before, and repositories below the top of a grant.
 """
 
 from __future__ import annotations
@@ -59,27 +60,27 @@ ENVIRONMENT = (".env", ".env.local", ".env.production", ".env.development")
 
 
 def hidden(grants: Sequence[Grant], home: str) -> tuple[str, ...]:
-    """What no grant shows, unless a grant names it itself or lies in it."""
+    """What no grant shows, unless a grant names it itself; one that lies in it is seen again."""
     named = [grant.path for grant in grants]
     found = [f"{home}/{name}" for name in SECRETS]
     found += [f"{grant.path}/{name}" for grant in grants for name in ENVIRONMENT if grant.directory]
-    return tuple(
-        path
-        for path in dict.fromkeys(map(_resolved, found))
-        if not any(_at(name, path) for name in named) and any(_at(path, name) for name in named)
-    )
+    return _within(found, named, named)
 
 
 def held(grants: Sequence[Grant], home: str) -> tuple[str, ...]:
-    """What no write grant lets change, unless a grant names it itself or lies in it."""
-    named = [grant.path for grant in grants]
+    """What no write grant lets change, unless a grant names it itself."""
     writable = [grant.path for grant in grants if grant.access == "write"]
     found = [f"{home}/{name}" for name in STARTERS]
     found += [f"{path}/{name}" for path in writable for name in PROJECT]
+    return _within(found, writable, [grant.path for grant in grants])
+
+
+def _within(found: Sequence[str], tops: Sequence[str], named: Sequence[str]) -> tuple[str, ...]:
+    """Those that lie in one of `tops` and are not named."""
     return tuple(
         path
         for path in dict.fromkeys(map(_resolved, found))
-        if not any(_at(name, path) for name in named) and any(_at(path, name) for name in writable)
+        if path not in named and any(_at(path, top) for top in tops)
     )
 
 
