@@ -327,6 +327,17 @@ def test_a_directory_of_records_that_others_may_use_is_refused(config):
     assert config.read_bytes() == TEXT.encode()
 
 
+def test_a_state_directory_that_cannot_be_made_is_told(config):
+    place = directories().state
+    os.makedirs(os.path.dirname(place))
+    with open(place, "w", encoding="utf-8"):
+        pass
+    with pytest.raises(SandboxError, match="cannot be recorded") as caught:
+        wrap_file(str(config), WISH)
+    assert caught.value.hint == "nothing was changed"
+    assert config.read_bytes() == TEXT.encode()
+
+
 def test_backups_do_not_pile_up(config):
     for _ in range(originals.KEPT):
         wrap_file(str(config), WISH)

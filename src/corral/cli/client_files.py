@@ -152,4 +152,4 @@ def tell(edit: Edit, texts: dict[str, str], *, dry_run: bool) -> None:
     if dry_run and edit.diff:
         output.say("\n".join(map(printable, edit.diff.split("\n"))))
     if edit.backup:
-        output.say(f"  as it was: {edit.backup}")
+        output.say(f"  backup: {edit.backup}")

@@ -50,7 +50,9 @@ def locked(path: str) -> AbstractContextManager[None]:
     """One corral at a time for each file: two would forget each other's records."""
     from corral.servers.locks import held
 
-    return held(_name(path, "lock"))
+    name = _name(path, "lock")
+    _make(os.path.dirname(name))
+    return held(name)
 
 
 def load(path: str) -> dict[tuple[str, ...], Original]:
@@ -121,22 +123,33 @@ def back_up(path: str, data: bytes) -> str:
 
 
 def _write(name: str, data: bytes) -> None:
-    directory = os.path.dirname(name)
+    _make(os.path.dirname(name))
+    try:
+        os.replace(files.write_beside(name, data), name)
+        files.sync_directory(os.path.dirname(name))
+    except OSError as error:
+        raise _unrecorded(os.path.dirname(name), error) from error
+
+
+def _make(directory: str) -> None:
+    """The user's alone, or nothing is put there."""
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         found = os.lstat(directory)
-        if not stat.S_ISDIR(found.st_mode) or not _is_private(found):
-            raise SandboxError(
-                f"{directory} is not a directory that only you can use",
-                hint=f"look at what is in it, then: chmod 700 {directory}",
-            )
-        os.replace(files.write_beside(name, data), name)
-        files.sync_directory(directory)
     except OSError as error:
+        raise _unrecorded(directory, error) from error
+    if not stat.S_ISDIR(found.st_mode) or not _is_private(found):
         raise SandboxError(
-            f"what was there before cannot be recorded in {directory}: {error.strerror}",
-            hint="nothing was changed",
-        ) from error
+            f"{directory} is not a directory that only you can use",
+            hint=f"look at what is in it, then: chmod 700 {directory}",
+        )
+
+
+def _unrecorded(directory: str, error: OSError) -> SandboxError:
+    return SandboxError(
+        f"what was there before cannot be recorded in {directory}: {error.strerror}",
+        hint="nothing was changed",
+    )
 
 
 def _is_private(found: os.stat_result) -> bool:
