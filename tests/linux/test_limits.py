@@ -573,8 +573,8 @@ libc.shmdt.argtypes = [ctypes.c_void_p]
 
 @pytest.mark.parametrize("act", OBJECTS)
 def test_system_v_objects_are_memory(run, act):
-    flags = ("--max-memory", "64M")
-    over = run(SYSV + OBJECTS[act] + WAIT, "120", flags=flags)
+    flags = ("--max-memory", "40M")
+    over = run(SYSV + OBJECTS[act] + WAIT, "60", flags=flags)
     assert (over.kind, over.code, over.hit) == ("memory", 137, ["memory"]), over.err
-    below = run(SYSV + OBJECTS[act] + WAIT, "20", flags=flags)
+    below = run(SYSV + OBJECTS[act] + WAIT, "10", flags=flags)
     assert (below.kind, below.code, below.hit) == ("exited", 0, []), below.err
