@@ -13,6 +13,7 @@ import types
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import win32_elsewhere
 import win32_headers
 
 import corral.abi
@@ -22,7 +23,10 @@ FOLDER = pathlib.Path(corral.abi.__file__).parent
 MODULES = [importlib.import_module(f"corral.abi.{path.stem}") for path in FOLDER.glob("win32*.py")]
 AGGREGATES = (ctypes.Structure, ctypes.Union)
 # What one set of headers or its import libraries lack: the other one has to have it.
-LACKING: dict[str, set[str]] = {"mingw": {"export of DeriveCapabilitySidsFromName"}, "zig": set()}
+LACKING: dict[str, set[str]] = {
+    "mingw": {"export of DeriveCapabilitySidsFromName", "SECURITY_CAPABILITY_APP_RID"},
+    "zig": set(),
+}
 # What no header has, and where it is written instead.
 DOCUMENTED: dict[str, str] = {}
 
@@ -107,13 +111,17 @@ class Measured:
         headers.require()
         self.headers = headers
         asked = {what: expression for what, (expression, _) in layouts(modules).items()}
-        for name, _ in constants(modules):
+        for name in [*(name for name, _ in constants(modules)), *win32_elsewhere.NUMBERS]:
             asked |= {name: name, f"width of {name}": f"sizeof({name})"}
         parts = {
             f"{name} {i}": f"signature<decltype(&{name})>::code({i})"
             for name, function in prototypes(modules)
             for i in range(len(function.arguments) + 2)
         }
+        for authority, *identifiers in win32_elsewhere.SIDS.values():
+            # A list in braces, whose last number is the one that is written.
+            parts[authority] = f"SID_IDENTIFIER_AUTHORITY {authority}.Value[5]"
+            parts |= {name: name for name in identifiers}
         with ThreadPoolExecutor() as pool:
             numbers = pool.submit(headers.numbers, asked)
             self.signatures = headers.signatures(parts)
@@ -225,6 +233,20 @@ def test_exports(measured):
     assert measured.not_exported(MODULES) == {}
 
 
+def test_numbers_of_windows_in_pure_modules(measured):
+    expected = win32_elsewhere.NUMBERS
+    assert {name: measured.constant(name, value) for name, value in expected.items()} == expected
+
+
+def test_sids(measured):
+    wrong = {}
+    for sid, names in win32_elsewhere.SIDS.items():
+        for name, part in zip(names, sid.split("-")[2:], strict=False):
+            if measured.signatures.get(name) != int(part):
+                wrong[name] = measured.signatures.get(name)
+    assert measured.unexplained(wrong) == {}
+
+
 def test_what_is_wrong_is_found(measured):
     assert measured.wrong_constants([CONTROL]) == {
         "ERROR_ACCESS_DENIED": 5,
@@ -256,6 +278,7 @@ def test_nothing_is_excused_that_is_not_there():
     names = {name for name, _ in constants(MODULES)} | layouts(MODULES).keys()
     functions = {name for name, _ in prototypes(MODULES)}
     names |= functions | {f"export of {name}" for name in functions}
+    names |= {part for parts in win32_elsewhere.SIDS.values() for part in parts}
     assert (LACKING["mingw"] | LACKING["zig"] | DOCUMENTED.keys()) - names == set()
     assert LACKING["mingw"] & LACKING["zig"] == set()
 

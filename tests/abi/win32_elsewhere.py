@@ -1,0 +1,73 @@
+"""What Windows defines and pure modules repeat, so that they need no `abi`: each with the header's expression for it."""
+
+from __future__ import annotations
+
+from corral.windows import (
+    access_list,
+    capabilities,
+    disk,
+    integrity,
+    job,
+    network,
+    pe,
+    restricted_token,
+    staging,
+    starts,
+)
+
+NUMBERS = {
+    "ACCESS_ALLOWED_ACE_TYPE": access_list.ACCESS_ALLOWED,
+    "OBJECT_INHERIT_ACE": access_list.OBJECT_INHERIT,
+    "CONTAINER_INHERIT_ACE": access_list.CONTAINER_INHERIT,
+    "INHERIT_ONLY_ACE": access_list.INHERIT_ONLY,
+    "INHERITED_ACE": access_list.INHERITED,
+    "DELETE": access_list.DELETE,
+    "SYNCHRONIZE": access_list.SYNCHRONIZE,
+    "FILE_GENERIC_READ": access_list.GENERIC_READ,
+    "FILE_GENERIC_EXECUTE": access_list.GENERIC_EXECUTE,
+    "FILE_GENERIC_WRITE": access_list.GENERIC_WRITE,
+    "SE_DACL_PRESENT": access_list.DACL_PRESENT,
+    "SE_DACL_PROTECTED": access_list.DACL_PROTECTED,
+    "SE_SELF_RELATIVE": access_list.SELF_RELATIVE,
+    "SE_DACL_AUTO_INHERIT_REQ": access_list.DACL_AUTO_INHERIT_REQUIRED,
+    "SE_DACL_AUTO_INHERITED": access_list.DACL_AUTO_INHERITED,
+    "IO_REPARSE_TAG_APPEXECLINK": disk.APP_EXECUTION_LINK,
+    "STATUS_CONTROL_C_EXIT": job.KILLED,
+    "FILE_ATTRIBUTE_REPARSE_POINT": staging.REPARSE_POINT,
+    "IMAGE_DIRECTORY_ENTRY_RESOURCE": pe.RESOURCE_DIRECTORY,
+    "RT_RCDATA": pe.RT_RCDATA,
+    "IMAGE_NT_OPTIONAL_HDR32_MAGIC": pe.PE32,
+    "IMAGE_NT_OPTIONAL_HDR64_MAGIC": pe.PE32_PLUS,
+    "offsetof(IMAGE_OPTIONAL_HEADER32, DataDirectory)": pe.DIRECTORIES_AT[pe.PE32],
+    "offsetof(IMAGE_OPTIONAL_HEADER64, DataDirectory)": pe.DIRECTORIES_AT[pe.PE32_PLUS],
+    "IMAGE_RESOURCE_DATA_IS_DIRECTORY": pe.SUBDIRECTORY,
+}
+STATUSES = (
+    *("STATUS_DLL_INIT_FAILED", "STATUS_DLL_NOT_FOUND"),
+    *("STATUS_ACCESS_DENIED", "STATUS_INVALID_IMAGE_FORMAT"),
+)
+NUMBERS |= dict(zip(STATUSES, starts.MEANINGS, strict=True))
+
+PACKAGES, LABELS = "SECURITY_APP_PACKAGE_AUTHORITY", "SECURITY_MANDATORY_LABEL_AUTHORITY"
+NT, CAPABILITIES = "SECURITY_NT_AUTHORITY", "SECURITY_CAPABILITY_BASE_RID"
+# The authority and the relative identifiers that a SID begins with.
+SIDS = {
+    capabilities.package_sid("any"): (PACKAGES, "SECURITY_APP_PACKAGE_BASE_RID"),
+    capabilities.capability_sid("any"): (PACKAGES, CAPABILITIES, "SECURITY_CAPABILITY_APP_RID"),
+    network.INTERNET_CLIENT: (PACKAGES, CAPABILITIES, "SECURITY_CAPABILITY_INTERNET_CLIENT"),
+    network.INTERNET_CLIENT_SERVER: (
+        *(PACKAGES, CAPABILITIES),
+        "SECURITY_CAPABILITY_INTERNET_CLIENT_SERVER",
+    ),
+    network.PRIVATE_NETWORK: (
+        *(PACKAGES, CAPABILITIES),
+        "SECURITY_CAPABILITY_PRIVATE_NETWORK_CLIENT_SERVER",
+    ),
+    integrity.LOW: (LABELS, "SECURITY_MANDATORY_LOW_RID"),
+    restricted_token.EVERYONE: ("SECURITY_WORLD_SID_AUTHORITY", "SECURITY_WORLD_RID"),
+    restricted_token.ADMINISTRATORS: (
+        *(NT, "SECURITY_BUILTIN_DOMAIN_RID"),
+        "DOMAIN_ALIAS_RID_ADMINS",
+    ),
+    restricted_token.WRITE_RESTRICTED_CODE: (NT, "SECURITY_WRITE_RESTRICTED_CODE_RID"),
+}
