@@ -1151,6 +1151,19 @@ CLAIMS: tuple[Claim, ...] = (
         where=PLAYED,
     ),
     Claim(
+        id="windows-headers",
+        sentence="against the headers of mingw-w64 and of zig, for x86_64 and aarch64",
+        tests=(
+            "tests/abi/test_win32.py::test_constants",
+            "tests/abi/test_win32.py::test_types_and_structures",
+            "tests/abi/test_win32.py::test_prototypes",
+            "tests/abi/test_win32.py::test_exports",
+            "tests/abi/test_win32.py::test_what_is_wrong_is_found",
+        ),
+        source=SECURITY,
+        where=ANY,
+    ),
+    Claim(
         id="windows-read-back",
         sentence="set it: the run refuses and names the numbers.",
         tests=(
@@ -1234,6 +1247,43 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         source=SECURITY,
         where=WINE,
+    ),
+    Claim(
+        id="windows-foreign",
+        sentence="Entries that are not corral's keep their bytes and their order.",
+        tests=(
+            "tests/unit/test_win_access_list.py::test_put_in_and_taken_out",
+            "tests/unit/test_win_access_list.py::test_another_runs_entries_stay",
+            "tests/unit/test_win_residue.py::test_two_that_end_at_once",
+        ),
+        source=SECURITY,
+        where=ANY,
+    ),
+    Claim(
+        id="windows-grants",
+        sentence="several names, with secrets, or with more than 20 000 entries.",
+        tests=(
+            "tests/unit/test_win_paths.py::test_roots_that_are_not_ours_to_change",
+            "tests/unit/test_win_grants.py::test_links_and_second_names",
+            "tests/unit/test_win_grants.py::test_secrets_are_not_granted_along",
+            "tests/unit/test_win_grants.py::test_too_many_entries",
+            f"{WINDOWS}/test_grants.py::test_a_second_name_stops_the_walk",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-launchers",
+        sentence="redirectors of virtual environments, `Scripts\\*.exe`, uv's trampolines, npm's `.cmd` files.",
+        tests=(
+            "tests/unit/test_win_launchers.py::test_a_virtual_environments_python",
+            "tests/unit/test_win_launchers.py::test_a_script_of_an_environment",
+            "tests/unit/test_win_launchers.py::test_npms_batch_file",
+            "tests/unit/test_win_shims.py::test_pips_launcher",
+            "tests/unit/test_win_uv.py::test_what_uv_writes",
+        ),
+        source=SECURITY,
+        where=ANY,
     ),
     Claim(
         id="windows-refused",
