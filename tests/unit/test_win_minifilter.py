@@ -367,6 +367,17 @@ def test_nothing_but_devices_is_a_root(path):
     assert all(root.startswith("\\DEVICE\\") for root in minifilter.device_roots([path], query))
 
 
+def test_windows_itself_can_be_read_and_not_written():
+    step = minifilter.Minifilter(read=("C:\\notes",), write=("C:\\data",), workspace="C:\\data")
+    checks = minifilter.checks_of(step, query=query, windows="C:\\Windows")
+    library = rf"{VOLUME}\Windows\System32\ntdll.dll"
+    assert minifilter.within(library, checks.read)
+    assert not minifilter.within(library, checks.write)
+    assert minifilter.within(rf"{VOLUME}\notes\x", checks.read)
+    assert minifilter.within(rf"{VOLUME}\data\x", checks.write)
+    assert not minifilter.within(rf"{VOLUME}\Users\u\x", (*checks.read, *checks.write))
+
+
 # --- no driver ------------------------------------------------------------------------------------
 
 

@@ -25,6 +25,7 @@ from corral.abi.win32 import (
     MissingFunctionError,
     winerror,
 )
+from corral.abi.win32_process import windows_directory
 from corral.host import Finding
 from corral.record import record
 from corral.windows import minifilter_messages as wire
@@ -100,7 +101,10 @@ class Checks:
 
 @record
 class Minifilter:
-    """`read` and `write` are paths with drive letters, as the policy has them."""
+    """`read` and `write` are paths with drive letters: the grants, the runtime, the private space.
+
+    Windows' own directory is always among what may be read.
+    """
 
     read: tuple[str, ...]
     write: tuple[str, ...]
@@ -246,11 +250,14 @@ class Session:
 
 def apply(step: Minifilter) -> Session:
     """AbsentError if there is no driver: the run goes on, and says so."""
-    checks = Checks(
-        read=device_roots(step.read, abi.query_dos_device),
-        write=device_roots(step.write, abi.query_dos_device),
+    return connect(checks_of(step, query=abi.query_dos_device, windows=windows_directory()))
+
+
+def checks_of(step: Minifilter, *, query: Callable[[str], str], windows: str) -> Checks:
+    """Nothing starts that cannot read Windows itself, where a driver asks about reads at all."""
+    return Checks(
+        read=device_roots((*step.read, windows), query), write=device_roots(step.write, query)
     )
-    return connect(checks)
 
 
 def connect(checks: Checks) -> Session:
