@@ -146,6 +146,15 @@ def test_a_bundle_runs_from_the_store_by_its_digest(user, env, scratch):
     assert len(entries(user, env)) == 2
 
 
+@ONE_USER
+@pytest.mark.parametrize("tier", ["bare"], indirect=True)
+def test_a_bundle_runs_without_namespaces_too(user, env, scratch):
+    path = put(user, scratch, manifest(server=start(["a"])))
+    answer = said(user.corral("run", path, env=env))
+    assert answer["args"] == ["a"]
+    assert answer["own"] != "written"
+
+
 SETTINGS = {
     "dirs": {"type": "directory", "title": "d", "multiple": True, "required": True},
     "key": {"type": "string", "title": "k", "sensitive": True, "required": True},

@@ -110,10 +110,12 @@ def test_a_package_is_installed_once_and_then_runs_by_itself(user, env, registry
     assert b"installed server 1.0.0 from " + registry.url.encode() in first.stderr
     asked = len(registry.asked)
     assert asked >= 4
-    again = user.corral(
-        "run", "npm:server@1.0.0", env={**env, "npm_config_registry": "http://127.0.0.1:9/"}
-    )
+    dead = {**env, "npm_config_registry": "http://127.0.0.1:9/", "PYTHONPROFILEIMPORTTIME": "1"}
+    again = user.corral("run", "npm:server@1.0.0", env=dead)
     assert said(again)["dep"] == "dep 2"
+    assert b"corral.servers.package" in again.stderr  # the control: what was imported is there
+    for name in (b"subprocess", b"corral.api", b"corral.servers.install", b"socket"):
+        assert b" " + name + b"\n" not in again.stderr
     assert len(registry.asked) == asked
     (row,) = entries(user, env)
     assert row["integrity"].startswith("sha512-")
@@ -273,6 +275,62 @@ def test_an_installation_that_is_broken_off_leaves_nothing_half_done(
     registry.held.pop(path).set()
     assert said(user.corral("run", "npm:server@1.0.0", env=env))["version"] == "1.0.0"
     assert left(env) == []
+
+
+EVIL = {
+    "a place on disk": "file:/etc/ssl",
+    "another host": "http://127.0.0.1:9/x.tgz",
+    "a repository": "git+https://127.0.0.1:9/x.git",
+}
+
+
+@ONE_USER
+@pytest.mark.parametrize("case", EVIL)
+def test_a_dependency_that_is_not_from_the_registry(user, env, registry, npm, case):
+    publish(registry, dependencies={"dep": EVIL[case]})
+    done = user.corral("run", "npm:server@1.0.0", env=env)
+    assert done.returncode == REFUSED, done.stdout
+    assert entries(user, env) == []
+    publish(registry, "1.0.1")
+    assert said(user.corral("run", "npm:server@1.0.1", env=env))["dep"] == "none"
+
+
+@ONE_USER
+def test_ceilings_of_the_user_hold_for_installers_too(user, env, registry, npm):
+    publish(registry)
+    config = pathlib.Path(env["XDG_CONFIG_HOME"], "corral")
+    config.mkdir()
+    (config / "config.toml").write_text('[ceilings]\npids = 200\ntimeout = "5m"\n')
+    for path in (config, config / "config.toml"):
+        os.chown(path, user.uid, user.uid)
+    assert said(user.corral("run", "npm:server@1.0.0", env=env))["version"] == "1.0.0"
+    (config / "config.toml").write_text('[ceilings]\ntimeout = "50ms"\n')
+    assert user.corral("cache", "rm", "server", env=env).returncode == 0
+    assert user.corral("run", "npm:server@1.0.0", env=env).returncode == REFUSED
+
+
+@ONE_USER
+def test_progress_is_for_terminals(user, env, registry, npm):
+    publish(registry)
+    terminal, own = os.openpty()
+    argv = user.corral_argv("run", "npm:server@1.0.0")
+    with user.popen(
+        argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=own
+    ) as process:
+        os.close(own)
+        shown = b""
+        while True:
+            try:
+                part = os.read(terminal, 4096)
+            except OSError:  # EIO: nobody holds the other side any more
+                break
+            shown += part
+        assert json.loads(process.stdout.read())["version"] == "1.0.0"
+    os.close(terminal)
+    assert b"\rcorral: installing npm:server@1.0.0 ..." in shown.replace(b"\033[K", b"")
+    assert shown.rindex(b"installing npm") < shown.rindex(b"\r\033[K")  # the line is taken away
+    assert user.corral("cache", "rm", "server", env=env).returncode == 0
+    assert b"installing" not in user.corral("run", "npm:server@1.0.0", env=env).stderr
 
 
 @ONE_USER

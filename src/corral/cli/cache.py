@@ -30,7 +30,6 @@ def main(options: Options, rest: list[str]) -> int:
 
 def _list(*, as_json: bool) -> int:
     from corral.servers import store
-    from corral.units import format_size
 
     found = store.entries()
     if as_json:
@@ -41,7 +40,7 @@ def _list(*, as_json: bool) -> int:
             (
                 entry.key,
                 entry.version,
-                format_size(entry.size),
+                f"{entry.size / 1e6:.1f} MB",
                 entry.created[:10],
                 entry.digest[:12],
             )

@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
     from corral.sandbox import Sandbox
 
-TIMEOUT = "15m"
-MEMORY = "4G"
-DISK = "4G"
-PIDS = 512
+LIMITS: Mapping[str, object] = {"memory": "4G", "disk": "4G", "pids": 512, "timeout": "15m"}
 TOLD = 12
 LINKS = ("bin/python",)
 """Made by corral itself: a virtual environment is a link to its interpreter."""
@@ -66,7 +63,7 @@ def run(
     from corral import api
 
     policy: dict[str, object] = {
-        "limits": {"memory": MEMORY, "disk": DISK, "pids": PIDS, "timeout": TIMEOUT},
+        "limits": limits(),
         "network": {"allow": destinations(registry.urls)},
         "filesystem": {"write": [staging], "read": [*registry.reads, *reads]},
         "subprocess": {"allow": subprocess},
@@ -95,6 +92,15 @@ def run(
             raise SandboxError(f"cannot install {label}: {why}", hint=hint)
     # Before anything of it is opened: a pipe in place of a file would hold us for ever.
     check(staging, allowed=LINKS)
+
+
+def limits() -> dict[str, object]:
+    """Room for a large package; where the user's ceilings are lower, those."""
+    from corral.config import load
+
+    ceilings = load().ceilings
+    lower = ceilings.limits if ceilings else {}
+    return {name: value for name, value in LIMITS.items() if lower.get(name) is None}
 
 
 def end_zygote() -> None:

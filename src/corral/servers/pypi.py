@@ -175,7 +175,7 @@ def has_pip(base: str) -> bool:
     import subprocess
 
     argv = [base, "-I", "-c", "import pip"]
-    return subprocess.run(argv, capture_output=True, check=False).returncode == 0
+    return subprocess.run(argv, capture_output=True, check=False, env={}).returncode == 0
 
 
 def report_lines(report: str) -> list[str]:

@@ -7,7 +7,7 @@
     cursor:github                     a server of a client's configuration
 
 Without a version the newest is looked up once and stays. `#program` says which of several programs
-of a package is meant. Everything else is a command, and a file of that name always is one.
+of a package is meant. Everything else is a command.
 """
 
 from __future__ import annotations
