@@ -19,8 +19,6 @@ from corral.abi import win32
         ("valid", win32.DWORD, 0xFFFFFFFF, True),
         ("valid", win32.DWORD, 0, False),
         ("valid", win32.LONG, -1, True),
-        ("status", win32.LSTATUS, 0, False),
-        ("status", win32.LSTATUS, 5, True),
         ("hresult", win32.HRESULT, win32.E_NOTIMPL, True),
         ("hresult", win32.HRESULT, 1, False),
         ("ntstatus", win32.NTSTATUS, -1, True),

@@ -30,37 +30,29 @@ if TYPE_CHECKING:
     CType = type[ctypes._CDataType]  # noqa: SLF001 - typeshed's name for what all of them are
     # What a result says about success. "nonzero": 0 and NULL are failures, GetLastError has the
     # reason. "valid": all bits set is the failure (INVALID_HANDLE_VALUE, WAIT_FAILED and the
-    # like). "status": the result itself is the Win32 error. "hresult", "ntstatus": by their sign.
-    # "any": nothing.
-    Check = Literal["nonzero", "valid", "status", "hresult", "ntstatus", "any"]
+    # like). "hresult", "ntstatus": by their sign. "any": nothing.
+    Check = Literal["nonzero", "valid", "hresult", "ntstatus", "any"]
 
     class Bound(Protocol):
         def __call__(self, *values: object) -> int | None: ...
 
 
 BYTE = ctypes.c_uint8
-BOOLEAN = ctypes.c_uint8
 WORD = ctypes.c_uint16
-USHORT = ctypes.c_uint16
 WCHAR = ctypes.c_uint16
 BOOL = ctypes.c_int32
 LONG = ctypes.c_int32
 HRESULT = ctypes.c_int32
 NTSTATUS = ctypes.c_int32
-LSTATUS = ctypes.c_int32
 UINT = ctypes.c_uint32
 ULONG = ctypes.c_uint32
 DWORD = ctypes.c_uint32
-ACCESS_MASK = ctypes.c_uint32
-LONGLONG = ctypes.c_int64
 LARGE_INTEGER = ctypes.c_int64  # a union in the header, and always read whole
 ULONGLONG = ctypes.c_uint64
-DWORD64 = ctypes.c_uint64
 SIZE_T = ctypes.c_size_t
 ULONG_PTR = ctypes.c_size_t
 DWORD_PTR = ctypes.c_size_t
 HANDLE = ctypes.c_void_p
-HMODULE = ctypes.c_void_p
 LPVOID = ctypes.c_void_p
 PSID = ctypes.c_void_p
 LPWSTR = ctypes.c_wchar_p
@@ -79,7 +71,6 @@ ERROR_INSUFFICIENT_BUFFER = 122
 ERROR_MOD_NOT_FOUND = 126
 ERROR_PROC_NOT_FOUND = 127
 ERROR_ALREADY_EXISTS = 183
-ERROR_MORE_DATA = 234
 E_NOTIMPL = 0x80004001 - (1 << 32)
 FACILITY_WIN32 = 7
 
@@ -160,14 +151,10 @@ def _failed(check: Check, value: int, result: CType | None) -> bool:
     if check == "valid":
         bits = 8 * ctypes.sizeof(result) if result is not None else 0
         return value & ((1 << bits) - 1) == (1 << bits) - 1
-    if check == "status":
-        return value != ERROR_SUCCESS
     return check in {"hresult", "ntstatus"} and value < 0
 
 
 def _reason(check: Check, value: int, name: str) -> OSError:
-    if check == "status":
-        return windows_error(value, name)
     if check == "hresult":
         return windows_error(hresult_code(value), name)
     if check == "ntstatus":
