@@ -471,6 +471,18 @@ def test_mistakes_are_told_and_nothing_is_changed(desk, words):
     assert half.read_text() == '{"mcpServers": {'
 
 
+def test_a_directory_that_cannot_be_written_is_told(desk):
+    path = desk.put("kept/mcp.json", json.dumps({"mcpServers": {"a": {"command": "node"}}}))
+    before = path.read_bytes()
+    path.parent.chmod(0o555)
+    done = desk.corral("wrap", str(path), "--corral", str(desk.corral_path))
+    path.parent.chmod(0o755)
+    assert done.returncode == 125
+    assert b"mcp.json cannot be replaced: Permission denied" in done.stderr
+    assert (path.read_bytes(), os.listdir(path.parent)) == (before, ["mcp.json"])
+    desk.does("wrap", str(path), "--corral", str(desk.corral_path))  # the control
+
+
 def test_status_of_everything(desk):
     """All clients at once, the project in the current directory, and a corral that is none of ours."""
     desk.config("codex")
