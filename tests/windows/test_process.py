@@ -48,7 +48,7 @@ def test_home_and_temp_are_private_and_gone_afterwards(corral):
         assert not os.path.exists(os.path.dirname(place))
 
 
-@pytest.mark.parametrize("code", [0, 1, 124, 255, 256, 3_000_000, 0xC0000005, 0xFFFFFFFF])
+@pytest.mark.parametrize("code", [0, 124, 256, 0xC0000005, 0xFFFFFFFF])
 def test_exit_codes_are_the_targets_own(corral, code):
     exiting = f"import ctypes; ctypes.WinDLL('kernel32').ExitProcess(ctypes.c_uint32({code}))"
     done = corral.run(sys.executable, "-c", exiting, flags=LOOSE)

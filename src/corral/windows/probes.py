@@ -45,7 +45,8 @@ else:
 SPAWN = """
 import os, sys
 try:
-    code = os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-I", "-S", "-c", "pass"])
+    # The words are joined unquoted: none of them may be a path with a space.
+    code = os.spawnv(os.P_WAIT, sys.executable, ["python", "-I", "-S", "-c", "pass"])
 except OSError as error:
     print("denied")
 else:
@@ -54,7 +55,7 @@ else:
 BURN = """
 import time
 start, used = time.perf_counter(), time.process_time()
-while time.perf_counter() - start < 0.5:
+while time.perf_counter() - start < 1:
     pass
 print((time.process_time() - used) / (time.perf_counter() - start))
 """
@@ -186,8 +187,8 @@ def _cpu_rate(plain: Job) -> str:
 def _accounting(plain: Job) -> str:
     seen = trial.observe(BURN, (plain, process.Creation()))
     if seen.reaped.cpu < float(seen.said) / 4:
-        raise OSError(0, f"a busy half second was accounted as {seen.reaped.cpu:.2f} s")
-    return f"a busy half second was accounted as {seen.reaped.cpu:.2f} s"
+        raise OSError(0, f"a busy second was accounted as {seen.reaped.cpu:.2f} s")
+    return f"a busy second was accounted as {seen.reaped.cpu:.2f} s"
 
 
 def _ui(plain: Job) -> str:
