@@ -5,6 +5,7 @@ own tests; so are the profiles.
 """
 
 import contextlib
+import sys
 import tempfile
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from corral.abi import win32_security
+from corral.abi import win32, win32_security
 from corral.windows import grants, journal, residue
 from corral.windows.scene import Scene
 
@@ -39,6 +40,8 @@ class Host:
         return []
 
     def delete(self, name):
+        if name not in self.profiles:
+            raise OSError(0, "not found", "DeleteAppContainerProfile", win32.ERROR_FILE_NOT_FOUND)
         self.profiles.discard(name)
 
     @contextlib.contextmanager
@@ -135,6 +138,35 @@ TestRuns = Runs.TestCase
 
 def claimed(directory, name, *roots):
     return journal.create(directory, name, journal.Entry(profile=name, roots=roots))
+
+
+@pytest.fixture(autouse=True)
+def windows_codes(monkeypatch):
+    """Elsewhere an OSError forgets its fourth argument."""
+    if sys.platform != "win32":
+        monkeypatch.setattr(
+            win32,
+            "winerror",
+            lambda error: win32.ERROR_FILE_NOT_FOUND if error.args[1] == "not found" else 5,
+        )
+
+
+def test_a_profile_that_was_never_made(tmp_path):
+    host = Host()
+    with host.patched():
+        assert residue.end(claimed(str(tmp_path), "one"), keep=False) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_profile_that_stays(tmp_path, monkeypatch):
+    def denied(name):
+        raise OSError(0, "denied", "DeleteAppContainerProfile", win32.ERROR_ACCESS_DENIED)
+
+    monkeypatch.setattr(win32_security, "DeleteAppContainerProfile", denied)
+    assert residue.end(claimed(str(tmp_path), "one"), keep=False) == [
+        "AppContainer profile one: denied"
+    ]
+    assert len(journal.dead(str(tmp_path))) == 1
 
 
 def test_two_that_end_at_once(tmp_path):

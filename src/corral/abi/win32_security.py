@@ -23,6 +23,7 @@ from corral.abi.win32 import (
     winerror,
 )
 
+ERROR_NOT_FOUND = 1168
 SE_GROUP_ENABLED = 0x4
 DACL_SECURITY_INFORMATION = 0x4
 TOKEN_QUERY = 0x8
@@ -210,7 +211,8 @@ def _token(token: int, kind: int) -> bytearray:
         # Classes of a fixed size say with another code than the others that there is no room.
         if not needed.value:
             raise
-    raw = bytearray(max(needed.value, ctypes.sizeof(DWORD)))
+    # Room for every structure that is read from it: an empty list can be shorter than its head.
+    raw = bytearray(max(needed.value, ctypes.sizeof(TOKEN_GROUPS)))
     block = (ctypes.c_char * len(raw)).from_buffer(raw)
     GetTokenInformation(token, kind, block, len(raw), ctypes.byref(needed))
     return raw

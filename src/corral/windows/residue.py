@@ -128,5 +128,7 @@ def _delete(own: Journal, profile: str) -> list[str]:
     try:
         win32_security.DeleteAppContainerProfile(profile)
     except OSError as error:
-        return [f"AppContainer profile {profile}: {error.strerror}"]
+        # A run that died early has journalled a profile and not made it.
+        if win32.winerror(error) not in {*GONE, win32_security.ERROR_NOT_FOUND}:
+            return [f"AppContainer profile {profile}: {error.strerror}"]
     return []
