@@ -12,6 +12,7 @@ import stat
 import zipfile
 
 import pytest
+from test_approve import on_terminal
 
 from corral.servers.tree import remove_tree
 from registries import Registries
@@ -237,6 +238,16 @@ def test_what_a_bundle_asks_for_counts_once_approved(user, env, scratch):
     # The same words in another file are another request.
     other = put(user, scratch, manifest(server=start([str(wanted)]), _meta=meta), {"x": "y"})
     assert user.corral("run", other, env=env).returncode == REFUSED
+
+
+@ONE_USER
+@pytest.mark.parametrize(("answer", "code"), [(b"y\n", 0), (b"n\n", REFUSED)], ids=["yes", "no"])
+def test_on_a_terminal_it_asks(user, env, scratch, answer, code):
+    path = put(user, scratch, manifest(_meta={"io.corral": {"subprocess": {"allow": True}}}))
+    done, out, shown = on_terminal(user, env, answer, "run", path)
+    assert (done, bool(out)) == (code, code == 0)
+    assert "start other programs" in shown
+    assert user.corral("run", path, env=env).returncode == code  # the answer is remembered
 
 
 @ONE_USER

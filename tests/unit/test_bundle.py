@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from corral.errors import SandboxError
 from corral.servers import bundle_manifest, bundle_values
 from corral.servers.bundle_request import asked_for, granted, is_own, secret_names, warnings
 
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="paths and modes as POSIX has them")
 JSON = st.recursive(
     st.none() | st.booleans() | st.floats() | st.text(max_size=8) | st.integers(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),

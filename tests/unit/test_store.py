@@ -17,6 +17,8 @@ from corral.grants import Refused, check_own, make, own_places
 from corral.servers import locks, store
 from corral.servers.tree import remove_tree, tree_digest, walk
 
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="paths and modes as POSIX has them")
+
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):

@@ -15,6 +15,8 @@ SUMMARY = "list, check and remove installed packages and bundles"
 USAGE = "usage: corral cache ls | rm WHAT... | gc | verify  [--json]"
 FLAGS = (Flag(name="--json", help="as JSON"),)
 VERBS = ("ls", "rm", "gc", "verify")
+SHORT = 12
+"""Digits of a digest that are shown, and that are enough to name it."""
 
 
 def main(options: Options, rest: list[str]) -> int:
@@ -38,16 +40,22 @@ def _list(*, as_json: bool) -> int:
     output.table(
         [
             (
-                entry.key,
+                _label(entry),
                 entry.version,
                 f"{entry.size / 1e6:.1f} MB",
                 entry.created[:10],
-                entry.digest[:12],
+                entry.digest[:SHORT],
             )
             for entry in found
         ]
     )
     return 0
+
+
+def _label(entry: Entry) -> str:
+    """Bundles have a name of their own; what was typed for them is only a path."""
+    short = entry.key[: len("bundle:") + SHORT]
+    return f"{entry.name} ({short})" if entry.kind == "bundle" else entry.key
 
 
 def _row(entry: Entry) -> object:
@@ -80,8 +88,11 @@ def _remove(words: list[str], *, as_json: bool) -> int:
 
 
 def _fits(entry: Entry, word: str) -> bool:
-    digest = len(word) >= 12 and entry.digest.startswith(word)
-    return digest or word in {entry.key, entry.key.partition(" ")[0], entry.name}
+    """A digest may be cut short, as `ls` shows it; a name may not."""
+    digests = [entry.digest, *([entry.key] if entry.kind == "bundle" else [])]
+    if len(word) >= SHORT and any(digest.startswith(word) for digest in digests):
+        return True
+    return word in {entry.key, entry.key.partition(" ")[0], entry.name}
 
 
 def _collect(*, as_json: bool) -> int:

@@ -95,7 +95,8 @@ def copy(url: str, target: BinaryIO, *, most: int, label: str) -> None:
             if size and done != size:
                 raise SandboxError(f"{shown(url, 200)} broke off after {done} of {size} bytes")
     except (OSError, http.client.HTTPException) as error:
-        raise SandboxError(f"{shown(url, 200)} cannot be fetched: {error}") from error
+        why = getattr(error, "reason", error)
+        raise SandboxError(f"{shown(url, 200)} cannot be fetched: {why}") from error
     finally:
         progress.show("")
 
