@@ -195,3 +195,8 @@ def test_clean_takes_back_what_was_kept_and_nothing_else(corral, tmp_path):
     done = corral("clean", "--json")
     assert (done.returncode, json.loads(done.stdout)) == (0, [])
     assert corral("clean", "more").returncode != 0
+
+
+def test_the_demo_says_why_it_does_not_play(corral):
+    done = corral("demo")
+    assert (done.returncode, b"hint: `corral doctor -v`" in done.stderr) == (125, True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 from corral.cli import output
 from corral.cli.options import Flag, UsageError
+from corral.errors import SandboxError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,6 +43,11 @@ WORDS = {
 def main(options: Options, rest: list[str]) -> int:
     if rest:
         raise UsageError(f"demo takes no arguments: {rest[0]}", hint=USAGE)
+    if sys.platform == "win32":
+        raise SandboxError(
+            "the demo's acts are made for Linux and macOS",
+            hint="`corral doctor -v` tries what holds on Windows, each with its control",
+        )
     from corral import demo
     from corral.report import plain
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from corral.record import record
 
 
@@ -44,7 +46,7 @@ class Program:
             lines.append(f"read {path}" + (f": {reason}" if reason else ""))
         lines += [f"link {path} -> {target}" for path, target in self.links]
         lines += [f"set {name}={value}" for name, value in self.environment]
-        lines.append("search " + ":".join(self.search))
+        lines.append("search " + os.pathsep.join(self.search))
         lines.append(f"start in {self.cwd or 'HOME'}")
         lines += [f"note: {text}" for text in self.notes]
         return "\n".join(lines)
