@@ -824,8 +824,8 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="wrap-refuses",
-        sentence="A server that would not work behind walls as it is configured is refused with a hint, and the others go on.",
-        tests=(f"{WRAPPING}::test_what_would_not_work_is_refused_and_the_others_go_on", f"{WRAP}::test_one_server_that_cannot_be_wrapped_does_not_hold_the_others",),
+        sentence="A server that would not work behind walls as it is configured, or that this host would not run, is refused with a hint, and the others go on.",
+        tests=(f"{WRAPPING}::test_what_would_not_work_is_refused_and_the_others_go_on", f"{WRAP}::test_a_host_that_cannot_hold_a_profile_is_told_before_it_is_written", f"{WRAP}::test_one_server_that_cannot_be_wrapped_does_not_hold_the_others",),
         source=CLIENT_PAGE,
         where=LINUX,
     ),

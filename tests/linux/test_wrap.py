@@ -351,6 +351,34 @@ def test_what_wrap_says(desk):
     assert "hunter2" not in text
 
 
+def test_what_this_host_would_not_run_is_not_written(desk):
+    path = desk.config("cursor")
+    before = path.read_bytes()
+    words = ("wrap", "cursor", "two", "--corral", str(desk.corral_path))
+    done = desk.corral(*words, "--read", "/nowhere/at/all")
+    assert done.returncode == 1
+    assert b"two  refused" in done.stdout
+    assert b"/nowhere/at/all" in done.stdout
+    assert path.read_bytes() == before
+    desk.does(*words, "--read", "${workspaceFolder}")  # only the client knows what that is
+    assert "${workspaceFolder}" in entries(path)["two"]["args"]
+
+
+@pytest.mark.parametrize("tier", ["bare"], indirect=True)
+def test_a_host_that_cannot_hold_a_profile_is_told_before_it_is_written(desk):
+    """Without namespaces there is no allowlist: the server would be refused at every start."""
+    servers = {
+        "gh": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-github"]},
+        "time": {"command": "uvx", "args": ["mcp-server-time"]},
+    }
+    path = desk.put("some.json", json.dumps({"mcpServers": servers}))
+    done = desk.corral("wrap", "some.json", "--corral", str(desk.corral_path))
+    assert done.returncode == 1, done.stderr
+    assert b"gh  refused: this host cannot enforce network" in done.stdout
+    assert entries(path)["gh"] == servers["gh"]
+    assert entries(path)["time"]["command"] == str(desk.corral_path)  # the control
+
+
 def test_a_broken_file_does_not_hold_the_clients_other_one(desk):
     path = desk.config("vscode")
     settings = desk.put(".config/Code/User/settings.json", "")

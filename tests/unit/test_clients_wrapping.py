@@ -487,6 +487,22 @@ def test_a_package_is_pinned_where_that_is_wanted():
     )
 
 
+def test_a_server_that_this_host_would_not_run_is_refused():
+    def trial(flags, arguments):
+        if "--read" in flags or arguments == ("bad",):
+            raise SandboxError("this host cannot", hint="another one can")
+
+    servers = {"a": {"command": "x", "args": ["bad"]}, "b": {"command": "y", "args": ["good"]}}
+    text = json.dumps({"mcpServers": servers})
+    done = wrap(text, jsonc, Wish(corral=CORRAL, trial=trial))
+    assert [(one.state, one.why, one.hint) for one in done.outcomes] == [
+        ("refused", "this host cannot", "another one can"),
+        ("wrapped", "", ""),
+    ]
+    done = wrap(text, jsonc, Wish(corral=CORRAL, trial=trial, flags=("--read", "/x")))
+    assert (done.text, {one.state for one in done.outcomes}) == (text, {"refused"})
+
+
 def test_an_allowed_shell_is_wrapped():
     entry = {"command": "bash", "args": ["-c", "exec srv"]}
     words = words_of(entry, flags=("--allow-subprocess",))[1]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from corral.cli import client_files, output, policy_flags
 from corral.cli.options import Flag, Options, UsageError
 from corral.errors import SandboxError
+from corral.manifest import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ PATHS = ("--read", "--write", "--policy")
 # Only the client can fill in variables, and it does so in the arguments of corral too; a brace
 # alone begins a policy that is written out.
 NO_PATHS = ("${", "{")
+VARIABLES = ("--env", "--secret")
 TEXTS = {"wrapped": "wrapped", "already": "unchanged", "left": "left alone", "refused": "refused"}
 DRY = {**TEXTS, "wrapped": "would be wrapped"}
 
@@ -48,6 +51,7 @@ def main(options: Options, rest: list[str]) -> int:
         flags=tuple(_flags(options)),
         grant=options.has("--grant-arguments"),
         profiles=not options.has("--no-profile"),
+        trial=tried,
         pin=pinned if options.has("--pin") and not dry_run else None,
     )
     client_files.check_names(paths, names)
@@ -57,6 +61,22 @@ def main(options: Options, rest: list[str]) -> int:
     else:
         _tell(words[0], edits, dry_run=dry_run)
     return client_files.outcome(edits, problem)
+
+
+def tried(flags: tuple[str, ...], arguments: tuple[str, ...]) -> None:
+    """Would `corral run` start with these here? All but the program itself is worked out."""
+    from corral.cli.options import parse
+    from corral.prepare import prepare
+
+    options, _ = parse(policy_flags.FLAGS, flags)
+    names = [value.partition("=")[0] for name in VARIABLES for value in options.all(name)]
+    for values in options.values.values():
+        values[:] = [value for value in values if not value.startswith("${")]
+    stand_in = [sys.executable, "-c", "pass", *arguments]
+    sources, command = policy_flags.sources(options, stand_in)
+    # The client will set them.
+    environment = {**os.environ, **dict.fromkeys(names, "")}
+    prepare(command, sources, environment=environment, cwd=policy_flags.here())
 
 
 def pinned(package: Package) -> Package:
@@ -101,9 +121,10 @@ def _tell(word: str, edits: list[Edit], *, dry_run: bool) -> None:
         client_files.tell(edit, DRY if dry_run else TEXTS, dry_run=dry_run)
         for one in edit.outcomes:
             for place in getattr(one, "suggested", ()):
-                output.say(
+                told = (
                     f"  {one.name} was configured with {place} and may not reach it;"
                     f" to let it: corral unwrap {word} {one.name}, then corral wrap --read {place}"
                     f" {word} {one.name} (or --write)"
                 )
+                output.say(printable(told))
     client_files.project_note(word)

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 class Wish:
     """What the user asked for: which servers (none: all), by which corral, with which flags.
 
-    `pin` makes one version of a package, where that is wanted.
+    `trial` takes flags and arguments and raises if this host would not run them; `pin` makes one
+    version of a package, where that is wanted.
     """
 
     corral: str
@@ -39,6 +40,7 @@ class Wish:
     flags: tuple[str, ...] = ()
     grant: bool = False
     profiles: bool = True
+    trial: Callable[[tuple[str, ...], tuple[str, ...]], None] | None = None
     pin: Callable[[Package], Package] | None = None
 
 
@@ -115,7 +117,6 @@ def _decide(server: Server, wish: Wish) -> tuple[Line | None, Outcome]:
         return None, stays
     package = _package(server, wish)
     drop = package.used if package else 0
-    program = package.reference if package else server.words[0]
     profile = _profile(server, package, wish)
     suggested = () if profile and profile.arguments else places(server, drop)
     granted = [word for place in suggested if wish.grant for word in ("--read", place)]
@@ -126,6 +127,8 @@ def _decide(server: Server, wish: Wish) -> tuple[Line | None, Outcome]:
         *wish.flags,
         *granted,
     )
+    package = _tried(package, wish, flags, server.words[1 + drop :])
+    program = package.reference if package else server.words[0]
     line = Line(server=server, words=("run", *flags, "--", program), drop=drop)
     outcome = Outcome(
         name=server.name,
@@ -181,11 +184,19 @@ def _package(server: Server, wish: Wish) -> Package | None:
         if "--allow-subprocess" in wish.flags and "--allow-subprocess" in found.hint:
             return None
         raise UnfitError(found.why, hint=found.hint, apart=found.apart)
-    if found is None:
-        return None
+    return found
+
+
+def _tried(
+    package: Package | None, wish: Wish, flags: tuple[str, ...], arguments: tuple[str, ...]
+) -> Package | None:
+    """A client whose servers do not start is worse off than before: whatever can be known is."""
     try:
-        parse(found.reference)
-        return wish.pin(found) if wish.pin else found
+        if wish.trial is not None:
+            wish.trial(flags, arguments)
+        if package is not None:
+            parse(package.reference)
+        return wish.pin(package) if package and wish.pin else package
     except SandboxError as error:
         raise UnfitError(error.message, hint=error.hint) from error
 
