@@ -20,9 +20,8 @@ TICK = os.sysconf("SC_CLK_TCK")
 class Procfs:
     """What `corral.macos.libproc.Libproc` answers on a Mac. Unique ids are start time and number."""
 
-    def __init__(self, world, corral):
+    def __init__(self, world):
         self.world = world
-        self.own = {corral}
         self.root = 0
         self.looks = os.environ.get("MAC_WORLD_LOOKS")
 
@@ -44,8 +43,8 @@ class Procfs:
         ]
 
     def parent(self, pid, parent, ids):
-        if parent == self.world and pid not in {*self.own, os.getpid()}:
-            return self.root
+        if parent == self.world and ids[pid] > self.root:
+            return self.root  # what is older than the target is corral's
         return ids.get(parent, 0)
 
     def unique(self, pid):
@@ -98,14 +97,33 @@ class Procfs:
         return [] if fields[0] in b"ZX" else fields
 
 
-def play(world, arguments):
+def substitute(world):
+    """From here on `corral` in this process believes that it is on a Mac."""
     from corral import backend, supervise
     from corral.macos.backend import Macos
 
-    table = Procfs(world, os.getpid())
+    table = Procfs(world)
     backend.load = lambda: Macos(table)
     backend.system = lambda: "darwin"
     supervise.GRACE = float(os.environ.get("MAC_WORLD_GRACE", supervise.GRACE))
+
+
+def elsewhere(code, world):
+    """`code`, which the API starts in a process of its own with corral's path as its last argument, on the Mac."""
+    load = f"import sys; sys.path[:0] = [sys.argv[-1], {os.path.dirname(__file__)!r}]; "
+    return f"{load}import mac_world; mac_world.substitute({world}); {code}"
+
+
+def play(world, arguments):
+    substitute(world)
+    if arguments[0] == "--api":
+        from corral import api
+        from corral.posix import zygote_client
+
+        api.PROBE = elsewhere(api.PROBE, world)
+        zygote_client.START = elsewhere(zygote_client.START, world)
+        exec(arguments[1], {})
+        return 0
     from corral.cli import main
 
     return main(arguments)

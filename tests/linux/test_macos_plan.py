@@ -45,6 +45,8 @@ class Mac:
         shutil.copy(WORLD, self.world)
         self.world.chmod(0o644)
         self.package = package
+        self.before = set()
+        self.before = self.directories()
 
     def argv(self, *arguments):
         return [self.user.python, str(self.world), str(self.package), *arguments]
@@ -78,11 +80,19 @@ class Mac:
         done = self.python(code, *arguments, flags=("--report", path, *flags), **options)
         return done, json.loads(pathlib.Path(path).read_text())
 
+    def directories(self):
+        """Private directories that came since; other suites of the same user have theirs."""
+        return set(pathlib.Path("/tmp").glob(f"corral-{self.user.uid}-*")) - self.before
+
     def left(self):
-        """Private directories, and records of runs."""
+        """Private directories of runs that are over, and records of runs."""
+        over = [
+            path
+            for path in self.directories()
+            if not pathlib.Path("/proc", path.name.split("-")[2]).exists()
+        ]
         runs = self.user.home / ".cache" / "corral" / "runs"
-        records = os.listdir(runs) if runs.exists() else []
-        return [*pathlib.Path("/tmp").glob(f"corral-{self.user.uid}-*"), *records]
+        return [*over, *(os.listdir(runs) if runs.exists() else [])]
 
 
 @pytest.fixture
@@ -293,10 +303,10 @@ def test_a_target_that_forks_without_end_is_ended(mac):
 def test_kill_9_of_corral_ends_the_tree_and_leaves_no_directory(mac):
     code = DAEMON + STAY
     process, corral = started(mac, code, fifo(mac), flags=MANY)
-    assert [path for path in mac.left() if isinstance(path, pathlib.Path)]
+    (private,) = [path for path in mac.directories() if f"-{corral}-" in path.name]
     os.kill(corral, signal.SIGKILL)
     assert ended(process) == 137
-    assert not [path for path in mac.left() if isinstance(path, pathlib.Path)]
+    assert not private.exists()
     assert mac.run("/bin/true").returncode == 0
     assert mac.left() == []  # the next start has taken away the record, too
 
@@ -354,6 +364,30 @@ def test_nothing_is_looked_at_unless_a_limit_asks_for_it(mac):
     assert counts["without"].stat().st_size == before["without"]
     for process in runs.values():
         assert ended(process) == 0
+
+
+API = """
+import corral, sys
+loose = {"degrade": {"allow": ["filesystem", "network", "syscalls", "subprocess", "tree"]}}
+done = corral.run([sys.executable, "-c", "print(input())"], loose, input=b"hello\\n")
+assert (done.exit_code, done.stdout) == (0, b"hello\\n"), done
+assert {held.mechanism for held in done.report.controls if held.control == "tree"} == {"watcher"}
+slow = {**loose, "subprocess": {"allow": True}, "limits": {"timeout": "300ms"}}
+done = corral.run([sys.executable, "-c", DAEMON + "import time; time.sleep(600)", FIFO], slow)
+assert (done.exit_code, done.report.outcome.kind) == (124, "timeout"), done
+with corral.launch([sys.executable, "-c", "import time; time.sleep(600)"], loose) as sandbox:
+    assert sandbox.pid > 0
+assert sandbox.report.outcome.kind == "signalled", sandbox.report
+print("well")
+"""
+
+
+def test_the_python_api(mac):
+    """The zygote and its supervisors, which a Mac has as Linux does."""
+    code = f"DAEMON, FIFO = {DAEMON!r}, {fifo(mac)!r}\n{API}"
+    process = mac.popen("--api", code)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out) == (0, b"well\n"), err.decode()
 
 
 def test_doctor(mac):

@@ -249,6 +249,25 @@ def test_the_group_holds_who_lost_the_chain(table):
     assert pids(tree(table).walk()) == [10, 11, 12]
 
 
+def test_nothing_descends_from_a_process_that_nobody_saw(table):
+    """0 is what a table says of unknown parents: the tree of a target that ended at once is not the machine."""
+    table.living[1] = Row(pid=1, unique=101, parent=0)
+    table.living[40] = Row(pid=40, unique=140, parent=0)
+    Tree(table, 10, 0, grouped=False).kill()
+    assert table.sent == []
+    table.groups[10] = [10, 30]
+    Tree(table, 10, 0, grouped=True).kill()
+    assert {pid for pid, _ in table.sent} == {10, 11, 12}
+
+
+@pytest.mark.parametrize("pid", [0, 1, os.getpid(), os.getppid()])
+def test_corral_and_the_system_are_never_in_a_tree(table, pid):
+    table.living[pid] = Row(pid=pid, unique=199, parent=110)
+    table.living[41] = Row(pid=41, unique=141, parent=199)
+    table.groups[10] = [10, pid]
+    assert pids(tree(table, grouped=True).walk()) == [10, 11, 12]
+
+
 def test_everybody_is_stopped_before_anybody_is_killed(table):
     tree(table).kill()
     numbers = [number for _, number in table.sent]

@@ -21,6 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.macos.processes import Row, Table
 
+UNKNOWN = 0
 AGREE = 2
 """Walks in a row that must find nobody."""
 PAUSE = 0.002
@@ -28,19 +29,25 @@ PAUSE = 0.002
 
 
 class Tree:
-    """`grouped`: the group of `root` is its own, which holds as long as nobody has reaped it."""
+    """`grouped`: the group of `root` is its own, which holds as long as nobody has reaped it.
+
+    A `unique` of 0 is that of a process which had ended before it was looked at. Nothing descends
+    from 0: it is also what a table says of parents that nobody knows.
+    """
 
     def __init__(self, table: Table, root: int, unique: int, *, grouped: bool) -> None:
         self._table = table
         self._root = root
         self._grouped = grouped
-        self._known = {unique}
+        self._known = {unique} - {UNKNOWN}
+        # Whatever a table says, these are never a target's.
+        self._never = frozenset((0, 1, os.getpid(), os.getppid()))
         self._followed: set[int] = set()
         self._beyond: set[int] = set()
 
     def walk(self) -> list[Row]:
         """Everybody in the tree who lives; who was not followed yet is from now on."""
-        rows = self._table.rows()
+        rows = [row for row in self._table.rows() if row.pid not in self._never and row.unique]
         group = frozenset(self._table.group(self._root) if self._grouped else ())
         found: dict[int, Row] = {}
         grew = True

@@ -52,9 +52,11 @@ class Watcher:
         self._table = table
         self._pipes = pipes
         self._directory = directory
+        self._children = wakeup.Wakeup(
+            (SIGCHLD,)
+        )  # before the first look, so that no end is missed
         self._unique = table.unique(target)
         self._tree = Tree(table, target, self._unique, grouped=True)
-        self._children = wakeup.Wakeup((SIGCHLD,))
 
     def run(self) -> NoReturn:
         pipes = self._pipes
@@ -62,6 +64,8 @@ class Watcher:
         self._tree.walk()
         own = {pipes.go, pipes.say, pipes.end, pipes.gate}
         self._give_up(own)
+        if not self._unique:
+            self._end()  # a step has failed already
         poll = select.poll()
         for fd in (pipes.go, self._children.fileno(), self._table.fileno()):
             if fd >= 0:
@@ -104,9 +108,15 @@ class Watcher:
                 used = self._tree.measure()
                 os.write(self._pipes.say, USAGE.pack(used.cpu, used.memory, used.tasks))
             elif number == START:
-                os.write(self._pipes.gate, b"\0")
+                self._let_go()
             else:
                 self._tree.signal(number)
+
+    def _let_go(self) -> None:
+        try:
+            os.write(self._pipes.gate, b"\0")
+        except BrokenPipeError:
+            pass  # it has ended at a step before
 
     def _end(self, *, alone: bool = False) -> NoReturn:
         try:
