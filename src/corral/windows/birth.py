@@ -114,7 +114,10 @@ def _conceive(plan: Plan, scene: Scene, stdio: tuple[int, int, int]) -> Child:
         streams.let_go()
     for step in plan.steps:
         _attempt(layering.verify, step, scene)
-    process.resume(thread)
+    try:
+        process.resume(thread)
+    except OSError as error:
+        raise StepFailed("process.Creation", error) from error
     assert scene.job is not None  # noqa: S101 - the process was created in it
     return Child(scene, scene.job, streams)
 

@@ -1,0 +1,115 @@
+"""A step that fails, wherever it stands: named, and nothing is left of what stood before it."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from corral.abi import win32
+from corral.abi import win32_process as abi
+from corral.plan import Plan
+from corral.posix.enter import StepFailed
+from corral.servers.program import Program
+from corral.windows import birth, environment, job, layering, mitigations, process, workdir
+from corral.windows.job import Job
+
+
+@pytest.fixture
+def plan(tmp_path) -> Plan:
+    try:
+        job.create(Job()).close()
+        read_back = True
+    except OSError:
+        read_back = False
+    python = environment.interpreter()
+    return Plan(
+        program=Program(path=python, argv=(python, "-c", "open('mark', 'w')"), cwd=str(tmp_path)),
+        steps=(
+            workdir.WorkDirectory(path=str(tmp_path / "corral-x"), low=False),
+            Job(read_back=read_back),
+            mitigations.plan(0, subprocess=True),
+            process.Creation(),
+        ),
+        controls=(),
+        environment=tuple(environment.machine().items()),
+    )
+
+
+def give_birth(plan: Plan) -> birth.Child:
+    streams = os.pipe()
+    try:
+        return birth.birth(plan, (streams[0], streams[1], streams[1]))
+    finally:
+        for fd in streams:
+            os.close(fd)
+
+
+class Watched:
+    """Fails at one step; before that it is the real thing."""
+
+    def __init__(self, real, at: int):
+        self.real, self.at, self.count, self.pid = real, at, 0, 0
+
+    def __call__(self, step, scene):
+        self.pid = self.pid or scene.pid
+        if self.count == self.at:
+            raise OSError(0, "made to fail")
+        self.count += 1
+        self.real(step, scene)
+
+
+@pytest.mark.parametrize("verb", ["apply", "verify"])
+@pytest.mark.parametrize("at", range(4))
+def test_a_step_that_fails_leaves_nothing(plan, monkeypatch, tmp_path, verb, at):
+    before = win32.open_handles()
+    failing = Watched(getattr(layering, verb), at)
+    monkeypatch.setattr(layering, verb, failing)
+    with pytest.raises(StepFailed, match="made to fail") as caught:
+        give_birth(plan)
+    names = ["workdir.WorkDirectory", "job.Job", "mitigations.Mitigations", "process.Creation"]
+    assert caught.value.step == names[at]
+    assert win32.open_handles() == before
+    assert os.listdir(tmp_path) == []
+    assert bool(failing.pid) == (verb == "verify")  # by then it had been made, suspended
+    if failing.pid:
+        assert ended(failing.pid)
+
+
+def ended(pid: int) -> bool:
+    try:
+        handle = abi.open_process(pid, abi.SYNCHRONIZE)
+    except OSError:
+        return True
+    with handle:
+        return abi.wait_any((handle.value,), 10_000) == 0
+
+
+def test_a_resume_that_fails_leaves_nothing(plan, monkeypatch, tmp_path):
+    """It has not run a single instruction, and never will."""
+    before = win32.open_handles()
+
+    def fail(thread):
+        raise OSError(0, "made to fail", "ResumeThread")
+
+    monkeypatch.setattr(process, "resume", fail)
+    with pytest.raises(StepFailed, match=r"process.Creation: .*made to fail"):
+        give_birth(plan)
+    assert win32.open_handles() == before
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_control_the_same_plan_runs(plan, tmp_path):
+    child = give_birth(plan)
+    assert abi.wait_any((child.pidfd,), 20_000) == 0
+    assert child.reap().status == 0
+    assert os.listdir(tmp_path) == ["mark"]
+
+
+def test_a_program_that_was_swapped_does_not_start(plan, tmp_path):
+    from corral.record import replace
+
+    swapped = replace(plan, program=replace(plan.program, device=1, inode=1))
+    with pytest.raises(StepFailed, match="no longer the program that was resolved"):
+        give_birth(swapped)
+    assert os.listdir(tmp_path) == []
