@@ -488,3 +488,20 @@ def test_without_a_network_wall_nothing_is_installed(user, env, registry, npm):
     assert b"cannot install npm:server@1.0.0" in done.stderr
     assert b"network" in done.stderr
     assert registry.asked == []
+
+
+@ONE_USER
+def test_it_is_installed_again_when_its_interpreter_is_gone(user, env, registry, tools):
+    publish_python(registry)
+    env = {**env, "PATH": f"{tools}:{env['PATH']}"}
+    said(user.corral("run", "pypi:my-server==1.0.0", env=env))
+    (row,) = entries(user, env)
+    link = pathlib.Path(row["path"], "bin", "python")
+    link.parent.chmod(0o700)
+    link.unlink()
+    link.symlink_to("/nowhere/python")
+    os.chown(link, user.uid, user.uid, follow_symlinks=False)
+    asked = len(registry.asked)
+    done = user.corral("run", "pypi:my-server==1.0.0", env=env)
+    assert len(registry.asked) > asked
+    assert done.returncode == 0, done.stderr.decode()

@@ -78,6 +78,14 @@ BAD = {
     "entry on a drive": (server(entry_point="C:\\x"), "outside of the bundle"),
     "entry backward": (server(entry_point="a\\..\\..\\x"), "outside of the bundle"),
     "setting": (manifest(user_config={"a": {"type": "password"}}), "of the type 'password'"),
+    "a setting that moves the cursor": (
+        manifest(user_config={"a\x1b[2J": {"type": "string"}}),
+        "cannot be shown",
+    ),
+    "a variable that is two": (
+        server(mcp_config={"command": "x", "env": {"A=1\nB": "2"}}),
+        "variable with the name",
+    ),
     "meta": (manifest(_meta={"io.corral": "x"}), "no table _meta.io.corral"),
 }
 

@@ -102,6 +102,11 @@ def test_without_settings_it_is_pypi_and_where_its_files_lie(env):
     assert found.urls[1] == "https://files.pythonhosted.org/"
 
 
+def test_a_token_in_place_of_a_name_is_hidden_too(env):
+    found = pypi_index.indexes({**env, "UV_DEFAULT_INDEX": "https://t0ken@pypi.example.com/simple"})
+    assert found.hidden == ("t0ken",)
+
+
 @pytest.mark.parametrize("url", ["ftp://example.com/", "simple", "ssh://x"])
 def test_an_index_is_a_web_address_or_a_place_on_disk(env, url):
     with pytest.raises(SandboxError, match="no address that corral knows"):

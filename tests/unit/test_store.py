@@ -172,6 +172,13 @@ def test_the_same_content_is_kept_once():
     assert os.listdir(os.path.join(store.root(), "trees")) == []
 
 
+def test_a_damaged_tree_is_replaced_by_a_good_one():
+    made = put("npm:a@1")
+    change(f"{made.path()}/lib/main.js", "evil")
+    again = put("npm:b@1")
+    assert again.digest == made.digest == tree_digest(made.path())
+
+
 def test_an_entry_that_is_damaged_counts_as_absent():
     made = put()
     path = store.entry_path(made.key)

@@ -19,6 +19,7 @@ from corral.record import record, replace
 from corral.servers import bundle_manifest, bundle_values, directory, locks, store
 from corral.servers.archive import Bounds, extract
 from corral.servers.bundle_request import asked_for, granted, variables, warnings
+from corral.servers.package import usable
 from corral.servers.tree import remove_tree
 from corral.trust import Request, is_approved, request_from
 from corral.units import shown
@@ -139,7 +140,7 @@ def unpacked(path: str, digest: str, *, origin: str = "") -> Entry:
     key = f"bundle:{digest}"
     store.make()
     with locks.held(store.lock_path(key)):
-        found = store.find(key)
+        found = usable(key)
         if found is not None:
             return found
         staging = store.staged(key)

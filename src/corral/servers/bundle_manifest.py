@@ -77,7 +77,7 @@ def parse(content: bytes, platform: str) -> Bundle:
         entry=inner(server.get("entry_point")),
         command=text(start.get("command", ""), "server.mcp_config.command", empty=True),
         arguments=texts(start.get("args", []), "server.mcp_config.args"),
-        environment=pairs(start.get("env", {}), "server.mcp_config.env"),
+        environment=variables(start.get("env", {})),
         settings=settings(top.get("user_config", {})),
         request=request(top.get("_meta", {})),
         platforms=platforms(top.get("compatibility", {})),
@@ -94,6 +94,7 @@ def overridden(start: Mapping[str, object], platform: str) -> Mapping[str, objec
 def settings(value: object) -> dict[str, Setting]:
     found: dict[str, Setting] = {}
     for key, item in table(value, "user_config").items():
+        title(key, "name of a setting")
         where = f"user_config.{key}"
         entry = table(item, where)
         shape = text(entry.get("type"), f"{where}.type")
@@ -175,8 +176,13 @@ def texts(value: object, where: str) -> tuple[str, ...]:
     return tuple(text(item, where, empty=True) for item in value)
 
 
-def pairs(value: object, where: str) -> dict[str, str]:
-    return {key: plain(item, where) for key, item in table(value, where).items()}
+def variables(value: object) -> dict[str, str]:
+    where = "server.mcp_config.env"
+    found = table(value, where)
+    for name in found:
+        if not name.isidentifier() or not name.isascii():
+            raise wrong(f"sets a variable with the name {shown(name)}")
+    return {name: plain(item, where) for name, item in found.items()}
 
 
 def wrong(what: str) -> SandboxError:

@@ -59,8 +59,10 @@ def fetch(
 def usable(key: str) -> Entry | None:
     """Not when the interpreter that it was made for is gone."""
     found = store.find(key)
-    runtime = found.argv()[0] if found else ""
-    return found if found and (not os.path.isabs(runtime) or os.path.exists(runtime)) else None
+    gone = found and any(
+        os.path.isabs(word) and not os.path.exists(word) for word in found.argv()[:1]
+    )
+    return None if gone else found
 
 
 def install(reference: Reference, key: str, *, scripts: bool, extra: Sequence[str]) -> Entry:

@@ -72,9 +72,11 @@ def host_of(url: str) -> str:
 
 
 def password_of(url: str) -> str:
+    """A token may also stand where the user's name would."""
     from urllib.parse import urlsplit
 
-    return urlsplit(url).password or ""
+    parts = urlsplit(url)
+    return parts.password or parts.username or ""
 
 
 def plain(url: str) -> str:

@@ -147,9 +147,11 @@ def adopt(staged: str, entry: Mapping[str, object], *, allowed: tuple[str, ...] 
 
 
 def _move(staged: str, place: str) -> None:
-    if os.path.isdir(place):
+    digest = os.path.basename(place)
+    if os.path.isdir(place) and tree_digest(place) == digest:
         remove_tree(staged)  # the same content is here already
         return
+    discard(digest)  # what lies there under this name is something else
     fresh = f"{place}.{os.urandom(8).hex()}"
     try:
         # A directory without write permission cannot be renamed: its `..` would change.
