@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from corral.clients.originals import Original
     from corral.clients.servers import Server
 
-    State = Literal["restored", "derived", "forced", "left", "refused"]
+    State = Literal["restored", "derived", "forced", "refused"]
     Place = tuple[str, ...]
 
 
