@@ -229,6 +229,7 @@ def test_network_levels_are_capabilities_and_what_they_leave_open_is_said(level,
     held = decided(policy, host(*FULL))["network"]
     assert held.mechanism == f"app container, network {level}"
     assert bool(held.why) == (level != "none")
+    assert held.status == ("verified" if level == "none" else "applied")
     steps = {type(step): step for step in composed(policy, host(*FULL))}
     assert steps[app_container.Profile].capabilities == sids
 

@@ -8,6 +8,7 @@ restricted token of Low integrity, which is no wall for reads or for the network
 from __future__ import annotations
 
 from corral.plan import SAMPLING, Option
+from corral.record import replace
 from corral.windows.job import JOB, UI, UNREAD
 
 TYPE_CHECKING = False
@@ -75,7 +76,9 @@ def _network(policy: Policy) -> Sequence[Option]:
     from corral.windows.network import LEAVES
 
     level = policy.windows.network
-    return (_walled(policy, f"{APP_CONTAINER}, network {level}", LEAVES[level]),)
+    option = _walled(policy, f"{APP_CONTAINER}, network {level}", LEAVES[level])
+    # What is closed at this level was not tried: only that nothing is open at the lowest.
+    return (option if level == "none" else replace(option, status="applied"),)
 
 
 def _syscalls(policy: Policy) -> tuple[Option, ...]:
