@@ -6,7 +6,7 @@ import pytest
 
 from vm import guest_run, uml
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(500)
 
 
 @pytest.mark.parametrize("test", guest_run.tests_in("limits"))

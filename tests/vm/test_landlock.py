@@ -6,7 +6,7 @@ import pytest
 
 from vm import guest_run, qemu
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(500), pytest.mark.slow]
 
 
 @pytest.mark.parametrize("test", guest_run.tests_in("landlock"))

@@ -6,7 +6,7 @@ import pytest
 
 from vm import guest_run, systemd
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(500)
 
 
 @pytest.mark.parametrize("test", guest_run.tests_in("login"))
