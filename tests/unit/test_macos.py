@@ -109,6 +109,15 @@ def test_the_kernels_limit_is_for_one_process_whose_limit_nobody_stated():
     assert jetsam.plan(1).megabytes == 1
 
 
+def test_who_killed_a_target_with_a_limit_of_the_kernels():
+    assert jetsam.killed(signal.SIGKILL, 100 << 20, 100)
+    assert not jetsam.killed(signal.SIGKILL, 50 << 20, 100)
+    assert not jetsam.killed(signal.SIGTERM, 100 << 20, 100)
+    assert not jetsam.killed(9 << 8, 100 << 20, 100)  # it exited with 9
+    assert not jetsam.killed(signal.SIGKILL, 100 << 20, 0)
+    assert not jetsam.killed(None, 100 << 20, 100)
+
+
 def test_rlimits_are_those_that_mean_something_there():
     alone = dict(steps(Policy())["Rlimits"].values)
     assert alone == {"CORE": 1, "NOFILE": 1024, "FSIZE": 1 << 30, "NPROC": 1}

@@ -11,8 +11,7 @@ import os
 import sys
 
 from corral.abi import darwin_spawn
-from corral.macos import watcher
-from corral.macos.jetsam import Jetsam
+from corral.macos import jetsam, watcher
 from corral.macos.processes import Usage
 from corral.macos.tree import Tree
 from corral.posix import dispositions, enter, target, workdir
@@ -39,13 +38,23 @@ class Child:
     """The supervisor's hold on one tree: what it asks for, the watcher does."""
 
     def __init__(
-        self, table: Table, pid: int, scene: Scene, *, go: int, born: int, say: int, end: int
+        self,
+        table: Table,
+        pid: int,
+        scene: Scene,
+        *,
+        limit: int,
+        go: int,
+        born: int,
+        say: int,
+        end: int,
     ) -> None:
         self.pid = pid
         self.pidfd = end
         self.born = born
         self._table = table
         self._scene = scene
+        self._limit = limit
         self._go = go
         self._say = say
         self._status = b""
@@ -98,10 +107,13 @@ class Child:
         if self._scene.directory:
             workdir.remove(self._scene.directory)
         ended = len(said) == watcher.STATUS.size
+        status: int | None = watcher.STATUS.unpack(said)[0] if ended else None
+        memory = rusage.ru_maxrss * MAXRSS
         return Reaped(
-            status=watcher.STATUS.unpack(said)[0] if ended else None,
+            status=status,
             cpu=rusage.ru_utime + rusage.ru_stime,
-            memory=rusage.ru_maxrss * MAXRSS,
+            memory=memory,
+            hit=("memory",) if jetsam.killed(status, memory, self._limit) else (),
         )
 
 
@@ -138,12 +150,13 @@ def _conceive(plan: Plan, scene: Scene, stdio: Stdio, table: Table) -> Child:
         dispositions.reset()
         for fd in (go_write, born_read, say_read, end_read):
             os.close(fd)
-        pipes = watcher.Pipes(go=go_read, say=say_write, end=end_write, gate=-1)
-        _become_watcher(plan, scene, stdio, table, pipes, born=born_write)
+        own = watcher.Pipes(go=go_read, say=say_write, end=end_write, gate=-1)
+        _become_watcher(plan, scene, stdio, table, own, born=born_write)
     dispositions.unblock(FORWARDED)
     for fd in (go_read, born_write, say_write, end_write):
         os.close(fd)
-    child = Child(table, pid, scene, go=go_write, born=born_read, say=say_read, end=end_read)
+    pipes = {"go": go_write, "born": born_read, "say": say_read, "end": end_read}
+    child = Child(table, pid, scene, limit=_limit(plan), **pipes)
     child.signal(watcher.START)
     return child
 
@@ -185,15 +198,21 @@ def _become_target(plan: Plan, scene: Scene, stdio: Stdio, *, gate: int, born: i
         target.tell(born, error, "target")
 
 
+def _limit(plan: Plan) -> int:
+    """In mebibytes, 0 for none."""
+    return next((step.megabytes for step in plan.steps if isinstance(step, jetsam.Jetsam)), 0)
+
+
 def _exec(plan: Plan) -> NoReturn:
     program = plan.program
     environment = [f"{name}={value}" for name, value in plan.environment]
-    limit = next((step.megabytes for step in plan.steps if isinstance(step, Jetsam)), 0)
     try:
         target.check_same(program)
         if sys.platform == "darwin":
-            darwin_spawn.exec_in_place(program.path, program.argv, environment, megabytes=limit)
-        os.execve(program.path, program.argv, dict(plan.environment))  # type: ignore[unreachable,unused-ignore]
+            darwin_spawn.exec_in_place(
+                program.path, program.argv, environment, megabytes=_limit(plan)
+            )
+        os.execve(program.path, program.argv, dict(plan.environment))
     except OSError as error:
         raise StepFailed("exec", OSError(error.errno, error.strerror, program.path)) from error
     raise StepFailed("exec", "returned")

@@ -8,6 +8,7 @@ by sampling, for the whole tree.
 
 from __future__ import annotations
 
+from corral.posix.signals import SIGKILL
 from corral.record import record
 
 TYPE_CHECKING = False
@@ -29,3 +30,12 @@ class Jetsam:
 def plan(memory: int) -> Jetsam:
     """Whole mebibytes, never more than was asked for and never none."""
     return Jetsam(megabytes=max(1, memory // MEGABYTE))
+
+
+def killed(status: int | None, memory: int, megabytes: int) -> bool:
+    """Whether it was this limit that ended a target, as far as can be told: the kernel does not say
+    who sent SIGKILL, but a target that was nowhere near its limit was killed by somebody else.
+    """
+    if status is None or not megabytes:
+        return False
+    return status & 0x7F == SIGKILL and memory * 10 >= megabytes * MEGABYTE * 9

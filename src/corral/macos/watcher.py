@@ -16,7 +16,7 @@ import struct
 import sys
 
 from corral.macos.tree import Tree
-from corral.posix import enter, wakeup, workdir
+from corral.posix import target, wakeup, workdir
 from corral.posix.signals import SIGCHLD, SIGKILL
 from corral.record import record
 
@@ -47,16 +47,16 @@ class Pipes:
 class Watcher:
     """`directory` is removed here if corral is gone; otherwise that is the supervisor's to do."""
 
-    def __init__(self, table: Table, target: int, pipes: Pipes, *, directory: str) -> None:
-        self._target = target
+    def __init__(self, table: Table, root: int, pipes: Pipes, *, directory: str) -> None:
+        self._target = root
         self._table = table
         self._pipes = pipes
         self._directory = directory
         self._children = wakeup.Wakeup(
             (SIGCHLD,)
         )  # before the first look, so that no end is missed
-        self._unique = table.unique(target)
-        self._tree = Tree(table, target, self._unique, grouped=True)
+        self._unique = table.unique(root)
+        self._tree = Tree(table, root, self._unique, grouped=True)
 
     def run(self) -> NoReturn:
         pipes = self._pipes
@@ -81,7 +81,7 @@ class Watcher:
             os.dup2(null, fd)
         os.environ.clear()
         os.chdir("/")
-        enter.keep_only({0, 1, 2, *keep, *self._own()})
+        target.close_others({0, 1, 2, *keep, *self._own()})
 
     def _own(self) -> set[int]:
         written = self._children.writer

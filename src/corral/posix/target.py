@@ -14,6 +14,7 @@ if sys.platform != "win32":
 TYPE_CHECKING = False
 assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
+    from collections.abc import Container
     from typing import NoReturn
 
     from corral.servers.program import Program
@@ -26,17 +27,31 @@ def arrange(stdio: tuple[int, int, int], *pipes: int) -> list[int]:
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in (*stdio, *pipes)]
     for number, fd in enumerate(high[:3]):
         os.dup2(fd, number)
-    for name in os.listdir(DESCRIPTORS):
-        if int(name) > 2:
-            _close_on_exec(int(name))
+    for fd in _open_descriptors():
+        if fd > 2:
+            os.set_inheritable(fd, False)
     return high[3:]
 
 
-def _close_on_exec(fd: int) -> None:
-    try:
-        os.set_inheritable(fd, False)
-    except OSError:
-        pass  # the one that the list was read by
+def close_others(keep: Container[int]) -> None:
+    """Close every descriptor but these. Not by counting: a system without close_range would be
+    called a million times.
+    """
+    for fd in _open_descriptors():
+        if fd not in keep:
+            os.close(fd)
+
+
+def _open_descriptors() -> list[int]:
+    """Without the one that the list was read by."""
+    found = []
+    for name in os.listdir(DESCRIPTORS):
+        try:
+            os.fstat(int(name))
+        except OSError:
+            continue
+        found.append(int(name))
+    return found
 
 
 def check_same(program: Program) -> None:
