@@ -70,7 +70,9 @@ def _rlimits(policy: Policy) -> rlimits.Rlimits:
 def _seatbelt(seen: profile.View) -> seatbelt.Seatbelt:
     text, parameters = profile.profile(seen)
     closed = seatbelt.outside((*seen.read, *seen.write, *seen.needed))
-    return seatbelt.Seatbelt(profile=text, parameters=parameters, closed=closed)
+    return seatbelt.Seatbelt(
+        profile=text, parameters=parameters, closed=closed, alone=not seen.subprocess
+    )
 
 
 def view(policy: Policy, program: Program, *, home: str, private: str, kept: str) -> profile.View:

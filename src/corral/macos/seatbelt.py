@@ -10,12 +10,15 @@ import _socket
 import os
 import sys
 
+from corral.abi import darwin_proc
 from corral.abi import darwin_sandbox as abi
 from corral.record import record
 
 TYPE_CHECKING = False
 assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from corral.plan import Place
     from corral.posix.enter import Scene
 
@@ -26,11 +29,14 @@ SOMEBODYS = ("/Users", "/Library/Preferences", "/Applications")
 
 @record
 class Seatbelt:
-    """`closed` is a directory that the target could list without this, and must not with it."""
+    """`closed` is a directory that the target could list without this, and must not with it.
+    `alone`: nor may it start a process.
+    """
 
     profile: str
     parameters: tuple[tuple[str, str], ...]
     closed: str
+    alone: bool
     place: Place = "target"
 
     def describe(self) -> str:
@@ -49,20 +55,39 @@ def outside(read: tuple[str, ...]) -> str:
 
 
 def apply(step: Seatbelt, _scene: Scene) -> None:
-    os.listdir(step.closed)  # the control: without the wall it can be done
+    # The control: without the wall these can be done.
+    os.listdir(step.closed)
+    darwin_proc.threads(os.getppid())
     abi.init(step.profile, step.parameters)
 
 
 def verify(step: Seatbelt, _scene: Scene) -> None:
     if not abi.confined(os.getpid()):
         raise OSError(0, "no sandbox is reported for this process")
-    try:
-        os.listdir(step.closed)
-    except PermissionError:
-        pass
-    else:
-        raise OSError(0, f"{step.closed} can be listed")
+    _refused(lambda: os.listdir(step.closed), f"{step.closed} can be listed")
+    _refused(lambda: darwin_proc.threads(os.getppid()), "other processes can be looked at")
     _verify_network()
+    if step.alone:
+        _verify_alone()
+
+
+def _refused(attempt: Callable[[], object], words: str) -> None:
+    try:
+        attempt()
+    except PermissionError:
+        return
+    raise OSError(0, words)
+
+
+def _verify_alone() -> None:
+    try:
+        pid = os.fork()
+    except OSError:
+        return  # by the wall, or by RLIMIT_NPROC before it
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    raise OSError(0, "a process can be started")
 
 
 def _verify_network() -> None:
