@@ -57,7 +57,12 @@ def prepare(
     machine = machine or host.current()
     controls = decide(policy, machine, system.chains(policy))
     made = system.compose(policy, program, controls, home=home)
-    start_in = program.cwd or _granted_directory(policy, cwd) or made.home
+    start_in = (
+        _server_directory(sources, program)
+        or program.cwd
+        or _granted_directory(policy, cwd)
+        or made.home
+    )
     return Plan(
         program=replace(program, cwd=start_in),
         steps=made.steps,
@@ -98,6 +103,15 @@ def _admissions(policy: Policy) -> tuple[str, ...]:
     from corral.network.admission import remark
 
     return tuple(filter(None, (remark(read_network(text)) for text in policy.admit)))
+
+
+def _server_directory(sources: Sequence[Source], program: Program) -> str:
+    """A server that came as a directory starts in it, as far as it can be seen."""
+    own = [one.manifest.directory for one in sources if one.trust == "request"]
+    for directory in filter(None, own):
+        if any(os.path.commonpath((directory, path)) == path for path in program.reads):
+            return directory
+    return ""
 
 
 def _granted_directory(policy: Policy, cwd: str) -> str:

@@ -122,6 +122,13 @@ def test_a_request_that_only_tightens_runs(user, server, env):
     assert (said.returncode, b"needs no approval" in said.stdout) == (0, True)
 
 
+def test_a_server_starts_in_its_own_directory(user, server, env):
+    put(user, server / "main.py", "import os; print(os.getcwd(), os.path.exists('main.py'))")
+    ask(user, server, "")
+    done = user.corral("run", str(server), env=env, cwd="/")
+    assert (done.returncode, done.stdout.decode()) == (0, f"{server} True\n"), done.stderr
+
+
 def test_the_users_own_words_need_no_approval(user, server, env):
     ask(user, server, WRITING)
     done = user.corral("run", "--write", str(server / "data"), str(server), env=env)

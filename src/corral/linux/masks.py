@@ -59,7 +59,7 @@ SECRETS = (
     # MCP clients: which servers they start, and with which tokens.
     ".claude.json", ".claude", ".cursor", ".codeium", ".windsurf", ".config/Claude",
     ".config/Cursor", ".config/Windsurf", ".config/Code/User", ".config/Code - Insiders/User",
-    ".config/VSCodium/User", ".gemini", ".codex", ".continue", ".copilot",
+    ".config/VSCodium/User", ".gemini", ".codex", ".continue", ".cline", ".copilot",
     ".config/github-copilot", ".config/zed", ".config/goose", ".config/opencode",
     ".local/share/opencode", ".vscode-server", ".vscode-server-insiders", ".cursor-server",
     ".lmstudio/mcp.json",
