@@ -11,7 +11,16 @@ from corral.abi import win32_process as abi
 from corral.plan import Plan
 from corral.posix.enter import StepFailed
 from corral.servers.program import Program
-from corral.windows import birth, environment, job, layering, mitigations, process, workdir
+from corral.windows import (
+    birth,
+    environment,
+    job,
+    layering,
+    mitigations,
+    process,
+    trial,
+    workdir,
+)
 from corral.windows.job import Job
 
 
@@ -113,3 +122,29 @@ def test_a_program_that_was_swapped_does_not_start(plan, tmp_path):
     with pytest.raises(StepFailed, match="no longer the program that was resolved"):
         give_birth(swapped)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_console_is_passed_on_and_its_end_is_ours_to_make(plan, monkeypatch):
+    """Whoever sits there still could type: a stop ends the target's input all the same."""
+    monkeypatch.setattr(abi, "GetFileType", lambda _handle: abi.FILE_TYPE_CHAR)
+    code = "import sys; print(sys.stdin.readline(), end='', flush=True); print(sys.stdin.read(), 'end')"
+    running = trial.start(code, plan.steps[1:])
+    os.write(running.input, b"typed\n")
+    assert running.line() == "typed"
+    assert abi.wait_any((running.child.pidfd,), 0) is None  # the control: it waits for more
+    running.child.signal(15)
+    assert abi.wait_any((running.child.pidfd,), 20_000) == 0
+    assert running.finish().said == "end"
+
+
+def test_what_is_typed_after_the_end_goes_nowhere(plan, monkeypatch, tmp_path):
+    """The number of the descriptor may be another file's by then."""
+    monkeypatch.setattr(abi, "GetFileType", lambda _handle: abi.FILE_TYPE_CHAR)
+    running = trial.start("import sys; print(1, flush=True); sys.stdin.read()", plan.steps[1:])
+    assert running.line() == "1"
+    running.child.signal(15)
+    with (tmp_path / "other").open("wb") as other:
+        os.write(running.input, b"late\n")
+        assert running.finish().said == ""
+        assert other.tell() == 0
+    assert (tmp_path / "other").read_bytes() == b""

@@ -8,6 +8,7 @@ that a thread of the supervisor's empties or fills.
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
 
@@ -15,6 +16,7 @@ from corral.abi import win32_process as abi
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from io import FileIO
     from threading import Thread
 
     from corral.abi.win32 import Handle
@@ -28,6 +30,7 @@ class Streams:
     def __init__(self, stdio: tuple[int, int, int]) -> None:
         self.handles: list[Handle] = []
         self._input = -1
+        self._feeding = _thread.allocate_lock()
         self._pumps: list[Thread] = []
         for number, fd in enumerate(stdio):
             self.handles.append(self._handle(number, fd))
@@ -41,10 +44,12 @@ class Streams:
             handle.close()
 
     def end_input(self) -> None:
-        """End of file for the target, if its input comes through us."""
-        if self._input >= 0:
+        """End of file for the target, if its input comes through us and it reads it at all."""
+        if self._feeding.acquire(blocking=False):
             fd, self._input = self._input, -1
-            os.close(fd)
+            if fd >= 0:
+                os.close(fd)
+            self._feeding.release()
 
     def drain(self) -> None:
         """Until everything that the target said has been passed on; it must have ended."""
@@ -68,24 +73,47 @@ class Streams:
         import threading
 
         if number == 0:
+            # Not waited for at the end: whoever sits at a console may never type again.
             self._input = ours
-        ends = (outside, ours) if number == 0 else (ours, outside)
-        pump = threading.Thread(target=self._pass_on, args=(number, *ends), daemon=True)
-        pump.start()
-        if number:  # whoever sits at a console may never type again
+            threading.Thread(target=self._feed, args=(outside,), daemon=True).start()
+        else:
+            pump = threading.Thread(target=_pass_on, args=(ours, outside), daemon=True)
+            pump.start()
             self._pumps.append(pump)
 
-    def _pass_on(self, number: int, source: int, sink: int) -> None:
-        try:
-            while chunk := os.read(source, CHUNK):
+    def _feed(self, source: int) -> None:
+        with open(source, "rb", buffering=0) as reading:
+            while chunk := _read(reading):
+                if not self._give(chunk):
+                    return
+        self.end_input()
+
+    def _give(self, chunk: bytes) -> bool:
+        """The descriptor is this thread's only while it is locked: closed, its number is reused."""
+        with self._feeding:
+            try:
+                while chunk and self._input >= 0:
+                    chunk = chunk[os.write(self._input, chunk) :]
+            except OSError:
+                return False  # the target reads no more
+            return self._input >= 0
+
+
+def _pass_on(source: int, sink: int) -> None:
+    with open(source, "rb", buffering=0) as reading, open(sink, "wb", buffering=0) as writing:
+        while chunk := _read(reading):
+            try:
                 while chunk:
-                    chunk = chunk[os.write(sink, chunk) :]
-        except OSError:
-            pass  # one of the two sides is gone
-        if number == 0:
-            self.end_input()
-        else:
-            os.close(source)
+                    chunk = chunk[writing.write(chunk) :]
+            except OSError:
+                continue  # nobody looks any more; the target shall not wait for that
+
+
+def _read(source: FileIO) -> bytes:
+    try:
+        return source.read(CHUNK) or b""
+    except OSError:
+        return b""
 
 
 def _os_handle(fd: int) -> int:
