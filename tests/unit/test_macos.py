@@ -145,6 +145,22 @@ def test_the_directory_that_must_be_closed_is_one_that_is_not_granted():
     assert seatbelt.outside(("/Users", "/Library")) == "/Applications"
 
 
+def test_without_a_wall_every_trial_from_inside_fails():
+    """The control of the trials: they see it when there is no wall."""
+    for trial, words in (
+        (seatbelt._verify_network, "network can be reached"),
+        (seatbelt._verify_alone, "process can be started"),
+        (lambda: seatbelt._refused(lambda: os.listdir("/"), "can be listed"), "can be listed"),
+    ):
+        with pytest.raises(OSError, match=words):
+            trial()
+
+    def denied():
+        raise PermissionError
+
+    seatbelt._refused(denied, "cannot happen")
+
+
 def test_doctor_says_what_was_proven():
     told = {text: status for status, text, _ in doctor.lines(mac())}
     assert told["Network isolation: supported on macOS"] == "proven"

@@ -94,7 +94,10 @@ def _verify_network() -> None:
     """Port 9 is nobody's: without a wall the kernel answers that, and not EPERM."""
     try:
         stream = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
-        stream.connect(("127.0.0.1", 9))
+        try:
+            stream.connect(("127.0.0.1", 9))
+        finally:
+            stream.close()
     except OSError as error:
         if error.errno == EPERM:
             return
