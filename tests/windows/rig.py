@@ -77,6 +77,13 @@ def run(
     )
 
 
+def require() -> None:
+    """Makes what is made once, or skips; `run` does so too, but two at a time would make it twice."""
+    windows_python.installed(NAME)
+    prefix()
+    staged()
+
+
 def wine() -> str:
     if os.uname().machine != "x86_64":
         machines.unavailable(NAME, "its programs are for x86_64")
@@ -158,7 +165,7 @@ def environment() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    result = run(sys.argv[1:])
+    result = run(sys.argv[1:], timeout=600)
     sys.stdout.write(result.output)
     sys.stderr.write(result.errors)
     sys.exit(result.returncode)
