@@ -249,6 +249,15 @@ def test_named_hosts_need_the_relay_and_no_capability(monkeypatch):
     assert steps[relay_start.NamedHosts].allow == ("example.com",)
 
 
+def test_names_that_were_let_go_are_not_relayed_and_open_nothing():
+    """The user let the network go: what cannot be held is left out, never widened."""
+    policy = Policy(allow=("example.com",), degrade=frozenset({"network"}))
+    lacking = host(*(name for name in FULL if name != "relay"))
+    steps = {type(step): step for step in composed(policy, lacking)}
+    assert relay_start.NamedHosts not in steps
+    assert steps[app_container.Profile].capabilities == ()
+
+
 def test_names_and_a_level_do_not_go_together():
     policy = Policy(allow=("example.com",), windows=Windows(network="outbound"))
     with pytest.raises(PolicyError, match="would open all others"):
@@ -263,6 +272,28 @@ def test_state_keeps_the_profile():
     assert again[app_container.Profile].name == kept[app_container.Profile].name
     once = {type(step): step for step in composed(Policy(), host(*FULL))}
     assert once[app_container.Profile].name.endswith("1-abc")
+
+
+def test_state_needs_an_app_container():
+    with pytest.raises(PolicyError, match="needs an AppContainer"):
+        composed(replace(LETTING_GO, state=True), host())
+    controls = plan.decide(Policy(state=True), host(*FULL), windows.chains(Policy(state=True)))
+    made = backends.compose(Policy(state=True), PROGRAM, controls, home=HOME)
+    assert dict(made.environment)["STATE_DIRECTORY"] == made.home
+
+
+def test_a_driver_that_listens_is_told_what_may_be_read(monkeypatch):
+    found = Finding(capability="minifilter driver", status="proven", evidence="it listens")
+    monkeypatch.setattr(layering.minifilter, "probe", lambda: found)
+    (step,) = [
+        s for s in composed(Policy(), host(*FULL)) if type(s) is layering.minifilter.Minifilter
+    ]
+    profile = next(s for s in composed(Policy(), host(*FULL)) if type(s) is app_container.Profile)
+    assert step.workspace == profile.home
+    assert step.write == (profile.home,)
+    assert layering.own_python.store() in step.read
+    off = Policy(windows=Windows(minifilter=False))
+    assert layering.minifilter.Minifilter not in kinds(composed(off, host(*FULL)))
 
 
 @pytest.mark.parametrize(

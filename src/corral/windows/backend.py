@@ -54,6 +54,7 @@ def compose(
         environment=(
             *environment(private, own=own).items(),
             ("PATH", ";".join(started.search)),
+            *((("STATE_DIRECTORY", private),) if policy.state else ()),
             *started.environment,
         ),
         home=f"{private}\\home" if own else private,

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 
 from corral.directories import directories
+from corral.errors import PolicyError
+from corral.record import replace
 from corral.windows import (
     APP_CONTAINER,
     MITIGATIONS,
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from corral.servers.program import Program
     from corral.windows.scene import Scene
 
+RELAY, CHILDLESS = "relay", "child process policy"
 BASE = (
     mitigations.EXTENSION_POINTS.bit
     | mitigations.NO_REMOTE_IMAGES.bit
@@ -57,11 +60,15 @@ def compose(
 
     What holds the system calls decides the layering.
     """
-    token = next(held.mechanism for held in controls if held.control == "syscalls")
+    holding = {held.control: held.mechanism for held in controls}
+    token = holding["syscalls"]
     limited = job.plan(policy, controls)
     if APP_CONTAINER in token:
-        steps, private = _contained(policy, program, home, run, cpu=limited.cpu)
+        steps, private = _contained(policy, program, home, run)
+        if RELAY in holding["network"]:
+            steps = _with_relay(policy, steps, home, private, cpu=limited.cpu)
     else:
+        _refuse_state(policy)
         private = os.path.join(os.path.dirname(directories().cache), "work", workdir.PREFIX + run)
         steps = [workdir.WorkDirectory(path=private, low=RESTRICTED in token)]
         if RESTRICTED in token:
@@ -70,26 +77,17 @@ def compose(
         mitigations.STRICT_HANDLES.bit if STRICT in token else 0
     )
     steps.append(limited)
-    steps.append(mitigations.plan(bits, subprocess=not _childless(controls)))
-    steps += _second_layer(policy, private)
+    childless = CHILDLESS in holding["subprocess"]
+    steps.append(mitigations.plan(bits, subprocess=not childless))
+    steps += _second_layer(policy, program, private)
     return (*steps, process.Creation()), private
 
 
-def _childless(controls: Sequence[Held]) -> bool:
-    return any(
-        held.control == "subprocess" and "child process policy" in held.mechanism
-        for held in controls
-    )
-
-
-def _contained(
-    policy: Policy, program: Program, home: str, run: str, *, cpu: int | None
-) -> tuple[list[Step], str]:
+def _contained(policy: Policy, program: Program, home: str, run: str) -> tuple[list[Step], str]:
     reach = network.plan(policy)
     known = paths.places(os.environ, home)
     granted = grants.plan(policy, grants.look(policy), known=known, directory=own_python.journals())
     copies = runtimes.plan(program, directory=own_python.store())
-    inner = own_python.copies(home) if reach.relay else None
     name = app_container.profile_name(digest(program), "state" if policy.state else run)
     private = app_container.folder(own_python.local(home), name)
     claim = residue.Claim(
@@ -99,31 +97,46 @@ def _contained(
         roots=granted.roots,
         keep=granted.keep,
     )
-    having = (*reach.capabilities, *granted.sids, *copies.sids, *(inner.sids if inner else ()))
     profile = app_container.Profile(
         name=name,
-        capabilities=tuple(dict.fromkeys(having)),
+        capabilities=tuple(dict.fromkeys((*reach.capabilities, *granted.sids, *copies.sids))),
         home=private,
         keep=policy.state,
     )
-    steps: list[Step] = [claim, profile, granted, copies, reach]
-    if inner is not None:
-        steps += [
-            inner,
-            relay_start.NamedHosts(
-                allow=policy.allow,
-                python=inner.program.path,
-                environment=tuple(environment(private, own=False).items()),
-                cpu=cpu,
-            ),
-        ]
-    return steps, private
+    return [claim, profile, granted, copies, reach], private
+
+
+def _with_relay(
+    policy: Policy, steps: Sequence[Step], home: str, private: str, *, cpu: int | None
+) -> list[Step]:
+    """The relay's inner end needs an interpreter that the container can read."""
+    copies = own_python.copies(home)
+    hosts = relay_start.NamedHosts(
+        allow=policy.allow,
+        python=copies.program.path,
+        environment=tuple(environment(private, own=False).items()),
+        cpu=cpu,
+    )
+    found = [_also(step, copies.sids) for step in steps]
+    return [*found, copies, hosts]
+
+
+def _also(step: Step, sids: Sequence[str]) -> Step:
+    if not isinstance(step, app_container.Profile):
+        return step
+    return replace(step, capabilities=tuple(dict.fromkeys((*step.capabilities, *sids))))
+
+
+def _refuse_state(policy: Policy) -> None:
+    if policy.state:
+        raise PolicyError(
+            "state = true needs an AppContainer: its profile is the directory that stays",
+            hint="grant a directory with filesystem.write instead",
+        )
 
 
 def _restricted(policy: Policy) -> list[Step]:
     if any(grant.access == "write" for grant in policy.grants):
-        from corral.errors import PolicyError
-
         raise PolicyError(
             "without an AppContainer filesystem.write cannot be opened: a target of Low integrity "
             "writes nothing that is not labelled for it",
@@ -136,13 +149,20 @@ def _restricted(policy: Policy) -> list[Step]:
     ]
 
 
-def _second_layer(policy: Policy, private: str) -> list[Step]:
+def _second_layer(policy: Policy, program: Program, private: str) -> list[Step]:
     """A driver that is not there is no reason to stop: `doctor` tells of it."""
     if not policy.windows.minifilter or minifilter.probe().status != "proven":
         return []
+    windows = os.environ.get("SYSTEMROOT", "")
     read = [grant.path for grant in policy.grants if grant.access == "read"]
     write = [grant.path for grant in policy.grants if grant.access == "write"]
-    return [minifilter.Minifilter(read=tuple(read), write=(*write, private), workspace=private)]
+    return [
+        minifilter.Minifilter(
+            read=(windows, own_python.store(), *program.reads, *read),
+            write=(private, *write),
+            workspace=private,
+        )
+    ]
 
 
 def digest(program: Program) -> str:
