@@ -108,7 +108,7 @@ def open_audit(path: str) -> int:
     import stat
 
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
-    for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY"):
+    for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY", "O_BINARY", "O_NOINHERIT"):
         flags |= getattr(os, name, 0)
     fd = os.open(path, flags, 0o600)
     try:
@@ -122,10 +122,19 @@ def open_audit(path: str) -> int:
 
 
 def _lock(fd: int) -> None:
-    if sys.platform != "win32":
-        import fcntl
+    if sys.platform == "win32":
+        import msvcrt
 
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Locks hold readers off there too, so it is a byte that no reader comes to.
+        os.lseek(fd, 1 << 62, os.SEEK_SET)
+        try:
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+        except OSError as error:
+            raise BlockingIOError(11, "another run writes it") from error
+        return
+    import fcntl
+
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 class Audit:
