@@ -15,6 +15,7 @@ from corral.posix.enter import DIED, StepFailed, read_born
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from corral.backend import Backend
     from corral.network.denials import Denials
     from corral.plan import Plan
     from corral.supervise import Signals, Watcher
@@ -50,11 +51,21 @@ def run(
         child.kill()
         watch.until_end()
         raise _error(failed_later) from failed_later
-    if plan.allow and not failed_later:
-        watch.let_out(*system.gateway(plan, child.doors(), denials))
-    if plan.listen and not failed_later:
-        watch.serve(system.inlets(*child.inlets()))
+    if not failed_later and _leads_out(plan):
+        _open_ways(plan, system, watch, denials)
     return watch
+
+
+def _leads_out(plan: Plan) -> bool:
+    """Where no mechanism holds an allowlist, there is no way out to serve either."""
+    return any(held.control == "network" and held.status != "degraded" for held in plan.controls)
+
+
+def _open_ways(plan: Plan, system: Backend, watch: Watcher, denials: Denials | None) -> None:
+    if plan.allow:
+        watch.let_out(*system.gateway(plan, watch.child.doors(), denials))
+    if plan.listen:
+        watch.serve(system.inlets(*watch.child.inlets()))
 
 
 def _check_streams(stdio: tuple[int, int, int]) -> None:
