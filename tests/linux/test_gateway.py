@@ -642,7 +642,7 @@ def test_a_server_that_does_not_answer(gateway):
 
 
 def test_the_hosts_own_addresses_are_known_without_a_list():
-    from corral.network.dial import OwnAddresses
+    from corral.network.own_addresses import OwnAddresses
 
     own = OwnAddresses()
     assert socket.inet_aton(LOCAL) in own

@@ -18,6 +18,8 @@ import pytest
 
 from corral.network.addresses import read_network
 from corral.network.denials import Denials
+from corral.network.outbound import IN_VAIN, Outbound, Timing
+from corral.network.own_addresses import OwnAddresses
 from corral.network.proxy import proxy_of
 from corral.network.rules import rules_of
 from corral.windows import relay as outer
@@ -26,7 +28,7 @@ from corral.windows import relay_shim, relay_start
 LOOPBACK = (read_network("127.0.0.0/8"),)
 BODY = b"hello from the server"
 LARGE = 24 << 20
-SHORT = outer.Timing(head=0.3, connect=2.0)
+SHORT = Timing(head=0.3, connect=2.0)
 
 
 class Server(http.server.BaseHTTPRequestHandler):
@@ -123,9 +125,7 @@ class Running:
         self.relay = outer.Relay(
             reader,
             os.dup(self.process.stdin.fileno()),
-            rules=rules_of(allow),
-            denials=self.denials,
-            **options,
+            Outbound(rules=rules_of(allow), denials=self.denials, **options),
         )
         # The relay has the only other ends now, as the supervisor has.
         self.process.stdin.close()
@@ -379,7 +379,7 @@ def test_through_the_host_s_own_proxy(run, web):
 
 
 def test_the_host_s_own_addresses_are_known():
-    own = outer.OwnAddresses()
+    own = OwnAddresses()
     assert bytes([127, 0, 0, 1]) in own
     assert bytes([192, 0, 2, 1]) not in own  # TEST-NET-1 belongs to nobody
     assert "127.0.0.1" not in own
@@ -401,9 +401,8 @@ class ByHand:
         reader, self.theirs = os.pipe()
         self.ours, writer = os.pipe()
         self.denials = Denials()
-        self.relay = outer.Relay(
-            reader, writer, rules=rules_of(allow), denials=self.denials, **options
-        )
+        out = Outbound(rules=rules_of(allow), denials=self.denials, **options)
+        self.relay = outer.Relay(reader, writer, out)
 
     def say(self, *frames):
         os.write(self.theirs, b"".join(relay_shim.frame(*item) for item in frames))
@@ -484,7 +483,7 @@ def test_a_flood_is_heard_at_a_rate(monkeypatch):
     for _ in range(outer.MOST_HANDLERS):
         assert resting.acquire(timeout=60)
     # All handlers rest: of 3000 streams no more were looked at than there was a budget for.
-    assert len(rests) == outer.IN_VAIN - 1 + outer.MOST_HANDLERS
+    assert len(rests) == IN_VAIN - 1 + outer.MOST_HANDLERS
     assert not by_hand.relay._handlers.acquire(blocking=False)
     let_go.set()
     flooding.join(60)
@@ -492,7 +491,7 @@ def test_a_flood_is_heard_at_a_rate(monkeypatch):
     for _ in range(outer.MOST_HANDLERS):  # the last of them has ended
         assert by_hand.relay._handlers.acquire(timeout=60)
     assert len(rests) == 3000
-    assert rests[: outer.IN_VAIN - 1] == [0.0] * (outer.IN_VAIN - 1)
+    assert rests[: IN_VAIN - 1] == [0.0] * (IN_VAIN - 1)
     assert max(rests) > 1.0
 
 

@@ -16,6 +16,8 @@ import pytest
 from corral.abi import win32
 from corral.network.addresses import read_network
 from corral.network.denials import Denials
+from corral.network.outbound import Outbound
+from corral.network.own_addresses import OwnAddresses
 from corral.network.rules import rules_of
 from corral.windows import relay as outer
 from corral.windows import relay_shim, relay_start
@@ -58,10 +60,12 @@ class Running:
         self.relay = outer.Relay(
             reader,
             os.dup(self.process.stdin.fileno()),
-            rules=rules_of(allow),
-            denials=self.denials,
-            admitted=(read_network("127.0.0.0/8"),),
-            lookup=lambda _name: [bytes([127, 0, 0, 1])],
+            Outbound(
+                rules=rules_of(allow),
+                denials=self.denials,
+                admitted=(read_network("127.0.0.0/8"),),
+                lookup=lambda _name: [bytes([127, 0, 0, 1])],
+            ),
         )
         self.process.stdin.close()
         self.process.stdout.close()
@@ -117,7 +121,7 @@ def test_the_shim_ends_with_its_pipe(running):
 
 
 def test_the_host_s_own_addresses_are_known():
-    own = outer.OwnAddresses()
+    own = OwnAddresses()
     assert bytes([127, 0, 0, 1]) in own
     assert bytes([192, 0, 2, 1]) not in own
 
@@ -148,10 +152,12 @@ def test_a_shim_of_a_run(web, nothing_is_left):
     shim = relay_start.apply(hosts(), Scene())
     relay = outer.Relay(
         *shim.doors(),
-        rules=rules_of([f"allowed.test:{web}"]),
-        denials=Denials(),
-        admitted=(read_network("127.0.0.0/8"),),
-        lookup=lambda _name: [bytes([127, 0, 0, 1])],
+        Outbound(
+            rules=rules_of([f"allowed.test:{web}"]),
+            denials=Denials(),
+            admitted=(read_network("127.0.0.0/8"),),
+            lookup=lambda _name: [bytes([127, 0, 0, 1])],
+        ),
     )
     with socket.create_connection(("127.0.0.1", shim.port), timeout=30) as end:
         end.sendall(f"GET http://allowed.test:{web}/ HTTP/1.1\r\n\r\n".encode())

@@ -11,7 +11,7 @@ import os
 import sys
 
 from corral.network import epoll
-from corral.network.addresses import read, write
+from corral.network.addresses import write
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
@@ -135,26 +135,3 @@ class Dial:
             done(won, error)
         elif won is not None:
             won.close()
-
-
-class OwnAddresses:
-    """The addresses of this host, as they are at the moment of asking.
-
-    The kernel sends from the very address that it is to reach only if that is one of its own. The
-    connect of a datagram socket looks up this route and sends nothing.
-    """
-
-    def __contains__(self, address: object) -> bool:
-        if not isinstance(address, bytes):
-            return False
-        try:
-            probe = new_socket(address, _socket.SOCK_DGRAM)
-        except OSError:
-            return False
-        try:
-            probe.connect((write(address), 9))
-            return read(str(probe.getsockname()[0]).partition("%")[0]) == address
-        except OSError:
-            return False
-        finally:
-            probe.close()

@@ -15,9 +15,10 @@ import errno
 import sys
 import time
 
-from corral.network import connection, dial, epoll, lookups, resolver, splice
+from corral.network import connection, epoll, lookups, resolver, splice
 from corral.network.addresses import plain, read, write
 from corral.network.names import Names
+from corral.network.own_addresses import OwnAddresses
 from corral.network.pace import Pace
 from corral.network.rules import SYNTHETIC
 from corral.network.traffic import Traffic
@@ -96,7 +97,7 @@ class Gateway:
             rules=rules,
             denials=denials,
             admitted=tuple(admitted),
-            own=dial.OwnAddresses() if own is None else own,
+            own=OwnAddresses() if own is None else own,
             proxy=proxy,
             hello=timing.hello,
             connect=timing.connect,

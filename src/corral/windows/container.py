@@ -11,6 +11,7 @@ import socket
 
 from corral.abi import win32_process as abi
 from corral.network.denials import Denials
+from corral.network.outbound import Outbound
 from corral.network.rules import rules_of
 from corral.windows import app_container, own_python, process, relay_start, residue, trial
 from corral.windows.environment import machine
@@ -107,8 +108,9 @@ def relayed(plain: Job) -> str:
             environment=tuple(machine().items()),
         )
         running = trial.start(ASK, (*base, hosts, plain, process.Creation()), *ports)
+        reader, writer = running.child.doors()
         outer = Relay(
-            *running.child.doors(), rules=rules_of(hosts.allow), denials=Denials(), proxy=None
+            reader, writer, Outbound(rules=rules_of(hosts.allow), denials=Denials(), proxy=None)
         )
         seen = running.finish()
         outer.close()

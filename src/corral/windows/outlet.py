@@ -6,6 +6,7 @@ import os
 
 from corral.network.addresses import read_network
 from corral.network.denials import Denials
+from corral.network.outbound import Outbound
 from corral.network.proxy import proxy_of
 from corral.network.rules import rules_of
 from corral.windows.relay import Relay
@@ -24,14 +25,13 @@ def outlet(plan: Plan, doors: list[int], denials: Denials | None) -> Gateway:
     if not doors:
         return Closed(denials)
     reader, writer = doors
-    return Relay(
-        reader,
-        writer,
+    out = Outbound(
         rules=rules_of(plan.allow),
         denials=Denials() if denials is None else denials,
         admitted=[read_network(text) for text in plan.admit],
         proxy=proxy_of(os.environ),
     )
+    return Relay(reader, writer, out)
 
 
 class Closed:

@@ -16,10 +16,9 @@ from corral.units import is_digits
 LONGEST_HEAD = 1 << 14
 TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 VERSIONS = (b"HTTP/1.1", b"HTTP/1.0")
+PASSWORD = b"proxy-authorization"
 # Of this connection and none of the server's business; Host is written anew.
-DROPPED = frozenset(
-    {b"connection", b"proxy-connection", b"keep-alive", b"proxy-authorization", b"host", b"te"}
-)
+DROPPED = frozenset({b"connection", b"proxy-connection", b"keep-alive", PASSWORD, b"host", b"te"})
 WEB = 80
 
 
@@ -29,7 +28,10 @@ class RefusedError(ValueError):
 
 @record
 class Request:
-    """`address` if the host is written as one. `head` goes to the server first, `rest` after it."""
+    """`address` if the host is written as one. `head` goes to the server first, `rest` after it.
+
+    `password` is what Proxy-Authorization says; it is for the proxy and never in `head`.
+    """
 
     host: str
     port: int
@@ -37,6 +39,7 @@ class Request:
     tunnel: bool
     head: bytes = b""
     rest: bytes = b""
+    password: bytes = b""
 
 
 def read_request(data: bytes) -> Request | None:
@@ -63,7 +66,14 @@ def read_request(data: bytes) -> Request | None:
     method, target, version = words
     if method == b"CONNECT":
         host, port, address = split_authority(target, None)
-        return Request(host=host, port=port, address=address, tunnel=True, rest=rest)
+        return Request(
+            host=host,
+            port=port,
+            address=address,
+            tunnel=True,
+            rest=rest,
+            password=_password(fields),
+        )
     authority, path = _split_url(target)
     host, port, address = split_authority(authority, WEB)
     shown = authority.lower()
@@ -71,7 +81,13 @@ def read_request(data: bytes) -> Request | None:
     first = b" ".join((method, path, version))
     sent = (first, b"Host: " + shown, *kept, b"Connection: close", b"", b"")
     return Request(
-        host=host, port=port, address=address, tunnel=False, head=b"\r\n".join(sent), rest=rest
+        host=host,
+        port=port,
+        address=address,
+        tunnel=False,
+        head=b"\r\n".join(sent),
+        rest=rest,
+        password=_password(fields),
     )
 
 
@@ -87,6 +103,13 @@ def _fields(lines: list[bytes]) -> list[tuple[bytes, bytes]]:
             raise RefusedError("a header of the request cannot be read")
         found.append((name.lower(), line))
     return found
+
+
+def _password(fields: list[tuple[bytes, bytes]]) -> bytes:
+    found = [line.partition(b":")[2].strip(b" \t") for name, line in fields if name == PASSWORD]
+    if len(found) > 1:
+        raise RefusedError("two passwords")
+    return found[0] if found else b""
 
 
 def _split_url(target: bytes) -> tuple[bytes, bytes]:

@@ -1,0 +1,207 @@
+"""What an HTTP proxy of corral's may reach for a target: asked, checked, dialled and counted.
+
+The name against the policy, every address that the host finds for it against the guard, and exactly
+an address that was checked is dialled. For proxies with a thread a connection, which is where
+names can be looked up and calls be waited for.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+from corral.network.addresses import plain, read, write
+from corral.network.guard import refusal
+from corral.network.http_request import written
+from corral.network.own_addresses import OwnAddresses
+from corral.network.pace import Pace
+from corral.network.proxy import connect_request, read_reply
+from corral.network.traffic import Traffic
+from corral.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+
+    from corral.network.addresses import Network
+    from corral.network.denials import Denials, Kind
+    from corral.network.http_request import Request
+    from corral.network.proxy import Proxy
+    from corral.network.rules import Rules
+
+    Lookup = Callable[[str], Sequence[bytes]]
+
+IN_VAIN = 200
+"""Connections a second that may lead nowhere."""
+MOST_ADDRESSES = 8
+MOST_COUNTED = 1024
+
+
+@record
+class Timing:
+    """Seconds. `head`: for a client to say where to; `connect`: for each address to answer.
+    `idle`: with no byte either way.
+    """
+
+    head: float = 10.0
+    connect: float = 10.0
+    idle: float = 3600.0
+
+
+def host_addresses(name: str) -> list[bytes]:
+    """What this host says the name's addresses are, in the order it would try them; blocks."""
+    found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    addresses = [read(str(item[4][0]).partition("%")[0]) for item in found]
+    return list(dict.fromkeys(map(plain, addresses)))
+
+
+class Outbound:
+    """For many threads at once."""
+
+    def __init__(
+        self,
+        *,
+        rules: Rules,
+        denials: Denials,
+        admitted: Iterable[Network] = (),
+        own: Container[bytes] | None = None,
+        proxy: Proxy | None = None,
+        lookup: Lookup = host_addresses,
+        tls_ports: frozenset[int] = frozenset({443}),
+        timing: Timing = Timing(),  # noqa: B008 - records are frozen
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.rules = rules
+        self.denials = denials
+        self.tls_ports = tls_ports
+        self.timing = timing
+        self._admitted = tuple(admitted)
+        self._own = OwnAddresses() if own is None else own
+        self._proxy = proxy
+        self._lookup = lookup
+        self._lock = threading.Lock()
+        self._over = False
+        self._traffic: dict[str, Traffic] = {}
+        self._pace = Pace(clock, burst=IN_VAIN, rate=IN_VAIN)
+
+    def traffic(self) -> Mapping[str, Traffic]:
+        """What went where, of connections that have ended."""
+        with self._lock:
+            return dict(self._traffic)
+
+    def end(self) -> None:
+        """Nothing is recorded from here on: a thread may still wait for what answers late."""
+        with self._lock:
+            self._over = True
+
+    def spend(self) -> float:
+        """For a connection that led nowhere: seconds to rest before more may be heard.
+
+        The answer costs time that no limit of the target's counts: a flood is heard at a rate.
+        """
+        with self._lock:
+            self._pace.spend()
+            return self._pace.rest()
+
+    def deny(self, kind: Kind, destination: str, *, allow: str = "", why: str = "") -> None:
+        with self._lock:
+            if not self._over:
+                self.denials.add(kind, destination, allow=allow, why=why)
+
+    def count(self, host: str, *, failed: bool, up: int = 0, down: int = 0) -> None:
+        with self._lock:
+            if self._over:
+                return
+            if host not in self._traffic and len(self._traffic) >= MOST_COUNTED:
+                host = ""  # all others
+            before = self._traffic.get(host, Traffic())
+            self._traffic[host] = Traffic(
+                connections=before.connections + 1,
+                failed=before.failed + failed,
+                up=before.up + up,
+                down=before.down + down,
+            )
+
+    def allows(self, request: Request) -> bool:
+        """Else the denial is on record, with the entry that would allow it."""
+        host, port, address = request.host, request.port, request.address
+        if address is not None:
+            good = self.rules.allows_address(address, port) is not None
+            kind: Kind = "address"
+        else:
+            good = self.rules.allows_name(host, port) is not None
+            kind = "port" if self.rules.matches(host) else "name"
+        if not good:
+            self.deny(kind, written(host, port), allow=written(host, port))
+        return good
+
+    def dial(self, request: Request) -> socket.socket:
+        """Connected to the host, directly or through the user's own proxy; OSError."""
+        proxy = self._proxy
+        if proxy is None or not proxy.is_for(request.host):
+            return self._call(self._checked(request), request.port)
+        if request.address is not None and not self._checked(request):
+            raise OSError(0, "a guarded address")
+        server = self._call(self._addresses(proxy.host), proxy.port)
+        try:
+            _tunnel(server, proxy, request, self.timing.connect)
+        except BaseException:
+            server.close()
+            raise
+        return server
+
+    def _addresses(self, host: str) -> Sequence[bytes]:
+        try:
+            return [read(host)]
+        except ValueError:
+            return self._lookup(host)
+
+    def _checked(self, request: Request) -> list[bytes]:
+        """Those of the host's addresses that may be dialled, the very ones that are dialled."""
+        found = self._addresses(request.host)[:MOST_ADDRESSES]
+        admitted = (*self.rules.named_networks(request.port), *self._admitted)
+        good: list[bytes] = []
+        for address in map(plain, found):
+            why = refusal(address, own=self._own, admitted=admitted)
+            if why is None:
+                good.append(address)
+                continue
+            allow = written(write(address), request.port)
+            led = allow if request.address is not None else f"{request.host} ({allow})"
+            self.deny("guard", led, allow=allow, why=why)
+        return good
+
+    def _call(self, addresses: Sequence[bytes], port: int) -> socket.socket:
+        failed = OSError("no address")
+        for address in addresses:
+            family = socket.AF_INET if len(address) == 4 else socket.AF_INET6
+            end = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                end.settimeout(self.timing.connect)
+                end.connect((write(address), port))
+                end.settimeout(None)
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            except OSError as error:
+                failed = error
+                end.close()
+            else:
+                return end
+        raise failed
+
+
+def _tunnel(server: socket.socket, proxy: Proxy, request: Request, patience: float) -> None:
+    server.settimeout(patience)
+    server.sendall(connect_request(proxy, request.host, request.port))
+    data = b""
+    while True:
+        chunk = server.recv(1)  # what follows the answer is the server's, and not ours to keep
+        data += chunk
+        reply = read_reply(data)
+        if reply is not None:
+            break
+        if not chunk:
+            raise OSError(0, "the host's proxy hung up")
+    if reply[0] != 200:
+        raise OSError(0, f"the host's proxy answered {reply[0]}")
+    server.settimeout(None)
