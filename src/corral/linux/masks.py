@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import sys
 
+from corral import sensitive
 from corral.errors import PolicyError
 from corral.linux import root
 
@@ -33,61 +34,30 @@ if TYPE_CHECKING:
     Candidate = tuple[str, Kind]
 
 SECRETS = (
-    # Keys and tokens.
-    ".ssh", ".aws", ".azure", ".config/gcloud", ".oci", ".kube", ".docker", ".config/containers",
-    ".gnupg", ".password-store", ".netrc", ".authinfo", ".authinfo.gpg", ".npmrc", ".yarnrc.yml",
-    ".pypirc", ".git-credentials", ".config/git/credentials", ".config/gh", ".config/glab-cli",
-    ".config/hub", ".terraform.d/credentials.tfrc.json", ".cargo/credentials",
-    ".cargo/credentials.toml", ".gem/credentials", ".vault-token", ".config/rclone",
-    ".config/doctl", ".fly", ".config/heroku", ".pgpass", ".my.cnf", ".config/sops",
-    ".config/age", ".huggingface", ".cache/huggingface/token", ".local/share/keyrings",
-    ".local/share/kwalletd", ".pki", ".config/op", ".config/1Password", ".1password",
-    ".config/Bitwarden", ".config/Bitwarden CLI", ".config/keepassxc", ".bitcoin", ".ethereum",
-    ".config/solana", ".electrum", ".config/Exodus",
+    *sensitive.KEYS, *sensitive.TYPED, *sensitive.SHELLS, *sensitive.CLIENTS,
+    ".local/share/keyrings", ".local/share/kwalletd", ".pki", ".config/1Password",
+    ".config/Bitwarden", ".config/Bitwarden CLI", ".config/keepassxc", ".config/Exodus",
     # What browsers, mail and messengers remember, as packaged by distributions, snap and flatpak.
     ".mozilla", ".config/mozilla", ".config/google-chrome", ".config/chromium",
     ".config/microsoft-edge", ".config/BraveSoftware", ".config/vivaldi", ".config/opera",
     ".librewolf", ".zen", ".thunderbird", ".config/Signal", ".config/Slack", ".config/discord",
     ".local/share/TelegramDesktop", "snap/firefox", "snap/chromium", "snap/thunderbird",
     "snap/brave", ".var/app",
-    # What was typed, and what shells run.
-    ".bash_history", ".zsh_history", ".histfile", ".python_history", ".node_repl_history",
-    ".psql_history", ".mysql_history", ".sqlite_history", ".lesshst", ".viminfo",
-    ".local/share/atuin", ".local/share/fish/fish_history", ".local/state/python_history",
-    ".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".profile",
-    ".zshrc", ".zprofile", ".zshenv", ".zlogin", ".zlogout", ".config/zsh", ".config/fish",
-    # MCP clients: which servers they start, and with which tokens.
-    ".claude.json", ".claude", ".cursor", ".codeium", ".windsurf", ".config/Claude",
-    ".config/Cursor", ".config/Windsurf", ".config/Code/User", ".config/Code - Insiders/User",
-    ".config/VSCodium/User", ".gemini", ".codex", ".continue", ".cline", ".copilot",
-    ".config/github-copilot", ".config/zed", ".config/goose", ".config/opencode",
-    ".local/share/opencode", ".vscode-server", ".vscode-server-insiders", ".cursor-server",
-    ".lmstudio/mcp.json",
+    # MCP clients with a directory of their own here.
+    ".config/Claude", ".config/Cursor", ".config/Windsurf", ".config/Code/User",
+    ".config/Code - Insiders/User", ".config/VSCodium/User", ".vscode-server",
+    ".vscode-server-insiders", ".cursor-server",
 )  # fmt: skip
 """Below a home directory."""
 
 STARTERS = (
-    ".gitconfig", ".config/git", ".config/autostart", ".config/systemd", ".config/environment.d",
-    ".local/share/systemd", ".local/share/applications", ".local/share/dbus-1", ".local/bin",
-    "bin", ".pam_environment", ".xprofile", ".xsession", ".xsessionrc", ".xinitrc",
-    ".config/plasma-workspace", ".vimrc", ".vim", ".config/nvim", ".emacs", ".emacs.d",
-    ".config/emacs", ".tmux.conf", ".config/tmux", ".gdbinit", ".config/gdb", ".config/direnv",
-    ".config/pip", ".config/mise", ".inputrc",
+    *sensitive.STARTERS,
+    ".config/autostart", ".config/systemd", ".config/environment.d", ".local/share/systemd",
+    ".local/share/applications", ".local/share/dbus-1", ".pam_environment", ".xprofile",
+    ".xsession", ".xsessionrc", ".xinitrc", ".config/plasma-workspace",
 )  # fmt: skip
-"""Below a home directory: they run at login, or change what every program of the user does."""
 
-PROJECT = (
-    ".vscode", ".idea", ".zed", ".fleet", ".devcontainer", ".devcontainer.json", ".mcp.json",
-    ".cursor", ".claude", ".gemini", ".codex", ".continue", ".windsurf", ".roo", ".envrc",
-    ".mise.toml", "mise.toml", ".exrc", ".nvimrc", ".nvim.lua", ".vimrc", ".dir-locals.el",
-    ".husky", ".pre-commit-config.yaml", "lefthook.yml", ".lefthook.yml", ".gdbinit",
-)  # fmt: skip
-"""At the top of a project: opening it in an editor, entering it or committing runs them."""
-
-GIT = ("hooks", "config", "config.worktree", "commondir")
 WORKTREE = ("commondir", "config.worktree", "gitdir")
-PUBLISHED = (".example", ".sample", ".template", ".dist", ".defaults", ".schema")
-"""`.env.example` and its like are published on purpose."""
 
 UNSEARCHED = frozenset({"node_modules", ".git"})
 MOST_ENTRIES = 2000
@@ -368,7 +338,7 @@ def _entries(directory: str) -> Iterator[os.DirEntry[str]]:
 
 
 def _is_environment_file(name: str) -> bool:
-    return name == ".env" or (name.startswith(".env.") and not name.endswith(PUBLISHED))
+    return name == ".env" or (name.startswith(".env.") and not name.endswith(sensitive.PUBLISHED))
 
 
 def _projects(top: str, directories: Iterable[str]) -> Iterator[Candidate]:
@@ -377,7 +347,7 @@ def _projects(top: str, directories: Iterable[str]) -> Iterator[Candidate]:
         bare = os.path.lexists(f"{directory}/HEAD") and os.path.lexists(f"{directory}/objects")
         if directory != top and not bare and not os.path.lexists(git):
             continue
-        for name in PROJECT:
+        for name in sensitive.PROJECT:
             yield f"{directory}/{name}", "protect"
         if bare:
             yield from _repository(directory)
@@ -388,7 +358,7 @@ def _projects(top: str, directories: Iterable[str]) -> Iterator[Candidate]:
 
 
 def _repository(git: str) -> Iterator[Candidate]:
-    for name in GIT:
+    for name in sensitive.GIT:
         yield f"{git}/{name}", "protect"
     for name in _names(f"{git}/worktrees")[:MOST_ENTRIES]:
         for file in WORKTREE:
@@ -399,6 +369,6 @@ def _repository(git: str) -> Iterator[Candidate]:
         level = [f"{above}/{name}" for above in level for name in _names(above)][:MOST_ENTRIES]
         for module in level:
             if os.path.lexists(f"{module}/HEAD"):
-                for name in GIT:
+                for name in sensitive.GIT:
                     yield f"{module}/{name}", "protect"
         level = [module for module in level if not os.path.lexists(f"{module}/HEAD")]

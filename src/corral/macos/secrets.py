@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 
+from corral import sensitive
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,45 +18,25 @@ if TYPE_CHECKING:
     from corral.policy import Grant
 
 SECRETS = (
-    ".ssh", ".aws", ".azure", ".config/gcloud", ".oci", ".kube", ".docker", ".gnupg",
-    ".password-store", ".netrc", ".authinfo", ".npmrc", ".yarnrc.yml", ".pypirc",
-    ".git-credentials", ".config/git/credentials", ".config/gh", ".config/glab-cli",
-    ".terraform.d/credentials.tfrc.json", ".cargo/credentials", ".cargo/credentials.toml",
-    ".gem/credentials", ".vault-token", ".config/rclone", ".config/doctl", ".fly", ".pgpass",
-    ".my.cnf", ".config/sops", ".config/age", ".huggingface", ".cache/huggingface/token",
-    ".config/op", ".1password", ".bitcoin", ".ethereum", ".config/solana",
-    ".bash_history", ".zsh_history", ".zsh_sessions", ".python_history", ".node_repl_history",
-    ".psql_history", ".mysql_history", ".sqlite_history", ".lesshst", ".viminfo",
-    ".local/share/atuin", ".local/share/fish/fish_history",
-    ".bashrc", ".bash_profile", ".bash_login", ".profile", ".zshrc", ".zprofile", ".zshenv",
-    ".zlogin", ".config/zsh", ".config/fish",
-    ".claude.json", ".claude", ".cursor", ".codeium", ".windsurf", ".gemini", ".codex",
-    ".continue", ".copilot", ".config/github-copilot", ".config/zed", ".config/goose",
-    ".config/opencode", ".local/share/opencode", ".lmstudio/mcp.json",
-    "Library/Keychains", "Library/Cookies", "Library/Messages", "Library/Mail", "Library/Safari",
-    "Library/Containers", "Library/Group Containers", "Library/Application Support",
-    "Library/Caches", "Library/Preferences", "Library/Calendars", "Library/Accounts",
+    *sensitive.KEYS, *sensitive.TYPED, *sensitive.SHELLS, *sensitive.CLIENTS,
+    ".zsh_sessions", "Library/Keychains", "Library/Cookies", "Library/Messages", "Library/Mail",
+    "Library/Safari", "Library/Containers", "Library/Group Containers",
+    "Library/Application Support", "Library/Caches", "Library/Preferences", "Library/Calendars",
+    "Library/Accounts",
 )  # fmt: skip
 """Below a home directory, in every grant. Browsers, clients and most applications keep theirs in
 Application Support; corral's own directories are there, too.
 """
 
 STARTERS = (
-    ".gitconfig", ".config/git", ".local/bin", "bin", ".vimrc", ".vim", ".config/nvim", ".emacs",
-    ".emacs.d", ".tmux.conf", ".config/tmux", ".lldbinit", ".config/direnv", ".config/pip",
-    ".config/mise", ".inputrc", "Library/LaunchAgents", "Library/Services", "Library/Scripts",
-    "Library/QuickLook", "Library/Input Methods", "Library/Python",
+    *sensitive.STARTERS,
+    "Library/LaunchAgents", "Library/Services", "Library/Scripts", "Library/QuickLook",
+    "Library/Input Methods", "Library/Python",
 )  # fmt: skip
-"""Below a home directory, in write grants: they run at login, or change what every program does."""
+"""Below a home directory, in write grants."""
 
-PROJECT = (
-    ".vscode", ".idea", ".zed", ".fleet", ".devcontainer", ".devcontainer.json", ".mcp.json",
-    ".cursor", ".claude", ".gemini", ".codex", ".continue", ".windsurf", ".roo", ".envrc",
-    ".mise.toml", "mise.toml", ".exrc", ".nvimrc", ".nvim.lua", ".vimrc", ".dir-locals.el",
-    ".husky", ".pre-commit-config.yaml", "lefthook.yml", ".lefthook.yml", ".lldbinit",
-    ".git/hooks", ".git/config", ".git/config.worktree", ".git/commondir",
-)  # fmt: skip
-"""At the top of a write grant: opening it in an editor, entering it or committing runs them."""
+PROJECT = (*sensitive.PROJECT, *(f".git/{name}" for name in sensitive.GIT))
+"""At the top of a write grant."""
 
 ENVIRONMENT = (".env", ".env.local", ".env.production", ".env.development")
 

@@ -8,6 +8,8 @@ as where Linux has no namespaces. What is itself named as a grant is the user's 
 
 from __future__ import annotations
 
+from corral import sensitive
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,22 +17,13 @@ if TYPE_CHECKING:
     from corral.windows.capabilities import Reach
 
 HIDDEN = frozenset((
-    ".ssh", ".aws", ".azure", ".kube", ".docker", ".gnupg", ".oci", ".password-store", ".netrc",
-    "_netrc", ".npmrc", ".yarnrc.yml", ".pypirc", ".git-credentials", ".vault-token", ".pgpass",
-    ".my.cnf", ".huggingface", ".bitcoin", ".ethereum", ".claude.json", ".bash_history",
-    ".python_history", ".node_repl_history", "id_rsa", "id_ed25519", "id_ecdsa",
+    *(name for name in (*sensitive.KEYS, *sensitive.TYPED) if "/" not in name),
+    "_netrc", ".claude.json", "id_rsa", "id_ed25519", "id_ecdsa",
 ))  # fmt: skip
 """At any depth, in any grant."""
 
-STARTING = frozenset((
-    ".vscode", ".idea", ".zed", ".fleet", ".devcontainer", ".devcontainer.json", ".mcp.json",
-    ".cursor", ".claude", ".gemini", ".codex", ".continue", ".windsurf", ".roo", ".envrc",
-    ".husky", ".pre-commit-config.yaml", "lefthook.yml", ".lefthook.yml",
-))  # fmt: skip
-"""At the top of a project that may be written: opening or committing runs them."""
-
-REPOSITORY = (".git\\hooks", ".git\\config", ".git\\config.worktree", ".git\\commondir")
-PUBLISHED = (".example", ".sample", ".template", ".dist", ".defaults", ".schema")
+STARTING = frozenset(sensitive.PROJECT)
+REPOSITORY = tuple(f".git\\{name}" for name in sensitive.GIT)
 DEEPEST = 2
 
 
@@ -55,4 +48,4 @@ def _is_secret(name: str, access: Reach) -> bool:
 
 
 def _is_environment_file(name: str) -> bool:
-    return name == ".env" or (name.startswith(".env.") and not name.endswith(PUBLISHED))
+    return name == ".env" or (name.startswith(".env.") and not name.endswith(sensitive.PUBLISHED))
