@@ -125,8 +125,9 @@ def _lock(fd: int) -> None:
     if sys.platform == "win32":
         import msvcrt
 
-        # Locks hold readers off there too, so it is a byte that no reader comes to.
-        os.lseek(fd, 1 << 62, os.SEEK_SET)
+        # Locks hold readers off there too, so it is a byte that no reader comes to; the C runtime
+        # keeps 32 bits of where it is.
+        os.lseek(fd, 1 << 30, os.SEEK_SET)
         try:
             msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
         except OSError as error:
