@@ -162,10 +162,18 @@ def test_a_size_that_lies_is_found_out_while_reading(tmp_path):
     for mark, at in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
         place = data.index(mark) + at
         data[place : place + 4] = struct.pack("<I", 5)
-    said = refusal(bytes(data), tmp_path)
-    assert "damaged" in said or "larger than the archive says" in said
+    assert "damaged" in refusal(bytes(data), tmp_path)
     written = [path for path in (tmp_path / "deep" / "place").rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in written) <= 1 << 16
+
+
+def test_an_entry_that_is_shorter_than_it_says(tmp_path):
+    """Its checksum is right for what is there."""
+    data = bytearray(archive(("short", b"12345678")))
+    for mark, at in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
+        place = data.index(mark) + at
+        data[place : place + 4] = struct.pack("<I", 9)
+    assert "shorter than the archive says" in refusal(bytes(data), tmp_path)
 
 
 def test_too_many_entries(tmp_path):
@@ -234,6 +242,44 @@ def test_entries_that_overlap(tmp_path):
     moved[second + 42 : second + 46] = struct.pack("<I", 0)
     said = refusal(bytes(moved), tmp_path)
     assert "overlaps" in said or "Overlapped" in said
+
+
+def test_an_entry_that_is_not_where_the_list_says(tmp_path):
+    data = bytearray(archive(*GOOD))
+    data[data.index(b"PK\x03\x04", 4) + 2] = 9
+    assert "not where the archive says" in refusal(bytes(data), tmp_path)
+
+
+def test_an_entry_that_reaches_into_the_list(tmp_path):
+    """Its data would be the list of entries itself."""
+    info = entry("stored")
+    info.compress_type = zipfile.ZIP_STORED
+    data = bytearray(archive((info, b"12345678")))
+    central = data.index(b"PK\x01\x02")
+    for place in (central + 20, central + 24):
+        data[place : place + 4] = struct.pack("<I", 20)
+    said = refusal(bytes(data), tmp_path)
+    assert "overlaps the list" in said or "Overlapped" in said
+
+
+def test_an_archive_in_parts(tmp_path):
+    data = bytearray(archive(*GOOD))
+    data[data.rindex(END) + 4] = 1
+    assert "several parts" in refusal(bytes(data), tmp_path)
+
+
+def test_a_count_that_leaves_entries_out(tmp_path):
+    """Readers that go by the count see one entry, those that go by the length see two."""
+    data = bytearray(archive(*GOOD))
+    end = data.rindex(END)
+    data[end + 8 : end + 12] = struct.pack("<HH", 1, 1)
+    assert "in two ways" in refusal(bytes(data), tmp_path)
+
+
+def test_a_name_that_is_no_text(tmp_path):
+    data = bytearray(archive(("n\u00e4me", b"x")))
+    damaged = bytes(data).replace("n\u00e4me".encode(), b"n\xff\xffme")
+    assert "cannot be read" in refusal(damaged, tmp_path)
 
 
 def test_two_names_for_one_entry(tmp_path):

@@ -101,7 +101,13 @@ def test_what_is_wrong_is_named(case):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"\xff\xfe", b"[" * 100_000, b" " * (bundle_manifest.LARGEST + 1)],
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        json.dumps(manifest()).encode().ljust(bundle_manifest.LARGEST + 1),
+    ],
     ids=range(5),
 )
 def test_what_is_no_json(content):
@@ -142,6 +148,43 @@ def test_several_values_become_several_arguments(tmp_path):
     values = bundle_values.collect(made, [f"dir={path}" for path in two], {})
     words = bundle_values.expand(made.arguments, KNOWN, values)
     assert words == [*map(str, two), "in plain"]
+
+
+VALUES = {
+    "text": "has no value",
+    "unknown=1": "has no setting 'unknown'",
+    "dir=/nowhere/at/all": "is no directory",
+    "dir=/etc/passwd": "is no directory",
+}
+
+
+@pytest.mark.parametrize("word", VALUES)
+def test_a_value_that_does_not_fit(word):
+    with pytest.raises(SandboxError, match=VALUES[word]):
+        bundle_values.collect(configured(), [word], {})
+
+
+def test_one_value_is_one():
+    with pytest.raises(SandboxError, match="takes one value"):
+        bundle_values.collect(configured(), ["text=a", "text=b"], {})
+    kept = bundle_values.collect(configured(), ["text=flag"], {"text": "kept", "key": "kept"})
+    assert (kept.texts["text"], kept.texts["key"]) == (("flag",), ("kept",))
+
+
+@pytest.mark.parametrize(
+    ("shape", "good", "bad"),
+    [
+        ("number", "3", "9"),
+        ("number", "1.5", "x"),
+        ("number", "5", "nan"),
+        ("boolean", "true", "1"),
+    ],
+)
+def test_numbers_and_switches(shape, good, bad):
+    made = parse(manifest(user_config={"x": {"type": shape, "min": 1, "max": 5}}))
+    assert bundle_values.collect(made, [f"x={good}"], {}).texts["x"] == (good,)
+    with pytest.raises(SandboxError):
+        bundle_values.collect(made, [f"x={bad}"], {})
 
 
 def test_a_value_is_filled_in_once():

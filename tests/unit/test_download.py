@@ -85,10 +85,22 @@ def test_what_is_too_large_is_refused_whatever_it_says(registry, tmp_path):
         else:
             with pytest.raises(SandboxError, match="is larger than"):
                 download.fetch_text(f"{registry.url}/large", most=most)
+    registry.longer["/huge"] = 1 << 30  # it says so, and is refused before any of it is read
+    registry.files["/huge"] = b"x"
+    with pytest.raises(SandboxError, match="is larger than"):
+        download.fetch_text(f"{registry.url}/huge", most=4999)
     registry.without_length.add("/large")
     with pytest.raises(SandboxError, match="is larger than"):
         download.fetch_text(f"{registry.url}/large", most=4999)
     assert len(download.fetch_text(f"{registry.url}/large", most=5000)) == 5000
+
+
+def test_what_takes_too_long(registry, monkeypatch):
+    registry.files["/slow"] = b"x"
+    assert download.fetch_text(f"{registry.url}/slow", most=10) == b"x"
+    monkeypatch.setattr(download, "LONGEST", -1.0)
+    with pytest.raises(SandboxError, match="took longer"):
+        download.fetch_text(f"{registry.url}/slow", most=10)
 
 
 def test_what_breaks_off_is_refused(registry):

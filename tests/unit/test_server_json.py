@@ -79,6 +79,16 @@ def test_arguments():
     assert paths == []
 
 
+def test_a_choice_is_one_of_those_given():
+    mode = {"type": "named", "name": "--mode", "choices": ["fast", "slow"]}
+    package = read(packageArguments=[mode])
+    assert server_json.arguments(package, {"mode": "fast"}, complete=True)[0] == ["--mode", "fast"]
+    with pytest.raises(SandboxError, match="'mode' is one of 'fast', 'slow'"):
+        server_json.arguments(package, {"mode": "other"}, complete=True)
+    with pytest.raises(SandboxError, match="has no value"):
+        server_json.given(["mode"])
+
+
 def test_paths_are_granted_only_if_the_user_named_them(tmp_path):
     file = {
         "type": "positional",

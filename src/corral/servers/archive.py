@@ -3,7 +3,7 @@
 Refused, with the reason: links, devices, `..`, absolute paths, drive letters and streams, names
 that two file systems would read differently or that are there twice, encryption, unusual
 compression, data before or between the entries that readers disagree about, and more than the
-limits. Sizes are counted while reading: what an archive says about itself is not believed.
+limits. An entry that holds more than it says is not read to its end.
 """
 
 from __future__ import annotations
@@ -61,9 +61,8 @@ def extract(file: BinaryIO, place: str, *, bounds: Bounds = Bounds()) -> None:  
             if (archive.start_dir, len(entries)) != frame:
                 raise Refused("the archive can be read in two ways")
             check_entries(entries, archive.start_dir, file, bounds)
-            left = bounds.total
             for entry in entries:
-                left -= put(archive, entry, place, left)
+                put(archive, entry, place)
     except (zipfile.BadZipFile, zlib.error, EOFError, struct.error, NotImplementedError) as error:
         raise Refused(f"the archive is damaged: {error}") from None
     except (UnicodeError, ValueError) as error:
@@ -200,27 +199,22 @@ def same_name(written: bytes, entry: zipfile.ZipInfo) -> bool:
     return written.decode("utf-8" if entry.flag_bits & 0x800 else "cp437") == entry.orig_filename
 
 
-def put(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, place: str, left: int) -> int:
-    """Write one entry; how many bytes it had."""
+def put(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, place: str) -> None:
+    """Write one entry. The reader gives no more than the size that was counted, or an error."""
     path = os.path.join(place, *entry.orig_filename.removesuffix("/").split("/"))
     if entry.orig_filename.endswith("/"):
         os.makedirs(path, exist_ok=True)
-        return 0
+        return
     os.makedirs(os.path.dirname(path), exist_ok=True)
     runs = bool((entry.external_attr >> 16) & 0o111)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
     flags |= getattr(os, "O_BINARY", 0)
-    size = 0
     descriptor = os.open(path, flags, 0o755 if runs else 0o644)
     with open(descriptor, "wb") as target, archive.open(entry) as source:
         while chunk := source.read(CHUNK):
-            size += len(chunk)
-            if size > min(left, entry.file_size):
-                raise bad(entry.orig_filename, "is larger than the archive says")
             target.write(chunk)
-    if size != entry.file_size:
-        raise bad(entry.orig_filename, "is shorter than the archive says")
-    return size
+        if target.tell() != entry.file_size:
+            raise bad(entry.orig_filename, "is shorter than the archive says")
 
 
 def bad(name: str, why: str) -> Refused:
