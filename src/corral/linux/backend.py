@@ -55,7 +55,7 @@ def compose(
     residue = [path for step in steps if (path := getattr(step, "residue", ""))]
     return Composition(
         steps=steps,
-        environment=environment(own, temporary, state="/state" if policy.state else ""),
+        environment=environment(own, temporary, state=walled.STATE if policy.state else ""),
         home=own,
         run=seen.run,
         residue=tuple(residue),

@@ -118,7 +118,7 @@ def _disks(policy: Policy) -> tuple[str, ...]:
 
 
 def _state(program: Program) -> str:
-    from corral.linux.state import path_for
+    from corral.posix.state import path_for
 
     return path_for(program)
 

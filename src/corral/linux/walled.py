@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from corral.servers.program import Program
 
 UNLIMITED_SPACE = 1 << 40
+STATE = "/state"
+"""Where the directory that survives runs is found inside."""
 TEMPORARY = "/tmp"  # noqa: S108 - the sandbox's own
 
 
@@ -123,9 +125,7 @@ def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[root.Bind,
         for path, (device, inode) in zip(program.reads, program.seen, strict=True)
     ]
     grants = [_granted(grant) for grant in policy.grants]
-    state = (
-        [root.Bind(source=layout.state, target="/state", access="write")] if layout.state else []
-    )
+    state = [root.Bind(source=layout.state, target=STATE, access="write")] if layout.state else []
     chosen = {bind.target: bind for bind in (*system, *devices, *reads, *grants, *state)}
     return tuple(chosen.values())
 
@@ -144,9 +144,9 @@ def _anchors(binds: Iterable[root.Bind]) -> tuple[str, ...]:
 
 
 def _state(path: str) -> Step:
-    from corral.linux import state
+    from corral.posix.state import State
 
-    return state.State(path=path, inside=state.INSIDE)
+    return State(path=path, inside=STATE)
 
 
 def _granted(grant: Grant) -> root.Bind:
