@@ -12,7 +12,10 @@ import pytest
 
 import corral as package
 from corral import runs
+from corral.abi import win32_job
 from corral.abi import win32_process as abi
+from corral.windows import job
+from corral.windows.job import Job
 from corral.windows.signals import Signals
 
 LOOSE = ("--best-effort",)
@@ -183,3 +186,35 @@ def test_the_death_of_a_caller_is_the_death_of_its_trees():
         assert abi.wait_any((handle.value,), 15_000) == 0
         handle.close()
     process.communicate()
+
+
+def test_a_client_may_keep_corral_in_a_job_of_its_own(tree):
+    """As the Python SDK of MCP does, after the start; its end is the end of everything in it."""
+    outer = job.create(Job(read_back=keeps()))
+    running = tree()
+    win32_job.AssignProcessToJobObject(outer.handle.value, int(running.corral._handle))
+    outer.close()
+    running.corral.wait(15)
+    assert running.is_gone()
+
+
+def test_a_run_inside_a_clients_job(corral):
+    """Started there, as every later server is: the target's job is nested in the client's."""
+    outer = job.create(Job(read_back=keeps()))
+    waiting = "import sys; sys.stdin.readline()\nimport subprocess\nsys.exit(subprocess.call(sys.argv[1:]))"
+    argv = corral.argv("run", *LOOSE, "--", sys.executable, "-c", "print('inside')")
+    client = subprocess.Popen(
+        [sys.executable, "-c", waiting, *argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    win32_job.AssignProcessToJobObject(outer.handle.value, int(client._handle))
+    output, _ = client.communicate(b"go\n", timeout=60)
+    outer.close()
+    assert (client.returncode, output.strip()) == (0, b"inside")
+
+
+def keeps() -> bool:
+    try:
+        job.create(Job()).close()
+    except OSError:
+        return False
+    return True

@@ -7,6 +7,7 @@ may write and the label is Low, so that is what its own directory says.
 from __future__ import annotations
 
 import os
+import sys
 
 from corral.abi import win32_token as tokens
 from corral.abi.win32_directory import create_directory
@@ -58,7 +59,11 @@ def remove(path: str) -> None:
     """With everything below; what a link leads to stays. What resists is for the next sweep."""
     import shutil
 
-    if os.path.basename(path).startswith(PREFIX):
+    if not os.path.basename(path).startswith(PREFIX):
+        return
+    if sys.version_info >= (3, 12):
+        shutil.rmtree(path, onexc=_writable)
+    else:
         shutil.rmtree(path, onerror=_writable)
 
 
