@@ -96,7 +96,10 @@ def outcome(plan: Plan, ending: Ending) -> Outcome:
         return Outcome(kind="timeout", exit_code=EXIT_TIMEOUT)
     number = SIGKILL if status is None else status & 0x7F  # WTERMSIG, which Windows has not
     if not number:
-        return Outcome(kind="exited", exit_code=(status or 0) >> 8)
+        code = (status or 0) >> 8
+        # Where memory that is not given ends a process, Windows' own code tells of a crash.
+        crashed = code >> 31 and "memory" in ending.reaped.hit
+        return Outcome(kind="memory" if crashed else "exited", exit_code=code)
     kind = _killer(plan, ending, number)
     return Outcome(kind=kind, exit_code=SIGNALLED + number, signal=number)
 

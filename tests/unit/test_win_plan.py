@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from corral import plan, windows, wire
+from corral import plan, report, windows, wire
 from corral.errors import PolicyError, UnenforceableError
 from corral.host import Finding, Host
 from corral.plan import Plan
 from corral.policy import WALLS, Limits, Policy, Windows
 from corral.record import replace
 from corral.servers.program import Program
+from corral.supervise import Ending, Reaped
 from corral.windows import (
     app_container,
     desktop,
@@ -282,16 +283,20 @@ def test_state_needs_an_app_container():
     assert dict(made.environment)["STATE_DIRECTORY"] == made.home
 
 
-def test_a_driver_that_listens_is_told_what_may_be_read(monkeypatch):
+def test_a_driver_that_listens_is_told_what_may_be_read(monkeypatch, tmp_path):
+    """The copies that this target runs from, and nobody else's."""
     found = Finding(capability="minifilter driver", status="proven", evidence="it listens")
     monkeypatch.setattr(layering.minifilter, "probe", lambda: found)
-    (step,) = [
-        s for s in composed(Policy(), host(*FULL)) if type(s) is layering.minifilter.Minifilter
-    ]
-    profile = next(s for s in composed(Policy(), host(*FULL)) if type(s) is app_container.Profile)
-    assert step.workspace == profile.home
-    assert step.write == (profile.home,)
-    assert layering.own_python.store() in step.read
+    (tmp_path / "server.js").touch()
+    program = replace(PROGRAM, reads=(str(tmp_path),), why=("the server",))
+    steps = {type(step): step for step in composed(Policy(), host(*FULL), program)}
+    step, private = steps[layering.minifilter.Minifilter], steps[app_container.Profile].home
+    (tree,) = steps[runtimes.Store].trees
+    assert (step.workspace, step.write) == (private, (private,))
+    assert tree.staged in step.read
+    assert not any(path and tree.room.startswith(path) for path in step.read)
+    bare = {type(step): step for step in composed(LETTING_GO, host(), program)}
+    assert str(tmp_path) in bare[layering.minifilter.Minifilter].read
     off = Policy(windows=Windows(minifilter=False))
     assert layering.minifilter.Minifilter not in kinds(composed(off, host(*FULL)))
 
@@ -307,9 +312,32 @@ def test_the_cpu_rate_counts_all_processors(millicores, processors, rate):
 def test_all_extended_limits_are_in_one_structure():
     wanted = job.extended(job.Job(memory=1 << 26, processes=3))
     assert wanted.BasicLimitInformation.LimitFlags == 0x2000 | 0x400 | 0x200 | 0x100 | 0x8
-    assert wanted.BasicLimitInformation.LimitFlags & 0x1800 == 0  # no breakaway of either kind
     assert (wanted.JobMemoryLimit, wanted.ProcessMemoryLimit) == (1 << 26, 1 << 26)
     assert wanted.BasicLimitInformation.ActiveProcessLimit == 3
+
+
+@pytest.mark.parametrize(
+    "escape",
+    [job.abi.JOB_OBJECT_LIMIT_BREAKAWAY_OK, job.abi.JOB_OBJECT_LIMIT_SILENT_BREAKAWAY_OK],
+)
+def test_a_job_that_reads_back_with_a_way_out_is_no_success(monkeypatch, escape):
+    set_to: list[job.abi.JOBOBJECT_EXTENDED_LIMIT_INFORMATION] = []
+    handle, port = job.abi.Handle(0), job.abi.Handle(0)
+    monkeypatch.setattr(job.abi, "create_job", lambda: handle)
+    monkeypatch.setattr(job.abi, "create_completion_port", lambda: port)
+    monkeypatch.setattr(job.abi, "set_information", lambda _job, wanted: set_to.append(wanted))
+    monkeypatch.setattr(job.abi, "query_information", lambda _job, _kind: set_to[0])
+    assert job.create(job.Job()).handle is handle
+    set_to.clear()
+
+    def widened(_job, _kind):
+        seen = type(set_to[0]).from_buffer_copy(set_to[0])
+        seen.BasicLimitInformation.LimitFlags |= escape
+        return seen
+
+    monkeypatch.setattr(job.abi, "query_information", widened)
+    with pytest.raises(OSError, match="LimitFlags was set to"):
+        job.create(job.Job())
 
 
 @pytest.mark.parametrize("machine", [host(*FULL), host(*WITHOUT), host()], ids="AB-")
@@ -355,3 +383,20 @@ def test_doctor_says_what_was_proven_and_no_more():
     )
     for told in (full, none, some):
         assert told[-1] == "Recommendation: Use Windows Sandbox or WSL2 for strict security"
+
+
+@pytest.mark.parametrize(
+    ("code", "hit", "kind"),
+    [
+        (0xC0000409, ("memory",), "memory"),
+        (0xC0000409, (), "exited"),
+        (1, ("memory",), "exited"),
+        (0, ("memory",), "exited"),
+    ],
+    ids=["crash at the limit", "crash", "handled", "fine"],
+)
+def test_a_crash_at_the_memory_limit_is_the_limits(code, hit, kind):
+    whole = Plan(program=PROGRAM, steps=(), controls=(), environment=())
+    reaped = Reaped(status=code << 8, cpu=0.0, memory=0, hit=hit)
+    found = report.of(whole, Ending(born=b"S", reaped=reaped, reason="", wall=1.0))
+    assert (found.outcome.kind, found.outcome.exit_code, found.hit) == (kind, code, hit)
