@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import pytest
 
 from corral import plan, report, windows, wire
@@ -322,9 +324,9 @@ def test_all_extended_limits_are_in_one_structure():
 )
 def test_a_job_that_reads_back_with_a_way_out_is_no_success(monkeypatch, escape):
     set_to: list[job.abi.JOBOBJECT_EXTENDED_LIMIT_INFORMATION] = []
-    handle, port = job.abi.Handle(0), job.abi.Handle(0)
+    handle = types.SimpleNamespace(value=4, close=lambda: None)
     monkeypatch.setattr(job.abi, "create_job", lambda: handle)
-    monkeypatch.setattr(job.abi, "create_completion_port", lambda: port)
+    monkeypatch.setattr(job.abi, "create_completion_port", lambda: handle)
     monkeypatch.setattr(job.abi, "set_information", lambda _job, wanted: set_to.append(wanted))
     monkeypatch.setattr(job.abi, "query_information", lambda _job, _kind: set_to[0])
     assert job.create(job.Job()).handle is handle

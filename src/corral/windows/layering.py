@@ -79,7 +79,7 @@ def compose(
     steps.append(limited)
     childless = CHILDLESS in holding["subprocess"]
     steps.append(mitigations.plan(bits, subprocess=not childless))
-    steps += _second_layer(policy, program, private)
+    steps += _second_layer(policy, program, private, steps)
     return (*steps, process.Creation()), private
 
 
@@ -149,16 +149,20 @@ def _restricted(policy: Policy) -> list[Step]:
     ]
 
 
-def _second_layer(policy: Policy, program: Program, private: str) -> list[Step]:
+def _second_layer(
+    policy: Policy, program: Program, private: str, steps: Sequence[Step]
+) -> list[Step]:
     """A driver that is not there is no reason to stop: `doctor` tells of it."""
     if not policy.windows.minifilter or minifilter.probe().status != "proven":
         return []
     windows = os.environ.get("SYSTEMROOT", "")
+    stores = [step for step in steps if isinstance(step, runtimes.Store)]
+    staged = [tree.staged for store in stores for tree in store.trees]
     read = [grant.path for grant in policy.grants if grant.access == "read"]
     write = [grant.path for grant in policy.grants if grant.access == "write"]
     return [
         minifilter.Minifilter(
-            read=(windows, own_python.store(), *program.reads, *read),
+            read=(windows, *staged, *program.reads, *read),
             write=(private, *write),
             workspace=private,
         )
