@@ -144,12 +144,12 @@ def bind_editables(reach: Reach, site: str, beside: str) -> None:
             lines = read_text(f"{site}/{name}").splitlines()
             paths = [line.rstrip() for line in lines if line.startswith("/")]
         elif name.startswith("__editable___") and name.endswith("_finder.py"):
-            paths = _mapped(read_text(f"{site}/{name}"))
+            paths = mapped(read_text(f"{site}/{name}"))
         for path in paths:
             _bind_editable(reach, path, f"{site}/{name}", beside)
 
 
-def _mapped(source: str) -> list[str]:
+def mapped(source: str) -> list[str]:
     """The values of the MAPPING literal in a finder that setuptools wrote; it is never executed."""
     import ast
 

@@ -1,7 +1,8 @@
 """Secrets and self-starting files inside a tree that is to be granted. Pure.
 
 An AppContainer cannot be shown a directory without one of its files: its part of the access check
-counts what lists allow, so an entry of ours that denies would not be heard, and taking an inherited
+looks for a package's and its capabilities' SIDs in entries that allow and not in those that deny
+(Forshaw, Windows Security Internals, chapter 7, "Lowbox Tokens"), and taking an inherited
 permission away means to rewrite the file's own list. So a grant that holds one of these is refused,
 as where Linux has no namespaces. What is itself named as a grant is the user's word.
 """

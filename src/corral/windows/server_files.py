@@ -139,7 +139,7 @@ def pointed(name: str, text: str) -> list[str]:
         return [line.strip() for line in text.splitlines() if line[1:3] in {":\\", ":/"}]
     from corral.servers import runtimes
 
-    return [path for path in runtimes._mapped(text) if path[1:3] == ":\\"]  # noqa: SLF001
+    return [path for path in runtimes.mapped(text) if path[1:3] == ":\\"]
 
 
 def _package(real: str) -> str:
