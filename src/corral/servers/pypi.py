@@ -75,12 +75,12 @@ class Place:
 def install(
     reference: Reference, staging: str, *, scripts: bool, extra: Sequence[str]
 ) -> dict[str, object]:
-    registry = indexes(os.environ)
-    base = interpreter()
-    site = make_environment(staging, base)
     for item in extra:
         if item.startswith(("-", ".", "/")) or not item.isprintable():
             raise SandboxError(f"--with {shown(item)} is no package", hint="--with 'name<2'")
+    registry = indexes(os.environ)
+    base = interpreter()
+    site = make_environment(staging, base)
     extras = f"[{','.join(reference.extras)}]" if reference.extras else ""
     pin = f"=={reference.version}" if reference.version else ""
     put(staging, WANTED, "\n".join([f"{reference.name}{extras}{pin}", *extra, ""]))

@@ -1,0 +1,148 @@
+"""What an installer left, read with suspicion: checksums, programs, entry points."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from corral.errors import SandboxError
+from corral.servers import npm, pypi, tree
+from corral.servers.reference import parse
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="paths as POSIX has them")
+
+
+def put(path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def lock(place, **packages: object) -> None:
+    rows = {f"node_modules/{name}": item for name, item in packages.items()}
+    put(place / "package-lock.json", json.dumps({"packages": {"": {}, **rows}}))
+
+
+GOOD = {"version": "1.0.0", "integrity": "sha512-x"}
+
+
+def test_every_npm_package_has_a_checksum(tmp_path):
+    lock(tmp_path, thing=GOOD, bundled={"inBundle": True})
+    assert npm.locked(str(tmp_path), "thing") == ("1.0.0", "sha512-x")
+    for other in ({"version": "1"}, {**GOOD, "link": True}):
+        lock(tmp_path, thing=GOOD, other=other)
+        with pytest.raises(SandboxError, match="came without a checksum"):
+            npm.locked(str(tmp_path), "thing")
+    lock(tmp_path, other=GOOD)
+    with pytest.raises(SandboxError, match="did not install thing"):
+        npm.locked(str(tmp_path), "thing")
+    put(tmp_path / "package-lock.json", "{")
+    with pytest.raises(SandboxError, match="cannot be read"):
+        npm.locked(str(tmp_path), "thing")
+
+
+def program(
+    place, bins: object, word: str = "npm:@s/thing@1", head: str = "#!/usr/bin/env node\n"
+) -> list[str]:
+    folder = place / "node_modules" / "@s" / "thing"
+    put(folder / "package.json", json.dumps({"bin": bins}))
+    put(folder / "main.js", head)
+    put(place / "node_modules" / "main.js", head)
+    put(place / "main.js", head)
+    return npm.command(str(place), parse(word))
+
+
+def test_the_program_of_an_npm_package(tmp_path):
+    path = "{tree}/node_modules/@s/thing/main.js"
+    assert program(tmp_path, "main.js") == ["node", path]
+    assert program(tmp_path, {"any": "./main.js"}) == ["node", path]
+    assert program(tmp_path, {"thing": "main.js", "b": "x"}) == ["node", path]
+    assert program(tmp_path, {"a": "x", "b": "main.js"}, "npm:@s/thing#b") == ["node", path]
+    assert program(tmp_path, "main.js", head="\x7fELF") == ["node", path]
+    assert program(tmp_path, "main.js", head="#!/bin/sh\n") == [path]
+
+
+@pytest.mark.parametrize("bins", ["../../../main.js", "/etc/passwd", {"x": "../../../../main.js"}])
+def test_a_program_outside_of_the_packages(tmp_path, bins):
+    with pytest.raises(SandboxError, match="lies outside"):
+        program(tmp_path, bins)
+
+
+@pytest.mark.parametrize("bins", [None, {}, [], 7])
+def test_a_library_has_no_program(tmp_path, bins):
+    with pytest.raises(SandboxError, match="it is a library"):
+        program(tmp_path, bins)
+
+
+def test_extra_packages_are_for_python(tmp_path):
+    with pytest.raises(SandboxError, match="--with is for pypi"):
+        npm.install(parse("npm:x"), str(tmp_path), scripts=False, extra=["y"])
+    for item in ("-r /etc/passwd", "./here", "/there", "a\n--index-url=http://evil"):
+        with pytest.raises(SandboxError, match="is no package"):
+            pypi.install(parse("pypi:x"), str(tmp_path), scripts=False, extra=[item])
+
+
+def test_every_python_package_has_a_hash(tmp_path):
+    digest = "0" * 64
+    text = f"# made by uv\nA_b==1.0 \\\n    --hash=sha256:{digest} \\\n    --hash=sha256:{digest}\nc[x]==2 --hash=sha256:{digest}\n"
+    put(tmp_path / pypi.LOCK, text)
+    assert pypi.check_lock(str(tmp_path))[0] == {"a-b": "1.0", "c": "2"}
+    for line in ("d==1\n", "d==1 --hash=sha256:\n", "d @ file:///x --hash=md5:0\n", "-e .\n"):
+        put(tmp_path / pypi.LOCK, text + line)
+        with pytest.raises(SandboxError, match="came without a hash"):
+            pypi.check_lock(str(tmp_path))
+
+
+def started(place, scripts: str, word: str = "pypi:my-thing") -> str:
+    """What the generated start file prints."""
+    site = place / "site"
+    put(site / "my_thing-1.0.dist-info" / "entry_points.txt", scripts)
+    put(
+        site / "my_thing" / "__init__.py",
+        "import sys\ndef main(): print('main', *sys.argv)\nclass App:\n    @staticmethod\n    def run(): print('run'); return 3\n",
+    )
+    pypi.write_start(str(place), str(site), parse(word))
+    done = subprocess.run(
+        [sys.executable, str(place / pypi.START), "a"], env={"PYTHONPATH": str(site)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return f"{done.stdout.strip()} {done.returncode}"
+
+
+def test_the_script_of_a_python_package(tmp_path):
+    both = (
+        "[console_scripts]\nmy-thing = my_thing:main\nOther = my_thing:App.run [extra]\n[x]\ny=z\n"
+    )
+    assert started(tmp_path, both) == "main my-thing a 0"
+    assert started(tmp_path, both, "pypi:my-thing#Other") == "run 3"
+    assert started(tmp_path, "[console_scripts]\nonly=my_thing:main\n") == "main only a 0"
+    with pytest.raises(SandboxError, match="does not have absent"):
+        started(tmp_path, both, "pypi:my-thing#absent")
+    with pytest.raises(SandboxError, match="it is a library"):
+        started(tmp_path, "")
+    put(
+        tmp_path / "site" / "my_thing" / "__main__.py", "import sys; print('module', *sys.argv[1:])"
+    )
+    assert started(tmp_path, "") == "module a 0"
+
+
+@pytest.mark.parametrize(
+    "target", ["os:system('x')", "a;import os:main", "my_thing", ":main", "a.b:c d"]
+)
+def test_an_entry_point_is_names_and_nothing_else(tmp_path, target):
+    with pytest.raises(SandboxError, match="cannot be read"):
+        started(tmp_path, f"[console_scripts]\nx = {target}\n")
+
+
+def test_more_than_a_package_has(tmp_path, monkeypatch):
+    for at in range(5):
+        put(tmp_path / str(at), "12345")
+    tree.check(str(tmp_path))
+    monkeypatch.setattr(tree, "MOST_BYTES", 24)
+    with pytest.raises(SandboxError, match="more than"):
+        tree.check(str(tmp_path))
+    monkeypatch.setattr(tree, "MOST_BYTES", 1000)
+    monkeypatch.setattr(tree, "MOST_ENTRIES", 3)
+    with pytest.raises(SandboxError, match="more than"):
+        tree.check(str(tmp_path))
