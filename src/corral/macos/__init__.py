@@ -18,13 +18,14 @@ SEATBELT = "seatbelt"
 JETSAM = "jetsam limit of the first image"
 NO_FORK = "RLIMIT_NPROC"
 WATCHER = "watcher"
+DOOR = "proxy on one loopback port"
 
 
 def chains(policy: Policy) -> Chains:
     """What can hold each control here, best first."""
     return {
         "filesystem": _seatbelt(policy, "names of what lies above a granted path can be seen"),
-        "network": () if policy.allow or policy.listen else _seatbelt(policy),
+        "network": _network(policy),
         "subprocess": (
             *_seatbelt(policy, "the program may execute itself again, in its own place"),
             Option(
@@ -51,6 +52,17 @@ def chains(policy: Policy) -> Chains:
         "timeout": (Option(mechanism="supervisor"),),
         "address_space": (_rlimit("RLIMIT_AS"),),
     }
+
+
+def _network(policy: Policy) -> tuple[Option, ...]:
+    """Nothing, or what corral's own proxy lets through; a port of the target's is never opened."""
+    if policy.listen:
+        return ()
+    if not policy.allow or policy.macos.seatbelt == "off":
+        return _seatbelt(policy)
+    note = "only for clients that go by the proxy variables; all others reach nothing"
+    needs = ("seatbelt", "door")
+    return (Option(mechanism=f"{SEATBELT} + {DOOR}", needs=needs, status="verified", note=note),)
 
 
 def _seatbelt(policy: Policy, note: str = "") -> tuple[Option, ...]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from corral.macos.closed import Closed
     from corral.macos.processes import Table, Usage
     from corral.network.denials import Denials
+    from corral.network.http_door import HttpDoor
     from corral.plan import Chains, Composition, Held, Plan, Sample
     from corral.policy import Policy
     from corral.runs import Run
@@ -41,6 +42,7 @@ class Macos:
 
     def __init__(self, table: Table) -> None:
         self._table = table
+        self._password = ""
 
     def resolve(
         self,
@@ -68,7 +70,9 @@ class Macos:
         return wakeup.Wakeup(numbers)
 
     def birth(self, plan: Plan, stdio: tuple[int, int, int]) -> births.Child:
-        return births.birth(plan, stdio, self._table)
+        child = births.birth(plan, stdio, self._table)
+        self._password = child.password()
+        return child
 
     def watch(
         self,
@@ -85,12 +89,14 @@ class Macos:
         )
 
     def gateway(
-        self,
-        plan: Plan,  # noqa: ARG002
-        doors: list[int],  # noqa: ARG002
-        denials: Denials | None,
-    ) -> tuple[Closed, Closed]:
-        return _closed(denials), _closed(denials)
+        self, plan: Plan, doors: list[int], denials: Denials | None
+    ) -> tuple[HttpDoor, Closed]:
+        """The door, and no tap: what goes elsewhere ends at Seatbelt, which tells nobody."""
+        from corral.macos import door
+
+        (listener,) = doors
+        way = door.serve(plan, listener, self._password, denials)
+        return way, _closed(way.denials)
 
     def inlets(
         self,

@@ -81,7 +81,12 @@ class Child:
         return self._root
 
     def doors(self) -> list[int]:
-        return []
+        """The listener of the door, if there is one; the caller's from now on."""
+        doors, self._scene.doors = self._scene.doors, ()
+        return list(doors)
+
+    def password(self) -> str:
+        return self._scene.password
 
     def inlets(self) -> tuple[dict[int, int], tuple[int, ...]]:
         return {}, ()
@@ -102,7 +107,7 @@ class Child:
             # Somebody killed the watcher. Its child is launchd's now, which may have reaped it.
             Tree(self._table, self._root, self._unique, grouped=False).kill()
         rusage = os.wait4(self.pid, 0)[2]
-        for fd in (self.pidfd, self._go, self._say, self.born):
+        for fd in (self.pidfd, self._go, self._say, self.born, *self.doors(), *self._scene.kept):
             os.close(fd)
         if self._scene.directory:
             workdir.remove(self._scene.directory)
@@ -131,6 +136,8 @@ def birth(plan: Plan, stdio: Stdio, table: Table) -> Child:
         enter.apply(plan.steps, "supervisor", scene)
         return _conceive(plan, scene, stdio, table)
     except StepFailed:
+        for fd in (*scene.doors, *scene.kept):
+            os.close(fd)
         if scene.directory:
             workdir.remove(scene.directory)
         raise
@@ -193,7 +200,7 @@ def _become_target(plan: Plan, scene: Scene, stdio: Stdio, *, gate: int, born: i
         if os.read(gate, 1) != b"\0":
             os._exit(1)  # the watcher is gone
         os.write(born, EXECUTED)
-        _exec(plan)
+        _exec(plan, scene)
     except BaseException as error:  # noqa: BLE001 - a bug here must not let anything run
         target.tell(born, error, "target")
 
@@ -203,16 +210,15 @@ def _limit(plan: Plan) -> int:
     return next((step.megabytes for step in plan.steps if isinstance(step, jetsam.Jetsam)), 0)
 
 
-def _exec(plan: Plan) -> NoReturn:
+def _exec(plan: Plan, scene: Scene) -> NoReturn:
     program = plan.program
-    environment = [f"{name}={value}" for name, value in plan.environment]
+    environment = {**dict(plan.environment), **dict(scene.variables)}
     try:
         target.check_same(program)
         if sys.platform == "darwin":
-            darwin_spawn.exec_in_place(
-                program.path, program.argv, environment, megabytes=_limit(plan)
-            )
-        os.execve(program.path, program.argv, dict(plan.environment))
+            words = [f"{name}={value}" for name, value in environment.items()]
+            darwin_spawn.exec_in_place(program.path, program.argv, words, megabytes=_limit(plan))
+        os.execve(program.path, program.argv, environment)
     except OSError as error:
         raise StepFailed("exec", OSError(error.errno, error.strerror, program.path)) from error
     raise StepFailed("exec", "returned")

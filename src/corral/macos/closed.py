@@ -1,8 +1,4 @@
-"""A way out that leads nowhere: what a list of hosts comes to where it was let go.
-
-Nothing on macOS holds such a list, so asking for one refuses the run; `--best-effort` runs with the
-network closed, as far as Seatbelt closes it.
-"""
+"""A way that leads nowhere: the tap that macOS has not, and ports of the target that stay shut."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 WALLS = ("Filesystem", "Network")
 ELSEWHERE = ("Cgroups", "Network namespaces", "Seccomp")
 LABELS = {
+    "door": "Network allowlist, by a proxy",
     "nproc": "No second process by rlimit",
     "watcher": "Tree kill",
     "sampling": "Sampling",

@@ -6,7 +6,7 @@ import os
 import sys
 
 from corral import macos
-from corral.macos import jetsam, profile, seatbelt, secrets
+from corral.macos import door, jetsam, profile, seatbelt, secrets
 from corral.plan import Composition
 from corral.posix import rlimits, state, workdir
 from corral.posix.environment import environment
@@ -44,8 +44,11 @@ def compose(
     mechanisms = {held.control: held.mechanism for held in controls}
     if mechanisms.get("memory") == macos.JETSAM and policy.limits.memory is not None:
         steps.append(jetsam.plan(policy.limits.memory))
+    opened = macos.DOOR in mechanisms.get("network", "")
+    steps += [door.Door(allow=policy.allow)] if opened else []
     if macos.SEATBELT in mechanisms.get("filesystem", ""):
-        steps.append(_seatbelt(view(policy, program, home=home, private=place, kept=kept)))
+        seen = view(policy, program, home=home, private=place, kept=kept)
+        steps.append(_seatbelt(seen, opened=opened))
     starters = secrets.held(policy.grants, home)
     return Composition(
         steps=tuple(steps),
@@ -67,11 +70,15 @@ def _rlimits(policy: Policy) -> rlimits.Rlimits:
     return replace(step, values=(*step.values, ("NPROC", 1)))
 
 
-def _seatbelt(seen: profile.View) -> seatbelt.Seatbelt:
+def _seatbelt(seen: profile.View, *, opened: bool) -> seatbelt.Seatbelt:
     text, parameters = profile.profile(seen)
     closed = seatbelt.outside((*seen.read, *seen.write, *seen.needed))
     return seatbelt.Seatbelt(
-        profile=text, parameters=parameters, closed=closed, alone=not seen.subprocess
+        profile=text,
+        parameters=parameters,
+        closed=closed,
+        alone=not seen.subprocess,
+        door=opened,
     )
 
 

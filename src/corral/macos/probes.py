@@ -8,17 +8,18 @@ but that nothing starts under is of no use, so that is no proof.
 
 from __future__ import annotations
 
+import _socket
 import os
 import sys
 
 from corral import macos
 from corral.host import Finding
-from corral.macos import birth, layout
+from corral.macos import birth, door, door_probe, layout, seatbelt
 from corral.macos.tree import Tree
 from corral.plan import Held, Plan
 from corral.policy import Policy
 from corral.posix import disposable
-from corral.posix.enter import StepFailed, read_born
+from corral.posix.enter import StepFailed, name, read_born
 from corral.posix.signals import SIGKILL
 from corral.record import record
 from corral.servers import command
@@ -37,6 +38,13 @@ if TYPE_CHECKING:
 MEMORY = 32 << 20
 HELD = Held(
     control="filesystem", asked="", stated=False, mechanism=macos.SEATBELT, status="verified"
+)
+OPENED = Held(
+    control="network",
+    asked="",
+    stated=False,
+    mechanism=f"{macos.SEATBELT} + {macos.DOOR}",
+    status="verified",
 )
 SEATBELT_HINT = "a Linux VM has walls that hold"
 
@@ -72,6 +80,7 @@ def apply(step: Trial, scene: Scene) -> None:
 def probe(table: Table, node: str) -> tuple[Finding, ...]:
     return (
         _finding("seatbelt", lambda: _seatbelt(table, node), SEATBELT_HINT),
+        _finding("door", lambda: _door(table), ""),
         _finding("rlimits", _rlimits, ""),
         _finding("nproc", _nproc, "start corral as an ordinary user"),
         _finding("watcher", lambda: _watcher(table), ""),
@@ -99,20 +108,42 @@ def _tried(table: Table, python: str) -> str:
     """Outside, the same acts succeed (the control)."""
     import tempfile
 
-    read, write = os.pipe()
     with tempfile.NamedTemporaryFile() as marker:
         os.close(os.open(marker.name, os.O_RDONLY))
         os.truncate(marker.name, 0)
         _fork_once()
         os.kill(os.getppid(), 0)
-        trial = Trial(fd=write, marker=os.path.realpath(marker.name), other=os.getppid())
-        plan = _twin((python,), trial)
-        child = birth.birth(plan, (0, write, write), table)
-        os.close(write)
-        failed = _ended(child)[0]
+        path, other = os.path.realpath(marker.name), os.getppid()
+        return _told(table, lambda fd: _twin((python,), Trial(fd=fd, marker=path, other=other)))
+
+
+def _door(table: Table) -> str:
+    """Outside, the port beside the door's is reached as well (the control)."""
+    beside = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+    beside.bind((door.LOOPBACK, 0))
+    beside.listen(2)
+    port = int(beside.getsockname()[1])
+    seatbelt.connect(port)
+    argv, policy = (sys.executable,), Policy(allow=("example.com",))
+    words = _told(
+        table,
+        lambda fd: _twin(
+            argv, door_probe.Knock(fd=fd, port=port), policy=policy, held=(HELD, OPENED)
+        ),
+    )
+    return f"denied inside: {words}, allowed outside; the door's own port is reached"
+
+
+def _told(table: Table, made: Callable[[int], Plan]) -> str:
+    """What a trial says that is the last step of a twin."""
+    read, write = os.pipe()
+    plan = made(write)
+    child = birth.birth(plan, (0, write, write), table)
+    os.close(write)
+    failed = _ended(child)[0]
     with open(read, "rb") as answer:
         words = answer.read().decode()
-    if failed is None or failed.step != "probes.Trial" or not words:
+    if failed is None or failed.step != name(plan.steps[-1]) or not words:
         raise failed or StepFailed("trial", "ran something")
     return words
 
@@ -129,10 +160,15 @@ def _started(table: Table, argv: Sequence[str]) -> str:
     return os.path.basename(argv[0])
 
 
-def _twin(argv: Sequence[str], *more: Trial) -> Plan:
+def _twin(
+    argv: Sequence[str],
+    *more: Trial | door_probe.Knock,
+    policy: Policy = Policy(),  # noqa: B008 - records are frozen
+    held: Sequence[Held] = (HELD,),
+) -> Plan:
     """A run with corral's defaults and Seatbelt."""
     program = _resolved(argv)
-    made = layout.compose(Policy(), program, (HELD,), home=os.path.expanduser("~"))
+    made = layout.compose(policy, program, held, home=os.path.expanduser("~"))
     return Plan(
         program=program,
         steps=(*made.steps, *more),

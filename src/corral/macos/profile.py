@@ -47,6 +47,8 @@ MACH = ("com.apple.system.opendirectoryd.libinfo",)
 asks, outside of every sandbox.
 """
 
+LAST_PORT = 65535
+
 
 @record
 class View:
@@ -206,3 +208,16 @@ def _sockets(view: View, named: _Parameters) -> Iterator[str]:
     yield from _rule("allow", "network-bind", [f"(local unix-socket {item})" for item in own])
     reached = [f"(remote unix-socket {item})" for item in (*own, *theirs)]
     yield from _rule("allow", "network-outbound", reached)
+
+
+def door(port: int) -> str:
+    """The rules to follow all others where one port of this Mac may be reached, by TCP alone.
+
+    There is no host to name but `localhost`: that is every address that this Mac itself has.
+    """
+    if type(port) is not int or not 0 < port <= LAST_PORT:
+        raise ValueError(f"{port!r} is no port")
+    return (
+        "(allow system-socket (socket-domain AF_INET))\n"
+        f'(allow network-outbound\n  (remote tcp "localhost:{port:d}"))\n'
+    )

@@ -12,6 +12,7 @@ import sys
 
 from corral.abi import darwin_proc
 from corral.abi import darwin_sandbox as abi
+from corral.macos import profile
 from corral.record import record
 
 TYPE_CHECKING = False
@@ -30,19 +31,21 @@ SOMEBODYS = ("/Users", "/Library/Preferences", "/Applications")
 @record
 class Seatbelt:
     """`closed` is a directory that the target could list without this, and must not with it.
-    `alone`: nor may it start a process.
+    `alone`: nor may it start a process. `door`: it may reach one port, which is known at birth.
     """
 
     profile: str
     parameters: tuple[tuple[str, str], ...]
     closed: str
     alone: bool
+    door: bool = False
     place: Place = "target"
 
     def describe(self) -> str:
         rules = self.profile.count("\n(")
         paths = ", ".join(f"{name} = {path}" for name, path in self.parameters)
-        return f"seatbelt: deny default, {rules} rules; {paths}"
+        door = " and one for the door's port" if self.door else ""
+        return f"seatbelt: deny default, {rules} rules{door}; {paths}"
 
 
 def outside(read: tuple[str, ...]) -> str:
@@ -54,19 +57,21 @@ def outside(read: tuple[str, ...]) -> str:
     )
 
 
-def apply(step: Seatbelt, _scene: Scene) -> None:
+def apply(step: Seatbelt, scene: Scene) -> None:
     # The control: without the wall these can be done.
     os.listdir(step.closed)
     darwin_proc.threads(os.getppid())
-    abi.init(step.profile, step.parameters)
+    abi.init(step.profile + (profile.door(scene.port) if step.door else ""), step.parameters)
 
 
-def verify(step: Seatbelt, _scene: Scene) -> None:
+def verify(step: Seatbelt, scene: Scene) -> None:
     if not abi.confined(os.getpid()):
         raise OSError(0, "no sandbox is reported for this process")
     _refused(lambda: os.listdir(step.closed), f"{step.closed} can be listed")
     _refused(lambda: darwin_proc.threads(os.getppid()), "other processes can be looked at")
     _verify_network()
+    if step.door:
+        connect(scene.port)
     if step.alone:
         _verify_alone()
 
@@ -93,12 +98,17 @@ def _verify_alone() -> None:
 def _verify_network() -> None:
     """Port 9 is nobody's: without a wall the kernel answers that, and not EPERM."""
     try:
-        stream = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
-        try:
-            stream.connect(("127.0.0.1", 9))
-        finally:
-            stream.close()
+        connect(9)
     except OSError as error:
         if error.errno == EPERM:
             return
     raise OSError(0, "the network can be reached")
+
+
+def connect(port: int) -> None:
+    """To a port of this Mac, and no further."""
+    stream = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+    try:
+        stream.connect(("127.0.0.1", port))
+    finally:
+        stream.close()

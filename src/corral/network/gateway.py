@@ -15,7 +15,7 @@ import errno
 import sys
 import time
 
-from corral.network import connection, epoll, lookups, resolver, splice
+from corral.network import connection, descriptors, epoll, lookups, resolver, splice
 from corral.network.addresses import plain, read, write
 from corral.network.names import Names
 from corral.network.own_addresses import OwnAddresses
@@ -81,7 +81,7 @@ class Gateway:
         self.rules = rules
         self.denials = denials
         self.names = Names(rules, denials, network=synthetic)
-        self.most = room_for(most)
+        self.most = descriptors.room_for(most, besides=2 * splice.MOST_PIPES + OTHER_DESCRIPTORS)
         self._loop = epoll.Loop(clock)
         self._pace = Pace(clock, burst=IN_VAIN, rate=IN_VAIN)
         self._resting = False
@@ -233,17 +233,3 @@ class Gateway:
             up=before.up + (relay.up.moved if relay else 0),
             down=before.down + (relay.down.moved if relay else 0),
         )
-
-
-def room_for(most: int) -> int:
-    """How many connections the limit on descriptors leaves room for, raised as far as it goes."""
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = 2 * most + 2 * splice.MOST_PIPES + OTHER_DESCRIPTORS
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return most
-    return max(1, (soft - 2 * splice.MOST_PIPES - OTHER_DESCRIPTORS) // 2)

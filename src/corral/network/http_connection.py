@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     class Splice(Protocol):
         """Bytes both ways until both have ended; `up` and `down` count them."""
 
-        up: int
-        down: int
-
+        @property
+        def up(self) -> int: ...
+        @property
+        def down(self) -> int: ...
         def run(self) -> None: ...
 
 
@@ -92,7 +93,9 @@ class Connection:
         self.served = True
         splice = self._splice(server)
         try:
+            server.settimeout(self._out.timing.head)
             server.sendall(first)
+            server.settimeout(None)
             splice.run()
         finally:
             self._out.count(request.host, failed=False, up=len(first) + splice.up, down=splice.down)

@@ -43,6 +43,10 @@ class Scene:
         self.cgroup = ""
         self.directory = ""
         self.doors: tuple[int, ...] = ()
+        self.kept: tuple[int, ...] = ()
+        self.port = 0
+        self.password = ""
+        self.variables: tuple[tuple[str, str], ...] = ()
         self.windows: tuple[int, ...] = ()
         self.inlets: dict[int, int] = {}
         self.handles: tuple[int, ...] = ()
