@@ -16,14 +16,18 @@ if TYPE_CHECKING:
     from corral.plan import Held, Plan
 
 SUMMARY = "show what `run` would do, and do nothing"
-USAGE = "usage: corral explain [OPTIONS] [--] COMMAND [ARGUMENT...] | DIRECTORY"
+USAGE = (
+    "usage: corral explain [OPTIONS] [--] COMMAND [ARGUMENT...]\n"
+    "       corral explain [OPTIONS] DIRECTORY | BUNDLE.mcpb | npm:PACKAGE | pypi:PACKAGE | "
+    "CLIENT:SERVER | ORG/NAME [ARGUMENT...]"
+)
 FLAGS = (*policy_flags.FLAGS, Flag(name="--json", help="as JSON"))
 ORDER = ("supervisor", "birth", "beside", "init", "target")
 
 
 def main(options: Options, rest: list[str]) -> int:
     sources, command = policy_flags.sources(options, rest)
-    plan = prepare(command, sources, environment=os.environ, cwd=policy_flags.here())
+    plan = prepare(command, sources, environment=os.environ, cwd=policy_flags.where(rest))
     if options.has("--json"):
         output.json(as_data(plan))
         return 0

@@ -7,6 +7,7 @@ import os
 from corral.cli.options import Flag, UsageError
 from corral.errors import SandboxError
 from corral.policy import Source
+from corral.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,6 +74,18 @@ def here() -> str:
         ) from problem
 
 
+def where(rest: list[str]) -> str:
+    """The directory that the command starts in: this one, or what a client's configuration says."""
+    if rest and ":" in rest[0]:
+        from corral.clients import find
+        from corral.servers.reference import parse
+
+        reference = parse(rest[0])
+        if reference is not None and reference.kind == "client":
+            return find(reference.name).cwd or here()
+    return here()
+
+
 def sources(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]:
     """What the user and the server say, lowest first, and the command to run."""
     found: list[Source] = []
@@ -80,6 +93,7 @@ def sources(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]
     request: Request | None = None
     if rest and ":" in rest[0]:
         options, command, found = _configured(options, rest)
+    arguments = command[1:]
     if len(command) == 1 and os.path.isdir(command[0]):
         request, command = _directory(command[0])
     elif command and _may_be_reference(command[0]):
@@ -91,13 +105,15 @@ def sources(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]
     if (name := options.get("--profile")) is not None:
         from corral import profiles
 
-        found.append(profiles.source(profiles.load(name), rest[1:], os.environ))
+        found.append(profiles.source(profiles.load(name), arguments, os.environ))
     if (text := options.get("--policy")) is not None:
         manifest = _policy(text)
         found.append(Source(manifest=manifest, trust="user", approved=True))
         command = command or list(manifest.command or ())
     if options.values.keys() - NO_POLICY:
-        found.append(Source(manifest=_flags(options), trust="user", approved=True))
+        # What is typed here starts here, wherever the server does.
+        typed = replace(_flags(options), directory=here())
+        found.append(Source(manifest=typed, trust="user", approved=True))
     if not command:
         raise UsageError("there is no command to run", hint="corral run [OPTIONS] -- COMMAND ...")
     if request is not None:
@@ -225,8 +241,6 @@ def _settled(request: Request, users: list[Source]) -> Source:
             raise
     else:
         return source  # it only tightens, or the user's own words grant the same
-    from corral.record import replace
-
     for line in approve.request_lines(request):
         output.note(line)
     if not approve.confirm(source.manifest.directory or source.manifest.origin):

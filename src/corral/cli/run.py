@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     from corral.supervise import Watcher
 
 SUMMARY = "run a command, or a server's directory, inside walls"
-USAGE = "usage: corral run [OPTIONS] [--] COMMAND [ARGUMENT...] | DIRECTORY"
+USAGE = (
+    "usage: corral run [OPTIONS] [--] COMMAND [ARGUMENT...]\n"
+    "       corral run [OPTIONS] DIRECTORY | BUNDLE.mcpb | npm:PACKAGE | pypi:PACKAGE | "
+    "CLIENT:SERVER | ORG/NAME [ARGUMENT...]"
+)
 FLAGS = (
     *policy_flags.FLAGS,
     Flag(name="--report", value="FILE", help="write what was asked, enforced and used (JSON)"),
@@ -42,7 +46,7 @@ def main(options: Options, rest: list[str]) -> int:
             command,
             sources,
             environment=os.environ,
-            cwd=policy_flags.here(),
+            cwd=policy_flags.where(rest),
             protected=[os.path.realpath(path) for name in OWN_FILES for path in options.all(name)],
         )
         denials = _audited(options.get("--audit"))
