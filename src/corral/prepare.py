@@ -109,7 +109,7 @@ def _server_directory(sources: Sequence[Source], program: Program) -> str:
     """A server that came as a directory starts in it, as far as it can be seen."""
     own = [one.manifest.directory for one in sources if one.trust == "request"]
     for directory in filter(None, own):
-        if any(os.path.commonpath((directory, path)) == path for path in program.reads):
+        if any(_within(directory, path) for path in program.reads):
             return directory
     return ""
 
