@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 
 import pytest
+from web_servers import BODY, LARGE, make_certificate, serve
 
 from corral.network.addresses import read_network
 from corral.network.denials import Denials
@@ -26,88 +27,22 @@ from corral.windows import relay as outer
 from corral.windows import relay_shim, relay_start
 
 LOOPBACK = (read_network("127.0.0.0/8"),)
-BODY = b"hello from the server"
-LARGE = 24 << 20
 SHORT = Timing(head=0.3, connect=2.0)
-
-
-class Server(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self):
-        self.server.heads.append((self.path, self.headers["Host"], self.headers["Connection"]))
-        body = bytes(LARGE) if self.path == "/large" else BODY
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        with contextlib.suppress(OSError):
-            self.wfile.write(body)
-
-    def do_POST(self):
-        data = self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(200)
-        digest = hashlib.sha256(data).hexdigest().encode()
-        self.send_header("Content-Length", str(len(digest)))
-        self.end_headers()
-        self.wfile.write(digest)
-
-    def log_message(self, *_):
-        pass
 
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the package openssl")
-    folder = tmp_path_factory.mktemp("tls")
-    argv = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=allowed.test",
-    ]
-    argv += ["-addext", "subjectAltName=DNS:allowed.test,DNS:evil.test"]
-    argv += ["-keyout", f"{folder}/key", "-out", f"{folder}/cert"]
-    subprocess.run(argv, check=True, capture_output=True)
-    return f"{folder}/cert", f"{folder}/key"
-
-
-def serve(certificate=None):
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
-    server.heads = []
-    server.daemon_threads = True
-    if certificate:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(*certificate)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        server.handle_error = lambda *_: None
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    return server, thread
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture
 def web():
-    server, thread = serve()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    yield from serve()
 
 
 @pytest.fixture
 def tls(certificate):
-    server, thread = serve(certificate)
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    yield from serve(certificate)
 
 
 class Running:
@@ -295,13 +230,13 @@ def test_who_does_not_read_holds_up_nobody_else(run, web):
 def echo_server():
     listener = socket.create_server(("127.0.0.1", 0))
 
-    def serve():
+    def answer():
         end, _ = listener.accept()
         with end:
             data = b"".join(iter(lambda: end.recv(1 << 16), b""))  # until the client's half-close
             end.sendall(data[::-1])
 
-    thread = threading.Thread(target=serve)
+    thread = threading.Thread(target=answer)
     thread.start()
     return listener, thread
 
