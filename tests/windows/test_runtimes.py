@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -86,10 +87,17 @@ def planned(server, directory):
     return runtimes.plan(program, directory=str(directory))
 
 
-def test_a_copy_runs(server, tmp_path):
+@pytest.fixture
+def scene():
+    made = Scene()
+    yield made
+    made.end()
+
+
+def test_a_copy_runs(server, tmp_path, scene):
     """Outside of any container: what is copied is a server that works."""
     store = planned(server, tmp_path / "store")
-    runtimes.apply(store, Scene())
+    runtimes.apply(store, scene)
     copied = store.program.argv[1]
     assert copied.startswith(str(tmp_path / "store"))
     done = subprocess.run(
@@ -99,45 +107,73 @@ def test_a_copy_runs(server, tmp_path):
     assert staging.look(store.trees[0].staged).files == store.trees[0].listing.files
 
 
-def test_a_second_run_copies_nothing(server, tmp_path):
+def test_a_second_run_copies_nothing(server, tmp_path, scene):
     store = planned(server, tmp_path / "store")
-    runtimes.apply(store, Scene())
+    runtimes.apply(store, scene)
     place = store.program.argv[1]
     with open(place, "w") as file:
         file.write("marked")
-    runtimes.apply(planned(server, tmp_path / "store"), Scene())
+    runtimes.apply(planned(server, tmp_path / "store"), scene)
     with open(place) as file:
         assert file.read() == "marked"
 
 
-def test_a_half_made_copy_is_made_again(server, tmp_path):
+def test_a_half_made_copy_is_made_again(server, tmp_path, scene):
     store = planned(server, tmp_path / "store")
-    runtimes.apply(store, Scene())
+    runtimes.apply(store, scene)
+    scene.end()
     os.unlink(runtimes.mark_of(store.trees[0]))
     os.unlink(store.program.argv[1])
     with pytest.raises(OSError, match=r"not whole|no entry"):
-        runtimes.verify(store, Scene())
-    runtimes.apply(store, Scene())
+        runtimes.verify(store, scene)
+    runtimes.apply(store, scene)
     assert os.path.exists(store.program.argv[1])
 
 
-def test_a_source_that_changes_is_copied_anew(server, tmp_path):
+def test_a_copy_stays_for_as_long_as_a_run_has_it(server, tmp_path, scene):
+    store, other = planned(server, tmp_path / "store"), Scene()
+    (room,) = [tree.room for tree in store.trees]
+    runtimes.apply(store, scene)
+    runtimes.apply(store, other)
+    for name in ("trees", "entries"):  # of packages, in the same directory
+        (tmp_path / "store" / name).mkdir()
+    other.end()
+    assert runtimes.collect(str(tmp_path / "store")) == []
+    assert os.path.exists(store.program.argv[1])
+    scene.end()
+    assert runtimes.collect(str(tmp_path / "store")) == [room]
+    assert sorted(os.listdir(tmp_path / "store")) == ["entries", "trees"]
+    runtimes.apply(store, scene)
+    assert os.path.exists(store.program.argv[1])
+
+
+def test_what_a_killed_run_was_copying_is_collected(corral, tmp_path):
+    room = tmp_path / "corral" / "cache" / "store" / ("0a" * 16)
+    room.mkdir(parents=True)
+    (room / "half").touch()
+    environment = {**os.environ, "LOCALAPPDATA": str(tmp_path)}
+    done = corral("cache", "gc", "--json", env=environment)
+    assert json.loads(done.stdout) == {"removed": [str(room)]}
+    assert not room.exists()
+
+
+def test_a_source_that_changes_is_copied_anew(server, tmp_path, scene):
     first = planned(server, tmp_path / "store")
-    runtimes.apply(first, Scene())
+    runtimes.apply(first, scene)
     (server / "main.py").write_text("print('other')\n")
     with pytest.raises(OSError, match="changed"):
         stale = planned(server, tmp_path / "store2")
         (server / "main.py").write_text("print('another one')\n")
-        runtimes.apply(stale, Scene())
+        runtimes.apply(stale, scene)
     second = planned(server, tmp_path / "store")
     assert second.trees[0].room != first.trees[0].room
 
 
 @pytest.mark.real_windows(reason="it has Unix modes in place of access lists")
-def test_what_is_copied_can_be_read_by_its_capability_alone(server, tmp_path):
+def test_what_is_copied_can_be_read_by_its_capability_alone(server, tmp_path, scene):
     store = planned(server, tmp_path / "store")
-    runtimes.apply(store, Scene())
-    runtimes.verify(store, Scene())
+    runtimes.apply(store, scene)
+    runtimes.verify(store, scene)
     with trees.opened(store.program.argv[1]) as handle:
         raw = win32_security.security_of(handle.value)
     (entry,) = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from corral.cli import output
 from corral.cli.options import Flag, UsageError
 from corral.errors import SandboxError
@@ -98,12 +100,21 @@ def _fits(entry: Entry, word: str) -> bool:
 def _collect(*, as_json: bool) -> int:
     from corral.servers import store
 
-    gone = store.collect()
+    gone = [*store.collect(), *_copies()]
     if as_json:
         output.json({"removed": gone})
     else:
         output.say(f"removed {len(gone)} leftovers")
     return 0
+
+
+def _copies() -> list[str]:
+    """Only on Windows are programs copied to be run: a copy that no run uses is left over."""
+    if sys.platform != "win32":
+        return []
+    from corral.windows import own_python, runtimes
+
+    return runtimes.collect(own_python.store())
 
 
 def _verify(*, as_json: bool) -> int:

@@ -45,6 +45,8 @@ PYTHON_PREFIX = ("Doc", "include", "libs", "tcl", "Tools", "Lib\\test", "Lib\\id
 SITE = "Lib\\site-packages"
 SETTINGS = "pyvenv.cfg"
 SERVER = (".git", ".hg", ".svn")
+WHOLE = ".whole"
+HOLDING: int = os.O_RDONLY | getattr(os, "O_NOINHERIT", 0) | getattr(os, "O_BINARY", 0)
 
 
 @record
@@ -225,18 +227,33 @@ def moved(path: str, made: Sequence[Tree]) -> str:
     return path
 
 
-def apply(step: Store, _scene: Scene) -> None:
+def apply(step: Store, scene: Scene) -> None:
     for one in step.trees:
-        if not os.path.exists(mark_of(one)):
-            with win32_files.Mutex(f"Local\\corral-{one.sid}"):
-                # Whoever held it until now may have made the same copy.
-                if not os.path.exists(mark_of(one)):
-                    stage(one)
+        hold(one, scene)
+
+
+def hold(one: Tree, scene: Scene) -> None:
+    """Makes the copy if there is none, and keeps its mark open for as long as the run lasts: what
+    is open nobody deletes on Windows, and a copy whose mark stays is left alone by `collect`.
+    """
+    try:
+        mark = os.open(mark_of(one), HOLDING)
+    except FileNotFoundError:
+        with mutex(one.sid):
+            # Whoever held it until now may have made the same copy.
+            if not os.path.exists(mark_of(one)):
+                stage(one)
+            mark = os.open(mark_of(one), HOLDING)
+    scene.undo.append(lambda: os.close(mark))
+
+
+def mutex(sid: str) -> win32_files.Mutex:
+    return win32_files.Mutex(f"Local\\corral-{sid}")
 
 
 def mark_of(one: Tree) -> str:
     """The file that says that a copy is whole; out of the target's sight, beside the copy."""
-    return f"{one.room}.whole"
+    return one.room + WHOLE
 
 
 def stage(one: Tree) -> None:
@@ -273,3 +290,19 @@ def _open_up(directory: str, sid: str) -> None:
             raise OSError(0, str(error), directory) from error
         if changed is not None:
             win32_security.set_security(handle.value, changed)
+
+
+def collect(directory: str) -> list[str]:
+    """Take away every copy that no run holds; what is needed again is copied again."""
+    gone = []
+    for key, notes in staging.kept(directory).items():
+        room = ntpath.join(directory, key)
+        with mutex(grant_sid(room, "read")):
+            try:
+                for name in sorted(notes, key=lambda name: not name.endswith(WHOLE)):
+                    os.unlink(ntpath.join(directory, name))
+            except PermissionError:
+                continue  # a run has it
+            staging.remove(room)
+        gone += [] if os.path.exists(room) else [room]
+    return gone

@@ -22,6 +22,8 @@ MOST_BYTES = 4 << 30
 REPARSE_POINT = 0x400  # FILE_ATTRIBUTE_REPARSE_POINT
 CHUNK = 1 << 20
 FORMAT = "corral-store 1"
+KEY_DIGITS = 32
+HEX = frozenset("0123456789abcdef")
 
 
 class Unsuitable(Exception):  # noqa: N818 - becomes one line of a PolicyError
@@ -100,7 +102,7 @@ def key(source: str, listing: Listing, beside: Sequence[str] = ()) -> str:
     import json
 
     words = (FORMAT, source, listing.directories, listing.files, tuple(beside))
-    return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:KEY_DIGITS]
 
 
 def copy(source: str, target: str, listing: Listing) -> None:
@@ -129,3 +131,17 @@ def remove(path: str) -> None:
     import shutil
 
     shutil.rmtree(path, ignore_errors=True)
+
+
+def kept(directory: str) -> dict[str, list[str]]:
+    """The copies by their keys, each with the names of the files that speak of it."""
+    found: dict[str, list[str]] = {}
+    try:
+        names = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return found
+    for name in names:
+        key, dot, _ = name.partition(".")
+        if len(key) == KEY_DIGITS and set(key) <= HEX:
+            found.setdefault(key, []).extend([name] if dot else [])
+    return found
