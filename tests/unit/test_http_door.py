@@ -1,0 +1,487 @@
+"""The door for real: its port, real clients with the variables of a target, real servers. Only the wall is missing."""
+
+import base64
+import contextlib
+import os
+import pathlib
+import shutil
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+
+import pytest
+from web_servers import BODY, LARGE, make_certificate, serve
+
+from corral.macos import door as step
+from corral.network import http_door
+from corral.network.addresses import read_network
+from corral.network.denials import Denials
+from corral.network.outbound import IN_VAIN, Outbound, Timing
+from corral.network.proxy import proxy_of
+from corral.network.rules import rules_of
+from corral.posix.enter import Scene
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs poll")
+LOOPBACK = (read_network("127.0.0.0/8"),)
+HERE = bytes([127, 0, 0, 1])
+NODE = "24.9.0"
+"""The variable NODE_USE_ENV_PROXY is known from 24 on."""
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    return make_certificate(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture
+def web():
+    yield from serve()
+
+
+@pytest.fixture
+def tls(certificate):
+    yield from serve(certificate)
+
+
+class Running:
+    """A door as a run opens it, and the variables that its target gets."""
+
+    def __init__(self, allow, *, most=http_door.MOST_CONNECTIONS, **options):
+        self.scene = Scene()
+        step.apply(step.Door(allow=tuple(allow)), self.scene)
+        self.port = self.scene.port
+        self.variables = dict(self.scene.variables)
+        self.word = step.authorization(self.scene.password)
+        self.asked = []
+        self.denials = Denials()
+        self.closed = False
+        options = {"lookup": self.lookup, "admitted": LOOPBACK, **options}
+        out = Outbound(rules=rules_of(allow), denials=self.denials, **options)
+        listener = socket.socket(fileno=self.scene.doors[0])
+        self.door = http_door.HttpDoor(listener, self.word, out, most=most)
+
+    def lookup(self, name):
+        self.asked.append(name)
+        return [HERE]
+
+    def rows(self):
+        return [(row.kind, row.destination, row.allow) for row in self.denials.rows()]
+
+    def open(self, url):
+        proxies = {"http": self.variables["HTTP_PROXY"], "https": self.variables["HTTPS_PROXY"]}
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
+        try:
+            with opener.open(url, timeout=30) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+
+    def knock(self):
+        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+
+    def connect(self, host, port, word=None):
+        """A tunnel by CONNECT; the socket and the head of the answer."""
+        end = self.knock()
+        word = self.word if word is None else word
+        field = b"Proxy-Authorization: " + word + b"\r\n" if word else b""
+        end.sendall(f"CONNECT {host}:{port} HTTP/1.1\r\n".encode() + field + b"\r\n")
+        head = b""
+        while not head.endswith(b"\r\n\r\n") and (byte := end.recv(1)):
+            head += byte
+        return end, head
+
+    def close(self):
+        if not self.closed:
+            self.closed = True
+            self.door.close()
+            for fd in self.scene.kept:
+                os.close(fd)
+
+
+@pytest.fixture
+def run():
+    with contextlib.ExitStack() as stack:
+
+        def make(allow, **options):
+            made = Running(allow, **options)
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+def test_an_allowed_name_and_another(run, web):
+    port = web.server_port
+    running = run([f"allowed.test:{port}"])
+    assert running.open(f"http://allowed.test:{port}/x") == (200, BODY)
+    code, text = running.open(f"http://other.test:{port}/x")
+    assert (code, b"not in network.allow" in text) == (403, True)
+    assert running.open(f"http://allowed.test:{port + 1}/")[0] == 403
+    assert running.open(f"http://127.0.0.1:{port}/")[0] == 403
+    assert running.rows() == [
+        ("name", f"other.test:{port}", f"other.test:{port}"),
+        ("port", f"allowed.test:{port + 1}", f"allowed.test:{port + 1}"),
+        ("address", f"127.0.0.1:{port}", f"127.0.0.1:{port}"),
+    ]
+    assert running.asked == ["allowed.test"]  # nobody looks up what is not allowed
+    assert web.heads == [("/x", f"allowed.test:{port}", "close")]
+    running.close()
+    traffic = running.door.traffic()
+    assert list(traffic) == ["allowed.test"]
+    assert traffic["allowed.test"].connections == 1
+    assert traffic["allowed.test"].down > len(BODY)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        b"",
+        b"Basic " + base64.b64encode(b"corral:" + b"0" * 32),
+        b"Basic " + base64.b64encode(b"corral:"),
+        b"Bearer x",
+        "ä".encode(),
+    ],
+)
+def test_without_the_word_nobody_is_told_anything(run, web, word):
+    port = web.server_port
+    running = run([f"allowed.test:{port}"])
+    for host in ("allowed.test", "other.test"):
+        end, head = running.connect(host, port, word)
+        with end:
+            assert head.startswith(b"HTTP/1.1 407 ")
+            assert b'Proxy-Authenticate: Basic realm="corral"' in head
+            assert running.scene.password.encode() not in end.recv(1000)
+    end, head = running.connect("allowed.test", port)  # the control
+    end.close()
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert (running.rows(), running.asked, web.heads) == ([], ["allowed.test"], [])
+
+
+def test_a_word_for_one_door_opens_no_other(run, web):
+    port = web.server_port
+    one, other = (run([f"allowed.test:{port}"]) for _ in range(2))
+    assert one.word != other.word
+    end, head = one.connect("allowed.test", port, other.word)
+    end.close()
+    assert head.startswith(b"HTTP/1.1 407 ")
+
+
+def test_a_door_without_a_word_is_refused(run):
+    with socket.socket() as listener, pytest.raises(ValueError):
+        http_door.HttpDoor(listener, b"", Outbound(rules=rules_of(()), denials=Denials()))
+
+
+def test_a_name_that_leads_to_the_host_itself_or_somewhere_else_the_second_time(run, web):
+    port = web.server_port
+    guarded = run([f"allowed.test:{port}"], admitted=())
+    assert guarded.open(f"http://allowed.test:{port}/")[0] == 502
+    assert guarded.rows() == [("guard", f"allowed.test (127.0.0.1:{port})", f"127.0.0.1:{port}")]
+    assert web.heads == []
+    answers = [[HERE], [bytes([169, 254, 169, 254])], [bytes(10) + b"\xff\xff" + HERE]]
+    moved = run([f"allowed.test:{port}"], lookup=lambda _: answers.pop(0))
+    assert moved.open(f"http://allowed.test:{port}/") == (200, BODY)
+    assert moved.open(f"http://allowed.test:{port}/")[0] == 502
+    assert moved.open(f"http://allowed.test:{port}/") == (200, BODY)  # mapped, and admitted
+    assert [row[0] for row in moved.rows()] == ["guard"]
+
+
+def secure(running, tls, certificate, server_name):
+    context = ssl.create_default_context(cafile=certificate[0])
+    end, head = running.connect("allowed.test", tls.server_port)
+    assert head.startswith(b"HTTP/1.1 200")
+    with end, context.wrap_socket(end, server_hostname=server_name) as wrapped:
+        wrapped.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        return b"".join(iter(lambda: wrapped.recv(1 << 16), b""))
+
+
+def test_a_hello_for_somebody_else(run, tls, certificate):
+    port = tls.server_port
+    running = run([f"allowed.test:{port}"], tls_ports=frozenset({port}))
+    assert secure(running, tls, certificate, "allowed.test").endswith(BODY)
+    with pytest.raises(OSError):
+        secure(running, tls, certificate, "evil.test")
+    assert running.rows() == [("sni", "evil.test", f"evil.test:{port}")]
+
+
+def client(running, argv, certificate):
+    path = {"PATH": os.environ["PATH"], "SSL_CERT_FILE": certificate[0]}
+    env = {**path, "NODE_EXTRA_CA_CERTS": certificate[0], **running.variables}
+    return subprocess.run(argv, env=env, capture_output=True, check=False, timeout=60)
+
+
+@pytest.fixture
+def both(run, web, tls):
+    allow = [f"allowed.test:{web.server_port}", f"allowed.test:{tls.server_port}"]
+    running = run(allow, tls_ports=frozenset({tls.server_port}))
+    running.urls = [
+        f"http://allowed.test:{web.server_port}/",
+        f"https://allowed.test:{tls.server_port}/",
+    ]
+    running.evil = f"https://evil.test:{tls.server_port}/"
+    return running
+
+
+def test_curl_by_the_variables_alone(both, certificate):
+    if shutil.which("curl") is None:
+        pytest.skip("needs the package curl")
+    for url in both.urls:
+        assert client(both, ["curl", "-sS", url], certificate).stdout == BODY
+    denied = client(both, ["curl", "-sS", both.evil], certificate)
+    assert (denied.returncode != 0, b"403" in denied.stderr) == (True, True)
+    assert [row[:2] for row in both.rows()] == [("name", both.evil[8:-1])]
+
+
+def test_python_by_the_variables_alone(both, certificate):
+    code = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1]).read().decode())"
+    for url in both.urls:
+        done = client(both, [sys.executable, "-c", code, url], certificate)
+        assert done.stdout.strip() == BODY, done.stderr
+    assert b"403" in client(both, [sys.executable, "-c", code, both.evil], certificate).stderr
+
+
+@pytest.fixture(scope="module")
+def node():
+    """One that knows the variable, from npm's registry, kept for the next time."""
+    system = "darwin" if sys.platform == "darwin" else "linux"
+    machine = {"x86_64": "x64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
+    package = f"node-{system}-{machine}"
+    place = pathlib.Path.home() / ".cache" / "corral-rigs" / f"{package}-{NODE}"
+    found = place / "node_modules" / package / "bin" / "node"
+    if not found.exists():
+        argv = [
+            "npm",
+            "install",
+            "--no-audit",
+            "--no-fund",
+            "--ignore-scripts",
+            "--prefix",
+            str(place),
+        ]
+        if (
+            shutil.which("npm") is None
+            or subprocess.run([*argv, f"{package}@{NODE}"], check=False).returncode
+        ):
+            pytest.skip(f"needs {package} {NODE} from npm's registry")
+    return str(found)
+
+
+def test_node_by_the_variables_alone(both, certificate, node):
+    code = "fetch(process.argv[1]).then(r => r.text()).then(console.log, e => console.log('failed', e.cause))"
+    for url in both.urls:
+        done = client(both, [node, "-e", code, url], certificate)
+        assert done.stdout.strip() == BODY, done
+    assert b"failed" in client(both, [node, "-e", code, both.evil], certificate).stdout
+    assert [row[0] for row in both.rows()] == ["name"]
+
+
+def test_through_the_host_s_own_proxy(run, web):
+    """A second door plays the host's proxy: it sees a CONNECT with the name and its own password."""
+    port = web.server_port
+    upstream = run([f"allowed.test:{port}"])
+    proxy = proxy_of({"https_proxy": upstream.variables["HTTPS_PROXY"]})
+    running = run([f"allowed.test:{port}", "224.0.0.1:80"], proxy=proxy)
+    assert running.open(f"http://allowed.test:{port}/") == (200, BODY)
+    assert (running.asked, upstream.asked) == ([], ["allowed.test"])
+    assert running.open(f"http://other.test:{port}/")[0] == 403
+    # What the guard refuses does not go to the proxy either, though the policy names it.
+    assert running.open("http://224.0.0.1/")[0] == 502
+    assert upstream.rows() == []
+    assert [row[0] for row in running.rows()] == ["name", "guard"]
+
+
+def test_large_bodies_and_who_does_not_read(run, web):
+    port = web.server_port
+    running = run([f"allowed.test:{port}"])
+    lazy, head = running.connect("allowed.test", port)
+    with lazy:
+        assert head.startswith(b"HTTP/1.1 200")
+        lazy.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert lazy.recv(4) == b"HTTP"  # it has begun, and is not read on
+        code, body = running.open(f"http://allowed.test:{port}/large")
+        assert (code, len(body)) == (200, LARGE)
+    data = os.urandom(1 << 20) * 4
+    request = urllib.request.Request(f"http://allowed.test:{port}/", data=data)
+    assert len(running.open(request)[1]) == 64
+
+
+def listening(answer):
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def once():
+        end, _ = listener.accept()
+        with end:
+            answer(end)
+
+    thread = threading.Thread(target=once)
+    thread.start()
+    return listener, thread
+
+
+def everything(end):
+    return b"".join(iter(lambda: end.recv(1 << 16), b""))
+
+
+def test_half_close(run):
+    listener, thread = listening(lambda end: end.sendall(everything(end)[::-1]))
+    with listener:
+        port = listener.getsockname()[1]
+        end, _ = run([f"allowed.test:{port}"]).connect("allowed.test", port)
+        with end:
+            end.sendall(b"abc")
+            end.shutdown(socket.SHUT_WR)
+            assert everything(end) == b"cba"
+        thread.join()
+
+
+def aborted(end):
+    end.recv(1)
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def test_a_server_that_breaks_off_is_no_orderly_end(run):
+    listener, thread = listening(aborted)
+    with listener:
+        port = listener.getsockname()[1]
+        end, _ = run([f"allowed.test:{port}"]).connect("allowed.test", port)
+        with end:
+            end.sendall(b"x")
+            with pytest.raises(ConnectionResetError):
+                end.recv(1)
+        thread.join()
+
+
+def test_nobody_waits_for_who_says_nothing_or_too_little(run, web):
+    port = web.server_port
+    running = run([f"allowed.test:{port}"], timing=Timing(head=0.2, connect=2.0, idle=0.2))
+    with running.knock() as end, pytest.raises(ConnectionResetError):
+        end.recv(1)
+    tunnel, head = running.connect("allowed.test", port)
+    assert head.startswith(b"HTTP/1.1 200")
+    with tunnel, pytest.raises(ConnectionResetError):
+        tunnel.recv(1)  # idle
+    slow = run([f"allowed.test:{port}"], timing=Timing(head=0.2))
+    with slow.knock() as end, pytest.raises(OSError):
+        while True:  # always something, and never all of it
+            end.sendall(b"X")
+
+
+def test_what_is_no_request_is_told_so(run):
+    with run(["allowed.test"]).knock() as end:
+        end.sendall(b"\x05\x01\x00\r\n\r\n")  # SOCKS
+        assert end.recv(1000).startswith(b"HTTP/1.1 400 ")
+
+
+def test_more_connections_than_there_may_be_at_once(run, web):
+    port = web.server_port
+    running = run([f"allowed.test:{port}"], most=4)
+    held = [running.connect("allowed.test", port)[0] for _ in range(4)]
+    results = []
+    url = f"http://allowed.test:{port}/"
+    late = threading.Thread(target=lambda: results.append(running.open(url)))
+    late.start()
+    while not running.rows():
+        late.join(0.01)
+    assert results == []
+    for end in held:
+        end.close()
+    late.join(60)
+    assert results == [(200, BODY)]
+    assert running.rows() == [("limit", "more than 4 connections", "")]
+
+
+def test_a_flood_is_heard_at_a_rate(run):
+    """With the clock standing still the budget is all there ever is: then whoever was answered keeps its room."""
+    running = run(["allowed.test"], most=8, clock=lambda: 0.0, timing=Timing(head=30.0))
+    heard = 0
+    for _ in range(IN_VAIN + 8 - 1):
+        end, head = running.connect("other.test", 443)
+        end.close()
+        heard += head.startswith(b"HTTP/1.1 403")
+    assert heard == IN_VAIN + 8 - 1
+    with running.knock() as unheard:
+        unheard.sendall(b"nothing\r\n\r\n")
+        while len(running.rows()) < 2:
+            threading.Event().wait(0.01)
+        unheard.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            unheard.recv(1)
+    assert running.rows()[1] == ("limit", "more than 8 connections", "")
+    running.close()  # and nobody rests any longer
+    assert not any(handler.is_alive() for handler in running.door._handlers)
+
+
+def test_close_breaks_off_and_nothing_is_left(run):
+    before = set(os.listdir("/dev/fd"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        running = run([f"allowed.test:{port}"])
+        tunnel, _ = running.connect("allowed.test", port)
+        server, _ = listener.accept()
+        with tunnel, server:
+            server.sendall(b"half")
+            assert tunnel.recv(4) == b"half"
+            running.close()
+            for end in (tunnel, server):
+                with pytest.raises(ConnectionResetError):
+                    end.recv(1)
+    with pytest.raises(ConnectionRefusedError):
+        running.knock()
+    assert running.door.traffic()["allowed.test"].down == 4
+    assert not running.door._thread.is_alive()
+    assert set(os.listdir("/dev/fd")) == before
+
+
+def test_a_lookup_that_hangs_does_not_hold_up_the_end(run, monkeypatch):
+    monkeypatch.setattr(http_door, "LAST_BREATH", 0.1)
+    asked, go_on = threading.Event(), threading.Event()
+
+    def lookup(_name):
+        asked.set()
+        go_on.wait(60)
+        return [bytes([169, 254, 169, 254])]
+
+    running = run(["allowed.test:80"], lookup=lookup)
+    with running.knock() as end:
+        end.sendall(
+            b"GET http://allowed.test/ HTTP/1.1\r\nProxy-Authorization: "
+            + running.word
+            + b"\r\n\r\n"
+        )
+        assert asked.wait(30)
+        (late,) = running.door._handlers
+        running.close()
+        go_on.set()
+        late.join(30)
+    assert not late.is_alive()
+    assert (running.rows(), dict(running.door.traffic())) == (
+        [],
+        {},
+    )  # not after the report is made
+    os.close(running.door.fileno())
+
+
+def test_the_port_is_no_other_s_at_the_other_loopback(run):
+    running = run(["allowed.test"])
+    if not running.scene.kept:
+        pytest.skip("needs IPv6 on loopback")
+    with socket.socket(socket.AF_INET6) as other, pytest.raises(OSError, match="in use"):
+        other.bind(("::1", running.port))
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("::1", running.port))
+
+
+def test_the_variables_of_a_target(run):
+    running = run(["allowed.test"])
+    words = running.variables
+    proxy = f"http://corral:{running.scene.password}@127.0.0.1:{running.port}"
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        assert (words[name], words[name.lower()]) == (proxy, proxy)
+    assert (words["NO_PROXY"], words["no_proxy"], words["NODE_USE_ENV_PROXY"]) == ("", "", "1")
+    assert len(running.scene.password) == 32
+    assert running.scene.password not in step.Door(allow=("allowed.test",)).describe()
