@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import itertools
 import os
 import pathlib
 import shutil
@@ -48,6 +49,30 @@ def tls(certificate):
     yield from serve(certificate)
 
 
+class Recorded(Denials):
+    """`seen` is released with each denial."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = threading.Semaphore(0)
+
+    def add(self, *words, **more):
+        super().add(*words, **more)
+        self.seen.release()
+
+
+class Over(threading.Event):
+    """In the place of the door's: a rest that lasts until the end."""
+
+    def __init__(self):
+        super().__init__()
+        self.rests = []
+
+    def wait(self, timeout=None):
+        self.rests.append(timeout)
+        return super().wait(60) if timeout else False
+
+
 class Running:
     """A door as a run opens it, and the variables that its target gets."""
 
@@ -58,7 +83,7 @@ class Running:
         self.variables = dict(self.scene.variables)
         self.word = step.authorization(self.scene.password)
         self.asked = []
-        self.denials = Denials()
+        self.denials = Recorded()
         self.closed = False
         options = {"lookup": self.lookup, "admitted": LOOPBACK, **options}
         out = Outbound(rules=rules_of(allow), denials=self.denials, **options)
@@ -385,8 +410,7 @@ def test_more_connections_than_there_may_be_at_once(run, web):
     url = f"http://allowed.test:{port}/"
     late = threading.Thread(target=lambda: results.append(running.open(url)))
     late.start()
-    while not running.rows():
-        late.join(0.01)
+    assert running.denials.seen.acquire(timeout=60)
     assert results == []
     for end in held:
         end.close()
@@ -396,24 +420,31 @@ def test_more_connections_than_there_may_be_at_once(run, web):
 
 
 def test_a_flood_is_heard_at_a_rate(run):
-    """With the clock standing still the budget is all there ever is: then whoever was answered keeps its room."""
-    running = run(["allowed.test"], most=8, clock=lambda: 0.0, timing=Timing(head=30.0))
-    heard = 0
-    for _ in range(IN_VAIN + 8 - 1):
+    """With the clock standing still the budget is all there ever is: whoever is beyond it rests, and has no room."""
+    running = run(["allowed.test"], most=32, clock=lambda: 0.0)
+    running.door._over = over = Over()
+    for _ in range(IN_VAIN - 1 + 32):
         end, head = running.connect("other.test", 443)
         end.close()
-        heard += head.startswith(b"HTTP/1.1 403")
-    assert heard == IN_VAIN + 8 - 1
+        assert head.startswith(b"HTTP/1.1 403")
+        assert running.denials.seen.acquire(timeout=60)
     with running.knock() as unheard:
         unheard.sendall(b"nothing\r\n\r\n")
-        while len(running.rows()) < 2:
-            threading.Event().wait(0.01)
+        assert running.denials.seen.acquire(timeout=60)
+        assert running.rows()[1] == ("limit", "more than 32 connections", "")
         unheard.setblocking(False)
         with pytest.raises(BlockingIOError):
             unheard.recv(1)
-    assert running.rows()[1] == ("limit", "more than 8 connections", "")
+    assert sorted(over.rests)[: IN_VAIN - 1] == [0.0] * (IN_VAIN - 1)
+    assert len(over.rests) == IN_VAIN - 1 + 32
     running.close()  # and nobody rests any longer
-    assert not any(handler.is_alive() for handler in running.door._handlers)
+    assert not running.door._handlers
+    # The control: with the clock going on, the same number is heard.
+    other = run(["allowed.test"], most=32, clock=itertools.count().__next__)
+    for _ in range(IN_VAIN + 64):
+        end, head = other.connect("other.test", 443)
+        end.close()
+    assert [row[0] for row in other.rows()] == ["name"]
 
 
 def test_close_breaks_off_and_nothing_is_left(run):
