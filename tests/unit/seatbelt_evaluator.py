@@ -42,13 +42,17 @@ def parse(text: str) -> list:
 
 @dataclasses.dataclass(frozen=True)
 class Act:
-    """What somebody tries. `socket` is "unix", with a path, or "ip"; `target` is self, same-sandbox or others."""
+    """What somebody tries. `socket` is "unix", with a path, or "ip", "tcp" or "udp", with `host` and `port`, where
+    "localhost" is any address of the Mac itself; `target` is self, same-sandbox or others.
+    """
 
     operation: str
     path: str = ""
     name: str = ""
     target: str = "others"
     socket: str = ""
+    host: str = ""
+    port: int = 0
 
 
 class Profile:
@@ -93,10 +97,15 @@ def covers(pattern: str, operation: str) -> bool:
 
 def matches(item: tuple, act: Act) -> bool:
     kind, value = item[0], item[-1]
+    if kind == "remote" and item[1] == "tcp":
+        host, _, port = value.partition(":")
+        assert host == "localhost"  # the only name that Seatbelt knows
+        assert port.isdigit()
+        return (act.socket, act.host, act.port) == ("tcp", host, int(port))
     if kind in {"local", "remote"}:
         return item[1] == "unix-socket" and act.socket == "unix" and matches(item[2], act)
     if kind == "socket-domain":
-        return act.socket == {"AF_UNIX": "unix"}[value]
+        return act.socket in {"AF_UNIX": {"unix"}, "AF_INET": {"ip", "tcp", "udp"}}[value]
     if kind == "target":
         return act.target == "self" or (act.target == value == "same-sandbox")
     known = {

@@ -3,6 +3,7 @@
 Seatbelt itself is only on a Mac (`tests/macos`); here its rules are read by `seatbelt_evaluator.py`.
 """
 
+import dataclasses
 import os
 import pathlib
 import sys
@@ -127,6 +128,44 @@ def test_it_may(what):
 def test_it_may_not(what):
     view, act = DENIED[what]
     assert not made(view).allows(act)
+
+
+@given(some.integers(1, 65535), some.integers(1, 65535), some.sampled_from([ALONE, GRANTED, MANY]))
+def test_the_door_is_one_port_and_nothing_else(port, other, view):
+    """The same text as ever, and behind it the rules of the door."""
+    text, parameters = profile.profile(view)
+    opened, shut = Profile(text + profile.door(port), parameters), Profile(text, parameters)
+
+    def reach(**where):
+        return Act("network-outbound", **{"socket": "tcp", "host": "localhost", "port": port, **where})
+
+    assert opened.allows(reach())
+    assert not shut.allows(reach())  # the control
+    assert opened.allows(reach(port=other)) == (port == other)
+    for act in (
+        reach(socket="udp"),
+        reach(host="192.0.2.1"),
+        reach(socket="ip"),
+        reach(socket="unix"),
+        replace_act(reach(), "network-bind"),
+        replace_act(reach(), "network-inbound"),
+    ):
+        assert not opened.allows(act)
+    for what, (seen, act) in (ALLOWED | DENIED).items():
+        if seen is view:
+            assert opened.allows(act) == shut.allows(act), what
+
+
+def replace_act(act, operation):
+    return dataclasses.replace(act, operation=operation)
+
+
+@pytest.mark.parametrize(
+    "port", [0, -1, 65536, "80", '80")) (allow network* (remote tcp "*:80', 80.0, True, None]
+)
+def test_what_is_no_port_never_becomes_a_rule(port):
+    with pytest.raises(ValueError):
+        profile.door(port)
 
 
 def test_the_shims_of_xcode_are_named():
