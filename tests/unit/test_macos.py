@@ -10,18 +10,19 @@ from corral import macos
 from corral.abi import darwin, darwin_proc, darwin_sandbox, darwin_spawn
 from corral.errors import UnenforceableError
 from corral.host import Finding, Host
-from corral.macos import doctor, identity, jetsam, layout, seatbelt
+from corral.macos import birth, doctor, door, identity, jetsam, layout, seatbelt
 from corral.macos.closed import Closed
 from corral.macos.processes import Row, Usage
 from corral.macos.tree import Tree
 from corral.network.denials import Denials
-from corral.plan import decide, sample
+from corral.plan import Plan, decide, sample
 from corral.policy import Limits, Macos, Policy
-from corral.posix import rlimits
+from corral.posix import rlimits, workdir
+from corral.posix.enter import Scene, StepFailed
 from corral.servers.program import Program
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="user ids and signals are POSIX")
-CAPABILITIES = ("seatbelt", "rlimits", "nproc", "watcher", "sampling", "jetsam")
+CAPABILITIES = ("seatbelt", "door", "rlimits", "nproc", "watcher", "sampling", "jetsam")
 PROGRAM = Program(path="/usr/bin/true", argv=("true",), real="/usr/bin/true")
 
 
@@ -73,13 +74,91 @@ def test_without_seatbelt_the_run_refuses_and_best_effort_is_cooperative(policy,
     assert held["subprocess"] == ("RLIMIT_NPROC", "applied")
 
 
-@pytest.mark.parametrize("asked", [{"allow": ("example.com",)}, {"listen": (8080,)}])
-def test_a_list_of_hosts_and_ports_to_listen_on_are_refused(asked):
+def test_a_list_of_hosts_is_held_by_the_door_where_its_probe_proved_it():
+    policy = Policy(allow=("example.com",))
+    held = decide(policy, mac(), macos.chains(policy))
+    (network,) = [item for item in held if item.control == "network"]
+    assert (network.mechanism, network.status) == (f"seatbelt + {macos.DOOR}", "verified")
+    assert "proxy variables" in network.why
+    made = steps(policy)
+    assert made["Door"].allow == ("example.com",)
+    assert made["Seatbelt"].door
+    # The control: nothing is opened that nobody asked for.
+    assert "Door" not in steps(Policy())
+    assert not steps(Policy())["Seatbelt"].door
+
+
+@pytest.mark.parametrize(
+    ("asked", "missing"),
+    [
+        ({"allow": ("example.com",)}, ("door",)),
+        ({"listen": (8080,)}, ()),
+        ({"allow": ("example.com",), "listen": (8080,)}, ()),
+    ],
+)
+def test_what_nothing_holds_is_refused_and_opens_no_door(asked, missing):
     with pytest.raises(UnenforceableError, match="network"):
-        decided(Policy(**asked))
-    assert decided(Policy(**asked, best_effort=True))["network"] == ("", "degraded")
+        decided(Policy(**asked), *missing)
+    loose = Policy(**asked, best_effort=True)
+    assert decided(loose, *missing)["network"] == ("", "degraded")
     # The network stays closed all the same.
-    assert "(deny network*)" in steps(Policy(**asked, best_effort=True))["Seatbelt"].profile
+    made = steps(loose, *missing)
+    assert "(deny network*)" in made["Seatbelt"].profile
+    assert not made["Seatbelt"].door
+    assert "Door" not in made
+
+
+@pytest.mark.parametrize(
+    ("policy", "missing"),
+    [({}, ("seatbelt", "door")), ({"macos": Macos(seatbelt="off")}, ())],
+    ids=["unproven", "off"],
+)
+def test_without_seatbelt_there_is_no_door_either(policy, missing):
+    with pytest.raises(UnenforceableError, match="network"):
+        decided(Policy(allow=("example.com",), **policy), *missing)
+    loose = Policy(allow=("example.com",), best_effort=True, **policy)
+    assert decided(loose, *missing)["network"] == ("", "degraded")
+    assert "Door" not in steps(loose, *missing)
+
+
+def test_the_profile_gets_the_port_of_its_own_door(monkeypatch):
+    given = []
+    monkeypatch.setattr(darwin_sandbox, "init", lambda text, _: given.append(text))
+    monkeypatch.setattr(darwin_proc, "threads", lambda _: 1)
+    monkeypatch.setattr(os, "listdir", lambda _: [])
+    scene = Scene()
+    scene.port = 49999
+    for opened, rule in ((True, '(remote tcp "localhost:49999")'), (False, "localhost")):
+        step = seatbelt.Seatbelt(
+            profile="(version 1)\n", parameters=(), closed="/", alone=True, door=opened
+        )
+        seatbelt.apply(step, scene)
+        assert (rule in given.pop()) == opened
+        assert "49999" not in step.describe()
+
+
+def test_a_failed_birth_leaves_no_door_open(monkeypatch):
+    before = set(os.listdir("/dev/fd"))
+    opened = []
+
+    def fail(_step, scene):
+        opened.extend((*scene.doors, *scene.kept))
+        raise OSError(28, "full")
+
+    monkeypatch.setattr(workdir, "apply", fail)
+    plan = Plan(
+        program=PROGRAM,
+        steps=(
+            door.Door(allow=("example.com",)),
+            workdir.WorkDirectory(path="/nowhere", uid=0, gid=0),
+        ),
+        controls=(),
+        environment=(),
+    )
+    with pytest.raises(StepFailed, match="full"):
+        birth.birth(plan, (0, 1, 2), None)
+    assert opened
+    assert set(os.listdir("/dev/fd")) == before
 
 
 def test_only_stated_limits_are_looked_at():
