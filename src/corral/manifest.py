@@ -267,6 +267,8 @@ def read_file(
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise broken(path, None, "not a regular file")
+        if not (follow or hasattr(os, "O_NOFOLLOW") or os.path.samestat(found, os.lstat(path))):
+            raise broken(path, None, "is a link")
         if check is not None:
             check(found)
         content = bytearray()

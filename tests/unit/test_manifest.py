@@ -240,20 +240,39 @@ def test_load_refuses_what_is_no_small_text_file(tmp_path):
     (tmp_path / "big").write_bytes(b"#" * (manifest.LARGEST_FILE + 1))
     (tmp_path / "fits").write_bytes(b"version = 1\n" + b"#" * (manifest.LARGEST_FILE - 12))
     (tmp_path / "latin").write_bytes(b"version = 1\n# caf\xe9\n")
-    (tmp_path / "link").symlink_to("fits")
     assert manifest.load(str(tmp_path / "fits")).version == 1
-    assert manifest.load(str(tmp_path / "link")).version == 1
     for name in ("big", "latin", "absent", "."):
         with pytest.raises(ManifestError):
             manifest.load(str(tmp_path / name))
-    with pytest.raises(ManifestError):
-        manifest.load(str(tmp_path / "link"), follow=False)
     with pytest.raises(ManifestError):
         manifest.load("nul\0")
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "fifo")
         with pytest.raises(ManifestError, match="not a regular file"):
             manifest.load(str(tmp_path / "fifo"))
+
+
+@pytest.mark.links
+def test_a_link_is_followed_only_if_told(tmp_path):
+    (tmp_path / "policy").write_text("version = 1\n")
+    (tmp_path / "link").symlink_to("policy")
+    assert manifest.load(str(tmp_path / "policy"), follow=False).version == 1
+    assert manifest.load(str(tmp_path / "link")).version == 1
+    with pytest.raises(ManifestError):
+        manifest.load(str(tmp_path / "link"), follow=False)
+
+
+def test_where_no_flag_of_open_refuses_links_a_look_does(tmp_path, monkeypatch):
+    """As on Windows; the link has an identity of its own."""
+    monkeypatch.delattr(os, "O_NOFOLLOW", raising=False)
+    (tmp_path / "policy").write_text("version = 1\n")
+    (tmp_path / "other").write_text("version = 1\n")
+    assert manifest.load(str(tmp_path / "policy"), follow=False).version == 1
+    elsewhere = os.lstat(tmp_path / "other")
+    monkeypatch.setattr(os, "lstat", lambda _path: elsewhere)
+    assert manifest.load(str(tmp_path / "policy")).version == 1
+    with pytest.raises(ManifestError, match="is a link"):
+        manifest.load(str(tmp_path / "policy"), follow=False)
 
 
 def refusal(parse, *arguments):

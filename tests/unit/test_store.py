@@ -15,15 +15,17 @@ from corral.cli import main
 from corral.errors import SandboxError
 from corral.grants import Refused, check_own, make, own_places
 from corral.servers import locks, store
-from corral.servers.tree import remove_tree, tree_digest, walk
+from corral.servers.tree import is_directory, is_link, remove_tree, tree_digest, walk
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="paths and modes as POSIX has them")
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="modes and fifos of POSIX")
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.setenv(name, str(tmp_path / "cache"))
     yield tmp_path
     remove_tree(str(tmp_path / "cache"))  # read-only directories are in pytest's way
 
@@ -34,7 +36,8 @@ def put(key: str = "npm:thing@1", content: str = "code", **more: object) -> stor
     os.makedirs(f"{place}/lib")
     with open(f"{place}/lib/main.js", "w", encoding="utf-8") as file:
         file.write(content)
-    os.symlink("main.js", f"{place}/lib/link")
+    if sys.platform != "win32":  # a privilege there
+        os.symlink("main.js", f"{place}/lib/link")
     values = {
         "key": key,
         "kind": "npm",
@@ -56,6 +59,7 @@ def test_what_is_put_in_is_found():
     assert os.listdir(store.staging()) == []
 
 
+@POSIX
 def test_it_is_private_and_read_only():
     made = put()
     for part in ("", "trees", "entries", "locks", "verified"):
@@ -78,6 +82,7 @@ def test_it_can_never_be_granted(home):
                 check_own(make(access, path), places, str(home / "home"))
 
 
+@POSIX
 def test_a_store_that_others_can_write_is_refused():
     put()
     os.chmod(store.root(), 0o770)
@@ -87,11 +92,11 @@ def test_a_store_that_others_can_write_is_refused():
     put("npm:other@1")
 
 
+@pytest.mark.links
 def test_a_store_that_is_a_link_is_refused(home):
     (home / "elsewhere").mkdir()
-    (home / "cache").mkdir()
-    (home / "cache" / "corral").mkdir(mode=0o700)
-    os.symlink(home / "elsewhere", store.root())
+    os.makedirs(os.path.dirname(store.root()), mode=0o700)
+    os.symlink(home / "elsewhere", store.root(), target_is_directory=True)
     with pytest.raises(SandboxError, match="not a directory"):
         put()
 
@@ -117,11 +122,18 @@ def test_what_changed_is_refused_at_the_first_use_after_a_boot():
         store.find(made.key)
 
 
-@pytest.mark.parametrize("act", ["content", "bit", "link", "extra", "gone", "renamed"])
+@pytest.mark.parametrize(
+    "act",
+    [
+        *("content", "extra", "gone", "renamed"),
+        *(pytest.param(act, marks=POSIX) for act in ("bit", "link")),
+    ],
+)
 def test_every_change_makes_another_digest(act):
     made = put()
     lib = f"{made.path()}/lib"
     os.chmod(lib, 0o700)
+    os.chmod(f"{lib}/main.js", 0o600)
     if act == "content":
         change(f"{lib}/main.js", "evil")
     elif act == "bit":
@@ -140,11 +152,12 @@ def test_every_change_makes_another_digest(act):
 
 def test_times_and_owners_write_bits_are_not_part_of_it():
     made = put()
-    os.utime(f"{made.path()}/lib/main.js", (1, 1))
     os.chmod(f"{made.path()}/lib/main.js", 0o600)
+    os.utime(f"{made.path()}/lib/main.js", (1, 1))
     assert tree_digest(made.path()) == made.digest
 
 
+@pytest.mark.links
 @pytest.mark.parametrize("leads", ["/etc/passwd", "../../..", "../../../x"])
 def test_a_link_that_leads_out_is_refused(leads):
     store.make()
@@ -155,6 +168,20 @@ def test_a_link_that_leads_out_is_refused(leads):
     assert store.entries() == []
 
 
+class Found:
+    """As lstat tells of a junction on Windows."""
+
+    st_mode = stat.S_IFDIR | 0o777
+    st_reparse_tag = 0xA0000003
+
+
+def test_a_junction_is_a_link_and_no_directory(tmp_path):
+    assert (is_link(Found), is_directory(Found)) == (True, False)
+    found = os.lstat(tmp_path)
+    assert (is_link(found), is_directory(found)) == (False, True)
+
+
+@POSIX
 def test_what_is_no_file_is_refused():
     store.make()
     place = store.staged("key")
@@ -223,7 +250,7 @@ def test_a_lock_is_held_by_one_and_dies_with_its_holder(home):
         stdout=subprocess.PIPE,
     )
     with holder:
-        assert holder.stdout.readline() == b"held\n"
+        assert holder.stdout.readline().strip() == b"held"
         assert locks.is_held(path)
         holder.kill()
         holder.wait()

@@ -88,8 +88,8 @@ def paths(arguments: Sequence[str]) -> list[str]:
     Only what is written as a path: a word that happens to be a directory's name is still a word.
     """
     written = [word.partition("=")[2] if word.startswith("-") else word for word in arguments]
-    return [
-        word
-        for word in written
-        if (os.sep in word or word in {".", "..", "~"}) and os.path.exists(os.path.expanduser(word))
-    ]
+    return [word for word in written if _is_path(word) and os.path.exists(os.path.expanduser(word))]
+
+
+def _is_path(word: str) -> bool:
+    return os.sep in word or (os.altsep or os.sep) in word or word in {".", "..", "~"}

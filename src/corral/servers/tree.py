@@ -1,7 +1,7 @@
 """A tree of files as one value: its digest, made read-only, removed.
 
 What an installer left behind is looked at with suspicion: no devices, no sockets, no link that
-leads out of the tree; set-id bits go when it is made read-only.
+leads out of the tree; set-id bits go when it is made read-only. On Windows a junction is a link.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ CHUNK = 1 << 20
 MOST_ENTRIES = 200_000
 MOST_BYTES = 4 << 30
 READ_ONLY = 0o555
+JUNCTION = 0xA0000003  # IO_REPARSE_TAG_MOUNT_POINT
 
 
 def walk(top: str) -> Iterator[tuple[str, os.stat_result]]:
@@ -33,8 +34,17 @@ def walk(top: str) -> Iterator[tuple[str, os.stat_result]]:
             path = f"{here}/{name}" if here else name
             found = os.lstat(os.path.join(top, path))
             yield path, found
-            if stat.S_ISDIR(found.st_mode):
+            if is_directory(found):
                 waiting.append(path)
+
+
+def is_link(found: os.stat_result) -> bool:
+    """Of lstat, which calls a junction a directory."""
+    return stat.S_ISLNK(found.st_mode) or getattr(found, "st_reparse_tag", 0) == JUNCTION
+
+
+def is_directory(found: os.stat_result) -> bool:
+    return stat.S_ISDIR(found.st_mode) and not is_link(found)
 
 
 def tree_digest(top: str) -> str:
@@ -50,10 +60,10 @@ def tree_digest(top: str) -> str:
 
 
 def _content(path: bytes, found: os.stat_result) -> tuple[bytes, bytes]:
+    if is_link(found):
+        return b"link", os.readlink(path)
     if stat.S_ISDIR(found.st_mode):
         return b"directory", b""
-    if stat.S_ISLNK(found.st_mode):
-        return b"link", os.readlink(path)
     kind = b"program" if found.st_mode & 0o111 else b"file"
     return kind, file_digest(os.fsdecode(path))
 
@@ -75,11 +85,11 @@ def check(top: str, *, allowed: tuple[str, ...] = ()) -> None:
     for count, (path, found) in enumerate(walk(top)):
         size += found.st_size
         mode = found.st_mode
-        if stat.S_ISLNK(mode) and path not in allowed:
+        if is_link(found) and path not in allowed:
             leads = os.path.realpath(os.path.join(top, path))
             if leads != real and not leads.startswith(real + os.sep):
                 raise _refused(path, "is a link that leads out")
-        elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
+        elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or is_link(found)):
             raise _refused(path, "is neither a file nor a directory")
         if count > MOST_ENTRIES or size > MOST_BYTES:
             raise SandboxError(
@@ -97,7 +107,7 @@ def freeze(top: str) -> None:
     os.chmod(top, READ_ONLY)
     for path, found in walk(top):
         mode = found.st_mode
-        if stat.S_ISDIR(mode):
+        if is_directory(found):
             os.chmod(os.path.join(top, path), READ_ONLY)
         elif stat.S_ISREG(mode):
             os.chmod(os.path.join(top, path), READ_ONLY if mode & 0o111 else 0o444)
@@ -113,15 +123,15 @@ def remove_tree(top: str) -> None:
     """Gone, read-only or not; nothing there is fine, a link is only unlinked."""
     import shutil
 
-    if os.path.islink(top):
+    if os.path.lexists(top) and is_link(os.lstat(top)):
         os.unlink(top)
         return
     if not os.path.isdir(top):
         return
     os.chmod(top, 0o700)
     for path, found in walk(top):
-        if stat.S_ISDIR(found.st_mode):
+        if is_directory(found):
             os.chmod(os.path.join(top, path), 0o700)
-        elif os.name == "nt":
+        elif os.name == "nt" and not is_link(found):
             os.chmod(os.path.join(top, path), 0o600)
     shutil.rmtree(top)
