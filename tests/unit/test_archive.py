@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import stat
 import struct
+import sys
 import warnings
 import zipfile
 
@@ -53,7 +54,8 @@ def test_a_good_archive_is_unpacked_with_its_executable_bits(tmp_path):
     data = archive(*GOOD, (entry("bin/tool", stat.S_IFREG | 0o755), b"#!"), ("empty/", b""))
     extract(io.BytesIO(data), str(tmp_path), bounds=SMALL)
     assert (tmp_path / "server" / "main.py").read_bytes() == b"print()"
-    assert (tmp_path / "bin" / "tool").stat().st_mode & 0o111
+    if sys.platform != "win32":  # there the name tells what is a program
+        assert (tmp_path / "bin" / "tool").stat().st_mode & 0o111
     assert not (tmp_path / "manifest.json").stat().st_mode & 0o111
     assert (tmp_path / "empty").is_dir()
 

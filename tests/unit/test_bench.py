@@ -203,6 +203,7 @@ def test_a_missing_peer_names_its_package(monkeypatch):
     assert "npm" in words[2]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="the npm here is a script of sh")
 def test_srt_names_what_it_lacks(monkeypatch, tmp_path):
     npm = tmp_path / "npm"
     npm.write_text("#!/bin/sh\n")

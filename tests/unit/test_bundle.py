@@ -13,7 +13,7 @@ from corral.errors import SandboxError
 from corral.servers import bundle_manifest, bundle_values
 from corral.servers.bundle_request import asked_for, granted, is_own, secret_names, warnings
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="paths and modes as POSIX has them")
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="paths as POSIX has them")
 JSON = st.recursive(
     st.none() | st.booleans() | st.floats() | st.text(max_size=8) | st.integers(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
@@ -195,6 +195,7 @@ def test_a_value_is_filled_in_once():
     assert words == ["x${HOME} ${user_config.key}"]
 
 
+@POSIX
 def test_places_are_filled_in():
     made = configured(
         "${__dirname}${/}a", "${HOME}", "${DESKTOP}", "${DOWNLOADS}", "${pathSeparator}"
@@ -213,7 +214,7 @@ def test_the_users_directories_are_granted_and_the_bundles_are_asked_for(tmp_pat
     known = bundle_values.places("/tree", str(tmp_path))
     made = configured("${user_config.dir}")
     nothing = bundle_values.collect(made, [], {})
-    assert asked_for(made, nothing, known, origin="x").read == (str(tmp_path / "Documents"),)
+    assert asked_for(made, nothing, known, origin="x").read == (f"{tmp_path}/Documents",)
     assert granted(made, nothing, known).manifest.read is None
     said = bundle_values.collect(made, [f"dir={own}"], {})
     assert asked_for(made, said, known, origin="x").read is None
@@ -236,6 +237,7 @@ def test_a_secret_as_an_argument_is_warned_about():
     assert warnings(configured("${user_config.text}")) == []
 
 
+@POSIX
 @pytest.mark.parametrize(
     ("name", "value", "own"),
     [
@@ -253,6 +255,7 @@ def test_search_paths_are_its_own_only_inside(name, value, own):
     assert is_own(name, value, "/tree") is own
 
 
+@POSIX
 def test_what_the_corral_table_asks_for_starts_in_the_bundle():
     meta = {"io.corral": {"filesystem": {"read": ["data", "~/x", "/abs"], "unix_sockets": ["s"]}}}
     made = parse(manifest(_meta=meta))

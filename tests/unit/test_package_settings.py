@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from corral.errors import SandboxError
 from corral.servers import install, npm, pypi_index
 from corral.servers.package import key_of
 from corral.servers.reference import parse
-
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="paths and modes as POSIX has them")
 
 
 @pytest.fixture

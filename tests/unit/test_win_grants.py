@@ -1,7 +1,6 @@
 """Which trees can be granted to an AppContainer, decided from a description of them."""
 
 import os
-import sys
 
 import pytest
 from hypothesis import given
@@ -159,7 +158,7 @@ def test_any_names(some, access):
     )
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="symlinks need a privilege there")
+@pytest.mark.links
 def test_a_real_tree_is_seen_as_it_is(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "file").write_text("x")

@@ -254,6 +254,7 @@ def test_half_close(run):
         thread.join()
 
 
+@pytest.mark.not_wine(reason="its sockets end in order, whatever SO_LINGER says")
 def test_a_server_that_breaks_off_is_no_orderly_end(run):
     listener = socket.create_server(("127.0.0.1", 0))
     with listener:
@@ -286,6 +287,7 @@ def test_more_connections_than_there_may_be_at_once(run, web):
     assert running.rows() == []
 
 
+@pytest.mark.not_wine(reason="its sockets end in order, whatever SO_LINGER says")
 def test_who_says_nothing_is_not_waited_for(run):
     running = run(["allowed.test"], timing=SHORT)
     end = socket.create_connection(("127.0.0.1", running.port), timeout=20)
@@ -407,6 +409,7 @@ def test_a_flood_is_heard_at_a_rate(monkeypatch):
             let_go.wait(60)
 
     monkeypatch.setattr(outer.time, "sleep", sleep)
+    monkeypatch.setattr(outer, "LAST_BREATH", 60.0)  # until the last stream of the flood was read
     by_hand = ByHand(["allowed.test"], clock=lambda: 0.0)
     flood = [
         item

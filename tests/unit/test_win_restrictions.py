@@ -1,5 +1,7 @@
 """What needs no Windows of layering B, the mitigations and the network levels."""
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,6 +47,7 @@ def test_a_token_without_a_logon_is_refused():
         restricted_token.logon_sid([("S-1-1-0", 7)])
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="this is Windows")
 def test_without_windows_it_is_absent(tmp_path):
     assert integrity.probe(str(tmp_path)).status == "absent"
     for apply in (

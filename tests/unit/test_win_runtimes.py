@@ -1,7 +1,6 @@
 """The store: what a copy is named after, what it holds, and how a program's words change with it."""
 
 import os
-import sys
 
 import pytest
 from hypothesis import given
@@ -159,7 +158,7 @@ def test_a_copy_never_goes_over_what_is_there(source, tmp_path):
         staging.copy(str(source), str(tmp_path / "copy"), staging.look(str(source)))
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege there")
+@pytest.mark.links
 @pytest.mark.parametrize("kind", ["file", "directory", "dangling", "top"])
 def test_links_are_refused(source, tmp_path, kind):
     place = source / "lib" / "link"
@@ -189,6 +188,7 @@ def test_too_much(source, monkeypatch):
         staging.look(str(source))
 
 
+@pytest.mark.links
 def test_a_plan_says_why_not(source):
     (source / "link").symlink_to("/")
     program = Program(
