@@ -106,6 +106,29 @@ def substitute(world):
     backend.load = lambda: Macos(table)
     backend.system = lambda: "darwin"
     supervise.GRACE = float(os.environ.get("MAC_WORLD_GRACE", supervise.GRACE))
+    if os.environ.get("MAC_WORLD_SEATBELT"):
+        play_seatbelt()
+
+
+def play_seatbelt():
+    """Its steps do nothing, and the findings say that it holds: for what stands behind it, never for what it walls off."""
+    from corral import host
+    from corral.macos import seatbelt
+
+    seatbelt.apply = seatbelt.verify = lambda _step, _scene: None
+    seen = host.current
+
+    def current(**options):
+        """Past the cache: what is played here is nothing to be remembered."""
+        real = seen(**options)
+        played = ("seatbelt", "door")
+        others = [item for item in real.findings if item.capability not in played]
+        proven = [
+            host.Finding(capability=name, status="proven", evidence="played") for name in played
+        ]
+        return host.Host(system=real.system, machine=real.machine, findings=(*others, *proven))
+
+    host.current = current
 
 
 def elsewhere(code, world):
@@ -122,6 +145,10 @@ def play(world, arguments):
 
         api.PROBE = elsewhere(api.PROBE, world)
         zygote_client.START = elsewhere(zygote_client.START, world)
+        if os.environ.get("MAC_WORLD_SEATBELT"):
+            from corral import host
+
+            api._seen[:] = [host.current()]
         exec(arguments[1], {})
         return 0
     from corral.cli import main
