@@ -50,7 +50,7 @@ def report(mac, *command, flags=()):
 
 def test_every_probe_holds_on_this_mac():
     found = {item.capability: item for item in host.current(fresh=True).findings}
-    for name in ("seatbelt", "rlimits", "nproc", "watcher", "sampling"):
+    for name in ("seatbelt", "door", "rlimits", "nproc", "watcher", "sampling"):
         assert found[name].status == "proven", found[name].evidence
 
 
