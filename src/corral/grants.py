@@ -127,13 +127,13 @@ def check_place(path: str, access: Access, found: os.stat_result) -> None:
         raise Refused(f"{shown(path)} is everything there is", "grant the directories it needs")
     if os.name == "nt":
         return  # what belongs to that system its own backend refuses
-    top = identity("/")
     for place in KERNEL:
         if access == "socket" and place in SOCKET_PLACES:
             continue
-        here = identity(place)
-        # The same file system mounted elsewhere is the same thing under another name.
-        mounted = here is not None and top is not None and here[0] != top[0]
+        # The same file system mounted elsewhere is the same thing under another name. Looked at
+        # from right above: on macOS users' files are on another volume than the root is.
+        here, above = identity(place), identity(os.path.dirname(place))
+        mounted = here is not None and above is not None and here[0] != above[0]
         if inside(path, place) or (mounted and here is not None and found.st_dev == here[0]):
             raise Refused(f"{shown(path, 200)} belongs to the system ({place})")
 

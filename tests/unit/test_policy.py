@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import corral
 from corral import config
+from corral import grants as grants_module
 from corral.directories import directories
 from corral.errors import PolicyError
 from corral.loaders import is_loader_variable
@@ -355,6 +356,18 @@ def test_system_places_are_never_granted(home, access, path):
 
 
 @POSIX
+def test_users_may_live_on_another_volume_than_the_root(home, monkeypatch):
+    """As on macOS, where /private lies on theirs; a file system of the kernel's is known anywhere."""
+    theirs = os.stat(home).st_dev
+    apple = {"/": (theirs + 1, 2), "/private/var": (theirs, 3), "/private/var/run": (theirs, 4)}
+    monkeypatch.setattr(grants_module, "identity", apple.get)
+    assert grants_module.make("write", str(home / "data"))
+    monkeypatch.setattr(grants_module, "identity", {**apple, "/proc": (theirs, 1)}.get)
+    with pytest.raises(grants_module.Refused, match="/proc"):
+        grants_module.make("write", str(home / "data"))
+
+
+@POSIX
 def test_run_is_not_granted_but_its_neighbours_are(home):
     if os.path.isdir("/run"):
         assert "/run" in refusal(user(filesystem={"read": ["/run"]}), home=home).message
@@ -401,13 +414,11 @@ def test_code_and_interpreter_cannot_be_written(home):
 
 @POSIX
 def test_another_name_for_a_protected_place_is_known_by_its_inode(home):
-    from corral import grants as module
-
     place = home / "data"
     other = home / "other"
     other.symlink_to(place)
-    assert module.contains(str(other), str(place / "x"))
-    assert not module.contains(str(home / "notes"), str(place / "x"))
+    assert grants_module.contains(str(other), str(place / "x"))
+    assert not grants_module.contains(str(home / "notes"), str(place / "x"))
 
 
 def test_policy_report_and_audit_files_cannot_be_written(home):
