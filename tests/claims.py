@@ -18,6 +18,7 @@ UNCHECKED = "not checked here: "
 PLAYED = "on Linux, which plays a Mac"
 WINDOWS, WINE = "tests/windows", "Windows' calls under Wine"
 MACOS_PLAN, SEATBELT = "tests/linux/test_macos_plan.py", "tests/unit/test_seatbelt.py"
+MACOS_DOOR, DOOR = "tests/linux/test_macos_door.py", "tests/unit/test_http_door.py"
 README, SECURITY, GATEWAY = "README.md", "docs/SECURITY.md", "docs/network.md"
 ANCHOR = re.compile(r"<!-- claim: ([a-z0-9-]+) -->")
 TABLE = re.compile(r"(<!-- table: (?P<name>[a-z]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -1142,12 +1143,80 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-allow",
-        sentence="so `network.allow` and `network.listen` refuse.",
+        sentence="and so does a list where Seatbelt was not proven or is off.",
         tests=(
             f"{MACOS_PLAN}::test_a_list_of_hosts_is_refused_and_never_widened",
-            "tests/unit/test_macos.py::test_a_list_of_hosts_and_ports_to_listen_on_are_refused",
+            f"{MACOS_DOOR}::test_without_seatbelt_a_list_of_hosts_is_refused",
+            f"{MACOS_DOOR}::test_ports_to_listen_on_are_refused_behind_the_best_wall",
+            "tests/unit/test_macos.py::test_what_nothing_holds_is_refused_and_opens_no_door",
+            "tests/unit/test_macos.py::test_without_seatbelt_there_is_no_door_either",
         ),
-        source=SECURITY,
+        source=GATEWAY,
+        where=PLAYED,
+    ),
+    Claim(
+        id="macos-door-port",
+        sentence="no other port, no UDP, no name lookups, nothing to listen on.",
+        tests=(
+            f"{SEATBELT}::test_the_door_is_one_port_and_nothing_else",
+            f"{SEATBELT}::test_what_is_no_port_never_becomes_a_rule",
+            "tests/unit/test_macos.py::test_the_profile_gets_the_port_of_its_own_door",
+            f"{MACOS_DOOR}::test_the_probe_sees_it_when_there_is_no_wall",
+        ),
+        source=GATEWAY,
+        where="read by an evaluator, not by a Mac",
+    ),
+    Claim(
+        id="macos-door",
+        sentence="by way of the host's own HTTPS proxy if there is one.",
+        tests=(
+            f"{DOOR}::test_an_allowed_name_and_another",
+            f"{DOOR}::test_a_name_that_leads_to_the_host_itself_or_somewhere_else_the_second_time",
+            f"{DOOR}::test_a_hello_for_somebody_else",
+            f"{DOOR}::test_through_the_host_s_own_proxy",
+            f"{MACOS_DOOR}::test_what_is_allowed_and_what_is_not",
+        ),
+        source=GATEWAY,
+        where=PLAYED,
+    ),
+    Claim(
+        id="macos-door-clients",
+        sentence="curl, Python's urllib and node's fetch from version 24 on do.",
+        tests=(
+            f"{DOOR}::test_curl_by_the_variables_alone",
+            f"{DOOR}::test_python_by_the_variables_alone",
+            f"{DOOR}::test_node_by_the_variables_alone",
+        ),
+        source=GATEWAY,
+        where=PLAYED,
+    ),
+    Claim(
+        id="macos-door-password",
+        sentence="without it nobody is told what is allowed or gets anywhere.",
+        tests=(
+            f"{DOOR}::test_without_the_word_nobody_is_told_anything",
+            f"{DOOR}::test_a_word_for_one_door_opens_no_other",
+            f"{MACOS_DOOR}::test_strangers_and_what_others_see_of_a_run",
+        ),
+        source=GATEWAY,
+        where=PLAYED,
+    ),
+    Claim(
+        id="macos-door-secret",
+        sentence="Neither `explain`, the report, the audit file nor `ps` has it.",
+        tests=(
+            f"{MACOS_DOOR}::test_what_is_allowed_and_what_is_not",
+            f"{MACOS_DOOR}::test_strangers_and_what_others_see_of_a_run",
+            f"{MACOS_DOOR}::test_explain_says_what_run_does_without_a_port_or_a_password",
+        ),
+        source=GATEWAY,
+        where=PLAYED,
+    ),
+    Claim(
+        id="macos-door-beside",
+        sentence="The same port of `::1` is kept from others for the run;",
+        tests=(f"{DOOR}::test_the_port_is_no_other_s_at_the_other_loopback",),
+        source=GATEWAY,
         where=PLAYED,
     ),
     Claim(
