@@ -137,7 +137,9 @@ def test_the_door_is_one_port_and_nothing_else(port, other, view):
     opened, shut = Profile(text + profile.door(port), parameters), Profile(text, parameters)
 
     def reach(**where):
-        return Act("network-outbound", **{"socket": "tcp", "host": "localhost", "port": port, **where})
+        return Act(
+            "network-outbound", **{"socket": "tcp", "host": "localhost", "port": port, **where}
+        )
 
     assert opened.allows(reach())
     assert not shut.allows(reach())  # the control

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 MOST_CONNECTIONS = 128
 OTHER_DESCRIPTORS = 64
 """What the supervisor itself and lookups may need."""
-LAST_BREATH = 2.0
+LAST_BREATH = 0.5
+"""Seconds: corral is gone within one of its target."""
 MOMENT = 0.1
 FOREVER = -1
 
