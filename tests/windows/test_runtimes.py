@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from corral.abi import win32, win32_security
-from corral.errors import CommandError
+from corral.errors import CommandError, SandboxError
+from corral.servers import tree
 from corral.servers.program import Program
 from corral.windows import access_list, launchers, runtimes, staging, trees
 from corral.windows.scene import Scene
@@ -182,3 +183,23 @@ def test_what_is_copied_can_be_read_by_its_capability_alone(server, tmp_path, sc
     mask = int.from_bytes(entry[4:8], "little")
     assert mask & access_list.RIGHTS["read"] == access_list.RIGHTS["read"]
     assert not mask & 0x116
+
+
+@pytest.mark.real_windows(reason="it makes no junctions")
+def test_a_junction_in_a_package_is_a_link_that_leads_out(tmp_path):
+    """It takes no privilege to make one, and to look it is a directory like others."""
+    import _winapi
+
+    outside, package = tmp_path / "outside", tmp_path / "package"
+    outside.mkdir()
+    package.mkdir()
+    (outside / "mine").write_text("before")
+    _winapi.CreateJunction(str(outside), str(package / "way"))
+    assert [path for path, _ in tree.walk(str(package))] == ["way"]
+    with pytest.raises(SandboxError, match="leads out"):
+        tree.check(str(package))
+    tree.freeze(str(package))
+    (outside / "mine").write_text("after")  # the control: it can still be written
+    tree.remove_tree(str(package))
+    assert not package.exists()
+    assert (outside / "mine").read_text() == "after"
