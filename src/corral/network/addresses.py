@@ -11,11 +11,12 @@ from corral.units import is_digits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 HEX = frozenset("0123456789abcdefABCDEF")
 MAPPED = bytes(10) + b"\xff\xff"
 LONGEST_TEXT = 45
+MOST_DIALLED = 8
 
 
 @record
@@ -140,3 +141,13 @@ def plain(address: bytes) -> bytes:
 def any_holds(networks: Iterable[Network], address: bytes, *, bits: int = 0) -> bool:
     """Is it in one of them that is at least `bits` long?"""
     return any(network.bits >= bits and address in network for network in networks)
+
+
+def interleaved(addresses: Sequence[bytes]) -> list[bytes]:
+    """In which they are dialled: the host's order, but no family waits behind all of the other."""
+    first = [item for item in addresses if len(item) == len(addresses[0])]
+    others = [item for item in addresses if len(item) != len(addresses[0])]
+    mixed: list[bytes] = []
+    while first or others:
+        mixed += [queue.pop(0) for queue in (first, others) if queue]
+    return mixed[:MOST_DIALLED]

@@ -11,7 +11,7 @@ import os
 import sys
 
 from corral.network import epoll
-from corral.network.addresses import write
+from corral.network.addresses import interleaved, write
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
@@ -24,22 +24,11 @@ if TYPE_CHECKING:
 
 STAGGER = 0.25
 """Seconds that one address has before the next is tried beside it."""
-MOST_ADDRESSES = 8
 
 
 def new_socket(address: bytes, kind: int) -> _socket.socket:
     family = _socket.AF_INET if len(address) == 4 else _socket.AF_INET6
     return _socket.socket(family, kind | _socket.SOCK_NONBLOCK | _socket.SOCK_CLOEXEC)
-
-
-def interleaved(addresses: Sequence[bytes]) -> list[bytes]:
-    """The host's order, but no family waits behind all of the other."""
-    first = [item for item in addresses if len(item) == len(addresses[0])]
-    others = [item for item in addresses if len(item) != len(addresses[0])]
-    mixed: list[bytes] = []
-    while first or others:
-        mixed += [queue.pop(0) for queue in (first, others) if queue]
-    return mixed[:MOST_ADDRESSES]
 
 
 class Dial:

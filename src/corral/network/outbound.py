@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 
+from corral.network import race
 from corral.network.addresses import plain, read, write
 from corral.network.guard import refusal
 from corral.network.http_request import written
@@ -34,18 +35,18 @@ if TYPE_CHECKING:
 
 IN_VAIN = 200
 """Connections a second that may lead nowhere."""
-MOST_ADDRESSES = 8
+MOST_ADDRESSES = 16
 MOST_COUNTED = 1024
 
 
 @record
 class Timing:
-    """Seconds. `head`: for a client to say where to; `connect`: for each address to answer.
+    """Seconds. `head`: for a client to say where to; `connect`: for one of the addresses to answer.
     `idle`: with no byte either way.
     """
 
     head: float = 10.0
-    connect: float = 10.0
+    connect: float = 15.0
     idle: float = 3600.0
 
 
@@ -173,21 +174,9 @@ class Outbound:
         return good
 
     def _call(self, addresses: Sequence[bytes], port: int) -> socket.socket:
-        failed = OSError("no address")
-        for address in addresses:
-            family = socket.AF_INET if len(address) == 4 else socket.AF_INET6
-            end = socket.socket(family, socket.SOCK_STREAM)
-            try:
-                end.settimeout(self.timing.connect)
-                end.connect((write(address), port))
-                end.settimeout(None)
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            except OSError as error:
-                failed = error
-                end.close()
-            else:
-                return end
-        raise failed
+        server = race.connect(addresses, port, patience=self.timing.connect)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return server
 
 
 def _tunnel(server: socket.socket, proxy: Proxy, request: Request, patience: float) -> None:
