@@ -389,7 +389,9 @@ def test_corrals_own_directories_are_never_granted(home, access):
 
 @POSIX
 def test_what_holds_corrals_directories_can_be_read_but_not_written(home):
-    for path in (home / ".config", home, home.parent):
+    above = os.path.dirname(directories(home=str(home)).config)
+    os.makedirs(above, exist_ok=True)
+    for path in (above, home, home.parent):
         assert joined(user(filesystem={"read": [str(path)]}), home=home).grants
         assert refusal(user(filesystem={"write": [str(path)]}), home=home)
     assert joined(user(filesystem={"write": ["~/data"]}), home=home).grants

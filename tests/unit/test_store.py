@@ -27,7 +27,8 @@ def home(tmp_path, monkeypatch):
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.setenv(name, str(tmp_path / "cache"))
     yield tmp_path
-    remove_tree(str(tmp_path / "cache"))  # read-only directories are in pytest's way
+    for name in ("cache", "home"):  # on macOS the cache is in the latter
+        remove_tree(str(tmp_path / name))  # read-only directories are in pytest's way
 
 
 def put(key: str = "npm:thing@1", content: str = "code", **more: object) -> store.Entry:
@@ -71,7 +72,7 @@ def test_it_is_private_and_read_only():
 
 def test_it_can_never_be_granted(home):
     made = put()
-    (home / "home").mkdir()
+    (home / "home").mkdir(exist_ok=True)
     free = home / "free"
     free.mkdir()
     places = own_places(str(home / "home"))
