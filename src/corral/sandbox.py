@@ -55,6 +55,14 @@ def _supervisors() -> Supervisors:
 _zygote = _supervisors()
 
 
+def let_go() -> None:
+    """Keep nothing warm for a next run: the process that this spares lives until the caller's end.
+
+    Runs that were started stay as they are, and a next one starts afresh.
+    """
+    _zygote.close()
+
+
 class Sandbox:
     """A context manager: leaving it stops the target, and nothing of it stays.
 

@@ -110,8 +110,8 @@ def test_a_package_is_installed_once_and_then_runs_by_itself(user, env, registry
     assert b"installed server 1.0.0 from " + registry.url.encode() in first.stderr
     asked = len(registry.asked)
     assert asked >= 4
-    dead = {**env, "npm_config_registry": "http://127.0.0.1:9/", "PYTHONPROFILEIMPORTTIME": "1"}
-    again = user.corral("run", "npm:server@1.0.0", env=dead)
+    watched = {**env, "PYTHONPROFILEIMPORTTIME": "1"}
+    again = user.corral("run", "npm:server@1.0.0", env=watched)
     assert said(again)["dep"] == "dep 2"
     assert b"corral.servers.package" in again.stderr  # the control: what was imported is there
     for name in (b"subprocess", b"corral.api", b"corral.servers.install", b"socket"):
@@ -162,7 +162,7 @@ def test_install_scripts_run_only_when_asked_and_then_inside_walls(
         assert "seen.json" not in said(user.corral("run", "npm:server@1.0.0", env=env))["marks"]
         asked = user.corral("run", "--allow-install-scripts", "npm:server@1.0.0", env=env)
         assert "seen.json" in said(asked)["marks"]
-        (row,) = [row for row in entries(user, env) if row["key"].endswith(" scripts")]
+        (row,) = [row for row in entries(user, env) if " scripts " in row["key"]]
         seen = json.loads(pathlib.Path(row["path"], "node_modules/server/seen.json").read_text())
         assert seen["own"] == "ENOENT"
         assert seen["net"] != "connected"
@@ -390,8 +390,7 @@ def test_a_wheel_is_installed_once_and_then_runs_by_itself(user, env, registry, 
     assert "my-server==1.0.0" in lock
     assert lock.count("--hash=sha256:") == 2
     asked = len(registry.asked)
-    dead = {**env, "UV_DEFAULT_INDEX": "http://127.0.0.1:9/simple"}
-    assert said(user.corral("run", "pypi:my-server==1.0.0", env=dead))["dep"] == "dep 2"
+    assert said(user.corral("run", "pypi:my-server==1.0.0", env=env))["dep"] == "dep 2"
     assert len(registry.asked) == asked
     assert left(env) == []
 

@@ -82,18 +82,14 @@ def tried(flags: tuple[str, ...], arguments: tuple[str, ...]) -> None:
 def pinned(package: Package) -> Package:
     """Installed under its exact version too: that is what the client will ask for."""
     from corral.record import replace
-    from corral.servers.package import fetch
+    from corral.servers import package as packages
     from corral.servers.reference import parse
 
-    def version(text: str) -> str:
-        reference = parse(text)
-        if reference is None:
-            raise SandboxError(f"{text} is no package")
-        return fetch(reference, extra=package.extra, tell=output.note).version
-
-    exact = replace(package, version=package.version or version(package.reference))
-    version(exact.reference)
-    return exact
+    reference = parse(package.reference)
+    if reference is None:
+        raise SandboxError(f"{package.reference} is no package")
+    found = packages.pinned(reference, extra=package.extra, tell=output.note)
+    return replace(package, version=found.version)
 
 
 def _flags(options: Options) -> list[str]:

@@ -128,7 +128,10 @@ def plain(value: object, where: str) -> str:
 
 
 def number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) else None
+    try:
+        return float(value) if isinstance(value, (int, float)) else None
+    except OverflowError:
+        raise wrong("has a number that is too large") from None
 
 
 def request(meta: object) -> Mapping[str, object] | None:

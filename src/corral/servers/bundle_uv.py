@@ -7,6 +7,7 @@ They are installed as for a package, into a virtual environment beside the bundl
 from __future__ import annotations
 
 import os
+import string
 
 from corral.errors import SandboxError
 from corral.servers import pypi, store
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from corral.servers.store import Entry
 
 PROJECT = "pyproject.toml"
+LETTERS = frozenset(string.ascii_letters + string.digits)
+MARKS = frozenset(" ._-*+!<>=~,;()[]'\"")
 
 
 def install(bundle: Bundle, tree: str, values: Mapping[str, object]) -> Entry:
@@ -58,12 +61,17 @@ def dependencies(path: str) -> list[str]:
     found = project.get("dependencies", []) if isinstance(project, dict) else []
     listed = [item for item in found if isinstance(item, str)] if isinstance(found, list) else []
     for item in listed:
-        # A requirement is a name with marks; `name @ url`, paths and options lead elsewhere.
-        if (
-            "@" in item
-            or "://" in item
-            or item.lstrip().startswith(("-", ".", "/"))
-            or "\n" in item
-        ):
+        if not is_requirement(item):
             raise SandboxError(f"the bundle needs {shown(item, 200)}, which is not from an index")
     return listed
+
+
+def is_requirement(text: str) -> bool:
+    """A name with marks (PEP 508), of an index.
+
+    `name @ url`, paths, options, variables and whatever an installer takes for the end of a line
+    lead elsewhere.
+    """
+    words = text.split()
+    plain = (LETTERS | MARKS).issuperset(text) and text[:1] in LETTERS
+    return plain and not any(word.startswith("-") for word in words)

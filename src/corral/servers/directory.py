@@ -74,13 +74,25 @@ def check(command: Sequence[str], directory: str) -> None:
         home=home_directory(),
         subprocess=False,
     )
-    strangers = list(outside(program, directory))
+    strangers = [*foreign(command[0], directory), *outside(program, directory)]
     if strangers:
         raise SandboxError(
             f"the command of {printable(directory)} leads out of it, to "
             + ", ".join(printable(path) for path in strangers),
             hint="if you trust it with these, name the command: corral run -- COMMAND",
         )
+
+
+def foreign(word: str, directory: str) -> Iterator[str]:
+    """A program by its path: the server's own, the system's, or the Python that runs corral.
+
+    Another one, as in somebody's virtual environment, would bring its projects along.
+    """
+    if os.path.isabs(word) and not within(word, directory) and not is_system(word):
+        from corral.servers.pypi import interpreter
+
+        if word != interpreter():
+            yield word
 
 
 def outside(program: Program, directory: str) -> Iterator[str]:

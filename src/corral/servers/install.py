@@ -12,7 +12,6 @@ import tempfile
 import time
 
 from corral.errors import SandboxError
-from corral.record import record
 from corral.servers import progress
 from corral.servers.tree import check
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from typing import IO
 
     from corral.sandbox import Sandbox
+    from corral.servers.origin import Registry
 
 LIMITS: Mapping[str, object] = {"memory": "4G", "disk": "4G", "pids": 512, "timeout": "15m"}
 TOLD = 12
@@ -33,20 +33,6 @@ WALLED = (
     "packages are installed inside walls with network access to their registry only; see"
     " `corral doctor` for what is missing here"
 )
-
-
-@record
-class Registry:
-    """Where packages come from: addresses that may be reached, and directories of this machine.
-
-    `secrets` are variables that are never printed; `hidden` is struck from what is.
-    """
-
-    urls: tuple[str, ...] = ()
-    reads: tuple[str, ...] = ()
-    settings: Mapping[str, str] = {}
-    secrets: Mapping[str, str] = {}
-    hidden: tuple[str, ...] = ()
 
 
 def run(
@@ -61,6 +47,7 @@ def run(
 ) -> None:
     """Raises with the last lines of what it said when it failed."""
     from corral import api
+    from corral.sandbox import let_go
 
     policy: dict[str, object] = {
         "limits": limits(),
@@ -85,7 +72,7 @@ def run(
             hint = f"{problem.hint}; {WALLED}" if problem.hint else WALLED
             raise SandboxError(f"cannot install {label}: {problem.message}", hint=hint) from problem
         finally:
-            end_zygote()
+            let_go()  # the server that follows is started by this very process
         if code:
             why = told(log, registry.hidden)
             hint = refused(sandbox) or "is the name right, and can the registry be reached?"
@@ -101,13 +88,6 @@ def limits() -> dict[str, object]:
     ceilings = load().ceilings
     lower = ceilings.limits if ceilings else {}
     return {name: value for name, value in LIMITS.items() if lower.get(name) is None}
-
-
-def end_zygote() -> None:
-    """The server that follows is started by this very process: nothing is kept warm for it."""
-    from corral import sandbox
-
-    sandbox._zygote.close()  # noqa: SLF001 - no other caller ends it before its own end
 
 
 def wait(sandbox: Sandbox, label: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral.errors import SandboxError
 from corral.record import record
-from corral.servers import package
+from corral.servers import directory, package
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +47,10 @@ def open_reference(reference: Reference, arguments: Sequence[str], choices: Choi
             found = package.fetch(
                 reference, scripts=choices.scripts, extra=choices.extra, tell=choices.tell
             )
-            return Opened(command=(*found.argv(), *arguments))
+            command = found.argv()
+            # A wheel's .pth line or a program's `#!` line would be a grant in disguise.
+            directory.check(command, found.path())
+            return Opened(command=(*command, *arguments))
         case "bundle":
             return open_bundle(reference.name, arguments, choices)
         case "registry":

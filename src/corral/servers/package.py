@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from corral.record import replace
 from corral.servers import locks, store
 from corral.servers.tree import remove_tree
 
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
     from corral.servers.store import Entry
 
 
-def key_of(reference: Reference, *, scripts: bool, extra: Sequence[str]) -> str:
+def key_of(reference: Reference, *, scripts: bool, extra: Sequence[str], origin: str = "") -> str:
     """Everything that makes another installation of it."""
-    words = [reference.text.partition("#")[0]]
+    version = f"@{reference.version}" if reference.version else ""
+    words = [f"npm:{reference.name}{version}"]
     if reference.kind == "pypi":
         extras = f"[{','.join(reference.extras)}]" if reference.extras else ""
         pin = f"=={reference.version}" if reference.version else ""
@@ -28,6 +30,7 @@ def key_of(reference: Reference, *, scripts: bool, extra: Sequence[str]) -> str:
         ]
     words += [f"#{reference.program}"] if reference.program else []
     words += ["scripts"] if scripts else []
+    words += [f"from:{origin}"] if origin else []
     return " ".join([*words, *(f"with:{item}" for item in sorted(extra))])
 
 
@@ -39,7 +42,8 @@ def fetch(
     tell: Callable[[str], None] = lambda _: None,
 ) -> Entry:
     """The installed package; a cached one costs no process and no network."""
-    key = key_of(reference, scripts=scripts, extra=extra)
+    origin = origin_of(reference)
+    key = key_of(reference, scripts=scripts, extra=extra, origin=origin)
     found = usable(key)
     if found is not None:
         return found
@@ -54,6 +58,28 @@ def fetch(
                     f"{reference.text} stays at {found.version} until `corral cache rm` removes it"
                 )
     return found
+
+
+def pinned(
+    reference: Reference, *, extra: Sequence[str] = (), tell: Callable[[str], None]
+) -> Entry:
+    """Installed, and found under its exact version from now on too."""
+    found = fetch(reference, extra=extra, tell=tell)
+    if not reference.version:
+        exact = replace(reference, version=found.version)
+        store.also(found, key_of(exact, scripts=False, extra=extra, origin=origin_of(reference)))
+    return found
+
+
+def origin_of(reference: Reference) -> str:
+    """Where it would be installed from, if that is not where everybody's packages are."""
+    if reference.kind == "npm":
+        from corral.servers import npm_registry
+
+        return npm_registry.origin(os.environ)
+    from corral.servers import pypi_index
+
+    return pypi_index.origin(os.environ)
 
 
 def usable(key: str) -> Entry | None:

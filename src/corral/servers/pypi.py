@@ -15,7 +15,8 @@ from corral.errors import EXIT_NOT_FOUND, CommandError, SandboxError
 from corral.record import record
 from corral.servers.install import LINKS, run
 from corral.servers.npm import choose, put, read_json
-from corral.servers.pypi_index import indexes, plain
+from corral.servers.origin import plain
+from corral.servers.pypi_index import indexes
 from corral.servers.reference import normal
 from corral.units import shown
 
@@ -23,13 +24,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corral.servers.install import Registry
+    from corral.servers.origin import Registry
     from corral.servers.reference import Reference
 
 LOCK = "requirements.lock"
 WANTED = "requirements.in"
 REPORT = "report.json"
 START = "start.py"
+SETTINGS = "pyvenv.cfg"
+LARGEST = 1 << 16
 PYTHON = LINKS[0]
 HINT = "install uv (https://docs.astral.sh/uv/), or pip for the Python that runs corral"
 WHEELS = ("--only-binary", ":all:")
@@ -116,9 +119,30 @@ def make_environment(staging: str, base: str) -> str:
     os.makedirs(site)
     os.mkdir(os.path.join(staging, "bin"))
     os.symlink(base, os.path.join(staging, PYTHON))
-    text = f"home = {os.path.dirname(base)}\ninclude-system-site-packages = false\n"
-    put(staging, "pyvenv.cfg", f"{text}version = {version}\n")
+    put(staging, SETTINGS, settings(base))
     return site
+
+
+def settings(base: str) -> str:
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    text = f"home = {os.path.dirname(base)}\ninclude-system-site-packages = false\n"
+    return f"{text}version = {version}\n"
+
+
+def check_environment(staging: str, base: str) -> None:
+    """What decides which interpreter starts is still as corral made it.
+
+    A package brings names of scripts and files along, and an installer with a hole would follow
+    them out of the place for packages; one whose scripts ran may have put anything anywhere.
+    """
+    link = os.path.join(staging, PYTHON)
+    with open(os.path.join(staging, SETTINGS), "rb") as file:
+        written = file.read(LARGEST)
+    own = os.listdir(os.path.dirname(link)) == [os.path.basename(link)]
+    if not own or not os.path.islink(link) or written != settings(base).encode():
+        raise SandboxError(f"a package changed {PYTHON} or {SETTINGS}: it is not run")
+    if os.readlink(link) != base:
+        raise SandboxError(f"a package changed where {PYTHON} leads: it is not run")
 
 
 def fill(place: Place, *, scripts: bool) -> None:
@@ -128,6 +152,7 @@ def fill(place: Place, *, scripts: bool) -> None:
         with_uv(uv, place, scripts=scripts)
     else:
         with_pip(place, scripts=scripts)
+    check_environment(place.staging, place.base)
 
 
 def with_uv(uv: str, place: Place, *, scripts: bool) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from corral.errors import SandboxError
-from corral.record import record
-from corral.servers.install import Registry
+from corral.record import record, replace
+from corral.servers.origin import Registry, plain, told
 from corral.units import shown
 
 TYPE_CHECKING = False
@@ -29,11 +30,8 @@ def indexes(environment: Mapping[str, str]) -> Registry:
 
     The addresses travel in variables that are never printed: they may carry credentials.
     """
-    found = uv_settings(environment)
-    own = found != Index()
-    if not own:
-        found = pip_settings(environment)
-    main = found.main or DEFAULT
+    found, own = configured(environment)
+    main = found.main
     urls: list[str] = []
     reads: list[str] = []
     for url in (main, *found.more, *found.links):
@@ -59,6 +57,21 @@ def indexes(environment: Mapping[str, str]) -> Registry:
     )
 
 
+def configured(environment: Mapping[str, str]) -> tuple[Index, bool]:
+    """The settings that count, and whether they are uv's own."""
+    found = uv_settings(environment)
+    own = found != Index()
+    if not own:
+        found = pip_settings(environment)
+    return replace(found, main=found.main or DEFAULT), own
+
+
+def origin(environment: Mapping[str, str]) -> str:
+    """The indexes in one word; "" for PyPI."""
+    found, _ = configured(environment)
+    return told((found.main, *found.more, *found.links), DEFAULT)
+
+
 def host_of(url: str) -> str:
     """The host of a web address; "" for a place on this machine."""
     from urllib.parse import urlsplit
@@ -79,13 +92,6 @@ def password_of(url: str) -> str:
     return parts.password or parts.username or ""
 
 
-def plain(url: str) -> str:
-    """Without user and password."""
-    scheme, mark, rest = url.partition("://")
-    place, slash, path = rest.partition("/")
-    return f"{scheme}{mark}{place.rpartition('@')[2]}{slash}{path}"
-
-
 def local(url: str) -> str:
     from urllib.parse import unquote
 
@@ -99,17 +105,10 @@ def above(path: str) -> str:
 
 
 def pip_settings(environment: Mapping[str, str]) -> Index:
-    from corral.directories import home_directory
-
-    home = home_directory(environment)
-    files = [
-        "/etc/xdg/pip/pip.conf",
-        "/etc/pip.conf",
-        os.path.join(home, ".pip", "pip.conf"),
-        os.path.join(environment.get("XDG_CONFIG_HOME") or f"{home}/.config", "pip", "pip.conf"),
-    ]
+    everybody, files = pip_files(environment)
     if own := environment.get("PIP_CONFIG_FILE", ""):
-        files = [*files[:2], own] if own != os.devnull else []
+        files = [own]
+    files = [*everybody, *files] if own != os.devnull else []
     found: dict[str, str] = {}
     for file in files:
         found.update(read_ini(file))
@@ -123,14 +122,39 @@ def pip_settings(environment: Mapping[str, str]) -> Index:
     )
 
 
-def read_ini(file: str) -> dict[str, str]:
-    import configparser
+def pip_files(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """For everybody on this machine, and the user's own."""
+    from corral.directories import home_directory
 
+    home = home_directory(environment)
+    if sys.platform == "win32":
+        # Not /etc, which anybody may make there.
+        machine = os.path.join(environment.get("PROGRAMDATA") or "C:\\ProgramData", "pip")
+        places = [os.path.join(home, "pip"), os.path.join(roaming(environment, home), "pip")]
+        return [os.path.join(machine, "pip.ini")], [os.path.join(p, "pip.ini") for p in places]
+    config = environment.get("XDG_CONFIG_HOME") or f"{home}/.config"
+    places = [os.path.join(home, ".pip"), os.path.join(config, "pip")]
+    return (
+        ["/etc/xdg/pip/pip.conf", "/etc/pip.conf"],
+        [os.path.join(place, "pip.conf") for place in places],
+    )
+
+
+def roaming(environment: Mapping[str, str], home: str) -> str:
+    return environment.get("APPDATA") or os.path.join(home, "AppData", "Roaming")
+
+
+def read_ini(file: str) -> dict[str, str]:
     from corral.servers.reach import read_text
+
+    text = read_text(file)
+    if not text:
+        return {}
+    import configparser  # 3 ms, which a cached package should not pay for nothing
 
     reader = configparser.RawConfigParser()
     try:
-        reader.read_string(read_text(file), file)
+        reader.read_string(text, file)
     except configparser.Error as error:
         raise SandboxError(f"{file} cannot be read: {error.message}") from None
     found: dict[str, str] = {}
@@ -144,9 +168,15 @@ def uv_settings(environment: Mapping[str, str]) -> Index:
     from corral.directories import home_directory
 
     home = home_directory(environment)
-    config = environment.get("XDG_CONFIG_HOME") or f"{home}/.config"
+    if sys.platform == "win32":
+        everybody = environment.get("PROGRAMDATA") or "C:\\ProgramData"
+        config = roaming(environment, home)
+    else:
+        everybody = "/etc"
+        config = environment.get("XDG_CONFIG_HOME") or f"{home}/.config"
     found = Index()
-    for file in ("/etc/uv/uv.toml", f"{config}/uv/uv.toml"):
+    for place in (everybody, config):
+        file = os.path.join(place, "uv", "uv.toml")
         found = read_uv(file) if os.path.exists(file) else found
     main = environment.get("UV_DEFAULT_INDEX") or environment.get("UV_INDEX_URL") or found.main
     more = environment.get("UV_INDEX", "").split()

@@ -20,7 +20,7 @@ import time
 
 from corral.directories import directories
 from corral.errors import SandboxError
-from corral.record import record
+from corral.record import fields, record
 from corral.servers import locks
 from corral.servers.tree import READ_ONLY, check, freeze, measure, remove_tree, tree_digest
 
@@ -82,12 +82,16 @@ def make() -> None:
             found = os.lstat(path)
         except OSError as error:
             raise SandboxError(f"{path} cannot be made: {error.strerror}") from error
-        own = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
-        if not stat.S_ISDIR(found.st_mode) or not own or (os.name == "posix" and _open(found)):
-            raise SandboxError(
-                f"{path} is not a directory that only you can write to",
-                hint=f"look at what is in it, then: chmod 700 {path}",
-            )
+        refuse_shared(path, found)
+
+
+def refuse_shared(path: str, found: os.stat_result) -> None:
+    own = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
+    if not stat.S_ISDIR(found.st_mode) or not own or (os.name == "posix" and _open(found)):
+        raise SandboxError(
+            f"{path} is not a directory that only you can write to",
+            hint=f"look at what is in it and whose it is, then: chmod 700 {path}",
+        )
 
 
 def _open(found: os.stat_result) -> bool:
@@ -96,6 +100,12 @@ def _open(found: os.stat_result) -> bool:
 
 def find(key: str) -> Entry | None:
     """The entry, if its tree is there and is still what it was."""
+    for path in (root(), os.path.join(root(), "entries"), os.path.join(root(), "trees")):
+        # Somebody else's, as with `sudo` and the user's own HOME: its entries are their word.
+        try:
+            refuse_shared(path, os.lstat(path))
+        except FileNotFoundError:
+            return None
     entry = read(entry_path(key))
     if entry is None or entry.key != key or not os.path.isdir(entry.path()):
         return None
@@ -144,6 +154,15 @@ def adopt(staged: str, entry: Mapping[str, object], *, allowed: tuple[str, ...] 
     if found is None:
         raise SandboxError("the cache could not be written")
     return found
+
+
+def also(entry: Entry, key: str) -> None:
+    """One more key that leads to the same tree, unless it leads somewhere already."""
+    values = {name: getattr(entry, name) for name in fields(entry)}
+    with whole():
+        if read(entry_path(key)) is None:
+            content = json.dumps({"format": FORMAT, **values, "key": key})
+            write(entry_path(key), content.encode())
 
 
 def _move(staged: str, place: str) -> None:
@@ -271,6 +290,7 @@ def staged(key: str) -> str:
     path = os.path.join(staging(), os.path.basename(lock_path(key))[:32])
     try:
         os.makedirs(staging(), mode=0o700, exist_ok=True)
+        refuse_shared(staging(), os.lstat(staging()))
         remove_tree(path)  # left by a run that was killed
         os.mkdir(path, 0o700)
     except OSError as error:
