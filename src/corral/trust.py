@@ -33,11 +33,15 @@ LENGTH = 64
 
 @record
 class Request:
-    """What came with a server: its words, the digest that an approval is for, whose they are."""
+    """What came with a server: its words, the digest that an approval is for, whose they are.
+
+    `asks` is what it would get besides: values that the user keeps for a server of its name.
+    """
 
     source: Source
     digest: str
     subject: str
+    asks: tuple[str, ...] = ()
 
 
 @record
@@ -110,7 +114,9 @@ def approve(directory: str, *, expected: str | None = None, config: str = "") ->
     return remember(manifest, found, manifest.directory, config=config)
 
 
-def remember(manifest: Manifest, found: str, subject: str, *, config: str = "") -> Approval:
+def remember(
+    manifest: Manifest, found: str, subject: str, *, asks: Iterable[str] = (), config: str = ""
+) -> Approval:
     import json
     import time
 
@@ -118,7 +124,7 @@ def remember(manifest: Manifest, found: str, subject: str, *, config: str = "") 
         digest=found,
         directory=subject,
         approved=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        asks=tuple(requested_grants(manifest)),
+        asks=(*requested_grants(manifest), *asks),
     )
     text = json.dumps(
         {

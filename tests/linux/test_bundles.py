@@ -210,6 +210,7 @@ def test_values_that_do_not_fit_are_refused(user, env, scratch):
     kept.write_text(f'[hello]\ndirs = ["{one}"]\nkey = "kept"\nloud = true\n')
     os.chown(kept, user.uid, user.uid)
     kept.chmod(0o600)
+    assert user.corral("approve", "--yes", path, env=env).returncode == 0
     assert said(user.corral("run", path, env=env))["env"]["T_KEY"] == "kept"
     kept.chmod(0o666)
     assert b"can be written by other users" in user.corral("run", path, env=env).stderr

@@ -52,7 +52,7 @@ def _approve(options: Options, rest: list[str]) -> int:
     yes, as_json = options.has("--yes"), options.has("--json")
     request = _request(options, rest)
     manifest = request.source.manifest
-    asks = requested_grants(manifest)
+    asks = [*requested_grants(manifest), *request.asks]
     approved = trust.is_approved(request.digest)
     if not as_json:
         for line in request_lines(request):
@@ -97,7 +97,8 @@ def remember(request: Request) -> None:
     if request.source.manifest.directory:
         trust.approve(request.source.manifest.directory, expected=request.digest)
     else:
-        trust.remember(request.source.manifest, request.digest, request.subject)
+        manifest, subject = request.source.manifest, request.subject
+        trust.remember(manifest, request.digest, subject, asks=request.asks)
 
 
 def request_lines(request: Request) -> list[str]:
@@ -108,7 +109,7 @@ def request_lines(request: Request) -> list[str]:
 
     manifest = request.source.manifest
     origin = printable(manifest.origin)
-    asks = requested_grants(manifest)
+    asks = [*requested_grants(manifest), *request.asks]
     before = trust.previous(request.subject)
     known = before.asks if before else ()
     lines = [f"{origin} asks to:"]

@@ -236,6 +236,12 @@ def _settled(request: Request, users: list[Source]) -> Source:
 
     try:
         refuse_unapproved([source, *users], home_directory(), here())
+        if request.asks:
+            origin = source.manifest.origin
+            raise PolicyError(
+                f"{origin} asks for what you have not approved: to " + "; to ".join(request.asks),
+                hint=f"look at it and run `corral approve {origin}`",
+            )
     except PolicyError:
         if not approve.on_terminal():
             raise

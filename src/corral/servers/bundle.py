@@ -109,7 +109,12 @@ def ready(found: Found, values: Values, arguments: Sequence[str]) -> Start:
     environment, secret = variables(bundle, values, known)
     return Start(
         command=tuple(command),
-        request=Request(source=source, digest=approval, subject=f"bundle {bundle.name}"),
+        request=Request(
+            source=source,
+            digest=approval,
+            subject=f"bundle {bundle.name}",
+            asks=tuple(f"get your value of {key} in {bundle_values.FILE}" for key in values.kept),
+        ),
         granted=granted(bundle, values, known),
         secrets={name: environment[name] for name in secret},
         warnings=tuple(warnings(bundle)),

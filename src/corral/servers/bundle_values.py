@@ -26,14 +26,19 @@ FILE = "bundles.toml"
 
 @record
 class Values:
-    """`said` are keys whose value is the user's own word; the others are the bundle's defaults."""
+    """`said` are keys whose value is the user's own word; the others are the bundle's defaults.
+
+    Those `kept` were said to a bundle of this name, and any file can call itself by it.
+    """
 
     texts: Mapping[str, tuple[str, ...]]
     said: frozenset[str]
+    kept: tuple[str, ...] = ()
 
 
 def collect(bundle: Bundle, flags: Iterable[str], kept: Mapping[str, object]) -> Values:
     given: dict[str, list[str]] = {}
+    taken: list[str] = []
     for word in flags:
         key, equals, value = word.partition("=")
         if not equals:
@@ -41,7 +46,9 @@ def collect(bundle: Bundle, flags: Iterable[str], kept: Mapping[str, object]) ->
         given.setdefault(key, []).append(value)
     for key, said in kept.items():
         items = said if isinstance(said, list) else [said]
-        given.setdefault(key, [_written(item) for item in items])
+        if key not in given:
+            given[key] = [_written(item) for item in items]
+            taken.append(key)
     for key in given:
         if key not in bundle.settings:
             known = ", ".join(bundle.settings) or "none"
@@ -50,7 +57,7 @@ def collect(bundle: Bundle, flags: Iterable[str], kept: Mapping[str, object]) ->
         key: tuple(check(setting, given[key])) if key in given else setting.default
         for key, setting in bundle.settings.items()
     }
-    return Values(texts=texts, said=frozenset(given))
+    return Values(texts=texts, said=frozenset(given), kept=tuple(taken))
 
 
 def defaults(bundle: Bundle) -> Values:
