@@ -386,7 +386,7 @@ def words_of(entry, **wish):
 
 
 def test_the_users_flags_go_to_every_server_and_win_over_ours():
-    entry = {"command": "node", "args": ["x"], "env": {"API_KEY": "1", "LOG": "2", "HOME": "/h"}}
+    entry = {"command": "node", "args": ["x"], "env": {"API_KEY": "1", "LOG": "2", "HOME": "${HOME}"}}
     flags = ("--env", "API_KEY", "--read", "/n")
     assert words_of(entry, flags=flags)[1] == ["run", "--env", "LOG", *flags, "--", "node", "x"]
 

@@ -25,6 +25,7 @@ COMMANDS = (
     "run", "explain", "check", "doctor", "wrap", "unwrap", "status", "approve", "profiles", "cache",
     "ps", "sweep", "clean", "audit", "schema", "demo", "completion",
 )  # fmt: skip
+MIXED = ("wrap", "unwrap", "status")
 HELP = options.Flag(name="--help", short="-h", help="show this help")
 INTERRUPTED = 130
 
@@ -74,7 +75,9 @@ def _dispatch(words: list[str]) -> int:
     command = load(name)
     flags = (*command.FLAGS, HELP)
     chosen, rest = options.parse(flags, words)
-    if chosen.has("--help"):
+    # Where options may stand behind words too, they are parsed by the command itself.
+    late = name in MIXED and not {"-h", "--help"}.isdisjoint(rest)
+    if chosen.has("--help") or late:
         output.say("\n".join([command.USAGE, "", command.SUMMARY, "", *options.help_lines(flags)]))
         return 0
     return command.main(chosen, rest)

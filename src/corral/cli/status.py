@@ -46,12 +46,13 @@ def _everywhere() -> list[tuple[str, str]]:
     from corral.clients import catalogue
 
     here = policy_flags.here()
-    return [
-        (client.name, path)
-        for client in catalogue.CLIENTS
-        for path in (*catalogue.own_files(client), *catalogue.project_files(client, here))
-        if os.path.lexists(path)
-    ]
+    found: dict[str, tuple[str, str]] = {}
+    for client in catalogue.CLIENTS:
+        for path in (*catalogue.own_files(client), *catalogue.project_files(client, here)):
+            if os.path.lexists(path):
+                # In the home directory a project's file is the client's own.
+                found.setdefault(os.path.realpath(path), (client.name, path))
+    return list(found.values())
 
 
 @record
@@ -121,12 +122,20 @@ def _row(server: Server, *, written: bool) -> Row:
         name=server.name,
         scope=server.scope,
         state="wrapped",
+        why=_warning(server),
         off=server.off,
         corral=server.words[0],
         own=written,
         may=tuple(client_files.may(server.flags, server.inner)),
         command=server.inner,
     )
+
+
+def _warning(server: Server) -> str:
+    from corral.clients.grants import steering
+
+    names = ", ".join(steering(server))
+    return f"{names} in its env changes corral itself, outside of the walls" if names else ""
 
 
 def _obstacle(server: Server) -> str:

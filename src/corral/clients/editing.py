@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.clients import catalogue, files, originals
-from corral.clients.located import BrokenFileError
+from corral.clients.located import BrokenFileError, Splice, splice
 from corral.clients.servers import servers
 from corral.clients.unwrapping import unwrap
 from corral.clients.wrapping import wrap
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from corral.clients.wrapping import Wish
 
 MASK = "***"
+SHORT = 4
+"""A secret of fewer letters may be part of any word: it is masked in its own place only."""
 
 
 @record
@@ -127,12 +129,26 @@ def _diff(found: Opened, new: str) -> str:
     old = found.content.text
     if old == new:
         return ""
-    for value in _secrets(found):
-        old, new = old.replace(value, MASK), new.replace(value, MASK)
+    secrets = _secrets(found)
+    old, new = (_masked(text, found.form, secrets) for text in (old, new))
     lines = difflib.unified_diff(
         old.splitlines(), new.splitlines(), found.path, found.path, lineterm="", n=1
     )
     return "\n".join(lines)
+
+
+def _masked(text: str, form: Format, secrets: list[str]) -> str:
+    places = {
+        (value.start, value.end)
+        for server in servers(form.read(text))
+        for name, value in server.values.items()
+        if is_secret_name(name) and value.start >= 0
+    }
+    hidden = form.quote(MASK)
+    text = splice(text, [Splice(start=start, end=end, text=hidden) for start, end in places])
+    for value in secrets:
+        text = text.replace(value, MASK)
+    return text
 
 
 def _secrets(found: Opened) -> list[str]:
@@ -141,7 +157,7 @@ def _secrets(found: Opened) -> list[str]:
         value
         for server in found.servers
         for name, value in server.env.items()
-        if is_secret_name(name) and isinstance(value, str) and value
+        if is_secret_name(name) and isinstance(value, str) and len(value) >= SHORT
     ]
     both = {text for value in named for text in (value, found.form.quote(value)[1:-1])}
     return sorted(both, key=len, reverse=True)

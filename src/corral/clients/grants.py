@@ -26,12 +26,49 @@ RUNTIMES = ("python", "node", "deno", "bun", "ruby", "java", "php", "perl")
 VARIABLES = ("${workspaceFolder", "${userHome}", "${workspaceRoot}")
 
 
+# What a client sets for a server it sets for the corral in front of it, outside of all walls.
+STEERING = ("LD_", "DYLD_", "PYTHON", "__PYVENV", "CORRAL_", "GCONV_", "GLIBC_", "OPENSSL_")
+STEERING_NAMES = frozenset((
+    "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "APPDATA", "LOCALAPPDATA",
+))  # fmt: skip
+HARMLESS = frozenset((
+    "PYTHONUNBUFFERED", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONDONTWRITEBYTECODE",
+    "PYTHONHASHSEED", "PYTHONNOUSERSITE", "PYTHONSAFEPATH", "PYTHONFAULTHANDLER",
+    "PYTHONASYNCIODEBUG", "PYTHONOPTIMIZE", "PYTHONWARNINGS",
+))  # fmt: skip
+
+
 class UnfitError(SandboxError):
     """A server that would not work behind walls as it is configured: it stays as it is."""
 
     def __init__(self, message: str, *, hint: str | None = None, apart: bool = False) -> None:
         super().__init__(message, hint=hint)
         self.apart = apart
+
+
+def steering(server: Server) -> list[str]:
+    """Variables of a server that would choose what corral itself loads, trusts or believes."""
+    return [
+        name for name, value in server.env.items() if value is not None and _steers(name, value)
+    ]
+
+
+def _steers(name: str, value: object) -> bool:
+    upper = name.upper()
+    if upper in {"HOME", "USERPROFILE"}:
+        filled = value in {"${userHome}", f"${{{name}}}", f"${{env:{name}}}"}
+        return not filled and value != os.path.expanduser("~")
+    if upper in HARMLESS:
+        return False
+    return upper in STEERING_NAMES or upper.startswith(STEERING)
+
+
+def refuse_steering(server: Server) -> None:
+    if names := steering(server):
+        raise UnfitError(
+            f"{', '.join(names)} in its env would change corral itself, outside of the walls",
+            hint=f"take it out there, and give it to the server alone: --env {names[0]}=VALUE",
+        )
 
 
 def environment(server: Server, flags: Sequence[str]) -> Iterator[str]:

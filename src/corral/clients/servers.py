@@ -39,7 +39,7 @@ class Server:
     """`at` is the path of its keys in the file; `table` is what has `command` and `args`.
 
     `why` says why it cannot be wrapped and is empty if it can be. `off` means that the client does
-    not start it now.
+    not start it now. `values` are those of `env` with their places.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Server:
     forwarded: tuple[str, ...] = ()
     env_file: str = ""
     cwd: str = ""
+    values: Mapping[str, Value] = {}
 
     @property
     def scope(self) -> str:
@@ -139,6 +140,7 @@ def _server(name: str, at: tuple[str, ...], entry: Value, *, twin: bool = False)
         why="another server has the same name" if twin else _why(entry, command, args),
         off=_is(entry, "disabled", said=True) or _is(entry, "enabled", said=False),
         env={str(key): value for key, value in values.items()},
+        values=(env.members or {}) if env is not None else {},
         forwarded=_names(names),
         env_file=_text(entry, "envFile"),
         cwd=_text(entry, "cwd"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.clients.grants import UnfitError, environment, places
+from corral.clients.grants import UnfitError, environment, places, refuse_steering
 from corral.clients.launchers import Package, Refusal, launched
 from corral.clients.located import Splice
 from corral.clients.originals import Change, Original
@@ -113,6 +113,8 @@ def _refused(server: Server, refusal: UnfitError) -> Outcome:
 
 def _decide(server: Server, wish: Wish) -> tuple[Line | None, Outcome]:
     stays = _stays(server, wish)
+    if stays is None or server.wrapped:
+        refuse_steering(server)
     if stays is not None:
         return None, stays
     package = _package(server, wish)

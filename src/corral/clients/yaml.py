@@ -64,7 +64,10 @@ class Reader:
             )
         # The end of a text block is the next thing in the file.
         end = start + len(self.text[start:end].rstrip())
-        scalar: object = self.loader.construct_object(node, deep=True)
+        try:
+            scalar: object = self.loader.construct_object(node, deep=True)
+        except AttributeError:  # PyYAML's own, where a tag does not fit its text
+            raise _broken(f"{node.tag} does not fit this value", node) from None
         return Value(data=scalar, start=start, end=end, key=key, shared=shared)
 
     def members(self, node: yaml.MappingNode, *, shared: bool) -> dict[str, Value]:
