@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import pytest
 
 from corral.errors import SandboxError
@@ -18,6 +21,9 @@ def env(tmp_path):
     return {
         "HOME": str(tmp_path),
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        "USERPROFILE": str(tmp_path),
+        "APPDATA": str(tmp_path / "config"),
+        "PROGRAMDATA": str(tmp_path / "machine"),
         "PIP_CONFIG_FILE": str(tmp_path / "pip.conf"),
         "npm_config_userconfig": str(tmp_path / ".npmrc"),
     }
@@ -70,6 +76,19 @@ def test_pip_and_its_environment(env, tmp_path):
     assert pypi_index.plain(found.urls[0]) == "https://pypi.example.com/simple"
     own = pypi_index.indexes({**env, "PIP_INDEX_URL": "https://two.example.com/simple"})
     assert own.urls[0] == "https://two.example.com/simple"
+
+
+def test_pips_files_are_where_this_system_has_them(env, tmp_path, monkeypatch):
+    """On Windows anybody may make a directory /etc."""
+    env = {name: value for name, value in env.items() if name != "PIP_CONFIG_FILE"}
+    monkeypatch.setattr(sys, "platform", "win32")
+    everybody, own = pypi_index.pip_files(env)
+    assert everybody == [os.path.join(tmp_path, "machine", "pip", "pip.ini")]
+    assert own[-1] == os.path.join(tmp_path, "config", "pip", "pip.ini")
+    monkeypatch.setattr(sys, "platform", "linux")
+    everybody, own = pypi_index.pip_files(env)
+    assert "/etc/pip.conf" in everybody
+    assert own[-1] == os.path.join(tmp_path, "config", "pip", "pip.conf")
 
 
 def test_an_index_on_disk_is_read_with_the_files_beside_it(env, tmp_path):
