@@ -34,6 +34,12 @@ NODE = "24.9.0"
 """The variable NODE_USE_ENV_PROXY is known from 24 on."""
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """On a busy machine its threads need longer to end than a run would wait for them."""
+    monkeypatch.setattr(http_door, "LAST_BREATH", 60.0)
+
+
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
     return make_certificate(tmp_path_factory.mktemp("tls"))
@@ -67,10 +73,14 @@ class Over(threading.Event):
     def __init__(self):
         super().__init__()
         self.rests = []
+        self.resting = threading.Semaphore(0)
 
     def wait(self, timeout=None):
         self.rests.append(timeout)
-        return super().wait(60) if timeout else False
+        if not timeout:
+            return False
+        self.resting.release()
+        return super().wait(60)
 
 
 class Running:
@@ -427,7 +437,10 @@ def test_a_flood_is_heard_at_a_rate(run):
         end, head = running.connect("other.test", 443)
         end.close()
         assert head.startswith(b"HTTP/1.1 403")
-        assert running.denials.seen.acquire(timeout=60)
+    for _ in range(32):
+        assert over.resting.acquire(timeout=60)
+    while running.denials.seen.acquire(blocking=False):
+        pass
     with running.knock() as unheard:
         unheard.sendall(b"nothing\r\n\r\n")
         assert running.denials.seen.acquire(timeout=60)
