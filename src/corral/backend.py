@@ -86,7 +86,12 @@ def load() -> Backend:
         from corral.windows import backend as windows
 
         return windows
+    if sys.platform == "darwin":
+        from corral.macos.backend import Macos
+        from corral.macos.libproc import Libproc
+
+        return Macos(Libproc())
     raise SandboxError(
-        f"corral has no walls for {system()} yet, so it runs nothing there",
+        f"corral has no walls for {sys.platform}, so it runs nothing there",
         hint="run it in a Linux virtual machine",
     )

@@ -152,7 +152,7 @@ def by_tier(user, walled, bare):
 LAUNCH = """
 import json, os, sys
 sys.path.insert(0, PACKAGE)
-from corral import start
+from corral import backend, start
 from corral.abi import linux as abi
 from corral.manifest import from_flags
 from corral.policy import Source
@@ -169,7 +169,7 @@ def started(plan, stdio=(0, 1, 2)):
     from corral.errors import SandboxError
     from corral.report import outcome
     try:
-        watch = start.run(plan, stdio, signals=-1, control=-1)
+        watch = start.run(plan, stdio, signals=backend.load().signals(()), control=-1)
     except SandboxError as error:
         return str(error)
     return outcome(plan, watch.until_end()).exit_code

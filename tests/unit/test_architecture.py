@@ -189,6 +189,35 @@ def test_every_module_imports_on_every_system(platform):
     assert json.loads(done.stdout) == {}
 
 
+SEAM = """
+from corral import backend
+loaded = backend.load()
+missing = [name for name in sys.argv[4:] if not callable(getattr(loaded, name, None))]
+assert loaded.__file__
+print(json.dumps([loaded.__file__.replace(chr(92), "/").rsplit("/")[-2], missing]))
+"""
+FOLDERS = {"win32": "windows", "darwin": "macos", "linux": "linux"}
+
+
+def verbs() -> list[str]:
+    """What the flow asks of a system."""
+    tree = ast.parse((SOURCE / "backend.py").read_text())
+    seam = next(
+        node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "Backend"
+    )
+    return [node.name for node in seam.body if isinstance(node, ast.FunctionDef)]
+
+
+@pytest.mark.parametrize("platform", ABSENT)
+def test_every_system_answers_what_the_flow_asks(platform):
+    setting = ELSEWHERE.partition("failed = {}")[0]
+    argv = [sys.executable, "-c", setting + SEAM, str(SOURCE.parent), platform, ABSENT[platform]]
+    done = subprocess.run([*argv, *verbs()], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "birth" in verbs()  # the control: the seam was read
+    assert json.loads(done.stdout) == [FOLDERS[platform], []]
+
+
 START = """
 import sys
 sys.path.insert(0, sys.argv[1])
