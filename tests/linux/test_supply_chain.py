@@ -235,3 +235,35 @@ def test_a_projects_configuration_reaches_for_corral_itself(user, env, scratch):
     assert user.corral("wrap", "--corral", str(launcher), str(place), env=env).returncode == 1
     told = user.corral("status", str(place), env=env).stdout
     assert b"PYTHONPATH in its env changes corral itself" in told
+
+
+@pytest.mark.parametrize(("user", "tier"), [("root", "bare")], indirect=True)
+def test_root_without_namespaces_is_told_why(user, env, scratch):
+    """Its targets have an id of their own, to which the cache is closed like to everybody."""
+    path = put(user, scratch, manifest())
+    done = user.corral("run", path, env=env)
+    assert done.returncode == REFUSED
+    assert "is closed to uid " in done.stderr.decode()
+    assert b"start corral as the user whose files they are" in done.stderr
+
+
+@ONE_USER
+def test_a_home_directory_that_is_a_link(user, env, scratch):
+    (scratch / "link").symlink_to(env["XDG_CACHE_HOME"])
+    path = put(user, scratch, manifest())
+    assert said(user.corral("run", path, env={**env, "XDG_CACHE_HOME": str(scratch / "link")}))
+
+
+@ONE_USER
+def test_pinning_installs_once(user, env, registry, npm, scratch):
+    files = {"main.js": "console.log(JSON.stringify('ran'))"}
+    archive = registry.publish_npm("server", "1.2.3", files, bin={"server": "main.js"})
+    place = own(user, scratch / "desk" / "mcp.json", "")
+    place.write_text(
+        json.dumps({"mcpServers": {"a": {"command": "npx", "args": ["-y", "server"]}}})
+    )
+    done = user.corral("wrap", "--pin", "--corral", "/bin/true", str(place), env=env)
+    assert done.returncode == 0, done.stderr
+    assert "npm:server@1.2.3" in place.read_text()
+    assert said(user.corral("run", "npm:server@1.2.3", env=env)) == "ran"
+    assert registry.asked.count(archive) == 1

@@ -527,6 +527,18 @@ def test_status_of_everything(desk):
     assert {row["client"] for row in rows} == {"codex", "goose", "claude-code"}
 
 
+def test_in_the_home_directory_a_file_is_the_clients_own(desk):
+    desk.config("cursor")
+    assert desk.does("status").count("mcp.json") == 1
+    done = desk.corral("wrap", "cursor", "--corral", str(desk.corral_path), "--dry-run")
+    assert (done.returncode, b"project's own" in done.stderr) == (0, False)
+
+
+def test_help_may_come_late(desk):
+    for command in ("wrap", "unwrap", "status"):
+        assert f"usage: corral {command}" in desk.does(command, "cursor", "--help")
+
+
 def test_a_project_file_is_changed_only_when_it_is_named(desk):
     desk.config("cursor")
     shared = desk.put(

@@ -265,3 +265,36 @@ def test_what_the_corral_table_asks_for_starts_in_the_bundle():
     wrong = parse(manifest(_meta={"io.corral": {"filesystem": {"reed": []}}}))
     with pytest.raises(SandboxError, match="reed"):
         asked_for(wrong, bundle_values.defaults(wrong), KNOWN, origin="x")
+
+
+def test_numbers_beyond_all_bounds_are_no_crash():
+    for bound in ("min", "max"):
+        setting = {"n": {"type": "number", bound: 10**400}}
+        with pytest.raises(SandboxError, match="too large"):
+            parse(manifest(user_config=setting))
+    assert parse(manifest(user_config={"n": {"type": "number", "min": 10**40}})).settings["n"].low
+
+
+@pytest.mark.parametrize(
+    ("text", "good"),
+    [
+        ("mcp", True),
+        ("mcp[cli]>=1.2,<2; python_version >= '3.10' and (extra == \"x\")", True),
+        ("a~=1.0.*", True),
+        ("a @ https://example.com/a.whl", False),
+        ("a\r--no-binary=:all:", False),
+        ("a\x0b--no-binary=:all:", False),
+        ("a\u2028-e .", False),
+        ("a --config-settings=x", False),
+        ("${PIP_INDEX_URL}", False),
+        ("a==${TOKEN}", False),
+        ("a\\", False),
+        ("-e .", False),
+        ("./a", False),
+        ("", False),
+    ],
+)
+def test_a_requirement_is_a_name_with_marks(text, good):
+    from corral.servers.bundle_uv import is_requirement
+
+    assert is_requirement(text) is good

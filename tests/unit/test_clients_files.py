@@ -97,6 +97,21 @@ def test_a_dry_run_writes_nothing_and_shows_no_secret(config, home):
     assert '"***"' in edit.diff
 
 
+@pytest.mark.parametrize("name", ["a.json", "a.toml", "a.yaml"])
+def test_a_secret_of_one_letter_is_masked_in_its_own_place_only(home, name):
+    text = {
+        "a.json": '{"mcpServers": {"a": {"command": "node", "env": {"A_TOKEN": "e", "B": "e"}}}}',
+        "a.toml": '[mcp_servers.a]\ncommand = "node"\nenv = {A_TOKEN = "e", B = "e"}\n',
+        "a.yaml": "mcpServers:\n  a:\n    command: node\n    env: {A_TOKEN: e, B: e}\n",
+    }[name]
+    (home / name).write_text(text)
+    diff = wrap_file(str(home / name), WISH, dry_run=True).diff
+    assert "node" in diff
+    shown = diff.replace('"', "").replace(" ", "").replace("=", ":")
+    assert "A_TOKEN:***,B:e}" in shown
+    assert "A_TOKEN:e" not in shown
+
+
 @posix
 def test_what_is_recorded_is_nobody_elses(config):
     wrap_file(str(config), WISH)

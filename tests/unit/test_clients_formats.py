@@ -243,3 +243,10 @@ def test_sameness_is_strict():
     assert not same({"a": 1, "b": 2}, {"b": 2, "a": 1})  # the order is the user's too
     assert not same([1], [1, 2])
     assert same({"a": [math.nan, "x"]}, {"a": [math.nan, "x"]})
+
+
+@pytest.mark.parametrize("text", ["x: !!timestamp soon\n", "x: !!int many\n", "x: !!float f\n"])
+def test_a_tag_that_does_not_fit_is_the_files_mistake(text):
+    with pytest.raises(BrokenFileError, match=r"line 1|invalid|could not"):
+        yaml.read(text)
+    assert yaml.read("x: !!timestamp 2001-01-01\n").members

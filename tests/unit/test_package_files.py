@@ -146,3 +146,33 @@ def test_more_than_a_package_has(tmp_path, monkeypatch):
     monkeypatch.setattr(tree, "MOST_ENTRIES", 3)
     with pytest.raises(SandboxError, match="more than"):
         tree.check(str(tmp_path))
+
+
+@pytest.mark.parametrize("act", ["link", "file", "beside", "settings"])
+def test_what_decides_which_interpreter_starts(tmp_path, act):
+    pypi.make_environment(str(tmp_path), sys.executable)
+    pypi.check_environment(str(tmp_path), sys.executable)  # the control
+    python = tmp_path / "bin" / "python"
+    match act:
+        case "link":
+            python.unlink()
+            python.symlink_to("/bin/sh")
+        case "file":
+            python.unlink()
+            put(python, "#!/bin/sh\n")
+        case "beside":
+            put(tmp_path / "bin" / "pyvenv.cfg", "home = /tmp\n")
+        case "settings":
+            put(tmp_path / "pyvenv.cfg", "home = /tmp\n")
+    with pytest.raises(SandboxError, match="a package changed"):
+        pypi.check_environment(str(tmp_path), sys.executable)
+
+
+def test_a_program_that_is_not_there(tmp_path):
+    package = {"bin": {"tool\x1b[2J": "none.js", "b": "b.js"}}
+    put(tmp_path / "node_modules/a/package.json", json.dumps(package))
+    with pytest.raises(SandboxError, match="of a cannot be read: No such file"):
+        npm.command(str(tmp_path), parse("npm:a#b"))
+    with pytest.raises(SandboxError) as found:
+        npm.command(str(tmp_path), parse("npm:a"))
+    assert "\x1b" not in f"{found.value.message}{found.value.hint}"

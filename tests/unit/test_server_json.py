@@ -179,3 +179,28 @@ def test_whatever_a_registry_answers(data):
         server_json.choose(found, "x")
     except SandboxError:
         pass
+
+
+def test_a_publisher_cannot_send_us_to_loopback(monkeypatch, tmp_path):
+    """What listens on this machine's loopback trusts who comes from there."""
+    from registries import Registries
+
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    made = Registries()
+    try:
+        package = server_json.Package(
+            kind="mcpb", identifier=f"{made.url}/a.mcpb", version="1", sha256="0" * 64
+        )
+        reference = Reference(kind="registry", text="a.b/c", name="a.b/c")
+        monkeypatch.setenv("CORRAL_REGISTRY", "https://registry.example.com")
+        with pytest.raises(SandboxError, match="is not https"):
+            registry.fetched(package, reference)
+        assert made.asked == []
+        # The control: a registry on loopback may name its neighbour.
+        monkeypatch.setenv("CORRAL_REGISTRY", made.url)
+        with pytest.raises(SandboxError, match="is not there"):
+            registry.fetched(package, reference)
+        assert made.asked == ["/a.mcpb"]
+    finally:
+        made.close()

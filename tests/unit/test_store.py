@@ -93,6 +93,40 @@ def test_a_store_that_others_can_write_is_refused():
     put("npm:other@1")
 
 
+@POSIX
+@pytest.mark.parametrize("part", ["", "entries", "trees"])
+def test_what_others_could_have_put_there_is_not_found(part):
+    put()
+    assert store.find("npm:thing@1") is not None
+    os.chmod(os.path.join(store.root(), part), 0o770)
+    with pytest.raises(SandboxError, match="only you can write"):
+        store.find("npm:thing@1")
+
+
+@POSIX
+def test_a_staging_directory_of_somebody_elses_is_not_used(home):
+    os.makedirs(store.staging(), mode=0o700)
+    os.rmdir(store.staged("npm:thing@1"))  # the control
+    os.chmod(store.staging(), 0o777)
+    with pytest.raises(SandboxError, match="only you can write"):
+        store.staged("npm:thing@1")
+
+
+def test_one_tree_under_two_keys():
+    entry = put()
+    store.also(entry, "npm:thing@1.0")
+    found = store.find("npm:thing@1.0")
+    assert found is not None
+    assert (found.digest, found.command, found.key) == (
+        entry.digest,
+        entry.command,
+        "npm:thing@1.0",
+    )
+    other = put("npm:other@1", "other")
+    store.also(other, "npm:thing@1.0")  # it leads somewhere already
+    assert store.find("npm:thing@1.0") == found
+
+
 @pytest.mark.links
 def test_a_store_that_is_a_link_is_refused(home):
     (home / "elsewhere").mkdir()

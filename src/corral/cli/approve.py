@@ -79,7 +79,10 @@ def _request(options: Options, rest: list[str]) -> Request:
 
         opened = open_reference(options, rest, complete=False)
         if opened is not None and opened.request is None:
-            raise SandboxError(f"{rest[0]} asks for nothing: what it may do is yours to say")
+            raise SandboxError(
+                f"{rest[0]} asks for nothing: what it may do is yours to say",
+                hint="by flags of `corral run`, a profile or a policy of your own",
+            )
         if opened is not None and opened.request is not None:
             return opened.request
     found = trust.request_for(rest[0])

@@ -116,8 +116,11 @@ def outcome(edits: Sequence[Edit], problem: SandboxError | None) -> int:
 def project_note(word: str) -> None:
     """Files of the project in the current directory are nobody's but their own."""
     client = catalogue.named(word)
-    for path in catalogue.project_files(client, os.curdir) if client else ():
-        if os.path.exists(path):
+    if client is None:
+        return
+    own = {os.path.realpath(path) for path in catalogue.own_files(client)}
+    for path in catalogue.project_files(client, os.curdir):
+        if os.path.exists(path) and os.path.realpath(path) not in own:
             output.note(f"{path} is this project's own: name it to change it too")
 
 

@@ -74,7 +74,9 @@ def check(command: Sequence[str], directory: str) -> None:
         home=home_directory(),
         subprocess=False,
     )
-    strangers = [*foreign(command[0], directory), *outside(program, directory)]
+    # The way to it may have links in it, as where the home directory is one.
+    roots = tuple(dict.fromkeys((directory, os.path.realpath(directory))))
+    strangers = [*foreign(command[0], roots), *outside(program, roots)]
     if strangers:
         raise SandboxError(
             f"the command of {printable(directory)} leads out of it, to "
@@ -83,35 +85,39 @@ def check(command: Sequence[str], directory: str) -> None:
         )
 
 
-def foreign(word: str, directory: str) -> Iterator[str]:
+def foreign(word: str, roots: tuple[str, ...]) -> Iterator[str]:
     """A program by its path: the server's own, the system's, or the Python that runs corral.
 
     Another one, as in somebody's virtual environment, would bring its projects along.
     """
-    if os.path.isabs(word) and not within(word, directory) and not is_system(word):
+    if os.path.isabs(word) and not own(word, roots) and not is_system(word):
         from corral.servers.pypi import interpreter
 
         if word != interpreter():
             yield word
 
 
-def outside(program: Program, directory: str) -> Iterator[str]:
+def outside(program: Program, roots: tuple[str, ...]) -> Iterator[str]:
     """What the program would read besides its directory, the system and runtimes of the host."""
     real = program.real or program.path
-    if within(program.path, directory) and not within(real, directory) and not is_system(real):
+    if own(program.path, roots) and not own(real, roots) and not is_system(real):
         # A link called `node` may lead anywhere; only the name at its end makes it a runtime.
         end = Executable(path=real, real=real, device=0, inode=0, head=b"")
         if not kind_of(end):
             yield real
     for path, why in zip(program.reads, program.why, strict=True):
-        if within(path, directory) or why.startswith(RUNTIME):
+        if own(path, roots) or why.startswith(RUNTIME):
             continue
-        if not why.startswith("an editable install") or not installed(path, program, directory):
+        if not why.startswith("an editable install") or not installed(path, program, roots):
             yield path
 
 
-def installed(path: str, program: Program, directory: str) -> bool:
+def installed(path: str, program: Program, roots: tuple[str, ...]) -> bool:
     """Whether a Python of the host names this project, and not a file that came with the server."""
     prefix = f"{path} is readable, because "
     told = [note.removeprefix(prefix) for note in program.notes if note.startswith(prefix)]
-    return any(not within(note, directory) for note in told)
+    return any(not own(note, roots) for note in told)
+
+
+def own(path: str, roots: tuple[str, ...]) -> bool:
+    return any(within(path, root) for root in roots)

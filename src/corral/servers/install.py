@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 LIMITS: Mapping[str, object] = {"memory": "4G", "disk": "4G", "pids": 512, "timeout": "15m"}
 TOLD = 12
+NO_LOG = "A complete log of this run"
 LINKS = ("bin/python",)
 """Made by corral itself: a virtual environment is a link to its interpreter."""
 LONGEST_LOG = 1 << 16
@@ -112,7 +113,8 @@ def told(log: IO[bytes], hidden: Iterable[str]) -> str:
     text = log.read().decode(errors="replace")
     for secret in hidden:
         text = text.replace(secret, "***")
-    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    # npm's own log was written inside, where nobody can look for it.
+    lines = [line.rstrip() for line in text.splitlines() if line.strip() and NO_LOG not in line]
     clean = ["".join(c if c.isprintable() else " " for c in line) for line in lines[-TOLD:]]
     return "\n  ".join(["the package manager failed:", *clean])
 

@@ -6,6 +6,8 @@ import os
 import sys
 from contextlib import contextmanager
 
+from corral.errors import SandboxError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,8 +40,13 @@ def _open(path: str) -> int:
 @contextmanager
 def held(path: str) -> Iterator[None]:
     """Waits for whoever has it. The file stays: removing it would let two have it."""
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    descriptor = _open(path)
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        descriptor = _open(path)
+    except OSError as error:
+        raise SandboxError(
+            f"{path} cannot be made: {error.strerror}", hint="corral keeps its locks there"
+        ) from error
     try:
         _take(descriptor, wait=True)
         yield

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+
 from corral.errors import SandboxError
+from corral.manifest import printable
 from corral.record import record
 from corral.servers import directory, package
 
@@ -14,6 +17,16 @@ if TYPE_CHECKING:
     from corral.servers.reference import Reference
     from corral.servers.store import Entry
     from corral.trust import Request
+
+KEPT = "nothing of it was started or kept"
+ROOM = f"{KEPT}; `corral cache ls` shows what could make room"
+HINTS = {
+    "npm": f"{KEPT}; its authors can tell more",
+    "pypi": f"{KEPT}; its authors can tell more",
+    "bundle": f"{KEPT}; is it the right file?",
+    "registry": "nothing of it was started; CORRAL_REGISTRY names another registry",
+    "client": "name the server's own command, or its package",
+}
 
 
 @record
@@ -42,6 +55,22 @@ class Opened:
 
 
 def open_reference(reference: Reference, arguments: Sequence[str], choices: Choices) -> Opened:
+    """Whatever goes wrong on the way is told with what to do about it."""
+    try:
+        return _open(reference, arguments, choices)
+    except SandboxError as problem:
+        problem.hint = problem.hint or HINTS[reference.kind]
+        raise
+    except OSError as problem:
+        # A full disk, a file that went away: not worth a place of its own at each step.
+        text = f"{printable(reference.text)} cannot be made ready: {problem.strerror}"
+        where = f" ({printable(str(problem.filename))})" if problem.filename else ""
+        full = problem.errno in {errno.ENOSPC, errno.EDQUOT}
+        hint = ROOM if full else HINTS[reference.kind]
+        raise SandboxError(text + where, hint=hint) from problem
+
+
+def _open(reference: Reference, arguments: Sequence[str], choices: Choices) -> Opened:
     match reference.kind:
         case "npm" | "pypi":
             found = package.fetch(

@@ -81,7 +81,8 @@ def make() -> None:
             os.makedirs(path, mode=0o700, exist_ok=True)
             found = os.lstat(path)
         except OSError as error:
-            raise SandboxError(f"{path} cannot be made: {error.strerror}") from error
+            hint = "XDG_CACHE_HOME names another place for it" if os.name == "posix" else None
+            raise SandboxError(f"{path} cannot be made: {error.strerror}", hint=hint) from error
         refuse_shared(path, found)
 
 
