@@ -99,11 +99,12 @@ def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
         problems.append("state = true needs a private root")
     problems += _read_only_in_writable(policy, program)
     if layout.who.drop_groups:
-        problems += _unreachable(policy, layout.who.outside_uid, layout.who.outside_gid)
+        problems += _unreachable(policy, program, layout.who.outside_uid, layout.who.outside_gid)
     if problems:
         raise PolicyError(
             "without mount namespaces: " + "; ".join(problems),
-            hint="grant a narrower directory, name the file itself, or allow user namespaces",
+            hint="grant a narrower directory, name the file itself, allow user namespaces, or start"
+            " corral as the user whose files they are",
         )
 
 
@@ -119,14 +120,21 @@ def _read_only_in_writable(policy: Policy, program: Program) -> list[str]:
     ]
 
 
-def _unreachable(policy: Policy, uid: int, gid: int) -> list[str]:
-    """A run of root's has an id of its own, to which root's files are a stranger's."""
+def _unreachable(policy: Policy, program: Program, uid: int, gid: int) -> list[str]:
+    """A run of root's has an id of its own, to which root's files are a stranger's.
+
+    The program's own may be among them: corral's cache is closed to everybody else.
+    """
     wanted = {"read": 4, "write": 6}
+    paths = [
+        (grant.path, wanted[grant.access]) for grant in policy.grants if grant.access in wanted
+    ]
+    paths += [(path, wanted["read"]) for path in program.reads]
+    closed = [_closed(path, access, uid, gid) for path, access in paths]
     return [
         f"{place} is closed to uid {uid}, as which the target runs"
-        for grant in policy.grants
-        if grant.access in wanted
-        if (place := _closed(grant.path, wanted[grant.access], uid, gid))
+        for place in dict.fromkeys(closed)
+        if place
     ]
 
 
