@@ -76,6 +76,7 @@ def main() -> None:
 
 SERVERS_PAGE = "docs/servers.md"
 PACKAGES, BUNDLES = "tests/linux/test_packages.py", "tests/linux/test_bundles.py"
+SUPPLY = "tests/linux/test_supply_chain.py"
 ARCHIVE, STORE, DOWNLOAD = (
     f"tests/unit/test_{name}.py" for name in ("archive", "store", "download")
 )
@@ -831,6 +832,13 @@ CLAIMS: tuple[Claim, ...] = (
         where=LINUX,
     ),
     Claim(
+        id="wrap-steering",
+        sentence="A server whose `env` would change corral itself, such as `PYTHONPATH`, `LD_PRELOAD`, `HOME` or `XDG_CONFIG_HOME`, is refused.",
+        tests=(f"{SUPPLY}::test_a_projects_configuration_reaches_for_corral_itself",),
+        source=CLIENT_PAGE,
+        where=LINUX,
+    ),
+    Claim(
         id="wrap-idempotent",
         sentence="A server that starts through corral already.",
         tests=(f"{CLIENT_FILES}::test_nothing_is_written_when_there_is_nothing_to_do",),
@@ -885,6 +893,33 @@ CLAIMS: tuple[Claim, ...] = (
                     f"{PACKAGES}::test_a_package_is_installed_once_and_then_runs_by_itself",
                     f"{PACKAGES}::test_a_wheel_is_installed_once_and_then_runs_by_itself",
                 ),
+            ),
+            (
+                "package-origin",
+                "the same name from another registry is another package in the cache.",
+                LINUX,
+                (f"{SUPPLY}::test_another_registry_fills_the_cache_for_itself_only",),
+            ),
+            (
+                "package-own-files",
+                "a package whose `.pth` or `#!` lines lead to files of yours is refused.",
+                LINUX,
+                (
+                    f"{SUPPLY}::test_a_wheel_names_a_project_of_the_users",
+                    f"{SUPPLY}::test_a_program_of_a_package_starts_one_of_the_users",
+                ),
+            ),
+            (
+                "bundle-kept",
+                "A bundle gets these values once you approved exactly that file.",
+                LINUX,
+                (f"{SUPPLY}::test_values_kept_for_one_bundle_are_not_anothers",),
+            ),
+            (
+                "store-closed",
+                "corral refuses and says so.",
+                LINUX,
+                (f"{SUPPLY}::test_root_without_namespaces_is_told_why",),
             ),
             (
                 "package-walls",
