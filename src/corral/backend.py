@@ -17,13 +17,12 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from corral.host import Finding, Host, System
-    from corral.network.denials import Denials
     from corral.plan import Chains, Composition, Held, Plan, Sample
     from corral.policy import Policy
     from corral.runs import Run
     from corral.sampling import Usage
     from corral.servers.program import Program
-    from corral.supervise import Child, Gateway, Signals, Watcher, Way
+    from corral.supervise import Child, Signals, Watcher
 
     class Backend(Protocol):
         __file__: str | None
@@ -41,10 +40,6 @@ if TYPE_CHECKING:
         def compose(
             self, policy: Policy, program: Program, controls: Sequence[Held], *, home: str
         ) -> Composition: ...
-        def gateway(
-            self, plan: Plan, doors: list[int], denials: Denials | None
-        ) -> tuple[Gateway, Way]: ...
-        def inlets(self, listeners: dict[int, int], handles: tuple[int, ...]) -> Way: ...
         def warm_up(self) -> None: ...
         def clean(self, path: str) -> None: ...
         def measure(self, root: int) -> Usage: ...

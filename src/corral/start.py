@@ -15,7 +15,6 @@ from corral.posix.enter import DIED, StepFailed, read_born
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.backend import Backend
     from corral.network.denials import Denials
     from corral.plan import Plan
     from corral.supervise import Signals, Watcher
@@ -51,21 +50,15 @@ def run(
         child.kill()
         watch.until_end()
         raise _error(failed_later) from failed_later
-    if not failed_later and _leads_out(plan):
-        _open_ways(plan, system, watch, denials)
+    if not failed_later and _has_ways(plan):
+        watch.open(*child.ways(plan, denials))
     return watch
 
 
-def _leads_out(plan: Plan) -> bool:
+def _has_ways(plan: Plan) -> bool:
     """Where no mechanism holds an allowlist, there is no way out to serve either."""
-    return any(held.control == "network" and held.status != "degraded" for held in plan.controls)
-
-
-def _open_ways(plan: Plan, system: Backend, watch: Watcher, denials: Denials | None) -> None:
-    if plan.allow:
-        watch.let_out(*system.gateway(plan, watch.child.doors(), denials))
-    if plan.listen:
-        watch.serve(system.inlets(*watch.child.inlets()))
+    held = [control for control in plan.controls if control.control == "network"]
+    return bool(plan.allow or plan.listen) and all(one.status != "degraded" for one in held)
 
 
 def _check_streams(stdio: tuple[int, int, int]) -> None:

@@ -18,7 +18,7 @@ from corral.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Literal, Protocol
 
     class Way(Protocol):
@@ -48,8 +48,10 @@ if TYPE_CHECKING:
 
         def until_born(self) -> bytes: ...
         def until_end(self) -> Ending: ...
-        def let_out(self, gateway: Gateway, tap: Way) -> None: ...
-        def serve(self, way: Way) -> None: ...
+        def open(self, gateway: Gateway | None, others: Sequence[Way]) -> None: ...
+
+    Ways = tuple[Gateway | None, Sequence[Way]]
+    """The way out for what the policy allows, if it allows anything, and all others."""
 
     class Poll(Protocol):
         def register(self, fd: int, eventmask: int, /) -> None: ...
@@ -58,7 +60,7 @@ if TYPE_CHECKING:
 
     from corral.network.denials import Denial, Denials
     from corral.network.traffic import Traffic
-    from corral.plan import Sample
+    from corral.plan import Plan, Sample
     from corral.runs import Run
     from corral.sampling import Sampler, Usage
 
@@ -75,8 +77,7 @@ if TYPE_CHECKING:
         def signal(self, number: int) -> None: ...
         def kill(self) -> None: ...
         def measure(self, *, exact: bool = False) -> Usage: ...
-        def doors(self) -> list[int]: ...
-        def inlets(self) -> tuple[dict[int, int], tuple[int, ...]]: ...
+        def ways(self, plan: Plan, denials: Denials | None) -> Ways: ...
         def reap(self) -> Reaped: ...
 
 
@@ -149,16 +150,12 @@ class Watch:
             pass
         return self.said
 
-    def serve(self, way: Way) -> None:
-        """Drive this as long as the target lives."""
-        self.ways.append(way)
-        self.poll.register(way.fileno(), POLLIN)
-
-    def let_out(self, gateway: Gateway, tap: Way) -> None:
-        """Serve the way out, and report what went and what did not."""
+    def open(self, gateway: Gateway | None, others: Sequence[Way]) -> None:
+        """Drive these as long as the target lives; report what went out and what did not."""
         self.gateway = gateway
-        self.serve(tap)
-        self.serve(gateway)
+        for way in (*others, *([gateway] if gateway else [])):
+            self.ways.append(way)
+            self.poll.register(way.fileno(), POLLIN)
 
     def until_end(self) -> Ending:
         while not self._step():

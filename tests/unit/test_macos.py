@@ -11,10 +11,8 @@ from corral.abi import darwin, darwin_proc, darwin_sandbox, darwin_spawn
 from corral.errors import UnenforceableError
 from corral.host import Finding, Host
 from corral.macos import birth, doctor, door, identity, jetsam, layout, seatbelt
-from corral.macos.closed import Closed
 from corral.macos.processes import Row, Usage
 from corral.macos.tree import Tree
-from corral.network.denials import Denials
 from corral.plan import Plan, decide, sample
 from corral.policy import Limits, Macos, Policy
 from corral.posix import rlimits, workdir
@@ -247,17 +245,6 @@ def test_doctor_says_what_was_proven():
     told = {text: status for status, text, _ in doctor.lines(mac("seatbelt", "watcher"))}
     assert told["Network isolation: NOT supported on macOS"] == "absent"
     assert told["Timeout enforcement: NOT supported"] == "absent"
-
-
-def test_a_way_that_leads_nowhere():
-    way = Closed(Denials())
-    assert way.deadline() is None
-    assert way.traffic() == {}
-    os.fstat(way.fileno())
-    fd = way.fileno()
-    way.close()
-    with pytest.raises(OSError, match="descriptor"):
-        os.fstat(fd)
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="here the functions exist")

@@ -11,7 +11,7 @@ from corral.plan import Plan
 from corral.servers.program import Program
 from corral.windows import container, environment, job, process, relay_start, trial
 from corral.windows.job import Job
-from corral.windows.outlet import Closed, outlet
+from corral.windows.outlet import outlet
 
 
 @pytest.fixture
@@ -46,8 +46,3 @@ def test_a_named_port_is_reached_and_no_other(read_back):
         way.close()
     assert seen.said == "200 403"
     assert [row.destination for row in denials.rows()] == [f"127.0.0.1:{ports[1]}"]
-
-
-def test_without_an_inner_end_nothing_passes():
-    asked = Plan(program=Program(path="", argv=()), steps=(), controls=(), environment=())
-    assert isinstance(outlet(asked, [], None), Closed)

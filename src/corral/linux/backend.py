@@ -23,11 +23,9 @@ if TYPE_CHECKING:
     from corral.host import Finding, Host
     from corral.linux.birth import Child, Stdio
     from corral.linux.usage import Usage
-    from corral.network.denials import Denials
     from corral.plan import Chains, Held, Plan
     from corral.policy import Policy
     from corral.servers.program import Program
-    from corral.supervise import Gateway, Way
 
 
 resolve = command.resolve
@@ -61,38 +59,6 @@ def compose(
         residue=tuple(residue),
         watched=seen.watched,
     )
-
-
-def gateway(plan: Plan, doors: list[int], denials: Denials | None) -> tuple[Gateway, Way]:
-    """The way out for what the policy allows, on the listeners that came out of the sandbox, and
-    the tap that sees what was tried elsewhere.
-    """
-    from corral.network import gateway as ways
-    from corral.network.addresses import read_network
-    from corral.network.denials import Denials
-    from corral.network.proxy import proxy_of
-    from corral.network.rules import rules_of
-    from corral.network.tap import Tap
-
-    names_udp, names_tcp, tap, *listeners = doors
-    way = ways.Gateway(
-        rules=rules_of(plan.allow),
-        denials=Denials() if denials is None else denials,
-        listeners=listeners,
-        dns_udp=names_udp,
-        dns_tcp=names_tcp,
-        admitted=[read_network(text) for text in plan.admit],
-        proxy=proxy_of(os.environ),
-    )
-    return way, Tap(tap, rules=way.rules, names=way.names, denials=way.denials)
-
-
-def inlets(listeners: dict[int, int], handles: tuple[int, ...]) -> Way:
-    """The way in to the ports that the policy opens on the host's loopback."""
-    from corral.linux import inward
-    from corral.network.inlets import Inlets
-
-    return Inlets(listeners, inward.Dialer(*handles))
 
 
 def warm_up() -> None:

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from typing import NoReturn, Protocol
 
     from corral.linux.usage import Usage
+    from corral.network.denials import Denials
     from corral.plan import Plan
+    from corral.supervise import Ways
 
     Stdio = tuple[int, int, int]
 
@@ -84,15 +86,10 @@ class Child:
         except (OSError, IndexError):
             return 0
 
-    def inlets(self) -> tuple[dict[int, int], tuple[int, ...]]:
-        """The host's listeners by port, and what leads to the target's network namespace."""
-        return self._scene.inlets, self._scene.handles
+    def ways(self, plan: Plan, denials: Denials | None) -> Ways:
+        from corral.linux import ways
 
-    def doors(self) -> list[int]:
-        """What the target's connections come in by; there once it has executed."""
-        from corral.linux import listeners
-
-        return listeners.receive(self._scene.doors[0])
+        return ways.ways(plan, self._scene, denials)
 
     def measure(self, *, exact: bool = False) -> Usage:
         from corral.linux import usage

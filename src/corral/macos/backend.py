@@ -21,10 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from corral.host import Finding, Host
-    from corral.macos.closed import Closed
     from corral.macos.processes import Table, Usage
-    from corral.network.denials import Denials
-    from corral.network.http_door import HttpDoor
     from corral.plan import Chains, Composition, Held, Plan, Sample
     from corral.policy import Policy
     from corral.runs import Run
@@ -42,7 +39,6 @@ class Macos:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._password = ""
 
     def resolve(
         self,
@@ -70,9 +66,7 @@ class Macos:
         return wakeup.Wakeup(numbers)
 
     def birth(self, plan: Plan, stdio: tuple[int, int, int]) -> births.Child:
-        child = births.birth(plan, stdio, self._table)
-        self._password = child.password()
-        return child
+        return births.birth(plan, stdio, self._table)
 
     def watch(
         self,
@@ -87,23 +81,6 @@ class Macos:
         return Watch(
             child, timeout=timeout, signals=signals, control=control, sample=sample, run=run
         )
-
-    def gateway(
-        self, plan: Plan, doors: list[int], denials: Denials | None
-    ) -> tuple[HttpDoor, Closed]:
-        """The door, and no tap: what goes elsewhere ends at Seatbelt, which tells nobody."""
-        from corral.macos import door
-
-        (listener,) = doors
-        way = door.serve(plan, listener, self._password, denials)
-        return way, _closed(way.denials)
-
-    def inlets(
-        self,
-        listeners: dict[int, int],  # noqa: ARG002
-        handles: tuple[int, ...],  # noqa: ARG002
-    ) -> Closed:
-        return _closed(None)
 
     def warm_up(self) -> None:
         """Nothing is worth doing ahead of a request."""
@@ -130,13 +107,6 @@ class Macos:
         from corral.macos import doctor
 
         return doctor.lines(host)
-
-
-def _closed(denials: Denials | None) -> Closed:
-    from corral.macos.closed import Closed
-    from corral.network.denials import Denials
-
-    return Closed(Denials() if denials is None else denials)
 
 
 def find_node() -> str:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from corral.macos.processes import Table
+    from corral.network.denials import Denials
     from corral.plan import Plan
+    from corral.supervise import Ways
 
     Stdio = tuple[int, int, int]
 
@@ -80,16 +82,12 @@ class Child:
     def target(self) -> int:
         return self._root
 
-    def doors(self) -> list[int]:
-        """The listener of the door, if there is one; the caller's from now on."""
-        doors, self._scene.doors = self._scene.doors, ()
-        return list(doors)
+    def ways(self, plan: Plan, denials: Denials | None) -> Ways:
+        """The door, and no tap: what goes elsewhere ends at Seatbelt, which tells nobody."""
+        from corral.macos import door
 
-    def password(self) -> str:
-        return self._scene.password
-
-    def inlets(self) -> tuple[dict[int, int], tuple[int, ...]]:
-        return {}, ()
+        (listener,), self._scene.doors = self._scene.doors, ()
+        return door.serve(plan, listener, self._scene.password, denials), ()
 
     def measure(self, *, exact: bool = False) -> Usage:  # noqa: ARG002 - footprints are exact
         self.signal(watcher.MEASURE)
@@ -107,7 +105,8 @@ class Child:
             # Somebody killed the watcher. Its child is launchd's now, which may have reaped it.
             Tree(self._table, self._root, self._unique, grouped=False).kill()
         rusage = os.wait4(self.pid, 0)[2]
-        for fd in (self.pidfd, self._go, self._say, self.born, *self.doors(), *self._scene.kept):
+        own = (self.pidfd, self._go, self._say, self.born)
+        for fd in (*own, *self._scene.doors, *self._scene.kept):
             os.close(fd)
         if self._scene.directory:
             workdir.remove(self._scene.directory)

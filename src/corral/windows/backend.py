@@ -18,11 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from corral.host import Finding, Host
-    from corral.network.denials import Denials
     from corral.plan import Chains, Held, Plan
     from corral.policy import Policy
     from corral.servers.program import Program
-    from corral.supervise import Gateway, Way
     from corral.windows.birth import Child
     from corral.windows.usage import Usage
 
@@ -61,23 +59,6 @@ def compose(
         run=run,
         residue=tuple(left),
     )
-
-
-def gateway(plan: Plan, doors: list[int], denials: Denials | None) -> tuple[Gateway, Gateway]:
-    """The outer end of the relay, whose inner end listens already; without one nothing passes."""
-    from corral.windows.outlet import outlet
-
-    way = outlet(plan, doors, denials)
-    return way, way
-
-
-def inlets(
-    listeners: dict[int, int],  # noqa: ARG001 - nothing outside reaches a port inside
-    handles: tuple[int, ...],  # noqa: ARG001
-) -> Way:
-    from corral.windows.outlet import Closed
-
-    return Closed(None)
 
 
 def warm_up() -> None:

@@ -16,7 +16,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from corral.network.denials import Denials
     from corral.plan import Plan, Step
+    from corral.supervise import Ways
     from corral.windows.job import Limited
 
 
@@ -60,8 +62,11 @@ class Child:
         """What the relay's inner end says and hears, if there is one."""
         return [] if self._scene.shim is None else self._scene.shim.doors()
 
-    def inlets(self) -> tuple[dict[int, int], tuple[int, ...]]:
-        return {}, ()
+    def ways(self, plan: Plan, denials: Denials | None) -> Ways:
+        """Nothing outside reaches a port inside, so there is only the way out."""
+        from corral.windows.outlet import outlet
+
+        return outlet(plan, self.doors(), denials), ()
 
     def reap(self) -> Reaped:
         """The end of the first process is the end of all. The status is as `wait` would say it."""

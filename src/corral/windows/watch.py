@@ -20,6 +20,8 @@ from corral.supervise import GRACE, Ending
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from corral.network.denials import Denial
     from corral.network.traffic import Traffic
     from corral.plan import Sample
@@ -56,12 +58,9 @@ class Watch:
         """It runs already: on Windows everything that could fail has been tried from outside."""
         return EXECUTED
 
-    def let_out(self, gateway: Gateway, tap: Way) -> None:  # noqa: ARG002 - there is no tap here
-        """It has threads of its own: here it is only kept until the end."""
+    def open(self, gateway: Gateway | None, others: Sequence[Way]) -> None:  # noqa: ARG002
+        """It has threads of its own: here it is only kept until the end. There are no others."""
         self._gateway = gateway
-
-    def serve(self, way: Way) -> None:
-        """Nothing on Windows is driven from here."""
 
     def until_end(self) -> Ending:
         while not self._step():
