@@ -1,7 +1,7 @@
-"""Machines booted ahead of their tests, by a process beside the whole suite's, at the lowest priority.
+"""Machines booted ahead of their tests, and Wine, by a process beside the whole suite's, at the lowest priority.
 
 The suite keeps one processor busy, a machine another: so a run of everything takes little longer than the rest of it.
-`guest_run` asks here first, and boots by itself what nobody booted ahead.
+Tests ask here first, and start by themselves what nobody started ahead.
 """
 
 from __future__ import annotations
@@ -13,8 +13,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import TYPE_CHECKING
 
 from vm import guest_run, qemu, systemd, uml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MACHINES = {"uml": uml, "systemd": systemd, **{suite: qemu.Machine(suite) for suite in qemu.SUITES}}
 NAMES = {machine: name for name, machine in MACHINES.items()}
@@ -33,6 +37,7 @@ BOOTS = (
 WHOLE_SUITE = 2000
 """As many tests are not a selection: it pays to begin early."""
 PACE = 0.2
+WINE = "wine"
 _running: list[tuple[subprocess.Popen, pathlib.Path]] = []
 
 
@@ -55,15 +60,19 @@ def stop() -> None:
         subprocess.run(["rm", "-rf", place], check=False)
 
 
-def answer(machine: guest_run.Machine, name: str, user: str) -> guest_run.Told | None:
-    """What a boot ahead came to; None if there was none, or it failed: then it is tried again."""
-    if not _running or not any(
-        (where, what) == (NAMES.get(machine), name) and user in users
-        for where, what, users in BOOTS
-    ):
+def key(machine: guest_run.Machine, name: str, user: str) -> str:
+    return f"{NAMES.get(machine)}-{name}-{user}"
+
+
+KEYS = {key(MACHINES[where], name, user) for where, name, users in BOOTS for user in users} | {WINE}
+
+
+def answer(wanted: str) -> guest_run.Told | None:
+    """What a run ahead came to; None if there was none, or it failed: then it is tried again."""
+    if not _running or wanted not in KEYS:
         return None
     process, place = _running[-1]
-    file = place / f"{NAMES[machine]}-{name}-{user}"
+    file = place / wanted
     while not file.exists() and process.poll() is None:
         time.sleep(PACE)
     found = json.loads(file.read_text()) if file.exists() else None
@@ -71,16 +80,23 @@ def answer(machine: guest_run.Machine, name: str, user: str) -> guest_run.Told |
 
 
 def main(place: str) -> None:
+    from windows import wine_run
+
     for where, name, users in BOOTS:
-        waiting = guest_run.booted(MACHINES[where], name, users)
-        for user, future in waiting.items():
-            try:
-                text = json.dumps(future.result())
-            except BaseException:  # noqa: BLE001 - a skip is one too: its own test will say why
-                text = "null"
-            made = pathlib.Path(place, f".{where}-{name}-{user}")
-            made.write_text(text)
-            made.rename(made.with_name(made.name.removeprefix(".")))
+        machine = MACHINES[where]
+        for user, future in guest_run.booted(machine, name, users).items():
+            note(place, key(machine, name, user), future.result)
+    note(place, WINE, lambda: wine_run.told(wine_run.PLACES))
+
+
+def note(place: str, name: str, run: Callable[[], guest_run.Told]) -> None:
+    try:
+        text = json.dumps(run())
+    except BaseException:  # noqa: BLE001 - a skip is one too: its own test will say why
+        text = "null"
+    made = pathlib.Path(place, f".{name}")
+    made.write_text(text)
+    made.rename(made.with_name(name))
 
 
 if __name__ == "__main__":

@@ -72,7 +72,8 @@ def booted(machine: Machine, name: str, users: tuple[str, ...]) -> dict[str, Fut
 def outcome(machine: Machine, name: str, user: str, users: tuple[str, ...]) -> Told:
     from vm import ahead
 
-    return ahead.answer(machine, name, user) or booted(machine, name, users)[user].result()
+    found = ahead.answer(ahead.key(machine, name, user))
+    return found or booted(machine, name, users)[user].result()
 
 
 def told(machine: Machine, name: str, user: str) -> Told:

@@ -1,86 +1,23 @@
-"""Every test for Windows as a test of this host: Wine is started once a processor, and runs all that are asked for.
-
-One that did not report has failed: Wine may have come down.
-"""
+"""Every test for Windows as a test of this host. One that did not report has failed: Wine may have come down."""
 
 from __future__ import annotations
 
-import ast
-import json
-import os
-import pathlib
-import subprocess
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
-from windows import rig
-from windows.conftest import MARK, OF_THE_RIG
-
-HERE = pathlib.Path(__file__).resolve().parent
-FILES = sorted(path for path in HERE.glob("test_*.py") if path.name not in OF_THE_RIG)
-TIMEOUT = 400
+from vm import ahead
+from windows import rig, wine_run
+from windows.wine_run import PLACES, TIMEOUT
 
 pytestmark = pytest.mark.timeout(TIMEOUT + 100)
-
-
-def functions_of(path: pathlib.Path) -> list[str]:
-    """Their functions; parameters are Wine's own business."""
-    return [
-        node.name
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
-    ]
-
-
-PLACES = [f"{path.name}::{test}" for path in FILES for test in functions_of(path)]
 
 
 @pytest.fixture(scope="module")
 def told(request):
     """What each test came to, and all that was printed."""
-    wanted = [
-        item.callspec.params["place"] for item in request.session.items if item.path == request.path
-    ]
     rig.require()
-    with ThreadPoolExecutor() as pool:
-        output = "".join(pool.map(run_all, shares(wanted)))
-    found: dict[str, list[dict[str, str]]] = {}
-    for line in output.splitlines():
-        if line.startswith(MARK):
-            entry = json.loads(line.removeprefix(MARK))
-            place = os.path.basename(entry["name"].partition("[")[0])
-            found.setdefault(place, []).append(entry)
-    return found, output
-
-
-def shares(places):
-    """One for each of two processors, every file whole: what they spend is mostly waiting for processes to start."""
-    by_file = {}
-    for place in places:
-        by_file.setdefault(place.partition("::")[0], []).append(place)
-    found = [[], []]
-    for file in sorted(by_file, key=lambda file: -len(by_file[file])):
-        min(found, key=len).extend(by_file[file])
-    return [share for share in found if share]
-
-
-def run_all(places):
-    """What was said until the end, or until it took too long."""
-    try:
-        result = rig.run(
-            [
-                *("python", "-m", "pytest", "-s", "-q", "--color=no", "--tb=short"),
-                *("-p", "pytest_timeout", "-p", "no:cacheprovider"),
-                *("-c", f"{rig.CHECKOUT}\\pyproject.toml"),
-                *(f"{rig.CHECKOUT}\\tests\\windows\\{place}" for place in places),
-            ],
-            env={"CORRAL_UNDER_WINE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-            timeout=TIMEOUT,
-        )
-    except subprocess.TimeoutExpired as error:
-        return (error.stdout or b"").decode(errors="replace") + f"\n{error}"
-    return result.output + result.errors
+    items = [item for item in request.session.items if item.path == request.path]
+    wanted = [item.callspec.params["place"] for item in items]
+    return ahead.answer(ahead.WINE) or wine_run.told(wanted)
 
 
 @pytest.mark.parametrize("place", PLACES)
