@@ -113,14 +113,16 @@ def _absolute(value: str) -> str:
 
 
 def _tell(word: str, edits: list[Edit], *, dry_run: bool) -> None:
+    from shlex import quote  # names and places come from the file, and people copy what they see
+
     for edit in edits:
         client_files.tell(edit, DRY if dry_run else TEXTS, dry_run=dry_run)
         for one in edit.outcomes:
             for place in getattr(one, "suggested", ()):
                 told = (
-                    f"  {one.name} was configured with {place} and may not reach it;"
-                    f" to let it: corral unwrap {word} {one.name}, then corral wrap --read {place}"
-                    f" {word} {one.name} (or --write)"
+                    f"  {one.name} was configured with {place} and may not reach it; to let it:"
+                    f" corral unwrap {quote(word)} {quote(one.name)}, then corral wrap --read"
+                    f" {quote(place)} {quote(word)} {quote(one.name)} (or --write)"
                 )
                 output.say(printable(told))
     client_files.project_note(word)

@@ -13,6 +13,7 @@ from corral.secret_names import is_secret_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
     from corral.clients.files import Content
@@ -130,17 +131,25 @@ def _diff(found: Opened, new: str) -> str:
     if old == new:
         return ""
     secrets = _secrets(found)
-    old, new = (_masked(text, found.form, secrets) for text in (old, new))
+    short = any(
+        is_secret_name(name) and isinstance(value, str) and len(value) < SHORT
+        for server in found.servers
+        for name, value in server.env.items()
+    )
+    # Reading takes seconds where a client keeps its whole history in the file.
+    after = servers(found.form.read(new)) if short else ()
+    old = _masked(old, found.servers if short else (), found.form, secrets)
+    new = _masked(new, after, found.form, secrets)
     lines = difflib.unified_diff(
         old.splitlines(), new.splitlines(), found.path, found.path, lineterm="", n=1
     )
     return "\n".join(lines)
 
 
-def _masked(text: str, form: Format, secrets: list[str]) -> str:
+def _masked(text: str, found: Sequence[Server], form: Format, secrets: list[str]) -> str:
     places = {
         (value.start, value.end)
-        for server in servers(form.read(text))
+        for server in found
         for name, value in server.values.items()
         if is_secret_name(name) and value.start >= 0
     }

@@ -120,4 +120,5 @@ def installed(path: str, program: Program, roots: tuple[str, ...]) -> bool:
 
 
 def own(path: str, roots: tuple[str, ...]) -> bool:
-    return any(within(path, root) for root in roots)
+    plain = path.replace(os.sep, "/")
+    return any(within(plain, root.replace(os.sep, "/")) for root in roots)

@@ -85,6 +85,8 @@ def locked(staging: str, name: str) -> tuple[str, str]:
     packages = read_json(os.path.join(staging, LOCK)).get("packages")
     found = packages if isinstance(packages, dict) else {}
     for place, item in found.items():
+        if not isinstance(item, dict):
+            raise SandboxError(f"{LOCK} is not what npm writes")
         checked = not place or item.get("integrity") or item.get("inBundle")
         if not checked or item.get("link"):
             raise SandboxError(f"{shown(place, 200)} came without a checksum")

@@ -208,9 +208,13 @@ def report_lines(report: str) -> list[str]:
     items = read_json(report).get("install")
     found: list[str] = []
     for item in items if isinstance(items, list) else ():
-        meta, archive = item["metadata"], item["download_info"].get("archive_info", {})
-        digest = archive.get("hashes", {}).get("sha256", "")
-        found += [f"{normal(meta['name'])}=={meta['version']} \\", f"    --hash=sha256:{digest}"]
+        try:
+            meta, archive = item["metadata"], item["download_info"].get("archive_info", {})
+            digest = archive.get("hashes", {}).get("sha256", "")
+            name, version = normal(meta["name"]), meta["version"]
+        except (KeyError, TypeError, AttributeError):
+            raise SandboxError(f"{REPORT} is not what pip writes") from None
+        found += [f"{name}=={version} \\", f"    --hash=sha256:{digest}"]
     return found
 
 
