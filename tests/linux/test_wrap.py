@@ -534,6 +534,15 @@ def test_in_the_home_directory_a_file_is_the_clients_own(desk):
     assert (done.returncode, b"project's own" in done.stderr) == (0, False)
 
 
+def test_what_people_copy_runs_nothing_else(desk):
+    """The names of servers and the places in their arguments are the file's own words."""
+    place = desk.put("notes; touch x/a", "").parent
+    entry = {"command": "/usr/bin/python3", "args": ["-c", "pass", str(place)]}
+    desk.put("some.json", json.dumps({"mcpServers": {"a$(id)": entry}}))
+    told = desk.does("wrap", "--dry-run", "--corral", str(desk.corral_path), "some.json")
+    assert f"--read '{place}' some.json 'a$(id)'" in told
+
+
 def test_help_may_come_late(desk):
     for command in ("wrap", "unwrap", "status"):
         assert f"usage: corral {command}" in desk.does(command, "cursor", "--help")

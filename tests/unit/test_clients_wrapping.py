@@ -386,7 +386,11 @@ def words_of(entry, **wish):
 
 
 def test_the_users_flags_go_to_every_server_and_win_over_ours():
-    entry = {"command": "node", "args": ["x"], "env": {"API_KEY": "1", "LOG": "2", "HOME": "${HOME}"}}
+    entry = {
+        "command": "node",
+        "args": ["x"],
+        "env": {"API_KEY": "1", "LOG": "2", "HOME": "${HOME}"},
+    }
     flags = ("--env", "API_KEY", "--read", "/n")
     assert words_of(entry, flags=flags)[1] == ["run", "--env", "LOG", *flags, "--", "node", "x"]
 
@@ -567,3 +571,21 @@ def test_one_that_cannot_be_unwrapped_does_not_hold_the_others():
 def test_a_name_with_the_path_of_this_file_is_no_corral():
     entry = {"command": os.path.abspath(__file__), "args": ["run", "--", "x"]}
     assert words_of(entry)[1] == ["run", "--", entry["command"], *entry["args"]]
+
+
+@pytest.mark.parametrize(
+    ("value", "state"),
+    [
+        ("${workspaceFolder}/bin:${PATH}", "refused"),
+        ("${CLAUDE_PROJECT_DIR}/bin:/usr/bin", "refused"),
+        ("${HOME}/.nvm/bin:${env:PATH}", "wrapped"),
+        ("/opt/node/bin:/usr/bin", "wrapped"),
+    ],
+)
+def test_a_project_does_not_choose_who_installs(value, state):
+    def outcome(entry):
+        text = json.dumps({"mcpServers": {"a": {**entry, "env": {"PATH": value}}}})
+        return wrap(text, jsonc, Wish(corral=CORRAL)).outcomes[0].state
+
+    assert outcome({"command": "npx", "args": ["-y", "pkg"]}) == state
+    assert outcome({"command": "node", "args": ["x.js"]}) == "wrapped"

@@ -31,6 +31,7 @@ STEERING = ("LD_", "DYLD_", "PYTHON", "__PYVENV", "CORRAL_", "GCONV_", "GLIBC_",
 STEERING_NAMES = frozenset((
     "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "APPDATA", "LOCALAPPDATA",
 ))  # fmt: skip
+KNOWN_IN_PATH = ("${PATH}", "${env:PATH}", "${HOME}", "${env:HOME}", "${userHome}")
 HARMLESS = frozenset((
     "PYTHONUNBUFFERED", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONDONTWRITEBYTECODE",
     "PYTHONHASHSEED", "PYTHONNOUSERSITE", "PYTHONSAFEPATH", "PYTHONFAULTHANDLER",
@@ -69,6 +70,22 @@ def refuse_steering(server: Server) -> None:
             f"{', '.join(names)} in its env would change corral itself, outside of the walls",
             hint=f"take it out there, and give it to the server alone: --env {names[0]}=VALUE",
         )
+
+
+def refuse_search(server: Server) -> None:
+    """PATH says which npm or uv installs a package, for everybody who asks for that package.
+
+    A client fills in where the project lies, and what lies there is the project's own.
+    """
+    for name, value in server.env.items():
+        rest = str(value)
+        for known in KNOWN_IN_PATH:
+            rest = rest.replace(known, "")
+        if name.upper() == "PATH" and "${" in rest:
+            raise UnfitError(
+                "PATH in its env leads into the project, and would choose what installs it",
+                hint="write directories of your own there, or take it out",
+            )
 
 
 def environment(server: Server, flags: Sequence[str]) -> Iterator[str]:

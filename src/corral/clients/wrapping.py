@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from corral.clients.grants import UnfitError, environment, places, refuse_steering
+from corral.clients.grants import (
+    UnfitError,
+    environment,
+    places,
+    refuse_search,
+    refuse_steering,
+)
 from corral.clients.launchers import Package, Refusal, launched
 from corral.clients.located import Splice
 from corral.clients.originals import Change, Original
@@ -118,6 +124,8 @@ def _decide(server: Server, wish: Wish) -> tuple[Line | None, Outcome]:
     if stays is not None:
         return None, stays
     package = _package(server, wish)
+    if package is not None:
+        refuse_search(server)
     drop = package.used if package else 0
     profile = _profile(server, package, wish)
     suggested = () if profile and profile.arguments else places(server, drop)
