@@ -323,3 +323,16 @@ def test_list_remove_and_verify_from_the_command_line(capfd):
     assert main(["cache", "rm", "first"]) == 125
     assert main(["cache", "bogus"]) == 2
     assert main(["cache", "rm"]) == 2
+
+
+@POSIX
+def test_what_lies_deeper_than_any_path_is_removed_too(home):
+    """As a script of a package may leave it, which walks down step by step."""
+    top = home / "deep"
+    top.mkdir()
+    code = "import os\nfor _ in range(1500):\n    os.mkdir('abcdef')\n    os.chdir('abcdef')\nopen('f', 'w')"
+    subprocess.run([sys.executable, "-c", code], cwd=top, check=True)
+    with pytest.raises(OSError, match="too long"):
+        list(walk(str(top)))
+    remove_tree(str(top))
+    assert not top.exists()

@@ -20,6 +20,7 @@ CHUNK = 1 << 20
 MOST_ENTRIES = 200_000
 MOST_BYTES = 4 << 30
 READ_ONLY = 0o555
+LONGEST_PATH = 1000
 JUNCTION = 0xA0000003  # IO_REPARSE_TAG_MOUNT_POINT
 
 
@@ -129,9 +130,30 @@ def remove_tree(top: str) -> None:
     if not os.path.isdir(top):
         return
     os.chmod(top, 0o700)
-    for path, found in walk(top):
-        if is_directory(found):
-            os.chmod(os.path.join(top, path), 0o700)
-        elif os.name == "nt" and not is_link(found):
-            os.chmod(os.path.join(top, path), 0o600)
+    waiting = [""]
+    while waiting:
+        here = waiting.pop()
+        with os.scandir(os.path.join(top, here)) as entries:
+            names = [entry.name for entry in entries]
+        waiting += [path for name in names if (path := _opened(top, here, name))]
     shutil.rmtree(top)
+
+
+def _opened(top: str, here: str, name: str) -> str:
+    """Made removable; the path below `top` of a directory, "" for anything else.
+
+    One far down is moved up: no call takes a path of more than 4096 bytes, but a script that ran
+    in there may have made longer ones.
+    """
+    path = f"{here}/{name}" if here else name
+    found = os.lstat(os.path.join(top, path))
+    if not is_directory(found):
+        if os.name == "nt" and not is_link(found):
+            os.chmod(os.path.join(top, path), 0o600)
+        return ""
+    os.chmod(os.path.join(top, path), 0o700)
+    if len(path) < LONGEST_PATH:
+        return path
+    fresh = os.urandom(8).hex()
+    os.rename(os.path.join(top, path), os.path.join(top, fresh))
+    return fresh
