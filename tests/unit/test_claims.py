@@ -11,6 +11,7 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import claims
 from claims import ANCHOR, CLAIMS, ROOT
+from ledger.claim import SECURITY, UNCHECKED
 
 DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 IDS = [claim.id for claim in CLAIMS]
@@ -70,12 +71,12 @@ def test_every_named_test_exists(claim):
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=IDS)
 def test_a_promise_is_tried_or_says_why_not(claim):
-    assert bool(claim.tests) != claim.where.startswith(claims.UNCHECKED)
-    assert claim.where != claims.UNCHECKED
+    assert bool(claim.tests) != claim.where.startswith(UNCHECKED)
+    assert claim.where != UNCHECKED
 
 
 def test_the_tables_are_what_the_ledger_renders():
-    text = text_of(ROOT / claims.SECURITY)
+    text = text_of(ROOT / SECURITY)
     shown = {found["name"] for found in claims.TABLE.finditer(text)}
     assert shown == set(claims.HEADS) == {claim.table for claim in CLAIMS if claim.table}
     assert text == claims.with_tables(text), "run: python3 tests/claims.py"

@@ -50,6 +50,14 @@ def test_a_memory_limit_that_is_not_kept_refuses(corral, tmp_path):
     assert (outcome["kind"], outcome["exit_code"]) == ("refused", 125)
 
 
+@pytest.mark.parametrize("package", ["npm:left-pad@1.3.0", "pypi:mcp-server-time"])
+def test_packages_are_refused(corral, package):
+    done = corral("run", package)
+    assert (done.returncode, done.stdout) == (125, b"")
+    assert b"packages are not installed on Windows yet" in done.stderr
+    assert b"hint:" in done.stderr
+
+
 def test_best_effort_runs_and_warns(corral):
     if keeps(Job(memory=64 << 20)):
         pytest.skip("this Windows keeps its limits")

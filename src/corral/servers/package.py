@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from corral.errors import SandboxError
 from corral.record import replace
 from corral.servers import locks, store
 from corral.servers.tree import remove_tree
@@ -42,6 +43,13 @@ def fetch(
     tell: Callable[[str], None] = lambda _: None,
 ) -> Entry:
     """The installed package; a cached one costs no process and no network."""
+    if sys.platform == "win32":
+        # Package managers there are started by scripts and start others: an AppContainer of the
+        # installer's own has not been written.
+        raise SandboxError(
+            "packages are not installed on Windows yet",
+            hint="install it yourself and name its program, or use corral in WSL2",
+        )
     origin = origin_of(reference)
     key = key_of(reference, scripts=scripts, extra=extra, origin=origin)
     found = usable(key)

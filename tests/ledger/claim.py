@@ -1,0 +1,32 @@
+"""What a promise is: its words, where they stand, and the tests that hold it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LINUX = "Linux, as root and as an ordinary user"
+ANY = "any host"
+UNCHECKED = "not checked here: "
+MACHINE = "in user-mode Linux"
+README = "README.md"
+SECURITY = "docs/SECURITY.md"
+GATEWAY = "docs/network.md"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """`sentence` stands in `source` right before its anchor. A claim with a `table` is a row of it."""
+
+    id: str
+    sentence: str
+    tests: tuple[str, ...] = ()
+    source: str = README
+    where: str = LINUX
+    table: str = ""
+    how: str = ""
+
+
+def row(table: str, name: str, sentence: str, how: str, *tests: str, where: str = LINUX) -> Claim:
+    return Claim(
+        id=name, sentence=sentence, tests=tests, source=SECURITY, where=where, table=table, how=how
+    )

@@ -1,0 +1,489 @@
+"""The promises of docs/SECURITY.md."""
+
+from __future__ import annotations
+
+from ledger.claim import ANY, MACHINE, SECURITY, Claim, row
+
+ALLOWLIST = "tests/inside/test_allowlist.py"
+CGROUP = "tests/vm/test_cgroup.py"
+EFFECTS = "tests/linux/test_filter_effects.py"
+EXEC = "tests/inside/test_exec.py"
+FAILURES = "tests/linux/test_failures.py"
+FILES = "tests/inside/test_filesystem.py"
+FILTERS = "tests/unit/test_filters.py"
+IPC = "tests/inside/test_ipc.py"
+KERNEL = "tests/inside/test_kernel.py"
+LAUNCHER = "tests/inside/test_launcher.py"
+LIFECYCLE = "tests/linux/test_lifecycle.py"
+MACOS_PLAN = "tests/linux/test_macos_plan.py"
+MASKS = "tests/linux/test_masks.py"
+NETWORK = "tests/inside/test_network.py"
+PLAYED = "on Linux, which plays a Mac"
+POLICY = "tests/unit/test_policy.py"
+PROCESSES = "tests/inside/test_processes.py"
+RESOURCES = "tests/inside/test_resources.py"
+RUN = "tests/linux/test_run.py"
+SEATBELT = "tests/unit/test_seatbelt.py"
+WINDOWS = "tests/windows"
+WINE = "Windows' calls under Wine"
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        id="fails-closed",
+        sentence="if one does not hold, or a step fails, the target never runs.",
+        tests=(
+            f"{FAILURES}::test_every_step_may_fail_to_apply",
+            f"{FAILURES}::test_every_wall_may_fail_its_verification",
+            f"{FAILURES}::test_what_stands_between_the_steps_may_fail",
+            f"{FAILURES}::test_control_without_an_injected_failure_the_target_runs",
+        ),
+        source=SECURITY,
+    ),
+    row(
+        "stopped", "fs-ungranted", "see or read a file that nobody granted",
+        "private root: mount namespace, pivot_root; Landlock on top",
+        f"{FILES}::test_secrets_of_the_user_are_not_there",
+        f"{FILES}::test_secrets_of_the_system_are_not_there",
+        f"{FILES}::test_the_root_directory_shows_nothing_else",
+        f"{FILES}::test_links_that_lead_out",
+        f"{FILES}::test_hard_links_to_what_was_not_granted",
+    ),
+    row(
+        "stopped", "fs-read-only", "change what was granted for reading, the system's files or the kernel's settings",
+        "read-only, nosuid, nodev on every mount below the grant; Landlock",
+        f"{FILES}::test_a_read_grant_is_read_only",
+        f"{FILES}::test_a_read_grant_in_a_write_grant_stays",
+        f"{FILES}::test_the_system_cannot_be_written",
+        f"{FILES}::test_settings_of_the_kernel_cannot_be_written",
+        f"{FILES}::test_a_write_grant_belongs_to_the_user",
+    ),
+    row(
+        "stopped", "fs-swapped", "have a granted path swapped for another before it is mounted",
+        "opened with RESOLVE_NO_SYMLINKS, compared by device and inode",
+        f"{FILES}::test_a_grant_swapped_before_the_start",
+        f"{FILES}::test_a_programs_files_swapped_before_the_start",
+    ),
+    row(
+        "stopped", "fs-masked", "read secrets, or change hooks and start-up files, inside a granted directory",
+        "masked by empty or read-only mounts whose parents cannot be renamed away",
+        f"{MASKS}::test_a_secret_in_a_granted_home_is_hidden",
+        f"{MASKS}::test_what_starts_by_itself_cannot_be_changed_in_a_write_grant",
+        f"{MASKS}::test_a_hidden_secret_stays_hidden_in_a_write_grant",
+        f"{MASKS}::test_the_same_acts_succeed_without_walls",
+        f"{FILES}::test_a_home_that_may_be_read_hides_its_secrets",
+        f"{FILES}::test_masks_hold_in_write_grants_inside_home",
+    ),
+    row(
+        "stopped", "fs-private", "leave anything for the next run, or see another run's private files",
+        "HOME, `/tmp`, `/var/tmp` and `/dev/shm` are a tmpfs of the run's own",
+        f"{FILES}::test_home_and_tmp_are_private",
+        f"{FILES}::test_nothing_of_one_run_is_seen_by_the_next",
+    ),
+    row(
+        "stopped", "fs-own", "be granted corral's own code, interpreter, policy or directories for writing",
+        "refused when the policy is made, by name and by inode",
+        f"{POLICY}::test_corrals_own_directories_are_never_granted",
+        f"{POLICY}::test_code_and_interpreter_cannot_be_written",
+        f"{POLICY}::test_policy_report_and_audit_files_cannot_be_written",
+        f"{POLICY}::test_another_name_for_a_protected_place_is_known_by_its_inode",
+        f"{LAUNCHER}::test_grants_that_would_rewrite_corral_are_refused",
+    ),
+    row(
+        "stopped", "net-none", "reach any address outside, by TCP, UDP or DNS",
+        "network namespace with loopback only",
+        f"{NETWORK}::test_no_route_anywhere",
+        f"{NETWORK}::test_names_do_not_resolve",
+        f"{NETWORK}::test_only_loopback_exists",
+    ),
+    row(
+        "stopped", "net-loopback", "reach a listener on the host's loopback, or be reached from there",
+        "network namespace",
+        f"{NETWORK}::test_listeners_of_the_host",
+        f"{NETWORK}::test_a_listener_inside_is_not_reachable_from_outside",
+        f"{NETWORK}::test_loopback_inside_is_its_own",
+    ),
+    row(
+        "stopped", "net-families", "open sockets other than TCP, UDP and route netlink",
+        "seccomp",
+        f"{NETWORK}::test_socket_families",
+        f"{EFFECTS}::test_sockets",
+        f"{EFFECTS}::test_tcp_by_its_other_names",
+    ),
+    row(
+        "stopped", "unix-sockets", "connect to unix sockets of the host, by path or abstract name",
+        "seccomp denies AF_UNIX; network namespace; Landlock scopes where the kernel has them",
+        f"{IPC}::test_unix_sockets_of_the_host",
+        f"{IPC}::test_socketpairs_lead_nowhere_else",
+        f"{IPC}::test_a_stream_pair_works",
+    ),
+    row(
+        "stopped", "ipc", "reach System V and POSIX IPC of the host",
+        "ipc namespace, own `/dev/shm`",
+        f"{IPC}::test_system_v_and_posix_ipc_of_the_host",
+    ),
+    row(
+        "stopped", "descriptors", "use descriptors of the caller",
+        "all but 0 to 2 are closed on exec",
+        f"{IPC}::test_descriptors_of_the_caller_stay_outside",
+        f"{IPC}::test_closed_streams_are_not_filled_with_corrals_own",
+    ),
+    row(
+        "stopped", "terminal", "type into an inherited terminal",
+        "seccomp denies TIOCSTI, TIOCLINUX and TIOCSETD; own session",
+        f"{IPC}::test_typing_into_an_inherited_terminal",
+        f"{IPC}::test_a_terminal_is_not_reopened",
+        f"{EFFECTS}::test_tty_commands_with_junk_in_the_high_word",
+    ),
+    row(
+        "stopped", "processes", "start a process with `subprocess.allow = false`",
+        "seccomp: clone only for threads, execve only with a cookie that the launcher alone knew",
+        f"{EXEC}::test_no_second_exec",
+        f"{EXEC}::test_no_second_process",
+        f"{EXEC}::test_threads",
+        f"{EFFECTS}::test_exec_passes_with_the_cookie_and_with_nothing_else",
+        f"{EFFECTS}::test_what_was_executed_cannot_execute_in_turn",
+    ),
+    row(
+        "stopped", "host-processes", "see, signal, trace or read processes of the host",
+        "PID namespace, `hidepid`, seccomp",
+        f"{PROCESSES}::test_other_processes_do_not_exist",
+        f"{PROCESSES}::test_signals_do_not_leave",
+        f"{PROCESSES}::test_owners_of_descriptors_are_not_signalled",
+        f"{PROCESSES}::test_namespaces_are_all_new",
+    ),
+    row(
+        "stopped", "init", "read or stop PID 1 of its sandbox",
+        "not dumpable, `hidepid`, a filter that leaves it hardly more than waiting",
+        f"{PROCESSES}::test_init_is_hidden",
+        f"{PROCESSES}::test_init_is_out_of_reach",
+        f"{EFFECTS}::test_init_waits_reaps_and_dies_of_anything_else",
+    ),
+    row(
+        "stopped", "syscalls", "use io_uring, ptrace, bpf, perf, keyctl, userfaultfd, mounts, modules or handles",
+        "seccomp",
+        f"{KERNEL}::test_denied_calls",
+        f"{EFFECTS}::test_always_denied",
+        f"{FILTERS}::test_the_target_filter_is_what_libseccomp_makes_of_the_rules",
+    ),
+    row(
+        "stopped", "abis", "get around the filter by x32 numbers or 32-bit calls",
+        "seccomp kills the process",
+        f"{KERNEL}::test_other_calling_conventions_are_killed",
+        f"{KERNEL}::test_machine_code_runs_where_it_calls_the_proper_way",
+        f"{EFFECTS}::test_other_abis_are_killed",
+        where="x86_64",
+    ),
+    row(
+        "stopped", "nesting", "make namespaces of its own",
+        "seccomp; `user.max_user_namespaces = 0` inside",
+        f"{KERNEL}::test_nested_user_namespace_and_the_mounts_it_would_allow",
+        f"{KERNEL}::test_pivot_root",
+        f"{KERNEL}::test_remounting_and_unmounting_what_is_there",
+    ),
+    row(
+        "stopped", "privileges", "gain privileges by capabilities or set-user-ID programs",
+        "no capabilities, empty bounding set, locked securebits, no_new_privs, nosuid",
+        f"{KERNEL}::test_no_capabilities_and_none_to_come",
+        f"{KERNEL}::test_a_setuid_program_gains_nothing",
+    ),
+    row(
+        "stopped", "environment", "see the caller's environment",
+        "built anew from what the policy passes",
+        f"{LAUNCHER}::test_the_callers_environment_stays_outside",
+        f"{LAUNCHER}::test_secrets_are_passed_and_not_told",
+    ),
+    row(
+        "stopped", "tree", "outlive corral, or `kill -9` of it",
+        "PID namespace: PID 1 follows the supervisor, the kernel kills the rest",
+        f"{LIFECYCLE}::test_corral_and_all_processes_are_gone_once_the_target_is",
+        f"{LIFECYCLE}::test_kill_9_at_any_moment_leaves_nothing",
+        f"{LIFECYCLE}::test_kill_9_while_the_target_has_a_tree_leaves_nothing",
+    ),
+    row(
+        "limits", "limit-pids", "`pids`",
+        "cgroup `pids.max`; else RLIMIT_NPROC, counted in the sandbox's own user namespace",
+        f"{RESOURCES}::test_a_fork_bomb",
+        f"{RESOURCES}::test_threads_count",
+        f"{CGROUP}::test_limits",
+    ),
+    row("limits", "limit-fds", "`fds`", "RLIMIT_NOFILE of each process", f"{RESOURCES}::test_descriptors"),
+    row(
+        "limits", "limit-disk", "`disk`",
+        "one sized tmpfs for all private places, RLIMIT_FSIZE for any file",
+        f"{RESOURCES}::test_private_space_is_one_space",
+        f"{RESOURCES}::test_empty_files_are_counted",
+        f"{RESOURCES}::test_a_file_in_a_write_grant_is_bounded",
+    ),
+    row(
+        "limits", "limit-memory", "`memory`",
+        "cgroup `memory.max`, no swap, delegated or lent by systemd; else, if stated, sampling",
+        f"{CGROUP}::test_limits",
+        f"{CGROUP}::test_without_a_cgroup_of_ones_own",
+        "tests/vm/test_systemd.py::test_login",
+        where=MACHINE,
+    ),
+    row("limits", "limit-cpu", "`cpu`", "cgroup `cpu.max`; else a duty cycle of the supervisor's", f"{CGROUP}::test_limits", where=MACHINE),
+    row("limits", "limit-cpu-time", "`cpu_time`", "RLIMIT_CPU; with subprocesses sampling", f"{RESOURCES}::test_cpu_time"),
+    row("limits", "limit-io", "`io`", "cgroup `io.max` of the disks behind the target's files", f"{CGROUP}::test_limits", where=MACHINE),
+    row(
+        "limits", "limit-timeout", "`timeout`",
+        "the supervisor: SIGTERM, 5 s, SIGKILL of PID 1",
+        f"{LIFECYCLE}::test_a_timeout_is_124_and_the_report_says_timeout",
+        f"{LIFECYCLE}::test_a_target_that_ends_in_time_is_no_timeout",
+        f"{LIFECYCLE}::test_a_target_that_ignores_sigterm_is_killed_after_the_grace",
+    ),
+    row("limits", "limit-address-space", "`address_space`", "RLIMIT_AS of each process", f"{RUN}::test_an_address_space_that_is_asked_for_holds"),
+    row(
+        "refused", "refuse-io", "an `io` rate without a delegated cgroup",
+        "refuses: nothing else holds it",
+        f"{RUN}::test_an_io_rate_is_held_by_a_cgroup_or_refused",
+    ),
+    row(
+        "refused", "refuse-network", "`network.allow` without user namespaces",
+        "refuses: nothing there holds a list",
+        f"{ALLOWLIST}::test_without_namespaces_a_list_is_refused",
+    ),
+    row(
+        "refused", "refuse-no-walls", "a run where neither user namespaces nor Landlock hold",
+        "refuses, and names what is missing",
+        f"{CGROUP}::test_without_user_namespaces",
+        where=MACHINE,
+    ),
+    row(
+        "stopped", "net-allow", "with `network.allow`, reach anything that no rule names",
+        "every address leads to the gateway, which dials only what a rule allows: [network.md](network.md)",
+        f"{ALLOWLIST}::test_only_what_is_named",
+        f"{ALLOWLIST}::test_names_that_lead_to_guarded_addresses",
+        f"{ALLOWLIST}::test_datagrams",
+        f"{ALLOWLIST}::test_addresses_never_given_out",
+    ),
+    Claim(
+        id="macos-headers",
+        sentence="every constant, structure and prototype of the bindings is compared with Apple's headers for both machines, and every function is linked;",
+        tests=(
+            "tests/abi/test_darwin.py::test_what_the_headers_say",
+            "tests/abi/test_darwin.py::test_every_function_exists",
+            "tests/abi/test_darwin.py::test_the_control_wrong_values_are_refused",
+        ),
+        source=SECURITY,
+        where=ANY,
+    ),
+    Claim(
+        id="macos-paths",
+        sentence="no path, however strange, can change a rule.",
+        tests=(
+            f"{SEATBELT}::test_no_path_changes_the_text",
+            f"{SEATBELT}::test_no_path_ends_its_string",
+            f"{SEATBELT}::test_the_control_a_spliced_path_would_end_its_string",
+        ),
+        source=SECURITY,
+        where=ANY,
+    ),
+    Claim(
+        id="macos-profile",
+        sentence="signals, Apple events and LaunchServices are closed.",
+        tests=(f"{SEATBELT}::test_it_may", f"{SEATBELT}::test_it_may_not", f"{SEATBELT}::test_golden"),
+        source=SECURITY,
+        where="read by an evaluator, not by a Mac",
+    ),
+    Claim(
+        id="macos-refuses",
+        sentence="a run refuses and names what is missing.",
+        tests=(
+            f"{MACOS_PLAN}::test_without_seatbelt_a_run_refuses_and_names_the_walls",
+            "tests/unit/test_macos.py::test_without_seatbelt_the_run_refuses_and_best_effort_is_cooperative",
+        ),
+        source=SECURITY,
+        where=PLAYED,
+    ),
+    Claim(
+        id="macos-best-effort",
+        sentence="they hold while the target does not fight them.",
+        tests=(
+            f"{MACOS_PLAN}::test_best_effort_runs_and_warns_of_every_wall",
+            f"{MACOS_PLAN}::test_the_report_says_what_holds_and_how_well",
+        ),
+        source=SECURITY,
+        where=PLAYED,
+    ),
+    Claim(
+        id="macos-tree",
+        sentence="when the target ends and when corral is killed with `kill -9`.",
+        tests=(
+            f"{MACOS_PLAN}::test_a_daemon_ends_with_the_target",
+            f"{MACOS_PLAN}::test_the_control_a_daemon_outlives_its_program",
+            f"{MACOS_PLAN}::test_kill_9_of_corral_ends_the_tree_and_leaves_no_directory",
+            f"{MACOS_PLAN}::test_kill_9_while_corral_starts",
+            f"{MACOS_PLAN}::test_a_target_that_forks_without_end_is_ended",
+        ),
+        source=SECURITY,
+        where=PLAYED,
+    ),
+    Claim(
+        id="macos-watcher",
+        sentence="If somebody kills the watcher, corral ends the tree.",
+        tests=(f"{MACOS_PLAN}::test_when_the_watcher_is_killed_the_supervisor_ends_the_tree",),
+        source=SECURITY,
+        where=PLAYED,
+    ),
+    Claim(
+        id="macos-looks",
+        sentence="nothing is looked at unless such a limit is.",
+        tests=(
+            f"{MACOS_PLAN}::test_nothing_is_looked_at_unless_a_limit_asks_for_it",
+            f"{MACOS_PLAN}::test_a_memory_hog",
+            f"{MACOS_PLAN}::test_memory_of_many_processes_is_added_up",
+            f"{MACOS_PLAN}::test_a_share_of_the_cpu",
+            f"{MACOS_PLAN}::test_cpu_time",
+            f"{MACOS_PLAN}::test_too_many_tasks",
+        ),
+        source=SECURITY,
+        where=PLAYED,
+    ),
+    Claim(
+        id="windows-headers",
+        sentence="against the headers of mingw-w64 and of zig, for x86_64 and aarch64",
+        tests=(
+            "tests/abi/test_win32.py::test_constants",
+            "tests/abi/test_win32.py::test_types_and_structures",
+            "tests/abi/test_win32.py::test_prototypes",
+            "tests/abi/test_win32.py::test_exports",
+            "tests/abi/test_win32.py::test_what_is_wrong_is_found",
+        ),
+        source=SECURITY,
+        where=ANY,
+    ),
+    Claim(
+        id="windows-read-back",
+        sentence="set it: the run refuses and names the numbers.",
+        tests=(
+            f"{WINDOWS}/test_run.py::test_a_memory_limit_that_is_not_kept_refuses",
+            f"{WINDOWS}/test_job.py::test_limits_are_kept_or_refused",
+            f"{WINDOWS}/test_job.py::test_a_cpu_rate_is_kept_or_refused",
+            f"{WINDOWS}/test_job.py::test_ui_limits_are_kept_or_refused",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-doctor",
+        sentence="`doctor` reports what was not kept as absent,",
+        tests=(
+            f"{WINDOWS}/test_doctor.py::test_a_limit_that_is_not_kept_is_absent",
+            f"{WINDOWS}/test_doctor.py::test_what_was_not_kept_is_named_with_its_numbers",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-best-effort",
+        sentence="and `--best-effort` runs with a warning for each.",
+        tests=(f"{WINDOWS}/test_run.py::test_best_effort_runs_and_warns",),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-handles",
+        sentence="with three streams and no other handle;",
+        tests=(
+            f"{WINDOWS}/test_job.py::test_the_target_is_born_in_its_job",
+            f"{WINDOWS}/test_job.py::test_only_the_streams_are_inherited",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-fallback",
+        sentence="without a further word the run refuses.",
+        tests=(
+            f"{WINDOWS}/test_run.py::test_the_fallback_must_be_the_users_word",
+            "tests/unit/test_win_plan.py::test_the_fallback_needs_the_users_word_and_is_no_wall_for_reads_or_network",
+            "tests/unit/test_win_plan.py::test_layering_b_in_its_order",
+            "tests/unit/test_win_plan.py::test_no_token_is_restricted_in_an_app_container",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-tree",
+        sentence="when corral ends, however it ends, all processes of the target end.",
+        tests=(
+            f"{WINDOWS}/test_lifecycle.py::test_the_death_of_corral_is_the_death_of_the_tree",
+            f"{WINDOWS}/test_lifecycle.py::test_the_death_of_a_caller_is_the_death_of_its_trees",
+            f"{WINDOWS}/test_job.py::test_the_whole_tree_ends_with_its_job",
+            f"{WINDOWS}/test_job.py::test_nobody_inherits_or_opens_a_job",
+            f"{WINDOWS}/test_job.py::test_a_target_cannot_break_away",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-root",
+        sentence="The end of the first process is the end of all.",
+        tests=(
+            f"{WINDOWS}/test_job.py::test_the_end_of_the_first_process_is_the_end_of_all",
+            f"{WINDOWS}/test_lifecycle.py::test_the_end_of_the_first_process_is_the_end_of_the_run",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-residue",
+        sentence="and removed by the next start or `corral sweep`.",
+        tests=(
+            f"{WINDOWS}/test_lifecycle.py::test_the_death_of_corral_is_the_death_of_the_tree",
+            f"{WINDOWS}/test_lifecycle.py::test_sweep_removes_what_a_killed_run_left_and_nothing_of_a_living_one",
+            f"{WINDOWS}/test_process.py::test_home_and_temp_are_private_and_gone_afterwards",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-foreign",
+        sentence="Entries that are not corral's keep their bytes and their order.",
+        tests=(
+            "tests/unit/test_win_access_list.py::test_put_in_and_taken_out",
+            "tests/unit/test_win_access_list.py::test_another_runs_entries_stay",
+            "tests/unit/test_win_residue.py::test_two_that_end_at_once",
+        ),
+        source=SECURITY,
+        where=ANY,
+    ),
+    Claim(
+        id="windows-grants",
+        sentence="several names, with secrets, or with more than 20 000 entries.",
+        tests=(
+            "tests/unit/test_win_paths.py::test_roots_that_are_not_ours_to_change",
+            "tests/unit/test_win_grants.py::test_links_and_second_names",
+            "tests/unit/test_win_grants.py::test_secrets_are_not_granted_along",
+            "tests/unit/test_win_grants.py::test_too_many_entries",
+            f"{WINDOWS}/test_grants.py::test_a_second_name_stops_the_walk",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-launchers",
+        sentence="redirectors of virtual environments, `Scripts\\*.exe`, uv's trampolines, npm's `.cmd` files.",
+        tests=(
+            "tests/unit/test_win_launchers.py::test_a_virtual_environments_python",
+            "tests/unit/test_win_launchers.py::test_a_script_of_an_environment",
+            "tests/unit/test_win_launchers.py::test_npms_batch_file",
+            "tests/unit/test_win_shims.py::test_pips_launcher",
+            "tests/unit/test_win_uv.py::test_what_uv_writes",
+        ),
+        source=SECURITY,
+        where=ANY,
+    ),
+    Claim(
+        id="windows-refused",
+        sentence="There is nothing for I/O rate, descriptors or disk space: stated, they refuse.",
+        tests=(
+            f"{WINDOWS}/test_run.py::test_what_windows_cannot_hold_refuses_when_it_is_stated",
+            f"{WINDOWS}/test_run.py::test_io_refuses_when_it_is_stated",
+            "tests/unit/test_win_plan.py::test_what_windows_has_no_limit_for_refuses_only_when_stated",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+)  # fmt: skip
