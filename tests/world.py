@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from conftest import User
+from users import User
 
 if TYPE_CHECKING:
     import pathlib

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from conftest import SOURCE, User
+from users import SOURCE, User
 
 MARK = "@@guest@@"
 

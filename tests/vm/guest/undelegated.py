@@ -8,7 +8,7 @@ import pathlib
 
 import pytest
 
-from conftest import ORDINARY, SOURCE, User
+from users import ORDINARY, SOURCE, User
 
 MIB = 1 << 20
 LIMIT = 32 * MIB
