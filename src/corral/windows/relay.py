@@ -63,6 +63,7 @@ class Relay:
     def close(self) -> None:
         """Once the shim is gone: the pipe has ended then, and so has whoever reads it."""
         self._thread.join(LAST_BREATH)
+        self._out.end()
         if not self._thread.is_alive():
             for fd in self._descriptors:
                 os.close(fd)
