@@ -38,7 +38,6 @@ PIPE = -1
 DEVNULL = -3
 LAST_SIGNAL = 64
 RUNNING = "the target is still running"
-HEADER = 8
 
 
 def _supervisors() -> Supervisors:
@@ -201,7 +200,7 @@ def _stream(wanted: Stream, number: int, ends: list[int]) -> tuple[BinaryIO | No
 
 def receive(channel: Channel) -> bytes:
     """One message of a supervisor, or nothing when it is gone."""
-    header = _exactly(channel, HEADER)
+    header = _exactly(channel, wire.HEADER)
     return _exactly(channel, int.from_bytes(header, "little")) if header else b""
 
 

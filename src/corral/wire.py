@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from corral.report import Report
 
 CLASS = "$"
+HEADER = 8
+"""Bytes of a message's length before it."""
+
+
+def framed(message: bytes) -> bytes:
+    return len(message).to_bytes(HEADER, "little") + message
 
 
 def encode(item: Plan | Report) -> bytes:

@@ -184,25 +184,25 @@ def open_token(process: int) -> Handle:
 
 
 def is_app_container(token: int) -> bool:
-    return bool(DWORD.from_buffer_copy(_token(token, TokenIsAppContainer)).value)
+    return bool(DWORD.from_buffer_copy(token_information(token, TokenIsAppContainer)).value)
 
 
 def app_container_sid(token: int) -> bytes:
     """Empty for a token that is of no AppContainer."""
-    raw = _token(token, TokenAppContainerSid)
+    raw = token_information(token, TokenAppContainerSid)
     where = TOKEN_APPCONTAINER_INFORMATION.from_buffer(raw).TokenAppContainer
-    return _copied(where) if where else b""
+    return copied_sid(where) if where else b""
 
 
 def token_capabilities(token: int) -> tuple[tuple[bytes, int], ...]:
     """(SID, attributes) of each capability."""
-    raw = _token(token, TokenCapabilities)
+    raw = token_information(token, TokenCapabilities)
     count = TOKEN_GROUPS.from_buffer(raw).GroupCount
     entries = (SID_AND_ATTRIBUTES * count).from_buffer(raw, TOKEN_GROUPS.Groups.offset)
-    return tuple((_copied(entry.Sid), int(entry.Attributes)) for entry in entries)
+    return tuple((copied_sid(entry.Sid), int(entry.Attributes)) for entry in entries)
 
 
-def _token(token: int, kind: int) -> bytearray:
+def token_information(token: int, kind: int) -> bytearray:
     """Kept where it was written: pointers inside lead to the same block."""
     needed = DWORD()
     try:
@@ -218,13 +218,13 @@ def _token(token: int, kind: int) -> bytearray:
     return raw
 
 
-def _copied(sid: int) -> bytes:
+def copied_sid(sid: int) -> bytes:
     return ctypes.string_at(sid, GetLengthSid(sid))
 
 
 def _taken(sid: PSID) -> bytes:
     try:
-        return _copied(sid.value or 0)
+        return copied_sid(sid.value or 0)
     finally:
         FreeSid(sid)
 
@@ -233,7 +233,7 @@ def _local_sids(array: LPVOID, count: int) -> tuple[bytes, ...]:
     """Copies, and gives back what DeriveCapabilitySidsFromName has allocated: each, then all."""
     pointers = (PSID * count).from_address(array.value or 0) if count else ()
     addresses = [int(pointer or 0) for pointer in pointers]
-    copies = tuple(_copied(address) for address in addresses)
+    copies = tuple(copied_sid(address) for address in addresses)
     for address in addresses:
         LocalFree(address)
     LocalFree(array)

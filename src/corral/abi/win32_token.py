@@ -23,9 +23,9 @@ from corral.abi.win32 import (
 from corral.abi.win32_security import (
     SID_AND_ATTRIBUTES,
     TOKEN_GROUPS,
-    GetLengthSid,
-    GetTokenInformation,
     OpenProcessToken,
+    copied_sid,
+    token_information,
 )
 
 TYPE_CHECKING = False
@@ -172,21 +172,21 @@ def create_restricted_token(token: int, flags: int, restricting: Sequence[bytes]
 
 
 def token_user(token: int) -> bytes:
-    raw = _information(token, TokenUser)  # the SID lies in it
-    return _copied(TOKEN_USER.from_buffer(raw).User.Sid)
+    raw = token_information(token, TokenUser)  # the SID lies in it
+    return copied_sid(TOKEN_USER.from_buffer(raw).User.Sid)
 
 
 def token_groups(token: int, kind: int) -> tuple[tuple[bytes, int], ...]:
     """(SID, attributes) of each; `kind` is TokenGroups or TokenRestrictedSids."""
-    raw = _information(token, kind)
+    raw = token_information(token, kind)
     count = TOKEN_GROUPS.from_buffer(raw).GroupCount
     entries = (SID_AND_ATTRIBUTES * count).from_buffer(raw, TOKEN_GROUPS.Groups.offset)
-    return tuple((_copied(entry.Sid), int(entry.Attributes)) for entry in entries)
+    return tuple((copied_sid(entry.Sid), int(entry.Attributes)) for entry in entries)
 
 
 def token_privileges(token: int) -> tuple[str, ...]:
     """The names of all privileges that the token holds, enabled or not."""
-    raw = _information(token, TokenPrivileges)
+    raw = token_information(token, TokenPrivileges)
     count = TOKEN_PRIVILEGES.from_buffer(raw).PrivilegeCount
     place = TOKEN_PRIVILEGES.Privileges.offset
     entries = (LUID_AND_ATTRIBUTES * count).from_buffer(raw, place)
@@ -194,8 +194,8 @@ def token_privileges(token: int) -> tuple[str, ...]:
 
 
 def token_integrity(token: int) -> bytes:
-    raw = _information(token, TokenIntegrityLevel)  # the SID lies in it
-    return _copied(TOKEN_MANDATORY_LABEL.from_buffer(raw).Label.Sid)
+    raw = token_information(token, TokenIntegrityLevel)  # the SID lies in it
+    return copied_sid(TOKEN_MANDATORY_LABEL.from_buffer(raw).Label.Sid)
 
 
 def set_token_integrity(token: int, sid: bytes) -> None:
@@ -238,7 +238,7 @@ def sid_of(text: str) -> bytes:
     place = PSID()
     ConvertStringSidToSidW(text, ctypes.byref(place))
     try:
-        return _copied(place.value or 0)
+        return copied_sid(place.value or 0)
     finally:
         LocalFree(place)
 
@@ -320,20 +320,6 @@ def mitigation_flags(process: int, policy: int) -> int:
     return flags.value
 
 
-def _information(token: int, kind: int) -> bytearray:
-    """Kept where it was written: pointers inside lead to the same block."""
-    needed = DWORD()
-    try:
-        GetTokenInformation(token, kind, None, 0, ctypes.byref(needed))
-    except OSError:
-        if not needed.value:
-            raise
-    raw = bytearray(max(needed.value, ctypes.sizeof(TOKEN_GROUPS)))
-    block = (ctypes.c_char * len(raw)).from_buffer(raw)
-    GetTokenInformation(token, kind, block, len(raw), ctypes.byref(needed))
-    return raw
-
-
 def _groups(
     sids: Sequence[bytes],
 ) -> tuple[ctypes.Array[SID_AND_ATTRIBUTES], list[ctypes.Array[ctypes.c_char]]]:
@@ -349,10 +335,6 @@ def _privilege_name(luid: LUID) -> str:
     text = (WCHAR * size.value)()
     LookupPrivilegeNameW(None, ctypes.byref(luid), text, ctypes.byref(size))
     return bytes(text).decode("utf-16-le").partition("\0")[0]
-
-
-def _copied(sid: int) -> bytes:
-    return ctypes.string_at(sid, GetLengthSid(sid))
 
 
 def _taken_text(place: LPVOID) -> str:

@@ -26,7 +26,7 @@ from corral.linux import (
 )
 from corral.plan import Plan
 from corral.policy import Policy
-from corral.posix import disposable
+from corral.posix import disposable, rlimits_probe
 from corral.posix.enter import StepFailed, read_born
 from corral.record import record
 from corral.servers.program import Program
@@ -100,7 +100,7 @@ def probe() -> tuple[Finding, ...]:
             network_probes.inward,
             "a kernel with network namespaces that their owner may join",
         ),
-        _finding("rlimits", _rlimits, ""),
+        _finding("rlimits", rlimits_probe.probe, ""),
         _finding("nproc", _nproc, "Linux 5.14 counts processes per user namespace"),
         _finding("sampling", _sampling, "a kernel with CONFIG_PROC_CHILDREN"),
         *cgroup_probes.probe(),
@@ -240,17 +240,6 @@ def _exec_cookie() -> str:
     if os.waitpid(pid, 0)[1] != 0:
         raise RuntimeError("exec with the cookie failed, or exec without it passed")
     return "exec without the cookie is denied, with it it passes"
-
-
-def _rlimits() -> str:
-    import resource
-
-    opened = os.open("/", os.O_RDONLY)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 1, opened + 1))
-    words = disposable.refused(lambda: os.open("/", os.O_RDONLY))
-    os.close(opened)
-    os.close(os.open("/", os.O_RDONLY))
-    return f"a descriptor beyond RLIMIT_NOFILE is denied ({words}), one below is not"
 
 
 def _nproc() -> str:

@@ -18,7 +18,7 @@ from corral.macos import birth, door, door_probe, layout, seatbelt
 from corral.macos.tree import Tree
 from corral.plan import Held, Plan
 from corral.policy import Policy
-from corral.posix import disposable
+from corral.posix import disposable, rlimits_probe
 from corral.posix.enter import StepFailed, name, read_born
 from corral.posix.signals import SIGKILL
 from corral.record import record
@@ -81,7 +81,7 @@ def probe(table: Table, node: str) -> tuple[Finding, ...]:
     return (
         _finding("seatbelt", lambda: _seatbelt(table, node), SEATBELT_HINT),
         _finding("door", lambda: _door(table), ""),
-        _finding("rlimits", _rlimits, ""),
+        _finding("rlimits", rlimits_probe.probe, ""),
         _finding("nproc", _nproc, "start corral as an ordinary user"),
         _finding("watcher", lambda: _watcher(table), ""),
         _finding("sampling", lambda: _sampling(table), ""),
@@ -187,17 +187,6 @@ def _ended(child: birth.Child) -> tuple[StepFailed | None, int | None]:
         failed = read_born(born.read())
     os.read(child.pidfd, 1)
     return failed, child.reap().status
-
-
-def _rlimits() -> str:
-    import resource
-
-    opened = os.open("/", os.O_RDONLY)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 1, opened + 1))
-    words = disposable.refused(lambda: os.open("/", os.O_RDONLY))
-    os.close(opened)
-    os.close(os.open("/", os.O_RDONLY))
-    return f"a descriptor beyond RLIMIT_NOFILE is denied ({words}), one below is not"
 
 
 def _nproc() -> str:

@@ -14,16 +14,15 @@ import os
 import socket
 import sys
 
-from corral import backend, report, start, wire
-from corral.errors import SandboxError
+from corral import backend, errand
 from corral.posix.signals import FORWARDED
 
 TYPE_CHECKING = False
 assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import NoReturn
 
-HEADER = 8
 DESCRIPTORS = 4
 
 
@@ -40,8 +39,7 @@ def serve(fd: int) -> None:
             if os.fork() == 0:
                 requests.close()
                 _supervise(*descriptors)
-            for item in descriptors:
-                os.close(item)
+            _close(descriptors)
 
 
 def _receive(requests: socket.socket) -> list[int]:
@@ -54,51 +52,21 @@ def _receive(requests: socket.socket) -> list[int]:
 
 
 def _supervise(stdin: int, stdout: int, stderr: int, channel: int) -> NoReturn:
-    """In the fork: read the plan, run it, tell how it went."""
+    """In the fork: one run, and then its end."""
     import signal
 
-    code = 1
+    stdio = (stdin, stdout, stderr)
     try:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _run((stdin, stdout, stderr), channel)
-        code = 0
-    except SandboxError as problem:
-        _send(channel, b"E" + wire.encode_problem(problem))
-    except BrokenPipeError:
-        pass  # the caller is gone, and with it the target
-    except BaseException as bug:  # noqa: BLE001 - the caller must hear of it, not a closed stderr
-        _send(channel, b"E" + wire.encode_problem(SandboxError(f"{type(bug).__name__}: {bug}")))
+        errand.run(channel, channel, stdio, signals=FORWARDED, let_go=lambda: _close(stdio))
     finally:
-        os._exit(code)
+        os._exit(1)  # whatever happens, a fork never goes on as the zygote
 
 
-def _run(stdio: tuple[int, int, int], channel: int) -> None:
-    size = int.from_bytes(_read(channel, HEADER), "little")
-    plan = wire.decode_plan(_read(channel, size))
-    signals = backend.load().signals(FORWARDED)
-    watch = start.run(plan, stdio, signals=signals, control=channel)
-    for fd in stdio:
+def _close(descriptors: Iterable[int]) -> None:
+    for fd in descriptors:
         os.close(fd)
-    _send(channel, b"B" + str(watch.child.target()).encode())
-    ending = watch.until_end()
-    _send(channel, b"R" + wire.encode(report.of(plan, ending)))
-
-
-def _read(fd: int, size: int) -> bytes:
-    found = b""
-    while len(found) < size:
-        chunk = os.read(fd, size - len(found))
-        if not chunk:
-            os._exit(0)  # the caller went away before it said what to run
-        found += chunk
-    return found
-
-
-def _send(fd: int, message: bytes) -> None:
-    raw = len(message).to_bytes(HEADER, "little") + message
-    while raw:
-        raw = raw[os.write(fd, raw) :]
 
 
 if __name__ == "__main__":

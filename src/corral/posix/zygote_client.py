@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from corral.plan import Plan
     from corral.sandbox import Channel
 
-HEADER = 8
 START = (
     "import sys; sys.path.insert(0, sys.argv[2]); "
     "from corral.posix.zygote import serve; serve(int(sys.argv[1]))"
@@ -47,7 +46,7 @@ class Zygote:
             with theirs:
                 self._request((*stdio, theirs.fileno()))
             message = wire.encode(plan)
-            ours.sendall(len(message).to_bytes(HEADER, "little") + message)
+            ours.sendall(wire.framed(message))
         except BaseException as problem:
             ours.close()
             if isinstance(problem, ConnectionError):

@@ -5,42 +5,18 @@ from __future__ import annotations
 import os
 import sys
 
-from corral import backend, report, start, wire
-from corral.errors import SandboxError
+from corral import errand
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-HEADER = 8
-
 
 def serve(reads: int, writes: int) -> NoReturn:
     """`reads` and `writes` are inherited handles; nothing that is started here inherits them."""
+    streams = (0, 1, 2)
     hearing, telling = _descriptor(reads), _descriptor(writes)
-    code = 1
-    try:
-        _run(hearing, telling)
-        code = 0
-    except SandboxError as problem:
-        _send(telling, b"E" + wire.encode_problem(problem))
-    except BrokenPipeError:
-        pass  # the caller is gone, and with it the target
-    except BaseException as bug:  # noqa: BLE001 - the caller must hear of it, not a closed stderr
-        _send(telling, b"E" + wire.encode_problem(SandboxError(f"{type(bug).__name__}: {bug}")))
-    finally:
-        os._exit(code)
-
-
-def _run(hearing: int, telling: int) -> None:
-    size = int.from_bytes(_read(hearing, HEADER), "little")
-    plan = wire.decode_plan(_read(hearing, size))
-    signals = backend.load().signals(())
-    watch = start.run(plan, (0, 1, 2), signals=signals, control=hearing)
-    _let_go_of_streams()
-    _send(telling, b"B" + str(watch.child.target()).encode())
-    ending = watch.until_end()
-    _send(telling, b"R" + wire.encode(report.of(plan, ending)))
+    errand.run(hearing, telling, streams, signals=(), let_go=_let_go_of_streams)
 
 
 def _let_go_of_streams() -> None:
@@ -58,19 +34,3 @@ def _descriptor(handle: int) -> int:
 
     os.set_handle_inheritable(handle, False)
     return msvcrt.open_osfhandle(handle, os.O_BINARY | os.O_NOINHERIT)
-
-
-def _read(fd: int, size: int) -> bytes:
-    found = b""
-    while len(found) < size:
-        chunk = os.read(fd, size - len(found))
-        if not chunk:
-            os._exit(0)  # the caller went away before it said what to run
-        found += chunk
-    return found
-
-
-def _send(fd: int, message: bytes) -> None:
-    raw = len(message).to_bytes(HEADER, "little") + message
-    while raw:
-        raw = raw[os.write(fd, raw) :]

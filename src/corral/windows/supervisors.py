@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from corral.plan import Plan
     from corral.sandbox import Channel as AnyChannel
 
-HEADER = 8
 START = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
     "from corral.windows.supervisor import serve; serve(int(sys.argv[2]), int(sys.argv[3]))"
@@ -43,7 +42,7 @@ class Supervisors:
         channel = Channel(process, telling, hearing)
         message = wire.encode(plan)
         try:
-            channel.send(len(message).to_bytes(HEADER, "little") + message)
+            channel.send(wire.framed(message))
         except OSError as problem:
             channel.close()
             raise SupervisionError("the supervisor died before it heard the plan") from problem
