@@ -238,7 +238,7 @@ def test_a_target_that_ignores_sigterm_is_killed_after_the_grace(mac):
 
 
 def test_sigterm_is_passed_on_and_its_answer_counts(mac):
-    code = "import signal, sys; signal.signal(15, lambda *_: sys.exit(9)); print('ready', flush=True)\nwhile True: signal.pause()"
+    code = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(9)); print('ready', flush=True)\nwhile True: time.sleep(0.1)"
     process, _ = started(mac, code)
     process.send_signal(signal.SIGTERM)
     assert ended(process) == 9
