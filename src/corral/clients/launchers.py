@@ -43,9 +43,8 @@ PYTHON_HINT = "install it into a virtual environment and name the program in its
 
 @record
 class Package:
-    """`name` may carry extras; `extra` packages are installed beside it.
-
-    The first XX
+    """`name` may carry extras; `extra` packages are installed beside it. The first `used` arguments
+    of the launcher said all this: the others are the server's.
     """
 
     registry: Registry
