@@ -1,0 +1,41 @@
+"""`python -m corral` is the command, and takes nothing from the directory it is called in."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import corral
+
+SOURCE = pathlib.Path(corral.__file__).parent.parent
+SHADOW = "import os, pathlib; pathlib.Path(os.environ['MARK']).write_text('ran')"
+
+
+def call(*words: str, cwd: pathlib.Path, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), **more}
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_it_is_the_command(tmp_path):
+    done = call("-m", "corral", "--version", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"corral {corral.__version__}\n")
+    assert call("-m", "corral", "rnu", cwd=tmp_path).returncode == 2
+
+
+def test_a_project_cannot_put_its_modules_in(tmp_path):
+    mark = tmp_path / "mark"
+    (tmp_path / "json.py").write_text(SHADOW)
+    (tmp_path / "corral.toml").write_text("version = 1\n")
+    done = call("-m", "corral", "schema", cwd=tmp_path, MARK=str(mark))
+    assert (done.returncode, mark.exists()) == (0, False), done.stderr
+    call("-c", "import json", cwd=tmp_path, MARK=str(mark))  # the control: Python itself would
+    assert mark.exists()
