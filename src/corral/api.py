@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
     PolicyLike = str | os.PathLike[str] | Mapping[str, object] | Manifest | None
 
-PROBE = (
-    "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from corral.cli import main; sys.exit(main(['doctor', '--json']))"
-)
+PROBE = "from corral.cli import main; sys.exit(main(['doctor', '--json']))"
 
 
 @record
@@ -136,11 +133,11 @@ def _probe_elsewhere() -> tuple[Finding, ...]:
     import json
     import subprocess
 
+    from corral import interpreter
     from corral.errors import SandboxError
     from corral.host import Finding
 
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    command = [sys.executable, "-I", "-c", PROBE, package]
+    command = [sys.executable, *interpreter.arguments(PROBE)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SandboxError(f"the probes failed: {done.stderr.strip()}")

@@ -14,6 +14,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
 
+from corral import interpreter
 from corral.manifest import from_data, load
 from corral.secret_names import is_secret_name
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 Server = TypeVar("Server", bound="Stdio")
 
 __all__ = ["sandboxed"]
-START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from corral.cli import main; main()"
 
 
 def sandboxed(server: Server, policy: PolicyLike = None, *, profile: str | None = None) -> Server:
@@ -66,7 +66,6 @@ def command_line(
     profile: str | None = None,
 ) -> list[str]:
     """Arguments for this Python that start the server through corral."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     flags: list[str] = []
     if profile is not None:
         from corral import profiles
@@ -84,7 +83,8 @@ def command_line(
     for name in env:
         if name not in named:
             flags += ["--secret" if is_secret_name(name) else "--env", name]
-    return ["-I", "-c", START, package, "run", *flags, "--", command, *arguments]
+    words = ["run", *flags, "--", command, *arguments]
+    return interpreter.arguments("from corral.cli import main; main()", *words)
 
 
 def _named(manifest: Manifest) -> set[str]:

@@ -131,22 +131,22 @@ def play_seatbelt():
     host.current = current
 
 
-def elsewhere(code, world):
-    """`code`, which the API starts in a process of its own with corral's path as its last argument, on the Mac."""
-    load = f"import sys; sys.path[:0] = [sys.argv[-1], {os.path.dirname(__file__)!r}]; "
-    return f"{load}import mac_world; mac_world.substitute({world}); {code}"
+def everywhere(world):
+    """What the API starts in processes of its own is on the Mac too."""
+    from corral import interpreter
+
+    here = os.path.dirname(__file__)
+    interpreter.FIND_CORRAL += (
+        f"sys.path.append({here!r}); import mac_world; mac_world.substitute({world}); "
+    )
 
 
 def play(world, arguments):
     substitute(world)
     if arguments[0] == "--api":
-        from corral import api
-        from corral.posix import zygote_client
-
-        api.PROBE = elsewhere(api.PROBE, world)
-        zygote_client.START = elsewhere(zygote_client.START, world)
+        everywhere(world)
         if os.environ.get("MAC_WORLD_SEATBELT"):
-            from corral import host
+            from corral import api, host
 
             api._seen[:] = [host.current()]
         exec(arguments[1], {})

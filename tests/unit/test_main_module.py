@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -38,4 +40,28 @@ def test_a_project_cannot_put_its_modules_in(tmp_path):
     done = call("-m", "corral", "schema", cwd=tmp_path, MARK=str(mark))
     assert (done.returncode, mark.exists()) == (0, False), done.stderr
     call("-c", "import json", cwd=tmp_path, MARK=str(mark))  # the control: Python itself would
+    assert mark.exists()
+
+
+APART = """
+import subprocess, sys
+sys.path.append(sys.argv[1])
+from corral import interpreter
+told = "import json; print(json.__file__, corral.__file__, *sys.argv[1:])"
+subprocess.run([sys.executable, *interpreter.arguments(told, "a", "b")], check=True)
+"""
+
+
+def test_what_is_installed_beside_corral_stays_behind_pythons_own(tmp_path):
+    site = tmp_path / "site"
+    (site / "corral").mkdir(parents=True)
+    for name in ("__init__.py", "interpreter.py"):
+        shutil.copy(SOURCE / "corral" / name, site / "corral")
+    (site / "json.py").write_text(SHADOW)
+    mark = tmp_path / "mark"
+    done = call("-I", "-c", APART, str(site), cwd=tmp_path, MARK=str(mark))
+    json_file, corral_file, *words = done.stdout.split()
+    assert (json_file, mark.exists()) == (json.__file__, False)
+    assert (corral_file, words) == (str(site / "corral" / "__init__.py"), ["a", "b"])
+    call("-c", "import json", cwd=site, MARK=str(mark))  # the control: it would be found first
     assert mark.exists()

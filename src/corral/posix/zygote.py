@@ -67,7 +67,3 @@ def _supervise(stdin: int, stdout: int, stderr: int, channel: int) -> NoReturn:
 def _close(descriptors: Iterable[int]) -> None:
     for fd in descriptors:
         os.close(fd)
-
-
-if __name__ == "__main__":
-    serve(int(sys.argv[1]))

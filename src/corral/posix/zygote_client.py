@@ -12,7 +12,7 @@ import sys
 import threading
 import weakref
 
-from corral import wire
+from corral import interpreter, wire
 from corral.errors import SupervisionError
 
 TYPE_CHECKING = False
@@ -20,10 +20,7 @@ if TYPE_CHECKING:
     from corral.plan import Plan
     from corral.sandbox import Channel
 
-START = (
-    "import sys; sys.path.insert(0, sys.argv[2]); "
-    "from corral.posix.zygote import serve; serve(int(sys.argv[1]))"
-)
+SERVE = "from corral.posix.zygote import serve; serve(int(sys.argv[1]))"
 
 
 class Zygote:
@@ -76,10 +73,9 @@ class Zygote:
     def _connection(self) -> socket.socket:
         if self._requests is None:
             ours, theirs = socket.socketpair()
-            package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
             with theirs:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-c", START, str(theirs.fileno()), package],
+                    [sys.executable, *interpreter.arguments(SERVE, str(theirs.fileno()))],
                     stdin=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 
-from corral import wire
+from corral import interpreter, wire
 from corral.errors import SupervisionError
 
 TYPE_CHECKING = False
@@ -20,10 +20,7 @@ if TYPE_CHECKING:
     from corral.plan import Plan
     from corral.sandbox import Channel as AnyChannel
 
-START = (
-    "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from corral.windows.supervisor import serve; serve(int(sys.argv[2]), int(sys.argv[3]))"
-)
+SERVE = "from corral.windows.supervisor import serve; serve(*map(int, sys.argv[1:]))"
 
 
 class Supervisors:
@@ -115,11 +112,10 @@ def _start(stdio: tuple[int, int, int], reads: int, writes: int) -> subprocess.P
     handles = [msvcrt.get_osfhandle(fd) for fd in (reads, writes)]
     for handle in handles:
         os.set_handle_inheritable(handle, True)
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     # The interpreter behind a virtual environment's, which would stand between us and it.
     program = getattr(sys, "_base_executable", "") or sys.executable
     return subprocess.Popen(
-        [program, "-I", "-c", START, package, *map(str, handles)],
+        [program, *interpreter.arguments(SERVE, *map(str, handles))],
         stdin=stdio[0],
         stdout=stdio[1],
         stderr=stdio[2],
