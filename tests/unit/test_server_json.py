@@ -102,6 +102,18 @@ def test_paths_are_granted_only_if_the_user_named_them(tmp_path):
     assert server_json.arguments(package, {"file": own}, complete=True) == ([own], [own])
 
 
+@pytest.mark.parametrize(("value", "own"), [("{dir}", True), ("{dir}/../.ssh", False)])
+def test_a_path_around_what_the_user_named_is_the_publishers(value, own, tmp_path):
+    """A setting that looks harmless, put into a path that leads elsewhere."""
+    item = {"type": "positional", "format": "filepath", "value": value, "variables": {"dir": {}}}
+    place = str(tmp_path)
+    words, paths = server_json.arguments(
+        read(packageArguments=[item]), {"dir": place}, complete=True
+    )
+    assert words == [value.format(dir=place)]
+    assert paths == ([place] if own else [])
+
+
 def test_what_is_required_has_a_value_or_a_hint(monkeypatch):
     needed = {"type": "named", "name": "--key", "isRequired": True, "valueHint": "k"}
     package = read(

@@ -115,7 +115,9 @@ def arguments(
                 f"an argument has no value: {shown(key)}",
                 hint=f"--config {key.lstrip('-')}=VALUE: {shown(item.get('description', ''), 200)}",
             )
-        if value is not None and own and item.get("format") == "filepath":
+        # Only the user's word with nothing around it: a publisher can write `{folder}/../.ssh`.
+        whole = own and item.get("format") == "filepath" and value in said.values()
+        if value is not None and whole:
             value = os.path.abspath(os.path.expanduser(value))
             paths.append(value)
         if named and (value is not None or flag_only(item)):
