@@ -7,17 +7,19 @@ The first rounds are thrown away. Minima are compared: noise only ever adds.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
 import signal
 import statistics
 import sys
+import tempfile
 import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 WARM_UP = 3
 QUICK_ROUNDS = 8
@@ -89,6 +91,20 @@ def clean_environment(environment: Mapping[str, str], **extra: str) -> dict[str,
     """Without PYTHON* variables: one that turns bytecode caching off would be measured instead."""
     kept = {name: value for name, value in environment.items() if not name.startswith("PYTHON")}
     return {**kept, **extra}
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[tuple[str, dict[str, str]]]:
+    """A directory that goes again, and an environment whose caches and settings lie in it."""
+    with tempfile.TemporaryDirectory(prefix="corral-bench-") as directory:
+        yield (
+            directory,
+            clean_environment(
+                os.environ,
+                XDG_CACHE_HOME=os.path.join(directory, "cache"),
+                XDG_CONFIG_HOME=os.path.join(directory, "config"),
+            ),
+        )
 
 
 def spawn(argv: list[str], environment: Mapping[str, str]) -> float:

@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from typing import TYPE_CHECKING
 
 import measure
@@ -199,12 +198,7 @@ def rates(unit: str, amount: int, found: Mapping[str, Stats]) -> str:
 def main() -> int:
     options = measure.parser(__doc__, rounds=10).parse_args()
     output = measure.Output(json_wanted=options.json)
-    with tempfile.TemporaryDirectory(prefix="corral-bench-") as directory:
-        environment = measure.clean_environment(
-            os.environ,
-            XDG_CACHE_HOME=os.path.join(directory, "cache"),
-            XDG_CONFIG_HOME=os.path.join(directory, "config"),
-        )
+    with measure.apart() as (directory, environment):
         output.notice("installing the checkout ...")
         corral = peers.install(os.path.join(directory, "corral")).corral
         with socket.create_server((LOCAL, 0), backlog=512) as listener:

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from typing import TYPE_CHECKING
 
 import measure
@@ -42,12 +41,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     options = arguments()
     output = measure.Output(json_wanted=options.json)
-    with tempfile.TemporaryDirectory(prefix="corral-bench-") as directory:
-        environment = measure.clean_environment(
-            os.environ,
-            XDG_CACHE_HOME=os.path.join(directory, "cache"),
-            XDG_CONFIG_HOME=os.path.join(directory, "config"),
-        )
+    with measure.apart() as (directory, environment):
         output.notice("installing the checkout and finding peers ...")
         corral = peers.install(os.path.join(directory, "corral"))
         parts = options.only or PARTS

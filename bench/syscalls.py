@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from typing import TYPE_CHECKING
 
 import measure
@@ -42,12 +41,7 @@ def chosen(options: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ...
 def main() -> int:
     options = arguments()
     output = measure.Output(json_wanted=options.json)
-    with tempfile.TemporaryDirectory(prefix="corral-bench-") as directory:
-        environment = measure.clean_environment(
-            os.environ,
-            XDG_CACHE_HOME=os.path.join(directory, "cache"),
-            XDG_CONFIG_HOME=os.path.join(directory, "config"),
-        )
+    with measure.apart() as (directory, environment):
         output.notice("installing the checkout ...")
         corral = peers.install(os.path.join(directory, "corral"))
         # Granted by name: a target sees nothing of the user's otherwise.
