@@ -923,10 +923,11 @@ def test_which_argument_is_the_script(kind, words: list[str], expected: Invocati
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["npx", "-y", "server"], "installs at start"),
-        (["uvx", "server"], "installs at start"),
+        (["npx", "-y", "@a/server@1.2.3", "--key", "k"], "`corral run npm:@a/server@1.2.3` "),
+        (["uvx", "--from", "server", "tool"], "`corral run pypi:server#tool` "),
+        (["uvx", "--with", "other", "server"], "install the server first"),
         (["pipx", "run", "server"], "installs at start"),
-        (["uv", "--directory", "/x", "run", "server"], "installs at start"),
+        (["uv", "--directory", "/x", "run", "server"], "install the server first"),
         (["docker", "run", "image"], "daemon"),
         (["uv", "--version"], ""),
         (["pipx", "list"], ""),

@@ -38,7 +38,7 @@ def notes(typed: Sequence[str], found: Executable, *, subprocess: bool) -> tuple
     elif name in INSTALLERS or any(verb in INSTALLING.get(name, ()) for verb in verbs):
         text = (
             f"{name} installs at start, so it needs network, a writable cache and subprocesses; "
-            "install the server first and run its own program instead"
+            f"{_without_it(typed)}"
         )
     elif os.path.basename(found.path) in SHELLS and not subprocess:
         text = (
@@ -46,3 +46,12 @@ def notes(typed: Sequence[str], found: Executable, *, subprocess: bool) -> tuple
             "name the program that it starts, or use --allow-subprocess"
         )
     return (text,) if text else ()
+
+
+def _without_it(typed: Sequence[str]) -> str:
+    from corral.clients.launchers import Package, launched
+
+    package = launched(typed[0], typed[1:])
+    if isinstance(package, Package) and not package.extra:
+        return f"`corral run {package.reference}` installs it apart and runs it without {typed[0]}"
+    return "install the server first and run its own program instead"
