@@ -45,10 +45,15 @@ def test_other_processes_do_not_exist(user, victim):
         + """
 numbers = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
 own = [os.getpid(), *([os.getppid()] if os.getppid() else [])]
+def environment(number):
+    try:
+        with open(f"/proc/{number}/environ", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""  # it may not be read, or has ended meanwhile
 answer = {
     "strangers": [number for number in numbers if number not in own and number > 8],
-    "environments": any(b"of the host" in open(f"/proc/{number}/environ", "rb").read()
-                        for number in numbers if tried(looked, number, "environ") == "done"),
+    "environments": any(b"of the host" in environment(number) for number in numbers),
     "victim": {name: tried(looked, int(sys.argv[1]), name) for name in NAMES},
 }
 """
@@ -129,7 +134,7 @@ tried(lambda: os.kill(-1, signal.SIGCONT))
     harmless = "answer = tried(lambda: os.kill(int(sys.argv[1]), 0))"
     assert outside(user, harmless, str(victim.pid)) == "done"
     outside(user, "os.kill(int(sys.argv[1]), signal.SIGKILL)", str(victim.pid))
-    assert victim.wait(10) == -signal.SIGKILL
+    assert victim.wait(60) == -signal.SIGKILL
 
 
 @BOTH_TIERS

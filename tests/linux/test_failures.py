@@ -37,6 +37,13 @@ def fail_step(name, verb, when):
         fail()
     setattr(module, verb, failing)
 
+def skip_step(name):
+    '''As a kernel that says yes and does nothing.'''
+    module_name, class_name = name.rsplit(".", 1)
+    [module] = [m for n, m in sys.modules.items() if n.startswith("corral.") and n.endswith("." + module_name)]
+    real = module.apply
+    module.apply = lambda step, scene: None if type(step).__name__ == class_name else real(step, scene)
+
 def run(injection, arguments):
     '''The command line in a fork of its own: exit code, stdout, stderr.'''
     streams = [os.memfd_create(name) for name in ("stdout", "stderr")]
@@ -172,6 +179,21 @@ def test_every_wall_may_fail_its_verification(trial):
     assert set(verified) >= WALLS[trial.user.tier]
     tried = [step for step in steps if step.split(".")[0] in verified]
     cases = {f"fail_step({step!r}, 'verify', 'after')": (step, "injected") for step in tried}
+    assert trial.problems(cases) == {}
+
+
+MISSING = {
+    "walled": (
+        *(f"real = abi.clone\nabi.clone = lambda flags: real(flags & ~abi.CLONE_NEW{kind})" for kind in ("NET", "PID", "IPC", "UTS", "NS")),
+        *(f"skip_step({step!r})" for step in ("root.View", "privileges.Bound", "privileges.Drop", "rlimits.Rlimits", "seccomp.Seccomp")),
+    ),
+    "bare": tuple(f"skip_step({step!r})" for step in ("landlock.Landlock", "rlimits.Rlimits", "seccomp.Seccomp")),
+}  # fmt: skip
+
+
+def test_a_wall_that_is_missing_is_noticed(trial):
+    """Nothing fails: the wall is not there, and what is tried from inside tells."""
+    cases = dict.fromkeys(MISSING[trial.user.tier], ("not started",))
     assert trial.problems(cases) == {}
 
 

@@ -282,7 +282,7 @@ def nurse(user, traces, code: str, request: object) -> object:
     argv = [user.python, "-c", NURSERY + code, str(user.package), traces.argument]
     with user.popen(argv, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
         try:
-            out, err = process.communicate(json.dumps(request).encode(), timeout=60)
+            out, err = process.communicate(json.dumps(request).encode(), timeout=110)
         except subprocess.TimeoutExpired:
             process.kill()
             raise

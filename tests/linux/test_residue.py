@@ -15,7 +15,7 @@ import subprocess
 import time
 
 import pytest
-from traces import PATIENCE, Traces, ended, wait_until_gone
+from traces import PATIENCE, STAGED, Traces, ended, wait_until_gone
 
 LONG = os.environ.get("CORRAL_LONG") == "1"
 KILLS = 200 if LONG else 60
@@ -25,7 +25,7 @@ SECONDS = 6
 """The ordinary run stops after so long once it has made enough launches."""
 
 WHAT_IS_THERE = """
-import json, os, sys, threading, time
+import json, os, re, sys, threading, time
 sys.path.insert(0, sys.argv[1])
 import corral
 
@@ -43,11 +43,11 @@ def tree(pid):
 def cgroups():
     with open("/proc/self/mountinfo") as file:
         tops = [line.split(" ")[4] for line in file if " - cgroup2 " in line]
-    return sorted(path for top in tops for path, _, _ in os.walk(top))
+    return sorted(path for top in tops for path, _, _ in os.walk(top) if "corral" in path)
 
 def there():
     with open("/proc/self/mountinfo") as file:
-        mounts = sorted(line.split(" ", 1)[0] for line in file)
+        mounts = sorted(line.split(" ")[0] for line in file if re.fullmatch(staged, line.split(" ")[4]))
     return {
         "processes": sorted(tree(os.getpid())),
         "threads": threading.active_count(),
@@ -60,7 +60,7 @@ def there():
 
 def settled(before):
     # A supervisor has told how it went and is on its way out: bounded, and no more than that.
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while (now := there()) != before and time.monotonic() < end:
         for pid in set(now["processes"]) - set(before["processes"]):
             try:
@@ -104,6 +104,7 @@ print(json.dumps({"count": codes.count(0), "before": before, "after": settled(be
 
 def through_the_api(user, code, **numbers):
     values = "".join(f"{name} = {value}\n" for name, value in numbers.items())
+    values += f"staged = {STAGED.pattern!r}\n"
     argv = [*user.host, user.python, "-c", values + WHAT_IS_THERE + code, str(user.package)]
     process = user.popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     out, err = process.communicate(timeout=600)
@@ -182,7 +183,7 @@ class Killings:
 def cgroups() -> set[str]:
     rows = pathlib.Path("/proc/self/mountinfo").read_text().splitlines()
     tops = [row.split(" ")[4] for row in rows if " - cgroup2 " in row]
-    return {path for top in tops for path, _, _ in os.walk(top)}
+    return {path for top in tops for path, _, _ in os.walk(top) if "corral" in path}
 
 
 pytestmark = pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -58,8 +59,8 @@ def bus(tmp_path, monkeypatch) -> str:
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """For where waiting is certain to be in vain."""
-    monkeypatch.setattr(systemd, "START_PATIENCE", SHORT)
+    """For where waiting is certain to be in vain, once the bus itself has answered."""
+    monkeypatch.setattr(systemd, "START_PATIENCE", 1.5)
     monkeypatch.setattr(systemd, "END_PATIENCE", SHORT)
 
 
@@ -273,9 +274,12 @@ def test_a_job_that_fails_is_a_failure(listen):
 
 
 def test_nobody_else_tells_the_end_of_a_job(listen):
-    listen(forged=True)
-    with systemd._Manager(0.5) as manager, pytest.raises(TimeoutError):
-        manager.start("corral-x.scope", [])
+    heard = listen(forged=True)
+    with systemd._Manager(PATIENCE) as manager:
+        manager._bus._deadline = time.monotonic() + 2
+        with pytest.raises(TimeoutError):
+            manager.start("corral-x.scope", [])
+    assert len(heard) == 1  # the job was asked for, and its end never believed
 
 
 def test_a_manager_that_only_says_so_is_not_believed(listen):

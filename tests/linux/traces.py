@@ -13,7 +13,7 @@ import select
 import time
 import uuid
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds after which something that has not ended never will: only failing tests wait this long."""
 
 
