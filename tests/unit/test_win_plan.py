@@ -318,6 +318,12 @@ def test_all_extended_limits_are_in_one_structure():
     assert wanted.BasicLimitInformation.ActiveProcessLimit == 3
 
 
+def test_a_memory_limit_is_set_as_it_is_told_back():
+    """In whole pages, never more than was asked for: 100 MB is no multiple of one."""
+    wanted = job.extended(job.Job(memory=100_000_000))
+    assert wanted.JobMemoryLimit == wanted.ProcessMemoryLimit == 99_999_744
+
+
 @pytest.mark.parametrize(
     "escape",
     [job.abi.JOB_OBJECT_LIMIT_BREAKAWAY_OK, job.abi.JOB_OBJECT_LIMIT_SILENT_BREAKAWAY_OK],

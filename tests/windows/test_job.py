@@ -47,8 +47,14 @@ def ended(pid: int) -> bool:
 
 @pytest.mark.parametrize(
     "step",
-    [Job(memory=MEMORY), Job(processes=3), Job(memory=MEMORY, processes=1), Job()],
-    ids=["memory", "processes", "both", "kill on close"],
+    [
+        Job(memory=MEMORY),
+        Job(memory=MEMORY + 1000),
+        Job(processes=3),
+        Job(memory=MEMORY, processes=1),
+        Job(),
+    ],
+    ids=["memory", "no whole pages", "processes", "both", "kill on close"],
 )
 def test_limits_are_kept_or_refused(step, read_back):
     """A system that takes a limit and does not keep it has not set it: an error, never a job."""
@@ -59,7 +65,7 @@ def test_limits_are_kept_or_refused(step, read_back):
     made = job.create(step)
     seen = win32_job.query_information(made.handle, win32_job.JOBOBJECT_EXTENDED_LIMIT_INFORMATION)
     made.close()
-    assert seen.JobMemoryLimit == seen.ProcessMemoryLimit == (step.memory or 0)
+    assert seen.JobMemoryLimit == seen.ProcessMemoryLimit == (step.memory or 0) // 4096 * 4096
     assert seen.BasicLimitInformation.ActiveProcessLimit == (step.processes or 0)
 
 

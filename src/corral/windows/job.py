@@ -36,6 +36,8 @@ UI_LIMITS = (
 )
 WHOLE = 10_000
 """All processors together, as the CPU rate counts."""
+PAGE = 4096
+"""Windows keeps limits of memory in whole pages, and tells them back so."""
 KILLED = 0xC000013A
 """STATUS_CONTROL_C_EXIT, which no other death is reported by."""
 NEAR = 32
@@ -172,7 +174,7 @@ def extended(step: Job) -> abi.JOBOBJECT_EXTENDED_LIMIT_INFORMATION:
         wanted.BasicLimitInformation.ActiveProcessLimit = step.processes
     if step.memory is not None:
         flags |= abi.JOB_OBJECT_LIMIT_JOB_MEMORY | abi.JOB_OBJECT_LIMIT_PROCESS_MEMORY
-        wanted.JobMemoryLimit = wanted.ProcessMemoryLimit = step.memory
+        wanted.JobMemoryLimit = wanted.ProcessMemoryLimit = step.memory // PAGE * PAGE
     wanted.BasicLimitInformation.LimitFlags = flags
     return wanted
 
