@@ -204,23 +204,26 @@ answer = [said, server.getsockname()[1]]
 
 
 def test_a_listener_inside_is_not_reachable_from_outside(user):
+    """The port is taken outside by somebody who does not listen: nobody else can answer there."""
     code = """
-import socket
-server = socket.create_server(("0.0.0.0", 0))
+import socket, sys
+server = socket.create_server(("0.0.0.0", int(sys.argv[1])))
 print(server.getsockname()[1], flush=True)
 sys.stdin.read()
 """
-    for confined in (False, True):
-        argv = [user.python, "-c", f"import sys\n{code}"]
-        argv = user.corral_argv("run", "--", *argv) if confined else argv
-        process = user.popen(argv, stdin=-1, stdout=-1, stderr=-1)
-        try:
-            port = int(process.stdout.readline())
-            with socket.socket() as end:
-                error = end.connect_ex(("127.0.0.1", port))
-            assert os.strerror(error) == ("Connection refused" if confined else "Success")
-        finally:
-            process.communicate(timeout=60)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        for confined, wanted in ((False, 0), (True, taken.getsockname()[1])):
+            argv = [user.python, "-c", code, str(wanted)]
+            argv = user.corral_argv("run", "--", *argv) if confined else argv
+            process = user.popen(argv, stdin=-1, stdout=-1, stderr=-1)
+            try:
+                port = int(process.stdout.readline())
+                with socket.socket() as end:
+                    error = end.connect_ex(("127.0.0.1", port))
+                assert os.strerror(error) == ("Connection refused" if confined else "Success")
+            finally:
+                process.communicate(timeout=60)
 
 
 def test_low_ports_and_packets_by_other_means(user):
