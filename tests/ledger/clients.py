@@ -47,6 +47,27 @@ CLAIMS: tuple[Claim, ...] = (
         where=LINUX,
     ),
     Claim(
+        id="wrap-installer",
+        sentence="is refused: a file that came with a project could put another package under a known name.",
+        tests=(f"{WRAPPING}::test_a_project_does_not_choose_who_installs", f"{WRAPPING}::test_a_project_does_not_choose_where_packages_come_from"),
+        source=CLIENT_PAGE,
+        where=ANY,
+    ),
+    Claim(
+        id="wrap-company",
+        sentence="Say `--profile NAME` if you trust it with that, or `--no-profile`.",
+        tests=(f"{WRAPPING}::test_a_profile_is_for_the_package_alone",),
+        source=CLIENT_PAGE,
+        where=ANY,
+    ),
+    Claim(
+        id="wrap-another",
+        sentence="What it may do is shown again, and a program that is only called corral is refused.",
+        tests=(f"{WRAPPING}::test_what_only_calls_itself_corral_is_told", f"{WRAP}::test_what_came_with_corrals_name_on_it_is_shown"),
+        source=CLIENT_PAGE,
+        where=LINUX,
+    ),
+    Claim(
         id="wrap-idempotent",
         sentence="A server that starts through corral already.",
         tests=(f"{CLIENT_FILES}::test_nothing_is_written_when_there_is_nothing_to_do",),

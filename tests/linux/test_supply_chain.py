@@ -234,7 +234,7 @@ def test_a_projects_configuration_reaches_for_corral_itself(user, env, scratch):
     place.write_text(json.dumps({"mcpServers": {"one": entry}}))
     assert user.corral("wrap", "--corral", str(launcher), str(place), env=env).returncode == 1
     told = user.corral("status", str(place), env=env).stdout
-    assert b"PYTHONPATH in its env changes corral itself" in told
+    assert b"PYTHONPATH in its env would change corral itself" in told
 
 
 @pytest.mark.parametrize(("user", "tier"), [("root", "bare")], indirect=True)

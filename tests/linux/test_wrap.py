@@ -527,6 +527,24 @@ def test_status_of_everything(desk):
     assert {row["client"] for row in rows} == {"codex", "goose", "claude-code"}
 
 
+def test_what_came_with_corrals_name_on_it_is_shown(desk):
+    """A project's file may have granted its server everything beforehand."""
+    evil = desk.put("evil/corral", "#!/bin/sh\n", mode=0o755)
+    words = ["run", "--write", str(desk.home), "--", "x"]
+    servers = {
+        "ours": {"command": str(desk.corral_path), "args": words},
+        "theirs": {"command": str(evil), "args": words},
+    }
+    desk.put(".mcp.json", json.dumps({"mcpServers": servers}))
+    done = desk.corral("wrap", ".mcp.json", "--corral", str(desk.corral_path))
+    assert done.returncode == 1
+    first, _, second = done.stdout.decode().partition("  theirs  ")
+    assert (
+        f"unchanged: it starts through corral already\n    may: read and write {desk.home}" in first
+    )
+    assert second.startswith(f"refused: it is started by {evil}, which is not this corral")
+
+
 def test_in_the_home_directory_a_file_is_the_clients_own(desk):
     desk.config("cursor")
     assert desk.does("status").count("mcp.json") == 1

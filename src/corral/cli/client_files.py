@@ -146,9 +146,9 @@ def tell(edit: Edit, texts: dict[str, str], *, dry_run: bool) -> None:
         output.say(f"  {printable(name)}  {texts[one.state]}{why}")
         if one.hint:
             output.say(f"    hint: {printable(one.hint)}")
-        if one.state == "wrapped":
-            end = one.command.index("--")
-            told = may(one.command[1:end], one.command[end + 1 :])
+        if command := getattr(one, "command", ()):
+            end = command.index("--") if "--" in command else len(command)
+            told = may(command[1:end], command[end + 1 :])
             output.say(printable(f"    may: {'; '.join(told) or 'nothing of yours'}"))
     if not edit.outcomes:
         output.say("  nothing to do")

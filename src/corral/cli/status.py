@@ -96,18 +96,20 @@ def _file(client: str, path: str) -> Told:
 
 def _is_ours(text: str, server: Server, original: Original | None) -> bool:
     """Anything can be called corral: what is started is this one, or what this one wrote."""
-    from corral.clients.executable import executable
+    from corral.clients.executable import executable, is_same
     from corral.clients.unwrapping import untouched
 
     if original is not None and untouched(text, server, original):
         return True
     try:
-        return os.path.samefile(server.words[0], executable())
-    except (OSError, SandboxError):
+        return is_same(server.words[0], executable())
+    except SandboxError:
         return False
 
 
 def _row(server: Server, *, written: bool) -> Row:
+    from corral.clients.grants import steering
+
     if not server.wrapped:
         why = server.why or _obstacle(server)
         return Row(
@@ -122,20 +124,13 @@ def _row(server: Server, *, written: bool) -> Row:
         name=server.name,
         scope=server.scope,
         state="wrapped",
-        why=_warning(server),
+        why=problem.message if (problem := steering(server)) else "",
         off=server.off,
         corral=server.words[0],
         own=written,
         may=tuple(client_files.may(server.flags, server.inner)),
         command=server.inner,
     )
-
-
-def _warning(server: Server) -> str:
-    from corral.clients.grants import steering
-
-    names = ", ".join(steering(server))
-    return f"{names} in its env changes corral itself, outside of the walls" if names else ""
 
 
 def _obstacle(server: Server) -> str:

@@ -58,3 +58,13 @@ def is_corral(command: object) -> bool:
     if not isinstance(command, str):
         return False
     return command.replace("\\", "/").rpartition("/")[2].lower() in NAMES
+
+
+def is_same(command: str, corral: str) -> bool:
+    """Anything can be called corral: a name alone is looked up on the PATH of whoever asks."""
+    from shutil import which
+
+    try:
+        return command == corral or os.path.samefile(which(command) or command, corral)
+    except OSError:
+        return False

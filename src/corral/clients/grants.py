@@ -9,15 +9,20 @@ from __future__ import annotations
 import os
 from itertools import pairwise
 
+from corral.clients.launchers import Package, back, launched
 from corral.errors import SandboxError
+from corral.loaders import is_loader_variable
+from corral.policy import requested_grants
 from corral.reading import check_name
 from corral.secret_names import is_secret_name
+from corral.servers.reach import is_system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from corral.clients.servers import Server
+    from corral.profiles import Profile
 
 # Inside these are corral's own: the host's would lead nowhere.
 OWN = frozenset(("HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP"))
@@ -27,16 +32,19 @@ VARIABLES = ("${workspaceFolder", "${userHome}", "${workspaceRoot}")
 
 
 # What a client sets for a server it sets for the corral in front of it, outside of all walls.
-STEERING = ("LD_", "DYLD_", "PYTHON", "__PYVENV", "CORRAL_", "GCONV_", "GLIBC_", "OPENSSL_")
+STEERING = ("LD_", "DYLD_", "PYTHON", "__PYVENV", "CORRAL_", "GCONV_", "GLIBC_", "OPENSSL_", "SSL_")
+# They say where packages come from, and their values may carry what is in the user's environment.
+SOURCES = ("NPM_CONFIG_", "PIP_", "UV_")
 STEERING_NAMES = frozenset((
     "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "APPDATA", "LOCALAPPDATA",
 ))  # fmt: skip
-KNOWN_IN_PATH = ("${PATH}", "${env:PATH}", "${HOME}", "${env:HOME}", "${userHome}")
 HARMLESS = frozenset((
     "PYTHONUNBUFFERED", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONDONTWRITEBYTECODE",
     "PYTHONHASHSEED", "PYTHONNOUSERSITE", "PYTHONSAFEPATH", "PYTHONFAULTHANDLER",
     "PYTHONASYNCIODEBUG", "PYTHONOPTIMIZE", "PYTHONWARNINGS",
 ))  # fmt: skip
+KNOWN = OWN | HARMLESS | {"PATH"}
+"""Variables that runtimes go by, and that bring nothing along: PATH is looked at by itself."""
 
 
 class UnfitError(SandboxError):
@@ -47,11 +55,40 @@ class UnfitError(SandboxError):
         self.apart = apart
 
 
-def steering(server: Server) -> list[str]:
-    """Variables of a server that would choose what corral itself loads, trusts or believes."""
-    return [
-        name for name, value in server.env.items() if value is not None and _steers(name, value)
-    ]
+def steering(server: Server) -> UnfitError | None:
+    """Whether variables of a server would choose what corral itself loads, believes or runs."""
+    given = {name: value for name, value in server.env.items() if value is not None}
+    found_by_path = server.wrapped and not os.path.isabs(server.words[0])
+    names = [name for name, value in given.items() if _steers(name, value)]
+    names += [name for name in given if name.upper() == "PATH" and found_by_path]
+    if names:
+        return UnfitError(
+            f"{', '.join(names)} in its env would change corral itself, outside of the walls",
+            hint=f"take it out there, and give it to the server alone: --env {names[0]}=VALUE",
+        )
+    if not _is_package(server):
+        return None
+    # A package has its name from a registry: whose, and who installs it, is the user's to say.
+    if names := [name for name in given if name.upper().startswith(SOURCES)]:
+        return UnfitError(
+            f"{', '.join(names)} in its env would choose where its package comes from",
+            hint="take it out there: your own settings count (.npmrc, pip.conf, uv.toml)",
+        )
+    # What PATH finds first would fill the cache for everybody who asks for that package.
+    search = [str(value) for name, value in given.items() if name.upper() == "PATH"]
+    if strange := next(filter(None, map(_strange, search)), ""):
+        return UnfitError(
+            f"PATH in its env leads to {strange}, and would choose what installs its package",
+            hint="take it out there, or put that directory on your own PATH",
+        )
+    return None
+
+
+def _is_package(server: Server) -> bool:
+    words = server.inner if server.wrapped else server.words
+    return bool(words) and (
+        back(words[0]) is not None or isinstance(launched(words[0], words[1:]), Package)
+    )
 
 
 def _steers(name: str, value: object) -> bool:
@@ -64,28 +101,40 @@ def _steers(name: str, value: object) -> bool:
     return upper in STEERING_NAMES or upper.startswith(STEERING)
 
 
+def _strange(search: str) -> str:
+    """The first directory that is neither the system's nor on the PATH of who calls wrap."""
+    own = os.environ.get("PATH", os.defpath)
+    for known, text in (("PATH", own), ("HOME", os.path.expanduser("~"))):
+        search = search.replace(f"${{{known}}}", text).replace(f"${{env:{known}}}", text)
+    search = search.replace("${userHome}", os.path.expanduser("~"))
+    mine = {os.path.realpath(place) for place in own.split(os.pathsep) if os.path.isabs(place)}
+    for place in search.split(os.pathsep):
+        # Relative ones are never searched; where a variable leads, only the client knows.
+        counts, real = os.path.isabs(place) or "${" in place, os.path.realpath(place)
+        if counts and not is_system(real) and real not in mine:
+            return place
+    return ""
+
+
 def refuse_steering(server: Server) -> None:
-    if names := steering(server):
+    if problem := steering(server):
+        raise problem
+
+
+def refuse_company(server: Server, package: Package, profile: Profile) -> None:
+    """A curated profile is for a package as it is published: not for what comes along with it."""
+    steers = [
+        name
+        for name, value in server.env.items()
+        if value is not None and is_loader_variable(name) and name.upper() not in KNOWN
+    ]
+    found = [*package.extra, *steers]
+    if found and (profile.arguments or requested_grants(profile.manifest)):
         raise UnfitError(
-            f"{', '.join(names)} in its env would change corral itself, outside of the walls",
-            hint=f"take it out there, and give it to the server alone: --env {names[0]}=VALUE",
+            f"{', '.join(found)} could change what it does, and the profile {profile.name} is for"
+            " the package alone",
+            hint=f"if you trust it with the same: --profile {profile.name}; or --no-profile",
         )
-
-
-def refuse_search(server: Server) -> None:
-    """PATH says which npm or uv installs a package, for everybody who asks for that package.
-
-    A client fills in where the project lies, and what lies there is the project's own.
-    """
-    for name, value in server.env.items():
-        rest = str(value)
-        for known in KNOWN_IN_PATH:
-            rest = rest.replace(known, "")
-        if name.upper() == "PATH" and "${" in rest:
-            raise UnfitError(
-                "PATH in its env leads into the project, and would choose what installs it",
-                hint="write directories of your own there, or take it out",
-            )
 
 
 def environment(server: Server, flags: Sequence[str]) -> Iterator[str]:

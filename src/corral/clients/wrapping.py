@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from corral.clients.executable import is_same
 from corral.clients.grants import (
     UnfitError,
     environment,
     places,
-    refuse_search,
+    refuse_company,
     refuse_steering,
 )
 from corral.clients.launchers import Package, Refusal, launched
@@ -124,8 +125,6 @@ def _decide(server: Server, wish: Wish) -> tuple[Line | None, Outcome]:
     if stays is not None:
         return None, stays
     package = _package(server, wish)
-    if package is not None:
-        refuse_search(server)
     drop = package.used if package else 0
     profile = _profile(server, package, wish)
     suggested = () if profile and profile.arguments else places(server, drop)
@@ -166,19 +165,27 @@ def _profile(server: Server, package: Package | None, wish: Wish) -> Profile | N
             " them",
             hint="to grant them: --grant-arguments; to say yourself what it may: --no-profile",
         )
+    if found is not None:
+        refuse_company(server, package, found)
     return found
 
 
 def _stays(server: Server, wish: Wish) -> Outcome | None:
     state: State = "left"
-    why, hint = server.why, ""
+    why, hint, command = server.why, "", server.words[1:] if server.wrapped else ()
     if server.wrapped:
+        # Shown like one that was just wrapped: who wrote this may have granted himself everything.
         state, why = "already", "it starts through corral already"
+        if not is_same(server.words[0], wish.corral):
+            why = f"it is started by {server.words[0]}, which is not this corral"
+            state, hint = "refused", "look at it, unwrap it, and wrap it again"
     elif not why and server.off and server.name not in wish.names:
         why, hint = "it is switched off", "name it to wrap it all the same"
     if not why:
         return None
-    return Outcome(name=server.name, scope=server.scope, state=state, why=why, hint=hint)
+    return Outcome(
+        name=server.name, scope=server.scope, state=state, why=why, hint=hint, command=command
+    )
 
 
 def _package(server: Server, wish: Wish) -> Package | None:
