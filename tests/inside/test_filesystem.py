@@ -150,7 +150,8 @@ for path in sys.argv[1:]:
         return
     held = inside(user, code, *paths, notes, flags=("--read", str(home)))
     assert held.pop(notes) == 5
-    assert set(held.values()) <= {0, "ENOENT", "EACCES"}, held
+    empty = {str(home / name) for name in (".bashrc", ".netrc")}  # directories are empty, files too
+    assert held == {path: 0 if path in empty else "ENOENT" for path in paths}
     # Named itself it is a decision of the user's.
     named = inside(user, code, paths[0], flags=("--read", str(home), "--read", paths[0]))
     assert named == {paths[0]: 3}
@@ -241,8 +242,7 @@ answer = [content(".env"), tried(os.rename, ".env", "env"), tried(os.link, ".env
             refused(user, str(project / ".env"), "--write", str(project))
             return
         held = inside(user, code, str(project), flags=("--write", str(project)))
-        assert held[0] in {"", "EACCES", "ENOENT"}
-        assert set(held[1:]) <= {"EBUSY", "EXDEV", "EROFS", "EPERM"}
+        assert held == ["", "EBUSY", "EXDEV", "EBUSY"]
         assert (project / ".env").read_text() == "TOKEN=1"
         assert outside(user, code, str(project))[:2] == ["TOKEN=1", "done"]
     finally:
@@ -399,8 +399,7 @@ def test_a_single_file_granted_to_write(user, scratch):
     code = "os.chdir('/')\nanswer = [tried(put, sys.argv[1]), tried(got, sys.argv[2]), tried(os.unlink, sys.argv[1])]"
     words = (str(scratch / "one"), str(scratch / "two"))
     held = inside(user, code, *words, flags=("--write", words[0]))
-    assert held[:2] == ["done", by_tier(user, "ENOENT", "EACCES")]
-    assert held[2] in by_tier(user, {"EBUSY", "EROFS"}, {"EACCES"})
+    assert held == ["done", *by_tier(user, ("ENOENT", "EBUSY"), ("EACCES", "EACCES"))]
     assert (scratch / "one").read_text() == "x"
 
 
@@ -469,7 +468,6 @@ answer["listed"] = sorted(os.listdir("parent")) if answer["parent"] == "done" el
     held = inside(user, code, *words, flags=("--write", str(work)))
     # The way to the grant is there, and nothing beside it.
     assert held.pop("listed") == by_tier(user, ["work"], [])
-    assert held.pop("write") in {"ENOENT", "EROFS", "EACCES"}
     assert held.pop("parent") == held.pop("own-parent") == by_tier(user, "done", "EACCES")
     assert held == dict.fromkeys(held, by_tier(user, "ENOENT", "EACCES"))
     assert key.read_text() == "key"

@@ -295,14 +295,10 @@ os.execv(sys.argv[1], sys.argv[1:])
             wrapped, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         process.communicate(timeout=60)
-        found = f"{seen}/{len(closed)}"
-        if process.returncode == 125 and not os.path.exists(found):
-            continue  # refusing is as good
         assert process.returncode == 0
-        with open(found, encoding="ascii") as file:
+        with open(f"{seen}/{len(closed)}", encoding="ascii") as file:
             streams = json.load(file)
-        for fd in closed:
-            assert streams[fd] in {"/dev/null", "EBADF", "ENOENT"}, (closed, streams)
+        assert [streams[fd] for fd in closed] == ["/dev/null"] * len(closed)
 
 
 @BOTH_TIERS

@@ -123,7 +123,7 @@ def test_an_interrupted_demo_leaves_nothing(user, place, number):
             assert process.poll() is None, process.stderr.read()
             select.select([process.stdout], [], [], 0.005)
         process.send_signal(number)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
         process.wait()
