@@ -71,7 +71,9 @@ def read_config(data: Mapping[str, object], path: str, places: Mapping[str, int]
     limits = _limits(reading, _table(reading, data, "ceilings"))
     admit = _admitted(reading, _table(reading, data, "network"))
     if reading.mistakes:
-        raise ManifestError(in_order(reading.mistakes))
+        raise ManifestError(
+            in_order(reading.mistakes), hint=f"{CONFIG_FILE} holds [ceilings] and [network] admit"
+        )
     ceilings = replace(Manifest(origin=path, file=path, places=places), limits=limits)
     return Config(ceilings=ceilings, admit=admit)
 

@@ -77,7 +77,8 @@ class LaunchError(SandboxError):
 
 class CommandError(SandboxError):
     def __init__(self, message: str, *, exit_code: int, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
+        what = "can be executed" if exit_code == EXIT_NOT_EXECUTABLE else "exists"
+        super().__init__(message, hint=hint or f"name a program that {what}: a path, or on PATH")
         self.exit_code = exit_code
 
 

@@ -135,7 +135,9 @@ def check_place(path: str, access: Access, found: os.stat_result) -> None:
         here, above = identity(place), identity(os.path.dirname(place))
         mounted = here is not None and above is not None and here[0] != above[0]
         if inside(path, place) or (mounted and here is not None and found.st_dev == here[0]):
-            raise Refused(f"{shown(path, 200)} belongs to the system ({place})")
+            raise Refused(
+                f"{shown(path, 200)} belongs to the system ({place})", "grant files of your own"
+            )
 
 
 def check_own(grant: Grant, protected: Iterable[Protected], home: str) -> None:

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from corral.places import Path
 
 COMMAND_LINE = "command line"
+# What to do about a mistake, by where it was made.
+IN_FLAGS = "`corral run --help` says how each flag is written"
+IN_KEYS = "`corral schema` has every key and how its value is written"
+IN_FORM = "correct it there; https://toml.io and https://json.org describe the two forms"
+NO_FILE = "name a TOML or JSON file of your own of at most 1 MiB"
 LARGEST_FILE = 1 << 20
 # tomllib joins the parts of a dotted key one by one: time by the square of their number.
 MOST_DOTS = 1000
@@ -172,8 +177,8 @@ def refuse_constant(name: str) -> object:
     raise ValueError(f"{name} is not a number in JSON")
 
 
-def broken(origin: str, line: int | None, text: str) -> ManifestError:
-    return ManifestError([Mistake((printable(origin), line, "", text))])
+def broken(origin: str, line: int | None, text: str, hint: str = IN_FORM) -> ManifestError:
+    return ManifestError([Mistake((printable(origin), line, "", text))], hint=hint)
 
 
 def from_data(
@@ -190,7 +195,7 @@ def from_data(
     reading = Reading(printable(origin), places or {}, mistakes or [])
     values = reading.document(data)
     if reading.mistakes:
-        raise ManifestError(in_order(reading.mistakes))
+        raise ManifestError(in_order(reading.mistakes), hint=IN_KEYS)
     return said(Manifest(origin=origin, directory=directory, places=places or {}), values)
 
 
@@ -225,7 +230,7 @@ def from_flags(
     read = {path: reading.value(BY_PATH[path], value) for path, value in values.items()}
     reading.across(read)
     if reading.mistakes:
-        raise ManifestError(in_order(reading.mistakes))
+        raise ManifestError(in_order(reading.mistakes), hint=IN_FLAGS)
     start = Manifest(origin=COMMAND_LINE, best_effort=best_effort, strict=strict)
     return said(start, read)
 
@@ -262,24 +267,24 @@ def read_file(
         descriptor = os.open(path, flags)
     except (OSError, ValueError) as error:
         why = (error.strerror or "unknown") if isinstance(error, OSError) else str(error)
-        raise broken(path, None, f"cannot be read: {why}") from None
+        raise broken(path, None, f"cannot be read: {why}", NO_FILE) from None
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise broken(path, None, "not a regular file")
+            raise broken(path, None, "not a regular file", NO_FILE)
         if not (follow or hasattr(os, "O_NOFOLLOW") or os.path.samestat(found, os.lstat(path))):
-            raise broken(path, None, "is a link")
+            raise broken(path, None, "is a link", NO_FILE)
         if check is not None:
             check(found)
         content = bytearray()
         while chunk := os.read(descriptor, LARGEST_FILE + 1 - len(content)):
             content += chunk
     except OSError as error:
-        raise broken(path, None, f"cannot be read: {error.strerror}") from None
+        raise broken(path, None, f"cannot be read: {error.strerror}", NO_FILE) from None
     finally:
         os.close(descriptor)
     if len(content) > LARGEST_FILE:
-        raise broken(path, None, "larger than 1 MiB")
+        raise broken(path, None, "larger than 1 MiB", NO_FILE)
     return bytes(content)
 
 

@@ -88,7 +88,10 @@ def _request(options: Options, rest: list[str]) -> Request:
     found = trust.request_for(rest[0])
     if found is None:
         names = " or ".join(trust.NAMES)
-        raise SandboxError(f"{rest[0]} has no {names}: there is nothing to approve")
+        raise SandboxError(
+            f"{rest[0]} has no {names}: there is nothing to approve",
+            hint="name a server's directory, a bundle or a package that asks for something",
+        )
     source = Source(manifest=found[0], trust="request")
     return trust.Request(source=source, digest=found[1], subject=found[0].directory)
 

@@ -58,12 +58,12 @@ def parse(flags: Sequence[Flag], arguments: Sequence[str]) -> tuple[Options, lis
             raise UsageError(f"unknown option {name}", hint=_nearest(name, known))
         if flag.value and not equals:
             if not rest:
-                raise UsageError(f"{name} needs a value: {flag.value}")
+                raise UsageError(f"{name} needs a value: {flag.value}", hint=flag.help)
             value = rest.pop(0)
         elif equals and not flag.value:
-            raise UsageError(f"{name} takes no value")
+            raise UsageError(f"{name} takes no value", hint=f"write {name} alone")
         if flag.name in options.values and flag.value and not flag.many:
-            raise UsageError(f"{flag.name} is given twice")
+            raise UsageError(f"{flag.name} is given twice", hint="leave one of them out")
         options.values.setdefault(flag.name, []).append(value)
     return options, rest
 
@@ -79,8 +79,8 @@ def help_lines(flags: Sequence[Flag]) -> list[str]:
     return [f"  {item:<{width}}  {flag.help}" for item, flag in zip(left, flags, strict=True)]
 
 
-def _nearest(name: str, known: dict[str, Flag]) -> str | None:
+def _nearest(name: str, known: dict[str, Flag]) -> str:
     import difflib
 
     near = difflib.get_close_matches(name, known, 1)
-    return f"did you mean {near[0]}?" if near else None
+    return f"did you mean {near[0]}?" if near else "`--help` lists the options"

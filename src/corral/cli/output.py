@@ -6,22 +6,38 @@ import os
 import select
 import sys
 
+from corral.errors import SandboxError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.errors import SandboxError
+    from typing import TextIO
 
+ELSEWHERE = "make room there, or send the output somewhere else"
 COLOURS = {"green": "32", "yellow": "33", "red": "31", "bold": "1", "dim": "2"}
+
+
+class UnwrittenError(SandboxError):
+    exit_code = 1
 
 
 def say(text: str = "") -> None:
     if sys.stdout is None:
         return  # it was closed by whoever started us
     try:
-        sys.stdout.write(text + "\n")
+        _write(sys.stdout, text + "\n")
+    except BrokenPipeError:
+        raise
+    except OSError as problem:
+        sys.stdout = None  # or the end would tell it once more
+        raise UnwrittenError(f"cannot write: {problem.strerror}", hint=ELSEWHERE) from problem
+
+
+def _write(stream: TextIO, text: str) -> None:
+    try:
+        stream.write(text)
     except UnicodeEncodeError:
         # A file name that is no text, or a terminal that knows fewer letters than we use.
-        kind = sys.stdout.encoding
-        sys.stdout.write(text.encode(kind, "backslashreplace").decode(kind) + "\n")
+        stream.write(text.encode(stream.encoding, "backslashreplace").decode(stream.encoding))
 
 
 def note(text: str) -> None:
@@ -57,8 +73,8 @@ def finish(code: int) -> int:
         except BrokenPipeError:
             pass  # the reader is gone; what it did not read is nobody's error
         except OSError as problem:
-            _tell(f"corral: cannot write: {problem.strerror}\n")
-            code = code or 1
+            _tell(f"corral: cannot write: {problem.strerror}\nhint: {ELSEWHERE}\n")
+            code = code or UnwrittenError.exit_code
     return code
 
 
