@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from corral.errors import CommandError
 from corral.windows import launchers, py_launcher
+from corral.windows.disk import HostDisk
 
 HOME = "C:\\Users\\Ann"
 ENVIRONMENT = {
@@ -150,6 +151,21 @@ def test_entries_of_path_that_are_not_of_this_machine():
 )
 def test_shares_and_devices(name):
     assert refused(name, disk=Table(files())).exit_code == 126
+
+
+@pytest.mark.parametrize("path", ["\\\\server\\x", "\\/server\\x", "//server/x", "\\\\.\\pipe\\x"])
+def test_a_share_is_not_looked_at(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if "//" not in path:
+        (tmp_path / path).mkdir(parents=True)  # Linux takes it for a name like any other
+        assert (tmp_path / path).is_dir()
+    disk = HostDisk()
+    assert (disk.kind(path), disk.read(path), disk.names(path), disk.real(path)) == (
+        *("", b"", []),
+        path,
+    )
+    (tmp_path / "x").mkdir()
+    assert disk.kind("x") == "directory"  # the control
 
 
 def test_the_order_of_pathext():

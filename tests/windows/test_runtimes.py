@@ -76,6 +76,45 @@ def test_a_batch_file_of_npm(server, tmp_path):
     )
 
 
+SHARE = "\\\\host.invalid\\share"
+LEADING_AWAY = {
+    "environment": {"pyvenv.cfg": f"home = {SHARE}\n", "python.exe": "MZ"},
+    "slashes": {"pyvenv.cfg": "home = //host.invalid/share\n", "python.exe": "MZ"},
+    "script": {"python-script.py": f"#!{SHARE}\\python.exe\n", "python.exe": "MZ"},
+    "scoop": {"python.shim": f'path = "{SHARE}\\python.exe"\n', "python.exe": "MZ"},
+    "batch": {"python.cmd": f'@"{SHARE}\\node.exe" "{SHARE}\\cli.js" %*\r\n'},
+    "batch, its script": {"python.cmd": f'@"{sys.executable}" "{SHARE}\\cli.py" %*\r\n'},
+    "editable": {"Lib\\site-packages\\x.pth": f"{SHARE}\\project\r\n", "python.exe": "MZ"},
+}
+
+
+@pytest.mark.parametrize("way", LEADING_AWAY)
+def test_what_a_strangers_file_names_elsewhere_is_not_even_looked_at(way, tmp_path, monkeypatch):
+    """Windows shows the user's credentials to any server that it asks for a file."""
+    for name, text in LEADING_AWAY[way].items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    asked = []
+    for name in ("lstat", "stat", "listdir", "scandir", "readlink"):
+        monkeypatch.setattr(os, name, watched(asked, getattr(os, name)))
+    monkeypatch.setattr("builtins.open", watched(asked, open))
+    monkeypatch.setattr(os.path, "realpath", watched(asked, os.path.realpath))
+    try:
+        resolve(str(tmp_path / "python"), cwd=tmp_path)
+    except CommandError as refused:
+        assert "is not there" in str(refused)  # noqa: PT017 - some need not be refused
+    assert any(str(tmp_path) in path for path in asked)  # the control: this is how it looks
+    assert [path for path in asked if "host.invalid" in path] == []
+
+
+def watched(asked, real):
+    def ask(path, *arguments, **options):
+        asked.append(str(path))
+        return real(path, *arguments, **options)
+
+    return ask
+
+
 def planned(server, directory):
     program = Program(
         path=sys.executable,

@@ -35,9 +35,22 @@ APP_EXECUTION_LINK = 0x8000001B  # IO_REPARSE_TAG_APPEXECLINK
 LARGEST = 4 << 20  # no launcher is near it
 
 
+def is_elsewhere(path: str) -> bool:
+    r"""Whether it is a share or a device: `\\server\share`, `\\.\pipe\x`, with slashes of any kind.
+
+    A server that is only asked for a file is shown who asks, and the files that are read here are a
+    stranger's: to look at what they name is what the walls are to keep from happening.
+    """
+    return path[:2].replace("/", "\\") == "\\\\"
+
+
 @record
 class HostDisk:
+    """Nothing but this machine's own files is looked at: whatever else is named is not there."""
+
     def kind(self, path: str) -> Kind:
+        if is_elsewhere(path):
+            return ""
         try:
             if getattr(os.lstat(path), "st_reparse_tag", 0) == APP_EXECUTION_LINK:
                 return "alias"
@@ -49,6 +62,8 @@ class HostDisk:
         return "file" if stat.S_ISREG(mode) else "other"
 
     def read(self, path: str) -> bytes:
+        if is_elsewhere(path):
+            return b""
         try:
             with open(path, "rb") as file:
                 return file.read() if os.fstat(file.fileno()).st_size <= LARGEST else b""
@@ -56,13 +71,15 @@ class HostDisk:
             return b""
 
     def names(self, path: str) -> list[str]:
+        if is_elsewhere(path):
+            return []
         try:
             return sorted(os.listdir(path))
         except (OSError, ValueError):
             return []
 
     def real(self, path: str) -> str:
-        return os.path.realpath(path)
+        return path if is_elsewhere(path) else os.path.realpath(path)
 
     def identity(self, path: str) -> tuple[int, int]:
         found = os.lstat(path)
