@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
+from corral.errors import SandboxError
 from corral.record import record
 
 TYPE_CHECKING = False
@@ -27,8 +28,27 @@ class Directories:
 def home_directory(environ: Mapping[str, str] | None = None) -> str:
     """HOME if it is absolute, otherwise what the user database says."""
     environ = os.environ if environ is None else environ
-    home = environ.get("USERPROFILE" if sys.platform == "win32" else "HOME", "")
-    return home if os.path.isabs(home) else os.path.expanduser("~")
+    name = "USERPROFILE" if sys.platform == "win32" else "HOME"
+    home = environ.get(name, "")
+    home = home if os.path.isabs(home) else _recorded_home()
+    if os.path.isabs(home):
+        return home
+    raise SandboxError(
+        f"{name} names no directory, and nothing else says where your files are",
+        hint=f"set {name} to an absolute path",
+    )
+
+
+def _recorded_home() -> str:
+    """Not by expanduser, which believes HOME whatever it says."""
+    if sys.platform == "win32":
+        return os.environ.get("HOMEDRIVE", "") + os.environ.get("HOMEPATH", "")
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return ""
 
 
 def directories(environ: Mapping[str, str] | None = None, home: str | None = None) -> Directories:
