@@ -287,6 +287,23 @@ CLAIMS: tuple[Claim, ...] = (
         where="read by an evaluator, not by a Mac",
     ),
     Claim(
+        id="macos-services",
+        sentence="but for the data and settings of services in it (`var`, `etc`; TLS roots are left).",
+        tests=(f"{SEATBELT}::test_what_services_of_a_package_manager_keep_is_not_the_programs",),
+        source=SECURITY,
+        where="read by an evaluator, not by a Mac",
+    ),
+    Claim(
+        id="macos-held",
+        sentence="are held in write grants even where they do not exist yet;",
+        tests=(
+            f"{SEATBELT}::test_secrets_in_grants_are_hidden_and_hooks_are_held",
+            f"{SEATBELT}::test_a_repository_cannot_be_put_where_there_is_none",
+        ),
+        source=SECURITY,
+        where="read by an evaluator, not by a Mac",
+    ),
+    Claim(
         id="macos-refuses",
         sentence="a run refuses and names what is missing.",
         tests=(

@@ -151,3 +151,31 @@ def test_the_callers_environment(mac):
     done = mac.run("/usr/bin/env", env={**os.environ, "PLANTED": "1"})
     assert b"PLANTED" not in done.stdout
     assert b"TMPDIR=/private/tmp/corral-" in done.stdout
+
+
+def test_whether_a_file_is_there(mac, secret):
+    """node's existsSync asks by access(2), which is an operation of its own."""
+    there = "answer = os.access(sys.argv[1], os.F_OK)"
+    assert mac.inside(there, secret) is False
+    assert mac.inside(there, secret, flags=("--read", mac.place)) is True
+    assert mac.inside(there, sys.executable) is True
+
+
+def test_a_repository_cannot_be_put_where_there_is_none(mac):
+    put = "os.makedirs(sys.argv[1] + '/x/hooks'); os.rename(sys.argv[1] + '/x', sys.argv[1] + sys.argv[2]); answer = 'put'"
+    assert mac.inside(put, mac.place, "/.git", flags=("--write", mac.place)) == EPERM
+    os.rmdir(f"{mac.place}/x/hooks")
+    os.rmdir(f"{mac.place}/x")
+    assert mac.inside(put, mac.place, "/other", flags=("--write", mac.place)) == "put"
+
+
+def test_a_grant_in_another_spelling(mac, secret):
+    """Most volumes ignore case; Seatbelt compares what the kernel calls a file."""
+    with open(f"{mac.place}/.env", "w") as file:
+        file.write("hidden")
+    other = os.path.join(os.path.dirname(mac.place), os.path.basename(mac.place).upper())
+    if not os.path.exists(other):
+        pytest.skip("this volume tells names apart by case")
+    flags = ("--read", other)
+    assert mac.inside(READ, secret, flags=flags) == "told"
+    assert mac.inside(READ, f"{mac.place}/.env", flags=flags) == EPERM

@@ -3,6 +3,9 @@
 Rules are tried in order and the last one that matches decides. An operation with a star stands for every operation
 that begins so. A rule without filters is about everything. Anything that this does not know is an error, so that a
 rule cannot be passed over.
+
+Whether a rule for one operation counts before all rules for a class, in whatever order they stand, is told in both
+ways: a profile whose verdict depends on that is an error too.
 """
 
 from __future__ import annotations
@@ -81,18 +84,27 @@ class Profile:
         return tuple(self.resolve(part) if isinstance(part, list) else part for part in item)
 
     def allows(self, act: Act) -> bool:
-        verdict = "deny"
-        for action, operations, filters in self.rules:
-            matching = any(covers(operation, act.operation) for operation in operations)
-            if matching and (not filters or any(matches(item, act) for item in filters)):
-                verdict = action
-        return verdict == "allow"
+        found = [
+            (breadth, action)
+            for action, operations, filters in self.rules
+            if (breadth := narrowest(operations, act.operation)) is not None
+            and (not filters or any(matches(item, act) for item in filters))
+        ]
+        last = found[-1][1]
+        first = min(breadth for breadth, _ in found)
+        assert last == [action for breadth, action in found if breadth == first][-1], act
+        return last == "allow"
 
 
-def covers(pattern: str, operation: str) -> bool:
-    if pattern == "default":
-        return True
-    return operation.startswith(pattern[:-1]) if pattern.endswith("*") else operation == pattern
+def narrowest(operations: tuple[str, ...], operation: str) -> int | None:
+    """Of those that cover it: 0 is its own name, 1 its class, 2 everything; None if none does."""
+    found = [
+        2 if pattern == "default" else 1 if pattern.endswith("*") else 0
+        for pattern in operations
+        if pattern in {operation, "default"}
+        or (pattern.endswith("*") and operation.startswith(pattern[:-1]))
+    ]
+    return min(found, default=None)
 
 
 def matches(item: tuple, act: Act) -> bool:

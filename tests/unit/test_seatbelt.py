@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from seatbelt_evaluator import Act, Profile, parse
 
-from corral.macos import layout, profile, secrets
+from corral.macos import layout, profile, secrets, spelling
 from corral.macos.profile import View
 from corral.policy import Grant, Policy
 from corral.record import replace
@@ -59,6 +59,10 @@ ALLOWED = {
     "pass the links of the system": (ALONE, Act("file-read-metadata", "/tmp")),
     "write its private files": (ALONE, Act("file-write-create", f"{PRIVATE}/home/x")),
     "map a library of its private space": (ALONE, Act("file-map-executable", f"{PRIVATE}/tmp/x.node")),
+    "ask whether a file of its own is there": (ALONE, Act("file-test-existence", f"{HOME}/server/main.py")),
+    "ask whether what lies above is there": (ALONE, Act("file-test-existence", HOME)),
+    "ask whether a granted file is there": (GRANTED, Act("file-test-existence", f"{HOME}/project/a.py")),
+    "compile as V8 does": (ALONE, Act("dynamic-code-generation")),
     "read a grant": (GRANTED, Act("file-read-data", f"{HOME}/notes/a/b.md")),
     "write a write grant": (GRANTED, Act("file-write-data", f"{HOME}/project/a.py")),
     "remove in a write grant": (GRANTED, Act("file-write-unlink", f"{HOME}/project/a.py")),
@@ -84,6 +88,9 @@ DENIED = {
     "write the system": (ALONE, Act("file-write-create", "/usr/local/bin/x")),
     "read a hidden secret": (GRANTED, Act("file-read-data", f"{HOME}/notes/.env")),
     "see a hidden secret": (GRANTED, Act("file-read-metadata", f"{HOME}/notes/.env")),
+    "ask whether a hidden secret is there": (GRANTED, Act("file-test-existence", f"{HOME}/notes/.env")),
+    "ask whether somebody's file is there": (GRANTED, Act("file-test-existence", f"{HOME}/Documents/x")),
+    "keep its files from being deleted": (GRANTED, Act("file-write-acl", f"{HOME}/project/x")),
     "make a hook": (GRANTED, Act("file-write-create", f"{HOME}/project/.git/hooks/pre-commit")),
     "rename what holds the hooks": (GRANTED, Act("file-write-unlink", f"{HOME}/project/.git")),
     "rename the grant": (GRANTED, Act("file-write-unlink", f"{HOME}/project")),
@@ -188,6 +195,9 @@ def test_a_program_that_lies_in_what_is_hidden_stays_readable():
         hidden=(hidden,),
     )
     assert made(view).allows(Act("file-read-data", node))
+    # realpath looks at everything above; nothing can be listed there.
+    assert made(view).allows(Act("file-read-metadata", hidden))
+    assert not made(view).allows(Act("file-read-data", hidden))
     assert not made(view).allows(Act("file-read-data", f"{hidden}/Google/Chrome/Cookies"))
     assert made(view).allows(Act("file-read-data", f"{HOME}/x"))
 
@@ -245,7 +255,7 @@ NASTY = (
 def shaped(path):
     return View(
         execute=(path,), needed=(path,), private=path, read=(path,), write=(path,), sockets=(path,),
-        hidden=(path,), held=(path,), anchors=(path,), subprocess=True,
+        hidden=(path,), held=(path,), anchors=(path,), links=(path,), subprocess=True,
     )  # fmt: skip
 
 
@@ -278,26 +288,57 @@ def test_what_is_no_real_path_is_refused(path):
 
 
 def test_a_rule_without_filters_is_left_out():
-    """It would be about everything."""
+    """It would be about everything; one operation has nothing that could be filtered."""
     rules = parse(profile.profile(replace(ALONE, execute=(), needed=()))[0])
     bare = [
         rule
         for rule in rules
         if rule[0] == "allow" and not any(isinstance(part, list) for part in rule)
     ]
-    assert bare == []
+    assert bare == [["allow", "dynamic-code-generation"]]
 
 
-def test_secrets_in_grants_are_hidden_and_hooks_are_held():
-    grants = (grant(HOME, "read"), grant(f"{HOME}/project", "write"))
-    hidden = secrets.hidden(grants, HOME)
-    assert f"{HOME}/.ssh" in hidden
-    assert f"{HOME}/Library/Keychains" in hidden
-    assert f"{HOME}/project/.env" in hidden
-    held = secrets.held(grants, HOME)
-    assert f"{HOME}/project/.git/hooks" in held
-    assert f"{HOME}/Library/LaunchAgents" not in held  # nobody may write there anyway
-    assert f"{HOME}/project/.git" in secrets.anchors(grants, (*hidden, *held))
+def test_secrets_in_grants_are_hidden_and_hooks_are_held(tmp_path):
+    home = os.path.realpath(tmp_path)
+    (tmp_path / "project/.git").mkdir(parents=True)
+    grants = (grant(home, "read"), grant(f"{home}/project", "write"))
+    hidden = secrets.hidden(grants, home)
+    assert f"{home}/.ssh" in hidden
+    assert f"{home}/Library/Keychains" in hidden
+    assert f"{home}/project/.env" in hidden
+    held = secrets.held(grants, home)
+    assert f"{home}/project/.git/hooks" in held
+    assert f"{home}/project/.git" not in held  # commits are written there
+    assert f"{home}/Library/LaunchAgents" not in held  # nobody may write there anyway
+    assert f"{home}/project/.git" in secrets.anchors(grants, (*hidden, *held))
+
+
+@pytest.mark.parametrize("kind", ["absent", "file", "link"])
+def test_a_repository_cannot_be_put_where_there_is_none(tmp_path, kind):
+    """A directory with hooks is made beside it and renamed to .git, or what stands there is made to lead to it."""
+    top = os.path.realpath(tmp_path)
+    (tmp_path / "store/hooks").mkdir(parents=True)
+    if kind == "file":
+        (tmp_path / ".git").write_text("gitdir: /elsewhere/.git/worktrees/x")
+    elif kind == "link":
+        (tmp_path / ".git").symlink_to("store")
+    held = secrets.held((grant(top, "write"),), "/Users/nobody")
+    decided = made(replace(ALONE, write=(top,), held=held))
+    for operation in ("file-write-create", "file-write-data", "file-write-unlink"):
+        assert not decided.allows(Act(operation, f"{top}/.git"))
+        assert decided.allows(Act(operation, f"{top}/other"))
+    assert decided.allows(Act("file-write-create", f"{top}/store/hooks/x")) == (kind != "link")
+
+
+def test_what_is_held_in_a_grant_inside_of_what_is_held(tmp_path):
+    inner = f"{os.path.realpath(tmp_path)}/.claude/plugins"
+    os.makedirs(inner)
+    grants = (grant(os.path.realpath(tmp_path), "write"), grant(inner, "write"))
+    view = replace(ALONE, write=tuple(item.path for item in grants))
+    decided = made(replace(view, held=secrets.held(grants, "/Users/nobody")))
+    assert decided.allows(Act("file-write-create", f"{inner}/x"))
+    assert not decided.allows(Act("file-write-create", f"{inner}/.vscode/tasks.json"))
+    assert not decided.allows(Act("file-write-create", f"{os.path.dirname(inner)}/settings.json"))
 
 
 def test_what_a_grant_names_itself_is_not_hidden_and_nothing_beside_it_is_shown():
@@ -349,3 +390,51 @@ def test_what_a_framework_python_executes(real, bundle):
     assert layout.framework_bundle(real) == bundle
     program = Program(path=real, real=real, argv=(real,))
     assert layout.executables(program) == ((real, bundle) if bundle else (real,))
+
+
+HOMEBREW = Program(
+    path="/opt/homebrew/bin/node", real="/opt/homebrew/bin/node", argv=("node",), reads=("/opt/homebrew",)
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("prefix", ["/opt/homebrew", "/usr/local"])
+def test_what_services_of_a_package_manager_keep_is_not_the_programs(prefix):
+    """Homebrew's databases and settings belong to the user, whose id the target has."""
+    data, settings = f"{prefix}/var/postgresql@16/base/1", f"{prefix}/etc/wireguard/wg0.conf"
+
+    def seen(*grants):
+        view = layout.view(Policy(grants=grants), HOMEBREW, home=HOME, private=PRIVATE, kept="")
+        decided = made(view)
+        return [decided.allows(Act("file-read-data", path)) for path in (data, settings)]
+
+    assert seen() == [False, False]
+    assert seen(grant(f"{prefix}/var", "read")) == [True, False]
+    assert seen(grant(prefix, "read")) == [True, True]
+    decided = made(layout.view(Policy(), HOMEBREW, home=HOME, private=PRIVATE, kept=""))
+    for needed in ("lib/libuv.dylib", "etc/openssl@3/cert.pem", "etc/ca-certificates/cert.pem"):
+        assert decided.allows(Act("file-read-data", f"{prefix}/{needed}")), needed
+
+
+def test_rules_are_for_what_the_kernel_calls_a_file(monkeypatch):
+    """On a volume that ignores case: `realpath` keeps what was typed, and what is hidden would be looked for beside it."""
+    monkeypatch.setattr(
+        spelling, "exact", lambda path: path.replace("/users/Anna", HOME).replace("library", "Library")
+    )  # fmt: skip
+    policy = Policy(grants=(grant("/users/Anna/library", "read"),))
+    view = layout.view(policy, HOMEBREW, home="/users/Anna", private=PRIVATE, kept="")
+    assert view.read == (f"{HOME}/Library",)
+    assert f"{HOME}/Library/Keychains" in view.hidden
+
+
+def test_elsewhere_a_path_is_spelled_as_it_is():
+    assert spelling.exact("/usr/bin/no such program") == "/usr/bin/no such program"
+
+
+def test_a_grant_that_was_written_through_a_link_can_be_reached_by_it():
+    written = f"{HOME}/link/notes"
+    policy = Policy(grants=(replace(grant("/Volumes/x/notes", "read"), written=written),))
+    decided = made(layout.view(policy, HOMEBREW, home=HOME, private=PRIVATE, kept=""))
+    for path in (written, f"{HOME}/link"):
+        assert decided.allows(Act("file-read-metadata", path))
+        assert not decided.allows(Act("file-read-data", path))
+    assert not decided.allows(Act("file-read-metadata", f"{HOME}/link/other"))

@@ -6,7 +6,7 @@ import os
 import sys
 
 from corral import macos
-from corral.macos import door, jetsam, profile, seatbelt, secrets
+from corral.macos import door, jetsam, profile, seatbelt, secrets, spelling
 from corral.plan import Composition
 from corral.posix import rlimits, state, workdir
 from corral.posix.environment import environment
@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from corral.plan import Held, Step
-    from corral.policy import Policy
+    from corral.policy import Grant, Policy
     from corral.servers.program import Program
 
 WORK_PREFIX = "corral-"
 TEMPORARY = "/tmp"  # noqa: S108 - a directory in it is made 0700, never reused
 FRAMEWORK = "/Python.framework/Versions/"
 BUNDLE = "Resources/Python.app/Contents/MacOS/Python"
+INSTALLED = ("/usr/local", "/opt/homebrew", "/opt/local")
+SERVICES = ("var", "etc")
+CERTIFICATES = ("etc/openssl@3", "etc/openssl", "etc/ca-certificates")
 SHIMS = ("/usr/bin/python3", "/usr/bin/pip3", "/usr/bin/git", "/usr/bin/make")
 STUB = "this python executes a second image at its start: only a stated memory limit holds that"
 
@@ -35,7 +38,7 @@ def compose(
     run = f"{os.getpid()}-{os.urandom(4).hex()}"
     # A short path: that of a unix socket has room for 103 bytes.
     place = f"{os.path.realpath(TEMPORARY)}/{WORK_PREFIX}{os.geteuid()}-{run}"
-    kept = state.path_for(program) if policy.state else ""
+    kept = spelling.exact(state.path_for(program)) if policy.state else ""
     steps: list[Step] = [
         workdir.WorkDirectory(path=place, uid=os.geteuid(), gid=os.getegid()),
         *([state.State(path=kept, inside=kept)] if kept else []),
@@ -49,7 +52,7 @@ def compose(
     if macos.SEATBELT in mechanisms.get("filesystem", ""):
         seen = view(policy, program, home=home, private=place, kept=kept)
         steps.append(_seatbelt(seen, opened=opened))
-    starters = secrets.held(policy.grants, home)
+    starters = secrets.held(exact(policy.grants), spelling.exact(home))
     return Composition(
         steps=tuple(steps),
         environment=environment(f"{place}/home", f"{place}/tmp", state=kept),  # noqa: S108
@@ -83,28 +86,55 @@ def _seatbelt(seen: profile.View, *, opened: bool) -> seatbelt.Seatbelt:
 
 
 def view(policy: Policy, program: Program, *, home: str, private: str, kept: str) -> profile.View:
-    grants = policy.grants
+    grants, home = exact(policy.grants), spelling.exact(home)
+    reads = tuple(map(spelling.exact, program.reads))
+    prefixes = packages(reads)
     written = [grant.path for grant in grants if grant.access == "write"]
     hidden = secrets.hidden(grants, home) if grants else ()
-    own = [path for path in program.reads if any(_inside(path, top) for top in written)]
+    own = [path for path in reads if any(_inside(path, top) for top in written)]
     held = (*secrets.held(grants, home), *own) if written else ()
+    links = (path for path, _ in program.links)
+    certificates = (f"{prefix}/{name}" for prefix in prefixes for name in CERTIFICATES)
     return profile.View(
         execute=executables(program),
-        needed=(*program.reads, *(path for path, _ in program.links)),
+        needed=(*reads, *links, *certificates),
         private=private,
         read=tuple(grant.path for grant in grants if grant.access == "read"),
         write=(*written, *([kept] if kept else [])),
         sockets=tuple(grant.path for grant in grants if grant.access == "socket"),
-        hidden=hidden,
+        hidden=(*services(prefixes, grants), *hidden),
         held=held,
         anchors=secrets.anchors(grants, (*hidden, *held)),
+        links=tuple(grant.written for grant in grants if grant.written not in {"", grant.path}),
         subprocess=policy.subprocess,
     )
 
 
+def exact(grants: Sequence[Grant]) -> tuple[Grant, ...]:
+    return tuple(replace(grant, path=spelling.exact(grant.path)) for grant in grants)
+
+
+def packages(reads: Sequence[str]) -> tuple[str, ...]:
+    """Prefixes of package managers that can be read, as a part of the system or for the program."""
+    return tuple(
+        path
+        for path in ("/usr/local", *reads)
+        if path in INSTALLED or os.path.isdir(f"{path}/Cellar")
+    )
+
+
+def services(prefixes: Sequence[str], grants: Sequence[Grant]) -> tuple[str, ...]:
+    """Data and settings of what is installed there (databases, keys). On a Mac these are the user's
+    own files, so they are only seen where they were granted.
+    """
+    found = (f"{prefix}/{name}" for prefix in prefixes for name in SERVICES)
+    granted = [grant.path for grant in grants]
+    return tuple(path for path in found if not any(_inside(f"{path}/", top) for top in granted))
+
+
 def executables(program: Program) -> tuple[str, ...]:
     """By every name that the kernel may check: as typed, where links lead, and what a stub runs."""
-    real = program.real or os.path.realpath(program.path)
+    real = spelling.exact(program.real or os.path.realpath(program.path))
     bundle = framework_bundle(real)
     return tuple(dict.fromkeys((program.path, real, *([bundle] if bundle else []))))
 

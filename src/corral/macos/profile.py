@@ -7,6 +7,10 @@ file is really called: a rule for /tmp is silently dead.
 
 Some operations are allowed under `deny default` unless they are denied by name (process-info, and
 KERN_PROCARGS2 among the sysctls, which shows other processes' environment): they are.
+
+It is said of Seatbelt that a rule for one operation (`file-write-data`) counts before every rule
+for a class of them (`file-write*`), in whatever order they stand. The rules below are such that
+both readings decide the same.
 """
 
 from __future__ import annotations
@@ -32,7 +36,11 @@ FILES = (
 )  # fmt: skip
 """`/` itself, where the loader begins; on a Mac no password is in passwd."""
 
-LINKS = ("/etc", "/tmp", "/var", "/dev", "/private")  # noqa: S108 - the link, not what is in it
+LINKS = (
+    "/etc", "/tmp", "/var", "/dev", "/private",  # noqa: S108 - the link, not what is in it
+    "/System/Volumes/Data",
+)  # fmt: skip
+"""Passed on the way to files; the last is where the user's volume really is."""
 DEVICES = ("/dev/random", "/dev/urandom")
 WRITABLE_DEVICES = ("/dev/null", "/dev/zero")
 SYSCTLS = (
@@ -47,6 +55,10 @@ MACH = ("com.apple.system.opendirectoryd.libinfo",)
 asks, outside of every sandbox.
 """
 
+STAT = "file-read-metadata file-test-existence"
+READ = "file-read* file-test-existence"
+"""Whether a file is there (`access`) is asked by an operation that `file-read*` does not cover."""
+
 LAST_PORT = 65535
 
 
@@ -57,7 +69,8 @@ class View:
 
     `hidden` lies inside what may be read and `held` inside what may be written; neither needs to
     exist, and a grant that lies deeper counts again. `anchors` are the directories above them that
-    may not be renamed away.
+    may not be renamed away. `links` are the names by which grants were written, where they go
+    through links.
     """
 
     execute: tuple[str, ...]
@@ -69,6 +82,7 @@ class View:
     hidden: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
     anchors: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
     subprocess: bool = False
 
 
@@ -120,6 +134,7 @@ def _processes(view: View, named: _Parameters) -> Iterator[str]:
     yield "(deny job-creation)"
     yield "(deny lsopen)"
     yield "(deny appleevent-send)"
+    yield "(allow dynamic-code-generation)"  # V8's, on Apple silicon
     if view.subprocess:
         yield "(allow process-fork)"
         yield "(allow signal (target same-sandbox))"
@@ -141,15 +156,16 @@ def _system() -> Iterator[str]:
 
 def _files(view: View, named: _Parameters) -> Iterator[str]:
     constant = _constants("subpath", SYSTEM)
-    yield from _rule("allow", "file-read-metadata", _constants("literal", LINKS))
-    above = named.filters("path-ancestors", "ABOVE", _paths(view))
-    above += _constants("path-ancestors", SYSTEM)
-    yield from _rule("allow", "file-read-metadata", above)
-    yield from _rule("allow", "file-read*", _constants("literal", (*FILES, *DEVICES)) + constant)
+    yield from _rule("allow", STAT, _constants("literal", LINKS))
+    yield from _rule("allow", READ, _constants("literal", (*FILES, *DEVICES)) + constant)
     yield from _rule("allow", "file-map-executable", constant)
     devices = [*_constants("literal", WRITABLE_DEVICES), '(subpath "/dev/fd")']
-    yield from _rule("allow", "file-read* file-write-data", devices)
+    yield from _rule("allow", f"{READ} file-write-data", devices)
     yield from _layers(view, named)
+    # After what is hidden: a grant inside of that has to be reached.
+    above = named.filters("path-ancestors", "ABOVE", _paths(view))
+    passed = above + named.filters("literal", "LINK", view.links)
+    yield from _rule("allow", STAT, passed + _constants("path-ancestors", SYSTEM))
     yield from _denied(view, named)
 
 
@@ -161,13 +177,13 @@ def _layers(view: View, named: _Parameters) -> Iterator[str]:
     rule: a grant counts more than what is hidden, and a program is executed that its own grant lets
     it change.
     """
-    seen = _executed(view, "file-read* file-map-executable")
+    seen = _executed(view, f"{READ} file-map-executable")
     kinds = (
         ("HIDDEN", view.hidden, "", f"{seen} file-write*"),
         ("HELD", view.held, "", "file-write*"),
         ("READ", view.read, seen, "file-write*"),
         ("PRIVATE", (view.private,), f"{seen} file-write*", ""),
-        ("WRITE", view.write, "file-read* file-write*", _executed(view, "file-map-executable")),
+        ("WRITE", view.write, f"{READ} file-write*", _executed(view, "file-map-executable")),
         ("NEEDED", (*view.execute, *view.needed), seen, ""),
     )
     layers = [(path.count("/"), kind, path) for kind in kinds for path in kind[1]]
@@ -183,20 +199,23 @@ def _executed(view: View, operations: str) -> str:
 
 
 def _paths(view: View) -> tuple[str, ...]:
-    return (*view.execute, *view.needed, *view.read, *view.write, view.private, *view.sockets)
+    granted = (*view.read, *view.write, view.private, *view.sockets, *view.links)
+    return (*view.execute, *view.needed, *granted)
 
 
 def _denied(view: View, named: _Parameters) -> Iterator[str]:
     """Last, so that no grant brings it back.
 
     A second name by a hard link would be outside of a rule for the first. A set-id file would
-    outlive the run, and a flag such as uchg would keep its private directory from being removed.
+    outlive the run. A flag such as uchg, or an access list that denies deleting, would keep files
+    from being removed by whoever owns them, those of the private directory among them.
     """
     anchors = named.filters("literal", "ANCHOR", view.anchors)
     yield from _rule("deny", "file-write-unlink", anchors)
     yield "(deny file-link)"
     yield "(deny file-write-setugid)"
     yield "(deny file-write-flags)"
+    yield "(deny file-write-acl)"
 
 
 def _sockets(view: View, named: _Parameters) -> Iterator[str]:

@@ -13,7 +13,7 @@ from corral import sensitive
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from corral.policy import Grant
 
@@ -46,7 +46,8 @@ def hidden(grants: Sequence[Grant], home: str) -> tuple[str, ...]:
     named = [grant.path for grant in grants]
     found = [f"{home}/{name}" for name in SECRETS]
     found += [f"{grant.path}/{name}" for grant in grants for name in ENVIRONMENT if grant.directory]
-    return _within(found, named, named)
+    # A link to a secret is another name: the rule has to be for where it leads.
+    return _within(map(os.path.realpath, found), named, named)
 
 
 def held(grants: Sequence[Grant], home: str) -> tuple[str, ...]:
@@ -54,14 +55,28 @@ def held(grants: Sequence[Grant], home: str) -> tuple[str, ...]:
     writable = [grant.path for grant in grants if grant.access == "write"]
     found = [f"{home}/{name}" for name in STARTERS]
     found += [f"{path}/{name}" for path in writable for name in PROJECT]
-    return _within(found, writable, [grant.path for grant in grants])
+    kept = [_replaceable(path, writable) for path in found]
+    kept += [real for path in found if (real := os.path.realpath(path)) != path]
+    return _within(kept, writable, [grant.path for grant in grants])
 
 
-def _within(found: Sequence[str], tops: Sequence[str], named: Sequence[str]) -> tuple[str, ...]:
+def _replaceable(path: str, tops: Sequence[str]) -> str:
+    """The first on the way to it that is no directory of its own. A `.git` that is absent could be
+    put there whole, by one rename; one that is a file or a link could be made to lead elsewhere.
+    """
+    whole = path
+    while (parent := os.path.dirname(path)) != path and parent not in tops:
+        path = parent
+        if os.path.islink(path) or not os.path.isdir(path):
+            whole = path
+    return whole
+
+
+def _within(found: Iterable[str], tops: Sequence[str], named: Sequence[str]) -> tuple[str, ...]:
     """Those that lie in one of `tops` and are not named."""
     return tuple(
         path
-        for path in dict.fromkeys(map(_resolved, found))
+        for path in dict.fromkeys(found)
         if path not in named and any(_at(path, top) for top in tops)
     )
 
@@ -81,11 +96,6 @@ def _between(top: str, kept: Sequence[str]) -> Iterator[str]:
     for path in kept:
         while (path := os.path.dirname(path)) and _at(path, top):
             yield path
-
-
-def _resolved(path: str) -> str:
-    """A link to a secret is another name: the rule has to be for where it leads."""
-    return os.path.realpath(path)
 
 
 def _at(path: str, directory: str) -> bool:
