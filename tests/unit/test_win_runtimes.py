@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from corral.errors import PolicyError
 from corral.plan import Plan
 from corral.servers.program import Program
-from corral.windows import app_container, grants, residue, runtimes, staging, starts
+from corral.windows import (
+    app_container,
+    grants,
+    process,
+    residue,
+    runtimes,
+    staging,
+    starts,
+)
 from corral.windows.staging import Listing
 
 STORE = "C:\\Users\\Ann\\AppData\\Local\\corral\\cache\\store"
@@ -45,6 +53,60 @@ def test_node_and_its_server():
     )
     assert found.cwd == f"{trees[1].room}\\srv\\sub"
     assert found.search == (trees[0].room, "C:\\Windows\\System32")
+
+
+def test_what_is_granted_is_used_where_it_is():
+    """A copy of it nobody could write, and nobody else would see what was written."""
+    tree = copied("C:\\work\\srv")
+    program = Program(
+        path=NODE,
+        argv=(NODE, "C:\\work\\srv\\index.js", "c:\\WORK\\srv\\data\\x", "C:\\work\\srv\\database"),
+        search=("x",),
+        cwd="C:\\work\\srv\\data",
+        real=NODE,
+    )
+    found = runtimes.inside(program, [copied(NODE, ONE), tree], ["C:\\work\\srv\\data"])
+    assert found.argv[3:] == (
+        f"{tree.staged}\\index.js",
+        "c:\\WORK\\srv\\data\\x",
+        f"{tree.staged}\\database",
+    )
+    assert found.cwd == "C:\\work\\srv\\data"
+    whole = runtimes.inside(program, [copied(NODE, ONE), tree], ["C:\\work"])
+    assert whole.argv[3] == "C:\\work\\srv\\index.js"
+    assert whole.path == found.path  # the runtime comes from the store in any case
+
+
+def test_what_may_be_written_is_not_copied():
+    written = ["C:\\work\\srv\\data", "c:\\WORK\\srv\\a\\b", "C:\\work\\srv", "C:\\work", "D:\\x"]
+    assert runtimes._below("C:\\work\\srv", written) == ["data", "a\\b"]
+
+
+def test_where_a_run_starts_and_what_its_variables_name():
+    certificates, server = copied("C:\\ca.pem", ONE), copied("C:\\work\\srv")
+    store = runtimes.Store(
+        trees=(certificates, server),
+        program=Program(path="x", argv=("x",), cwd="C:\\own"),
+        granted=("C:\\work\\srv\\data",),
+    )
+    values = {
+        "SSL_CERT_FILE": "C:\\ca.pem",
+        "DATA": "C:\\work\\srv\\data",
+        "PLAIN": "C:\\ca.pem;C:\\x",
+    }
+
+    def planned(cwd):
+        return Plan(
+            program=Program(path=NODE, argv=(NODE,), cwd=cwd),
+            steps=(store,),
+            controls=(),
+            environment=tuple(values.items()),
+        )
+
+    assert process.started(planned("C:\\work\\srv")).cwd == server.staged
+    assert process.started(planned("C:\\work\\srv\\data")).cwd == "C:\\work\\srv\\data"
+    assert process.started(planned("")).cwd == "C:\\own"
+    assert dict(process.variables(planned(""))) == {**values, "SSL_CERT_FILE": certificates.staged}
 
 
 def test_a_linked_node():

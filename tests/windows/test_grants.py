@@ -320,6 +320,26 @@ def test_what_a_target_writes(corral, tree):
         assert found.read() == "changed"
 
 
+@pytest.mark.real_windows
+def test_a_granted_directory_of_the_servers_own_project(corral, tmp_path):
+    """The server runs from a copy; what it was granted is not copied, named or started in otherwise."""
+    project, data = tmp_path / "project", tmp_path / "project" / "data"
+    data.mkdir(parents=True)
+    (project / "pyproject.toml").touch()
+    (project / "main.py").write_text(
+        "import os, sys\nopen(sys.argv[1], 'w').write(os.getcwd())\nprint(__file__)\n"
+    )
+    said = data / "said"
+    done = corral.run(
+        *(sys.executable, str(project / "main.py"), str(said)),
+        flags=("--write", str(data)),
+        cwd=str(data),
+    )
+    assert done.returncode == 0, done.stderr
+    assert said.read_text() == str(data)
+    assert not done.stdout.decode().startswith(str(tmp_path))
+
+
 OTHER_NAMES = [
     "{}::$DATA",
     "\\\\?\\{}",

@@ -87,7 +87,7 @@ def _contained(policy: Policy, program: Program, home: str, run: str) -> tuple[l
     reach = network.plan(policy)
     known = paths.places(os.environ, home)
     granted = grants.plan(policy, grants.look(policy), known=known, directory=own_python.journals())
-    copies = runtimes.plan(program, directory=own_python.store())
+    copies = runtimes.plan(program, directory=own_python.store(), granted=policy.grants)
     name = app_container.profile_name(digest(program), "state" if policy.state else run)
     private = app_container.folder(own_python.local(home), name)
     claim = residue.Claim(

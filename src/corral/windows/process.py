@@ -67,7 +67,7 @@ def create(plan: Plan, scene: Scene, streams: Streams) -> Handle:
             application=application,
             command_line=line,
             environment=command_line.environment_block(
-                unique((*plan.environment, *scene.variables))
+                unique((*variables(plan), *scene.variables))
             ),
             directory=program.cwd,
             desktop=scene.desktop or INTERACTIVE,
@@ -88,11 +88,23 @@ def create(plan: Plan, scene: Scene, streams: Streams) -> Handle:
 
 def started(plan: Plan) -> Program:
     """The program itself, or its copy in the store, which an AppContainer can read."""
-    for step in plan.steps:
-        if isinstance(step, Store):
-            return replace(step.program, cwd=step.program.cwd or plan.program.cwd)
+    store = _store(plan)
+    if store is not None:
+        return replace(store.program, cwd=store.placed(plan.program.cwd) or store.program.cwd)
     _same_file(plan.program)
     return plan.program
+
+
+def variables(plan: Plan) -> Sequence[tuple[str, str]]:
+    """A value that is the path of what was copied names the copy, as an argument does."""
+    store = _store(plan)
+    if store is None:
+        return plan.environment
+    return [(name, store.placed(value)) for name, value in plan.environment]
+
+
+def _store(plan: Plan) -> Store | None:
+    return next((step for step in plan.steps if isinstance(step, Store)), None)
 
 
 def _same_file(program: Program) -> None:

@@ -13,7 +13,7 @@ and node only starts inside with `--preserve-symlinks`, under which packages tha
 together no longer find each other.
 
 For who composes a plan:
-    step = runtimes.plan(program, directory=...)
+    step = runtimes.plan(program, directory=..., granted=policy.grants)
     step.sids belong into app_container.Profile.capabilities;
     step.program is what is to be started in the AppContainer, instead of `program`.
 """
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from corral.plan import Place
+    from corral.policy import Grant
     from corral.servers.program import Program
     from corral.windows.scene import Scene
     from corral.windows.staging import Listing
@@ -68,9 +69,16 @@ class Tree:
 
 @record
 class Store:
+    """`granted` are paths that the target reaches where they are."""
+
     trees: tuple[Tree, ...]
     program: Program
+    granted: tuple[str, ...] = ()
     place: Place = "supervisor"
+
+    def placed(self, path: str) -> str:
+        """Where the target finds what corral finds at `path`."""
+        return placed(path, self.trees, self.granted)
 
     @property
     def sids(self) -> tuple[str, ...]:
@@ -83,12 +91,20 @@ class Store:
         return f"store: copy {'; '.join(copies) or 'nothing'}; start {self.program.path}"
 
 
-def plan(program: Program, *, directory: str) -> Store:
-    """Looks at every file that is needed, and copies none. PolicyError for what cannot be."""
+def plan(program: Program, *, directory: str, granted: Sequence[Grant] = ()) -> Store:
+    """Looks at every file that is needed, and copies none. PolicyError for what cannot be.
+
+    What is granted the target reaches where it is, and there it is led: into a copy nobody writes.
+    What it may write is not copied at all, or every change in it would be a reason to copy again.
+    """
     venv = venv_of(program)
+    written = [grant.path for grant in granted if grant.access == "write"]
     sources = list(zip(program.reads, program.why, strict=True))
     listings = {
-        source: _looked(source, _left_out(venv, why, _text(f"{venv}\\{SETTINGS}")))
+        source: _looked(
+            source,
+            (*_left_out(venv, why, _text(f"{venv}\\{SETTINGS}")), *_below(source, written)),
+        )
         for source, why in sources
     }
     keys = {source: staging.key(source, listing) for source, listing in listings.items()}
@@ -105,7 +121,8 @@ def plan(program: Program, *, directory: str) -> Store:
         replace(one, texts=_texts(one, pointers[one.source], placed, settings, base))
         for one in placed
     ]
-    return Store(trees=tuple(made), program=inside(program, made))
+    paths = tuple(grant.path for grant in granted)
+    return Store(trees=tuple(made), program=inside(program, made, paths), granted=paths)
 
 
 def tree(source: str, listing: Listing, *, directory: str, beside: Sequence[str] = ()) -> Tree:
@@ -125,6 +142,12 @@ def _left_out(venv: str, why: str, settings: str) -> tuple[str, ...]:
         return SERVER
     both = shims.settings(settings).get("include-system-site-packages", "").lower() == "true"
     return (*PYTHON_PREFIX, SITE) if venv and not both else PYTHON_PREFIX
+
+
+def _below(source: str, paths: Sequence[str]) -> list[str]:
+    """Those paths that lie in `source`, relative to it."""
+    inner = [path for path in paths if within(path, source) and not within(source, path)]
+    return [path[len(source) :].lstrip("\\") for path in inner]
 
 
 def _looked(source: str, without: Sequence[str]) -> Listing:
@@ -201,11 +224,14 @@ def _text(path: str) -> str:
         return ""
 
 
-def inside(program: Program, made: Sequence[Tree]) -> Program:
-    """The same program with the copies' paths in all its words."""
+def inside(program: Program, made: Sequence[Tree], granted: Sequence[str] = ()) -> Program:
+    """The same program with the copies' paths in all its words but those that are granted.
+
+    The runtime is the copy in any case: what it needs beside it may be granted to nobody.
+    """
     path = moved(program.path, made)
     path = moved(program.real, made) if path == program.path else path
-    arguments = tuple(moved(word, made) for word in program.argv[1:])
+    arguments = tuple(placed(word, made, granted) for word in program.argv[1:])
     if launchers.kind_of(path) == "node":
         arguments = (*NODE_FLAGS, *arguments)
     return replace(
@@ -213,10 +239,14 @@ def inside(program: Program, made: Sequence[Tree]) -> Program:
         path=path,
         argv=(path, *arguments),
         real=path,
-        cwd=moved(program.cwd, made),
+        cwd=placed(program.cwd, made, granted),
         search=tuple(dict.fromkeys((ntpath.dirname(path), *program.search[1:]))),
         environment=tuple((name, moved(value, made)) for name, value in program.environment),
     )
+
+
+def placed(path: str, made: Sequence[Tree], granted: Sequence[str]) -> str:
+    return path if any(within(path, one) for one in granted) else moved(path, made)
 
 
 def moved(path: str, made: Sequence[Tree]) -> str:

@@ -86,7 +86,8 @@ def _tried(plan: Plan, store: Store, line: tuple[str, ...]) -> str:
     output, saying = os.pipe()
     try:
         steps = trial_steps(plan.steps, store, line)
-        child = birth.birth(replace(plan, steps=steps), (reading, saying, saying))
+        tried = replace(plan, program=replace(plan.program, cwd=""), steps=steps)
+        child = birth.birth(tried, (reading, saying, saying))
     except BaseException:
         os.close(writing)
         os.close(output)
