@@ -16,6 +16,7 @@ import os
 import pathlib
 import queue
 import random
+import resource
 import select
 import shutil
 import socket
@@ -653,6 +654,22 @@ def test_the_hosts_own_addresses_are_known_without_a_list():
         except OSError as error:
             pytest.skip(f"this host has no address but loopback: {error}")
         assert socket.inet_aton(probe.getsockname()[0]) in own
+
+
+def test_what_cannot_be_asked_for_lack_of_descriptors_is_taken_for_the_hosts_own():
+    """A target can have the gateway run out of them, and must not get past the guard by that."""
+    from corral.network.own_addresses import OwnAddresses
+
+    elsewhere = socket.inet_aton("198.51.100.1")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    last = os.open("/", os.O_RDONLY)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (last, hard))
+    try:
+        assert elsewhere in OwnAddresses()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        os.close(last)
+    assert elsewhere not in OwnAddresses()
 
 
 def test_names_are_looked_up_as_the_host_does():

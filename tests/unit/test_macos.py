@@ -8,7 +8,7 @@ import pytest
 
 from corral import macos
 from corral.abi import darwin, darwin_proc, darwin_sandbox, darwin_spawn
-from corral.errors import UnenforceableError
+from corral.errors import PolicyError, UnenforceableError
 from corral.host import Finding, Host
 from corral.macos import birth, doctor, door, identity, jetsam, layout, seatbelt
 from corral.macos.processes import Row, Usage
@@ -220,6 +220,23 @@ def test_the_directory_that_must_be_closed_is_one_that_is_not_granted():
     assert seatbelt.outside(("/opt/homebrew",)) == "/Users"
     assert seatbelt.outside(("/Users",)) == "/Library/Preferences"
     assert seatbelt.outside(("/Users", "/Library")) == "/Applications"
+    with pytest.raises(PolicyError, match="nothing can show"):
+        seatbelt.outside(("/Users", "/Library", "/Applications"))
+
+
+def test_a_list_of_processes_that_did_not_fit_is_asked_for_again(monkeypatch):
+    """More of them come between the question how many there are and the list."""
+    living = list(range(1, 1001))
+
+    def listed(room, size):
+        if room is None:
+            return 100
+        count = min(len(living), size // 4)
+        room[:count] = living[-count:]
+        return count
+
+    monkeypatch.setattr(darwin_proc, "proc_listallpids", listed)
+    assert darwin_proc.all_pids() == living
 
 
 def test_without_a_wall_every_trial_from_inside_fails():

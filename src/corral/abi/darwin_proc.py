@@ -111,11 +111,16 @@ mach_timebase = function("mach_timebase_info", _c_int, _c_void_p)
 
 
 def all_pids() -> list[int]:
-    """Of every process; a few more are asked for than there are, since some may come."""
+    """Of every process. The kernel fills what room it is given, so a full answer is no whole one:
+    whoever forks fast enough would be missing from it.
+    """
     room = proc_listallpids(None, 0) + 64
-    found = (ctypes.c_int * room)()
-    count = proc_listallpids(found, ctypes.sizeof(found))
-    return list(found[:count])
+    while True:
+        found = (ctypes.c_int * room)()
+        count = proc_listallpids(found, ctypes.sizeof(found))
+        if count < room:
+            return list(found[:count])
+        room *= 2
 
 
 def group_pids(group: int) -> list[int]:

@@ -12,6 +12,7 @@ import sys
 
 from corral.abi import darwin_proc
 from corral.abi import darwin_sandbox as abi
+from corral.errors import PolicyError
 from corral.macos import profile
 from corral.record import record
 
@@ -50,10 +51,12 @@ class Seatbelt:
 
 def outside(read: tuple[str, ...]) -> str:
     """One of those directories that nothing in `read` holds."""
-    return next(
-        place
-        for place in SOMEBODYS
-        if not any(place == path or place.startswith(f"{path}/") for path in read)
+    for place in SOMEBODYS:
+        if not any(place == path or place.startswith(f"{path}/") for path in read):
+            return place
+    raise PolicyError(
+        f"with all of {', '.join(SOMEBODYS)} granted nothing can show that the wall holds",
+        hint="grant the directories in them that the server needs",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _socket
+import errno
 
 from corral.network.addresses import read, write
 
@@ -20,8 +21,10 @@ class OwnAddresses:
         family = _socket.AF_INET if len(address) == 4 else _socket.AF_INET6
         try:
             probe = _socket.socket(family, _socket.SOCK_DGRAM)
-        except OSError:
-            return False
+        except OSError as error:
+            # Without the family there is nothing to reach. Else descriptors are used up, which a
+            # target can bring about: nobody knows then, and it is not dialled.
+            return error.errno != errno.EAFNOSUPPORT
         try:
             probe.connect((write(address), 9))
             return read(str(probe.getsockname()[0]).partition("%")[0]) == address
