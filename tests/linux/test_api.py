@@ -179,6 +179,21 @@ def test_leaving_the_context_stops_the_target(caller):
     )
 
 
+def test_leaving_the_context_stops_all_that_the_target_started(caller):
+    """Seen while the caller lives: a pipe that the target's daemon holds comes to its end."""
+    caller.run(
+        "import select\n"
+        "code = ('import os, signal\\nif os.fork() == 0:\\n    os.setsid()\\n    signal.signal(15, signal.SIG_IGN)'\n"
+        "        '\\nos.write(1, b\".\")\\nwhile True: signal.pause()')\n"
+        "read, write = os.pipe()\n"
+        "with corral.launch([python, '-c', code, trace], {'subprocess': {'allow': True}}, stdout=write):\n"
+        "    os.close(write)\n"
+        "    assert os.read(read, 1) == os.read(read, 1) == b'.'\n"
+        "    assert not select.select([read], [], [], 0)[0]  # the control: both hold it\n"
+        "assert select.select([read], [], [], 60)[0] and os.read(read, 1) == b''\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("call", "error"),
     [

@@ -1,6 +1,7 @@
 """`corral run` out of the box, as root and as an ordinary user."""
 
 import json
+import os
 
 from corral.linux.disks import disk_of
 
@@ -17,6 +18,22 @@ def test_node_runs(user):
 def test_stdin_and_stdout_are_the_targets(user):
     done = user.run("cat", input=b"\x00\xffhello")
     assert (done.returncode, done.stdout) == (0, b"\x00\xffhello")
+
+
+def test_stdin_and_stdout_are_the_callers_own(user):
+    """The very pipes: nobody stands between the client and the server."""
+    code = "import os; print(*(os.fstat(fd).st_ino for fd in (0, 1, 2)), flush=True); os.read(0, 1)"
+    pipes = [os.pipe() for _ in range(3)]
+    ends = pipes[0][0], pipes[1][1], pipes[2][1]
+    expected = [os.fstat(fd).st_ino for fd in ends]
+    argv = user.corral_argv("run", "--", user.python, "-c", code)
+    process = user.popen(argv, stdin=ends[0], stdout=ends[1], stderr=ends[2])
+    for fd in ends:
+        os.close(fd)
+    with open(pipes[1][0]) as said, open(pipes[2][0]):
+        assert [int(word) for word in said.readline().split()] == expected
+        os.close(pipes[0][1])
+        assert process.wait(60) == 0
 
 
 def test_the_exit_code_is_the_targets_own(user):
