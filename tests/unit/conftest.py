@@ -9,6 +9,7 @@ import tempfile
 
 import pytest
 from hypothesis import settings
+from web_servers import certificate, tls, web  # noqa: F401 - fixtures
 
 from windows.conftest import wine
 

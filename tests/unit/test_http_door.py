@@ -16,7 +16,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from web_servers import BODY, LARGE, make_certificate, serve
+from web_servers import BODY, LARGE
 
 from corral.macos import door as step
 from corral.network import http_door
@@ -38,21 +38,6 @@ NODE = "24.9.0"
 def patient(monkeypatch):
     """On a busy machine its threads need longer to end than a run would wait for them."""
     monkeypatch.setattr(http_door, "LAST_BREATH", 60.0)
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    return make_certificate(tmp_path_factory.mktemp("tls"))
-
-
-@pytest.fixture
-def web():
-    yield from serve()
-
-
-@pytest.fixture
-def tls(certificate):
-    yield from serve(certificate)
 
 
 class Recorded(Denials):

@@ -15,7 +15,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from web_servers import BODY, LARGE, make_certificate, serve
+from web_servers import BODY, LARGE
 
 from corral.network.addresses import read_network
 from corral.network.denials import Denials
@@ -28,21 +28,6 @@ from corral.windows import relay_shim, relay_start
 
 LOOPBACK = (read_network("127.0.0.0/8"),)
 SHORT = Timing(head=0.3, connect=2.0)
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    return make_certificate(tmp_path_factory.mktemp("tls"))
-
-
-@pytest.fixture
-def web():
-    yield from serve()
-
-
-@pytest.fixture
-def tls(certificate):
-    yield from serve(certificate)
 
 
 class Running:

@@ -38,8 +38,10 @@ class Server(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def make_certificate(folder):
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory):
     """For allowed.test and evil.test: the files of the certificate and of its key."""
+    folder = tmp_path_factory.mktemp("tls")
     if shutil.which("openssl") is None:
         pytest.skip("needs the package openssl")
     argv = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
@@ -54,8 +56,17 @@ def make_certificate(folder):
     return f"{folder}/cert", f"{folder}/key"
 
 
+@pytest.fixture
+def web():
+    yield from serve()
+
+
+@pytest.fixture
+def tls(certificate):
+    yield from serve(certificate)
+
+
 def serve(certificate=None):
-    """Until the block is left."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
     server.heads = []
     server.daemon_threads = True
