@@ -7,6 +7,7 @@ import os
 from corral.errors import EXIT_TIMEOUT
 from corral.posix.signals import SIGKILL, SIGXCPU
 from corral.record import fields, record
+from corral.secret_names import masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Report:
 
 def of(plan: Plan, ending: Ending) -> Report:
     return Report(
-        command=plan.program.typed or plan.program.argv,
+        command=masked(plan.program.typed or plan.program.argv),
         outcome=outcome(plan, ending),
         controls=plan.controls,
         usage=Usage(
@@ -87,7 +88,7 @@ def of(plan: Plan, ending: Ending) -> Report:
 
 def refusal(command: tuple[str, ...], error: SandboxError, *, kind: Kind = "refused") -> Report:
     outcome = Outcome(kind=kind, exit_code=error.exit_code, detail=error.message)
-    return Report(command=command, outcome=outcome)
+    return Report(command=masked(command), outcome=outcome)
 
 
 def outcome(plan: Plan, ending: Ending) -> Outcome:

@@ -14,9 +14,16 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="wrap-dry-run",
         sentence="`--dry-run` prints the difference and changes nothing; secrets in it are masked.",
-        tests=(f"{WRAP}::test_a_dry_run_shows_the_difference_and_changes_nothing", f"{CLIENT_FILES}::test_a_dry_run_writes_nothing_and_shows_no_secret"),
+        tests=(f"{WRAP}::test_a_dry_run_shows_the_difference_and_changes_nothing", f"{CLIENT_FILES}::test_a_dry_run_writes_nothing_and_shows_no_secret", f"{CLIENT_FILES}::test_secrets_elsewhere_in_the_file_are_masked_too"),
         source=CLIENT_PAGE,
         where=LINUX,
+    ),
+    Claim(
+        id="argument-secrets",
+        sentence="is masked here and in `status`, `explain`, `ps` and reports.",
+        tests=("tests/unit/test_secret_names.py::test_what_looks_like_a_secret_is_masked", "tests/unit/test_secret_names.py::test_reports_and_plans_do_not_show_them"),
+        source=CLIENT_PAGE,
+        where=ANY,
     ),
     Claim(
         id="wrap-no-grants",

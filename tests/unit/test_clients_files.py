@@ -112,6 +112,41 @@ def test_a_secret_of_one_letter_is_masked_in_its_own_place_only(home, name):
     assert "A_TOKEN:e" not in shown
 
 
+SECRET = ("k3y-of-mine", "t0ken", "b3arer", "passw0rd", "h3ader", "cl1ents-own")
+ARGUMENTS = [
+    "--api-key",
+    "k3y-of-mine",
+    "--token=t0ken-of-mine",
+    "--header",
+    "Authorization: Bearer b3arer",
+]
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.toml", "a.yaml"])
+def test_secrets_elsewhere_in_the_file_are_masked_too(home, name):
+    """In arguments and addresses, in the headers of a server far away, in other settings of the same line."""
+    args = json.dumps([*ARGUMENTS, "postgres://me:passw0rd@db/x", "kept"])
+    text = {
+        "a.json": '{"primaryApiKey": "cl1ents-own", "mcpServers": {"far": {"url": "https://x", "headers":'
+        f' {{"X-Auth": "h3ader"}}}}, "a": {{"command": "srv", "args": {args}}}}}}}',
+        "a.toml": f'auth = "cl1ents-own"\n[mcp_servers.a]\ncommand = "srv"\nargs = {args}\n'
+        'http_headers = {X-Auth = "h3ader"}\n',
+        "a.yaml": f"apikey: cl1ents-own\nmcpServers:\n  a:\n    command: srv\n    args: {args}\n"
+        "    headers:  {X-Auth: h3ader}\n",
+    }[name]
+    (home / name).write_text(text)
+    path = str(home / name)
+    there = wrap_file(path, WISH).diff
+    back = unwrap_file(path).diff
+    for diff in (there, back):
+        assert "/usr/bin/corral" in diff
+        assert '"kept"' in diff
+        shown = [word for word in SECRET if word in diff]
+        assert shown == []
+    assert (home / name).read_text() == text
+    assert [word for word in SECRET if word in text] == list(SECRET)  # the control
+
+
 @posix
 def test_what_is_recorded_is_nobody_elses(config):
     wrap_file(str(config), WISH)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from corral.clients import jsonc, toml, yaml
-from corral.clients.grants import OWN
+from corral.clients.grants import OWN, STEERING, STEERING_NAMES
 from corral.clients.launchers import launched
 from corral.clients.located import same
 from corral.clients.unwrapping import unwrap
@@ -30,7 +30,7 @@ COMMANDS = (
     | st.sampled_from(["node", "/opt/a b/server", r"C:\x\server.exe"])
 )  # fmt: skip
 NAMES = st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ_", min_size=1, max_size=8).filter(
-    lambda name: name not in OWN
+    lambda name: name not in OWN | STEERING_NAMES and not name.startswith(STEERING)
 )
 ENTRIES = st.fixed_dictionaries(
     {"command": COMMANDS},

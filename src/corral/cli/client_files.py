@@ -125,14 +125,21 @@ def project_note(word: str) -> None:
 
 
 def data(edit: Edit) -> dict[str, object]:
+    from corral.clients.servers import without_secrets
     from corral.report import plain
 
+    servers: list[object] = []
+    for one in edit.outcomes:
+        row = plain(one)
+        if isinstance(row, dict) and row.get("command"):
+            row["command"] = without_secrets(row["command"])
+        servers.append(row)
     return {
         "path": edit.path,
         "real": edit.real,
         "backup": edit.backup,
         "diff": edit.diff,
-        "servers": plain(edit.outcomes),
+        "servers": servers,
     }
 
 

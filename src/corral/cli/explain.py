@@ -8,7 +8,9 @@ from corral.cli import output, policy_flags
 from corral.cli.options import Flag
 from corral.posix.enter import name
 from corral.prepare import prepare
+from corral.record import replace
 from corral.report import plain
+from corral.secret_names import masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,9 +40,11 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def as_data(plan: Plan) -> dict[str, object]:
-    """The environment by name only: a value may be a secret."""
+    """The environment by name only: a value may be a secret, and so may an argument."""
+    program = plan.program
+    told = replace(program, argv=masked(program.argv), typed=masked(program.typed))
     return {
-        "program": plain(plan.program),
+        "program": plain(told),
         "controls": plain(plan.controls),
         "steps": [
             {"step": name(step), "place": step.place, "does": step.describe(), "data": plain(step)}

@@ -6,6 +6,7 @@ import time
 
 from corral.cli import output
 from corral.cli.options import Flag
+from corral.secret_names import masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def _data(entry: Entry, usage: Usage) -> dict[str, object]:
         "cpu_ms": int(usage.cpu * 1000),
         "memory": usage.memory,
         "tasks": usage.tasks,
-        "command": list(entry.command),
+        "command": masked(entry.command),
     }
 
 
@@ -49,4 +50,4 @@ def _row(entry: Entry, usage: Usage) -> tuple[str, ...]:
     clock = f"{up // 3600}:{up // 60 % 60:02}:{up % 60:02}"
     size = f"{usage.memory / (1 << 20):.0f}M"
     numbers = (clock, f"{usage.cpu:.1f}s", size, str(usage.tasks))
-    return (entry.name, str(entry.pid), *numbers, " ".join(entry.command))
+    return (entry.name, str(entry.pid), *numbers, " ".join(masked(entry.command)))

@@ -9,6 +9,7 @@ from corral.cli.options import Flag
 from corral.errors import SandboxError
 from corral.manifest import printable
 from corral.record import record
+from corral.secret_names import masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def _row(server: Server, *, written: bool) -> Row:
             state="left alone" if server.why else "not wrapped",
             why=why,
             off=server.off,
-            command=server.words if server.command else (),
+            command=masked(server.words) if server.command else (),
         )
     return Row(
         name=server.name,
@@ -129,7 +130,7 @@ def _row(server: Server, *, written: bool) -> Row:
         corral=server.words[0],
         own=written,
         may=tuple(client_files.may(server.flags, server.inner)),
-        command=server.inner,
+        command=masked(server.inner),
     )
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 from corral.clients import catalogue, files, originals
 from corral.clients.located import BrokenFileError, Splice, splice
-from corral.clients.servers import servers
+from corral.clients.servers import servers, without_secrets
 from corral.clients.unwrapping import unwrap
 from corral.clients.wrapping import wrap
 from corral.errors import SandboxError
 from corral.record import record
-from corral.secret_names import is_secret_name
+from corral.secret_names import MASK, is_secret_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
     from corral.clients.files import Content
@@ -23,9 +24,13 @@ if TYPE_CHECKING:
     from corral.clients.wrapping import Outcome as Done
     from corral.clients.wrapping import Wish
 
-MASK = "***"
 SHORT = 4
 """A secret of fewer letters may be part of any word: it is masked in its own place only."""
+KEY = re.compile(r"([A-Za-z_][\w.-]*)[\"']?[ \t]*[:=][ \t]*")
+VALUE = re.compile(
+    r"""("(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
+    r"""|(?!(?:true|false|null)\b)[^\s,}\]"'{\[|>][^,}\]"'\n]*"""
+)
 
 
 @record
@@ -130,43 +135,38 @@ def _diff(found: Opened, new: str) -> str:
     old = found.content.text
     if old == new:
         return ""
-    secrets = _secrets(found)
-    short = any(
-        is_secret_name(name) and isinstance(value, str) and len(value) < SHORT
-        for server in found.servers
-        for name, value in server.env.items()
-    )
-    # Reading takes seconds where a client keeps its whole history in the file.
-    after = servers(found.form.read(new)) if short else ()
-    old = _masked(old, found.servers if short else (), found.form, secrets)
-    new = _masked(new, after, found.form, secrets)
+    # Before the lines are taken apart: a text may have several.
+    for secret, shown in _secrets(found):
+        old, new = old.replace(secret, shown), new.replace(secret, shown)
     lines = difflib.unified_diff(
         old.splitlines(), new.splitlines(), found.path, found.path, lineterm="", n=1
     )
-    return "\n".join(lines)
+    return _masked("\n".join(lines))
 
 
-def _masked(text: str, found: Sequence[Server], form: Format, secrets: list[str]) -> str:
-    places = {
-        (value.start, value.end)
-        for server in found
-        for name, value in server.values.items()
-        if is_secret_name(name) and value.start >= 0
-    }
-    hidden = form.quote(MASK)
-    text = splice(text, [Splice(start=start, end=end, text=hidden) for start, end in places])
-    for value in secrets:
-        text = text.replace(value, MASK)
-    return text
-
-
-def _secrets(found: Opened) -> list[str]:
-    """As they are and as the file writes them; the longest first, since one may contain another."""
-    named = [
-        value
-        for server in found.servers
-        for name, value in server.env.items()
-        if is_secret_name(name) and isinstance(value, str) and len(value) >= SHORT
+def _masked(text: str) -> str:
+    """Whatever has a telling name, also beside the servers: a file may be one single line."""
+    places = [
+        Splice(start=value.start(), end=value.end(), text=f'"{MASK}"' if value[1] else MASK)
+        for key in KEY.finditer(text)
+        if is_secret_name(key[1]) and (value := VALUE.match(text, key.end()))
     ]
-    both = {text for value in named for text in (value, found.form.quote(value)[1:-1])}
-    return sorted(both, key=len, reverse=True)
+    return splice(text, places)
+
+
+def _secrets(found: Opened) -> list[tuple[str, str]]:
+    """As they are and as the file writes them; the longest first, since one may contain another."""
+    text, quote = found.content.text, found.form.quote
+    pairs: dict[str, str] = {}
+    for server in found.servers:
+        named = [
+            value
+            for name, value in server.env.items()
+            if is_secret_name(name) and isinstance(value, str) and len(value) >= SHORT
+        ]
+        pairs |= {one: MASK for value in named for one in (value, quote(value)[1:-1])}
+        items = (server.args.items or ()) if server.args else ()
+        for item, told in zip(items, without_secrets(server.words)[1:], strict=False):
+            if told != item.data:
+                pairs[text[item.start : item.end]] = quote(told)
+    return sorted(pairs.items(), key=lambda pair: len(pair[0]), reverse=True)

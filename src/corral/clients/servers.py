@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from corral.clients.executable import is_corral
 from corral.record import record
+from corral.secret_names import masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from corral.clients.located import Value
     from corral.clients.originals import Part
@@ -39,7 +40,7 @@ class Server:
     """`at` is the path of its keys in the file; `table` is what has `command` and `args`.
 
     `why` says why it cannot be wrapped and is empty if it can be. `off` means that the client does
-    not start it now. `values` are those of `env` with their places.
+    not start it now.
     """
 
     name: str
@@ -53,7 +54,6 @@ class Server:
     forwarded: tuple[str, ...] = ()
     env_file: str = ""
     cwd: str = ""
-    values: Mapping[str, Value] = {}
 
     @property
     def scope(self) -> str:
@@ -82,6 +82,13 @@ class Server:
         """What corral was told to run; empty where that cannot be told for sure."""
         words = self.words
         return words[words.index("--") + 1 :] if "--" in words else ()
+
+
+def without_secrets(words: Sequence[str]) -> tuple[str, ...]:
+    """A command for people. Of corral's own flags `--secret` has a name behind it, no value."""
+    wrapped = "run" in words[:2] and "--" in words
+    end = words.index("--") if wrapped else 0
+    return (*(told for word in words[:end] for told in masked((word,))), *masked(words[end:]))
 
 
 def servers(root: Value) -> list[Server]:
@@ -140,7 +147,6 @@ def _server(name: str, at: tuple[str, ...], entry: Value, *, twin: bool = False)
         why="another server has the same name" if twin else _why(entry, command, args),
         off=_is(entry, "disabled", said=True) or _is(entry, "enabled", said=False),
         env={str(key): value for key, value in values.items()},
-        values=(env.members or {}) if env is not None else {},
         forwarded=_names(names),
         env_file=_text(entry, "envFile"),
         cwd=_text(entry, "cwd"),

@@ -39,8 +39,10 @@ class Program:
     environment: tuple[tuple[str, str], ...] = ()
 
     def describe(self) -> str:
+        from corral.secret_names import masked
+
         lines = [f"execute {self.path}" + (f" ({self.real})" if self.real != self.path else "")]
-        lines += [f"  argument {text!r}" for text in self.argv[1:]]
+        lines += [f"  argument {text!r}" for text in masked(self.argv)[1:]]
         reasons = self.why or ("",) * len(self.reads)
         for path, reason in zip(self.reads, reasons, strict=True):
             lines.append(f"read {path}" + (f": {reason}" if reason else ""))
