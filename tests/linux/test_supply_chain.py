@@ -267,3 +267,24 @@ def test_pinning_installs_once(user, env, registry, npm, scratch):
     assert "npm:server@1.2.3" in place.read_text()
     assert said(user.corral("run", "npm:server@1.2.3", env=env)) == "ran"
     assert registry.asked.count(archive) == 1
+
+
+@ONE_USER
+def test_pinning_installs_what_a_profile_adds(user, env, registry, tools, scratch):
+    """The client's first start finds what was pinned, and asks nobody."""
+    env = {**env, "PATH": f"{tools}:{env['PATH']}"}
+    code = "import mcp\ndef main():\n    print(mcp.version)\n"
+    entry_point = {"mcp-server-sqlite": "server:main"}
+    registry.publish_wheel("mcp-server-sqlite", "1.0", {"server.py": code}, entry_point)
+    for version in ("1.9", "2.0"):
+        registry.publish_wheel("mcp", version, {"mcp.py": f"version = {version}\n"}, {})
+    place = own(user, scratch / "desk" / "mcp.json", "")
+    entry = {"command": "uvx", "args": ["mcp-server-sqlite"]}
+    place.write_text(json.dumps({"mcpServers": {"a": entry}}))
+    done = user.corral("wrap", "--pin", "--corral", "/bin/true", str(place), env=env)
+    assert done.returncode == 0, done.stderr
+    words = json.loads(place.read_text())["mcpServers"]["a"]["args"]
+    assert words == ["run", "--profile", "sqlite", "--", "pypi:mcp-server-sqlite==1.0"]
+    asked = len(registry.asked)
+    assert said(user.corral(*words, env=env)) == 1.9
+    assert len(registry.asked) == asked

@@ -476,10 +476,17 @@ def test_a_package_is_pinned_where_that_is_wanted():
     from corral.record import replace
 
     entry = {"command": "uvx", "args": ["--with", "x", "some-server"]}
-    words = words_of(entry, pin=lambda package: replace(package, version="9.1"))[1]
-    assert words == ["run", "--with", "x", "--", "pypi:some-server==9.1"]
+    seen = []
 
-    def fails(package):
+    def pin(package, flags):
+        seen.append(flags)
+        return replace(package, version="9.1")
+
+    words = words_of(entry, pin=pin, flags=("--with", "y"))[1]
+    assert words == ["run", "--with", "x", "--with", "y", "--", "pypi:some-server==9.1"]
+    assert seen == [("--with", "x", "--with", "y")]
+
+    def fails(package, flags):
         raise SandboxError("no network", hint="plug it in")
 
     text = json.dumps({"mcpServers": {"a": entry}})

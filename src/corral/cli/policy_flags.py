@@ -202,7 +202,7 @@ def open_reference(options: Options, rest: list[str], *, complete: bool = True) 
 
     choices = opened.Choices(
         scripts=options.has("--allow-install-scripts"),
-        extra=(*_beside(options), *options.all("--with")),
+        extra=extra(options),
         config=options.all("--config"),
         provided=(*options.all("--secret"), *(_name(word) for word in options.all("--env"))),
         complete=complete,
@@ -211,13 +211,14 @@ def open_reference(options: Options, rest: list[str], *, complete: bool = True) 
     return opened.open_reference(reference, rest[1:], choices)
 
 
-def _beside(options: Options) -> tuple[str, ...]:
-    """What a profile knows that its package needs and does not say."""
-    if (name := options.get("--profile")) is None:
-        return ()
-    from corral import profiles
+def extra(options: Options) -> tuple[str, ...]:
+    """What is installed beside a package: said here, or known to its profile and not to itself."""
+    beside: tuple[str, ...] = ()
+    if (name := options.get("--profile")) is not None:
+        from corral import profiles
 
-    return profiles.load(name).beside
+        beside = profiles.load(name).beside
+    return (*beside, *options.all("--with"))
 
 
 def _name(word: str) -> str:

@@ -79,8 +79,9 @@ def tried(flags: tuple[str, ...], arguments: tuple[str, ...]) -> None:
     prepare(command, sources, environment=environment, cwd=policy_flags.here())
 
 
-def pinned(package: Package) -> Package:
-    """Installed under its exact version too: that is what the client will ask for."""
+def pinned(package: Package, flags: tuple[str, ...]) -> Package:
+    """Installed as the client will ask for it: its exact version, with what these flags add."""
+    from corral.cli.options import parse as parse_flags
     from corral.record import replace
     from corral.servers import package as packages
     from corral.servers.reference import parse
@@ -88,7 +89,13 @@ def pinned(package: Package) -> Package:
     reference = parse(package.reference)
     if reference is None:
         raise SandboxError(f"{package.reference} is no package")
-    found = packages.pinned(reference, extra=package.extra, tell=output.note)
+    options, _ = parse_flags(policy_flags.FLAGS, flags)
+    found = packages.pinned(
+        reference,
+        scripts=options.has("--allow-install-scripts"),
+        extra=policy_flags.extra(options),
+        tell=output.note,
+    )
     return replace(package, version=found.version)
 
 

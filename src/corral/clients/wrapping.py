@@ -39,7 +39,7 @@ class Wish:
     """What the user asked for: which servers (none: all), by which corral, with which flags.
 
     `trial` takes flags and arguments and raises if this host would not run them; `pin` makes one
-    version of a package, where that is wanted.
+    version of a package that runs with these flags, where that is wanted.
     """
 
     corral: str
@@ -48,7 +48,7 @@ class Wish:
     grant: bool = False
     profiles: bool = True
     trial: Callable[[tuple[str, ...], tuple[str, ...]], None] | None = None
-    pin: Callable[[Package], Package] | None = None
+    pin: Callable[[Package, tuple[str, ...]], Package] | None = None
 
 
 @record
@@ -213,7 +213,7 @@ def _tried(
             wish.trial(flags, arguments)
         if package is not None:
             parse(package.reference)
-        return wish.pin(package) if package and wish.pin else package
+        return wish.pin(package, flags) if package and wish.pin else package
     except SandboxError as error:
         raise UnfitError(error.message, hint=error.hint) from error
 

@@ -69,13 +69,13 @@ def fetch(
 
 
 def pinned(
-    reference: Reference, *, extra: Sequence[str] = (), tell: Callable[[str], None]
+    reference: Reference, *, scripts: bool, extra: Sequence[str], tell: Callable[[str], None]
 ) -> Entry:
     """Installed, and found under its exact version from now on too."""
-    found = fetch(reference, extra=extra, tell=tell)
+    found = fetch(reference, scripts=scripts, extra=extra, tell=tell)
     if not reference.version:
         exact = replace(reference, version=found.version)
-        store.also(found, key_of(exact, scripts=False, extra=extra, origin=origin_of(reference)))
+        store.also(found, key_of(exact, scripts=scripts, extra=extra, origin=origin_of(reference)))
     return found
 
 
