@@ -1,19 +1,14 @@
-"""The command line: help, mistakes, what `explain` promises and `run` does, reports, completion."""
+"""The command line: help, mistakes, what `explain` promises and `run` does, reports."""
 
 import json
 import os
 import re
-import shutil
 import stat
-import subprocess
 from subprocess import DEVNULL, PIPE
 
 import pytest
 
-COMMANDS = (
-    "run", "explain", "check", "doctor", "wrap", "unwrap", "status", "approve", "ps", "sweep", "schema",
-    "demo", "completion",
-)  # fmt: skip
+from corral.cli import COMMANDS
 
 
 def succeeds(done) -> str:
@@ -559,75 +554,6 @@ def test_degrade_in_the_users_policy_lets_exactly_that_go(user, impossible):
     assert b"warning: io is not enforced" in done.stderr
     done = user.run("/bin/echo", "ran", flags=impossible('[degrade]\nallow = ["cpu"]\n'))
     assert (done.returncode, done.stdout) == (125, b"")
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts_parse(ordinary, scratch_file, shell):
-    text = succeeds(ordinary.corral("completion", shell))
-    assert all(command in text for command in COMMANDS)
-    if not shutil.which(shell):
-        pytest.skip(f"{shell} is not installed")
-    scratch_file.write_text(text)
-    done = subprocess.run([shell, "-n", str(scratch_file)], capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
-
-
-@pytest.fixture
-def scratch_file(tmp_path):
-    return tmp_path / "completion"
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["corral", "ex"], {"explain"}),
-        (["corral", "--ver"], {"--version"}),
-        (["corral", "run", "--max-p"], {"--max-pids"}),
-        (["corral", "doctor", "--j"], {"--json"}),
-        (["corral", "doctor", "--max"], set()),
-        (["corral", "run", "--policy", "/etc/passw"], {"/etc/passwd", "/etc/passwd-"}),
-        (["corral", "completion", "ba"], {"bash"}),
-        (["corral", "wrap", "--gra"], {"--grant-arguments"}),
-        (["corral", "unwrap", "cur"], {"cursor"}),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_bash_completes(ordinary, scratch_file, words, expected):
-    scratch_file.write_text(succeeds(ordinary.corral("completion", "bash")))
-    code = (
-        'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()\n'
-        '_corral; printf "%s\\n" "${COMPREPLY[@]}"'
-    )
-    done = subprocess.run(
-        ["bash", "-c", code, "bash", str(scratch_file), *words],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=scratch_file.parent,
-    )
-    found = set(done.stdout.split())
-    if expected and expected <= {"/etc/passwd", "/etc/passwd-"}:
-        assert "/etc/passwd" in found
-    else:
-        assert found == expected
-
-
-def test_quotes_in_the_script_for_fish_are_balanced(ordinary):
-    """Its texts have apostrophes, which end a quoted word unless they are escaped."""
-    lines = succeeds(ordinary.corral("completion", "fish")).splitlines()
-    assert any("\\'" in line for line in lines)
-    assert [line for line in lines if line.replace("\\'", "").count("'") % 2] == []
-
-
-def test_every_flag_is_completed_and_documented(ordinary):
-    script = succeeds(ordinary.corral("completion", "bash"))
-    for command in COMMANDS:
-        flags = re.findall(
-            r"--[a-z-]+", succeeds(ordinary.corral(command, "--help")).split("\n\n")[-1]
-        )
-        case = re.search(rf"^ +{command}\) .*$", script, re.MULTILINE)
-        assert case, command
-        assert [flag for flag in flags if flag not in case[0]] == []
 
 
 def test_the_schema_is_json(ordinary):

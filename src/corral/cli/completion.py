@@ -34,14 +34,28 @@ _corral() {{
 complete -o filenames -F _corral corral
 """
 CASE = '        {name}) COMPREPLY=($(compgen -W "{flags}" -- "$current")) ;;'
-ZSH = "autoload -U +X bashcompinit && bashcompinit\n" + BASH
+ZSH = """\
+(( $+functions[compdef] )) || {{ autoload -Uz compinit && compinit }}
+_corral() {{
+    (( $words[(I)--] && $words[(I)--] < CURRENT )) && {{ _command_names; _files; return }}
+    (( CURRENT == 2 )) && {{ compadd -- {commands} --help --version; return }}
+    case $words[2] in
+{cases}
+    esac
+    [[ $PREFIX == -* ]] || _files
+}}
+compdef _corral corral
+"""
+ZSH_CASE = "        {name}) compadd -- {flags} ;;"
 
 
 def main(_options: Options, rest: list[str]) -> int:
     if rest == ["fish"]:
         output.say("\n".join(_fish()))
-    elif rest in (["bash"], ["zsh"]):
-        output.say(_bash(BASH if rest == ["bash"] else ZSH).rstrip())
+    elif rest == ["bash"]:
+        output.say(_filled(BASH, CASE))
+    elif rest == ["zsh"]:
+        output.say(_filled(ZSH, ZSH_CASE))
     else:
         raise UsageError("name a shell: bash, zsh or fish", hint=USAGE)
     return 0
@@ -60,13 +74,13 @@ def _words() -> dict[str, tuple[str, ...]]:
     return {"completion": SHELLS, **dict.fromkeys(("wrap", "unwrap", "status"), NAMES)}
 
 
-def _bash(template: str) -> str:
+def _filled(template: str, case: str) -> str:
     flags = _flags()
     words = {name: [flag.name for flag in found] for name, found in flags.items()}
     for name, more in _words().items():
         words[name] += more
-    cases = [CASE.format(name=name, flags=" ".join(found)) for name, found in words.items()]
-    return template.format(commands=" ".join(flags), cases="\n".join(cases))
+    cases = [case.format(name=name, flags=" ".join(found)) for name, found in words.items()]
+    return template.format(commands=" ".join(flags), cases="\n".join(cases)).rstrip()
 
 
 def _quoted(text: str) -> str:
@@ -76,9 +90,9 @@ def _quoted(text: str) -> str:
 def _fish() -> list[str]:
     from corral.cli import load
 
-    lines = []
+    first = "__fish_use_subcommand"
+    lines = [f"complete -c corral -n {first} -l {name}" for name in ("help", "version")]
     for name, flags in _flags().items():
-        first = "__fish_use_subcommand"
         lines.append(f"complete -c corral -f -n {first} -a {name} -d {_quoted(load(name).SUMMARY)}")
         lines += [
             f"complete -c corral -n {SEEN.format(name)} -l {flag.name[2:]}"
