@@ -123,6 +123,41 @@ def test_what_starts_by_itself_is_not_writable(name):
 
 
 @pytest.mark.parametrize(
+    ("root", "name"),
+    [
+        ("C:\\Users\\Ann\\.config", "gcloud"),
+        ("c:\\USERS\\ann\\.Config", "GH"),
+        ("C:\\Users\\Ann\\.cargo", "credentials.toml"),
+        ("C:\\Users\\Ann\\AppData\\Local\\Google", "Chrome"),
+        ("C:\\Users\\Ann\\AppData\\Roaming\\Code", "User"),
+        ("C:\\Users\\Ann\\AppData\\Roaming\\Microsoft\\Windows", "PowerShell"),
+    ],
+)
+def test_secrets_of_the_profile_are_not_granted_along(root, name):
+    assert name in refusal((grant(root), tree(file(name))))
+    plan((grant(f"{root}\\{name}"), tree()))  # named itself it is the user's word
+    plan((grant("D:\\x"), tree(file(name))))  # the control: elsewhere the name means nothing
+
+
+def test_what_starts_at_logon_is_not_writable():
+    root = "C:\\Users\\Ann\\AppData\\Roaming\\Microsoft\\Windows"
+    assert "Start Menu" in refusal((grant(root, "write"), tree(file("Start Menu"))))
+    plan((grant(root), tree(file("Start Menu"))))  # the control
+
+
+def test_what_would_start_by_itself_is_watched():
+    """What is not there cannot be refused; that a target has made it is told."""
+    documents = "C:\\Users\\Ann\\Documents"
+    seen = tree(Node(name="sub", directory=True))
+    step = plan((grant(documents, "write"), seen), (grant("D:\\read"), seen))
+    assert f"{documents}\\powershell" in step.watched
+    assert f"{documents}\\.vscode" in step.watched
+    assert f"{documents}\\.git\\hooks" in step.watched
+    assert not any(path.startswith("D:\\read") for path in step.watched)
+    assert plan((grant("D:\\f", "write", directory=False), tree())).watched == ()
+
+
+@pytest.mark.parametrize(
     "name", [".env.example", "environment", "git\\hooks", ".github\\workflows", "ssh", "src\\hooks"]
 )
 def test_what_only_looks_like_it(name):

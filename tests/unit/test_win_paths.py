@@ -164,3 +164,17 @@ def test_what_holds_windows_is_not_ours_either():
 )
 def test_roots_that_are(path):
     paths.check_place(path, KNOWN)
+
+
+def test_places_that_a_variable_names_otherwise():
+    """A short name, or a way through a link: a grant's own path was followed as well."""
+    leads = {"C:\\USERS~1\\ANNXYZ~1\\Local": "E:\\Local", f"{HOME}\\AppData": "E:\\AppData"}
+    known = paths.places(
+        {"LOCALAPPDATA": "C:\\USERS~1\\ANNXYZ~1\\Local"},
+        HOME,
+        lambda path: leads.get(path, path),
+    )
+    for place in leads.values():
+        with pytest.raises(paths.Refused, match="it is AppData"):
+            paths.check_place(place, known)
+    paths.check_place("E:\\Other", known)  # the control

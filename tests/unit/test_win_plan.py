@@ -10,7 +10,7 @@ from corral import plan, report, windows, wire
 from corral.errors import PolicyError, UnenforceableError
 from corral.host import Finding, Host
 from corral.plan import Plan
-from corral.policy import WALLS, Limits, Policy, Windows
+from corral.policy import WALLS, Grant, Limits, Policy, Windows
 from corral.record import replace
 from corral.servers.program import Program
 from corral.supervise import Ending, Reaped
@@ -33,6 +33,7 @@ from corral.windows import (
 )
 from corral.windows import backend as backends
 from corral.windows.layering import BASE
+from corral.windows.trees import Node, Tree
 
 JOBS = (
     "job_read_back", "job_kill_on_close", "job_memory", "job_processes", "job_cpu_rate",
@@ -373,6 +374,20 @@ def test_a_run_in_a_container_leaves_its_journal_to_be_swept():
     made = backends.compose(Policy(), PROGRAM, controls, home=HOME)
     (left,) = made.residue
     assert left.endswith(f"{made.run}.grants")
+
+
+def test_what_is_granted_is_known_to_the_store_and_watched(monkeypatch):
+    top = Node(name="", directory=True)
+    monkeypatch.setattr(grants, "look", lambda _policy: {"D:\\work": Tree(nodes=(top,))})
+    granted = Grant(
+        path="D:\\work", access="write", device=1, inode=2, directory=True, owner=0, group=0
+    )
+    policy = Policy(grants=(granted,))
+    controls = plan.decide(policy, host(*FULL), windows.chains(policy))
+    made = backends.compose(policy, PROGRAM, controls, home=HOME)
+    (store,) = [step for step in made.steps if isinstance(step, runtimes.Store)]
+    assert store.granted == ("D:\\work",)
+    assert "D:\\work\\.mcp.json" in made.watched
 
 
 def test_doctor_says_what_was_proven_and_no_more():

@@ -7,8 +7,17 @@ import os
 from corral import windows
 from corral.plan import Composition
 from corral.windows import birth as births
+from corral.windows import (
+    grants,
+    journal,
+    launchers,
+    layering,
+    residue,
+    runtimes,
+    starts,
+    workdir,
+)
 from corral.windows import identity as identities
-from corral.windows import journal, launchers, layering, residue, runtimes, starts, workdir
 from corral.windows import signals as waiting
 from corral.windows import watch as watching
 from corral.windows.environment import environment
@@ -58,6 +67,9 @@ def compose(
         home=f"{private}\\home" if own else private,
         run=run,
         residue=tuple(left),
+        watched=tuple(
+            name for step in steps if isinstance(step, grants.Grants) for name in step.watched
+        ),
     )
 
 

@@ -27,7 +27,7 @@ from corral.windows.capabilities import grant_sid
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from corral.plan import Place
     from corral.policy import Grant, Policy
@@ -41,11 +41,14 @@ MOST_SHOWN = 5
 
 @record
 class Grants:
-    """`directory` is the journal's."""
+    """`directory` is the journal's. `watched` are names that would start by themselves, if a
+    target made them.
+    """
 
     roots: tuple[Root, ...]
     directory: str
     keep: bool = False
+    watched: tuple[str, ...] = ()
     place: Place = "supervisor"
 
     @property
@@ -81,7 +84,25 @@ def plan(
             "cannot be granted to an AppContainer: " + "; ".join(problems),
             hint="grant a narrower directory, or name the files in it that the server needs",
         )
-    return Grants(roots=tuple(roots), directory=directory, keep=policy.windows.keep_grants)
+    return Grants(
+        roots=tuple(roots),
+        directory=directory,
+        keep=policy.windows.keep_grants,
+        watched=tuple(_watched(policy, seen, known.home)),
+    )
+
+
+def _watched(policy: Policy, seen: Mapping[str, Tree], home: str) -> Iterator[str]:
+    for grant in policy.grants:
+        if grant.access == "write" and grant.directory:
+            names = (node.name for node in seen[grant.path].nodes)
+            for name in secrets.absent(names, _place(grant.path, home)):
+                yield _shown(grant.path, name)
+
+
+def _place(path: str, home: str) -> str:
+    """Where it lies in the user's profile; empty for elsewhere, and for the profile itself."""
+    return path[len(home) :].strip("\\") if paths.within(path, home) else ""
 
 
 def _root(grant: Grant, access: Reach) -> Root:
@@ -106,10 +127,9 @@ def _problems(
         if (text := trees.problem(node, shown=_shown(grant.path, node.name)))
     ]
     named = [other.path for other in policy.grants]
-    hidden = [
-        _shown(grant.path, name)
-        for name in secrets.find((node.name for node in tree.nodes if node.name), access)
-    ]
+    names = (node.name for node in tree.nodes if node.name)
+    place = _place(grant.path, known.home)
+    hidden = [_shown(grant.path, name) for name in secrets.find(names, access, place)]
     found += [
         f"{path} lies in a grant and cannot be hidden or held read-only"
         for path in hidden

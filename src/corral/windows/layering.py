@@ -34,6 +34,7 @@ from corral.windows import (
     runtimes,
     workdir,
 )
+from corral.windows.disk import HostDisk
 from corral.windows.environment import environment
 
 TYPE_CHECKING = False
@@ -85,7 +86,7 @@ def compose(
 
 def _contained(policy: Policy, program: Program, home: str, run: str) -> tuple[list[Step], str]:
     reach = network.plan(policy)
-    known = paths.places(os.environ, home)
+    known = paths.places(os.environ, home, HostDisk().real)
     granted = grants.plan(policy, grants.look(policy), known=known, directory=own_python.journals())
     copies = runtimes.plan(program, directory=own_python.store(), granted=policy.grants)
     name = app_container.profile_name(digest(program), "state" if policy.state else run)

@@ -12,7 +12,7 @@ from corral.windows.capabilities import folded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 DEVICES = frozenset((
     "CON", "PRN", "AUX", "NUL", "CONIN$", "CONOUT$", "CLOCK$",
@@ -37,12 +37,17 @@ class Refused(Exception):  # noqa: N818 - becomes one line of a PolicyError
 class Places:
     """`around`: neither these nor what holds them. `system`: nothing in these either."""
 
+    home: str
     around: tuple[tuple[str, str], ...]
     system: tuple[tuple[str, str], ...]
 
 
-def places(environment: Mapping[str, str], home: str) -> Places:
-    """From the caller's environment; names there are the same in any case."""
+def places(environment: Mapping[str, str], home: str, real: Callable[[str], str] = str) -> Places:
+    """From the caller's environment; names there are the same in any case.
+
+    `real` says where a path leads, as that of a grant was followed: what a variable names by a
+    short name or through a link is the same place.
+    """
     values = {name.upper(): value for name, value in environment.items()}
     around = [(home, "your profile")]
     around += [(f"{home}\\{name}", "AppData") for name in APP_DATA]
@@ -50,10 +55,14 @@ def places(environment: Mapping[str, str], home: str) -> Places:
     system = [(values.get(name, ""), "Windows") for name in SYSTEM]
     known = values.get("PUBLIC", "")
     around += [(known, "the public profile")] if known else []
-    return Places(
-        around=tuple(item for item in (*around, *moved) if is_plain(item[0])),
-        system=tuple(item for item in system if is_plain(item[0])),
-    )
+    return Places(home=home, around=_led((*around, *moved), real), system=_led(tuple(system), real))
+
+
+def _led(
+    items: tuple[tuple[str, str], ...], real: Callable[[str], str]
+) -> tuple[tuple[str, str], ...]:
+    found = ((real(path), what) for path, what in items if path)
+    return tuple(item for item in found if is_plain(item[0]))
 
 
 def is_plain(path: str) -> bool:
