@@ -69,6 +69,13 @@ CLAIMS: tuple[Claim, ...] = (
         source=GATEWAY,
     ),
     Claim(
+        id="allow-64",
+        sentence="All rules together may name 64 ports.",
+        tests=("tests/unit/test_rules.py::test_at_most_64_ports", "tests/unit/test_policy.py::test_ports_are_counted_over_all_sources"),
+        source=GATEWAY,
+        where=ANY,
+    ),
+    Claim(
         id="allow-dns",
         sentence="no query of the target's leaves the host.",
         tests=(
@@ -368,7 +375,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-door-secret",
-        sentence="Neither `explain`, the report, the audit file nor `ps` has it.",
+        sentence="Neither `explain`, the report, the audit file, `corral ps` nor the arguments of a process have it.",
         tests=(
             f"{MACOS_DOOR}::test_what_is_allowed_and_what_is_not",
             f"{MACOS_DOOR}::test_strangers_and_what_others_see_of_a_run",

@@ -378,13 +378,14 @@ def test_a_server_that_breaks_off_is_no_orderly_end(run):
 
 def test_nobody_waits_for_who_says_nothing_or_too_little(run, web):
     port = web.server_port
-    running = run([f"allowed.test:{port}"], timing=Timing(head=0.2, connect=2.0, idle=0.2))
-    with running.knock() as end, pytest.raises(ConnectionResetError):
+    silent = run([f"allowed.test:{port}"], timing=Timing(head=0.2))
+    with silent.knock() as end, pytest.raises(ConnectionResetError):
         end.recv(1)
-    tunnel, head = running.connect("allowed.test", port)
+    idle = run([f"allowed.test:{port}"], timing=Timing(idle=0.2))
+    tunnel, head = idle.connect("allowed.test", port)
     assert head.startswith(b"HTTP/1.1 200")
     with tunnel, pytest.raises(ConnectionResetError):
-        tunnel.recv(1)  # idle
+        tunnel.recv(1)
     slow = run([f"allowed.test:{port}"], timing=Timing(head=0.2))
     with slow.knock() as end, pytest.raises(OSError):
         while True:  # always something, and never all of it

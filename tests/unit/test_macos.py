@@ -10,13 +10,14 @@ from corral import macos
 from corral.abi import darwin, darwin_proc, darwin_sandbox, darwin_spawn
 from corral.errors import PolicyError, UnenforceableError
 from corral.host import Finding, Host
-from corral.macos import birth, doctor, door, identity, jetsam, layout, seatbelt
+from corral.macos import birth, doctor, door, identity, jetsam, layout, probes, seatbelt
 from corral.macos.processes import Row, Usage
 from corral.macos.tree import Tree
 from corral.plan import Plan, decide, sample
 from corral.policy import Limits, Macos, Policy
 from corral.posix import rlimits, workdir
 from corral.posix.enter import Scene, StepFailed
+from corral.record import replace
 from corral.servers.program import Program
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="user ids and signals are POSIX")
@@ -253,6 +254,20 @@ def test_without_a_wall_every_trial_from_inside_fails():
         raise PermissionError
 
     seatbelt._refused(denied, "cannot happen")
+
+
+def test_an_act_that_failed_for_another_reason_was_not_denied(tmp_path):
+    missing, kept = tmp_path / "missing", tmp_path / "kept"
+    trial = probes.Trial(fd=-1, marker=str(missing), other=os.getpid())
+    scene = Scene()
+    scene.directory = str(tmp_path)
+    (tmp_path / "home").mkdir()
+    with pytest.raises(FileNotFoundError):
+        probes.apply(trial, scene)
+    # The control: what is not there and what can be read are told apart.
+    kept.touch()
+    with pytest.raises(RuntimeError, match="succeeded"):
+        probes.apply(replace(trial, marker=str(kept)), scene)
 
 
 def test_doctor_says_what_was_proven():

@@ -68,13 +68,17 @@ def apply(step: Trial, scene: Scene) -> None:
     os.close(os.open(own, os.O_WRONLY | os.O_CREAT, 0o600))
     os.unlink(own)
     saw = [
-        f"reading={disposable.refused(lambda: os.close(os.open(step.marker, os.O_RDONLY)))}",
-        f"writing={disposable.refused(lambda: os.truncate(step.marker, 0))}",
-        f"forking={disposable.refused(_fork_once)}",
-        f"signalling={disposable.refused(lambda: os.kill(step.other, 0))}",
+        f"reading={_denied(lambda: os.close(os.open(step.marker, os.O_RDONLY)))}",
+        f"writing={_denied(lambda: os.truncate(step.marker, 0))}",
+        f"forking={disposable.refused(_fork_once)}",  # by the wall, or by RLIMIT_NPROC before it
+        f"signalling={_denied(lambda: os.kill(step.other, 0))}",
     ]
     os.write(step.fd, ", ".join(saw).encode())
     raise OSError(0, "the trial is over")
+
+
+def _denied(attempt: Callable[[], object]) -> str:
+    return disposable.refused(attempt, by=PermissionError)
 
 
 def probe(table: Table, node: str) -> tuple[Finding, ...]:

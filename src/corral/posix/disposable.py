@@ -57,10 +57,12 @@ def _read(fd: int) -> str | None:
     return None
 
 
-def refused(attempt: Callable[[], object]) -> str:
-    """The error with which an act is refused; an act that succeeds is the failure here."""
+def refused(attempt: Callable[[], object], *, by: type[OSError] = OSError) -> str:
+    """The error with which an act is refused; an act that succeeds is the failure here, and so is
+    another error than `by`: something else kept it from being done.
+    """
     try:
         attempt()
-    except OSError as error:
+    except by as error:
         return error.strerror or str(error)
     raise RuntimeError("the act that should have been denied succeeded")
