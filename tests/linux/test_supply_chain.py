@@ -288,3 +288,19 @@ def test_pinning_installs_what_a_profile_adds(user, env, registry, tools, scratc
     asked = len(registry.asked)
     assert said(user.corral(*words, env=env)) == 1.9
     assert len(registry.asked) == asked
+
+
+@ONE_USER
+def test_a_script_makes_the_one_link_that_pythons_packages_have(user, env, registry, npm):
+    """Where a virtual environment leads to its interpreter, a package of npm's leads nowhere."""
+    for name, leads in (("evil", "/etc"), ("good", "../node_modules")):
+        script = f"mkdir ../../bin && ln -s {leads} ../../bin/python"
+        files = {"main.js": "console.log(JSON.stringify('ran'))"}
+        registry.publish_npm(
+            name, "1.0.0", files, bin={name: "main.js"}, scripts={"install": script}, hasInstallScript=True
+        )  # fmt: skip
+    flags = ("run", "--allow-install-scripts")
+    refused = user.corral(*flags, "npm:evil@1.0.0", env=env)
+    assert refused.returncode == REFUSED
+    assert b"'bin/python' is a link that leads out" in refused.stderr
+    assert said(user.corral(*flags, "npm:good@1.0.0", env=env)) == "ran"

@@ -51,6 +51,12 @@ def test_npm_registries_are_web_addresses(env):
         npm.settings({**env, "npm_config_registry": "file:///etc"})
 
 
+def test_a_password_in_the_address_of_an_npm_registry(env):
+    with pytest.raises(SandboxError, match="has a password in it") as caught:
+        npm.settings({**env, "npm_config_registry": "https://me:s3cret@npm.example.com/"})
+    assert "s3cret" not in str(caught.value)
+
+
 def test_a_project_in_the_working_directory_has_no_say(env, tmp_path, monkeypatch):
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / ".npmrc").write_text("registry=https://evil.example.com/\n")

@@ -202,7 +202,7 @@ def open_reference(options: Options, rest: list[str], *, complete: bool = True) 
 
     choices = opened.Choices(
         scripts=options.has("--allow-install-scripts"),
-        extra=extra(options),
+        extra=companions(options),
         config=options.all("--config"),
         provided=(*options.all("--secret"), *(_name(word) for word in options.all("--env"))),
         complete=complete,
@@ -211,7 +211,7 @@ def open_reference(options: Options, rest: list[str], *, complete: bool = True) 
     return opened.open_reference(reference, rest[1:], choices)
 
 
-def extra(options: Options) -> tuple[str, ...]:
+def companions(options: Options) -> tuple[str, ...]:
     """What is installed beside a package: said here, or known to its profile and not to itself."""
     beside: tuple[str, ...] = ()
     if (name := options.get("--profile")) is not None:

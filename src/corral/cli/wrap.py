@@ -93,7 +93,7 @@ def pinned(package: Package, flags: tuple[str, ...]) -> Package:
     found = packages.pinned(
         reference,
         scripts=options.has("--allow-install-scripts"),
-        extra=policy_flags.extra(options),
+        extra=policy_flags.companions(options),
         tell=output.note,
     )
     return replace(package, version=found.version)

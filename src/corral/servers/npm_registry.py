@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from corral.errors import SandboxError
-from corral.servers.origin import Registry, told
+from corral.servers.origin import Registry, plain, told
 from corral.units import shown
 
 TYPE_CHECKING = False
@@ -32,7 +32,13 @@ def settings(environment: Mapping[str, str]) -> Registry:
     urls = addresses(found)
     for url in urls:
         if not url.startswith(("https://", "http://")):
-            raise SandboxError(f"the npm registry {shown(url)} is no web address")
+            raise SandboxError(f"the npm registry {shown(plain(url))} is no web address")
+        if plain(url) != url:
+            # npm would write it into files that are kept.
+            raise SandboxError(
+                f"the address of the npm registry {shown(plain(url))} has a password in it",
+                hint="npm takes credentials from //HOST/:_authToken=... in .npmrc",
+            )
     values = [found[key] for key in credentials(found, urls)]
     authority = found.get("cafile", "")
     return Registry(

@@ -110,6 +110,6 @@ def install(reference: Reference, key: str, *, scripts: bool, extra: Sequence[st
         else:
             made = pypi.install(reference, staging, scripts=scripts, extra=extra)
         values = {"key": key, "kind": reference.kind, "name": reference.name, **made}
-        return store.adopt(staging, values, allowed=LINKS)
+        return store.adopt(staging, values, allowed=LINKS if reference.kind == "pypi" else ())
     finally:
         remove_tree(staging)

@@ -174,6 +174,7 @@ def with_uv(uv: str, place: Place, *, scripts: bool) -> None:
             settings=UV,
             subprocess=True,  # uv asks the interpreter which it is
             reads=[] if prefix.startswith("/usr") else [prefix],
+            links=LINKS,
         )
 
 
@@ -191,6 +192,7 @@ def with_pip(place: Place, *, scripts: bool) -> None:
         label=place.label,
         settings={"PIP_CONFIG_FILE": os.devnull},
         subprocess=scripts,
+        links=LINKS,
     )  # fmt: skip
     put(place.staging, LOCK, "".join(f"{line}\n" for line in report_lines(report)))
     os.unlink(report)
