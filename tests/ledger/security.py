@@ -5,6 +5,8 @@ from __future__ import annotations
 from ledger.claim import ANY, MACHINE, SECURITY, Claim, row
 
 ALLOWLIST = "tests/inside/test_allowlist.py"
+BARE = "tests/linux/test_bare.py"
+BARE_INSIDE = "tests/inside/test_without_namespaces.py"
 CGROUP = "tests/vm/test_cgroup.py"
 EFFECTS = "tests/linux/test_filter_effects.py"
 EXEC = "tests/inside/test_exec.py"
@@ -15,6 +17,7 @@ IPC = "tests/inside/test_ipc.py"
 KERNEL = "tests/inside/test_kernel.py"
 LAUNCHER = "tests/inside/test_launcher.py"
 LIFECYCLE = "tests/linux/test_lifecycle.py"
+LIMITS = "tests/linux/test_limits.py"
 MACOS_PLAN = "tests/linux/test_macos_plan.py"
 MASKS = "tests/linux/test_masks.py"
 NETWORK = "tests/inside/test_network.py"
@@ -34,6 +37,7 @@ CLAIMS: tuple[Claim, ...] = (
         tests=(
             f"{FAILURES}::test_every_step_may_fail_to_apply",
             f"{FAILURES}::test_every_wall_may_fail_its_verification",
+            f"{FAILURES}::test_a_wall_that_is_missing_is_noticed",
             f"{FAILURES}::test_what_stands_between_the_steps_may_fail",
             f"{FAILURES}::test_control_without_an_injected_failure_the_target_runs",
         ),
@@ -219,11 +223,12 @@ CLAIMS: tuple[Claim, ...] = (
         "cgroup `memory.max`, no swap, delegated or lent by systemd; else, if stated, sampling",
         f"{CGROUP}::test_limits",
         f"{CGROUP}::test_without_a_cgroup_of_ones_own",
+        f"{LIMITS}::test_memory_counts_wherever_it_is_taken",
         "tests/vm/test_systemd.py::test_login",
         where=MACHINE,
     ),
-    row("limits", "limit-cpu", "`cpu`", "cgroup `cpu.max`; else a duty cycle of the supervisor's", f"{CGROUP}::test_limits", where=MACHINE),
-    row("limits", "limit-cpu-time", "`cpu_time`", "RLIMIT_CPU; with subprocesses sampling", f"{RESOURCES}::test_cpu_time"),
+    row("limits", "limit-cpu", "`cpu`", "cgroup `cpu.max`; else a duty cycle of the supervisor's", f"{CGROUP}::test_limits", f"{LIMITS}::test_a_share_of_the_processors_is_held", where=MACHINE),
+    row("limits", "limit-cpu-time", "`cpu_time`", "RLIMIT_CPU; with subprocesses sampling", f"{RESOURCES}::test_cpu_time", f"{LIMITS}::test_cpu_time_is_the_trees", f"{LIMITS}::test_cpu_time_of_ended_processes_counts"),
     row("limits", "limit-io", "`io`", "cgroup `io.max` of the disks behind the target's files", f"{CGROUP}::test_limits", where=MACHINE),
     row(
         "limits", "limit-timeout", "`timeout`",
@@ -248,6 +253,92 @@ CLAIMS: tuple[Claim, ...] = (
         "refuses, and names what is missing",
         f"{CGROUP}::test_without_user_namespaces",
         where=MACHINE,
+    ),
+    *(
+        Claim(id=name, sentence=sentence, tests=tests, source=SECURITY)
+        for name, sentence, tests in (
+            (
+                "bare-files",
+                "what was not granted can be neither read nor changed.",
+                (
+                    f"{FILES}::test_secrets_of_the_user_are_not_there",
+                    f"{FILES}::test_a_read_grant_is_read_only",
+                    f"{BARE_INSIDE}::test_files_that_may_not_be_changed",
+                    f"{BARE_INSIDE}::test_moving_between_grants",
+                ),
+            ),
+            (
+                "bare-sockets",
+                "seccomp denies every internet and unix socket,",
+                (f"{NETWORK}::test_socket_families", f"{NETWORK}::test_listeners_of_the_host", f"{IPC}::test_unix_sockets_of_the_host"),
+            ),
+            (
+                "bare-signals",
+                "signals to processes that are not the target's,",
+                (
+                    f"{BARE_INSIDE}::test_processes_with_the_same_id_are_out_of_reach",
+                    f"{BARE_INSIDE}::test_signals_to_everybody_stay_with_the_target",
+                ),
+            ),
+            ("bare-ipc", "System V IPC,", (f"{IPC}::test_system_v_and_posix_ipc_of_the_host",)),
+            (
+                "bare-modes",
+                "and changes of mode, owner and times.",
+                (f"{BARE_INSIDE}::test_files_that_may_not_be_changed", f"{EFFECTS}::test_without_namespaces_a_descriptor_for_reading_changes_nothing"),
+            ),
+            (
+                "bare-tree",
+                "nothing of it outlives the target or corral.",
+                (
+                    f"{BARE}::test_descendants_do_not_survive_the_target",
+                    f"{BARE}::test_descendants_do_not_survive_corral",
+                    f"{BARE}::test_outside_they_survive",
+                    f"{BARE}::test_the_target_dies_with_its_guardian",
+                ),
+            ),
+            (
+                "bare-refuses",
+                "A grant that contains a secret is refused, since Landlock cannot mask; so are socket grants and `state`.",
+                (
+                    f"{FILES}::test_a_home_that_may_be_read_hides_its_secrets",
+                    f"{BARE}::test_what_cannot_be_held_is_refused_by_name",
+                    f"{BARE}::test_the_same_policies_without_what_cannot_be_held",
+                ),
+            ),
+            (
+                "bare-residue",
+                "removed at the end, or by the next start if corral was killed.",
+                (
+                    f"{BARE}::test_the_private_directory_goes_whatever_is_in_it",
+                    f"{BARE}::test_the_private_directory_of_a_killed_run_goes_with_the_next",
+                    "tests/linux/test_residue.py::test_a_kill_at_any_moment_leaves_nothing",
+                    "tests/linux/test_residue.py::test_what_a_killed_run_left_is_found",
+                ),
+            ),
+            (
+                "degraded-told",
+                "memory, where no cgroup is delegated.",
+                ("tests/linux/test_cli.py::test_a_default_limit_that_cannot_be_held_is_a_warning", f"{BARE}::test_the_report_says_what_can_be_seen"),
+            ),
+            (
+                "sampling-stated",
+                "Sampling looks ten times a second and is only used for limits that were stated;",
+                (
+                    f"{LIMITS}::test_nothing_wakes_up_without_a_reason",
+                    f"{LIMITS}::test_a_limit_that_is_held_by_looking_wakes_the_supervisor_alone",
+                ),
+            ),
+            (
+                "best-effort-walls",
+                "where neither namespaces nor Landlock hold, the target then runs with your files open to it.",
+                ("tests/linux/test_doctor.py::test_best_effort_does_not_pretend",),
+            ),
+            (
+                "best-effort-list",
+                "An allow list that is let go comes to nothing: the network stays closed.",
+                (f"{ALLOWLIST}::test_without_namespaces_a_list_is_refused",),
+            ),
+        )
     ),
     row(
         "stopped", "net-allow", "with `network.allow`, reach anything that no rule names",

@@ -26,6 +26,49 @@ CLAIMS: tuple[Claim, ...] = (
                 ),
             ),
             (
+                "explain-starts-nothing",
+                "they start nothing of it.",
+                LINUX,
+                (
+                    "tests/linux/test_approve.py::test_explain_and_approve_start_nothing",
+                    "tests/linux/test_cli.py::test_explain_starts_nothing",
+                ),
+            ),
+            (
+                "package-no-project",
+                "Settings in the working directory are not read; it may be anybody's.",
+                ANY,
+                ("tests/unit/test_package_settings.py::test_a_project_in_the_working_directory_has_no_say",),
+            ),
+            (
+                "package-index-here",
+                "An index on this machine (`file://`) is granted for reading.",
+                LINUX,
+                (f"{PACKAGES}::test_an_index_on_this_machine_is_readable_and_nothing_beside_it",),
+            ),
+            (
+                "package-size",
+                "is refused above 4 GiB or 200 000 files, after the fact.",
+                ANY,
+                ("tests/unit/test_package_files.py::test_more_than_a_package_has",),
+            ),
+            (
+                "bundle-launchers",
+                "A bundle that starts `npx` or `uvx` is refused: run the package itself.",
+                LINUX,
+                (f"{BUNDLES}::test_a_command_that_leads_out_of_the_bundle_is_refused",),
+            ),
+            (
+                "store-digest",
+                "Trees are named by a digest of their content and are read-only.",
+                ANY,
+                (
+                    f"{STORE}::test_it_is_private_and_read_only",
+                    f"{STORE}::test_every_change_makes_another_digest",
+                    f"{STORE}::test_the_same_content_is_kept_once",
+                ),
+            ),
+            (
                 "package-origin",
                 "the same name from another registry is another package in the cache.",
                 LINUX,

@@ -109,6 +109,16 @@ def test_a_request_counts_only_while_exactly_it_is_approved(user, server, env):
     assert user.corral("run", str(server), env=env).returncode == 0
 
 
+def test_explain_and_approve_start_nothing(user, server, env):
+    ask(user, server, WRITING)
+    assert user.corral("approve", "--yes", str(server), env=env).returncode == 0
+    explained = user.corral("explain", str(server), env=env)
+    assert (explained.returncode, b"data" in explained.stdout) == (0, True), explained.stderr
+    assert not (server / "data/file").exists()
+    assert user.corral("run", str(server), env=env).returncode == 0
+    assert (server / "data/file").exists()  # the control
+
+
 def test_a_request_that_only_tightens_runs(user, server, env):
     put(
         user,
