@@ -341,6 +341,22 @@ def test_what_is_held_in_a_grant_inside_of_what_is_held(tmp_path):
     assert not decided.allows(Act("file-write-create", f"{os.path.dirname(inner)}/settings.json"))
 
 
+def test_environment_files_are_hidden_but_for_what_is_published(tmp_path):
+    top = os.path.realpath(tmp_path)
+    for name in (".env.staging", ".env.example", ".envrc", "x.env"):
+        (tmp_path / name).touch()
+    hidden = secrets.hidden((grant(top, "read"),), "/Users/nobody")
+    assert hidden == (f"{top}/.env", f"{top}/.env.staging")
+
+
+def test_the_users_own_home_counts_whatever_home_says():
+    pwd = pytest.importorskip("pwd")
+    own = os.path.realpath(pwd.getpwuid(os.getuid()).pw_dir)
+    policy = Policy(grants=(grant(own, "read"),))
+    view = layout.view(policy, HOMEBREW, home="/Users/elsewhere", private=PRIVATE, kept="")
+    assert f"{own}/.ssh" in view.hidden
+
+
 def test_what_a_grant_names_itself_is_not_hidden_and_nothing_beside_it_is_shown():
     alone = (grant(f"{HOME}/.ssh/config", "read", directory=False), grant(f"{HOME}/x", "read"))
     assert not any(".ssh" in path for path in secrets.hidden(alone, HOME))

@@ -52,7 +52,7 @@ def compose(
     if macos.SEATBELT in mechanisms.get("filesystem", ""):
         seen = view(policy, program, home=home, private=place, kept=kept)
         steps.append(_seatbelt(seen, opened=opened))
-    starters = secrets.held(exact(policy.grants), spelling.exact(home))
+    starters = secrets.held(exact(policy.grants), *homes(home))
     return Composition(
         steps=tuple(steps),
         environment=environment(f"{place}/home", f"{place}/tmp", state=kept),  # noqa: S108
@@ -86,13 +86,13 @@ def _seatbelt(seen: profile.View, *, opened: bool) -> seatbelt.Seatbelt:
 
 
 def view(policy: Policy, program: Program, *, home: str, private: str, kept: str) -> profile.View:
-    grants, home = exact(policy.grants), spelling.exact(home)
+    grants = exact(policy.grants)
     reads = tuple(map(spelling.exact, program.reads))
     prefixes = packages(reads)
     written = [grant.path for grant in grants if grant.access == "write"]
-    hidden = secrets.hidden(grants, home) if grants else ()
+    hidden = secrets.hidden(grants, *homes(home)) if grants else ()
     own = [path for path in reads if any(_inside(path, top) for top in written)]
-    held = (*secrets.held(grants, home), *own) if written else ()
+    held = (*secrets.held(grants, *homes(home)), *own) if written else ()
     links = (path for path, _ in program.links)
     certificates = (f"{prefix}/{name}" for prefix in prefixes for name in CERTIFICATES)
     return profile.View(
@@ -108,6 +108,17 @@ def view(policy: Policy, program: Program, *, home: str, private: str, kept: str
         links=tuple(grant.written for grant in grants if grant.written not in {"", grant.path}),
         subprocess=policy.subprocess,
     )
+
+
+def homes(home: str) -> tuple[str, ...]:
+    """The one that HOME says, which whoever starts corral can set, and the user's own."""
+    import pwd
+
+    try:
+        recorded = [os.path.realpath(pwd.getpwuid(os.getuid()).pw_dir)]
+    except KeyError:
+        recorded = []
+    return tuple(dict.fromkeys(map(spelling.exact, (home, *recorded))))
 
 
 def exact(grants: Sequence[Grant]) -> tuple[Grant, ...]:

@@ -38,22 +38,34 @@ STARTERS = (
 PROJECT = (*sensitive.PROJECT, *(f".git/{name}" for name in sensitive.GIT))
 """At the top of a write grant."""
 
-ENVIRONMENT = (".env", ".env.local", ".env.production", ".env.development")
+ENVIRONMENT = ".env"
+"""At the top of a grant, with all that begins so and is not published."""
 
 
-def hidden(grants: Sequence[Grant], home: str) -> tuple[str, ...]:
+def hidden(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
     """What no grant shows, unless a grant names it itself; one that lies in it is seen again."""
     named = [grant.path for grant in grants]
-    found = [f"{home}/{name}" for name in SECRETS]
-    found += [f"{grant.path}/{name}" for grant in grants for name in ENVIRONMENT if grant.directory]
+    found = [f"{home}/{name}" for home in homes for name in SECRETS]
+    for grant in grants:
+        if grant.directory:
+            found += [f"{grant.path}/{name}" for name in _environment_files(grant.path)]
     # A link to a secret is another name: the rule has to be for where it leads.
     return _within(map(os.path.realpath, found), named, named)
 
 
-def held(grants: Sequence[Grant], home: str) -> tuple[str, ...]:
+def _environment_files(directory: str) -> list[str]:
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        names = []
+    own = [name for name in names if name.startswith(f"{ENVIRONMENT}.")]
+    return [ENVIRONMENT, *(name for name in own if not name.endswith(sensitive.PUBLISHED))]
+
+
+def held(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
     """What no write grant lets change, unless a grant names it itself."""
-    writable = [grant.path for grant in grants if grant.access == "write"]
-    found = [f"{home}/{name}" for name in STARTERS]
+    writable = [grant.path for grant in grants if grant.access == "write" and grant.directory]
+    found = [f"{home}/{name}" for home in homes for name in STARTERS]
     found += [f"{path}/{name}" for path in writable for name in PROJECT]
     kept = [_replaceable(path, writable) for path in found]
     kept += [real for path in found if (real := os.path.realpath(path)) != path]
