@@ -34,11 +34,18 @@ def check_spans(form, text, value):
 @settings(deadline=None)
 @given(VALUES, st.sampled_from([None, 1, 2, "\t"]), st.booleans())
 def test_json_values_stand_where_they_are_found(value, indent, ascii_only):
-    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
+    """Where servers can be, each value has its place; elsewhere one that is large is read whole."""
+    whole = {"mcpServers": value, "history": [value]}
+    text = json.dumps(whole, indent=indent, ensure_ascii=ascii_only)
     found = jsonc.read(text)
-    assert same(found.data, value)
-    assert same(jsonc.load(text), value)
+    assert same(found.data, whole)
+    assert same(jsonc.load(text), whole)
     check_spans(jsonc, text, found)
+    listed = found.members["mcpServers"]
+    assert len(listed.members or listed.items or ()) == (
+        len(value) if isinstance(value, dict | list) else 0
+    )
+    assert same(jsonc.read(json.dumps(value)).data, value)
 
 
 COMMENTED = """\ufeff// first
@@ -57,6 +64,8 @@ def test_comments_and_trailing_commas(newline):
 
 
 BROKEN_JSON = {
+    '{"x": [NaN]}': (1, 8),
+    '{"mcpServers": {"a": 1, "a": 2}}': (1, 25),
     "{": (1, 2),
     '{"a": 1': (1, 8),
     '{"a": 1 "b": 2}': (1, 9),

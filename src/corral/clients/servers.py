@@ -95,6 +95,14 @@ def servers(root: Value) -> list[Server]:
     return [server for shape in SHAPES for server in _under(root, shape, ())]
 
 
+def may_hold(at: tuple[str, ...]) -> bool:
+    """Whether what these keys lead to could be a server, or have one in it."""
+    return any(
+        all(want in {EVERY, name} for want, name in zip(shape, at, strict=False))
+        for shape in SHAPES
+    )
+
+
 def span(server: Server, part: Part) -> tuple[int, int]:
     """Where the text of a change stands. `both` is for arguments that corral itself added."""
     command, args = server.command, server.args
