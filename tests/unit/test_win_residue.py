@@ -169,6 +169,25 @@ def test_a_profile_that_stays(tmp_path, monkeypatch):
     assert len(journal.dead(str(tmp_path))) == 1
 
 
+@pytest.mark.parametrize("told", [True, False], ids=["an error", "a success"])
+def test_files_that_windows_leaves_in_a_profile(tmp_path, monkeypatch, told):
+    """A target can give them names that Windows' own removal does not get at; whether it says so or not."""
+    folder = tmp_path / "packages" / "one"
+    (folder / "AC").mkdir(parents=True)
+    (folder / "AC" / "odd.").touch()
+
+    def delete(name):
+        if told and folder.exists():
+            raise OSError(0, "denied", "DeleteAppContainerProfile", win32.ERROR_ACCESS_DENIED)
+
+    monkeypatch.setattr(win32_security, "DeleteAppContainerProfile", delete)
+    monkeypatch.setattr(win32_security, "folder_of", lambda _sid: str(folder / "AC"))
+    journals = tmp_path / "journals"
+    assert residue.end(claimed(str(journals), "one"), keep=False) == []
+    assert not folder.exists()
+    assert list(journals.iterdir()) == []
+
+
 def test_two_that_end_at_once(tmp_path):
     """Each sees the other until it has given up its claim; the second one takes the entries out."""
     host, directory = Host(), str(tmp_path)

@@ -13,6 +13,7 @@ from corral.windows import (
     app_container,
     grants,
     process,
+    removal,
     residue,
     runtimes,
     staging,
@@ -191,7 +192,7 @@ def test_a_copy_of_a_tree(source, tmp_path):
     assert (target / "a.py").stat().st_ino != (
         source / "a.py"
     ).stat().st_ino  # a copy, never a link
-    staging.remove(str(target))
+    removal.remove(str(target))
     assert not target.exists()
 
 

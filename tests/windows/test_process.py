@@ -48,6 +48,24 @@ def test_home_and_temp_are_private_and_gone_afterwards(corral):
         assert not os.path.exists(os.path.dirname(place))
 
 
+def test_no_name_and_no_depth_keeps_a_private_directory(corral):
+    """Names that Windows trims, devices, paths longer than 260 characters and than those that are moved up."""
+    code = (
+        "place = '\\\\\\\\?\\\\' + os.environ['TEMP']\n"
+        "for name in ('dot.', 'space ', 'nul', 'con.txt', 'a' * 200):\n"
+        "    os.mkdir(f'{place}\\\\{name}')\n"
+        "    open(f'{place}\\\\{name}\\\\{name}', 'w').close()\n"
+        "deep = place\n"
+        "for _ in range(20):\n"
+        "    deep += '\\\\' + 'd' * 99\n"
+        "    os.mkdir(deep)\n"
+        "answer = [os.environ['TEMP'], os.listdir(place)]"
+    )
+    place, names = corral.inside(code, flags=LOOSE)
+    assert sorted(names) == ["a" * 200, "con.txt", "d" * 99, "dot.", "nul", "space "]
+    assert not os.path.exists(os.path.dirname(place))
+
+
 @pytest.mark.parametrize("code", [0, 124, 256, 0xC0000005, 0xFFFFFFFF])
 def test_exit_codes_are_the_targets_own(corral, code):
     exiting = f"import ctypes; ctypes.WinDLL('kernel32').ExitProcess(ctypes.c_uint32({code}))"

@@ -13,7 +13,8 @@ import os
 
 from corral.abi import win32, win32_security
 from corral.record import record
-from corral.windows import access_list, grants, journal, trees
+from corral.windows import access_list, grants, journal, removal, trees
+from corral.windows.capabilities import package_sid
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,8 +93,9 @@ def clean(directory: str) -> tuple[list[str], list[str]]:
 
 
 def withdraw(root: Root) -> list[str]:
-    """Take this root's entries out of all that lies in it. What has moved away keeps entries for
-    a capability that is of one path and one object, so that no later token has it.
+    """Take this root's entries out of all that lies in it. A root that has moved away keeps them,
+    for a capability of the path where it was: no token has it unless the root returns. A file that
+    was moved out of its root keeps them too, and a later run with the same grant can open it.
     """
     problems: list[str] = []
     top = trees.reaching(root.path)
@@ -123,8 +125,26 @@ def _cleared(path: str, root: Root, *, top: bool) -> bool:
 
 
 def _delete(own: Journal, profile: str) -> list[str]:
+    """Windows goes by names; what a target made that has none which it takes, is removed here."""
     if any(entry.profile == profile for entry in own.others()):
         return []
+    place = _place(profile)
+    problems = _deleted(profile)
+    if place and os.path.lexists(place):
+        removal.remove(place)
+        problems = _deleted(profile) if problems else []
+    return problems
+
+
+def _place(profile: str) -> str:
+    """The directory of a profile with all that is in it; empty if there is no such profile."""
+    try:
+        return os.path.dirname(win32_security.folder_of(package_sid(profile)))
+    except OSError:
+        return ""
+
+
+def _deleted(profile: str) -> list[str]:
     try:
         win32_security.DeleteAppContainerProfile(profile)
     except OSError as error:

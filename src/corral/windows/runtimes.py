@@ -26,7 +26,7 @@ import os
 from corral.abi import win32_files, win32_security
 from corral.errors import PolicyError
 from corral.record import record, replace
-from corral.windows import access_list, launchers, shims, staging, trees
+from corral.windows import access_list, launchers, removal, shims, staging, trees
 from corral.windows.capabilities import folded, grant_sid
 from corral.windows.paths import within
 from corral.windows.server_files import is_pointer
@@ -288,12 +288,12 @@ def mark_of(one: Tree) -> str:
 
 def stage(one: Tree) -> None:
     """Not made aside and renamed: a virus scanner that looks at it would not let it be."""
-    staging.remove(one.room)  # of somebody who died in the middle
+    removal.remove(one.room)  # of somebody who died in the middle
     os.makedirs(one.room)
     _open_up(one.room, one.sid)
     staging.copy(one.source, one.staged, one.listing)
     for name, text in one.texts:
-        place = ntpath.join(one.staged, name)
+        place = trees.reaching(ntpath.join(one.staged, name))
         with open(place, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
             file.write(text)
     with open(mark_of(one), "w", encoding="utf-8") as file:
@@ -333,6 +333,6 @@ def collect(directory: str) -> list[str]:
                     os.unlink(ntpath.join(directory, name))
             except PermissionError:
                 continue  # a run has it
-            staging.remove(room)
+            removal.remove(room)
         gone += [] if os.path.exists(room) else [room]
     return gone

@@ -32,8 +32,12 @@ class Scene:
 
     def end(self) -> None:
         """Undo everything; what resists does not keep the rest, and is left to the next sweep."""
-        while self.undo:
-            try:
-                self.undo.pop()()
-            except OSError:
-                continue
+        try:
+            while self.undo:
+                try:
+                    self.undo.pop()()
+                except OSError:
+                    continue
+        finally:
+            if self.undo:  # something broke that was not expected to: the rest is undone first
+                self.end()

@@ -1,4 +1,4 @@
-"""Trees of files: listed, named by what they are, copied, removed.
+"""Trees of files: listed, named by what they are, copied.
 
 The listing is what a plan is made from, and what is copied has to be: a file that has changed in
 between fails the copy. Alternate streams are not copied, nor are access lists: what is copied has
@@ -12,6 +12,7 @@ import stat
 
 from corral.record import record
 from corral.units import format_size
+from corral.windows.trees import PREFIX, reaching
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,14 +80,16 @@ def _entries(source: str, name: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
 
 
 def _place(source: str, name: str) -> str:
-    return os.path.join(source, *name.split("\\")) if name else source
+    """As Windows takes it however long it is, as paths below `node_modules` are."""
+    top = reaching(source)
+    return os.path.join(top, *name.split("\\")) if name else top
 
 
 def _check_link(found: os.stat_result, path: str) -> None:
     if stat.S_ISLNK(found.st_mode) or getattr(found, "st_file_attributes", 0) & REPARSE_POINT:
-        raise Unsuitable(f"{path} is a link")
+        raise Unsuitable(f"{path.removeprefix(PREFIX)} is a link")
     if not stat.S_ISDIR(found.st_mode) and not stat.S_ISREG(found.st_mode):
-        raise Unsuitable(f"{path} is neither a file nor a directory")
+        raise Unsuitable(f"{path.removeprefix(PREFIX)} is neither a file nor a directory")
 
 
 def _check_size(count: int, total: int) -> None:
@@ -124,13 +127,6 @@ def _copy_file(source: str, target: str, size: int, time: int) -> None:
         if copied != size:
             raise OSError(0, "changed while it was copied", source)
     os.utime(target, ns=(time, time))
-
-
-def remove(path: str) -> None:
-    """With everything below; nothing here is a link, and what resists is only space."""
-    import shutil
-
-    shutil.rmtree(path, ignore_errors=True)
 
 
 def kept(directory: str) -> dict[str, list[str]]:

@@ -7,12 +7,12 @@ may write and the label is Low, so that is what its own directory says.
 from __future__ import annotations
 
 import os
-import sys
 
 from corral.abi import win32_token as tokens
 from corral.abi.win32_directory import create_directory
 from corral.abi.win32_security import TOKEN_QUERY
 from corral.record import record
+from corral.windows import removal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,22 +56,5 @@ def _security(*, low: bool) -> str:
 
 
 def remove(path: str) -> None:
-    """With everything below; what a link leads to stays. What resists is for the next sweep."""
-    import shutil
-
-    if not os.path.basename(path).startswith(PREFIX):
-        return
-    if sys.version_info >= (3, 12):
-        shutil.rmtree(path, onexc=_writable)
-    else:
-        shutil.rmtree(path, onerror=_writable)
-
-
-def _writable(remove_it: object, path: str, _: object) -> None:
-    """A file that is marked read-only is not removed until it no longer is."""
-    try:
-        os.chmod(path, 0o700)
-        if callable(remove_it):
-            remove_it(path)
-    except OSError:
-        pass  # sweeping tries again
+    if os.path.basename(path).startswith(PREFIX):
+        removal.remove(path)
