@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Literal, Protocol
 
-    from corral.host import Host
+    from corral.host import Host, System
     from corral.policy import Control, Policy
     from corral.servers.program import Program
 
@@ -137,14 +137,16 @@ def warnings(controls: Sequence[Held]) -> tuple[str, ...]:
     )
 
 
-def asked(control: Control, policy: Policy) -> str:
-    """What the policy asks of a control, in words; empty when it asks nothing."""
+def asked(control: Control, policy: Policy, system: System) -> str:
+    """What the policy asks of a control there, in words; empty when it asks nothing."""
     if control == "filesystem":
         written = [f"{grant.access} {grant.path}" for grant in policy.grants]
         return ", ".join(written) or "nothing of the user's"
     if control == "network":
         parts = [*policy.allow, *(f"admit {network}" for network in policy.admit)]
         parts += [f"listen {port}" for port in policy.listen]
+        level = policy.windows.network
+        parts += [f"level {level}"] if system == "windows" and level != "none" else []
         return ", ".join(parts) or "none"
     if control == "subprocess":
         return "" if policy.subprocess else "no processes"
@@ -155,7 +157,7 @@ def asked(control: Control, policy: Policy) -> str:
 
 
 def _decide(control: Control, policy: Policy, host: Host, chain: Sequence[Option]) -> Held:
-    words, stated = asked(control, policy), control in policy.stated
+    words, stated = asked(control, policy, host.system), control in policy.stated
     common = {"control": control, "asked": words, "stated": stated}
     if not words:
         return Held(**common, mechanism="", status="not asked")  # type: ignore[arg-type]

@@ -232,6 +232,8 @@ def test_network_levels_are_capabilities_and_what_they_leave_open_is_said(level,
     policy = Policy(windows=Windows(network=level))
     held = decided(policy, host(*FULL))["network"]
     assert held.mechanism == f"app container, network {level}"
+    assert held.asked == ("none" if level == "none" else f"level {level}")
+    assert plan.asked("network", policy, "linux") == "none"  # where it means nothing
     assert bool(held.why) == (level != "none")
     assert held.status == ("verified" if level == "none" else "applied")
     steps = {type(step): step for step in composed(policy, host(*FULL))}
