@@ -7,12 +7,16 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Published:
-    """`{work}` in arguments and calls is a directory of the test's, `{url}` a page that the host serves."""
+    """`{work}` in arguments and calls is a directory of the test's, `{url}` a page that the host serves, `{mark}` a new word.
+
+    A call is a tool, its arguments, and a part of the answer. None for what depends on the Internet, an account or a browser: then
+    the answer has to be the one that the same server gives without corral.
+    """
 
     reference: str
     profile: str
     runtime: str
-    calls: tuple[tuple[str, dict[str, object], str], ...]
+    calls: tuple[tuple[str, dict[str, object], str | None], ...]
     arguments: tuple[str, ...] = ()
     bare: tuple[str, ...] | None = None
     env: tuple[tuple[str, str], ...] = ()
@@ -47,10 +51,10 @@ SERVERS = (
         calls=(
             (
                 "create_entities",
-                {"entities": [{"name": "corral", "entityType": "tool", "observations": ["holds"]}]},
-                "",
+                {"entities": [{"name": "{mark}", "entityType": "x", "observations": ["holds"]}]},
+                "{mark}",
             ),
-            ("read_graph", {}, "holds"),
+            ("read_graph", {}, "{mark}"),
         ),
     ),
     Published(
@@ -75,20 +79,20 @@ SERVERS = (
         profile="github",
         runtime="node",
         env=(("GITHUB_PERSONAL_ACCESS_TOKEN", "none-of-yours"),),
-        calls=(("search_repositories", {"query": "corral"}, ""),),
+        calls=(("search_repositories", {"query": "corral"}, None),),
     ),
     Published(
         reference="npm:@upstash/context7-mcp@4.1.1",
         profile="context7",
         runtime="node",
-        calls=(("resolve-library-id", {"query": "routing", "libraryName": "react"}, ""),),
+        calls=(("resolve-library-id", {"query": "routing", "libraryName": "react"}, None),),
     ),
     Published(
         reference="npm:@playwright/mcp@0.0.83",
         profile="playwright",
         runtime="node",
         subprocess=True,
-        calls=(("browser_close", {}, ""),),
+        calls=(("browser_close", {}, None),),
     ),
     Published(
         reference="pypi:mcp-server-time==2026.10.19",
@@ -123,9 +127,9 @@ SERVERS = (
         arguments=("--db-path", "/state/notes.db"),
         bare=("--db-path", "{work}/notes.db"),
         calls=(
-            ("create_table", {"query": "CREATE TABLE IF NOT EXISTS notes (text TEXT)"}, ""),
-            ("write_query", {"query": "INSERT INTO notes VALUES ('kept')"}, ""),
-            ("read_query", {"query": "SELECT text FROM notes"}, "kept"),
+            ("create_table", {"query": "CREATE TABLE IF NOT EXISTS notes (text TEXT)"}, "created"),
+            ("write_query", {"query": "INSERT INTO notes VALUES ('{mark}')"}, "'affected_rows': 1"),
+            ("read_query", {"query": "SELECT text FROM notes"}, "{mark}"),
         ),
     ),
     Published(

@@ -126,7 +126,12 @@ def bare_argv(environment, server, words) -> list[str]:
 
 @pytest.mark.parametrize("server", SERVERS, ids=lambda server: server.profile)
 def test_a_published_server_works_inside(server, environment, client, page, work):
-    words = {"work": str(work), "host": page, "url": f"http://{page}/"}
+    words = {
+        "work": str(work),
+        "host": page,
+        "url": f"http://{page}/",
+        "mark": secrets.token_hex(8),
+    }
     calls = [(name, filled(given, words)) for name, given, _ in server.calls]
     env = dict(filled(server.env, words))
     bare_env = {**env, **dict(filled(server.bare_env, words))}
@@ -152,9 +157,15 @@ def test_a_published_server_works_inside(server, environment, client, page, work
     )
     assert inside["server"] == bare["server"]
     assert inside["tools"] == bare["tools"]
-    for result, (name, _, expected) in zip(inside["results"], server.calls, strict=True):
-        assert expected in result["text"], name
-        assert not expected or not result["failed"], result["text"]
+    for (name, _, expected), result, outside in zip(
+        server.calls, inside["results"], bare["results"], strict=True
+    ):
+        if expected is None:
+            assert result == outside, name
+            continue
+        for answer in (outside, result):
+            assert filled(expected, words) in answer["text"], name
+            assert not answer["failed"], answer["text"]
     STARTS[server.reference] = (bare["started"], inside["started"])
 
 
