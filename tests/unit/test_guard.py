@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.network.addresses import plain, read, read_network, write
-from corral.network.guard import ROWS, carried, refusal
+from corral.network.guard import ROWS, carried, refusal, remedy
 
 V4 = st.binary(min_size=4, max_size=4)
 V6 = st.binary(min_size=16, max_size=16) | st.lists(
@@ -174,6 +174,27 @@ def test_the_hosts_own_addresses():
         == "the host's own"
     )
     assert refusal(read("127.0.0.1"), own=own, admitted=[read_network("127.0.0.0/8")]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("10.0.0.1", ["10.0.0.1"]),
+        ("64:ff9b::10.0.0.1", ["10.0.0.1"]),
+        ("64:ff9b:1::10.0.0.1", ["64:ff9b:1::a00:1", "10.0.0.1"]),
+        ("::1", ["::1"]),
+        ("8.8.8.8", []),
+        ("0.0.0.0", None),
+        ("2002:e000:1::", None),
+    ],
+)
+def test_what_would_have_to_be_named(text, named):
+    """One after the other, until it is dialled; or nothing helps."""
+    admitted = []
+    while (wanted := remedy(read(text), admitted=admitted)) is not None:
+        admitted.append(read_network(write(wanted)))
+    assert (refusal(read(text), admitted=admitted) is None) == (named is not None)
+    assert [str(item) for item in admitted] == (named or [])
 
 
 def test_the_table_is_in_order_and_has_no_row_twice():

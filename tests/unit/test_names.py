@@ -109,6 +109,15 @@ def test_there_is_an_end_to_new_names():
     assert denied(told) == [("limit", "more than 4096 names")]
 
 
+@pytest.mark.parametrize("name", ["_dmarc.example.com", "a_b.test", "2130706433", ""])
+def test_no_rule_is_told_for_what_no_rule_can_say(name):
+    told = names("api.example.com")
+    assert ask(told, name)[0] == dns.NXDOMAIN
+    assert [row.allow for row in told.denials.rows()] == [""]
+    ask(told, "other.test")  # the control
+    assert told.denials.rows()[1].allow == "other.test"
+
+
 def test_a_flood_of_denied_names_is_counted_not_kept():
     told = names()
     for number in range(5000):

@@ -11,8 +11,9 @@ import sys
 
 from corral.network import dial, epoll, splice
 from corral.network.addresses import read, write
-from corral.network.guard import refusal
+from corral.network.guard import refusal, remedy
 from corral.network.proxy import connect_request, read_reply
+from corral.network.rules import is_host_name, written
 from corral.network.tls import HelloReader
 from corral.record import record
 
@@ -127,15 +128,16 @@ class Connection:
         if not chunk:
             self._fail()
         elif hello.state == "malformed":
-            self._deny_hello("something that cannot be read", "", place)
+            self._deny_hello("something that cannot be read", place)
         elif hello.state == "name" and not self._around.rules.allows_name(hello.name, place.port):
-            self._deny_hello(hello.name, f"{hello.name}:{place.port}", place)
+            self._deny_hello(hello.name, place)
         elif hello.state != "incomplete":
             self._around.loop.forget(self._client.fileno())
             self._stop_timer()
             self._look_up(place)
 
-    def _deny_hello(self, wanted: str, allow: str, place: Place) -> None:
+    def _deny_hello(self, wanted: str, place: Place) -> None:
+        allow = written(wanted, place.port) if is_host_name(wanted) else ""
         why = f"connected to {place.host}"
         self._around.denials.add("sni", wanted, allow=allow, why=why)
         self._fail()
@@ -182,9 +184,10 @@ class Connection:
             if why is None:
                 good.append(address)
                 continue
-            text = write(address)
-            allow = f"[{text}]:{place.port}" if ":" in text else f"{text}:{place.port}"
-            led = allow if place.address is not None else f"{place.host} ({allow})"
+            text = written(write(address), place.port)
+            led = text if place.address is not None else f"{place.host} ({text})"
+            named = remedy(address, own=around.own, admitted=admitted)
+            allow = written(write(named), place.port) if named else ""
             around.denials.add("guard", led, allow=allow, why=why)
         if not good:
             self._fail()

@@ -20,7 +20,7 @@ from corral.network.addresses import plain, read, write
 from corral.network.names import Names
 from corral.network.own_addresses import OwnAddresses
 from corral.network.pace import Pace
-from corral.network.rules import SYNTHETIC
+from corral.network.rules import SYNTHETIC, written
 from corral.network.traffic import Traffic
 from corral.record import record
 
@@ -203,11 +203,11 @@ class Gateway:
         if name is not None:
             if self.rules.allows_name(name, port) is not None:
                 return connection.Place(host=name, port=port)
-            self.denials.add("port", f"{name}:{port}", allow=f"{name}:{port}")
+            self.denials.add("port", written(name, port), allow=written(name, port))
             return None
         if self.rules.allows_address(address, port) is not None:
             return connection.Place(host=write(address), port=port, address=address)
-        text = f"[{write(address)}]:{port}" if len(address) == 16 else f"{write(address)}:{port}"
+        text = written(write(address), port)
         if address in self.names.network:
             self.denials.add("address", text, allow="", why="no name has this address")
         else:

@@ -101,11 +101,28 @@ def refusal(
     address: bytes, *, own: Container[bytes] = (), admitted: Iterable[Network] = ()
 ) -> str | None:
     """Why this address is not dialled, or None. `own` are the addresses of the host itself."""
-    named = tuple(admitted)
+    found = _first_refused(address, own, tuple(admitted))
+    if found is None:
+        return None
+    form, why = found
+    return why if form is address else f"it carries an IPv4 address: {why}"
+
+
+def remedy(
+    address: bytes, *, own: Container[bytes] = (), admitted: Iterable[Network] = ()
+) -> bytes | None:
+    """The address that a policy would have to name for it; None where naming changes nothing."""
+    found = _first_refused(address, own, tuple(admitted))
+    return None if found is None or found[1] in NEVER else found[0]
+
+
+def _first_refused(
+    address: bytes, own: Container[bytes], admitted: tuple[Network, ...]
+) -> tuple[bytes, str] | None:
     for form in (address, *carried(address)):
-        why = _refused(form, own, named)
+        why = _refused(form, own, admitted)
         if why is not None:
-            return why if form is address else f"it carries an IPv4 address: {why}"
+            return form, why
     return None
 
 

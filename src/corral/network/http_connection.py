@@ -5,7 +5,8 @@ from __future__ import annotations
 import hmac
 import time
 
-from corral.network.http_request import RefusedError, Request, read_request, written
+from corral.network.http_request import RefusedError, Request, read_request
+from corral.network.rules import is_host_name, written
 from corral.network.tls import HelloReader
 
 TYPE_CHECKING = False
@@ -129,11 +130,11 @@ class Connection:
         while chunk:
             hello = reader.feed(chunk)
             if hello.state == "malformed":
-                self._deny_hello("something that cannot be read", "", request)
+                self._deny_hello("something that cannot be read", request)
                 return None
             if hello.state == "name":
                 if self._out.rules.allows_name(hello.name, request.port) is None:
-                    self._deny_hello(hello.name, written(hello.name, request.port), request)
+                    self._deny_hello(hello.name, request)
                     return None
                 return bytes(reader.data)
             if hello.state != "incomplete":
@@ -141,7 +142,8 @@ class Connection:
             chunk = self._recv(deadline)
         return None
 
-    def _deny_hello(self, wanted: str, allow: str, request: Request) -> None:
+    def _deny_hello(self, wanted: str, request: Request) -> None:
+        allow = written(wanted, request.port) if is_host_name(wanted) else ""
         self._out.deny("sni", wanted, allow=allow, why=f"connected to {request.host}")
 
     def _say(self, status: str, text: str, fields: str = "") -> None:

@@ -153,8 +153,3 @@ def _address(host: str) -> bytes | None:
     if not is_host_name(host):
         raise RefusedError("the host cannot be read")
     return None
-
-
-def written(host: str, port: int) -> str:
-    """As an entry of `network.allow`."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

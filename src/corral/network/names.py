@@ -9,7 +9,7 @@ does not exist (REFUSED would make musl's resolver wait and ask again), and that
 from __future__ import annotations
 
 from corral.network import dns
-from corral.network.rules import SYNTHETIC
+from corral.network.rules import SYNTHETIC, is_host_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ class Names:
             if name is not None:
                 pointer = dns.Answer(kind=dns.PTR, data=dns.build_name(name))
                 return dns.build_answer(query, dns.NOERROR, (pointer,))
-        self.denials.add("name", query.name or ".", allow=query.name)
+        allow = query.name if is_host_name(query.name) else ""
+        self.denials.add("name", query.name or ".", allow=allow)
         return dns.build_answer(query, dns.NXDOMAIN)
 
     def _allowed(self, query: dns.Query) -> bytes:

@@ -13,11 +13,11 @@ import time
 
 from corral.network import race
 from corral.network.addresses import plain, read, write
-from corral.network.guard import refusal
-from corral.network.http_request import written
+from corral.network.guard import refusal, remedy
 from corral.network.own_addresses import OwnAddresses
 from corral.network.pace import Pace
 from corral.network.proxy import connect_request, read_reply
+from corral.network.rules import written
 from corral.network.traffic import Traffic
 from corral.record import record
 
@@ -168,8 +168,10 @@ class Outbound:
             if why is None:
                 good.append(address)
                 continue
-            allow = written(write(address), request.port)
-            led = allow if request.address is not None else f"{request.host} ({allow})"
+            place = written(write(address), request.port)
+            led = place if request.address is not None else f"{request.host} ({place})"
+            named = remedy(address, own=self._own, admitted=admitted)
+            allow = written(write(named), request.port) if named else ""
             self.deny("guard", led, allow=allow, why=why)
         return good
 

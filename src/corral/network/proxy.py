@@ -105,8 +105,11 @@ def _authorization(user: str) -> str:
     raw = bytearray()
     parts = user.encode("utf-8", "surrogateescape").split(b"%")
     raw += parts[0]
-    for part in parts[1:]:
-        raw += binascii.unhexlify(part[:2]) + part[2:]
+    try:
+        for part in parts[1:]:
+            raw += binascii.unhexlify(part[:2]) + part[2:]
+    except binascii.Error:
+        raise ValueError("a % in the proxy's user or password is written %25") from None
     return "Basic " + binascii.b2a_base64(bytes(raw), newline=False).decode("ascii")
 
 

@@ -132,6 +132,11 @@ def is_host_name(name: str) -> bool:
     return True
 
 
+def written(host: str, port: int) -> str:
+    """As an entry of `network.allow`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def check_destination(text: str) -> str | None:
     """What is wrong with an entry of `network.allow`, or None."""
     try:

@@ -16,6 +16,7 @@ import time
 from corral.network import epoll
 from corral.network.addresses import write
 from corral.network.pace import Pace
+from corral.network.rules import written
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
@@ -119,7 +120,7 @@ class Tap:
         if address[0] == 127 or address == bytes(15) + b"\x01":
             return
         host = self._names.name_of(address) or write(address)
-        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        place = written(host, port)
         if protocol == UDP:
             self._denials.add("udp", place, allow="")
         elif port not in self._rules.ports:
