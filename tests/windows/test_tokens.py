@@ -8,7 +8,8 @@ import pytest
 
 from corral.abi import win32
 from corral.abi import win32_token as abi
-from corral.windows import desktop, integrity, restricted_token
+from corral.windows import desktop, integrity, layering, restricted_token
+from corral.windows.scene import Scene
 from windows.conftest import wine
 
 only_wine = pytest.mark.skipif(not wine(), reason="Windows does what it is asked")
@@ -74,6 +75,15 @@ def test_a_token_that_is_not_restricted_does_not_pass():
             restricted_token.verify(TOKEN, own.value)
         with pytest.raises(OSError, match="reads back as"):
             integrity.verify(LOW, own.value)
+
+
+@pytest.mark.parametrize("step", [TOKEN, LOW], ids=["token", "integrity"])
+def test_a_process_that_was_born_without_it_does_not_run(step):
+    """Looked at in the process itself: a token that was made is not yet a token that is worn."""
+    scene = Scene()
+    scene.process = abi.GetCurrentProcess()
+    with pytest.raises(OSError, match="reads back"):
+        layering.verify(step, scene)
 
 
 @pytest.mark.real_windows(reason="it ignores what a token is restricted to")

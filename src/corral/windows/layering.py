@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from corral.abi import win32_security
 from corral.directories import directories
 from corral.errors import PolicyError
 from corral.record import replace
@@ -218,6 +219,12 @@ def verify(step: Step, scene: Scene) -> None:
         grants.verify(step, scene)
     elif isinstance(step, runtimes.Store):
         runtimes.verify(step, scene)
+    elif isinstance(step, restricted_token.RestrictedToken):
+        with win32_security.open_token(scene.process) as token:
+            restricted_token.verify(step, token.value)
+    elif isinstance(step, integrity.LowIntegrity):
+        with win32_security.open_token(scene.process) as token:
+            integrity.verify(step, token.value)
     elif isinstance(step, mitigations.Mitigations):
         mitigations.verify(step, scene.process)
     elif isinstance(step, minifilter.Minifilter):
