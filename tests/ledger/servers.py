@@ -170,6 +170,12 @@ CLAIMS: tuple[Claim, ...] = (
                 ),
             ),
             (
+                "bundle-signature",
+                "`corral explain` says so and shows the digest.",
+                LINUX,
+                (f"{BUNDLES}::test_a_signature_is_not_verified_and_explain_says_so",),
+            ),
+            (
                 "bundle-values",
                 "Sensitive values are secrets.",
                 LINUX,

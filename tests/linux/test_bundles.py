@@ -472,3 +472,22 @@ def test_variables_and_arguments_of_server_json(user, env, registry, scratch):
         assert said(done) == [["--mode", "fast-x", str(note)], "s3cret", "quiet"]
         user.corral("approve", "--yes", word, env=env)
     assert b"s3cret" not in done.stderr
+
+
+@ONE_USER
+def test_a_signature_is_not_verified_and_explain_says_so(user, env, scratch):
+    """A block that nobody signed is enough: it changes the digest, and nothing else."""
+    path = pathlib.Path(put(user, scratch, manifest()))
+    block = b"nobody"
+    signature = b"MCPB_SIG_V1" + len(block).to_bytes(4, "little") + block + b"MCPB_SIG_END"
+    digests = []
+    for data in (path.read_bytes(), path.read_bytes() + signature):
+        path.write_bytes(data)
+        told = json.loads(user.corral("explain", "--json", str(path), env=env).stdout)["bundle"]
+        assert told["signature"].startswith("not verified")
+        assert told["sha256"] == hashlib.sha256(data).hexdigest()
+        digests.append(told["sha256"])
+        assert user.corral("run", str(path), env=env).returncode == 0
+    assert len(set(digests)) == 2
+    text = user.corral("explain", str(path), env=env).stdout.decode()
+    assert f"Bundle sha256: {digests[1]}\nBundle signature: not verified" in text

@@ -30,13 +30,24 @@ ORDER = ("supervisor", "birth", "beside", "init", "target")
 def main(options: Options, rest: list[str]) -> int:
     sources, command = policy_flags.sources(options, rest)
     plan = prepare(command, sources, environment=os.environ, cwd=policy_flags.where(rest))
+    bundle = _bundle(rest[0]) if rest and rest[0].lower().endswith(policy_flags.BUNDLES) else {}
     if options.has("--json"):
-        output.json(as_data(plan))
+        output.json({**as_data(plan), **({"bundle": bundle} if bundle else {})})
         return 0
+    for key, text in bundle.items():
+        output.say(f"Bundle {key}: {text}")
     if (name := options.get("--profile")) is not None:
         _print_profile(name)
     _print(plan)
     return 0
+
+
+def _bundle(path: str) -> dict[str, str]:
+    """Which file it is, and what nobody has looked at."""
+    from corral.servers.bundle import digest_of
+
+    verified = "not verified, if it has one: only the digest tells that it is the file you mean"
+    return {"sha256": digest_of(path), "signature": verified}
 
 
 def as_data(plan: Plan) -> dict[str, object]:
