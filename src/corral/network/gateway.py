@@ -15,13 +15,12 @@ import errno
 import sys
 import time
 
-from corral.network import connection, descriptors, epoll, lookups, resolver, splice
+from corral.network import connection, descriptors, epoll, lookups, resolver, splice, traffic
 from corral.network.addresses import plain, read, write
 from corral.network.names import Names
 from corral.network.own_addresses import OwnAddresses
 from corral.network.pace import Pace
 from corral.network.rules import SYNTHETIC, written
-from corral.network.traffic import Traffic
 from corral.record import record
 
 TYPE_CHECKING = False
@@ -34,9 +33,9 @@ if TYPE_CHECKING:
     from corral.network.lookups import Lookup
     from corral.network.proxy import Proxy
     from corral.network.rules import Rules
+    from corral.network.traffic import Traffic
 
 MOST_CONNECTIONS = 512
-MOST_COUNTED = 4096
 ACCEPTED = 16
 """Connections taken before others get their turn."""
 IN_VAIN = 256
@@ -219,17 +218,8 @@ class Gateway:
         if not opened.carried:
             self._pace.spend()
         if opened.place is not None:
-            self._count(opened, opened.place.host)
+            relay = opened.relay
+            up, down = (relay.up.moved, relay.down.moved) if relay else (0, 0)
+            host = opened.place.host
+            traffic.count(self._traffic, host, failed=relay is None, up=up, down=down)
         self._accept_again()
-
-    def _count(self, opened: connection.Connection, host: str) -> None:
-        if host not in self._traffic and len(self._traffic) >= MOST_COUNTED:
-            host = ""  # all others
-        before = self._traffic.get(host, Traffic())
-        relay = opened.relay
-        self._traffic[host] = Traffic(
-            connections=before.connections + 1,
-            failed=before.failed + (relay is None),
-            up=before.up + (relay.up.moved if relay else 0),
-            down=before.down + (relay.down.moved if relay else 0),
-        )

@@ -11,14 +11,13 @@ import socket
 import threading
 import time
 
-from corral.network import race
+from corral.network import race, traffic
 from corral.network.addresses import plain, read, write
 from corral.network.guard import refusal, remedy
 from corral.network.own_addresses import OwnAddresses
 from corral.network.pace import Pace
 from corral.network.proxy import connect_request, read_reply
 from corral.network.rules import written
-from corral.network.traffic import Traffic
 from corral.record import record
 
 TYPE_CHECKING = False
@@ -30,13 +29,13 @@ if TYPE_CHECKING:
     from corral.network.http_request import Request
     from corral.network.proxy import Proxy
     from corral.network.rules import Rules
+    from corral.network.traffic import Traffic
 
     Lookup = Callable[[str], Sequence[bytes]]
 
 IN_VAIN = 200
 """Connections a second that may lead nowhere."""
 MOST_ADDRESSES = 16
-MOST_COUNTED = 1024
 
 
 @record
@@ -112,17 +111,8 @@ class Outbound:
 
     def count(self, host: str, *, failed: bool, up: int = 0, down: int = 0) -> None:
         with self._lock:
-            if self._over:
-                return
-            if host not in self._traffic and len(self._traffic) >= MOST_COUNTED:
-                host = ""  # all others
-            before = self._traffic.get(host, Traffic())
-            self._traffic[host] = Traffic(
-                connections=before.connections + 1,
-                failed=before.failed + failed,
-                up=before.up + up,
-                down=before.down + down,
-            )
+            if not self._over:
+                traffic.count(self._traffic, host, failed=failed, up=up, down=down)
 
     def allows(self, request: Request) -> bool:
         """Else the denial is on record, with the entry that would allow it."""
@@ -193,6 +183,6 @@ def _tunnel(server: socket.socket, proxy: Proxy, request: Request, patience: flo
             break
         if not chunk:
             raise OSError(0, "the host's proxy hung up")
-    if reply[0] != 200:
+    if not 200 <= reply[0] < 300:
         raise OSError(0, f"the host's proxy answered {reply[0]}")
     server.settimeout(None)
