@@ -253,6 +253,9 @@ def test_named_hosts_need_the_relay_and_no_capability(monkeypatch):
     assert steps[app_container.Profile].capabilities == ()
     assert steps[relay_start.NamedHosts].python == "C:\\store\\python.exe"
     assert steps[relay_start.NamedHosts].allow == ("example.com",)
+    # The target may take the shim over: it must gain nothing there that it may not do itself.
+    assert steps[relay_start.NamedHosts].ui == steps[job.Job].ui == job.UI_LIMITS
+    assert steps[relay_start.NamedHosts].bits == steps[mitigations.Mitigations].bits != 0
 
 
 def test_names_that_were_let_go_are_not_relayed_and_open_nothing():

@@ -19,8 +19,9 @@ from corral.network.denials import Denials
 from corral.network.outbound import Outbound
 from corral.network.own_addresses import OwnAddresses
 from corral.network.rules import rules_of
+from corral.windows import job, relay_shim, relay_start
 from corral.windows import relay as outer
-from corral.windows import relay_shim, relay_start
+from corral.windows.layering import BASE
 from corral.windows.scene import Scene
 from windows.conftest import wine
 
@@ -181,6 +182,16 @@ def test_what_does_not_become_a_shim(nothing_is_left, program):
 
 
 @pytest.mark.skipif(not wine(), reason="Windows does what it is asked")
-def test_a_shim_whose_limits_do_not_hold_is_not_started(nothing_is_left):
-    with pytest.raises(OSError, match="reads back as"):
-        relay_start.apply(hosts(read_back=True, memory=relay_start.SHIM_MEMORY), Scene())
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ({"read_back": True, "memory": relay_start.SHIM_MEMORY}, "MemoryLimit was set to"),
+        ({"ui": job.UI_LIMITS}, "UIRestrictionsClass|QueryInformationJobObject"),
+        ({"bits": BASE}, "no extension points: reads back as off"),
+        ({"childless": True}, "no child processes: reads back as off"),
+    ],
+    ids=["memory", "ui", "mitigations", "children"],
+)
+def test_a_shim_whose_limits_do_not_hold_is_not_started(nothing_is_left, asked, text):
+    with pytest.raises(OSError, match=text):
+        relay_start.apply(hosts(**asked), Scene())

@@ -65,19 +65,19 @@ def compose(
     holding = {held.control: held.mechanism for held in controls}
     token = holding["syscalls"]
     limited = job.plan(policy, controls)
+    bits = (BASE if MITIGATIONS in token else 0) | (
+        mitigations.STRICT_HANDLES.bit if STRICT in token else 0
+    )
     if APP_CONTAINER in token:
         steps, private = _contained(policy, program, home, run)
         if RELAY in holding["network"]:
-            steps = _with_relay(policy, steps, home, private, cpu=limited.cpu)
+            steps = _with_relay(policy, steps, home, private, limited=limited, bits=bits)
     else:
         _refuse_state(policy)
         private = os.path.join(os.path.dirname(directories().cache), "work", workdir.PREFIX + run)
         steps = [workdir.WorkDirectory(path=private, low=RESTRICTED in token)]
         if RESTRICTED in token:
             steps += _restricted(policy)
-    bits = (BASE if MITIGATIONS in token else 0) | (
-        mitigations.STRICT_HANDLES.bit if STRICT in token else 0
-    )
     steps.append(limited)
     childless = CHILDLESS in holding["subprocess"]
     steps.append(mitigations.plan(bits, subprocess=not childless))
@@ -109,7 +109,7 @@ def _contained(policy: Policy, program: Program, home: str, run: str) -> tuple[l
 
 
 def _with_relay(
-    policy: Policy, steps: Sequence[Step], home: str, private: str, *, cpu: int | None
+    policy: Policy, steps: Sequence[Step], home: str, private: str, *, limited: job.Job, bits: int
 ) -> list[Step]:
     """The relay's inner end needs an interpreter that the container can read."""
     copies = own_python.copies(home)
@@ -117,7 +117,9 @@ def _with_relay(
         allow=policy.allow,
         python=copies.program.path,
         environment=tuple(environment(private, own=False).items()),
-        cpu=cpu,
+        cpu=limited.cpu,
+        ui=limited.ui,
+        bits=bits,
     )
     found = [_also(step, copies.sids) for step in steps]
     return [*found, copies, hosts]
@@ -157,14 +159,13 @@ def _second_layer(
     """A driver that is not there is no reason to stop: `doctor` tells of it."""
     if not policy.windows.minifilter or minifilter.probe().status != "proven":
         return []
-    windows = os.environ.get("SYSTEMROOT", "")
     stores = [step for step in steps if isinstance(step, runtimes.Store)]
     staged = [tree.staged for store in stores for tree in store.trees]
     read = [grant.path for grant in policy.grants if grant.access == "read"]
     write = [grant.path for grant in policy.grants if grant.access == "write"]
     return [
         minifilter.Minifilter(
-            read=(windows, *staged, *program.reads, *read),
+            read=(*staged, *program.reads, *read),
             write=(private, *write),
             workspace=private,
         )

@@ -6,9 +6,10 @@ there, no AppContainer reaches. And it has to listen before the target starts, w
 in the proxy variables.
 
 To Windows shim and target are one principal, so the target may read and change the shim. Nothing is
-entrusted to it therefore, and its job has limits of its own: one process, `SHIM_MEMORY`, and the
-CPU rate of the policy. That is what a target gains that takes the shim over, and all that it gains:
-with `network.allow` a target can have this much more memory and CPU than it was given.
+entrusted to it therefore, and its job has limits of its own: one process, `SHIM_MEMORY`, the CPU
+rate of the policy, and whatever the target is not to do with windows and images. That is what a
+target gains that takes the shim over, and all that it gains: with `network.allow` a target can have
+this much more memory and CPU than it was given.
 
     shim = apply(step, scene)       # after the profile, before the target
     variables(shim.port)            # into the target's environment
@@ -40,6 +41,7 @@ PATIENCE = 20.0
 @record
 class NamedHosts:
     """`python` is an interpreter that the container can read, `environment` what it starts with.
+    `ui` and `bits` are the target's own restrictions: it may take the shim over.
 
     `childless`, `memory` and `read_back` are off only where the host was not seen to hold them.
     """
@@ -49,6 +51,8 @@ class NamedHosts:
     environment: tuple[tuple[str, str], ...] = ()
     memory: int | None = SHIM_MEMORY
     cpu: int | None = None
+    ui: int = 0
+    bits: int = 0
     childless: bool = True
     read_back: bool = True
     place: Place = "supervisor"
@@ -98,9 +102,11 @@ def apply(step: NamedHosts, scene: Scene) -> Shim:
     own.capabilities = scene.capabilities
     own.token = scene.token
     own.desktop = scene.desktop
-    alone = mitigations.plan(0, subprocess=not step.childless)
+    alone = mitigations.plan(step.bits, subprocess=not step.childless)
     own.attributes += mitigations.attributes(alone)
-    limits = job.Job(memory=step.memory, cpu=step.cpu, processes=1, read_back=step.read_back)
+    limits = job.Job(
+        memory=step.memory, cpu=step.cpu, processes=1, ui=step.ui, read_back=step.read_back
+    )
     job.apply(limits, own)
     assert own.job is not None  # noqa: S101 - it was just made
     reading, saying = os.pipe()
