@@ -185,12 +185,12 @@ def test_what_does_not_become_a_shim(nothing_is_left, program):
 @pytest.mark.parametrize(
     ("asked", "text"),
     [
-        ({"read_back": True, "memory": relay_start.SHIM_MEMORY}, "MemoryLimit was set to"),
+        ({"read_back": True, "memory": relay_start.SHIM_MEMORY}, "ActiveProcessLimit was set to"),
         ({"ui": job.UI_LIMITS}, "UIRestrictionsClass|QueryInformationJobObject"),
         ({"bits": BASE}, "no extension points: reads back as off"),
         ({"childless": True}, "no child processes: reads back as off"),
     ],
-    ids=["memory", "ui", "mitigations", "children"],
+    ids=["limits", "ui", "mitigations", "children"],
 )
 def test_a_shim_whose_limits_do_not_hold_is_not_started(nothing_is_left, asked, text):
     with pytest.raises(OSError, match=text):
