@@ -48,8 +48,8 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="wrap-steering",
-        sentence="A server whose `env` would change corral itself, such as `PYTHONPATH`, `LD_PRELOAD`, `HOME` or `XDG_CONFIG_HOME`, is refused.",
-        tests=(f"{SUPPLY}::test_a_projects_configuration_reaches_for_corral_itself",),
+        sentence="A server whose `env` would change corral itself, such as `PYTHONPATH`, `LD_PRELOAD`, `HOME`, `HTTPS_PROXY` or `NODE_EXTRA_CA_CERTS`, is refused.",
+        tests=(f"{SUPPLY}::test_a_projects_configuration_reaches_for_corral_itself", f"{WRAPPING}::test_a_file_does_not_choose_what_corral_opens_or_goes_out_by"),
         source=CLIENT_PAGE,
         where=LINUX,
     ),

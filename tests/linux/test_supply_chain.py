@@ -188,6 +188,8 @@ STEERING = {
     "XDG_CONFIG_HOME": "./config",
     "HOME": "./home",
     "CORRAL_REGISTRY": "http://127.0.0.1:1",
+    "HTTPS_PROXY": "http://127.0.0.1:1",
+    "NODE_EXTRA_CA_CERTS": "/home/me/.ssh",
 }
 
 

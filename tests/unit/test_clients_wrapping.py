@@ -15,6 +15,8 @@ from corral.clients.located import same
 from corral.clients.unwrapping import unwrap
 from corral.clients.wrapping import Wish, wrap
 from corral.errors import SandboxError
+from corral.network.proxy import EXCEPTIONS, VARIABLES
+from corral.prepare import CERTIFICATES
 from corral.secret_names import is_secret_name
 
 CORRAL = "/home/me/.local/bin/corral"
@@ -585,6 +587,19 @@ def state_of(entry, **wish):
     return wrap(text, jsonc, Wish(corral=CORRAL, **wish)).outcomes[0].state
 
 
+@pytest.mark.parametrize("name", [*CERTIFICATES, *VARIABLES, *EXCEPTIONS, "XDG_RUNTIME_DIR"])
+def test_a_file_does_not_choose_what_corral_opens_or_goes_out_by(name, monkeypatch):
+    """A proxy gets all that is sent to allowed hosts; certificates are readable inside."""
+    entry = {"command": "srv", "env": {name: "/home/me/.ssh"}}
+    monkeypatch.delenv(name, raising=False)
+    assert state_of(entry) == "refused"
+    monkeypatch.setenv(name, "/home/me/.ssh")  # the user's own anyway
+    assert state_of(entry) == "wrapped"
+    for value in (f"${{{name}}}", f"${{env:{name}}}", None):
+        assert state_of({"command": "srv", "env": {name: value}}) == "wrapped"
+    assert state_of({"command": "srv", "env": {name: f"${{{name}:-/root}}"}}) == "refused"
+
+
 @pytest.mark.skipif(os.name != "posix", reason="packages are installed where PATH has colons")
 @pytest.mark.parametrize(
     ("value", "state"),
@@ -610,7 +625,15 @@ def test_a_project_does_not_choose_who_installs(value, state, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ["npm_config_registry", "NPM_CONFIG_USERCONFIG", "PIP_INDEX_URL", "UV_FIND_LINKS"]
+    "name",
+    [
+        "npm_config_registry",
+        "NPM_CONFIG_USERCONFIG",
+        "PIP_INDEX_URL",
+        "UV_FIND_LINKS",
+        "VOLTA_HOME",
+        "MISE_NODE_VERSION",
+    ],
 )
 def test_a_project_does_not_choose_where_packages_come_from(name):
     """A settings file of its own could send any variable of the user's to any registry."""

@@ -31,13 +31,23 @@ RUNTIMES = ("python", "node", "deno", "bun", "ruby", "java", "php", "perl")
 VARIABLES = ("${workspaceFolder", "${userHome}", "${workspaceRoot}")
 
 
-# What a client sets for a server it sets for the corral in front of it, outside of all walls.
+# What a client sets for a server it sets for the corral in front of it, outside of all walls: what
+# that loads, whose settings it reads, whose certificates it lets the server read, and by which
+# proxy it goes out for it, which could be anybody's and is not held to the allowlist.
 STEERING = ("LD_", "DYLD_", "PYTHON", "__PYVENV", "CORRAL_", "GCONV_", "GLIBC_", "OPENSSL_", "SSL_")
-# They say where packages come from, and their values may carry what is in the user's environment.
-SOURCES = ("NPM_CONFIG_", "PIP_", "UV_")
 STEERING_NAMES = frozenset((
-    "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "APPDATA", "LOCALAPPDATA",
+    "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "APPDATA",
+    "LOCALAPPDATA", "PROGRAMDATA", "HOMEDRIVE", "HOMEPATH", "SYSTEMROOT", "WINDIR",
+    "DBUS_SESSION_BUS_ADDRESS", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
+    "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT",
+    "AWS_CA_BUNDLE",
 ))  # fmt: skip
+HOMES = ("HOME", "USERPROFILE")
+# They say where packages come from and which version manager's npm or uv installs them. Their
+# values may carry what is in the user's environment.
+SOURCES = (
+    "NPM_CONFIG_", "PIP_", "UV_", "VOLTA_", "ASDF_", "MISE_", "RTX_", "PYENV_", "XDG_DATA_HOME",
+)  # fmt: skip
 HARMLESS = frozenset((
     "PYTHONUNBUFFERED", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONDONTWRITEBYTECODE",
     "PYTHONHASHSEED", "PYTHONNOUSERSITE", "PYTHONSAFEPATH", "PYTHONFAULTHANDLER",
@@ -64,14 +74,15 @@ def steering(server: Server) -> UnfitError | None:
     if names:
         return UnfitError(
             f"{', '.join(names)} in its env would change corral itself, outside of the walls",
-            hint=f"take it out there, and give it to the server alone: --env {names[0]}=VALUE",
+            hint="take it out there; set it in your own environment, or for the server alone:"
+            f" --env {names[0]}=VALUE",
         )
     if not _is_package(server):
         return None
     # A package has its name from a registry: whose, and who installs it, is the user's to say.
     if names := [name for name in given if name.upper().startswith(SOURCES)]:
         return UnfitError(
-            f"{', '.join(names)} in its env would choose where its package comes from",
+            f"{', '.join(names)} in its env would choose which package is installed, or by what",
             hint="take it out there: your own settings count (.npmrc, pip.conf, uv.toml)",
         )
     # What PATH finds first would fill the cache for everybody who asks for that package.
@@ -93,12 +104,13 @@ def _is_package(server: Server) -> bool:
 
 def _steers(name: str, value: object) -> bool:
     upper = name.upper()
-    if upper in {"HOME", "USERPROFILE"}:
-        filled = value in {"${userHome}", f"${{{name}}}", f"${{env:{name}}}"}
-        return not filled and value != os.path.expanduser("~")
-    if upper in HARMLESS:
+    known = upper in STEERING_NAMES or upper in HOMES or upper.startswith(STEERING)
+    if not known or upper in HARMLESS:
         return False
-    return upper in STEERING_NAMES or upper.startswith(STEERING)
+    # What the user has anyway changes nothing.
+    own = [f"${{{name}}}", f"${{env:{name}}}", os.environ.get(name)]
+    own += ["${userHome}", os.path.expanduser("~")] if upper in HOMES else []
+    return value not in own
 
 
 def _strange(search: str) -> str:
