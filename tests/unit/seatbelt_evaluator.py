@@ -5,7 +5,7 @@ that begins so. A rule without filters is about everything. Anything that this d
 rule cannot be passed over.
 
 Whether a rule for one operation counts before all rules for a class, in whatever order they stand, is told in both
-ways: a profile whose verdict depends on that is an error too.
+ways: a profile whose verdict depends on that is an error too. `deny default` leaves some operations open.
 """
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ import dataclasses
 import re
 
 TOKEN = re.compile(r'\s*(?:(\()|(\))|"([^"\\]*)"|([^\s()"\\]+))')
+
+
+STRAGGLERS = ("process-info", "nvram", "iokit-get-properties", "file-map-executable", "mach-task-")
+"""What `deny default` is not about, as Firefox's profiles say, and what may be one of these."""
 
 
 class Text(str):
@@ -70,6 +74,9 @@ class Profile:
         assert self.used == set(self.parameters), "a parameter that no rule uses"
 
     def rule(self, item: list) -> tuple:
+        if item[0] == "if":
+            _, condition, item = item
+            assert condition == ["defined?", f"'{item[1]}"]
         action, *rest = item
         assert action in {"allow", "deny"}
         operations = tuple(word for word in rest if isinstance(word, str))
@@ -90,6 +97,8 @@ class Profile:
             if (breadth := narrowest(operations, act.operation)) is not None
             and (not filters or any(matches(item, act) for item in filters))
         ]
+        if not found:
+            return True
         last = found[-1][1]
         first = min(breadth for breadth, _ in found)
         assert last == [action for breadth, action in found if breadth == first][-1], act
@@ -101,7 +110,8 @@ def narrowest(operations: tuple[str, ...], operation: str) -> int | None:
     found = [
         2 if pattern == "default" else 1 if pattern.endswith("*") else 0
         for pattern in operations
-        if pattern in {operation, "default"}
+        if pattern == operation
+        or (pattern == "default" and not operation.startswith(STRAGGLERS))
         or (pattern.endswith("*") and operation.startswith(pattern[:-1]))
     ]
     return min(found, default=None)

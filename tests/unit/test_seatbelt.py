@@ -105,6 +105,13 @@ DENIED = {
     "signal its like without processes": (ALONE, Act("signal", target="same-sandbox")),
     "look at somebody else": (MANY, Act("process-info-pidinfo", target="others")),
     "read somebody's arguments and environment": (ALONE, Act("sysctl-read", name="kern.procargs2")),
+    "read the memory of a task": (MANY, Act("mach-task-read", target="others")),
+    "inspect a task": (MANY, Act("mach-task-inspect", target="others")),
+    "name a task": (MANY, Act("mach-task-name", target="others")),
+    "have the host's port": (MANY, Act("mach-priv-host-port")),
+    "read nvram": (MANY, Act("nvram-get")),
+    "ask for the serial number": (MANY, Act("iokit-get-properties")),
+    "map a library that nobody granted": (GRANTED, Act("file-map-executable", f"{HOME}/Downloads/x.dylib")),
     "take over a task": (MANY, Act("mach-priv-task-port", target="others")),
     "start an application": (MANY, Act("mach-lookup", name="com.apple.coreservices.launchservicesd")),
     "ask lsd": (MANY, Act("mach-lookup", name="com.apple.lsd.mapdb")),
@@ -272,6 +279,12 @@ def test_no_path_ends_its_string(path):
     text, parameters = profile.profile(shaped(path))
     assert text == profile.profile(shaped("/plain"))[0]
     assert not Profile(text, parameters).allows(Act("something-new"))
+
+
+def test_the_control_what_deny_default_leaves_open():
+    bare = Profile("(version 1)(deny default)", ())
+    assert bare.allows(Act("file-map-executable", "/x"))
+    assert not bare.allows(Act("file-read-data", "/x"))
 
 
 def test_the_control_a_spliced_path_would_end_its_string():

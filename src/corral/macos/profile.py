@@ -5,8 +5,9 @@ policy and of the program never stand in the text: they are parameters (`(param 
 the library hands to the rule as a value. They have to be real paths, since Seatbelt compares what a
 file is really called: a rule for /tmp is silently dead.
 
-Some operations are allowed under `deny default` unless they are denied by name (process-info, and
-KERN_PROCARGS2 among the sysctls, which shows other processes' environment): they are.
+Some operations are allowed under `deny default` unless they are denied by name (process-info,
+mapping as a program, nvram, IOKit's properties, and KERN_PROCARGS2 among the sysctls, which shows
+other processes' environment): they are, and so is what may be one of them.
 
 It is said of Seatbelt that a rule for one operation (`file-write-data`) counts before every rule
 for a class of them (`file-write*`), in whatever order they stand. The rules below are such that
@@ -54,6 +55,9 @@ MACH = ("com.apple.system.opendirectoryd.libinfo",)
 """Who a uid is. Never launchservicesd, lsd, Apple events or SecurityServer: they act for whoever
 asks, outside of every sandbox.
 """
+
+TASKS = ("mach-task-read", "mach-task-inspect")
+"""Ports of other processes by which their memory can be read; not every macOS knows them."""
 
 STAT = "file-read-metadata file-test-existence"
 READ = "file-read* file-test-existence"
@@ -130,7 +134,9 @@ def _processes(view: View, named: _Parameters) -> Iterator[str]:
     yield "(deny process-info*)"
     yield "(allow process-info* (target self))"
     yield "(deny mach-task-name)"
-    yield "(deny mach-priv-task-port)"
+    yield "(deny mach-priv*)"
+    for name in TASKS:
+        yield f"(if (defined? '{name}) (deny {name}))"
     yield "(deny job-creation)"
     yield "(deny lsopen)"
     yield "(deny appleevent-send)"
@@ -156,6 +162,7 @@ def _system() -> Iterator[str]:
 
 def _files(view: View, named: _Parameters) -> Iterator[str]:
     constant = _constants("subpath", SYSTEM)
+    yield "(deny file-map-executable file-test-existence)"
     yield from _rule("allow", STAT, _constants("literal", LINKS))
     yield from _rule("allow", READ, _constants("literal", (*FILES, *DEVICES)) + constant)
     yield from _rule("allow", "file-map-executable", constant)
