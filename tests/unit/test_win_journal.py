@@ -172,3 +172,12 @@ def test_what_is_kept(tmp_path):
 def test_a_directory_that_is_not_there(tmp_path):
     missing = str(tmp_path / "none")
     assert (journal.dead(missing), journal.living(missing), journal.kept(missing)) == ([], [], ())
+
+
+def test_what_nobody_would_read_to_its_end_is_not_begun(tmp_path):
+    """A file that is read cut off says that nothing was made."""
+    some = [root(f"C:\\{'x' * 30_000}{number}") for number in range(40)]
+    journal.create(str(tmp_path), "control", entry(*some[:20])).end()
+    with pytest.raises(OSError, match="more is granted"):
+        journal.create(str(tmp_path), "run", entry(*some))
+    assert list(tmp_path.iterdir()) == []

@@ -137,10 +137,12 @@ class Journal:
 
 def create(directory: str, run: str, entry: Entry) -> Journal:
     """Returns once the entry is on the disk; only then may anything be made."""
+    raw, path = encode(entry), os.path.join(directory, run + SUFFIX)
+    if len(raw) > LARGEST:  # nobody would read it to its end, and believe that nothing was made
+        raise OSError(0, "more is granted than can be written down", path)
     os.makedirs(directory, mode=0o700, exist_ok=True)
-    path = os.path.join(directory, run + SUFFIX)
     journal = Journal(path, _locked(path), entry)
-    journal.append(encode(entry))
+    journal.append(raw)
     return journal
 
 
