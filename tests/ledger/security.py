@@ -82,6 +82,7 @@ CLAIMS: tuple[Claim, ...] = (
         "HOME, `/tmp`, `/var/tmp` and `/dev/shm` are a tmpfs of the run's own",
         f"{FILES}::test_home_and_tmp_are_private",
         f"{FILES}::test_nothing_of_one_run_is_seen_by_the_next",
+        f"{FILES}::test_nothing_of_one_run_is_seen_by_another",
     ),
     row(
         "stopped", "fs-own", "be granted corral's own code, interpreter, policy or directories for writing",

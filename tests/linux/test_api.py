@@ -9,6 +9,8 @@ from subprocess import PIPE
 import pytest
 from traces import PATIENCE, Traces, ended, wait_until_gone
 
+from users import SOURCE
+
 PRELUDE = """
 import asyncio, json, os, signal, sys, threading
 sys.path.insert(0, sys.argv[1])
@@ -70,6 +72,15 @@ def test_every_public_name_is_there_and_no_other(caller):
         "assert set(corral.__all__) <= set(dir(corral))\n"
         "refused(lambda: corral.no_such_name, AttributeError)\n"
     )
+
+
+def test_the_example_of_the_readme(caller):
+    """Its first lines, as they stand there, print what stands beside them."""
+    text = (SOURCE.parent / "README.md").read_text(encoding="utf-8")
+    example = text.split("```python\n")[1].partition("\nwith ")[0]
+    expected = [line.partition("  # ")[2] for line in example.splitlines() if "  # " in line]
+    assert len(expected) == 2
+    assert caller.run(example).splitlines() == expected
 
 
 def test_run_captures_both_streams_and_the_exit_code(caller):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from corral.cli.options import Options
     from corral.plan import Held, Plan
 
-SUMMARY = "show what `run` would do, and do nothing"
+SUMMARY = "show what `run` would do, and start nothing"
 USAGE = (
     "usage: corral explain [OPTIONS] [--] COMMAND [ARGUMENT...]\n"
     "       corral explain [OPTIONS] DIRECTORY | BUNDLE.mcpb | npm:PACKAGE | pypi:PACKAGE | "

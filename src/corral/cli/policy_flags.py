@@ -37,7 +37,7 @@ FLAGS = (
     Flag(name="--with", value="REQUIREMENT", many=True, help="one more package beside a pypi: one"),
     Flag(name="--allow-install-scripts", help="let a package run code while it is installed"),
     Flag(name="--strict", help="refuse when even a default limit cannot be enforced"),
-    Flag(name="--best-effort", help="run with whatever can be enforced, with warnings"),
+    Flag(name="--best-effort", help="go on without what cannot be held, walls too, and warn"),
 )
 KEYS = {
     "--max-memory": "limits.memory",
