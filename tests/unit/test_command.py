@@ -689,6 +689,21 @@ def test_asdf_by_tool_versions(run: Resolver, home: Path) -> None:
     assert works(run("node", file_at(home / "srv" / "index.js", "hello"))) == "hello"
 
 
+def test_a_project_brings_no_runtime_along(run: Resolver, home: Path) -> None:
+    """Clients start servers in whatever directory is open: its files choose only among what is installed."""
+    root = home / ".asdf"
+    shim = '#!/usr/bin/env bash\n# asdf-plugin: nodejs 20.1.0\nexec asdf exec "node" "$@"\n'
+    run.path.insert(0, str(program_at(root / "shims" / "node", shim).parent))
+    program_at(root / "installs" / "nodejs" / "20.1.0" / "bin" / "node")
+    other = program_at(home / "project" / "evil" / "bin" / "node").parent.parent
+    file_at(home / ".tool-versions", "nodejs 20.1.0\n")
+    file_at(home / "project" / ".tool-versions", f"nodejs path:{other}\n")
+    run.cwd = home / "project"
+    assert "/20.1.0/" in run("node").path
+    file_at(home / ".tool-versions", f"nodejs path:{other}\n")  # the user's own word
+    assert run("node").path == str(other / "bin" / "node")
+
+
 def test_shims_that_lead_to_each_other_end(run: Resolver, home: Path) -> None:
     root = home / ".pyenv"
     shim = program_at(root / "shims" / "tool", SHIM % (root, root))

@@ -242,15 +242,23 @@ def tool_versions(caller: Caller, manager: str) -> Iterator[tuple[str, str]]:
             yield from ((tool, word) for word in version.split())
     config = caller.variable("XDG_CONFIG_HOME", f"{caller.home}/.config")
     for place in upward(caller.cwd):
-        if manager == "MISE":
-            for file in ("mise.local.toml", ".mise.local.toml", "mise.toml", ".mise.toml",
-                         "mise/config.toml", ".mise/config.toml", ".config/mise.toml",
-                         ".config/mise/config.toml"):  # fmt: skip
-                yield from _mise_tools(f"{place}/{file}")
-        yield from _tool_lines(f"{place}/.tool-versions")
+        for tool, version in _chosen_in(place, manager):
+            # A project may choose among what is installed, and bring no runtime of its own: the
+            # server that would be run by it need not be the project's.
+            if not version.startswith("path:"):
+                yield tool, version
     if manager == "MISE":
         yield from _mise_tools(f"{config}/mise/config.toml")
     yield from _tool_lines(f"{caller.home}/.tool-versions")
+
+
+def _chosen_in(place: str, manager: str) -> Iterator[tuple[str, str]]:
+    if manager == "MISE":
+        for file in ("mise.local.toml", ".mise.local.toml", "mise.toml", ".mise.toml",
+                     "mise/config.toml", ".mise/config.toml", ".config/mise.toml",
+                     ".config/mise/config.toml"):  # fmt: skip
+            yield from _mise_tools(f"{place}/{file}")
+    yield from _tool_lines(f"{place}/.tool-versions")
 
 
 def _tool_lines(file: str) -> Iterator[tuple[str, str]]:
