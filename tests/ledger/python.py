@@ -38,6 +38,13 @@ CLAIMS: tuple[Claim, ...] = (
         where=ANY,
     ),
     Claim(
+        id="sdk-imports",
+        sentence="Nothing of `mcp` or `fastmcp` is imported by corral unless you gave it one of theirs;",
+        tests=(f"{PROFILES}::test_no_sdk_is_imported_and_the_same_python_runs_corral",),
+        source=PYTHON_PAGE,
+        where=ANY,
+    ),
+    Claim(
         id="sdk-example",
         sentence="is a small agent with two servers from the registries.",
         tests=(f"{PUBLISHED}::test_the_example_agent",),

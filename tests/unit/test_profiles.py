@@ -2,13 +2,15 @@
 
 import json
 import os
+import pathlib
+import subprocess
 import sys
 
 import pytest
 
 from corral import profiles
 from corral.cli import main
-from corral.errors import PolicyError
+from corral.errors import ManifestError, PolicyError
 from corral.manifest import parse_toml
 from corral.mcp import command_line
 from corral.secret_names import is_secret_name
@@ -125,8 +127,31 @@ def test_parameters_for_an_sdk_name_every_variable_once(tmp_path):
 def test_what_is_wrong_with_a_policy_is_said_before_anything_starts():
     with pytest.raises(PolicyError):
         command_line("node", [], {}, None, "no-such-profile")
-    with pytest.raises(Exception, match="unknown"):
+    with pytest.raises(ManifestError, match="unknown"):
         command_line("node", [], {}, {"limits": {"memroy": "1G"}})
+
+
+GIVEN = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from corral.mcp import sandboxed
+
+class Server:
+    command, args, env = "node", ["server.js"], None
+    def model_copy(self, update):
+        return update
+
+made = sandboxed(Server(), {"limits": {"pids": 8}})
+assert (made["command"], made["args"][-2:]) == (sys.executable, ["node", "server.js"]), made
+print(*{name.partition(".")[0] for name in sys.modules} & {"mcp", "fastmcp", "pydantic", "anyio"})
+"""
+
+
+def test_no_sdk_is_imported_and_the_same_python_runs_corral():
+    source = str(pathlib.Path(profiles.__file__).parents[2])
+    argv = [sys.executable, "-c", GIVEN, source]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
 
 
 @pytest.mark.parametrize(
