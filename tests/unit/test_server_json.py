@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from corral.errors import SandboxError
 from corral.servers import registry, server_json
-from corral.servers.reference import Reference
+from corral.servers.reference import Reference, parse
 
 DIGEST = "a" * 64
 NAME = Reference(kind="registry", text="org.example/x@1", name="org.example/x", version="1")
@@ -176,6 +176,17 @@ def test_an_answer_about_something_else(case):
         registry.parse(json.dumps(ANSWERS[case]).encode(), NAME)
     good = {"server": {"name": "org.example/x", "version": "1"}}
     assert registry.parse(json.dumps(good).encode(), NAME) == good["server"]
+
+
+def test_a_version_is_fit_to_be_shown():
+    """It comes from the registry where the user named none, and goes to a terminal."""
+    newest = parse("org.example/x")
+    good = {"server": {"name": "org.example/x", "version": "1.0.0-rc.1+b"}}
+    assert registry.parse(json.dumps(good).encode(), newest)["version"] == "1.0.0-rc.1+b"
+    for version in ("1\u001b[2J", "", "../1", 1):
+        bad = {"server": {"name": "org.example/x", "version": version}}
+        with pytest.raises(SandboxError, match="another version"):
+            registry.parse(json.dumps(bad).encode(), newest)
 
 
 @given(

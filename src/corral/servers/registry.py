@@ -15,7 +15,7 @@ from corral.errors import SandboxError
 from corral.policy import Source
 from corral.record import replace
 from corral.servers import bundle, download, locks, opened, server_json, store
-from corral.servers.reference import npm, pypi
+from corral.servers.reference import is_version, npm, pypi
 from corral.servers.tree import remove_tree
 from corral.trust import Request, is_approved, request_from
 from corral.units import shown
@@ -129,7 +129,8 @@ def parse(content: bytes, reference: Reference) -> dict[str, object]:
     if not isinstance(data, dict) or data.get("name") != reference.name:
         raise SandboxError(f"the registry answered with something else than {reference.name}")
     version = data.get("version")
-    if not isinstance(version, str) or (reference.version and version != reference.version):
+    named = isinstance(version, str) and is_version(version)
+    if not named or (reference.version and version != reference.version):
         raise SandboxError(f"the registry answered with another version: {shown(version)}")
     return data
 
