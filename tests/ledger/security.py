@@ -548,6 +548,17 @@ CLAIMS: tuple[Claim, ...] = (
         where=WINE,
     ),
     Claim(
+        id="windows-removal",
+        sentence="its files keeps them from being removed.",
+        tests=(
+            f"{WINDOWS}/test_process.py::test_no_name_and_no_depth_keeps_a_private_directory",
+            "tests/unit/test_win_removal.py::test_a_tree_without_end",
+            "tests/unit/test_win_residue.py::test_files_that_windows_leaves_in_a_profile",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
         id="windows-foreign",
         sentence="Entries that are not corral's keep their bytes and their order.",
         tests=(
@@ -565,11 +576,22 @@ CLAIMS: tuple[Claim, ...] = (
             "tests/unit/test_win_paths.py::test_roots_that_are_not_ours_to_change",
             "tests/unit/test_win_grants.py::test_links_and_second_names",
             "tests/unit/test_win_grants.py::test_secrets_are_not_granted_along",
+            "tests/unit/test_win_grants.py::test_secrets_of_the_profile_are_not_granted_along",
             "tests/unit/test_win_grants.py::test_too_many_entries",
             f"{WINDOWS}/test_grants.py::test_a_second_name_stops_the_walk",
         ),
         source=SECURITY,
         where=WINE,
+    ),
+    Claim(
+        id="windows-watched",
+        sentence="grant; that they were is in the report.",
+        tests=(
+            "tests/unit/test_win_grants.py::test_what_would_start_by_itself_is_watched",
+            "tests/unit/test_win_plan.py::test_what_is_granted_is_known_to_the_store_and_watched",
+        ),
+        source=SECURITY,
+        where=ANY,
     ),
     Claim(
         id="windows-launchers",
@@ -583,6 +605,16 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         source=SECURITY,
         where=ANY,
+    ),
+    Claim(
+        id="windows-shares",
+        sentence="they name on a share is not even looked at:",
+        tests=(
+            f"{WINDOWS}/test_runtimes.py::test_what_a_strangers_file_names_elsewhere_is_not_even_looked_at",
+            "tests/unit/test_win_launchers.py::test_a_share_is_not_looked_at",
+        ),
+        source=SECURITY,
+        where=WINE,
     ),
     Claim(
         id="windows-refused",
