@@ -25,6 +25,43 @@ CLAIMS: tuple[Claim, ...] = (
         source=CLIENT_PAGE,
         where=ANY,
     ),
+    *(
+        Claim(id=name, sentence=sentence, tests=tests, source=CLIENT_PAGE, where=ANY)
+        for name, sentence, tests in (
+            (
+                "wrap-env",
+                "Each name in it becomes `--env NAME`, or `--secret NAME` if it looks like one.",
+                (f"{WRAPPING}::test_any_configuration_is_wrapped_as_meant_and_comes_back_byte_for_byte", f"{WRAPPING}::test_forwarded_names_and_nulls"),
+            ),
+            (
+                "wrap-flags",
+                "`corral wrap cursor notes --read ~/notes --allow-net api.example.com`.",
+                (f"{WRAPPING}::test_the_users_flags_go_to_every_server_and_win_over_ours", f"{WRAP}::test_grants_given_to_wrap_are_the_servers"),
+            ),
+            ("wrap-pin", "`--pin` installs now and writes the version down.", (f"{WRAPPING}::test_a_package_is_pinned_where_that_is_wanted", f"{SUPPLY}::test_pinning_installs_once")),
+            ("wrap-profile", "`--no-profile` leaves that out.", (f"{WRAPPING}::test_a_package_gets_its_profile_unless_told_otherwise",)),
+            (
+                "wrap-left",
+                "Each is named with the reason. Name a server to wrap it although it is off.",
+                (f"{WRAPPING}::test_what_is_not_corrals_is_left_alone_and_said", f"{WRAPPING}::test_a_server_that_is_off_is_wrapped_when_it_is_named"),
+            ),
+            (
+                "wrap-one-step",
+                "The new file takes the old one's place in one step, with its mode and owner.",
+                (
+                    f"{CLIENT_FILES}::test_wrap_and_unwrap_give_the_same_bytes_and_keep_the_mode",
+                    f"{CLIENT_FILES}::test_the_owner_stays",
+                    f"{CLIENT_FILES}::test_a_crash_at_any_step_loses_nothing",
+                ),
+            ),
+            ("wrap-links", "A symbolic link is followed to the real file, which is changed.", (f"{CLIENT_FILES}::test_a_linked_configuration_is_changed_at_the_end_of_its_links",)),
+            (
+                "wrap-originals",
+                "which only you can read: they hold what the configuration held.",
+                (f"{CLIENT_FILES}::test_what_is_recorded_is_nobody_elses", f"{CLIENT_FILES}::test_backups_do_not_pile_up"),
+            ),
+        )
+    ),
     Claim(
         id="wrap-no-grants",
         sentence="Directories in a server's arguments are suggested, never granted, unless you say `--grant-arguments`.",
