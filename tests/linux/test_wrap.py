@@ -422,7 +422,16 @@ def test_a_corral_that_is_gone_is_told(desk):
 def test_status_says_what_a_profile_grants(desk):
     entry = {
         "command": str(desk.corral_path),
-        "args": ["run", "--profile", "filesystem", "--best-effort", "--", "npm:x", str(desk.home)],
+        "args": [
+            "run",
+            "--profile",
+            "filesystem",
+            "--best-effort",
+            "--",
+            "npm:x",
+            str(desk.home),
+            "${HOME}/x",
+        ],
     }
     broken = {
         "command": str(desk.corral_path),
@@ -432,6 +441,7 @@ def test_status_says_what_a_profile_grants(desk):
     [first, second] = json.loads(desk.does("status", "--json", "some.json"))[0]["servers"]
     assert first["may"] == [
         f"read and write {desk.home}",
+        "read and write ${HOME}/x, wherever that leads",
         "run even if a control cannot be enforced",
     ]
     assert second["may"][0].startswith("nothing: it cannot start: there is no profile")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from corral import profiles
 from corral.cli import options as command_line
 from corral.cli import output, policy_flags
 from corral.clients import catalogue
@@ -42,8 +43,18 @@ def may(flags: Sequence[str], command: Sequence[str]) -> list[str]:
     except SandboxError as error:
         return [f"nothing: it cannot start: {error.message}"]
     found = [words for source in sources for words in requested_grants(source.manifest)]
+    found += _filled_in(options, command)
     found += [words for flag, words in MORE.items() if options.has(flag)]
     return list(dict.fromkeys(found))
+
+
+def _filled_in(options: Options, command: Sequence[str]) -> list[str]:
+    """Places in its arguments that a profile grants, and that are known to the client alone."""
+    name = options.get("--profile")
+    arguments = profiles.load(name).arguments if name else ""
+    verb = "read and write" if arguments == "write" else "read"
+    unknown = [word for word in command[1:] if "${" in word] if arguments else []
+    return [f"{verb} {word}, wherever that leads" for word in unknown]
 
 
 def words(flags: Sequence[Flag], options: Options, rest: list[str]) -> list[str]:
