@@ -267,6 +267,13 @@ def test_a_bug_on_the_way_is_no_way_out(trial, error):
     assert trial.problems(cases) == {}
 
 
+def test_a_pipe_that_breaks_on_the_way_is_no_success(trial):
+    """Only a reader of corral's own words may go away without harm."""
+    broken = "def run(*_, **__): raise BrokenPipeError(32, 'Broken pipe')\n"
+    broken += "from corral import start\nstart.run = run"
+    assert trial.problems({broken: ("Broken pipe", "hint: ")}) == {}
+
+
 KILLED_IN = {
     "walled": {
         "init before its ids are mapped": "ids.write_maps = lambda step, pid: os.kill(pid, 9)",

@@ -57,9 +57,7 @@ def _main(words: list[str]) -> int:
         return problem.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output is gone; what it did not read is nobody's error.
-        sys.stdout = None
+    except output.ReaderGoneError:
         return 0
     except OSError as problem:
         output.error(_of_the_system(problem))

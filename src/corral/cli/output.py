@@ -20,13 +20,18 @@ class UnwrittenError(SandboxError):
     exit_code = 1
 
 
+class ReaderGoneError(Exception):
+    """Nobody reads our stdout any more. Of all broken pipes this one is nobody's error."""
+
+
 def say(text: str = "") -> None:
     if sys.stdout is None:
         return  # it was closed by whoever started us
     try:
         _write(sys.stdout, text + "\n")
     except BrokenPipeError:
-        raise
+        sys.stdout = None
+        raise ReaderGoneError from None
     except OSError as problem:
         sys.stdout = None  # or the end would tell it once more
         raise UnwrittenError(f"cannot write: {problem.strerror}", hint=ELSEWHERE) from problem
