@@ -332,6 +332,14 @@ def test_when_the_watcher_is_killed_the_supervisor_ends_the_tree(mac):
     assert mac.left() == []
 
 
+@pytest.mark.parametrize("limits", [("--max-memory", "1G"), ()], ids=["looked at", "not looked at"])
+def test_a_target_that_stops_the_watcher_does_not_stop_corral(mac, limits):
+    """Only where no Seatbelt keeps it from that."""
+    code = "import os, signal, time; os.kill(os.getppid(), signal.SIGSTOP); time.sleep(600)"
+    done = mac.python(code, flags=("--timeout", "300ms", *limits), env={"MAC_WORLD_GRACE": "0.3"})
+    assert done.returncode == 124
+
+
 def test_a_run_leaves_nothing(mac):
     code = "import os; os.makedirs(os.environ['HOME'] + '/a/b'); os.chmod(os.environ['HOME'] + '/a', 0); open(os.environ['TMPDIR'] + '/f', 'w')"
     assert mac.python(code).returncode == 0

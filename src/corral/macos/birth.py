@@ -66,17 +66,16 @@ class Child:
         self._unique = table.unique(self._root) if told else 0
 
     def signal(self, number: int) -> None:
+        """A watcher that somebody has stopped would not hear, and whoever waits for it would wait
+        for ever.
+        """
         try:
+            os.kill(self.pid, SIGCONT)
             os.write(self._go, bytes([number]))
-        except BrokenPipeError:
+        except (ProcessLookupError, BrokenPipeError):
             pass  # the watcher is gone: `end` says so
 
     def kill(self) -> None:
-        """A watcher that somebody has stopped would not hear."""
-        try:
-            os.kill(self.pid, SIGCONT)
-        except ProcessLookupError:
-            pass
         self.signal(SIGKILL)
 
     def target(self) -> int:
