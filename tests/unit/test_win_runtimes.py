@@ -11,7 +11,10 @@ from corral.plan import Plan
 from corral.servers.program import Program
 from corral.windows import (
     app_container,
+    container,
     grants,
+    own_python,
+    pointers,
     process,
     removal,
     residue,
@@ -268,7 +271,7 @@ def test_a_plan_says_why_not(source):
 
 
 def test_the_settings_of_a_virtual_environment():
-    found = runtimes.with_home(
+    found = pointers.with_home(
         "home = C:\\junction\r\nversion = 3.12.1\r\nHOME=x\r\n", "C:\\store\\p"
     )
     assert found.splitlines() == ["home = C:\\store\\p", "version = 3.12.1"]
@@ -279,18 +282,18 @@ def test_what_names_other_directories_names_their_copies():
     first, second, base = (tree.staged for tree in trees)
     text = "C:\\work\\proj\\src\r\nc:\\WORK\\proj2\r\nC:\\work\\proj3\r\nimport x\r\n"
     assert (
-        runtimes.repointed(text, trees)
+        pointers.repointed(text, trees)
         == f"{first}\\src\r\n{second}\r\nC:\\work\\proj3\r\nimport x\r\n"
     )
     finder = "MAPPING = {'a': 'C:\\\\work\\\\proj\\\\a'}"
     doubled = first.replace("\\", "\\\\")
-    assert runtimes.repointed(finder, trees) == f"MAPPING = {{'a': '{doubled}\\\\a'}}"
-    assert runtimes.repointed("home = C:\\Python312\n", trees) == f"home = {base}\n"
+    assert pointers.repointed(finder, trees) == f"MAPPING = {{'a': '{doubled}\\\\a'}}"
+    assert pointers.repointed("home = C:\\Python312\n", trees) == f"home = {base}\n"
 
 
 @given(st.text(max_size=60))
 def test_other_text_stays(text):
-    assert runtimes.repointed(text, [copied("C:\\work\\proj")]) == text
+    assert pointers.repointed(text, [copied("C:\\work\\proj")]) == text
 
 
 def test_pointers_in_a_listing():
@@ -304,17 +307,50 @@ def test_pointers_in_a_listing():
         "LIB\\Site-Packages\\y.pth",
     ]
     listing = Listing(directories=(), files=tuple((name, 1, 1) for name in names))
-    assert runtimes.pointers_of(listing) == (*names[:4], names[6])
+    assert pointers.find(listing) == (*names[:4], names[6])
 
 
 def test_the_base_of_an_environment_is_copied_without_its_packages():
     why = "the prefix of python"
-    assert runtimes.SITE not in runtimes._left_out("", why, "")
-    assert runtimes.SITE in runtimes._left_out("C:\\venv", why, "")
-    assert runtimes.SITE not in runtimes._left_out(
+    assert pointers.SITE not in runtimes._left_out("", why, "")
+    assert pointers.SITE in runtimes._left_out("C:\\venv", why, "")
+    assert pointers.SITE not in runtimes._left_out(
         "C:\\venv", why, "include-system-site-packages = true"
     )
-    assert runtimes.SITE not in runtimes._left_out("C:\\venv", "the virtual environment", "")
+    assert pointers.SITE not in runtimes._left_out("C:\\venv", "the virtual environment", "")
+
+
+def test_corrals_own_interpreter_goes_without_what_is_installed_in_it():
+    program = Program(
+        path=PYTHON,
+        argv=(PYTHON,),
+        real=PYTHON,
+        reads=("C:\\Python312", "C:\\work\\project"),
+        why=("the prefix of python", "an editable install, x.pth"),
+        seen=((1, 2), (1, 3)),
+    )
+    found = own_python.alone(program)
+    assert (found.reads, found.seen) == (("C:\\Python312",), ((1, 2),))
+    assert found.why == ("the prefix of python",)
+
+
+def test_a_copy_without_more(source):
+    program = Program(
+        path="x", argv=("x",), reads=(str(source),), why=("the prefix of python",), search=("x",)
+    )
+    (whole,) = runtimes.plan(program, directory=STORE).trees
+    (less,) = runtimes.plan(program, directory=STORE, without=("lib",)).trees
+    assert len(whole.listing.files) == len(less.listing.files) + 1
+    assert whole.room != less.room
+
+
+def test_a_python_that_cannot_be_copied_is_no_container_and_no_crash(monkeypatch):
+    def refuse(_home):
+        raise PolicyError("it holds more than 100000 files")
+
+    monkeypatch.setattr(own_python, "copies", refuse)
+    with pytest.raises(OSError, match="more than 100000 files"):
+        container.steps()
 
 
 def planned():

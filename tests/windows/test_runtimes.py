@@ -13,7 +13,15 @@ from corral.abi import win32, win32_security
 from corral.errors import CommandError, SandboxError
 from corral.servers import tree
 from corral.servers.program import Program
-from corral.windows import access_list, launchers, runtimes, staging, trees
+from corral.windows import (
+    access_list,
+    environment,
+    launchers,
+    own_python,
+    runtimes,
+    staging,
+    trees,
+)
 from corral.windows.scene import Scene
 
 
@@ -24,10 +32,10 @@ def no_handle_is_left():
     assert win32.open_handles() == before
 
 
-def resolve(*argv, cwd, environment=None, subprocess=False):
+def resolve(*argv, cwd, variables=None, subprocess=False):
     return launchers.resolve(
         argv,
-        environment=environment or dict(os.environ),
+        environment=variables or dict(os.environ),
         cwd=str(cwd),
         home="C:\\users\\nobody",
         subprocess=subprocess,
@@ -43,12 +51,24 @@ def server(tmp_path):
 
 
 def test_our_own_python_is_found_on_path(server):
-    environment = {**os.environ, "PATH": os.path.dirname(sys.executable)}
-    found = resolve("python", "main.py", cwd=server, environment=environment)
+    variables = {**os.environ, "PATH": os.path.dirname(sys.executable)}
+    found = resolve("python", "main.py", cwd=server, variables=variables)
     assert os.path.samefile(found.path, sys.executable)
     assert found.argv[1] == str(server / "main.py")
     assert str(server) in found.reads
     assert os.path.dirname(found.real) in found.reads
+
+
+def test_our_own_copy_is_the_standard_library_alone():
+    def installed(trees):
+        names = [name.lower() for tree in trees for name, _, _ in tree.listing.files]
+        assert "lib\\os.py" in names
+        return any(name.startswith("lib\\site-packages\\") for name in names)
+
+    found = resolve(environment.interpreter(), cwd=os.getcwd())
+    whole = runtimes.plan(own_python.alone(found), directory="C:\\store")
+    assert installed(whole.trees)  # the control
+    assert not installed(own_python.copies("C:\\users\\nobody").trees)
 
 
 def test_a_name_that_only_the_current_directory_has(server):
@@ -191,8 +211,8 @@ def test_what_a_killed_run_was_copying_is_collected(corral, tmp_path):
     room = tmp_path / "corral" / "cache" / "store" / ("0a" * 16)
     room.mkdir(parents=True)
     (room / "half").touch()
-    environment = {**os.environ, "LOCALAPPDATA": str(tmp_path)}
-    done = corral("cache", "gc", "--json", env=environment)
+    variables = {**os.environ, "LOCALAPPDATA": str(tmp_path)}
+    done = corral("cache", "gc", "--json", env=variables)
     assert json.loads(done.stdout) == {"removed": [str(room)]}
     assert not room.exists()
 

@@ -10,6 +10,7 @@ import os
 import socket
 
 from corral.abi import win32_process as abi
+from corral.errors import SandboxError
 from corral.network.denials import Denials
 from corral.network.outbound import Outbound
 from corral.network.rules import rules_of
@@ -63,7 +64,10 @@ print(*(ask(port) for port in sys.argv[1:]))
 def steps() -> tuple[Step, ...]:
     """A container of a probe's own, with nothing granted but the copy of the interpreter."""
     home = os.path.expanduser("~")
-    copies = own_python.copies(home)
+    try:
+        copies = own_python.copies(home)
+    except SandboxError as error:
+        raise OSError(0, error.message) from error
     run = f"probe-{os.urandom(8).hex()}"
     name = app_container.profile_name("probe", run)
     private = app_container.folder(own_python.local(home), name)

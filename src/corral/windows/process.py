@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from corral.windows.streams import Streams
 
 INTERACTIVE = "winsta0\\default"
+"""For an AppContainer. Without one the caller's own desktop is right: a service has another."""
 
 
 @record
@@ -70,7 +71,7 @@ def create(plan: Plan, scene: Scene, streams: Streams) -> Handle:
                 unique((*variables(plan), *scene.variables))
             ),
             directory=program.cwd,
-            desktop=scene.desktop or INTERACTIVE,
+            desktop=scene.desktop or (INTERACTIVE if scene.capabilities is not None else ""),
             stdio=streams.values(),
             flags=abi.CREATE_SUSPENDED | abi.DETACHED_PROCESS,
             attributes=attributes,

@@ -26,10 +26,9 @@ import os
 from corral.abi import win32_files, win32_security
 from corral.errors import PolicyError
 from corral.record import record, replace
-from corral.windows import access_list, launchers, removal, shims, staging, trees
-from corral.windows.capabilities import folded, grant_sid
+from corral.windows import access_list, launchers, pointers, removal, shims, staging, trees
+from corral.windows.capabilities import grant_sid
 from corral.windows.paths import within
-from corral.windows.server_files import is_pointer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
 
 NODE_FLAGS = ("--preserve-symlinks", "--preserve-symlinks-main")
 PYTHON_PREFIX = ("Doc", "include", "libs", "tcl", "Tools", "Lib\\test", "Lib\\idlelib")
-SITE = "Lib\\site-packages"
-SETTINGS = "pyvenv.cfg"
 SERVER = (".git", ".hg", ".svn")
 WHOLE = ".whole"
 HOLDING: int = os.O_RDONLY | getattr(os, "O_NOINHERIT", 0) | getattr(os, "O_BINARY", 0)
@@ -91,38 +88,50 @@ class Store:
         return f"store: copy {'; '.join(copies) or 'nothing'}; start {self.program.path}"
 
 
-def plan(program: Program, *, directory: str, granted: Sequence[Grant] = ()) -> Store:
+def plan(
+    program: Program,
+    *,
+    directory: str,
+    granted: Sequence[Grant] = (),
+    without: Sequence[str] = (),
+) -> Store:
     """Looks at every file that is needed, and copies none. PolicyError for what cannot be.
 
     What is granted the target reaches where it is, and there it is led: into a copy nobody writes.
     What it may write is not copied at all, or every change in it would be a reason to copy again.
+    `without` are further relative names to leave out.
     """
-    venv = venv_of(program)
     written = [grant.path for grant in granted if grant.access == "write"]
-    sources = list(zip(program.reads, program.why, strict=True))
-    listings = {
-        source: _looked(
-            source,
-            (*_left_out(venv, why, _text(f"{venv}\\{SETTINGS}")), *_below(source, written)),
-        )
-        for source, why in sources
-    }
+    listings = _listings(program, written, without)
     keys = {source: staging.key(source, listing) for source, listing in listings.items()}
     every = tuple(sorted(keys.values()))
-    pointers = {source: pointers_of(listing) for source, listing in listings.items()}
-    placed = [
+    pointing = {source: pointers.find(listing) for source, listing in listings.items()}
+    copies = [
         # What says where others are is good only together with these others.
-        tree(source, listing, directory=directory, beside=every if pointers[source] else ())
+        tree(source, listing, directory=directory, beside=every if pointing[source] else ())
         for source, listing in listings.items()
     ]
-    settings = f"{venv}\\{SETTINGS}" if venv else ""
-    base = ntpath.dirname(moved(program.real, placed))
+    base = ntpath.dirname(moved(program.real, copies))
+    settings = settings_of(program)
     made = [
-        replace(one, texts=_texts(one, pointers[one.source], placed, settings, base))
-        for one in placed
+        replace(one, texts=pointers.texts(one, pointing[one.source], copies, settings, base))
+        for one in copies
     ]
     paths = tuple(grant.path for grant in granted)
     return Store(trees=tuple(made), program=inside(program, made, paths), granted=paths)
+
+
+def _listings(
+    program: Program, written: Sequence[str], without: Sequence[str]
+) -> dict[str, Listing]:
+    settings = settings_of(program)
+    text = pointers.text_of(settings) if settings else ""
+    return {
+        source: _looked(
+            source, (*_left_out(settings, why, text), *_below(source, written), *without)
+        )
+        for source, why in zip(program.reads, program.why, strict=True)
+    }
 
 
 def tree(source: str, listing: Listing, *, directory: str, beside: Sequence[str] = ()) -> Tree:
@@ -131,17 +140,20 @@ def tree(source: str, listing: Listing, *, directory: str, beside: Sequence[str]
     return Tree(source=source, staged=staged, sid=grant_sid(room, "read"), listing=listing)
 
 
-def venv_of(program: Program) -> str:
-    """The virtual environment that the program is started for; empty for none."""
+def settings_of(program: Program) -> str:
+    """Of the virtual environment that the program is started for; empty for none."""
     redirector = dict(program.environment).get(launchers.LAUNCHER, "")
-    return ntpath.dirname(ntpath.dirname(redirector)) if redirector else ""
+    if not redirector:
+        return ""
+    return ntpath.join(ntpath.dirname(ntpath.dirname(redirector)), pointers.SETTINGS)
 
 
-def _left_out(venv: str, why: str, settings: str) -> tuple[str, ...]:
+def _left_out(settings: str, why: str, text: str) -> tuple[str, ...]:
+    """`text` is what the settings of an environment say, if there is one."""
     if why != "the prefix of python":
         return SERVER
-    both = shims.settings(settings).get("include-system-site-packages", "").lower() == "true"
-    return (*PYTHON_PREFIX, SITE) if venv and not both else PYTHON_PREFIX
+    both = shims.settings(text).get("include-system-site-packages", "").lower() == "true"
+    return (*PYTHON_PREFIX, pointers.SITE) if settings and not both else PYTHON_PREFIX
 
 
 def _below(source: str, paths: Sequence[str]) -> list[str]:
@@ -161,67 +173,6 @@ def _looked(source: str, without: Sequence[str]) -> Listing:
         ) from error
     except OSError as error:
         raise PolicyError(f"{error.filename} cannot be read: {error.strerror}") from error
-
-
-def pointers_of(listing: Listing) -> tuple[str, ...]:
-    """Files of Python's that name directories: settings of environments, editable installs."""
-    found = []
-    for name, _, _ in listing.files:
-        above, _, last = name.rpartition("\\")
-        site = above.lower().endswith(SITE.lower()) and is_pointer(last)
-        if last.lower() == SETTINGS or site:
-            found.append(name)
-    return tuple(found)
-
-
-def _texts(
-    one: Tree, names: Sequence[str], made: Sequence[Tree], settings: str, base: str
-) -> tuple[tuple[str, str], ...]:
-    """What becomes of the pointers. The settings of the environment in use name its base in words
-    that may lead there through a link, so they are not only searched for its path.
-    """
-    found: list[tuple[str, str]] = []
-    for name in names:
-        path = ntpath.join(one.source, name)
-        text = _text(path)
-        changed = repointed(text, made)
-        if folded(path) == folded(settings):
-            changed = with_home(changed, base)
-        found += [(name, changed)] if changed != text else []
-    return tuple(found)
-
-
-def with_home(text: str, base: str) -> str:
-    lines = [line for line in text.splitlines() if line.partition("=")[0].strip().lower() != "home"]
-    return "\n".join((f"home = {base}", *lines, ""))
-
-
-def repointed(text: str, made: Sequence[Tree]) -> str:
-    """With the copies' paths, as they are and as Python writes them in its strings."""
-    for one in sorted(made, key=lambda one: -len(one.source)):
-        text = _replaced(text, one.source, one.staged)
-        text = _replaced(text, *(path.replace("\\", "\\\\") for path in (one.source, one.staged)))
-    return text
-
-
-def _replaced(text: str, old: str, new: str) -> str:
-    """Where the old path stands whole, or something below it; in any case of letters."""
-    lower, wanted = folded(text), folded(old)
-    parts, at = [], 0
-    while (found := lower.find(wanted, at)) >= 0:
-        end = found + len(old)
-        whole = text[end : end + 1] in {"", "\\", "/", "'", '"', "\r", "\n", ";"}
-        parts += [text[at:found], new if whole else text[found:end]]
-        at = end
-    return "".join((*parts, text[at:]))
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
-            return file.read()
-    except OSError:
-        return ""
 
 
 def inside(program: Program, made: Sequence[Tree], granted: Sequence[str] = ()) -> Program:
