@@ -9,6 +9,7 @@ import functools
 import http.server
 import json
 import os
+import pathlib
 import secrets
 import shutil
 import socket
@@ -124,6 +125,26 @@ def bare_argv(environment, server, words) -> list[str]:
     return json.loads(done.stdout)["program"]["argv"]
 
 
+def carrying(mark: str) -> list[str]:
+    """The processes that have this word in their environment."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark.encode() in path.read_bytes():
+                found.append(path.parent.name)
+        except OSError:
+            pass  # it has ended meanwhile, or is another user's
+    return found
+
+
+def test_what_a_session_leaves_would_be_found():
+    mark = secrets.token_hex(8)
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, env={"T_MARK": mark}) as process:
+        assert carrying(mark) == [str(process.pid)]
+        process.stdin.close()
+    assert carrying(mark) == []
+
+
 @pytest.mark.parametrize("server", SERVERS, ids=lambda server: server.profile)
 def test_a_published_server_works_inside(server, environment, client, page, work):
     words = {
@@ -152,7 +173,7 @@ def test_a_published_server_works_inside(server, environment, client, page, work
         command=server.reference,
         args=filled(server.arguments, words),
         sandboxed=policy,
-        env=env,
+        env={**env, "T_MARK": words["mark"]},
         calls=calls,
     )
     assert inside["server"] == bare["server"]
@@ -166,6 +187,7 @@ def test_a_published_server_works_inside(server, environment, client, page, work
         for answer in (outside, result):
             assert filled(expected, words) in answer["text"], name
             assert not answer["failed"], answer["text"]
+    assert carrying(words["mark"]) == []
     STARTS[server.reference] = (bare["started"], inside["started"])
 
 
