@@ -7,15 +7,21 @@ In the tier `bare` corral is started under a filter that forbids new namespaces 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
+import threading
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent / "src"
 ORDINARY = 65533
 SYSTEM_PYTHON = "/usr/bin/python3"
+IGNORABLE = [
+    getattr(signal, name) for name in ("SIGHUP", "SIGINT", "SIGQUIT") if hasattr(signal, name)
+]
 MAIN = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); from corral.cli import main; sys.exit(main())"
 )
@@ -38,6 +44,21 @@ abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
 abi.seccomp_set_filter(program)
 os.execv(sys.argv[1], sys.argv[1:])
 """
+
+
+@contextlib.contextmanager
+def signals_at_their_defaults():
+    """A shell starts background jobs with SIGINT and SIGQUIT ignored, and corral would inherit that."""
+    ignored = [number for number in IGNORABLE if signal.getsignal(number) == signal.SIG_IGN]
+    if threading.current_thread() is not threading.main_thread():
+        ignored = []  # only the main thread may
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
 
 
 class User:
@@ -83,11 +104,12 @@ class User:
             if self.uid != os.geteuid()
             else {}
         )
-        return subprocess.Popen(
-            argv,
-            env=self.environment() if env is None else env,
-            **{"cwd": self.home, **ids, **options},
-        )
+        with signals_at_their_defaults():
+            return subprocess.Popen(
+                argv,
+                env=self.environment() if env is None else env,
+                **{"cwd": self.home, **ids, **options},
+            )
 
     def corral_argv(self, *arguments: str) -> list[str]:
         return [*self.host, self.python, "-c", MAIN, str(self.package), *arguments]

@@ -29,7 +29,6 @@ print("ready", flush=True)
 while True:
     signal.pause()
 """
-IGNORABLE = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 SHORT_GRACE = """
 import sys
 sys.path.insert(0, sys.argv.pop(1))
@@ -38,18 +37,6 @@ corral.supervise.GRACE = 0.2
 from corral.cli import main
 sys.exit(main())
 """
-
-
-@pytest.fixture(autouse=True, scope="module")
-def signals_at_their_defaults():
-    """A shell starts background jobs with SIGINT and SIGQUIT ignored, and corral would inherit that."""
-    before = {number: signal.getsignal(number) for number in IGNORABLE}
-    for number in IGNORABLE:
-        handler = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
-        signal.signal(number, handler)
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture
