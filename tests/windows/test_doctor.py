@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
-from corral.windows import job
+from corral.abi import win32
+from corral.windows import job, probes, trial
 from corral.windows.job import Job
 
 
@@ -48,6 +50,19 @@ def test_a_limit_that_is_not_kept_is_absent(findings, capability, step):
 
 def test_the_tree_dies_with_its_job_everywhere(findings):
     assert findings["job_kill_on_close"]["status"] == "proven", findings["job_kill_on_close"]
+
+
+@pytest.mark.parametrize("probe", [probes._kill_on_close, probes._accounting])
+def test_a_trial_that_says_something_else_is_a_finding_too(monkeypatch, probe):
+    """As where no interpreter starts: what cannot be understood was not seen."""
+    other = os.path.join(os.environ["SYSTEMROOT"], "System32", "hostname.exe")
+    before = win32.open_handles()
+    plain = Job(read_back=keeps(Job()))
+    assert "did not say" not in probes._try("it", lambda: probe(plain)).evidence  # the control
+    monkeypatch.setattr(trial, "interpreter", lambda: other)
+    found = probes._try("it", lambda: probe(plain))
+    assert (found.status, "did not say" in found.evidence) == ("absent", True)
+    assert win32.open_handles() == before
 
 
 def test_what_was_not_kept_is_named_with_its_numbers(findings):

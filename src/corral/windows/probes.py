@@ -118,7 +118,9 @@ def _try(capability: str, attempt: Callable[[], str]) -> Finding:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         why = f"{where}{error.strerror or error}"
-        return Finding(capability=capability, status="absent", evidence=why, hint=_hint(capability))
+    except ValueError as error:  # a number was expected of a process that could not even start
+        why = f"the trial did not say what it saw: {error}"
+    return Finding(capability=capability, status="absent", evidence=why, hint=_hint(capability))
 
 
 def _hint(capability: str) -> str:
@@ -147,16 +149,21 @@ def _read_back() -> str:
 
 def _kill_on_close(plain: Job) -> str:
     running = trial.start(TREE, (plain, process.Creation()))
-    pids = (running.child.pid, int(running.line() or "0"))
-    first, second = (abi.open_process(pid, abi.SYNCHRONIZE) for pid in pids)
-    with first, second:
-        if abi.wait_any((first.value, second.value), 0) is not None:
-            raise OSError(0, "the control failed: a process did not wait")
-        running.child.abandon()  # their input stays open: nothing else ends them
-        for handle in (first, second):
-            if abi.wait_any((handle.value,), trial.PATIENCE) is None:
-                raise OSError(0, "a process outlived the handle of its job")
-    running.close()
+    try:
+        child = int(running.line())
+        with (
+            abi.open_process(running.child.pid, abi.SYNCHRONIZE) as first,
+            abi.open_process(child, abi.SYNCHRONIZE) as second,
+        ):
+            if abi.wait_any((first.value, second.value), 0) is not None:
+                raise OSError(0, "the control failed: a process did not wait")
+            running.child.abandon()  # their input stays open: nothing else ends them
+            for handle in (first, second):
+                if abi.wait_any((handle.value,), trial.PATIENCE) is None:
+                    raise OSError(0, "a process outlived the handle of its job")
+    finally:
+        running.child.abandon()
+        running.close()
     return "a process and its child ended with the handle of their job"
 
 
