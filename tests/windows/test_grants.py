@@ -340,25 +340,6 @@ def test_a_granted_directory_of_the_servers_own_project(corral, tmp_path):
     assert not done.stdout.decode().startswith(str(tmp_path))
 
 
-OTHER_NAMES = [
-    "{}::$DATA",
-    "\\\\?\\{}",
-    "\\\\localhost\\{drive}$\\{rest}",
-    "\\\\127.0.0.1\\{drive}$\\{rest}",
-    "\\\\.\\{}",
-]
-
-
-@pytest.mark.real_windows
-@pytest.mark.parametrize("form", OTHER_NAMES)
-def test_other_names_of_what_was_not_granted(corral, tmp_path, form):
-    (tmp_path / "outside.txt").write_text("secret")
-    path = str(tmp_path / "outside.txt")
-    name = form.format(path, drive=path[0], rest=path[3:])
-    assert corral.inside(READ, name, flags=()) != "secret"
-    assert corral.outside(READ, path) == "secret"
-
-
 PLANT = """
 import _winapi
 try:

@@ -74,7 +74,10 @@ def test_the_users_profile_is_not_readable(corral, secret):
     assert succeeds(corral, READ, str(secret))
 
 
-@pytest.mark.parametrize("form", ["\\\\?\\{}", "\\\\.\\{}", "\\\\localhost\\{share}", "{}::$DATA"])
+@pytest.mark.parametrize(
+    "form",
+    ["\\\\?\\{}", "\\\\.\\{}", "\\\\localhost\\{share}", "\\\\127.0.0.1\\{share}", "{}::$DATA"],
+)
 def test_other_spellings_of_a_path_lead_nowhere(corral, secret, form):
     """Device paths, the administrative share, the default stream."""
     share = str(secret).replace(":", "$", 1)
