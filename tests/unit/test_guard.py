@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.network.addresses import plain, read, read_network, write
-from corral.network.guard import ROWS, carried, refusal, remedy
+from corral.network.guard import ROWS, can_be_named, carried, refusal, remedy
 
 V4 = st.binary(min_size=4, max_size=4)
 V6 = st.binary(min_size=16, max_size=16) | st.lists(
@@ -195,6 +195,11 @@ def test_what_would_have_to_be_named(text, named):
         admitted.append(read_network(write(wanted)))
     assert (refusal(read(text), admitted=admitted) is None) == (named is not None)
     assert [str(item) for item in admitted] == (named or [])
+
+
+def test_what_can_be_named():
+    for text, said in (("8.8.8.8", True), ("10.0.0.1", True), ("224.0.0.1", False), ("::", False)):
+        assert can_be_named(read(text)) == said
 
 
 def test_the_table_is_in_order_and_has_no_row_twice():

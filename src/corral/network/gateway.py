@@ -17,6 +17,7 @@ import time
 
 from corral.network import connection, descriptors, epoll, lookups, resolver, splice, traffic
 from corral.network.addresses import plain, read, write
+from corral.network.guard import can_be_named
 from corral.network.names import Names
 from corral.network.own_addresses import OwnAddresses
 from corral.network.pace import Pace
@@ -210,7 +211,7 @@ class Gateway:
         if address in self.names.network:
             self.denials.add("address", text, allow="", why="no name has this address")
         else:
-            self.denials.add("address", text, allow=text)
+            self.denials.add("address", text, allow=text if can_be_named(address) else "")
         return None
 
     def _ended(self, opened: connection.Connection) -> None:

@@ -116,6 +116,16 @@ def remedy(
     return None if found is None or found[1] in NEVER else found[0]
 
 
+def can_be_named(address: bytes) -> bool:
+    """Whether a policy that names it is followed."""
+    row = _row(address)
+    return row is None or row.admissible
+
+
+def _row(address: bytes) -> Row | None:
+    return next((row for row in ROWS if address in row.network), None)
+
+
 def _first_refused(
     address: bytes, own: Container[bytes], admitted: tuple[Network, ...]
 ) -> tuple[bytes, str] | None:
@@ -127,7 +137,7 @@ def _first_refused(
 
 
 def _refused(address: bytes, own: Container[bytes], admitted: tuple[Network, ...]) -> str | None:
-    row = next((row for row in ROWS if address in row.network), None)
+    row = _row(address)
     if row is not None and row.why:
         if not row.admissible:
             return row.why

@@ -13,7 +13,7 @@ import time
 
 from corral.network import race, traffic
 from corral.network.addresses import plain, read, write
-from corral.network.guard import refusal, remedy
+from corral.network.guard import can_be_named, refusal, remedy
 from corral.network.own_addresses import OwnAddresses
 from corral.network.pace import Pace
 from corral.network.proxy import connect_request, read_reply
@@ -124,7 +124,8 @@ class Outbound:
             good = self.rules.allows_name(host, port) is not None
             kind = "port" if self.rules.matches(host) else "name"
         if not good:
-            self.deny(kind, written(host, port), allow=written(host, port))
+            place = written(host, port)
+            self.deny(kind, place, allow=place if address is None or can_be_named(address) else "")
         return good
 
     def dial(self, request: Request) -> socket.socket:

@@ -15,6 +15,7 @@ import time
 
 from corral.network import epoll
 from corral.network.addresses import write
+from corral.network.guard import can_be_named
 from corral.network.pace import Pace
 from corral.network.rules import written
 
@@ -119,12 +120,13 @@ class Tap:
     def _record(self, protocol: int, address: bytes, port: int) -> None:
         if address[0] == 127 or address == bytes(15) + b"\x01":
             return
-        host = self._names.name_of(address) or write(address)
-        place = written(host, port)
+        name = self._names.name_of(address)
+        place = written(name or write(address), port)
         if protocol == UDP:
             self._denials.add("udp", place, allow="")
         elif port not in self._rules.ports:
-            self._denials.add("port", place, allow=place)
+            sayable = name or (can_be_named(address) and address not in self._names.network)
+            self._denials.add("port", place, allow=place if sayable else "")
 
 
 def attach(packets: _socket.socket) -> None:
