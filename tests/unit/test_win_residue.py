@@ -5,8 +5,10 @@ own tests; so are the profiles.
 """
 
 import contextlib
+import os
 import sys
 import tempfile
+import types
 
 import pytest
 from hypothesis import settings
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from corral.abi import win32, win32_security
-from corral.windows import grants, journal, residue
+from corral.windows import access_list, grants, journal, residue, trees
 from corral.windows.scene import Scene
 
 ROOTS = tuple(
@@ -242,3 +244,29 @@ def test_what_was_kept_and_resists_stays_kept(tmp_path):
         host.resisting.clear()
         assert residue.clean(directory) == (["C:\\a"], [])
     assert host.entries == set()
+
+
+def test_entries_are_taken_out_below_what_has_no_list_of_its_own(tmp_path, monkeypatch):
+    """Somebody opened a directory to all: what lies in it has our entries all the same."""
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open" / "file").touch()
+    root = journal.Root(path=str(tmp_path), access="read", sid=ROOTS[0].sid, volume=1, file=2)
+    ours = access_list.entries_for(root.sid, "read", directory=False, root=False)
+    listed = access_list.write(access_list.Descriptor(control=0, revision=2, entries=ours))
+    descriptors = {
+        str(tmp_path): listed,
+        str(tmp_path / "open"): b"\1\0\0\x80" + bytes(16),
+        str(tmp_path / "open" / "file"): listed,
+    }
+    monkeypatch.setattr(
+        trees, "opened", lambda path: contextlib.nullcontext(types.SimpleNamespace(value=path))
+    )
+    monkeypatch.setattr(trees, "is_identity", lambda *_: True)
+    monkeypatch.setattr(trees, "is_directory", os.path.isdir)
+    monkeypatch.setattr(win32_security, "security_of", descriptors.__getitem__)
+    monkeypatch.setattr(win32_security, "set_security", descriptors.__setitem__)
+    assert residue.withdraw(root) == []
+    left = [path for path, raw in descriptors.items() if raw == listed]
+    assert left == []
+    with pytest.raises(access_list.Unusable):
+        access_list.read(descriptors[str(tmp_path / "open")])  # the control

@@ -105,8 +105,6 @@ def withdraw(root: Root) -> list[str]:
         try:
             if _cleared(path, root, top=path == top):
                 pending += [os.path.join(path, name) for name in os.listdir(path)]
-        except access_list.Unusable:
-            continue  # whoever took the list away has taken our entries along
         except OSError as error:
             if win32.winerror(error) not in GONE:
                 problems.append(f"{error.filename or path}: {error.strerror}")
@@ -118,7 +116,10 @@ def _cleared(path: str, root: Root, *, top: bool) -> bool:
     with trees.opened(path) as handle:
         if top and not trees.is_identity(handle.value, root.volume, root.file):
             return False
-        changed = access_list.revoke(win32_security.security_of(handle.value), (root.sid,))
+        try:
+            changed = access_list.revoke(win32_security.security_of(handle.value), (root.sid,))
+        except access_list.Unusable:
+            changed = None  # whoever took the list away has taken our entries along
         if changed is not None:
             win32_security.set_security(handle.value, changed)
         return trees.is_directory(handle.value)
