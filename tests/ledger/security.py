@@ -607,6 +607,13 @@ CLAIMS: tuple[Claim, ...] = (
         where=ANY,
     ),
     Claim(
+        id="windows-powers",
+        sentence="A container whose token kept a privilege of an administrator's that walks past access lists is refused.",
+        tests=(f"{WINDOWS}/test_app_container.py::test_powers_that_walk_past_access_lists",),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
         id="windows-shares",
         sentence="they name on a share is not even looked at:",
         tests=(

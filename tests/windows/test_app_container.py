@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from corral.abi import win32, win32_process, win32_security
+from corral.abi import win32, win32_process, win32_security, win32_token
 from corral.windows import app_container, network
 from corral.windows.capabilities import capability_sid, grant_sid, package_sid, sid_bytes, sid_text
 from corral.windows.scene import Scene
@@ -56,6 +56,15 @@ def test_a_process_outside_does_not_pass(profile):
     scene.process = win32_process.GetCurrentProcess()
     with pytest.raises(OSError, match="not in an AppContainer"):
         app_container.verify(profile, scene)
+
+
+def test_powers_that_walk_past_access_lists():
+    """An administrator's token, as Wine's is, and what everybody has."""
+    with win32_token.own_token(win32_security.TOKEN_QUERY) as own:
+        held = win32_token.token_privileges(own.value)
+    assert ("SeBackupPrivilege" in app_container.powers(held)) == ("SeBackupPrivilege" in held)
+    assert app_container.powers(("SeChangeNotifyPrivilege", "SeShutdownPrivilege")) == ()
+    assert app_container.powers(("SeDebugPrivilege",)) == ("SeDebugPrivilege",)
 
 
 @pytest.mark.parametrize(
@@ -142,5 +151,6 @@ answer = value.value
 
 @pytest.mark.real_windows
 def test_a_target_is_in_one(corral):
+    """As an administrator too: Windows takes the privileges away, or corral refuses the run."""
     assert corral.outside(TOKEN) == 0
     assert corral.inside(TOKEN) == 1

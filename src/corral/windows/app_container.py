@@ -21,18 +21,26 @@ from __future__ import annotations
 
 import os
 
-from corral.abi import win32, win32_security
+from corral.abi import win32, win32_security, win32_token
 from corral.host import Finding
 from corral.record import record
 from corral.windows.capabilities import folded, package_sid, sid_bytes, sid_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from corral.plan import Place
     from corral.windows.scene import Scene
 
 CAPABILITY = "app_container_profile"
 WSL2 = "run it in WSL2 (corral's Linux walls), or in Windows Sandbox"
+POWERS = frozenset((
+    "SeAssignPrimaryTokenPrivilege", "SeBackupPrivilege", "SeCreateTokenPrivilege",
+    "SeDebugPrivilege", "SeImpersonatePrivilege", "SeLoadDriverPrivilege",
+    "SeManageVolumePrivilege", "SeRelabelPrivilege", "SeRestorePrivilege", "SeSecurityPrivilege",
+    "SeTakeOwnershipPrivilege", "SeTcbPrivilege",
+))  # fmt: skip
 DENIED = "run corral outside of any sandbox, as a user who may create AppContainer profiles"
 
 
@@ -85,7 +93,9 @@ def apply(step: Profile, scene: Scene) -> None:
 
 
 def verify(step: Profile, scene: Scene) -> None:
-    """From the token of the suspended process: this package, and these capabilities alone."""
+    """From the token of the suspended process: this package, these capabilities alone, and no
+    privilege of an administrator's that walks past access lists.
+    """
     with win32_security.open_token(scene.process) as token:
         if not win32_security.is_app_container(token.value):
             raise OSError(0, "the process is not in an AppContainer", step.name)
@@ -93,12 +103,21 @@ def verify(step: Profile, scene: Scene) -> None:
         if package != sid_bytes(step.package):
             raise OSError(0, "the process is in another AppContainer", step.name)
         found = win32_security.token_capabilities(token.value)
+        held = powers(win32_token.token_privileges(token.value))
+    if held:
+        text = f"its token holds {', '.join(held)}: start corral without an administrator's rights"
+        raise OSError(0, text, step.name)
     having = sorted(sid_text(sid) for sid, _ in found)
     if having != sorted(set(step.capabilities)):
         text = f"its capabilities are {', '.join(having) or 'none'}"
         raise OSError(0, text, step.name)
     if any(not attributes & win32_security.SE_GROUP_ENABLED for _, attributes in found):
         raise OSError(0, "a capability is not enabled", step.name)
+
+
+def powers(privileges: Sequence[str]) -> tuple[str, ...]:
+    """Those that open what no access list allows."""
+    return tuple(sorted(POWERS.intersection(privileges)))
 
 
 def explain(error: OSError) -> tuple[str, str]:
