@@ -12,6 +12,10 @@ import test_packages
 from test_bundles import manifest, packed, put, start
 from test_packages import ONE_USER, REFUSED, entries, said
 
+from corral.cli import policy_flags
+from corral.cli.options import Options
+from corral.errors import SandboxError
+from corral.prepare import prepare
 from registries import Registries, wheel
 
 env, npm, registry, tools = (
@@ -306,3 +310,26 @@ def test_a_script_makes_the_one_link_that_pythons_packages_have(user, env, regis
     assert refused.returncode == REFUSED
     assert b"'bin/python' is a link that leads out" in refused.stderr
     assert said(user.corral(*flags, "npm:good@1.0.0", env=env)) == "ran"
+
+
+def test_a_script_that_becomes_a_link_while_a_person_thinks(tmp_path, monkeypatch):
+    """Between the first look at a directory and its start lies the question whether it may."""
+    server, private = tmp_path / "server", tmp_path / "private"
+    for path in (server, private):
+        path.mkdir()
+    (private / "pyproject.toml").write_text("[project]\n")
+    (private / "notes.py").write_text("mine = 1\n")
+    (server / "corral.toml").write_text('version = 1\n[server]\ncommand = ["python3", "main.py"]\n')
+    (server / "main.py").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    def plan():
+        return prepare(command, sources, environment=os.environ, cwd=str(tmp_path))
+
+    sources, command = policy_flags.sources(Options(), [str(server)])
+    policy_flags.check_program(plan().program, sources)  # the control
+    (server / "main.py").unlink()
+    (server / "main.py").symlink_to(private / "notes.py")
+    assert str(private) in plan().program.reads  # what it would have been given
+    with pytest.raises(SandboxError, match=f"leads out of it, to {private}"):
+        policy_flags.check_program(plan().program, sources)

@@ -30,6 +30,7 @@ ORDER = ("supervisor", "birth", "beside", "init", "target")
 def main(options: Options, rest: list[str]) -> int:
     sources, command = policy_flags.sources(options, rest)
     plan = prepare(command, sources, environment=os.environ, cwd=policy_flags.where(rest))
+    policy_flags.check_program(plan.program, sources)
     bundle = _bundle(rest[0]) if rest and rest[0].lower().endswith(policy_flags.BUNDLES) else {}
     if options.has("--json"):
         output.json({**as_data(plan), **({"bundle": bundle} if bundle else {})})

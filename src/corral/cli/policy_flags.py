@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from corral.cli.options import Options
     from corral.manifest import Manifest
     from corral.servers.opened import Opened
+    from corral.servers.program import Program
     from corral.trust import Request
 
 FLAGS = (
@@ -119,6 +120,16 @@ def sources(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]
     if request is not None:
         found.insert(0, _settled(request, found))
     return found, command
+
+
+def check_program(program: Program, found: list[Source]) -> None:
+    """What is started is what was looked at: its files may have changed while a person thought."""
+    own = [one.manifest.directory for one in found if one.trust == "request"]
+    if any(own) and os.name == "posix":
+        from corral.servers import directory
+
+        for path in filter(None, own):
+            directory.check_program(program, path)
 
 
 def _configured(options: Options, rest: list[str]) -> tuple[Options, list[str], list[Source]]:

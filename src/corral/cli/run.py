@@ -49,6 +49,7 @@ def main(options: Options, rest: list[str]) -> int:
             cwd=policy_flags.where(rest),
             protected=[os.path.realpath(path) for name in OWN_FILES for path in options.all(name)],
         )
+        policy_flags.check_program(plan.program, sources)
         denials = _audited(options.get("--audit"))
         for text in plan.warnings:
             output.warn(text)

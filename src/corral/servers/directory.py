@@ -33,6 +33,7 @@ RUNTIME = (
     "packages that the user installed",
     "packages that the server can load",
     "the program",
+    "certificates that this host trusts",
 )
 
 
@@ -67,6 +68,7 @@ def absolute(command: Sequence[str], directory: str) -> list[str]:
 
 
 def check(command: Sequence[str], directory: str) -> None:
+    """Before anything is asked or approved; what is really run is looked at again."""
     program = resolve(
         command,
         environment=os.environ,
@@ -74,9 +76,13 @@ def check(command: Sequence[str], directory: str) -> None:
         home=home_directory(),
         subprocess=False,
     )
+    check_program(program, directory)
+
+
+def check_program(program: Program, directory: str) -> None:
     # The way to it may have links in it, as where the home directory is one.
     roots = tuple(dict.fromkeys((directory, os.path.realpath(directory))))
-    strangers = [*foreign(command[0], roots), *outside(program, roots)]
+    strangers = [*foreign(program.typed[0], roots), *outside(program, roots)]
     if strangers:
         raise SandboxError(
             f"the command of {printable(directory)} leads out of it, to "
