@@ -58,13 +58,23 @@ def test_a_process_outside_does_not_pass(profile):
         app_container.verify(profile, scene)
 
 
-def test_powers_that_walk_past_access_lists():
-    """An administrator's token, as Wine's is, and what everybody has."""
+def test_powers_that_walk_past_access_lists(profile, monkeypatch):
+    """This very process taken for a target in its container: with some of its privileges called dangerous, and none."""
     with win32_token.own_token(win32_security.TOKEN_QUERY) as own:
         held = win32_token.token_privileges(own.value)
-    assert ("SeBackupPrivilege" in app_container.powers(held)) == ("SeBackupPrivilege" in held)
-    assert app_container.powers(("SeChangeNotifyPrivilege", "SeShutdownPrivilege")) == ()
-    assert app_container.powers(("SeDebugPrivilege",)) == ("SeDebugPrivilege",)
+    having = tuple(
+        (sid_bytes(sid), win32_security.SE_GROUP_ENABLED) for sid in profile.capabilities
+    )
+    monkeypatch.setattr(win32_security, "is_app_container", lambda _: True)
+    monkeypatch.setattr(win32_security, "app_container_sid", lambda _: sid_bytes(profile.package))
+    monkeypatch.setattr(win32_security, "token_capabilities", lambda _: having)
+    scene = Scene()
+    scene.process = win32_process.GetCurrentProcess()
+    monkeypatch.setattr(app_container, "POWERS", frozenset({held[0], "SeDebugPrivilege"}))
+    with pytest.raises(OSError, match=f"its token holds .*{held[0]}"):
+        app_container.verify(profile, scene)
+    monkeypatch.setattr(app_container, "POWERS", frozenset())
+    app_container.verify(profile, scene)  # the control
 
 
 @pytest.mark.parametrize(
