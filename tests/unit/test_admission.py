@@ -130,7 +130,7 @@ def test_a_file_that_others_can_write_admits_nothing(tmp_path):
 
 def test_what_is_asked_of_the_network_says_it():
     policy = Policy(allow=("a.example",), admit=("10.0.0.0/8",), listen=(80,))
-    assert asked("network", policy) == "a.example, admit 10.0.0.0/8, listen 80"
+    assert asked("network", policy, "linux") == "a.example, admit 10.0.0.0/8, listen 80"
 
 
 @given(st.sampled_from(ROWS))
