@@ -38,6 +38,13 @@ def test_every_npm_package_has_a_checksum(tmp_path):
     lock(tmp_path, other=GOOD)
     with pytest.raises(SandboxError, match="did not install thing"):
         npm.locked(str(tmp_path), "thing")
+    for odd in ({"version": "1\033[2J"}, {"version": 1}, {"integrity": ["sha512-x"]}):
+        lock(tmp_path, thing={**GOOD, **odd})
+        with pytest.raises(SandboxError, match="did not install thing"):
+            npm.locked(str(tmp_path), "thing")
+    lock(tmp_path, thing={"version": "1.0.0", "inBundle": True})
+    with pytest.raises(SandboxError, match="did not install thing"):
+        npm.locked(str(tmp_path), "thing")
     put(tmp_path / "package-lock.json", "{")
     with pytest.raises(SandboxError, match="cannot be read"):
         npm.locked(str(tmp_path), "thing")
@@ -176,3 +183,22 @@ def test_a_program_that_is_not_there(tmp_path):
     with pytest.raises(SandboxError) as found:
         npm.command(str(tmp_path), parse("npm:a"))
     assert "\x1b" not in f"{found.value.message}{found.value.hint}"
+
+
+def test_what_is_read_outside_of_the_walls_has_a_limit(tmp_path):
+    """A package can make its own description as large as the disk."""
+    for name, read in (
+        ("package-lock.json", lambda: npm.locked(str(tmp_path), "thing")),
+        (pypi.LOCK, lambda: pypi.check_lock(str(tmp_path))),
+    ):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(8 << 30)
+        with pytest.raises(SandboxError, match="is larger than 32 MiB"):
+            read()
+        (tmp_path / name).unlink()
+    script = tmp_path / "thing-1.0.dist-info" / "entry_points.txt"
+    put(script, "[console_scripts]\nthing = thing:main\n")
+    assert pypi.console_scripts(str(tmp_path), "thing") == {"thing": "thing:main"}
+    with script.open("ab") as file:
+        file.truncate(8 << 30)
+    assert pypi.console_scripts(str(tmp_path), "thing") == {}

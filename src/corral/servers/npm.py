@@ -13,6 +13,7 @@ from corral.errors import EXIT_NOT_FOUND, CommandError, SandboxError
 from corral.manifest import printable
 from corral.servers.install import run
 from corral.servers.npm_registry import SETTINGS, lines, settings
+from corral.servers.reference import is_version
 from corral.units import shown
 
 TYPE_CHECKING = False
@@ -26,6 +27,7 @@ FLAGS = (
     "--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=2000",
 )  # fmt: skip
 LOCK = "package-lock.json"
+LARGEST = 32 << 20
 HINT = "install Node.js, which brings npm, or name the server's own command"
 
 
@@ -91,9 +93,10 @@ def locked(staging: str, name: str) -> tuple[str, str]:
         if not checked or item.get("link"):
             raise SandboxError(f"{shown(place, 200)} came without a checksum")
     own = found.get(f"node_modules/{name}")
-    if not isinstance(own, dict) or not own.get("version"):
+    version, integrity = (own.get("version"), own.get("integrity")) if own else ("", "")
+    if not isinstance(version, str) or not is_version(version) or not isinstance(integrity, str):
         raise SandboxError(f"npm did not install {name}")
-    return str(own["version"]), str(own["integrity"])
+    return version, integrity
 
 
 def command(staging: str, reference: Reference) -> list[str]:
@@ -138,8 +141,18 @@ def choose(programs: Sequence[str], reference: Reference, usual: str) -> str:
 
 def read_json(path: str) -> dict[str, object]:
     try:
-        with open(path, encoding="utf-8") as file:
-            data: object = json.load(file)
+        data: object = json.loads(read_listed(path))
     except (OSError, ValueError, RecursionError) as error:
         raise SandboxError(f"{shown(path, 200)} cannot be read: {error}") from None
     return data if isinstance(data, dict) else {}
+
+
+def read_listed(path: str) -> str:
+    """A file that an installer left or a package brought: read outside of the walls, so not all of
+    it whatever its size.
+    """
+    with open(path, encoding="utf-8", errors="replace") as file:
+        text = file.read(LARGEST + 1)
+    if len(text) > LARGEST:
+        raise SandboxError(f"{shown(path, 200)} is larger than {LARGEST >> 20} MiB")
+    return text

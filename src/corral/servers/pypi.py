@@ -14,10 +14,10 @@ import sys
 from corral.errors import EXIT_NOT_FOUND, CommandError, SandboxError
 from corral.record import record
 from corral.servers.install import LINKS, run
-from corral.servers.npm import choose, put, read_json
+from corral.servers.npm import choose, put, read_json, read_listed
 from corral.servers.origin import plain
 from corral.servers.pypi_index import indexes
-from corral.servers.reference import normal
+from corral.servers.reference import is_version, normal
 from corral.units import shown
 
 TYPE_CHECKING = False
@@ -90,7 +90,7 @@ def install(
     place = Place(staging=staging, site=site, base=base, registry=registry, label=reference.text)
     fill(place, scripts=scripts)
     chosen, integrity = check_lock(staging)
-    if reference.name not in chosen:
+    if not is_version(chosen.get(reference.name, "")):
         raise SandboxError(f"{reference.name} was not installed")
     write_start(staging, site, reference)
     return {
@@ -224,8 +224,7 @@ def check_lock(staging: str) -> tuple[dict[str, str], str]:
     """(version of each package, the list's own digest); one without a hash is refused."""
     from hashlib import sha256
 
-    with open(os.path.join(staging, LOCK), encoding="utf-8") as file:
-        text = file.read()
+    text = read_listed(os.path.join(staging, LOCK))
     chosen: dict[str, str] = {}
     for line in text.replace("\\\n", " ").splitlines():
         words = line.split()
@@ -256,6 +255,8 @@ def write_start(staging: str, site: str, reference: Reference) -> None:
 
 
 def console_scripts(site: str, name: str) -> dict[str, str]:
+    from corral.servers.reach import read_text
+
     for folder in sorted(os.listdir(site)):
         project, info, _ = folder.partition(".dist-info")
         if not info or normal(project.rpartition("-")[0]) != name:
@@ -263,8 +264,8 @@ def console_scripts(site: str, name: str) -> dict[str, str]:
         reader = configparser.ConfigParser(delimiters=("=",), interpolation=None)
         reader.optionxform = str  # type: ignore[assignment,method-assign] # names keep their case
         try:
-            reader.read(os.path.join(site, folder, "entry_points.txt"), encoding="utf-8")
+            reader.read_string(read_text(os.path.join(site, folder, "entry_points.txt")))
             return dict(reader["console_scripts"]) if reader.has_section("console_scripts") else {}
-        except (configparser.Error, UnicodeDecodeError) as error:
+        except configparser.Error as error:
             raise SandboxError(f"the entry points of {name} cannot be read: {error}") from None
     return {}
