@@ -25,6 +25,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -657,19 +658,74 @@ def test_the_hosts_own_addresses_are_known_without_a_list():
         assert socket.inet_aton(probe.getsockname()[0]) in own
 
 
+@contextlib.contextmanager
+def no_descriptors():
+    """None can be had in the block, whoever holds which."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    last = os.open("/", os.O_RDONLY)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (last, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        os.close(last)
+
+
+class Dialer:
+    """In the place of the one that makes sockets in a namespace."""
+
+    def make(self):
+        made = socket.socket()
+        made.setblocking(False)
+        return made.detach()
+
+    def close(self):
+        pass
+
+
+def answered(way, client):
+    """Drive it until the client has an answer, however long that takes."""
+    while not select.select([client], [], [], 0)[0]:
+        left = way.deadline()
+        patience = None if left is None else max(0.0, left - time.monotonic())
+        select.select([way, client], [], [], patience)
+        way.run_ready()
+
+
+@pytest.mark.parametrize("kind", ["out", "in"])
+def test_without_descriptors_nobody_is_asked_again_and_again(server, kind):
+    """Who waits to be accepted makes the listener ready, for as long as it cannot be."""
+    from corral.network.denials import Denials
+    from corral.network.gateway import Gateway
+    from corral.network.inlets import Inlets
+    from corral.network.rules import rules_of
+
+    listener = socket.create_server((LOCAL, 0))
+    place = listener.getsockname()
+    if kind == "in":
+        way = Inlets({server(echo): listener.detach()}, Dialer())
+    else:
+        way = Gateway(rules=rules_of(()), denials=Denials(), listeners=[listener.detach()])
+    with contextlib.closing(way), socket.create_connection(place) as client:
+        client.sendall(b"word")
+        with no_descriptors():
+            way.run_ready()
+            assert select.select([way], [], [], 0)[0] == []
+        answered(way, client)
+        if kind == "in":
+            assert client.recv(4) == b"word"
+        else:  # heard, and refused
+            with pytest.raises(ConnectionResetError):
+                client.recv(4)
+
+
 def test_what_cannot_be_asked_for_lack_of_descriptors_is_taken_for_the_hosts_own():
     """A target can have the gateway run out of them, and must not get past the guard by that."""
     from corral.network.own_addresses import OwnAddresses
 
     elsewhere = socket.inet_aton("198.51.100.1")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    last = os.open("/", os.O_RDONLY)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (last, hard))
-    try:
+    with no_descriptors():
         assert elsewhere in OwnAddresses()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        os.close(last)
     assert elsewhere not in OwnAddresses()
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import _socket
+import errno
 import heapq
 import os
 import select
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 IN, OUT = 1, 4
 BATCH = 64
+GONE = frozenset({errno.EAGAIN, errno.ECONNABORTED})
+"""Nobody is there any more who could be accepted. After any other error, of which descriptors that
+are used up are the usual one, whoever waits is still there: asking at once would never end."""
+MOMENT = 0.1
 
 
 def accept(listener: _socket.socket) -> _socket.socket:

@@ -11,7 +11,6 @@ Nothing that the target says is taken for an address: it is looked up among what
 from __future__ import annotations
 
 import _socket
-import errno
 import sys
 import time
 
@@ -166,14 +165,15 @@ class Gateway:
             try:
                 client = epoll.accept(listener)
             except OSError as error:
-                # Those that are used up come back with the next connection that ends.
-                if error.errno in {errno.EMFILE, errno.ENFILE} and self._connections:
-                    self._pause()
+                if error.errno not in epoll.GONE:
+                    self._rest(epoll.MOMENT)
                 return
             self._begin(client)
 
     def _rest(self, seconds: float) -> None:
-        """A flood of connections that lead nowhere costs whoever makes them more than the host."""
+        """A flood of connections that lead nowhere costs whoever makes them more than the host; and
+        descriptors that are used up come back.
+        """
         self._resting = True
         self._pause()
         self._loop.after(seconds, self._rested)

@@ -65,7 +65,10 @@ class Inlets:
     def _accept(self, listener: _socket.socket) -> None:
         try:
             client = epoll.accept(listener)
-        except OSError:
+        except OSError as error:
+            if error.errno not in epoll.GONE:
+                self._loop.forget(listener.fileno())
+                self._loop.after(epoll.MOMENT, lambda: self._listen(listener))
             return
         if len(self._relays) + len(self._waiting) >= MOST:
             splice.close(client, reset=True)
