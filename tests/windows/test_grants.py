@@ -150,10 +150,16 @@ with win32_files.Mutex("Local\\\\corral-test-held"):
 
 
 def test_a_mutex_of_a_killed_process_is_free():
+    """While it lives nobody waits for it without end."""
     with subprocess.Popen(
         [sys.executable, "-c", HELD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
         assert child.stdout.readline().strip() == b"held"
+        with (
+            pytest.raises(OSError, match="does not let go"),
+            win32_files.Mutex("Local\\corral-test-held", patience=1),
+        ):
+            pass
         child.kill()
         child.wait()
     with win32_files.Mutex("Local\\corral-test-held"):

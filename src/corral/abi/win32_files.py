@@ -28,9 +28,7 @@ FILE_FLAG_BACKUP_SEMANTICS = 0x02000000
 FILE_FLAG_OPEN_REPARSE_POINT = 0x00200000
 FILE_ATTRIBUTE_DIRECTORY = 0x10
 FILE_ATTRIBUTE_REPARSE_POINT = 0x400
-WAIT_OBJECT_0 = 0
-WAIT_ABANDONED = 0x80
-INFINITE = 0xFFFFFFFF
+WAIT_TIMEOUT = 258
 UNICODE_STRING_MAX_CHARS = 32767  # of a path too
 
 # FILE_INFO_BY_HANDLE_CLASS
@@ -122,16 +120,22 @@ def final_path(handle: int) -> str:
 
 
 class Mutex:
-    """A named mutex of this session, held inside `with`. A holder that died has let go of it."""
+    """A named mutex of this session, held inside `with`. A holder that died has let go of it.
 
-    __slots__ = ("_handle",)
+    `patience` in milliseconds is for one that does not: any program of the user's can take a name.
+    """
 
-    def __init__(self, name: str) -> None:
+    __slots__ = ("_handle", "_name", "_patience")
+
+    def __init__(self, name: str, patience: int = 600_000) -> None:
+        self._name = name
+        self._patience = patience
         self._handle = Handle(CreateMutexW(None, 0, name))
 
     def __enter__(self) -> None:
         try:
-            WaitForSingleObject(self._handle.value, INFINITE)
+            if WaitForSingleObject(self._handle.value, self._patience) == WAIT_TIMEOUT:
+                raise OSError(0, "another process does not let go of it", self._name)
         except OSError:
             self._handle.close()
             raise
