@@ -692,7 +692,7 @@ def answered(way, client):
         way.run_ready()
 
 
-@pytest.mark.parametrize("kind", ["out", "in"])
+@pytest.mark.parametrize("kind", ["out", "in", "names"])
 def test_without_descriptors_nobody_is_asked_again_and_again(server, kind):
     """Who waits to be accepted makes the listener ready, for as long as it cannot be."""
     from corral.network.denials import Denials
@@ -700,20 +700,23 @@ def test_without_descriptors_nobody_is_asked_again_and_again(server, kind):
     from corral.network.inlets import Inlets
     from corral.network.rules import rules_of
 
-    listener = socket.create_server((LOCAL, 0))
-    place = listener.getsockname()
+    with socket.create_server((LOCAL, 0)) as listener:
+        place, fd = listener.getsockname(), listener.detach()
     if kind == "in":
-        way = Inlets({server(echo): listener.detach()}, Dialer())
+        way = Inlets({server(echo): fd}, Dialer())
     else:
-        way = Gateway(rules=rules_of(()), denials=Denials(), listeners=[listener.detach()])
+        ends = {"dns_tcp": fd, "listeners": []} if kind == "names" else {"listeners": [fd]}
+        way = Gateway(rules=rules_of(()), denials=Denials(), **ends)
     with contextlib.closing(way), socket.create_connection(place) as client:
-        client.sendall(b"word")
+        client.sendall(b"\x10\x01" if kind == "names" else b"word")
         with no_descriptors():
             way.run_ready()
             assert select.select([way], [], [], 0)[0] == []
         answered(way, client)
         if kind == "in":
             assert client.recv(4) == b"word"
+        elif kind == "names":
+            assert client.recv(4) == b""  # a question that is longer than any
         else:  # heard, and refused
             with pytest.raises(ConnectionResetError):
                 client.recv(4)

@@ -66,14 +66,18 @@ class Resolver:
     def spend(self, count: int) -> None:
         """After too many questions nobody is heard for a while, however they were asked."""
         self._pace.spend(count)
-        rest = self._pace.rest()
-        if rest and not self._resting:
-            self._resting = True
-            for end in self._sockets:
-                self._loop.forget(end.fileno())
-            for stream in self._streams:
-                stream.rest()
-            self._loop.after(rest, self._listen)
+        if rest := self._pace.rest():
+            self._rest(rest)
+
+    def _rest(self, seconds: float) -> None:
+        if self._resting:
+            return
+        self._resting = True
+        for end in self._sockets:
+            self._loop.forget(end.fileno())
+        for stream in self._streams:
+            stream.rest()
+        self._loop.after(seconds, self._listen)
 
     def _datagrams(self, end: _socket.socket) -> None:
         for _ in range(BATCH):
@@ -95,7 +99,9 @@ class Resolver:
     def _accept(self, end: _socket.socket) -> None:
         try:
             client = epoll.accept(end)
-        except OSError:
+        except OSError as error:
+            if error.errno not in epoll.GONE:
+                self._rest(epoll.MOMENT)
             return
         if len(self._streams) >= MOST_STREAMS:
             client.close()
