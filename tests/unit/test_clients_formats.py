@@ -2,6 +2,7 @@
 
 import json
 import math
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from corral.clients import jsonc, located, toml, yaml
 from corral.clients.located import BrokenFileError, Splice, same, splice
 
+MEGABYTES = 2_000_000
 SCALARS = (
     st.none()
     | st.booleans()
@@ -259,3 +261,25 @@ def test_a_tag_that_does_not_fit_is_the_files_mistake(text):
     with pytest.raises(BrokenFileError, match=r"line 1|invalid|could not"):
         yaml.read(text)
     assert yaml.read("x: !!timestamp 2001-01-01\n").members
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"mcpServers": {"a": {"command": "' + "x" * MEGABYTES + '"}}}',
+        '{"mcpServers": {"a": {"command": "' + "\\n" * MEGABYTES + '"}}}',
+        "{/*" + "x" * MEGABYTES + '*/ "a": 1,}',
+        "{" + " /**/" * (MEGABYTES // 5) + '"a": 1,}',
+    ],
+    ids=["a text", "escapes", "a comment", "comments"],
+)
+def test_a_large_text_takes_no_memory_but_its_own(text):
+    """A project's file may be as large as it likes, and `corral status` reads it."""
+    tracemalloc.start()
+    try:
+        jsonc.read(text)
+        jsonc.load(text)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 20 * len(text)

@@ -28,7 +28,7 @@ SHORT = 4
 """A secret of fewer letters may be part of any word: it is masked in its own place only."""
 KEY = re.compile(r"([A-Za-z_][\w.-]*)[\"']?[ \t]*[:=][ \t]*")
 VALUE = re.compile(
-    r"""("(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
+    r"""("(?:[^"\\\n]++|\\.)*+"|'[^'\n]*')"""
     r"""|(?!(?:true|false|null)\b)[^\s,}\]"'{\[|>][^,}\]"'\n]*"""
 )
 

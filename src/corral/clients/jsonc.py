@@ -14,16 +14,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 DEEPEST = 200
+# Possessive: nothing is tried twice, and a text of megabytes takes no memory but its own.
 TOKEN = re.compile(
-    r"""(?P<skip>(?:[ \t\r\n]+|//[^\n]*|/\*(?:[^*]|\*(?!/))*\*/)+)
-    |(?P<string>"(?:[^"\\\x00-\x1f]|\\.)*")
+    r"""(?P<skip>(?:[ \t\r\n]++|//[^\n]*+|/\*(?:[^*]++|\*(?!/))*+\*/)++)
+    |(?P<string>"(?:[^"\\\x00-\x1f]++|\\.)*+")
     |(?P<word>-?[0-9][0-9.eE+-]*|true|false|null)
     |(?P<mark>[][{},:])""",
     re.VERBOSE,
 )
 # For `load`, which shares nothing with the reader above.
-STRING_OR_COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
-STRING_OR_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[\]}])')
+STRING_OR_COMMENT = re.compile(r'("(?:\\.|[^"\\]++)*+")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+STRING_OR_COMMA = re.compile(r'("(?:\\.|[^"\\]++)*+")|,(?=\s*[\]}])')
 
 
 def _refuse(name: str) -> object:

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 BLANK = re.compile(r"[ \t]*")
-SKIP = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
+SKIP = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)*+")
 STRING = re.compile(
-    r'"""(?:[^"\\]|\\.|"{1,2}(?!"))*?"{3,5}'
-    r"|'''(?:[^']|'{1,2}(?!'))*?'{3,5}"
-    r'|"(?:[^"\\\n]|\\.)*"'
+    r'"""(?:[^"\\]++|\\.|"(?!""))*+"{3,5}'
+    r"|'''(?:[^']++|'(?!''))*+'{3,5}"
+    r'|"(?:[^"\\\n]++|\\.)*+"'
     r"|'[^'\n]*'",
     re.DOTALL,
 )
