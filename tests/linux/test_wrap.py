@@ -553,6 +553,7 @@ def test_what_came_with_corrals_name_on_it_is_shown(desk):
         f"unchanged: it starts through corral already\n    may: read and write {desk.home}" in first
     )
     assert second.startswith(f"refused: it is started by {evil}, which is not this corral")
+    assert "may:" not in second  # nobody knows
 
 
 def test_in_the_home_directory_a_file_is_the_clients_own(desk):

@@ -164,7 +164,8 @@ def tell(edit: Edit, texts: dict[str, str], *, dry_run: bool) -> None:
         output.say(f"  {printable(name)}  {texts[one.state]}{why}")
         if one.hint:
             output.say(f"    hint: {printable(one.hint)}")
-        if command := getattr(one, "command", ()):
+        command = getattr(one, "command", ())
+        if one.state in {"wrapped", "already"}:
             end = command.index("--") if "--" in command else len(command)
             told = may(command[1:end], command[end + 1 :])
             output.say(printable(f"    may: {'; '.join(told) or 'nothing of yours'}"))
