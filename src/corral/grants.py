@@ -17,11 +17,12 @@ from corral.units import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from corral.policy import Access
 
     Identity = tuple[int, int]
+    Mount = tuple[str, str, str]
 
 KERNEL = ("/proc", "/sys", "/dev", "/run", "/private/var/run")
 # Sockets of services live here, and granting one names exactly one service.
@@ -89,8 +90,42 @@ def lineage(path: str) -> frozenset[Identity]:
     return frozenset(found)
 
 
-def contains(outer: str, inner: str) -> bool:
-    return inside(inner, outer) or identity(outer) in lineage(inner)
+def contains(outer: str, inner: str, table: Sequence[Mount] = ()) -> bool:
+    """By name, by inode, and, with the table of mounts, by place on the disk: what is mounted a
+    second time has other directories above it.
+    """
+    if inside(inner, outer) or identity(outer) in lineage(inner):
+        return True
+    one, other = on_disk(outer, table), on_disk(inner, table)
+    return one[0] == other[0] != "" and inside(other[1], one[1])
+
+
+def mounts() -> list[Mount]:
+    """(device, directory of that file system, where it is mounted), in the kernel's order."""
+    if sys.platform != "linux":
+        return []
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            rows = [line.split(" ", 5) for line in file]
+    except OSError:
+        return []
+    return [(row[2], unescaped(row[3]), unescaped(row[4])) for row in rows]
+
+
+def unescaped(text: str) -> str:
+    for code, letter in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(code, letter)
+    return text
+
+
+def on_disk(path: str, table: Sequence[Mount]) -> tuple[str, str]:
+    """The device and the path on it; empty where no mount is known. Later mounts cover others."""
+    found = ("", "", "")
+    for mount in table:
+        if len(mount[2]) >= len(found[2]) and inside(path, mount[2]):
+            found = mount
+    device, root, point = found
+    return device, f"{root.rstrip('/')}/{path[len(point) :].lstrip('/')}".rstrip("/")
 
 
 def make(access: Access, written: str) -> Grant:
@@ -142,7 +177,8 @@ def check_place(path: str, access: Access, found: os.stat_result) -> None:
 
 def check_own(grant: Grant, protected: Iterable[Protected], home: str) -> None:
     """Refuse what would let the target rewrite corral, its policy or its records."""
-    if grant.access == "write" and contains(grant.path, home):
+    table = mounts()
+    if grant.access == "write" and contains(grant.path, home, table):
         raise Refused(
             f"{shown(grant.path, 200)} is your home directory or holds it",
             "grant the directories in it that the server needs",
@@ -151,10 +187,10 @@ def check_own(grant: Grant, protected: Iterable[Protected], home: str) -> None:
         place = os.path.realpath(item.path)
         if os.path.dirname(place) == place:
             continue
-        within = contains(place, grant.path)
+        within = contains(place, grant.path, table)
         if within and (item.reads or grant.access == "write"):
             raise Refused(f"{shown(grant.path, 200)} belongs to {item.what}")
-        if grant.access == "write" and contains(grant.path, place):
+        if grant.access == "write" and contains(grant.path, place, table):
             raise Refused(f"{shown(grant.path, 200)} holds {item.what} ({shown(place, 200)})")
 
 

@@ -224,6 +224,37 @@ def test_grants_that_would_rewrite_corral_are_refused(user, scratch):
     assert not refused(user, "--read", str(package))
 
 
+MOUNTED = (
+    'mount --bind "$0" "$1" && user=$2 && shift 2 && '
+    'exec setpriv --reuid="$user" --regid="$user" --clear-groups "$@"'
+)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory a second name")
+def test_another_mount_of_what_is_corrals_is_refused(user, scratch):
+    """No path tells: only the inode is the same."""
+    assert user.run("/bin/true").returncode == 0
+    alias = scratch / "alias"
+    give_directory(user, alias)
+    give_directory(user, scratch / "plain")
+
+    def granted(source, flag):
+        command = (flag, str(alias), "--", "/bin/echo", "ran")
+        argv = ["unshare", "--mount", "sh", "-c", MOUNTED, str(source), str(alias), str(user.uid)]
+        argv += user.corral_argv("run", *command)
+        env = user.environment()
+        done = subprocess.run(argv, env=env, cwd=user.home, capture_output=True, check=False)
+        return done.returncode, done.stdout, b"corral's" in done.stderr
+
+    refused = (125, b"", True)
+    assert granted(user.package / "corral" / "cli", "--write") == refused
+    assert granted(user.package, "--write") == refused
+    for flag in ("--read", "--write"):
+        assert granted(user.home / ".cache" / "corral", flag) == refused
+        assert granted(scratch / "plain", flag) == (0, b"ran\n", False)
+    assert granted(user.package, "--read") == (0, b"ran\n", False)
+
+
 @BOTH_TIERS
 def test_grants_of_corrals_own_directories_are_refused(user):
     for name in (".cache/corral", ".config/corral", ".local/state/corral"):

@@ -86,11 +86,12 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     row(
         "stopped", "fs-own", "be granted corral's own code, interpreter, policy or directories for writing",
-        "refused when the policy is made, by name and by inode",
+        "refused when the policy is made, by name, inode and mount",
         f"{POLICY}::test_corrals_own_directories_are_never_granted",
         f"{POLICY}::test_code_and_interpreter_cannot_be_written",
         f"{POLICY}::test_policy_report_and_audit_files_cannot_be_written",
         f"{POLICY}::test_another_name_for_a_protected_place_is_known_by_its_inode",
+        f"{LAUNCHER}::test_another_mount_of_what_is_corrals_is_refused",
         f"{LAUNCHER}::test_grants_that_would_rewrite_corral_are_refused",
     ),
     row(

@@ -423,6 +423,24 @@ def test_another_name_for_a_protected_place_is_known_by_its_inode(home):
     assert not grants_module.contains(str(home / "notes"), str(place / "x"))
 
 
+@POSIX
+@pytest.mark.parametrize(
+    ("outer", "inner", "held"),
+    [
+        ("/home/me/.config", "/mnt/a/corral", True),
+        ("/home/me/.config/corral", "/mnt/a/corral/deep", True),
+        ("/mnt/a", "/home/me/.config/corral", True),
+        ("/home/me/.config/corral", "/mnt/a", False),
+        ("/home/me/.config", "/data/home/me/.config", False),
+        ("/home/me/.configuration", "/mnt/a/corral", False),
+    ],
+)
+def test_a_second_mount_is_known_by_its_place_on_the_disk(outer, inner, held):
+    table = [("8:1", "/", "/"), ("8:1", "/home/me/.config", "/mnt/a"), ("8:2", "/", "/data")]
+    assert grants_module.contains(outer, inner, table) == held
+    assert not grants_module.contains(outer, inner)
+
+
 def test_policy_report_and_audit_files_cannot_be_written(home):
     path = home / "data" / "p.toml"
     path.write_text('version = 1\n[filesystem]\nwrite = ["."]\n')
