@@ -157,7 +157,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="hints",
-        sentence="what is wrong and where, then `hint:` and what to do about it.",
+        sentence="what is wrong and where, and behind `hint:` what you can do about it.",
         tests=(
             f"{CLI}::test_bad_input_is_told_in_two_lines_without_a_stack_trace",
             f"{CLI}::test_a_broken_request_is_told_with_its_place_and_a_hint",
