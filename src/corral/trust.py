@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from corral.policy import Source
 
 NAMES = ("corral.toml", "corral.json")
+NOT_OURS = "see whose it is and whether there is room: approvals are kept there"
 STORE = "approvals"
 DIGITS = frozenset("0123456789abcdef")
 LENGTH = 64
@@ -151,7 +152,7 @@ def revoke(found: str, *, config: str = "") -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise PolicyError(f"{found} cannot be revoked: {error.strerror}") from error
+        raise PolicyError(f"{found} cannot be revoked: {error.strerror}", hint=NOT_OURS) from error
     return True
 
 
@@ -196,7 +197,9 @@ def checked(directory: str) -> str:
             pass
         found = os.lstat(directory)
     except OSError as error:
-        raise PolicyError(f"{printable(directory)} cannot be made: {error.strerror}") from error
+        raise PolicyError(
+            f"{printable(directory)} cannot be made: {error.strerror}", hint=NOT_OURS
+        ) from error
     if not stat.S_ISDIR(found.st_mode) or not private(found):
         raise PolicyError(
             f"{printable(directory)} is not a directory that only you can write to",
@@ -253,4 +256,6 @@ def write(directory: str, name: str, content: bytes) -> None:
             os.unlink(fresh)
             raise
     except OSError as error:
-        raise PolicyError(f"the approval cannot be written: {error.strerror}") from error
+        raise PolicyError(
+            f"the approval cannot be written: {error.strerror}", hint=NOT_OURS
+        ) from error

@@ -24,7 +24,9 @@ def main(options: Options, rest: list[str]) -> int:
     try:
         verdict = verify(rest[1])
     except OSError as error:
-        raise SandboxError(f"cannot read {rest[1]}: {error.strerror}") from error
+        raise SandboxError(
+            f"cannot read {rest[1]}: {error.strerror}", hint="name a file that `run --audit` wrote"
+        ) from error
     if options.has("--json"):
         output.json(plain(verdict))
     elif verdict.broken is not None:
