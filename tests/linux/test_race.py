@@ -6,8 +6,9 @@ import socket
 
 import pytest
 
-from corral.network import race
+from corral.network import dial, epoll, race
 from corral.network.addresses import read
+from corral.network.spare import Spare
 
 NOBODY = read("127.0.0.1")
 
@@ -34,7 +35,7 @@ def test_whoever_refuses_is_followed_by_the_next_at_once():
     with socket.create_server(("127.0.0.3", 0)) as listener:
         port = listener.getsockname()[1]
         order = [NOBODY, read("::1"), read("127.0.0.3")]
-        with race.connect(order, port, patience=30) as end:
+        with race.connect(order, port, patience=30, spare=Spare()) as end:
             assert end.getpeername()[:2] == ("127.0.0.3", port)
             assert end.getblocking()
 
@@ -42,14 +43,14 @@ def test_whoever_refuses_is_followed_by_the_next_at_once():
 def test_whoever_does_not_answer_does_not_hold_up_the_next(full):
     with socket.create_server(("127.0.0.3", full)):
         addresses = [read("127.0.0.2"), read("127.0.0.3")]
-        with race.connect(addresses, full, patience=30) as end:
+        with race.connect(addresses, full, patience=30, spare=Spare()) as end:
             assert end.getpeername()[0] == "127.0.0.3"
 
 
 def test_nobody_answers(full):
     before = set(os.listdir("/dev/fd"))
     with pytest.raises(TimeoutError):
-        race.connect([read("127.0.0.2")], full, patience=0.1)
+        race.connect([read("127.0.0.2")], full, patience=0.1, spare=Spare())
     assert set(os.listdir("/dev/fd")) == before
 
 
@@ -57,6 +58,47 @@ def test_nobody_is_there():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(ConnectionRefusedError):
-        race.connect([NOBODY, NOBODY], port, patience=30)
+        race.connect([NOBODY, NOBODY], port, patience=30, spare=Spare())
     with pytest.raises(OSError, match="no address"):
-        race.connect([], 80, patience=30)
+        race.connect([], 80, patience=30, spare=Spare())
+
+
+def test_where_nothing_is_spare_one_address_is_dialled_at_a_time(full):
+    with socket.create_server(("127.0.0.3", full)):
+        addresses = [read("127.0.0.2"), read("127.0.0.3")]
+        with pytest.raises(TimeoutError):
+            race.connect(addresses, full, patience=4 * race.STAGGER, spare=Spare(0))
+        spare = Spare(1)
+        race.connect(addresses, full, patience=30, spare=spare).close()
+    assert (spare.take(), spare.take()) == (True, False)  # it was given back, once
+
+
+@pytest.mark.parametrize(("most", "held"), [(3, 5 + 3), (100, 5 * 8)])
+def test_no_zone_takes_all_descriptors(full, most, held):
+    """Five connections to a name with eight addresses that do not answer."""
+    now = [0.0]
+    loop, spare, ends = epoll.Loop(lambda: now[0]), Spare(most), []
+    dials = [
+        dial.Dial(
+            loop, [read("127.0.0.2")] * 8, full, timeout=1000, spare=spare,
+            done=lambda end, why: ends.append((end, why)),
+        )
+        for _ in range(5)
+    ]  # fmt: skip
+    before = len(os.listdir("/dev/fd"))
+    for item in dials:
+        item.start()
+    for _ in range(20):
+        now[0] += dial.STAGGER * 1.01
+        loop.run_ready()
+    assert len(os.listdir("/dev/fd")) - before == held
+    dials[0].cancel()  # what it had is there for the others
+    now[0] += dial.STAGGER * 1.01
+    loop.run_ready()
+    assert len(os.listdir("/dev/fd")) - before == min(held - 1, 4 * 8)
+    now[0] += 1000
+    loop.run_ready()
+    assert ends == [(None, "it does not answer")] * 4
+    assert len(os.listdir("/dev/fd")) == before
+    assert [spare.take() for _ in range(most + 1)] == [True] * most + [False]
+    loop.close()

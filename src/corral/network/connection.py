@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from corral.network.lookups import Lookups
     from corral.network.proxy import Proxy
     from corral.network.rules import Rules
+    from corral.network.spare import Spare
     from corral.network.splice import Pipes, Relay
 
 BLOCK = 4096
@@ -53,6 +54,7 @@ class Surroundings:
     loop: Loop
     lookups: Lookups
     pipes: Pipes
+    spare: Spare
     rules: Rules
     denials: Denials
     admitted: tuple[Network, ...]
@@ -205,6 +207,7 @@ class Connection:
             port,
             done=lambda server, _why: self._called(server, proxy),
             timeout=self._around.connect,
+            spare=self._around.spare,
             receive_buffer=RECEIVE_BUFFER if self._around.crowded() else 0,
         )
         self._dial.start()

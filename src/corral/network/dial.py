@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from corral.network.epoll import Loop, Timer
+    from corral.network.spare import Spare
 
     Done = Callable[[_socket.socket | None, str], None]
 
@@ -42,6 +43,7 @@ class Dial:
         *,
         done: Done,
         timeout: float,
+        spare: Spare,
         receive_buffer: int = 0,
     ) -> None:
         self._loop = loop
@@ -49,6 +51,8 @@ class Dial:
         self._port = port
         self._done: Done | None = done
         self._receive_buffer = receive_buffer
+        self._spare = spare
+        self._taken = 0
         self._trying: dict[int, _socket.socket] = {}
         self._error = "no address"
         self._stagger: Timer | None = None
@@ -66,12 +70,26 @@ class Dial:
         if self._stagger is not None:
             self._stagger.cancel()
         while self._left:
-            if self._try(self._left.pop(0)):
+            # Where all that is spare is taken, it is asked for again after the next while.
+            if not self._may_try() or self._try(self._left.pop(0)):
                 if self._left:
                     self._stagger = self._loop.after(STAGGER, self._next)
                 return
+            self._settle()
         if not self._trying:
             self._finish(None, self._error)
+
+    def _may_try(self) -> bool:
+        if self._trying and not self._spare.take():
+            return False
+        self._taken += bool(self._trying)
+        return True
+
+    def _settle(self) -> None:
+        """Give back what was taken for those that are no longer under way."""
+        needed = max(0, len(self._trying) - 1)
+        self._spare.give(self._taken - needed)
+        self._taken = needed
 
     def _try(self, address: bytes) -> bool:
         try:
@@ -111,6 +129,7 @@ class Dial:
         self._loop.forget(trial.fileno())
         del self._trying[trial.fileno()]
         trial.close()
+        self._settle()
 
     def _finish(self, won: _socket.socket | None, error: str) -> None:
         self._limit.cancel()
@@ -119,6 +138,7 @@ class Dial:
         self._left.clear()
         for trial in list(self._trying.values()):
             self._drop(trial)
+        self._settle()
         done, self._done = self._done, None
         if done is not None:
             done(won, error)

@@ -21,6 +21,7 @@ from corral.network.names import Names
 from corral.network.own_addresses import OwnAddresses
 from corral.network.pace import Pace
 from corral.network.rules import SYNTHETIC, written
+from corral.network.spare import MOST_SPARE, Spare
 from corral.record import record
 
 TYPE_CHECKING = False
@@ -80,7 +81,8 @@ class Gateway:
         self.rules = rules
         self.denials = denials
         self.names = Names(rules, denials, network=synthetic)
-        self.most = descriptors.room_for(most, besides=2 * splice.MOST_PIPES + OTHER_DESCRIPTORS)
+        besides = 2 * splice.MOST_PIPES + MOST_SPARE + OTHER_DESCRIPTORS
+        self.most = descriptors.room_for(most, besides=besides)
         self._loop = epoll.Loop(clock)
         self._pace = Pace(clock, burst=IN_VAIN, rate=IN_VAIN)
         self._resting = False
@@ -93,6 +95,7 @@ class Gateway:
             loop=self._loop,
             lookups=self._lookups,
             pipes=self._pipes,
+            spare=Spare(),
             rules=rules,
             denials=denials,
             admitted=tuple(admitted),

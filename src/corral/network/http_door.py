@@ -22,6 +22,7 @@ import time
 
 from corral.network import descriptors, exchange
 from corral.network.http_connection import Connection
+from corral.network.spare import MOST_SPARE
 
 TYPE_CHECKING = False
 assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
@@ -95,7 +96,7 @@ class HttpDoor:
         if not password:
             raise ValueError("a door for everybody")
         self.denials = out.denials
-        self.most = descriptors.room_for(most, besides=OTHER_DESCRIPTORS)
+        self.most = descriptors.room_for(most, besides=MOST_SPARE + OTHER_DESCRIPTORS)
         self._out = out
         self._password = password
         self._listener = listener

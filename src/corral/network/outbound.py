@@ -18,6 +18,7 @@ from corral.network.own_addresses import OwnAddresses
 from corral.network.pace import Pace
 from corral.network.proxy import connect_request, read_reply
 from corral.network.rules import written
+from corral.network.spare import Spare
 from corral.record import record
 
 TYPE_CHECKING = False
@@ -82,6 +83,7 @@ class Outbound:
         self._lookup = lookup
         self._lock = threading.Lock()
         self._over = False
+        self._spare = Spare()
         self._traffic: dict[str, Traffic] = {}
         self._pace = Pace(clock, burst=IN_VAIN, rate=IN_VAIN)
 
@@ -167,7 +169,7 @@ class Outbound:
         return good
 
     def _call(self, addresses: Sequence[bytes], port: int) -> socket.socket:
-        server = race.connect(addresses, port, patience=self.timing.connect)
+        server = race.connect(addresses, port, patience=self.timing.connect, spare=self._spare)
         server.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return server
 

@@ -16,13 +16,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from corral.network.spare import Spare
+
 STAGGER = 0.25
 """Seconds that one address has before the next is tried beside it."""
 
 
-def connect(addresses: Sequence[bytes], port: int, *, patience: float) -> socket.socket:
+def connect(
+    addresses: Sequence[bytes], port: int, *, patience: float, spare: Spare
+) -> socket.socket:
     """Blocking, as sockets are at first; OSError says what the last one failed of."""
-    race = _Race(addresses, port)
+    race = _Race(addresses, port, spare)
     deadline = time.monotonic() + patience
     try:
         while race.start_next():
@@ -38,15 +42,20 @@ def connect(addresses: Sequence[bytes], port: int, *, patience: float) -> socket
 
 
 class _Race:
-    def __init__(self, addresses: Sequence[bytes], port: int) -> None:
+    def __init__(self, addresses: Sequence[bytes], port: int, spare: Spare) -> None:
         self.failed = OSError("no address")
         self.waiting = interleaved(addresses)
         self._port = port
-        self._selector = selectors.DefaultSelector()
+        self._spare = spare
+        self._taken = 0
+        # One that needs no descriptor of its own.
+        self._selector: selectors.BaseSelector = getattr(
+            selectors, "PollSelector", selectors.SelectSelector
+        )()
 
     def start_next(self) -> bool:
         """Try addresses until one more is under way; False if none is at all."""
-        while self.waiting:
+        while self.waiting and self._may_start():
             address = self.waiting.pop(0)
             family = socket.AF_INET if len(address) == 4 else socket.AF_INET6
             try:
@@ -67,6 +76,20 @@ class _Race:
             break
         return bool(self._selector.get_map())
 
+    def _may_start(self) -> bool:
+        """The first always; another beside it while there is something to spare."""
+        under_way = len(self._selector.get_map())
+        self._settle(under_way)
+        if under_way and not self._spare.take():
+            return False
+        self._taken += bool(under_way)
+        return True
+
+    def _settle(self, under_way: int) -> None:
+        needed = min(self._taken, max(0, under_way - 1))
+        self._spare.give(self._taken - needed)
+        self._taken = needed
+
     def wait(self, seconds: float) -> socket.socket | None:
         """The one that is connected; None if that is none yet."""
         for key, _ in self._selector.select(seconds):
@@ -82,6 +105,7 @@ class _Race:
         return None
 
     def end(self) -> None:
+        self._settle(0)
         for key in list(self._selector.get_map().values()):
             assert isinstance(key.fileobj, socket.socket)  # noqa: S101 - as above
             key.fileobj.close()
