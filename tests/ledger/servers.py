@@ -170,6 +170,16 @@ CLAIMS: tuple[Claim, ...] = (
                 ),
             ),
             (
+                "reference-first",
+                "a directory is written with a slash, a package's name is never a folder's.",
+                LINUX,
+                (
+                    "tests/linux/test_supply_chain.py::test_a_directory_that_is_called_like_a_command",
+                    "tests/linux/test_supply_chain.py::test_a_directory_that_is_called_like_a_package",
+                    "tests/unit/test_reference.py::test_a_file_of_that_name_is_neither",
+                ),
+            ),
+            (
                 "bundle-signature",
                 "`corral explain` says so and shows the digest.",
                 LINUX,

@@ -333,3 +333,38 @@ def test_a_script_that_becomes_a_link_while_a_person_thinks(tmp_path, monkeypatc
     assert str(private) in plan().program.reads  # what it would have been given
     with pytest.raises(SandboxError, match=f"leads out of it, to {private}"):
         policy_flags.check_program(plan().program, sources)
+
+
+@ONE_USER
+def test_a_directory_that_is_called_like_a_command(user, env, scratch):
+    text = "version = 1\n[server]\ncommand = ['/bin/echo', 'the project']\n"
+    for name in ("true", "absent"):
+        own(user, scratch / name / "corral.toml", text)
+    done = user.corral("run", "true", env=env, cwd=scratch)
+    assert (done.returncode, done.stdout) == (0, b"")
+    done = user.corral("run", "absent", env=env, cwd=scratch)
+    assert (done.returncode, done.stdout) == (127, b"")
+    assert b"A path with a slash is taken as it stands" in done.stderr
+    for word in ("./true", "absent/", str(scratch / "true")):
+        done = user.corral("run", word, env=env, cwd=scratch)
+        assert (done.returncode, done.stdout) == (0, b"the project\n")
+    assert user.corral("run", ".", env=env, cwd=scratch / "true").stdout == b"the project\n"
+
+
+@ONE_USER
+def test_a_directory_that_is_called_like_a_package(user, env, registry, npm, scratch):
+    """Clients start their servers in whatever project is open."""
+    files = {"main.js": "console.log(JSON.stringify('the package'))"}
+    registry.publish_npm("server", "1.0.0", files, bin={"server": "main.js"})
+    text = "version = 1\n[server]\ncommand = ['/bin/echo', '\"the project\"']\n"
+    place = own(user, scratch / "npm:server@1.0.0" / "corral.toml", text).parent
+    for verb in ("run", "explain"):
+        done = user.corral(verb, "npm:server@1.0.0", env=env, cwd=scratch)
+        assert b"the project" not in done.stdout
+        assert done.returncode == 0, done.stderr
+    assert said(user.corral("run", "npm:server@1.0.0", env=env, cwd=scratch)) == "the package"
+    assert (
+        said(user.corral("run", str(place), env=env, cwd=scratch)) == "the project"
+    )  # the control
+    asked = user.corral("approve", "npm:server@1.0.0", env=env, cwd=scratch)
+    assert b"asks for nothing: what it may do is yours to say" in asked.stderr

@@ -65,12 +65,17 @@ def test_a_plain_command_is_told_by_its_letters():
     assert not any(map(_may_be_reference, ["node", "/usr/bin/node", "bin/server", "./server"]))
 
 
-def test_a_file_of_that_name_is_a_command(tmp_path, monkeypatch):
+def test_a_file_of_that_name_is_neither(tmp_path, monkeypatch):
+    """Whoever fills this directory does not choose what is run: the user says which it is."""
     monkeypatch.chdir(tmp_path)
-    assert parse("my.tools/serve") is not None
+    assert parse("my.tools/serve").kind == "registry"
     (tmp_path / "my.tools").mkdir()
     (tmp_path / "my.tools" / "serve").touch()
-    assert parse("my.tools/serve") is None
+    with pytest.raises(SandboxError, match="as well") as caught:
+        parse("my.tools/serve")
+    assert caught.value.hint.startswith("./my.tools/serve is the one in this directory")
+    assert parse("./my.tools/serve") is None
+    assert parse("mcp:my.tools/serve").kind == "registry"
 
 
 BAD = [

@@ -72,19 +72,17 @@ def _approve(options: Options, rest: list[str]) -> int:
 def _request(options: Options, rest: list[str]) -> Request:
     """What a directory, or whatever else can be run, asks for."""
     from corral import trust
+    from corral.cli.policy_flags import open_reference
     from corral.policy import Source
 
-    if not os.path.isdir(rest[0]):
-        from corral.cli.policy_flags import open_reference
-
-        opened = open_reference(options, rest, complete=False)
-        if opened is not None and opened.request is None:
-            raise SandboxError(
-                f"{rest[0]} asks for nothing: what it may do is yours to say",
-                hint="by flags of `corral run`, a profile or a policy of your own",
-            )
-        if opened is not None and opened.request is not None:
-            return opened.request
+    opened = open_reference(options, rest, complete=False)
+    if opened is not None and opened.request is None:
+        raise SandboxError(
+            f"{rest[0]} asks for nothing: what it may do is yours to say",
+            hint="by flags of `corral run`, a profile or a policy of your own",
+        )
+    if opened is not None and opened.request is not None:
+        return opened.request
     found = trust.request_for(rest[0])
     if found is None:
         names = " or ".join(trust.NAMES)
@@ -148,7 +146,10 @@ def confirm(directory: str) -> bool:
         with open(TERMINAL, encoding="utf-8", errors="replace") as terminal:
             return terminal.readline().strip().lower() in YES
     except OSError as error:
-        raise SandboxError(f"the terminal cannot be read: {error.strerror}") from error
+        raise SandboxError(
+            f"the terminal cannot be read: {error.strerror}",
+            hint="`corral approve --yes` approves without a question",
+        ) from error
 
 
 def _list(*, as_json: bool) -> int:

@@ -95,14 +95,15 @@ def sources(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]
     if rest and ":" in rest[0]:
         options, command, found = _configured(options, rest)
     arguments = command[1:]
-    if len(command) == 1 and os.path.isdir(command[0]):
-        request, command = _directory(command[0])
-    elif command and _may_be_reference(command[0]):
+    opened: Opened | None = None
+    if command and _may_be_reference(command[0]):
         opened = open_reference(options, command)
-        if opened is not None:
-            request, command = opened.request, list(opened.command)
-            found += opened.granted
-            os.environ.update(opened.secrets)  # where secrets are taken from
+    if opened is not None:
+        request, command = opened.request, list(opened.command)
+        found += opened.granted
+        os.environ.update(opened.secrets)  # where secrets are taken from
+    elif len(command) == 1 and _is_directory(command[0]):
+        request, command = _directory(command[0])
     if (name := options.get("--profile")) is not None:
         from corral import profiles
 
@@ -187,6 +188,14 @@ def _flags(options: Options) -> Manifest:
         best_effort=options.has("--best-effort") or None,
         strict=options.has("--strict") or None,
     )
+
+
+def _is_directory(word: str) -> bool:
+    """One that is written as a path, and no reference: clients start their servers in whatever
+    project is open, and that may have a folder called like a command or like `npm:name`.
+    """
+    written = word in {os.curdir, os.pardir} or os.path.dirname(word)
+    return bool(written) and os.path.isdir(word)
 
 
 def _directory(path: str) -> tuple[Request, list[str]]:

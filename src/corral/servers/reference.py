@@ -54,7 +54,12 @@ def parse(word: str) -> Reference | None:
         return Reference(kind="bundle", text=word, name=word)
     if colon and rest and "/" not in scheme and is_client(scheme):
         return Reference(kind="client", text=word, name=word)
-    if is_server_name(word.partition("@")[0]) and not os.path.lexists(word):
+    if is_server_name(word.partition("@")[0]):
+        if os.path.lexists(word):
+            raise SandboxError(
+                f"{word} is here, and is the name of a server of a registry as well",
+                hint=f"./{word} is the one in this directory, mcp:{word} the registry's",
+            )
         return registry(word, word)
     return None
 
