@@ -867,6 +867,22 @@ def test_a_module_in_the_callers_project(run: Resolver, home: Path, venv: Path) 
     assert str(home / "proj") not in run(venv / "bin" / "python", "-I", "-m", "pkg").reads
 
 
+def test_a_project_does_not_stand_in_for_an_installed_module(
+    run: Resolver, home: Path, venv: Path
+) -> None:
+    """`python -m mcp_server_git`, in whatever project a client has open."""
+    file_at(home / "proj" / "pyproject.toml")
+    file_at(home / "proj" / "pkg" / "__main__.py", "print('the project')")
+    run.cwd = home / "proj"
+    assert str(home / "proj") in run(venv / "bin" / "python", "-m", "pkg").reads  # the control
+    [site] = venv.glob("lib/python*/site-packages")
+    file_at(site / "pkg" / "__main__.py", "print('installed')")
+    program = run(venv / "bin" / "python", "-m", "pkg")
+    assert str(home / "proj") not in program.reads
+    assert f"{home}/proj/pkg is not readable, because" in " ".join(program.notes)
+    assert works(program) == "installed"
+
+
 @pytest.mark.parametrize(
     "directory", ["/", "/home", "/root", "/tmp", "/opt", "/var", "/etc", "/etc/x", "/proc/1", "/home/someone", "~",
                   "~/..", "~/.ssh", "~/.ssh/deep", "~/.local", "~/.config", "~/Downloads", "/run/user/1000", "/mnt/c"],

@@ -212,7 +212,7 @@ def collect(chain: Chain, caller: Caller, reach: Reach) -> tuple[str, ...]:
     reach.follow(found.path)
     kind = options.kind_of(found)
     told = options.read_arguments(kind, arguments)
-    runtimes.bind_runtime(reach, found, kind, told.flags, caller)
+    sites = runtimes.bind_runtime(reach, found, kind, told.flags, caller)
     if not kind:
         runtimes.bind_server(reach, found.path, kind)
     elif not reach.covers(found.real):
@@ -220,7 +220,7 @@ def collect(chain: Chain, caller: Caller, reach: Reach) -> tuple[str, ...]:
     for script in chain.scripts:
         runtimes.bind_server(reach, script, kind)
     if told.module:
-        runtimes.bind_module(reach, told.module, told.flags, caller)
+        runtimes.bind_module(reach, told.module, told.flags, caller, sites)
     if told.script is None:
         return arguments
     # The target may start in another directory, where a relative path would mean something else.

@@ -23,14 +23,20 @@ NODE_MARKS = ("package.json", "node_modules")
 MARKS = (*NODE_MARKS, *PYTHON_MARKS, "manifest.json", "corral.toml", "corral.json")
 
 
-def bind_runtime(reach: Reach, found: Executable, kind: Kind, flags: str, caller: Caller) -> None:
-    """The prefix of the runtime; of a Python also its base and what its packages point to."""
+def bind_runtime(
+    reach: Reach, found: Executable, kind: Kind, flags: str, caller: Caller
+) -> list[str]:
+    """The prefix of the runtime; of a Python also its base and what its packages point to.
+
+    Returns where a Python's packages are.
+    """
     if kind == "python":
-        bind_python(reach, found, flags, caller)
-    elif kind:
+        return bind_python(reach, found, flags, caller)
+    if kind:
         prefix = prefix_of(found.real)
         packages = [f"{prefix}/lib/node_modules"] if kind == "node" else []
         bind_prefix(reach, prefix, [found.real, *packages], f"the prefix of {kind}")
+    return []
 
 
 def prefix_of(real: str) -> str:
@@ -54,7 +60,7 @@ def bind_prefix(reach: Reach, prefix: str, parts: Iterable[str], why: str) -> No
             reach.bind_path(part, why)
 
 
-def bind_python(reach: Reach, found: Executable, flags: str, caller: Caller) -> None:
+def bind_python(reach: Reach, found: Executable, flags: str, caller: Caller) -> list[str]:
     settings, venv = venv_of(found.path)
     base = prefix_of(found.real)
     version = os.path.basename(found.real)
@@ -72,6 +78,7 @@ def bind_python(reach: Reach, found: Executable, flags: str, caller: Caller) -> 
             sites += _bind_user_sites(reach, base, version, caller.home)
     for site in sites:
         bind_editables(reach, site, os.path.dirname(venv))
+    return sites
 
 
 def venv_of(path: str) -> tuple[dict[str, str], str]:
@@ -194,14 +201,28 @@ def project_of(reach: Reach, directory: str, marks: Sequence[str]) -> str:
     return ""
 
 
-def bind_module(reach: Reach, module: str, flags: str, caller: Caller) -> None:
-    """`python -m name` looks into the caller's directory first: a module there is the server."""
+def bind_module(
+    reach: Reach, module: str, flags: str, caller: Caller, sites: Sequence[str]
+) -> None:
+    """`python -m name` looks into the caller's directory first: a module there is the server.
+
+    Not if one of that name is installed: clients start servers in whatever project is open, and it
+    may have a folder that is called so.
+    """
     first = module.partition(".")[0]
     if not first or "/" in first or "I" in flags or "P" in flags:
         return
     place = f"{caller.cwd.rstrip('/')}/{first}"
-    if os.path.isdir(place) or os.path.isfile(f"{place}.py"):
+    if not _is_module(place):
+        return
+    if installed := next(filter(_is_module, (f"{site}/{first}" for site in sites)), ""):
+        reach.notes.append(f"{place} is not readable, because {installed} has the same name")
+    else:
         bind_server(reach, caller.cwd, "python")
+
+
+def _is_module(place: str) -> bool:
+    return os.path.isdir(place) or os.path.isfile(f"{place}.py")
 
 
 def bind_server(reach: Reach, path: str, kind: Kind) -> None:
