@@ -13,6 +13,7 @@ import select
 import sys
 import time
 
+from corral.errors import SupervisionError
 from corral.posix.signals import FORWARDED, SIGCONT, SIGINT, SIGSTOP, SIGTERM
 from corral.record import record, replace
 
@@ -139,6 +140,7 @@ class Watch:
         self.gateway: Gateway | None = None
         self.ways: list[Way] = []
         self.sampler: Sampler | None = _sampler(sample) if sample else None
+        self.blind = ""
         self.poll = new_poll()
         for fd in (child.pidfd, child.born, signals.fileno(), control):
             if fd >= 0:
@@ -164,6 +166,11 @@ class Watch:
         denials, traffic = self._close_ways()
         if self.run is not None:
             self.run.end()
+        if self.blind:
+            raise SupervisionError(
+                f"the target was ended: what it uses could not be looked at: {self.blind}",
+                hint="raise `ulimit -n` where corral is started",
+            )
         if self.sampler is not None:
             reaped = replace(
                 reaped,
@@ -238,9 +245,15 @@ class Watch:
         if sampler.stopped_until is not None:
             sampler.stopped_until = None
             self.child.signal(SIGCONT)
-        usage = self.child.measure()
-        if sampler.doubts(usage):
-            usage = self.child.measure(exact=True)
+        try:
+            usage = self.child.measure()
+            if sampler.doubts(usage):
+                usage = self.child.measure(exact=True)
+        except OSError as problem:
+            self.blind = problem.strerror or str(problem)
+            self.sampler = None
+            self.child.kill()
+            return
         self.spent = max(self.spent, usage.cpu)
         if hit := sampler.look(usage):
             self.reason = self.reason or hit
@@ -251,7 +264,10 @@ class Watch:
 
     def _kill(self) -> None:
         """What is killed with its init leaves no account of its CPU time: look before."""
-        self.spent = max(self.spent, self.child.measure().cpu)
+        try:
+            self.spent = max(self.spent, self.child.measure().cpu)
+        except OSError:
+            pass  # an account that falls short puts no end off
         self.child.kill()
 
     def _read_born(self) -> bool:

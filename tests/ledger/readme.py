@@ -11,6 +11,7 @@ CLI = "tests/linux/test_cli.py"
 CLIENTS = "tests/linux/test_clients.py"
 DOCTOR = "tests/linux/test_doctor.py"
 FAILURES = "tests/linux/test_failures.py"
+SAMPLING = "tests/linux/test_sampling.py"
 LIFECYCLE = "tests/linux/test_lifecycle.py"
 PLAN = "tests/unit/test_plan.py"
 POLICY = "tests/unit/test_policy.py"
@@ -175,6 +176,11 @@ CLAIMS: tuple[Claim, ...] = (
             f"{FAILURES}::test_every_step_may_fail_to_apply",
             f"{FAILURES}::test_control_without_an_injected_failure_the_target_runs",
         ),
+    ),
+    Claim(
+        id="exit-blind",
+        sentence="corral had to end it, because it could no longer watch a limit",
+        tests=(f"{SAMPLING}::test_a_supervisor_that_has_gone_blind_lets_nothing_run_on",),
     ),
     Claim(
         id="exit-exec",

@@ -204,3 +204,32 @@ def test_a_name_full_of_brackets_is_no_field():
     nested = NESTED.format(act=rename.replace("\n", "; "))
     with Child(nested) as pid:
         assert usage.measure(pid).tasks == 1
+
+
+BLIND = """
+import os, resource, sys
+sys.path.insert(0, sys.argv[1])
+from corral.linux import usage
+child = os.fork()
+if child == 0:
+    space = bytearray(b"x" * (8 << 20))
+    os.read(0, 1)
+    os._exit(0)
+print(usage.measure(os.getpid()).tasks)
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+for look in (lambda: usage.measure(os.getpid()), lambda: usage._memfds(child), lambda: usage._resident(child)):
+    try:
+        print(look())
+    except OSError as error:
+        print(error.strerror)
+"""
+
+
+def test_who_cannot_look_does_not_say_that_nothing_is_used():
+    source = os.path.dirname(os.path.dirname(os.path.dirname(usage.__file__)))
+    argv = [sys.executable, "-c", BLIND, source]
+    with subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as looking:
+        out, _ = looking.communicate("")
+    assert out.splitlines() == ["1", *["Too many open files"] * 3]

@@ -9,6 +9,7 @@ parents'.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 CPU_FIELDS = slice(11, 15)
 """utime, stime, cutime and cstime in /proc/PID/stat, counted behind the name."""
 THREADS = 17
+BLIND = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+"""What keeps us from looking. Counted as nothing used, it would let every limit go."""
 
 
 @record
@@ -46,8 +49,11 @@ def measure(root: int, *, exact: bool = False, objects: int = 0) -> Usage:
     for pid in (root, *tree(root)):
         try:
             stat = _stat(pid)
-        except (OSError, ValueError, IndexError):
+        except (ValueError, IndexError):
             continue  # it ended while being looked at
+        except OSError as error:
+            _check_sight(error)
+            continue
         if pid == root:
             ticks += sum(stat[CPU_FIELDS][2:])
             continue
@@ -84,9 +90,15 @@ def _children(pid: int) -> list[int]:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 found += map(int, file.read().split())
-    except OSError:
-        pass
+    except OSError as error:
+        _check_sight(error)
     return found
+
+
+def _check_sight(error: OSError) -> None:
+    """Returns for a process that has ended, or that hides; the run ends where nothing is seen."""
+    if error.errno in BLIND:
+        raise error
 
 
 def _stat(pid: int) -> list[int]:
@@ -99,7 +111,8 @@ def _resident(pid: int) -> int:
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             return kilobytes(file, (b"RssAnon:", b"RssShmem:"))
-    except OSError:
+    except OSError as error:
+        _check_sight(error)
         return 0
 
 
@@ -156,7 +169,8 @@ def _memfds(pid: int) -> dict[Inode, int]:
     found: dict[Inode, int] = {}
     try:
         names = os.listdir(f"/proc/{pid}/fd")
-    except OSError:
+    except OSError as error:
+        _check_sight(error)
         return found
     for name in names:
         path = f"/proc/{pid}/fd/{name}"
