@@ -7,7 +7,7 @@ import socket
 import sys
 
 from corral.abi import linux as abi
-from corral.linux import ids, listeners, loopback
+from corral.linux import ids, init, listeners, loopback
 from corral.linux import inward as ways_in
 from corral.posix import disposable
 from corral.posix.enter import Scene
@@ -17,6 +17,8 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 
 NOBODYS = bytes((198, 18, 0, 7))
 LOCALHOST = bytes((127, 0, 0, 1))
+PATIENCE = 15
+"""Seconds, on a host that has much else to do: what is not seen is absent for the whole boot."""
 
 
 def gateway() -> str:
@@ -27,6 +29,7 @@ def gateway() -> str:
     who = ids.choose(os.geteuid(), os.getegid())
     pid, pidfd = abi.clone(abi.CLONE_NEWUSER | abi.CLONE_NEWNET)
     if pid == 0:
+        init.follow_supervisor()
         os.read(go_read, 1)
         loopback.apply(loopback.Loopback(alone=False), scene)
         disposable.refused(lambda: connect(443, NOBODYS))
@@ -40,7 +43,7 @@ def gateway() -> str:
     if not found:
         raise RuntimeError("no listeners came out of the namespace")
     with socket.socket(fileno=found[3]) as listener:
-        listener.settimeout(5)
+        listener.settimeout(PATIENCE)
         wanted = listener.accept()[0].getsockname()
     status = os.waitpid(pid, 0)[1]
     os.close(pidfd)
@@ -56,6 +59,7 @@ def inward() -> str:
     told_read, told_write = os.pipe()
     pid, pidfd = abi.clone(abi.CLONE_NEWUSER | abi.CLONE_NEWNET)
     if pid == 0:
+        init.follow_supervisor()
         os.read(go_read, 1)
         loopback.apply(loopback.Loopback(), scene)
         port, listener = listen()
@@ -70,7 +74,7 @@ def inward() -> str:
     words = disposable.refused(lambda: connect(port))
     dialer = ways_in.Dialer(*scene.handles)
     with socket.socket(fileno=dialer.make()) as inside:
-        inside.settimeout(5)
+        inside.settimeout(PATIENCE)
         inside.connect(("127.0.0.1", port))
     dialer.close()
     status = os.waitpid(pid, 0)[1]
