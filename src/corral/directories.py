@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CONFIG_FILE = "config.toml"
+NOWHERE = "/nonexistent"
+"""As user databases say it of accounts without a home."""
 
 
 @record
@@ -48,7 +50,7 @@ def _recorded_home() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
-        return ""
+        return NOWHERE
 
 
 def directories(environ: Mapping[str, str] | None = None, home: str | None = None) -> Directories:

@@ -44,7 +44,7 @@ def compose(
     seen = layout.survey(policy, program, home=home)
     if any(held.mechanism == linux.PID_NAMESPACE for held in controls):
         steps = walled.compose(policy, program, seen, controls)
-        own, temporary = home, walled.TEMPORARY
+        own, temporary = seen.home, walled.TEMPORARY
     else:
         from corral.linux import bare
 

@@ -45,6 +45,7 @@ ETC = (
     "mime.types", "protocols", "services", "fonts",
 )  # fmt: skip
 MUSL = "ld-musl-{machine}.path"
+HOME = "/home/user"
 WORK_PREFIX = "corral-"
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
@@ -96,7 +97,7 @@ def survey(policy: Policy, program: Program, *, home: str) -> Layout:
         uid=uid,
         gid=os.getegid(),
         who=ids.choose(uid, os.getegid()),
-        home=home,
+        home=_home_inside(home),
         machine=machine,
         system=tuple(system),
         devices=tuple(path for path in DEVICES if os.path.exists(path)),
@@ -109,6 +110,16 @@ def survey(policy: Policy, program: Program, *, home: str) -> Layout:
         cgroup=cgroup.find(),
         disks=_disks(policy) if policy.limits.io is not None else (),
     )
+
+
+def _home_inside(home: str) -> str:
+    """An empty directory at the same path, unless the system has to be there: containers give users
+    that they do not know HOME=/, and services have homes in /usr.
+    """
+    taken = (*SYSTEM, "/etc", "/dev", "/proc", "/sys")
+    if home == "/" or any(home == top or home.startswith(f"{top}/") for top in taken):
+        return HOME
+    return home
 
 
 def _disks(policy: Policy) -> tuple[str, ...]:
