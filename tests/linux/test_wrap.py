@@ -419,6 +419,16 @@ def test_a_corral_that_is_gone_is_told(desk):
     assert f"it cannot start: {desk.corral_path} is not there" in desk.does("status", "cursor")
 
 
+def test_what_a_profile_leaves_to_the_user_is_said(desk):
+    database = {"command": "npx", "args": ["@modelcontextprotocol/server-postgres", "postgres://x"]}
+    alone = {"command": "npx", "args": ["@modelcontextprotocol/server-sequential-thinking"]}
+    for entry, hints in ((database, 1), (alone, 0)):
+        path = desk.put("some.json", json.dumps({"mcpServers": {"a": entry}}))
+        text = desk.does("wrap", "--dry-run", str(path), "--corral", str(desk.corral_path))
+        assert "a  would be wrapped" in text
+        assert text.count("hint: name the database's host with --allow-net HOST:5432") == hints
+
+
 def test_status_says_what_a_profile_grants(desk):
     entry = {
         "command": str(desk.corral_path),

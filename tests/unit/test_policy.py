@@ -17,6 +17,7 @@ from corral.errors import PolicyError
 from corral.loaders import is_loader_variable
 from corral.manifest import Manifest, from_data, from_flags, load
 from corral.policy import GIB, LIMITS, Limits, Policy, Source, merge, requested_grants
+from corral.prepare import CERTIFICATES
 from corral.record import replace
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX paths")
@@ -228,7 +229,8 @@ def test_what_the_user_granted_anyway_needs_no_approval(home):
 @pytest.mark.parametrize(
     "name",
     ["LD_PRELOAD", "ld_preload", "DYLD_INSERT_LIBRARIES", "NODE_OPTIONS", "PYTHONPATH", "PYTHONSTARTUP", "PERL5OPT",
-     "RUBYOPT", "GIT_SSH_COMMAND", "BASH_ENV", "ENV", "PATH", "https_proxy", "JAVA_TOOL_OPTIONS", "npm_config_registry"],
+     "RUBYOPT", "GIT_SSH_COMMAND", "BASH_ENV", "ENV", "PATH", "https_proxy", "JAVA_TOOL_OPTIONS", "npm_config_registry",
+     *CERTIFICATES],
 )  # fmt: skip
 def test_loader_variables_need_approval(name):
     asked = {"environment": {"set": {name: "x", "LOG_LEVEL": "info"}}}

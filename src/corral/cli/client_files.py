@@ -48,6 +48,12 @@ def may(flags: Sequence[str], command: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def _note(flags: Sequence[str]) -> str:
+    """What the profile in these flags leaves to the user."""
+    name = command_line.parse((*policy_flags.FLAGS, *OUTPUTS), flags)[0].get("--profile")
+    return profiles.load(name).note if name else ""
+
+
 def _filled_in(options: Options, command: Sequence[str]) -> list[str]:
     """Places in its arguments that a profile grants, and that are known to the client alone."""
     name = options.get("--profile")
@@ -169,6 +175,8 @@ def tell(edit: Edit, texts: dict[str, str], *, dry_run: bool) -> None:
             end = command.index("--") if "--" in command else len(command)
             told = may(command[1:end], command[end + 1 :])
             output.say(printable(f"    may: {'; '.join(told) or 'nothing of yours'}"))
+            if one.state == "wrapped" and (note := _note(command[1:end])):
+                output.say(f"    hint: {note}")
     if not edit.outcomes:
         output.say("  nothing to do")
     if dry_run and edit.diff:
