@@ -352,3 +352,13 @@ def test_the_report_of_a_failed_set_up_says_so(trial):
     assert told["outcome"]["kind"] == "setup_failed"
     assert told["outcome"]["exit_code"] == 125
     assert step in told["outcome"]["detail"]
+
+
+def test_the_report_of_what_nobody_expected_says_so(trial):
+    path = trial.temporary / "report.json"
+    injection = "from corral import runs; runs.sweep = lambda clean: os.listdir('/no/such/place')"
+    code, _, err = trial.run(injection, "--report", str(path))
+    told = json.loads(path.read_text())["outcome"]
+    assert (code, told["kind"], told["exit_code"]) == (125, "refused", 125)
+    assert told["detail"] == "'/no/such/place': No such file or directory"
+    assert told["detail"] in err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import os
 import sys
@@ -29,15 +28,6 @@ COMMANDS = (
 MIXED = ("wrap", "unwrap", "status")
 HELP = options.Flag(name="--help", short="-h", help="show this help")
 INTERRUPTED = 130
-ADVICE = {
-    errno.EACCES: "see whose it is: corral has no other rights than you",
-    errno.EPERM: "see whose it is: corral has no other rights than you",
-    errno.ENOSPC: "make room on that disk",
-    errno.EDQUOT: "make room on that disk",
-    errno.EMFILE: "raise `ulimit -n` where corral is started",
-    errno.ENOMEM: "the machine has no memory left for it",
-}
-USUAL_ADVICE = "the system refused it; `corral doctor -v` shows what works here"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,16 +50,8 @@ def _main(words: list[str]) -> int:
     except output.ReaderGoneError:
         return 0
     except OSError as problem:
-        output.error(_of_the_system(problem))
+        output.error(output.of_the_system(problem))
         return EXIT_REFUSED
-
-
-def _of_the_system(problem: OSError) -> SandboxError:
-    """What no part of corral has put into words of its own."""
-    why = problem.strerror or str(problem)
-    if problem.filename is not None:
-        why = f"{os.fsdecode(problem.filename)!r}: {why}"
-    return SandboxError(why, hint=ADVICE.get(problem.errno or 0, USUAL_ADVICE))
 
 
 def _dispatch(words: list[str]) -> int:

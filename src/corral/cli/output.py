@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import sys
@@ -13,6 +14,15 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 ELSEWHERE = "make room there, or send the output somewhere else"
+ADVICE = {
+    errno.EACCES: "see whose it is: corral has no other rights than you",
+    errno.EPERM: "see whose it is: corral has no other rights than you",
+    errno.ENOSPC: "make room on that disk",
+    errno.EDQUOT: "make room on that disk",
+    errno.EMFILE: "raise `ulimit -n` where corral is started",
+    errno.ENOMEM: "the machine has no memory left for it",
+}
+USUAL_ADVICE = "the system refused it; `corral doctor -v` shows what works here"
 COLOURS = {"green": "32", "yellow": "33", "red": "31", "bold": "1", "dim": "2"}
 
 
@@ -22,6 +32,14 @@ class UnwrittenError(SandboxError):
 
 class ReaderGoneError(Exception):
     """Nobody reads our stdout any more. Of all broken pipes this one is nobody's error."""
+
+
+def of_the_system(problem: OSError) -> SandboxError:
+    """What no part of corral has put into words of its own."""
+    why = problem.strerror or str(problem)
+    if problem.filename is not None:
+        why = f"{os.fsdecode(problem.filename)!r}: {why}"
+    return SandboxError(why, hint=ADVICE.get(problem.errno or 0, USUAL_ADVICE))
 
 
 def say(text: str = "") -> None:

@@ -54,9 +54,10 @@ def main(options: Options, rest: list[str]) -> int:
         for text in plan.warnings:
             output.warn(text)
         return _watch(plan, report_fd, denials)
-    except SandboxError as problem:
+    except (SandboxError, OSError) as problem:
         if report_fd >= 0:
-            _write_refusal(rest, problem, report_fd)
+            told = output.of_the_system(problem) if isinstance(problem, OSError) else problem
+            _write_refusal(rest, told, report_fd)
         raise
 
 
@@ -171,8 +172,11 @@ def _open(path: str | None) -> int:
 
 
 def _write_refusal(rest: list[str], problem: SandboxError, fd: int) -> None:
-    from corral import report
-    from corral.errors import LaunchError
-
+    try:
+        from corral import report
+        from corral.errors import LaunchError
+    except OSError as error:  # no descriptor left, and `problem` is about to be told
+        output.warn(f"the report could not be written: {error.strerror}")
+        return
     kind: Kind = "setup_failed" if isinstance(problem, LaunchError) else "refused"
     _write(report.refusal(tuple(rest), problem, kind=kind), fd)
