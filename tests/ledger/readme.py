@@ -11,7 +11,7 @@ CLI = "tests/linux/test_cli.py"
 CLIENTS = "tests/linux/test_clients.py"
 DOCTOR = "tests/linux/test_doctor.py"
 FAILURES = "tests/linux/test_failures.py"
-SAMPLING = "tests/linux/test_sampling.py"
+BLINDNESS = "tests/linux/test_blindness.py"
 LIFECYCLE = "tests/linux/test_lifecycle.py"
 PLAN = "tests/unit/test_plan.py"
 POLICY = "tests/unit/test_policy.py"
@@ -180,7 +180,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="exit-blind",
         sentence="corral had to end it, because it could no longer watch a limit",
-        tests=(f"{SAMPLING}::test_a_supervisor_that_has_gone_blind_lets_nothing_run_on",),
+        tests=(f"{BLINDNESS}::test_a_supervisor_that_has_gone_blind_lets_nothing_run_on",),
     ),
     Claim(
         id="exit-exec",
