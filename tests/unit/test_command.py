@@ -171,6 +171,18 @@ def test_relative_and_empty_path_entries_are_never_searched(run: Resolver, home:
     assert run("server").path == str(planted)
 
 
+def test_what_is_here_and_not_on_the_path_needs_a_slash(run: Resolver, home: Path) -> None:
+    (home / "directory").mkdir()
+    program_at(home / "program")
+    for name, hint in {"directory": "type ./directory", "program": "type ./program"}.items():
+        with pytest.raises(CommandError) as caught:
+            run(name)
+        assert str(caught.value.hint).endswith(hint)
+    with pytest.raises(CommandError) as caught:
+        run("nowhere")
+    assert "./" not in str(caught.value.hint)
+
+
 def test_a_slash_makes_it_relative_to_the_callers_directory(run: Resolver, home: Path) -> None:
     program_at(home / "a" / "server")
     run.cwd = home / "a"

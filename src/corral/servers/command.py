@@ -96,7 +96,8 @@ def locate(name: str, caller: Caller) -> str:
                 f"{entry}/{name} is not an executable file", exit_code=EXIT_NOT_EXECUTABLE
             )
     hint = "is it installed? A path with a slash is taken as it stands"
-    if is_program(os.path.join(caller.cwd, name)):
+    here = os.path.join(caller.cwd, name)
+    if is_program(here) or os.path.isdir(here):
         hint = f"to run the one in this directory, type ./{name}"
     elif len(caller.search_path()) < len(caller.environment.get("PATH", "/").split(":")):
         hint = "relative and empty entries of PATH are never searched"
