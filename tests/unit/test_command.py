@@ -895,6 +895,18 @@ def test_a_project_does_not_stand_in_for_an_installed_module(
     assert works(program) == "installed"
 
 
+def test_of_homebrew_only_programs_are_bound(run: Resolver, home: Path) -> None:
+    """Databases and their keys are the user's own files there."""
+    prefix = home / "brew"
+    node = program_at(prefix / "Cellar" / "node" / "25" / "bin" / "node")
+    for name in ("var/postgres/base", "etc/redis.conf", "etc/openssl@3/cert.pem", "lib/libx.so"):
+        file_at(prefix / name)
+    shortcut = link(prefix / "bin" / "node", node)
+    reads = run(shortcut, file_at(home / "srv" / "s.js")).reads
+    bound = {os.path.relpath(path, prefix) for path in reads if path.startswith(str(prefix))}
+    assert bound == {"Cellar", "bin", "lib", "etc/openssl@3"}
+
+
 @pytest.mark.parametrize(
     "directory", ["/", "/home", "/root", "/tmp", "/opt", "/var", "/etc", "/etc/x", "/proc/1", "/home/someone", "~",
                   "~/..", "~/.ssh", "~/.ssh/deep", "~/.local", "~/.config", "~/Downloads", "/run/user/1000", "/mnt/c"],

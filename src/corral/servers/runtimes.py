@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 PYTHON_MARKS = ("pyproject.toml", "setup.py", "setup.cfg")
 NODE_MARKS = ("package.json", "node_modules")
+HOMEBREW = (
+    "Cellar", "opt", "bin", "lib", "share", "etc/openssl@3", "etc/openssl", "etc/ca-certificates",
+)  # fmt: skip
+"""Of a prefix of Homebrew's. In its `var` and `etc` are the user's databases and their keys."""
 MARKS = (*NODE_MARKS, *PYTHON_MARKS, "manifest.json", "corral.toml", "corral.json")
 
 
@@ -52,7 +56,9 @@ def bind_prefix(reach: Reach, prefix: str, parts: Iterable[str], why: str) -> No
     """A prefix that holds more than the runtime (~/.local) is not bound, only these parts of it."""
     if is_system(prefix):
         return
-    if not reach.forbids(prefix):
+    if os.path.isdir(f"{prefix}/Cellar"):
+        parts = [f"{prefix}/{name}" for name in HOMEBREW]
+    elif not reach.forbids(prefix):
         reach.bind(prefix, why)
         return
     for part in parts:
