@@ -45,7 +45,7 @@ def test_a_project_cannot_put_its_modules_in(tmp_path):
 
 APART = """
 import subprocess, sys
-sys.path.append(sys.argv[1])
+sys.path.insert(0, sys.argv[1])  # before another corral that is installed
 from corral import interpreter
 told = "import json; print(json.__file__, corral.__file__, *sys.argv[1:])"
 subprocess.run([sys.executable, *interpreter.arguments(told, "a", "b")], check=True)
