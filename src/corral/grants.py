@@ -17,12 +17,12 @@ from corral.units import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping
 
     from corral.policy import Access
 
     Identity = tuple[int, int]
-    Mount = tuple[str, str, str]
+    Mounts = Mapping[str, tuple[str, str]]
 
 KERNEL = ("/proc", "/sys", "/dev", "/run", "/private/var/run")
 # Sockets of services live here, and granting one names exactly one service.
@@ -90,9 +90,9 @@ def lineage(path: str) -> frozenset[Identity]:
     return frozenset(found)
 
 
-def contains(outer: str, inner: str, table: Sequence[Mount] = ()) -> bool:
-    """By name, by inode, and, with the table of mounts, by place on the disk: what is mounted a
-    second time has other directories above it.
+def contains(outer: str, inner: str, table: Mounts) -> bool:
+    """By name, by inode, and by place on the disk: what is mounted a second time has other
+    directories above it.
     """
     if inside(inner, outer) or identity(outer) in lineage(inner):
         return True
@@ -100,16 +100,18 @@ def contains(outer: str, inner: str, table: Sequence[Mount] = ()) -> bool:
     return one[0] == other[0] != "" and inside(other[1], one[1])
 
 
-def mounts() -> list[Mount]:
-    """(device, directory of that file system, where it is mounted), in the kernel's order."""
+def mounts() -> Mounts:
+    """By where it is mounted: the device, and the directory of its file system. A later mount
+    covers an earlier one.
+    """
     if sys.platform != "linux":
-        return []
+        return {}
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
             rows = [line.split(" ", 5) for line in file]
     except OSError:
-        return []
-    return [(row[2], unescaped(row[3]), unescaped(row[4])) for row in rows]
+        return {}
+    return {unescaped(row[4]): (row[2], unescaped(row[3])) for row in rows}
 
 
 def unescaped(text: str) -> str:
@@ -118,13 +120,12 @@ def unescaped(text: str) -> str:
     return text
 
 
-def on_disk(path: str, table: Sequence[Mount]) -> tuple[str, str]:
-    """The device and the path on it; empty where no mount is known. Later mounts cover others."""
-    found = ("", "", "")
-    for mount in table:
-        if len(mount[2]) >= len(found[2]) and inside(path, mount[2]):
-            found = mount
-    device, root, point = found
+def on_disk(path: str, table: Mounts) -> tuple[str, str]:
+    """The device and the path on it; empty where no mount is known."""
+    point = path
+    while point not in table and (parent := os.path.dirname(point)) != point:
+        point = parent
+    device, root = table.get(point, ("", ""))
     return device, f"{root.rstrip('/')}/{path[len(point) :].lstrip('/')}".rstrip("/")
 
 
@@ -175,9 +176,8 @@ def check_place(path: str, access: Access, found: os.stat_result) -> None:
             )
 
 
-def check_own(grant: Grant, protected: Iterable[Protected], home: str) -> None:
+def check_own(grant: Grant, protected: Iterable[Protected], home: str, table: Mounts) -> None:
     """Refuse what would let the target rewrite corral, its policy or its records."""
-    table = mounts()
     if grant.access == "write" and contains(grant.path, home, table):
         raise Refused(
             f"{shown(grant.path, 200)} is your home directory or holds it",

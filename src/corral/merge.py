@@ -245,7 +245,16 @@ def grants_of(
 ) -> tuple[Grant, ...]:
     if not any(getattr(source.manifest, name) for source in sources for name, _, _ in PATHS):
         return ()
-    from corral.grants import Protected, Refused, check_links, check_own, collapse, make, own_places
+    from corral.grants import (
+        Protected,
+        Refused,
+        check_links,
+        check_own,
+        collapse,
+        make,
+        mounts,
+        own_places,
+    )
 
     own = [*own_places(home)]
     own += [Protected(path=path, what="a file of this run") for path in protected]
@@ -253,10 +262,11 @@ def grants_of(
     files = {source.manifest.file for source in sources if source.trust == "user"} - {""}
     own += [Protected(path=file, what="the policy itself") for file in sorted(files)]
     found: list[Grant] = []
+    table = mounts()
     for source, place, access, path in paths_of(sources, home, cwd, problems):
         try:
             grant = make(access, path)
-            check_own(grant, own, home)
+            check_own(grant, own, home, table)
             check_request(source, grant)
         except Refused as error:
             problems.append((f"{place}: {error}", error.hint))

@@ -255,6 +255,31 @@ def test_another_mount_of_what_is_corrals_is_refused(user, scratch):
     assert granted(user.package, "--read") == (0, b"ran\n", False)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory a second name")
+def test_a_secret_in_a_part_of_home_is_hidden_in_another_mount_of_it(user, scratch):
+    assert user.run("/bin/true").returncode == 0
+    alias = scratch / "part"
+    give_directory(user, alias)
+    for name in ("gcloud", "plain"):
+        give_directory(user, user.home / ".config" / name)
+        give(user, user.home / ".config" / name / "key", f"of {name}")
+
+    def seen(name):
+        argv = ["unshare", "--mount", "sh", "-c", MOUNTED]
+        argv += [str(user.home / ".config"), str(alias), str(user.uid)]
+        argv += user.corral_argv(
+            "run", "--read", str(alias), "--", "/bin/cat", f"{alias}/{name}/key"
+        )
+        env = user.environment()
+        done = subprocess.run(argv, env=env, cwd=user.home, capture_output=True, check=False)
+        return done.returncode, done.stdout
+
+    assert seen("gcloud") == (1, b"")
+    assert seen("plain") == (0, b"of plain")
+    shutil.rmtree(user.home / ".config" / "gcloud")
+    shutil.rmtree(user.home / ".config" / "plain")
+
+
 @BOTH_TIERS
 def test_grants_of_corrals_own_directories_are_refused(user):
     for name in (".cache/corral", ".config/corral", ".local/state/corral"):

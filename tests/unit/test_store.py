@@ -76,11 +76,11 @@ def test_it_can_never_be_granted(home):
     free = home / "free"
     free.mkdir()
     places = own_places(str(home / "home"))
-    check_own(make("read", str(free)), places, str(home / "home"))  # the control
+    check_own(make("read", str(free)), places, str(home / "home"), {})  # the control
     for path in (store.root(), made.path(), f"{made.path()}/lib/main.js"):
         for access in ("read", "write"):
             with pytest.raises(Refused, match="corral's cache"):
-                check_own(make(access, path), places, str(home / "home"))
+                check_own(make(access, path), places, str(home / "home"), {})
 
 
 @POSIX

@@ -20,6 +20,7 @@ import sys
 
 from corral import sensitive
 from corral.errors import PolicyError
+from corral.grants import mounts, on_disk
 from corral.linux import root
 
 TYPE_CHECKING = False
@@ -233,6 +234,7 @@ def _candidates(grants: Sequence[Grant], home: str) -> Iterator[Candidate]:
             yield f"{base}/{name}", "hide"
         for name in STARTERS:
             yield f"{base}/{name}", "protect"
+    yield from _parts(grants, (home.rstrip("/"), *_accounts()))
     for path in _moved(home):
         yield path, "hide"
     for grant in grants:
@@ -275,6 +277,22 @@ def _alias(base: str, grant: Grant) -> Iterator[str]:
     for at in _upwards(base):
         if _identity(at) == (grant.device, grant.inode):
             yield grant.path + base[len(at) :]
+
+
+def _parts(grants: Sequence[Grant], homes: Iterable[str]) -> Iterator[Candidate]:
+    """A part of a home that is mounted a second time: nothing above it there is the home."""
+    table = mounts()
+    places = dict.fromkeys(on_disk(home, table) for home in homes if home)
+    for grant in grants:
+        device, place = on_disk(grant.path, table)
+        for own, top in places:
+            if device != own or not place.startswith(f"{top}/"):
+                continue
+            below = f"{place[len(top) + 1 :]}/"
+            for name in (*SECRETS, *STARTERS):
+                if name.startswith(below):
+                    kind: Kind = "hide" if name in SECRETS else "protect"
+                    yield f"{grant.path}/{name.removeprefix(below)}", kind
 
 
 def _upwards(path: str) -> Iterator[str]:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 PYTHON_MARKS = ("pyproject.toml", "setup.py", "setup.cfg")
 NODE_MARKS = ("package.json", "node_modules")
 HOMEBREW = (
-    "Cellar", "opt", "bin", "lib", "share", "etc/openssl@3", "etc/openssl", "etc/ca-certificates",
+    "Cellar", "opt", "bin", "lib", "Frameworks", "share", "etc/openssl@3", "etc/openssl",
+    "etc/ca-certificates",
 )  # fmt: skip
 """Of a prefix of Homebrew's. In its `var` and `etc` are the user's databases and their keys."""
 MARKS = (*NODE_MARKS, *PYTHON_MARKS, "manifest.json", "corral.toml", "corral.json")
