@@ -76,6 +76,7 @@ CLAIMS: tuple[Claim, ...] = (
         f"{MASKS}::test_the_same_acts_succeed_without_walls",
         f"{FILES}::test_a_home_that_may_be_read_hides_its_secrets",
         f"{FILES}::test_masks_hold_in_write_grants_inside_home",
+        f"{LAUNCHER}::test_a_secret_in_a_part_of_home_is_hidden_in_another_mount_of_it",
     ),
     row(
         "stopped", "fs-private", "leave anything for the next run, or see another run's private files",
