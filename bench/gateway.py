@@ -141,9 +141,9 @@ def serve(connection: socket.socket, megabytes: int) -> None:
 
 
 def start_gateway(server: int, *, spliced: bool) -> tuple[int, int]:
+    from corral.denials.records import Denials
     from corral.network.addresses import read_network
-    from corral.network.denials import Denials
-    from corral.network.gateway import Gateway
+    from corral.network.gateway.gateway import Gateway
     from corral.network.rules import rules_of
 
     # The port says which way a connection goes: the gateway dials the one that it was called on.

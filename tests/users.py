@@ -29,17 +29,17 @@ NO_NAMESPACES = """
 import os, sys
 sys.path.insert(0, sys.argv.pop(1))
 from corral.abi import linux as abi
-from corral.abi.syscalls import AUDIT_ARCHES, TABLES
-from corral.linux import bpf
+from corral.abi.linux_syscalls import AUDIT_ARCHES, TABLES
+from corral.platforms.linux.mechanisms import seccomp_compiler
 machine = os.uname().machine
 table = TABLES[machine]
-denied, absent = bpf.errno_action(1), bpf.errno_action(38)
-rules = dict.fromkeys(table.values(), bpf.ALLOW)
+denied, absent = seccomp_compiler.errno_action(1), seccomp_compiler.errno_action(38)
+rules = dict.fromkeys(table.values(), seccomp_compiler.ALLOW)
 rules.update({table["unshare"]: denied, table["mount"]: denied, table["clone3"]: absent})
 spaces = (abi.CLONE_NEWUSER, abi.CLONE_NEWNS, abi.CLONE_NEWPID, abi.CLONE_NEWNET)
-rules[table["clone"]] = (tuple(((bpf.low(0, bit, bit),), denied) for bit in spaces), bpf.ALLOW)
+rules[table["clone"]] = (tuple(((seccomp_compiler.low(0, bit, bit),), denied) for bit in spaces), seccomp_compiler.ALLOW)
 limit = 0x40000000 if machine == "x86_64" else None
-program = bpf.assemble(rules, arch=AUDIT_ARCHES[machine], unknown=absent, number_limit=limit)
+program = seccomp_compiler.assemble(rules, arch=AUDIT_ARCHES[machine], unknown=absent, number_limit=limit)
 abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
 abi.seccomp_set_filter(program)
 os.execv(sys.argv[1], sys.argv[1:])
@@ -170,7 +170,7 @@ class User:
 
 
 def _target_of_root() -> int:
-    from corral.linux.ids import nobody
+    from corral.platforms.linux.mechanisms.user_ids import nobody
 
     return nobody("uid_map")
 

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.api import Result as Result
-    from corral.api import launch as launch
-    from corral.api import probe as probe
-    from corral.api import run as run
+    from corral.api.asyncio_sandbox import AsyncSandbox as AsyncSandbox
+    from corral.api.asyncio_sandbox import launch_async as launch_async
+    from corral.api.asyncio_sandbox import run_async as run_async
+    from corral.api.launch import Result as Result
+    from corral.api.launch import launch as launch
+    from corral.api.launch import probe as probe
+    from corral.api.launch import run as run
+    from corral.api.sandbox import DEVNULL as DEVNULL
+    from corral.api.sandbox import PIPE as PIPE
+    from corral.api.sandbox import Sandbox as Sandbox
     from corral.errors import CommandError as CommandError
     from corral.errors import LaunchError as LaunchError
     from corral.errors import ManifestError as ManifestError
@@ -19,28 +25,22 @@ if TYPE_CHECKING:
     from corral.errors import SandboxError as SandboxError
     from corral.errors import SupervisionError as SupervisionError
     from corral.errors import UnenforceableError as UnenforceableError
-    from corral.event_loop import AsyncSandbox as AsyncSandbox
-    from corral.event_loop import launch_async as launch_async
-    from corral.event_loop import run_async as run_async
-    from corral.host import Finding as Finding
-    from corral.host import Host as Host
-    from corral.plan import Plan as Plan
-    from corral.report import Report as Report
-    from corral.sandbox import DEVNULL as DEVNULL
-    from corral.sandbox import PIPE as PIPE
-    from corral.sandbox import Sandbox as Sandbox
+    from corral.plan.host import Finding as Finding
+    from corral.plan.host import Host as Host
+    from corral.plan.model import Plan as Plan
+    from corral.supervisor.report import Report as Report
 
 _HOMES = {
-    "api": ("Result", "launch", "probe", "run"),
+    "api.launch": ("Result", "launch", "probe", "run"),
     "errors": (
         "CommandError", "LaunchError", "ManifestError", "PolicyError", "SandboxError",
         "SupervisionError", "UnenforceableError",
     ),
-    "event_loop": ("AsyncSandbox", "launch_async", "run_async"),
-    "host": ("Finding", "Host"),
-    "plan": ("Plan",),
-    "report": ("Report",),
-    "sandbox": ("DEVNULL", "PIPE", "Sandbox"),
+    "api.asyncio_sandbox": ("AsyncSandbox", "launch_async", "run_async"),
+    "plan.host": ("Finding", "Host"),
+    "plan.model": ("Plan",),
+    "supervisor.report": ("Report",),
+    "api.sandbox": ("DEVNULL", "PIPE", "Sandbox"),
 }  # fmt: skip
 __all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 - a list of names
 __version__ = "0.1.0"

@@ -14,15 +14,15 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
 
-from corral import interpreter
-from corral.manifest import from_data, load
-from corral.secret_names import is_secret_name
+from corral.api import own_python
+from corral.policy.manifest import from_data, load
+from corral.policy.variables import is_secret_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Protocol
 
-    from corral.manifest import Manifest
+    from corral.policy.manifest import Manifest
 
     PolicyLike = str | os.PathLike[str] | Mapping[str, object] | None
 
@@ -68,7 +68,7 @@ def command_line(
     """Arguments for this Python that start the server through corral."""
     flags: list[str] = []
     if profile is not None:
-        from corral import profiles
+        from corral.policy import profiles
 
         profiles.load(profile)  # there is one, or the error says so
         flags += ["--profile", profile]
@@ -84,7 +84,7 @@ def command_line(
         if name not in named:
             flags += ["--secret" if is_secret_name(name) else "--env", name]
     words = ["run", *flags, "--", command, *arguments]
-    return interpreter.arguments("from corral.cli import main; main()", *words)
+    return own_python.arguments("from corral.cli import main; main()", *words)
 
 
 def _named(manifest: Manifest) -> set[str]:

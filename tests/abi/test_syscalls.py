@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from corral.abi import syscalls
+from corral.abi import linux_syscalls
 
 X86_HEADER = "/usr/include/x86_64-linux-gnu/asm/unistd_64.h"
 GENERIC_HEADER = "/usr/include/asm-generic/unistd.h"
@@ -63,28 +63,28 @@ def headers():
     return {"x86_64": x86_64, "aarch64": aarch64}
 
 
-@pytest.mark.parametrize("machine", syscalls.TABLES)
+@pytest.mark.parametrize("machine", linux_syscalls.TABLES)
 def test_no_entry_contradicts_the_headers(machine, headers):
-    table, header = syscalls.TABLES[machine], headers[machine]
+    table, header = linux_syscalls.TABLES[machine], headers[machine]
     assert len(header) > 280
     assert {name: table.get(name) for name in header} == header
 
 
-@pytest.mark.parametrize("machine", syscalls.TABLES)
+@pytest.mark.parametrize("machine", linux_syscalls.TABLES)
 def test_what_the_headers_lack_is_newer_or_of_one_machine(machine, headers):
-    table, header = syscalls.TABLES[machine], headers[machine]
+    table, header = linux_syscalls.TABLES[machine], headers[machine]
     newest = max(header.values())
     late = {"uretprobe", "uprobe"}  # filled into a hole of the x86_64 table by 6.11 and 6.18
     for name in table.keys() - header.keys():
         assert table[name] > newest or name in late
 
 
-@pytest.mark.parametrize("machine", syscalls.TABLES)
+@pytest.mark.parametrize("machine", linux_syscalls.TABLES)
 def test_no_entry_contradicts_libseccomp(machine, libseccomp):
     arch = libseccomp.seccomp_arch_resolve_name(machine.encode())
-    assert arch == syscalls.AUDIT_ARCHES[machine]
+    assert arch == linux_syscalls.AUDIT_ARCHES[machine]
     known = 0
-    for name, number in syscalls.TABLES[machine].items():
+    for name, number in linux_syscalls.TABLES[machine].items():
         theirs = libseccomp.seccomp_syscall_resolve_name_arch(arch, name.encode())
         if theirs >= 0:  # names that an architecture lacks get negative numbers of their own
             assert (name, number) == (name, theirs)
@@ -95,24 +95,24 @@ def test_no_entry_contradicts_libseccomp(machine, libseccomp):
     assert known > 290
 
 
-@pytest.mark.parametrize("machine", syscalls.TABLES)
+@pytest.mark.parametrize("machine", linux_syscalls.TABLES)
 def test_nothing_that_libseccomp_knows_is_missing(machine, libseccomp):
-    numbers = set(syscalls.TABLES[machine].values())
-    arch = syscalls.AUDIT_ARCHES[machine]
+    numbers = set(linux_syscalls.TABLES[machine].values())
+    arch = linux_syscalls.AUDIT_ARCHES[machine]
     for number in range(1024):
         name = libseccomp.seccomp_syscall_resolve_num_arch(arch, number)
         assert name is None or number in numbers, name
 
 
-@pytest.mark.parametrize("machine", syscalls.TABLES)
+@pytest.mark.parametrize("machine", linux_syscalls.TABLES)
 def test_numbers_are_unique_and_below_x32(machine):
-    numbers = list(syscalls.TABLES[machine].values())
+    numbers = list(linux_syscalls.TABLES[machine].values())
     assert len(set(numbers)) == len(numbers)
-    assert 0 <= min(numbers) < max(numbers) < syscalls.X32_SYSCALL_BIT
+    assert 0 <= min(numbers) < max(numbers) < linux_syscalls.X32_SYSCALL_BIT
 
 
 def test_new_syscalls_have_one_number_everywhere():
-    x86_64 = {name: n for name, n in syscalls.X86_64.items() if n >= 424}
-    aarch64 = {name: n for name, n in syscalls.AARCH64.items() if n >= 424}
+    x86_64 = {name: n for name, n in linux_syscalls.X86_64.items() if n >= 424}
+    aarch64 = {name: n for name, n in linux_syscalls.AARCH64.items() if n >= 424}
     assert x86_64 == aarch64
     assert sorted(x86_64.values()) == list(range(424, 470))

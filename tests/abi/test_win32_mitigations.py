@@ -9,7 +9,7 @@ import pytest
 import win32_headers
 
 from corral.abi import win32_token as abi
-from corral.windows import mitigations
+from corral.platforms.windows.mechanisms import mitigations
 
 FIELDS = {
     mitigations.EXTENSION_POINTS: ("EXTENSION_POINT_DISABLE", ("DisableExtensionPoints",)),

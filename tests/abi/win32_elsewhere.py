@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from corral.windows import (
-    access_list,
-    capabilities,
-    disk,
+from corral.platforms.windows.files import access_list
+from corral.platforms.windows.files import access_list as capabilities
+from corral.platforms.windows.mechanisms import (
     integrity,
     job,
-    network,
-    pe,
+    network_capabilities,
     restricted_token,
-    staging,
-    starts,
 )
+from corral.platforms.windows.probes import runtime_start
+from corral.platforms.windows.runtime_copies import copy as staging
+from corral.programs import windows_disk, windows_pe_resources
 
 NUMBERS = {
     "ACCESS_ALLOWED_ACE_TYPE": access_list.ACCESS_ALLOWED,
@@ -31,22 +30,26 @@ NUMBERS = {
     "SE_SELF_RELATIVE": access_list.SELF_RELATIVE,
     "SE_DACL_AUTO_INHERIT_REQ": access_list.DACL_AUTO_INHERIT_REQUIRED,
     "SE_DACL_AUTO_INHERITED": access_list.DACL_AUTO_INHERITED,
-    "IO_REPARSE_TAG_APPEXECLINK": disk.APP_EXECUTION_LINK,
+    "IO_REPARSE_TAG_APPEXECLINK": windows_disk.APP_EXECUTION_LINK,
     "STATUS_CONTROL_C_EXIT": job.KILLED,
     "FILE_ATTRIBUTE_REPARSE_POINT": staging.REPARSE_POINT,
-    "IMAGE_DIRECTORY_ENTRY_RESOURCE": pe.RESOURCE_DIRECTORY,
-    "RT_RCDATA": pe.RT_RCDATA,
-    "IMAGE_NT_OPTIONAL_HDR32_MAGIC": pe.PE32,
-    "IMAGE_NT_OPTIONAL_HDR64_MAGIC": pe.PE32_PLUS,
-    "offsetof(IMAGE_OPTIONAL_HEADER32, DataDirectory)": pe.DIRECTORIES_AT[pe.PE32],
-    "offsetof(IMAGE_OPTIONAL_HEADER64, DataDirectory)": pe.DIRECTORIES_AT[pe.PE32_PLUS],
-    "IMAGE_RESOURCE_DATA_IS_DIRECTORY": pe.SUBDIRECTORY,
+    "IMAGE_DIRECTORY_ENTRY_RESOURCE": windows_pe_resources.RESOURCE_DIRECTORY,
+    "RT_RCDATA": windows_pe_resources.RT_RCDATA,
+    "IMAGE_NT_OPTIONAL_HDR32_MAGIC": windows_pe_resources.PE32,
+    "IMAGE_NT_OPTIONAL_HDR64_MAGIC": windows_pe_resources.PE32_PLUS,
+    "offsetof(IMAGE_OPTIONAL_HEADER32, DataDirectory)": windows_pe_resources.DIRECTORIES_AT[
+        windows_pe_resources.PE32
+    ],
+    "offsetof(IMAGE_OPTIONAL_HEADER64, DataDirectory)": windows_pe_resources.DIRECTORIES_AT[
+        windows_pe_resources.PE32_PLUS
+    ],
+    "IMAGE_RESOURCE_DATA_IS_DIRECTORY": windows_pe_resources.SUBDIRECTORY,
 }
 STATUSES = (
     *("STATUS_DLL_INIT_FAILED", "STATUS_DLL_NOT_FOUND"),
     *("STATUS_ACCESS_DENIED", "STATUS_INVALID_IMAGE_FORMAT"),
 )
-NUMBERS |= dict(zip(STATUSES, starts.MEANINGS, strict=True))
+NUMBERS |= dict(zip(STATUSES, runtime_start.MEANINGS, strict=True))
 
 PACKAGES, LABELS = "SECURITY_APP_PACKAGE_AUTHORITY", "SECURITY_MANDATORY_LABEL_AUTHORITY"
 NT, CAPABILITIES = "SECURITY_NT_AUTHORITY", "SECURITY_CAPABILITY_BASE_RID"
@@ -54,12 +57,16 @@ NT, CAPABILITIES = "SECURITY_NT_AUTHORITY", "SECURITY_CAPABILITY_BASE_RID"
 SIDS = {
     capabilities.package_sid("any"): (PACKAGES, "SECURITY_APP_PACKAGE_BASE_RID"),
     capabilities.capability_sid("any"): (PACKAGES, CAPABILITIES, "SECURITY_CAPABILITY_APP_RID"),
-    network.INTERNET_CLIENT: (PACKAGES, CAPABILITIES, "SECURITY_CAPABILITY_INTERNET_CLIENT"),
-    network.INTERNET_CLIENT_SERVER: (
+    network_capabilities.INTERNET_CLIENT: (
+        PACKAGES,
+        CAPABILITIES,
+        "SECURITY_CAPABILITY_INTERNET_CLIENT",
+    ),
+    network_capabilities.INTERNET_CLIENT_SERVER: (
         *(PACKAGES, CAPABILITIES),
         "SECURITY_CAPABILITY_INTERNET_CLIENT_SERVER",
     ),
-    network.PRIVATE_NETWORK: (
+    network_capabilities.PRIVATE_NETWORK: (
         *(PACKAGES, CAPABILITIES),
         "SECURITY_CAPABILITY_PRIVATE_NETWORK_CLIENT_SERVER",
     ),

@@ -11,7 +11,7 @@ import platform
 
 import pytest
 
-from corral.abi.syscalls import TABLES
+from corral.abi.linux_syscalls import TABLES
 
 CALLS = """
     add_key bpf chroot clone clone3 execve execveat exit fanotify_init fsopen getpid inotify_add_watch
@@ -152,11 +152,12 @@ def by_tier(user, walled, bare):
 LAUNCH = """
 import json, os, sys
 sys.path.insert(0, PACKAGE)
-from corral import backend, start
+from corral.platforms import current
+from corral.supervisor import start
 from corral.abi import linux as abi
-from corral.manifest import from_flags
-from corral.policy import Source
-from corral.prepare import prepare
+from corral.policy.manifest import from_flags
+from corral.policy.model import Source
+from corral.supervisor.prepare import prepare
 
 def planned(argv, **values):
     # What `corral run` does up to the point where the target starts.
@@ -167,9 +168,9 @@ def planned(argv, **values):
 def started(plan, stdio=(0, 1, 2)):
     # Its exit code, or the words of the step that failed.
     from corral.errors import SandboxError
-    from corral.report import outcome
+    from corral.supervisor.report import outcome
     try:
-        watch = start.run(plan, stdio, signals=backend.load().signals(()), control=-1)
+        watch = start.run(plan, stdio, signals=current.load().signals(()), control=-1)
     except SandboxError as error:
         return str(error)
     return outcome(plan, watch.until_end()).exit_code

@@ -26,7 +26,7 @@ from attempts import (
     outside,
 )
 
-from corral.abi.syscalls import TABLES
+from corral.abi.linux_syscalls import TABLES
 
 CONNECT = """
 import socket

@@ -18,7 +18,7 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Procfs:
-    """What `corral.macos.libproc.Libproc` answers on a Mac. Unique ids are start time and number."""
+    """What `corral.platforms.macos.process_table.Libproc` answers on a Mac. Unique ids are start time and number."""
 
     def __init__(self, world):
         self.world = world
@@ -26,7 +26,7 @@ class Procfs:
         self.looks = os.environ.get("MAC_WORLD_LOOKS")
 
     def rows(self):
-        from corral.macos.processes import Row
+        from corral.platforms.macos.process_table import Row
 
         if self.looks:
             with open(self.looks, "ab") as file:
@@ -58,7 +58,7 @@ class Procfs:
         return [pid for pid, stat in found.items() if stat and int(stat[2]) == leader]
 
     def use(self, pid):
-        from corral.macos.processes import Usage
+        from corral.platforms.macos.process_table import Usage
 
         stat = self.stat(pid)
         if not stat:
@@ -99,8 +99,9 @@ class Procfs:
 
 def substitute(world):
     """From here on `corral` in this process believes that it is on a Mac."""
-    from corral import backend, supervise
-    from corral.macos.backend import Macos
+    from corral.platforms import current as backend
+    from corral.platforms.macos.backend import Macos
+    from corral.platforms.posix import watch as supervise
 
     table = Procfs(world)
     backend.load = lambda: Macos(table)
@@ -112,8 +113,8 @@ def substitute(world):
 
 def play_seatbelt():
     """Its steps do nothing, and the findings say that it holds: for what stands behind it, never for what it walls off."""
-    from corral import host
-    from corral.macos import seatbelt
+    from corral.plan import host
+    from corral.platforms.macos.mechanisms import seatbelt
 
     seatbelt.apply = seatbelt.verify = lambda _step, _scene: None
     seen = host.current
@@ -133,10 +134,10 @@ def play_seatbelt():
 
 def everywhere(world):
     """What the API starts in processes of its own is on the Mac too."""
-    from corral import interpreter
+    from corral.api import own_python
 
     here = os.path.dirname(__file__)
-    interpreter.FIND_CORRAL += (
+    own_python.FIND_CORRAL += (
         f"sys.path.append({here!r}); import mac_world; mac_world.substitute({world}); "
     )
 
@@ -146,7 +147,8 @@ def play(world, arguments):
     if arguments[0] == "--api":
         everywhere(world)
         if os.environ.get("MAC_WORLD_SEATBELT"):
-            from corral import api, host
+            from corral.api import launch as api
+            from corral.plan import host
 
             api._seen[:] = [host.current()]
         exec(arguments[1], {})

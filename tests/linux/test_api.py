@@ -233,10 +233,10 @@ def test_a_failing_step_is_a_launch_error_with_its_step(caller):
     """The identity of a granted directory changes between the plan and the launch."""
     caller.run(
         "import tempfile\n"
-        "from corral import api\n"
+        "from corral.api.launch import plan as make_plan\n"
         "base = tempfile.mkdtemp()\n"
         "inner = os.path.join(base, 'granted'); os.mkdir(inner)\n"
-        "plan = api.plan(['/bin/echo', trace], {'filesystem': {'read': [inner]}})\n"
+        "plan = make_plan(['/bin/echo', trace], {'filesystem': {'read': [inner]}})\n"
         "os.rename(inner, inner + '-old'); os.mkdir(inner)\n"
         "error = refused(lambda: corral.Sandbox(plan, stdin=None, stdout=None, stderr=None), corral.LaunchError)\n"
         "assert error.step.startswith('root.') or error.step.startswith('idmap.'), error.step\n"

@@ -13,7 +13,7 @@ import venv
 import pytest
 from traces import PATIENCE
 
-from corral.mcp_client import Client
+from corral.messages.client import Client
 
 pytestmark = pytest.mark.parametrize("tier", ["bare"], indirect=True)
 PIPE = subprocess.PIPE
@@ -47,7 +47,7 @@ def test_this_is_the_tier(user):
 
 def test_a_conversation_with_a_server(user):
     """corral's own demonstration server, by its module, from the directory of packages."""
-    command = (user.python, "-B", "-m", "corral.servers.demo_server")
+    command = (user.python, "-B", "-m", "corral.demo.server")
     process = start(user, *command, cwd=user.package)
     client = Client(process.stdout, process.stdin)
     assert client.initialize()["serverInfo"]

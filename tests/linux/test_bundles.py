@@ -14,7 +14,7 @@ import zipfile
 import pytest
 from test_approve import on_terminal
 
-from corral.servers.tree import remove_tree
+from corral.servers.store.tree import remove_tree
 from registries import Registries
 
 REFUSED = 125

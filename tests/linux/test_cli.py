@@ -132,7 +132,7 @@ RECORD = """
 import json, os, sys
 sys.path.insert(0, sys.argv.pop(1))
 from corral.cli import main
-from corral.posix import enter
+from corral.platforms import steps as enter
 told = int(sys.argv.pop(1))
 real = enter.apply
 def apply(steps, place, scene):

@@ -11,10 +11,10 @@ import venv
 
 import pytest
 
-from corral.demo import Act, Attempt, Row, Wall, believe, judge, passed, summary
-from corral.demo_stage import Stage, acts
-from corral.mcp_client import Client, ConversationError
-from corral.servers import demo_server
+from corral.demo import server
+from corral.demo.run import Act, Attempt, Row, Wall, believe, judge, passed, summary
+from corral.demo.stage import Stage, acts
+from corral.messages.client import Client, ConversationError
 
 DONE = Attempt(done=True, text="evidence")
 DENIED = Attempt(done=False, text="EPERM: Operation not permitted")
@@ -199,7 +199,7 @@ def test_the_servers_word_is_not_enough():
 
 def test_a_server_without_walls_is_caught():
     """The same acts with the walls left out on both sides: every one is an escape."""
-    from corral import demo as module
+    from corral.demo import run as module
 
     with Stage() as stage, module.outside(stage) as naked:
         caught = []
@@ -229,9 +229,9 @@ def test_the_acts_touch_only_throw_away_things():
 
 def talk(*lines):
     """What the server says to these lines, and its exit code after the end of its input."""
-    source = pathlib.Path(demo_server.__file__).parents[2]
+    source = pathlib.Path(server.__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-m", "corral.servers.demo_server"],
+        [sys.executable, "-m", "corral.demo.server"],
         input=b"".join(line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n" for line in lines),
         capture_output=True, cwd=source, timeout=30, check=False,
     )  # fmt: skip
@@ -258,7 +258,7 @@ def test_end_of_input_ends_the_server():
 
 @pytest.mark.parametrize(
     ("asked", "got"),
-    [(version, version) for version in demo_server.VERSIONS] + [("1999-01-01", "2025-11-25")],
+    [(version, version) for version in server.VERSIONS] + [("1999-01-01", "2025-11-25")],
 )
 def test_versions_are_negotiated(asked, got):
     (answer,), _ = talk(hello(asked))

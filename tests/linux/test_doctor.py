@@ -14,7 +14,7 @@ import pytest
 WITHOUT = """
 import ctypes, os, struct, sys
 sys.path.insert(0, sys.argv[1])
-from corral.abi.syscalls import TABLES
+from corral.abi.linux_syscalls import TABLES
 numbers = TABLES[os.uname().machine]
 NEWUSER = 0x10000000
 
@@ -158,7 +158,7 @@ def test_json_has_the_promised_shape(host):
 
 SOME = """
 sys.path.insert(0, sys.argv[1])
-from corral.linux import probes
+from corral.platforms.linux.probes import host as probes
 found = (*probes._twin(), probes._finding("seccomp", probes._seccomp, ""))
 answer = {item.capability: item.status for item in found}
 """

@@ -15,8 +15,9 @@ import errno, json, os, sys
 sys.path.insert(0, sys.argv[1])
 from corral.cli import main
 from corral.abi import linux as abi
-from corral.linux import backend, bare, birth, filters, guardian, idmap, ids, init, landlock, privileges, sysvipc
-from corral.posix import enter
+from corral.platforms.linux import backend, tier_landlock, spawn, subreaper, init
+from corral.platforms.linux.mechanisms import seccomp_rules, idmapped_mounts, user_ids, landlock, privileges, sysv_ipc
+from corral.platforms import steps
 
 def fail(*_, **__):
     raise OSError(errno.EIO, "injected")
@@ -270,7 +271,7 @@ def test_a_bug_on_the_way_is_no_way_out(trial, error):
 def test_a_pipe_that_breaks_on_the_way_is_no_success(trial):
     """Only a reader of corral's own words may go away without harm."""
     broken = "def run(*_, **__): raise BrokenPipeError(32, 'Broken pipe')\n"
-    broken += "from corral import start\nstart.run = run"
+    broken += "from corral.supervisor import start\nstart.run = run"
     assert trial.problems({broken: ("Broken pipe", "hint: ")}) == {}
 
 
@@ -356,7 +357,7 @@ def test_the_report_of_a_failed_set_up_says_so(trial):
 
 def test_the_report_of_what_nobody_expected_says_so(trial):
     path = trial.temporary / "report.json"
-    injection = "from corral import runs; runs.sweep = lambda clean: os.listdir('/no/such/place')"
+    injection = "from corral.platforms import run_records; run_records.sweep = lambda clean: os.listdir('/no/such/place')"
     code, _, err = trial.run(injection, "--report", str(path))
     told = json.loads(path.read_text())["outcome"]
     assert (code, told["kind"], told["exit_code"]) == (125, "refused", 125)

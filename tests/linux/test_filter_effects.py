@@ -10,10 +10,12 @@ import sys
 
 import pytest
 
-from corral.abi.syscalls import TABLES
-from corral.linux import filters
+import corral
+from corral.abi.linux_syscalls import TABLES
+from corral.platforms.linux.mechanisms import seccomp_rules
 
 MACHINE = platform.machine()
+SOURCE = os.path.dirname(os.path.dirname(corral.__file__))
 if sys.platform != "linux" or MACHINE not in TABLES:
     pytest.skip(f"no filter for {sys.platform} on {MACHINE}", allow_module_level=True)
 
@@ -45,7 +47,7 @@ raw = bytes.fromhex(sys.argv[1])
 
 def target(**changes):
     options = {"subprocess": False, "unix_sockets": False, "namespaces": True, "cookie": COOKIE}
-    return filters.target(machine=MACHINE, **{**options, **changes})
+    return seccomp_rules.target(machine=MACHINE, **{**options, **changes})
 
 
 def child(code, program, before=""):
@@ -265,9 +267,9 @@ for pid in (os.getppid(), os.getpid()):
     assert free == ["0 0 0"] * 3 + ["0"] * 2
     # The own pid is part of the program, so the child makes it itself.
     before = f"""
-sys.path.insert(0, {os.path.dirname(os.path.dirname(os.path.dirname(filters.__file__)))!r})
-from corral.linux import filters
-raw = filters.target(machine={MACHINE!r}, subprocess=False, unix_sockets=False, namespaces=False,
+sys.path.insert(0, {SOURCE!r})
+from corral.platforms.linux.mechanisms import seccomp_rules
+raw = seccomp_rules.target(machine={MACHINE!r}, subprocess=False, unix_sockets=False, namespaces=False,
                      cookie=None, own_pid=os.getpid())
 """
     held, status = child(acts, None, before)
@@ -313,7 +315,7 @@ print(os.waitpid(pid, 0)[1] >> 8)
 blocks = [bytearray(1 << 16) for _ in range(64)] + [bytearray(1 << 24)]
 del blocks
 """
-    program = filters.init(machine=MACHINE)
+    program = seccomp_rules.init(machine=MACHINE)
     assert child(waits, program, before) == (["7"], 0)
     for act in (
         "os.open('/dev/null', os.O_RDONLY)",

@@ -29,7 +29,7 @@ import time
 
 import pytest
 
-from corral.network import dns
+from corral.network.gateway import dns_messages
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the gateway uses epoll and splice")
 
@@ -42,11 +42,11 @@ GATEWAY = r"""
 import json, os, select, socket, struct, sys, time
 sys.path.insert(0, sys.argv[1])
 from corral.network.addresses import read_network
-from corral.network.denials import Denials
-from corral.network.gateway import Gateway, Timing
-from corral.network.proxy import proxy_of
+from corral.denials.records import Denials
+from corral.network.gateway.gateway import Gateway, Timing
+from corral.network.host_proxy import proxy_of
 from corral.network.rules import rules_of
-from corral.network import dns, lookups, splice
+from corral.network.gateway import dns_messages, host_lookups, splice
 from corral.record import astuple
 
 told = json.loads(sys.argv[2])
@@ -54,12 +54,12 @@ told = json.loads(sys.argv[2])
 def lookup(name):
     asking = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     asking.connect(("127.0.0.1", told["server"]))
-    asking.send(struct.pack("!HHHHHH", 7, 256, 1, 0, 0, 0) + dns.build_name(name) + b"\0\1\0\1")
+    asking.send(struct.pack("!HHHHHH", 7, 256, 1, 0, 0, 0) + dns_messages.build_name(name) + b"\0\1\0\1")
     reply = asking.recv(512)
     count = struct.unpack_from("!H", reply, 6)[0]
     return [reply[len(reply) - 16 * at - 4 : len(reply) - 16 * at] for at in reversed(range(count))]
 
-lookups.PATIENCE = told["patience"]
+host_lookups.PATIENCE = told["patience"]
 splice.ROUNDS = told["rounds"]
 denials = Denials()
 gateway = Gateway(
@@ -114,15 +114,20 @@ class Zone:
             data, sender = self.socket.recvfrom(512)
             if not data:
                 return
-            query = dns.parse_query(data)
+            query = dns_messages.parse_query(data)
             self.asked.append(query.name)
             self.questions.put(query.name)
             if query.name in self.silent:
                 continue
             known = self.answers.get(query.name, [[]])
             found = known.pop(0) if len(known) > 1 else known[0]
-            records = [dns.Answer(kind=dns.A, data=socket.inet_aton(text)) for text in found]
-            self.socket.sendto(dns.build_answer(query, dns.NOERROR, records), sender)
+            records = [
+                dns_messages.Answer(kind=dns_messages.A, data=socket.inet_aton(text))
+                for text in found
+            ]
+            self.socket.sendto(
+                dns_messages.build_answer(query, dns_messages.NOERROR, records), sender
+            )
 
     def stop(self) -> None:
         self.socket.sendto(b"", self.socket.getsockname())
@@ -137,7 +142,7 @@ class Running:
         self.zone = zone
         self.result = None
 
-    def ask(self, name: str, kind: int = dns.A) -> bytes:
+    def ask(self, name: str, kind: int = dns_messages.A) -> bytes:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
             asking.settimeout(2)
             asking.connect(self.dns)
@@ -172,7 +177,7 @@ class Running:
 def question(name: str, kind: int) -> bytes:
     return (
         struct.pack("!HHHHHH", 1, 256, 1, 0, 0, 0)
-        + dns.build_name(name)
+        + dns_messages.build_name(name)
         + struct.pack("!HH", kind, 1)
     )
 
@@ -645,7 +650,7 @@ def test_a_server_that_does_not_answer(gateway):
 
 
 def test_the_hosts_own_addresses_are_known_without_a_list():
-    from corral.network.own_addresses import OwnAddresses
+    from corral.network.guard import OwnAddresses
 
     own = OwnAddresses()
     assert socket.inet_aton(LOCAL) in own
@@ -695,9 +700,9 @@ def answered(way, client):
 @pytest.mark.parametrize("kind", ["out", "in", "names"])
 def test_without_descriptors_nobody_is_asked_again_and_again(server, kind):
     """Who waits to be accepted makes the listener ready, for as long as it cannot be."""
-    from corral.network.denials import Denials
-    from corral.network.gateway import Gateway
-    from corral.network.inlets import Inlets
+    from corral.denials.records import Denials
+    from corral.network.gateway.gateway import Gateway
+    from corral.network.gateway.inbound_connections import Inlets
     from corral.network.rules import rules_of
 
     with socket.create_server((LOCAL, 0)) as listener:
@@ -724,7 +729,7 @@ def test_without_descriptors_nobody_is_asked_again_and_again(server, kind):
 
 def test_what_cannot_be_asked_for_lack_of_descriptors_is_taken_for_the_hosts_own():
     """A target can have the gateway run out of them, and must not get past the guard by that."""
-    from corral.network.own_addresses import OwnAddresses
+    from corral.network.guard import OwnAddresses
 
     elsewhere = socket.inet_aton("198.51.100.1")
     with no_descriptors():
@@ -733,7 +738,7 @@ def test_what_cannot_be_asked_for_lack_of_descriptors_is_taken_for_the_hosts_own
 
 
 def test_names_are_looked_up_as_the_host_does():
-    from corral.network.lookups import host_addresses
+    from corral.network.gateway.host_lookups import host_addresses
 
     assert socket.inet_aton(LOCAL) in host_addresses("localhost")
 
@@ -802,16 +807,18 @@ def test_many_names_at_once_share_few_children(gateway, server):
 def test_names_by_udp_and_tcp(gateway, server):
     running = gateway(server(echo))
     with socket.create_connection(running.dns, timeout=20) as client:
-        both = dns.framed(question(NAME, dns.A)) + dns.framed(question("denied.example", dns.A))
+        both = dns_messages.framed(question(NAME, dns_messages.A)) + dns_messages.framed(
+            question("denied.example", dns_messages.A)
+        )
         client.sendall(both[:7])
         client.sendall(both[7:])
-        framing, answers = dns.Framing(), []
+        framing, answers = dns_messages.Framing(), []
         while len(answers) < 2:
             answers += framing.feed(client.recv(4096))
     assert answers[0][-4:] == socket.inet_aton(FIRST)
     assert answers[0] == running.ask(NAME)
-    assert answers[1][3] & 15 == dns.NXDOMAIN
-    assert running.ask(NAME, dns.AAAA)[3] & 15 == dns.NOERROR
+    assert answers[1][3] & 15 == dns_messages.NXDOMAIN
+    assert running.ask(NAME, dns_messages.AAAA)[3] & 15 == dns_messages.NOERROR
     assert running.denials() == [("name", "denied.example", "denied.example")]
     assert running.zone.asked == []
 
@@ -822,7 +829,7 @@ def test_a_flood_of_questions_leaves_it_answering(gateway, server):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.connect(running.dns)
         for number in range(5000):
-            asking.send(question(f"n{number}.{NAME}", dns.A))
+            asking.send(question(f"n{number}.{NAME}", dns_messages.A))
             asking.send(os.urandom(40))
     first = running.address(f"n0.{NAME}")
     assert running.address(f"n0.{NAME}") == first

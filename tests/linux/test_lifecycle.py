@@ -32,8 +32,8 @@ while True:
 SHORT_GRACE = """
 import sys
 sys.path.insert(0, sys.argv.pop(1))
-import corral.supervise
-corral.supervise.GRACE = 0.2
+import corral.platforms.posix.watch
+corral.platforms.posix.watch.GRACE = 0.2
 from corral.cli import main
 sys.exit(main())
 """
@@ -110,7 +110,7 @@ def test_a_target_that_ignores_sigterm_is_killed_after_the_grace(user, traces):
 
 
 def test_the_grace_is_five_seconds_unless_a_test_shortens_it():
-    from corral import supervise
+    from corral.platforms.posix import watch as supervise
 
     assert supervise.GRACE == 5.0
 
@@ -189,10 +189,10 @@ def test_killing_init_ends_the_run(user, scratch, traces):
 NURSERY = """
 import json, os, select, sys
 sys.path.insert(0, sys.argv[1])
-from corral import report
+from corral.supervisor import report
 from corral.cli import main, run
-from corral.linux import backend, birth
-from corral.posix import enter
+from corral.platforms.linux import backend, spawn
+from corral.platforms import steps
 
 def start(arguments, prepare=lambda: None):
     '''A command line whose interpreter is past its fork, which forgets signals that came during it.'''

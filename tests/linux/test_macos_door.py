@@ -165,8 +165,8 @@ def test_without_seatbelt_a_list_of_hosts_is_refused(mac):
 
 
 PROBE = """
-from corral import backend
-found = {item.capability: item for item in backend.load().probe()}
+from corral.platforms import current
+found = {item.capability: item for item in current.load().probe()}
 print(found["door"].status, found["door"].evidence)
 """
 

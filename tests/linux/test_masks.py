@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from corral.grants import make
-from corral.linux import masks
-from corral.linux.masks import created, find, protected_absent
-from corral.policy import Grant
+from corral.platforms.linux.mechanisms import masks
+from corral.platforms.linux.mechanisms.masks import created, find, protected_absent
+from corral.policy.model import Grant
+from corral.policy.path_grants import make
 
 if TYPE_CHECKING:
     import pathlib

@@ -20,9 +20,9 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("the gateway uses epoll and splice", allow_module_level=True)
 
-from corral.network import dns, gateway, resolver
+from corral.denials.records import Denials
 from corral.network.addresses import read_network
-from corral.network.denials import Denials
+from corral.network.gateway import dns_messages, dns_server, gateway
 from corral.network.rules import rules_of
 
 LOCAL, INSIDE, DNS, NOBODY = "127.0.0.1", "127.77.0.1", "127.77.0.53", "127.77.0.99"
@@ -162,7 +162,9 @@ def _reached(scene) -> socket.socket:
 
 def question(name: str) -> bytes:
     return (
-        struct.pack("!HHHHHH", 1, 256, 1, 0, 0, 0) + dns.build_name(name) + struct.pack("!HH", 1, 1)
+        struct.pack("!HHHHHH", 1, 256, 1, 0, 0, 0)
+        + dns_messages.build_name(name)
+        + struct.pack("!HH", 1, 1)
     )
 
 
@@ -171,42 +173,44 @@ def test_questions_are_answered_at_a_rate(scene, together):
     """Also for those who never ask more at once than the resolver answers in one go."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.connect(scene.dns)
-        for _ in range(0, resolver.BURST * 2, together):
+        for _ in range(0, dns_server.BURST * 2, together):
             for _ in range(together):
                 asking.send(question(EMPTY))
             scene.work()
             with contextlib.suppress(BlockingIOError):
                 while asking.recv(4096, socket.MSG_DONTWAIT):
                     pass
-    assert scene.refused() == resolver.BURST
+    assert scene.refused() == dns_server.BURST
     scene.pass_on(1)
-    assert scene.refused() > resolver.BURST
+    assert scene.refused() > dns_server.BURST
 
 
 def test_questions_by_tcp_are_answered_at_that_rate(scene):
     """One message of hundreds is answered, and then nobody is for as long as that was too much."""
-    framed = dns.framed(question(EMPTY))
+    framed = dns_messages.framed(question(EMPTY))
     first = scene.client(scene.dns)
-    first.sendall(framed * (resolver.BURST * 4))
+    first.sendall(framed * (dns_server.BURST * 4))
     scene.work()
     heard = scene.refused()
-    most_in_one = dns.LONGEST_QUERY // len(framed)
-    assert resolver.BURST / 2 <= heard <= resolver.BURST + most_in_one
+    most_in_one = dns_messages.LONGEST_QUERY // len(framed)
+    assert dns_server.BURST / 2 <= heard <= dns_server.BURST + most_in_one
     second = scene.client(scene.dns)
     second.sendall(framed)
     scene.work()
     assert scene.refused() == heard
     scene.pass_on(1)
     scene.pass_on(1)
-    assert scene.refused() == resolver.BURST * 4 + 1
+    assert scene.refused() == dns_server.BURST * 4 + 1
     assert second.recv(2) == len(
-        dns.build_answer(dns.parse_query(question(EMPTY)), dns.NXDOMAIN, [])
+        dns_messages.build_answer(
+            dns_messages.parse_query(question(EMPTY)), dns_messages.NXDOMAIN, []
+        )
     ).to_bytes(2, "big")
 
 
 def test_new_clients_by_tcp_are_questions_too(scene):
-    clients = [scene.client(scene.dns) for _ in range(resolver.MOST_STREAMS)]
-    for _ in range(resolver.BURST):
+    clients = [scene.client(scene.dns) for _ in range(dns_server.MOST_STREAMS)]
+    for _ in range(dns_server.BURST):
         clients.append(socket.create_connection(scene.dns, timeout=20))
         scene.work()
         clients[-1].close()
@@ -220,15 +224,15 @@ def test_new_clients_by_tcp_are_questions_too(scene):
 TAP = r"""
 import json, select, socket, sys
 sys.path.insert(0, sys.argv[1])
-from corral.network import tap
-from corral.network.denials import Denials
-from corral.network.names import Names
+from corral.network.gateway import packet_tap
+from corral.denials.records import Denials
+from corral.network.gateway.dns_names import Names
 from corral.network.rules import rules_of
 
 now, denials, rules = 1000.0, Denials(), rules_of(["server.example"])
 packets = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3))
 packets.bind(("lo", 0))
-looking = tap.Tap(
+looking = packet_tap.Tap(
     packets.detach(), rules=rules, names=Names(rules, denials), denials=denials, clock=lambda: now
 )
 def work():
@@ -237,13 +241,13 @@ def work():
     return sum(row.count for row in denials.rows())
 together = int(sys.argv[2])
 sending = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-for _ in range(0, tap.BURST * 2, together):
+for _ in range(0, packet_tap.BURST * 2, together):
     for _ in range(together):
         sending.sendto(b"x", ("10.1.2.3", 9))
     seen = work()
 now += 1
 looking.run_ready()
-print(json.dumps([seen, work(), tap.BURST, tap.BATCH]))
+print(json.dumps([seen, work(), packet_tap.BURST, packet_tap.BATCH]))
 """
 
 

@@ -11,7 +11,7 @@ import subprocess
 
 import pytest
 
-from corral.servers.tree import remove_tree
+from corral.servers.store.tree import remove_tree
 from registries import Registries, tarball, wheel
 
 REFUSED = 125
@@ -113,8 +113,15 @@ def test_a_package_is_installed_once_and_then_runs_by_itself(user, env, registry
     watched = {**env, "PYTHONPROFILEIMPORTTIME": "1"}
     again = user.corral("run", "npm:server@1.0.0", env=watched)
     assert said(again)["dep"] == "dep 2"
-    assert b"corral.servers.package" in again.stderr  # the control: what was imported is there
-    for name in (b"subprocess", b"corral.api", b"corral.servers.install", b"socket"):
+    assert (
+        b"corral.servers.packages.package" in again.stderr
+    )  # the control: what was imported is there
+    for name in (
+        b"subprocess",
+        b"corral.api.launch",
+        b"corral.servers.packages.sandboxed_install",
+        b"socket",
+    ):
         assert b" " + name + b"\n" not in again.stderr
     assert len(registry.asked) == asked
     (row,) = entries(user, env)

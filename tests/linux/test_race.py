@@ -6,9 +6,10 @@ import socket
 
 import pytest
 
-from corral.network import dial, epoll, race
 from corral.network.addresses import read
-from corral.network.spare import Spare
+from corral.network.budgets import Spare
+from corral.network.gateway import dial, event_loop
+from corral.network.http_proxy import dial as race
 
 NOBODY = read("127.0.0.1")
 
@@ -77,7 +78,7 @@ def test_where_nothing_is_spare_one_address_is_dialled_at_a_time(full):
 def test_no_zone_takes_all_descriptors(full, most, held):
     """Five connections to a name with eight addresses that do not answer."""
     now = [0.0]
-    loop, spare, ends = epoll.Loop(lambda: now[0]), Spare(most), []
+    loop, spare, ends = event_loop.Loop(lambda: now[0]), Spare(most), []
     dials = [
         dial.Dial(
             loop, [read("127.0.0.2")] * 8, full, timeout=1000, spare=spare,

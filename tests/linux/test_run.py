@@ -3,7 +3,7 @@
 import json
 import os
 
-from corral.linux.disks import disk_of
+from corral.platforms.linux.block_devices import disk_of
 
 
 def test_python_runs(user):

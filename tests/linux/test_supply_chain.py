@@ -12,10 +12,10 @@ import test_packages
 from test_bundles import manifest, packed, put, start
 from test_packages import ONE_USER, REFUSED, entries, said
 
-from corral.cli import policy_flags
-from corral.cli.options import Options
+from corral.cli import run_flags
+from corral.cli.option_parser import Options
 from corral.errors import SandboxError
-from corral.prepare import prepare
+from corral.supervisor.prepare import prepare
 from registries import Registries, wheel
 
 env, npm, registry, tools = (
@@ -326,13 +326,13 @@ def test_a_script_that_becomes_a_link_while_a_person_thinks(tmp_path, monkeypatc
     def plan():
         return prepare(command, sources, environment=os.environ, cwd=str(tmp_path))
 
-    sources, command = policy_flags.sources(Options(), [str(server)])
-    policy_flags.check_program(plan().program, sources)  # the control
+    sources, command = run_flags.sources(Options(), [str(server)])
+    run_flags.check_program(plan().program, sources)  # the control
     (server / "main.py").unlink()
     (server / "main.py").symlink_to(private / "notes.py")
     assert str(private) in plan().program.reads  # what it would have been given
     with pytest.raises(SandboxError, match=f"leads out of it, to {private}"):
-        policy_flags.check_program(plan().program, sources)
+        run_flags.check_program(plan().program, sources)
 
 
 @ONE_USER

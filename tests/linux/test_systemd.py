@@ -16,8 +16,9 @@ import time
 
 import pytest
 
-from corral.linux import cgroup, dbus, systemd
-from corral.linux.dbus import Bus, CallError, ProtocolError, Variant
+from corral.platforms.linux import dbus
+from corral.platforms.linux.dbus import Bus, CallError, ProtocolError, Variant
+from corral.platforms.linux.mechanisms import cgroup, systemd_scope
 from corral.record import replace
 
 PATIENCE = 20.0
@@ -50,7 +51,7 @@ def bus(tmp_path, monkeypatch) -> str:
     ]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdout.readline().startswith(b"unix:path=")
-    monkeypatch.setattr(systemd, "buses", lambda _uid: [path])
+    monkeypatch.setattr(systemd_scope, "buses", lambda _uid: [path])
     yield path
     process.kill()
     process.wait()
@@ -60,8 +61,8 @@ def bus(tmp_path, monkeypatch) -> str:
 @pytest.fixture
 def impatient(monkeypatch):
     """For where waiting is certain to be in vain, once the bus itself has answered."""
-    monkeypatch.setattr(systemd, "START_PATIENCE", 1.5)
-    monkeypatch.setattr(systemd, "END_PATIENCE", SHORT)
+    monkeypatch.setattr(systemd_scope, "START_PATIENCE", 1.5)
+    monkeypatch.setattr(systemd_scope, "END_PATIENCE", SHORT)
 
 
 def test_the_bus_gives_a_name(bus):
@@ -91,7 +92,9 @@ def test_an_error_is_told_by_its_name(bus, member, arguments, name):
 def test_nobody_is_started_to_answer(bus):
     """A call to a name that nobody owns is refused at once, whatever could be activated for it."""
     with Bus(bus, PATIENCE) as one, pytest.raises(CallError) as caught:
-        one.call(systemd.NAME, systemd.PATH, systemd.INTERFACE, "GetDefaultTarget")
+        one.call(
+            systemd_scope.NAME, systemd_scope.PATH, systemd_scope.INTERFACE, "GetDefaultTarget"
+        )
     assert caught.value.name == "org.freedesktop.DBus.Error.NameHasNoOwner"
 
 
@@ -154,7 +157,7 @@ class Listener:
         self._result = result
         self._own = blocking.open_dbus_connection(bus=f"unix:path={path}")
         self._third = blocking.open_dbus_connection(bus=f"unix:path={path}") if forged else None
-        self._own.send_and_get_reply(self._driver("RequestName", "su", (systemd.NAME, 4)))
+        self._own.send_and_get_reply(self._driver("RequestName", "su", (systemd_scope.NAME, 4)))
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
@@ -178,7 +181,7 @@ class Listener:
                 return
             self.calls.append(message)
             self._own.send(jeepney.new_method_return(message, "o", (JOB,)))
-            emitter = jeepney.DBusAddress(systemd.PATH, interface=systemd.INTERFACE)
+            emitter = jeepney.DBusAddress(systemd_scope.PATH, interface=systemd_scope.INTERFACE)
             body = (7, JOB, message.body[0], self._result)
             # Of another job first: only the one that was asked for is waited for.
             self._own.send(
@@ -189,7 +192,7 @@ class Listener:
 
     def close(self, path: str) -> None:
         with Bus(path, PATIENCE) as last:
-            last.call(systemd.NAME, systemd.PATH, systemd.INTERFACE, "Leave")
+            last.call(systemd_scope.NAME, systemd_scope.PATH, systemd_scope.INTERFACE, "Leave")
         self._thread.join()
         for connection in filter(None, (self._own, self._third)):
             connection.close()
@@ -224,8 +227,8 @@ def header(message) -> tuple:
 
 def test_what_systemd_is_asked_for(listen):
     heard = listen()
-    with systemd._Manager(PATIENCE) as manager:
-        manager.start("corral-x.scope", systemd.properties((2, 3), SETTINGS))
+    with systemd_scope._Manager(PATIENCE) as manager:
+        manager.start("corral-x.scope", systemd_scope.properties((2, 3), SETTINGS))
     (call,) = heard
     slice_ = "app.slice" if os.geteuid() else "system.slice"
     expected = [
@@ -235,14 +238,14 @@ def test_what_systemd_is_asked_for(listen):
         ("CollectMode", ("s", "inactive-or-failed")),
         ("TimeoutStopUSec", ("t", 5_000_000)),
         ("PIDs", ("au", [2, 3])),
-        ("MemoryMax", ("t", (64 << 20) + systemd.ASIDE_MEMORY)),
+        ("MemoryMax", ("t", (64 << 20) + systemd_scope.ASIDE_MEMORY)),
         ("MemorySwapMax", ("t", 0)),
         ("TasksMax", ("t", 130)),
         ("CPUQuotaPerSecUSec", ("t", 500_000)),
         ("IOReadBandwidthMax", ("a(st)", [("/dev/block/8:0", 1000)])),
         ("IOWriteBandwidthMax", ("a(st)", [("/dev/block/8:0", 2000)])),
     ]
-    where = (systemd.PATH, systemd.INTERFACE, "StartTransientUnit", "ssa(sv)a(sa(sv))")
+    where = (systemd_scope.PATH, systemd_scope.INTERFACE, "StartTransientUnit", "ssa(sv)a(sa(sv))")
     assert header(call) == where
     assert call.body == ("corral-x.scope", "fail", expected, [])
 
@@ -250,7 +253,7 @@ def test_what_systemd_is_asked_for(listen):
 def test_the_arguments_byte_for_byte():
     """As jeepney would have sent them."""
     low_level = pytest.importorskip("jeepney.low_level", reason="jeepney is not installed")
-    chosen = systemd.properties((2, 3), SETTINGS)
+    chosen = systemd_scope.properties((2, 3), SETTINGS)
     raw = dbus.marshal("ssa(sv)a(sa(sv))", ("corral-x.scope", "fail", chosen, []))
     pairs = [(name, (variant.signature, variant.value)) for name, variant in chosen]
     parsed = low_level.parse_signature(list("(ssa(sv)a(sa(sv)))"))
@@ -259,7 +262,7 @@ def test_the_arguments_byte_for_byte():
 
 
 def test_a_scope_without_limits_has_none_of_the_managers():
-    chosen = dict(systemd.properties((2,), ()))
+    chosen = dict(systemd_scope.properties((2,), ()))
     assert chosen["TasksMax"] == Variant(signature="t", value=(1 << 64) - 1)
     assert not {name for name in chosen if name.startswith(("Memory", "CPU", "IO"))}
 
@@ -267,7 +270,7 @@ def test_a_scope_without_limits_has_none_of_the_managers():
 def test_a_job_that_fails_is_a_failure(listen):
     listen(result="failed")
     with (
-        systemd._Manager(PATIENCE) as manager,
+        systemd_scope._Manager(PATIENCE) as manager,
         pytest.raises(OSError, match=r"did not start .*: failed"),
     ):
         manager.start("corral-x.scope", [])
@@ -275,7 +278,7 @@ def test_a_job_that_fails_is_a_failure(listen):
 
 def test_nobody_else_tells_the_end_of_a_job(listen):
     heard = listen(forged=True)
-    with systemd._Manager(PATIENCE) as manager:
+    with systemd_scope._Manager(PATIENCE) as manager:
         manager._bus._deadline = time.monotonic() + 2
         with pytest.raises(TimeoutError):
             manager.start("corral-x.scope", [])
@@ -286,16 +289,16 @@ def test_a_manager_that_only_says_so_is_not_believed(listen):
     """The job is done, and the process is where it was."""
     heard = listen()
     with pytest.raises(OSError, match=f"left process {os.getpid()} in "):
-        systemd.start("corral-x.scope", (os.getpid(),), ())
+        systemd_scope.start("corral-x.scope", (os.getpid(),), ())
     assert len(heard) == 1
 
 
 CLIENT = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from corral.linux import systemd
-systemd.buses = lambda _uid: [sys.argv[2]]
-with systemd._Manager(20.0) as manager:
+from corral.platforms.linux.mechanisms import systemd_scope
+systemd_scope.buses = lambda _uid: [sys.argv[2]]
+with systemd_scope._Manager(20.0) as manager:
     manager.start("corral-x.scope", [])
 """
 
@@ -306,7 +309,7 @@ def test_numbers_of_another_pid_namespace_are_not_sent(bus, listen, before, call
     if before and subprocess.run([*before, "true"], capture_output=True, check=False).returncode:
         pytest.skip("unshare -c -pf does not work here")
     heard = listen()
-    source = str(pathlib.Path(systemd.__file__).parents[2])
+    source = str(pathlib.Path(systemd_scope.__file__).parents[2])
     argv = [*before, sys.executable, "-c", CLIENT, source, bus]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (len(heard), done.returncode) == (calls, 0 if calls else 1), done.stderr
@@ -315,8 +318,8 @@ def test_numbers_of_another_pid_namespace_are_not_sent(bus, listen, before, call
 
 def test_a_bus_without_systemd_is_no_base(bus, impatient):
     with pytest.raises(OSError, match="systemd is not on the bus"):
-        systemd.start("corral-x.scope", (os.getpid(),), ())
-    systemd.stop("corral-x.scope")  # and nothing is expected of it
+        systemd_scope.start("corral-x.scope", (os.getpid(),), ())
+    systemd_scope.stop("corral-x.scope")  # and nothing is expected of it
 
 
 def test_systemd_may_join_after_us(bus, listen):
@@ -324,7 +327,7 @@ def test_systemd_may_join_after_us(bus, listen):
     answers: list[str] = []
 
     def ask() -> None:
-        with systemd._Manager(PATIENCE) as manager:
+        with systemd_scope._Manager(PATIENCE) as manager:
             answers.append(manager._owner)
 
     with Bus(bus, PATIENCE) as watcher:
@@ -334,7 +337,7 @@ def test_systemd_may_join_after_us(bus, listen):
         watcher.wait(lambda message: message.member == "NameOwnerChanged")  # it has come
         listen()
         thread.join()
-        assert watcher.driver("GetNameOwner", "s", systemd.NAME) == (answers[0],)
+        assert watcher.driver("GetNameOwner", "s", systemd_scope.NAME) == (answers[0],)
 
 
 def children() -> str:
@@ -343,21 +346,21 @@ def children() -> str:
 
 def test_a_failed_start_leaves_no_process_behind(bus, impatient):
     """The one that was to hold the scope is gone, and init was never let go."""
-    from corral.posix.enter import Scene
+    from corral.platforms.steps import Scene
 
     leaf = cgroup.Leaf(base="/nowhere", name="x", controllers=(), settings=())
     scene = Scene()
     before = children()
     scene.pid = os.getpid()
     with pytest.raises(OSError, match="systemd is not on the bus"):
-        systemd.apply(systemd.plan(leaf), scene)
+        systemd_scope.apply(systemd_scope.plan(leaf), scene)
     assert scene.cgroup == ""
     assert children() == before
 
 
 def test_what_explain_says():
     leaf = cgroup.Leaf(base="/sys/fs/cgroup/m", name="1-a", controllers=(), settings=SETTINGS[:1])
-    step = systemd.plan(leaf)
+    step = systemd_scope.plan(leaf)
     assert step.unit == "corral-1-a.scope"
     assert step.residue.endswith("/corral-1-a.scope/corral/1-a")
     assert "memory.max = 67108864" in step.describe()
@@ -380,7 +383,7 @@ def test_what_explain_says():
     ],
 )
 def test_addresses(text, paths):
-    assert systemd.addresses(text) == paths
+    assert systemd_scope.addresses(text) == paths
 
 
 def test_where_a_users_bus_is_looked_for(tmp_path, monkeypatch):
@@ -390,15 +393,17 @@ def test_where_a_users_bus_is_looked_for(tmp_path, monkeypatch):
     monkeypatch.setenv(
         "DBUS_SESSION_BUS_ADDRESS", f"unix:path={tmp_path}/other;unix:path=/absent/bus"
     )
-    assert systemd.buses(4242) == [f"{tmp_path}/other", f"{tmp_path}/bus"]
+    assert systemd_scope.buses(4242) == [f"{tmp_path}/other", f"{tmp_path}/bus"]
     monkeypatch.delenv("DBUS_SESSION_BUS_ADDRESS")
-    assert systemd.buses(4242) == [f"{tmp_path}/bus"]
-    assert not {f"{tmp_path}/bus"} & set(systemd.buses(0))  # root does not ask a user's manager
+    assert systemd_scope.buses(4242) == [f"{tmp_path}/bus"]
+    assert not {f"{tmp_path}/bus"} & set(
+        systemd_scope.buses(0)
+    )  # root does not ask a user's manager
 
 
 def test_nothing_is_imported_where_it_is_not_needed():
-    code = "import sys; import corral.cli, corral.linux.backend; print([n for n in sys.modules if 'dbus' in n or 'systemd' in n])"
-    source = str(pathlib.Path(systemd.__file__).parents[2])
+    code = "import sys; import corral.cli, corral.platforms.linux.backend; print([n for n in sys.modules if 'dbus' in n or 'systemd' in n])"
+    source = str(pathlib.Path(systemd_scope.__file__).parents[2])
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={"PYTHONPATH": source},

@@ -10,8 +10,9 @@ from subprocess import PIPE
 import pytest
 import yaml
 
-from corral.clients import catalogue, jsonc
-from corral.mcp_client import Client
+from corral.clients import catalogue
+from corral.formats import jsonc
+from corral.messages.client import Client
 
 CLIENT_VARIABLES = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 # It tells what it sees by the names of its tools.

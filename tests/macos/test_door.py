@@ -53,7 +53,7 @@ def web():
 
 
 def test_the_probe_holds_on_this_mac():
-    from corral import host
+    from corral.plan import host
 
     found = host.current(fresh=True).finding("door")
     assert found.status == "proven", found.evidence

@@ -10,9 +10,10 @@ import sys
 
 import pytest
 
-from corral import backend, host
-from corral.macos.libproc import Libproc
-from corral.macos.tree import Tree
+from corral.plan import host
+from corral.platforms import current
+from corral.platforms.macos.process_table import Libproc
+from corral.platforms.macos.process_tree import Tree
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "darwin", reason="Seatbelt, libproc and jetsam are on macOS"
@@ -149,4 +150,4 @@ def test_forks_are_told():
 
 
 def test_the_backend_is_this_one():
-    assert type(backend.load()).__name__ == "Macos"
+    assert type(current.load()).__name__ == "Macos"

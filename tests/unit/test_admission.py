@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral import config
 from corral.errors import ManifestError, PolicyError
 from corral.network.addresses import Network, read, write
-from corral.network.admission import read_admitted, remark
 from corral.network.guard import ROWS, refusal
-from corral.plan import asked
-from corral.policy import Policy
+from corral.network.guard_exceptions import read_admitted, remark
+from corral.plan.model import asked
+from corral.policy import user_config
+from corral.policy.model import Policy
 
 GOOD = {
     "10.0.0.0/8": ("10.1.2.3", "11.0.0.1"),
@@ -99,10 +99,10 @@ def test_the_file(tmp_path):
     text = (
         '[network]\nadmit = ["10.0.0.0/8", "fd00:0::/8", "10.0.0.0/8"]\n[ceilings]\nmemory = "1G"\n'
     )
-    found = config.load(written(tmp_path, text))
+    found = user_config.load(written(tmp_path, text))
     assert found.admit == ("10.0.0.0/8", "fd00::/8")
     assert found.ceilings.limits == {"memory": 1 << 30}
-    assert config.load(written(tmp_path, "")).admit == ()
+    assert user_config.load(written(tmp_path, "")).admit == ()
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_the_file(tmp_path):
 )  # fmt: skip
 def test_mistakes_in_the_file(tmp_path, text, key):
     with pytest.raises(ManifestError) as caught:
-        config.load(written(tmp_path, text))
+        user_config.load(written(tmp_path, text))
     assert key in {path for _, _, path, _ in caught.value.mistakes}
 
 
@@ -125,7 +125,7 @@ def test_a_file_that_others_can_write_admits_nothing(tmp_path):
     folder = written(tmp_path, "[network]\nadmit = ['10.0.0.0/8']\n")
     os.chmod(f"{folder}/config.toml", 0o664)
     with pytest.raises(PolicyError):
-        config.load(folder)
+        user_config.load(folder)
 
 
 def test_what_is_asked_of_the_network_says_it():

@@ -190,8 +190,8 @@ def test_every_module_imports_on_every_system(platform):
 
 
 SEAM = """
-from corral import backend
-loaded = backend.load()
+from corral.platforms import current
+loaded = current.load()
 missing = [name for name in sys.argv[4:] if not callable(getattr(loaded, name, None))]
 assert loaded.__file__
 print(json.dumps([loaded.__file__.replace(chr(92), "/").rsplit("/")[-2], missing]))
@@ -223,7 +223,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 before = set(sys.modules)
 from corral.cli import main
-from corral import backend
+from corral.platforms import current
 
 class Looking:
     '''The backend, looked at in the moment before a target is born.'''
@@ -237,8 +237,8 @@ class Looking:
         os.write(1, json.dumps(loaded).encode())
         os._exit(0)
 
-real = backend.load()
-backend.load = lambda: Looking(real)
+real = current.load()
+current.load = lambda: Looking(real)
 sys.exit(main(["run", *sys.argv[2:], "--", "/bin/true"]))
 """
 

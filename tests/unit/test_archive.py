@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.servers.archive import Bounds, Refused, check_name, extract
+from corral.servers.bundles.archive import Bounds, Refused, check_name, extract
 
 SMALL = Bounds(packed=1 << 20, total=1 << 20, entries=50)
 GOOD = (("manifest.json", b"{}"), ("server/main.py", b"print()"))

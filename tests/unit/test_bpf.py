@@ -7,17 +7,17 @@ from bpf_simulator import decode, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.linux import bpf
+from corral.platforms.linux.mechanisms import seccomp_compiler
 
 ARCH = 0xC000003E
 X32 = 0x40000000
-UNKNOWN = bpf.errno_action(38)
+UNKNOWN = seccomp_compiler.errno_action(38)
 
 
 def interpret(rules, number, args, *, arch=ARCH, limit=None):
     """What the rules say, without any cleverness."""
     if arch != ARCH or (limit is not None and number >= limit):
-        return bpf.KILL_PROCESS
+        return seccomp_compiler.KILL_PROCESS
     rule = rules.get(number, UNKNOWN)
     if isinstance(rule, int):
         return rule
@@ -28,7 +28,13 @@ def interpret(rules, number, args, *, arch=ARCH, limit=None):
     return default
 
 
-actions = st.sampled_from([bpf.ALLOW, bpf.KILL_PROCESS, *map(bpf.errno_action, (1, 38, 97, 4095))])
+actions = st.sampled_from(
+    [
+        seccomp_compiler.ALLOW,
+        seccomp_compiler.KILL_PROCESS,
+        *map(seccomp_compiler.errno_action, (1, 38, 97, 4095)),
+    ]
+)
 # Few distinct words, so that random arguments meet random conditions often.
 halves = st.sampled_from([0, 1, 2, 3, 0xF, 0x10000, 0x7E020080, 0x80000000, 0xFFFFFFFF])
 longs = st.builds(lambda high, low: high << 32 | low, halves, halves)
@@ -48,7 +54,7 @@ arguments = st.tuples(*[longs] * 6)
 @settings(max_examples=300, deadline=None)
 @given(rules=rule_sets, limit=st.sampled_from([None, X32]), calls=st.lists(arguments, max_size=8))
 def test_programs_mean_what_the_rules_say(rules, limit, calls):
-    raw = bpf.assemble(rules, arch=ARCH, unknown=UNKNOWN, number_limit=limit)
+    raw = seccomp_compiler.assemble(rules, arch=ARCH, unknown=UNKNOWN, number_limit=limit)
     program = decode(raw)
     edges = {near for number in rules for near in (number - 1, number, number + 1)}
     numbers = {0, 601, X32 - 1, X32, 0xFFFFFFFF, *edges} - {-1}
@@ -56,21 +62,21 @@ def test_programs_mean_what_the_rules_say(rules, limit, calls):
         for args in [(0,) * 6, *calls]:
             expected = interpret(rules, number, args, limit=limit)
             assert run(program, ARCH, number, args).action == expected
-        assert run(program, ARCH ^ 1, number).action == bpf.KILL_PROCESS
+        assert run(program, ARCH ^ 1, number).action == seccomp_compiler.KILL_PROCESS
 
 
 def test_distances_over_255_are_crossed():
     """300 syscalls, each with a rule of its own: the search is far from the rules it leads to."""
     rules = {
         2 * n: (
-            (((bpf.whole(n % 6, n << 32 | n),), bpf.errno_action(n)),),
-            bpf.errno_action(1000 + n),
+            (((seccomp_compiler.whole(n % 6, n << 32 | n),), seccomp_compiler.errno_action(n)),),
+            seccomp_compiler.errno_action(1000 + n),
         )
         for n in range(300)
     }
-    raw = bpf.assemble(rules, arch=ARCH, unknown=UNKNOWN, number_limit=X32)
+    raw = seccomp_compiler.assemble(rules, arch=ARCH, unknown=UNKNOWN, number_limit=X32)
     program = decode(raw)
-    assert any(code == bpf.JUMP and k > 255 for code, _, _, k in program)
+    assert any(code == seccomp_compiler.JUMP and k > 255 for code, _, _, k in program)
     for number in range(610):
         n = number // 2
         for value in (n << 32 | n, n, n << 32, 0):
@@ -82,10 +88,12 @@ def test_distances_over_255_are_crossed():
 @pytest.mark.parametrize("count", range(40, 140))
 def test_every_distance_around_255(count):
     """One instruction more each time, so that some jump has exactly 254, 255, 256 to go."""
-    alternatives = tuple(((bpf.low(0, n),), bpf.ALLOW) for n in range(2 * count))
-    rules = {n: ((), bpf.errno_action(n)) for n in range(1, 10)}
-    rules[10] = (alternatives, bpf.errno_action(200))
-    program = decode(bpf.assemble(rules, arch=ARCH, unknown=UNKNOWN, number_limit=X32))
+    alternatives = tuple(
+        ((seccomp_compiler.low(0, n),), seccomp_compiler.ALLOW) for n in range(2 * count)
+    )
+    rules = {n: ((), seccomp_compiler.errno_action(n)) for n in range(1, 10)}
+    rules[10] = (alternatives, seccomp_compiler.errno_action(200))
+    program = decode(seccomp_compiler.assemble(rules, arch=ARCH, unknown=UNKNOWN, number_limit=X32))
     for number in range(12):
         for value in (0, count, 2 * count - 1, 2 * count):
             args = (value,) * 6
@@ -94,42 +102,51 @@ def test_every_distance_around_255(count):
 
 def test_a_program_that_is_too_long_is_refused():
     rules = {
-        2 * n: ((((bpf.whole(0, n),), bpf.ALLOW),), bpf.errno_action(1 + n % 4000))
+        2 * n: (
+            (((seccomp_compiler.whole(0, n),), seccomp_compiler.ALLOW),),
+            seccomp_compiler.errno_action(1 + n % 4000),
+        )
         for n in range(1000)
     }
     with pytest.raises(ValueError, match="too long"):
-        bpf.assemble(rules, arch=ARCH, unknown=UNKNOWN)
+        seccomp_compiler.assemble(rules, arch=ARCH, unknown=UNKNOWN)
 
 
 def test_a_condition_that_nothing_satisfies_is_refused():
-    impossible = ((((0, 0xFF, 0x100),), bpf.ALLOW),)
+    impossible = ((((0, 0xFF, 0x100),), seccomp_compiler.ALLOW),)
     with pytest.raises(ValueError, match="no argument"):
-        bpf.assemble({1: (impossible, UNKNOWN)}, arch=ARCH, unknown=UNKNOWN)
+        seccomp_compiler.assemble({1: (impossible, UNKNOWN)}, arch=ARCH, unknown=UNKNOWN)
     with pytest.raises(ValueError, match="no argument"):
-        bpf.assemble({1: ((((bpf.low(6, 0),), bpf.ALLOW),), UNKNOWN)}, arch=ARCH, unknown=UNKNOWN)
+        seccomp_compiler.assemble(
+            {1: ((((seccomp_compiler.low(6, 0),), seccomp_compiler.ALLOW),), UNKNOWN)},
+            arch=ARCH,
+            unknown=UNKNOWN,
+        )
 
 
 def test_no_rules_at_all():
-    program = decode(bpf.assemble({}, arch=ARCH, unknown=UNKNOWN))
+    program = decode(seccomp_compiler.assemble({}, arch=ARCH, unknown=UNKNOWN))
     assert run(program, ARCH, 0).action == UNKNOWN
-    assert run(program, ARCH + 1, 0).action == bpf.KILL_PROCESS
+    assert run(program, ARCH + 1, 0).action == seccomp_compiler.KILL_PROCESS
 
 
 def test_low_leaves_the_high_word_unread_and_whole_does_not():
     rules = {
-        1: ((((bpf.low(0, 2),), UNKNOWN),), bpf.ALLOW),
-        2: ((((bpf.whole(0, 2),), UNKNOWN),), bpf.ALLOW),
+        1: ((((seccomp_compiler.low(0, 2),), UNKNOWN),), seccomp_compiler.ALLOW),
+        2: ((((seccomp_compiler.whole(0, 2),), UNKNOWN),), seccomp_compiler.ALLOW),
     }
-    program = decode(bpf.assemble(rules, arch=ARCH, unknown=UNKNOWN))
+    program = decode(seccomp_compiler.assemble(rules, arch=ARCH, unknown=UNKNOWN))
     junk = 0xDEAD << 32 | 2
     assert run(program, ARCH, 1, (junk,)).action == UNKNOWN
-    assert run(program, ARCH, 2, (junk,)).action == bpf.ALLOW
+    assert run(program, ARCH, 2, (junk,)).action == seccomp_compiler.ALLOW
     assert run(program, ARCH, 2, (2,)).action == UNKNOWN
 
 
 def test_neighbours_with_one_rule_cost_one_range():
-    one = bpf.assemble({7: bpf.ALLOW}, arch=ARCH, unknown=UNKNOWN)
-    many = bpf.assemble(dict.fromkeys(range(7, 500), bpf.ALLOW), arch=ARCH, unknown=UNKNOWN)
+    one = seccomp_compiler.assemble({7: seccomp_compiler.ALLOW}, arch=ARCH, unknown=UNKNOWN)
+    many = seccomp_compiler.assemble(
+        dict.fromkeys(range(7, 500), seccomp_compiler.ALLOW), arch=ARCH, unknown=UNKNOWN
+    )
     assert len(many) <= len(one) + 8
 
 

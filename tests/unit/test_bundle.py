@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.errors import SandboxError
-from corral.servers import bundle_manifest, bundle_values
-from corral.servers.bundle_request import asked_for, granted, is_own, secret_names, warnings
+from corral.servers.bundles import manifest as bundle_manifest
+from corral.servers.bundles import user_values
+from corral.servers.bundles.policy import asked_for, granted, is_own, secret_names, warnings
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="paths as POSIX has them")
 JSON = st.recursive(
@@ -137,7 +138,7 @@ def configured(*arguments: str, **environment: str) -> bundle_manifest.Bundle:
     )
 
 
-KNOWN = bundle_values.places("/tree", "/home/me")
+KNOWN = user_values.places("/tree", "/home/me")
 
 
 def test_several_values_become_several_arguments(tmp_path):
@@ -145,8 +146,8 @@ def test_several_values_become_several_arguments(tmp_path):
     two = [tmp_path / "a", tmp_path / "b"]
     for path in two:
         path.mkdir()
-    values = bundle_values.collect(made, [f"dir={path}" for path in two], {})
-    words = bundle_values.expand(made.arguments, KNOWN, values)
+    values = user_values.collect(made, [f"dir={path}" for path in two], {})
+    words = user_values.expand(made.arguments, KNOWN, values)
     assert words == [*map(str, two), "in plain"]
 
 
@@ -161,13 +162,13 @@ VALUES = {
 @pytest.mark.parametrize("word", VALUES)
 def test_a_value_that_does_not_fit(word):
     with pytest.raises(SandboxError, match=VALUES[word]):
-        bundle_values.collect(configured(), [word], {})
+        user_values.collect(configured(), [word], {})
 
 
 def test_one_value_is_one():
     with pytest.raises(SandboxError, match="takes one value"):
-        bundle_values.collect(configured(), ["text=a", "text=b"], {})
-    kept = bundle_values.collect(configured(), ["text=flag"], {"text": "kept", "key": "kept"})
+        user_values.collect(configured(), ["text=a", "text=b"], {})
+    kept = user_values.collect(configured(), ["text=flag"], {"text": "kept", "key": "kept"})
     assert (kept.texts["text"], kept.texts["key"]) == (("flag",), ("kept",))
 
 
@@ -182,16 +183,16 @@ def test_one_value_is_one():
 )
 def test_numbers_and_switches(shape, good, bad):
     made = parse(manifest(user_config={"x": {"type": shape, "min": 1, "max": 5}}))
-    assert bundle_values.collect(made, [f"x={good}"], {}).texts["x"] == (good,)
+    assert user_values.collect(made, [f"x={good}"], {}).texts["x"] == (good,)
     with pytest.raises(SandboxError):
-        bundle_values.collect(made, [f"x={bad}"], {})
+        user_values.collect(made, [f"x={bad}"], {})
 
 
 def test_a_value_is_filled_in_once():
     """Otherwise a value could name another, or a place that its owner did not mean."""
     made = configured("x${user_config.text}")
-    values = bundle_values.collect(made, ["text=${HOME} ${user_config.key}", "key=s3cret"], {})
-    words = bundle_values.expand(made.arguments, KNOWN, values)
+    values = user_values.collect(made, ["text=${HOME} ${user_config.key}", "key=s3cret"], {})
+    words = user_values.expand(made.arguments, KNOWN, values)
     assert words == ["x${HOME} ${user_config.key}"]
 
 
@@ -200,36 +201,36 @@ def test_places_are_filled_in():
     made = configured(
         "${__dirname}${/}a", "${HOME}", "${DESKTOP}", "${DOWNLOADS}", "${pathSeparator}"
     )
-    values = bundle_values.defaults(made)
+    values = user_values.defaults(made)
     expected = ["/tree/a", "/home/me", "/home/me/Desktop", "/home/me/Downloads", "/"]
-    assert bundle_values.expand(made.arguments, KNOWN, values) == expected
+    assert user_values.expand(made.arguments, KNOWN, values) == expected
     with pytest.raises(SandboxError, match="nobody knows"):
-        bundle_values.expand(["${PATH}"], KNOWN, values)
+        user_values.expand(["${PATH}"], KNOWN, values)
 
 
 def test_the_users_directories_are_granted_and_the_bundles_are_asked_for(tmp_path):
     own = tmp_path / "own"
     own.mkdir()
     (tmp_path / "Documents").mkdir()
-    known = bundle_values.places("/tree", str(tmp_path))
+    known = user_values.places("/tree", str(tmp_path))
     made = configured("${user_config.dir}")
-    nothing = bundle_values.collect(made, [], {})
+    nothing = user_values.collect(made, [], {})
     assert asked_for(made, nothing, known, origin="x").read == (f"{tmp_path}/Documents",)
     assert granted(made, nothing, known).manifest.read is None
-    said = bundle_values.collect(made, [f"dir={own}"], {})
+    said = user_values.collect(made, [f"dir={own}"], {})
     assert asked_for(made, said, known, origin="x").read is None
     assert granted(made, said, known).manifest.read == (str(own),)
 
 
 def test_sensitive_values_are_secrets_and_never_where_they_could_steer():
     made = configured(T_KEY="Bearer ${user_config.key}", T_TEXT="${user_config.text}")
-    values = bundle_values.collect(made, ["key=x"], {})
+    values = user_values.collect(made, ["key=x"], {})
     assert secret_names(made, values) == ["T_KEY"]
     assert asked_for(made, values, KNOWN, origin="x").set_values == (("T_TEXT", "plain"),)
     assert granted(made, values, KNOWN).manifest.secret_names == ("T_KEY",)
     evil = configured(LD_PRELOAD="/tree/${user_config.key}")
     with pytest.raises(SandboxError, match="may not set"):
-        secret_names(evil, bundle_values.collect(evil, ["key=x"], {}))
+        secret_names(evil, user_values.collect(evil, ["key=x"], {}))
 
 
 def test_a_secret_as_an_argument_is_warned_about():
@@ -259,12 +260,12 @@ def test_search_paths_are_its_own_only_inside(name, value, own):
 def test_what_the_corral_table_asks_for_starts_in_the_bundle():
     meta = {"io.corral": {"filesystem": {"read": ["data", "~/x", "/abs"], "unix_sockets": ["s"]}}}
     made = parse(manifest(_meta=meta))
-    asked = asked_for(made, bundle_values.defaults(made), KNOWN, origin="x")
+    asked = asked_for(made, user_values.defaults(made), KNOWN, origin="x")
     assert asked.read == ("/tree/data", "~/x", "/abs")
     assert asked.unix_sockets == ("/tree/s",)
     wrong = parse(manifest(_meta={"io.corral": {"filesystem": {"reed": []}}}))
     with pytest.raises(SandboxError, match="reed"):
-        asked_for(wrong, bundle_values.defaults(wrong), KNOWN, origin="x")
+        asked_for(wrong, user_values.defaults(wrong), KNOWN, origin="x")
 
 
 def test_numbers_beyond_all_bounds_are_no_crash():
@@ -295,6 +296,6 @@ def test_numbers_beyond_all_bounds_are_no_crash():
     ],
 )
 def test_a_requirement_is_a_name_with_marks(text, good):
-    from corral.servers.bundle_uv import is_requirement
+    from corral.servers.bundles.uv_dependencies import is_requirement
 
     assert is_requirement(text) is good

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.linux import cgroup
-from corral.linux.cgroup import Account, Base, Enter, Leaf
-from corral.plan import Held
-from corral.policy import Limits
+from corral.plan.model import Held
+from corral.platforms.linux.mechanisms import cgroup
+from corral.platforms.linux.mechanisms.cgroup import Account, Base, Enter, Leaf
+from corral.policy.model import Limits
 
 UNIFIED = b"30 24 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
 HYBRID = (

@@ -8,11 +8,12 @@ import sys
 
 import pytest
 
-from corral.clients import catalogue, editing, files, originals
-from corral.clients.editing import unwrap_file, wrap_file
-from corral.clients.executable import executable, is_corral
-from corral.clients.lookup import filled, find
-from corral.clients.wrapping import Wish
+from corral.clients import backups as originals
+from corral.clients import catalogue, edit_file, safe_write
+from corral.clients.corral_path import executable, is_corral
+from corral.clients.edit_file import unwrap_file, wrap_file
+from corral.clients.find_server import filled, find
+from corral.clients.wrap import Wish
 from corral.directories import directories
 from corral.errors import SandboxError
 
@@ -239,7 +240,7 @@ def test_every_half_written_file_is_an_error_or_a_whole(config):
 
 def test_a_huge_file_is_refused_unread(config):
     with open(config, "wb") as stream:
-        stream.truncate(files.LARGEST + 1)
+        stream.truncate(safe_write.LARGEST + 1)
     with pytest.raises(SandboxError, match="larger than"):
         wrap_file(str(config), WISH)
 
@@ -275,14 +276,14 @@ def test_what_is_no_file_is_refused(home):
 
 def test_a_file_that_changes_meanwhile_is_left_as_it_became(config, monkeypatch):
     """The other program writes after corral has read and before it replaces."""
-    write = files.write_beside
+    write = safe_write.write_beside
 
     def slow(path, data, like=None):
         if path == str(config):
             config.write_bytes(b'{"theirs": 1}')
         return write(path, data, like)
 
-    monkeypatch.setattr(files, "write_beside", slow)
+    monkeypatch.setattr(safe_write, "write_beside", slow)
     with pytest.raises(SandboxError, match="changed by somebody else"):
         wrap_file(str(config), WISH)
     assert config.read_bytes() == b'{"theirs": 1}'
@@ -290,7 +291,7 @@ def test_a_file_that_changes_meanwhile_is_left_as_it_became(config, monkeypatch)
 
 
 def test_the_same_bytes_in_another_file_are_another_file(config, monkeypatch):
-    write = files.write_beside
+    write = safe_write.write_beside
 
     def slow(path, data, like=None):
         if path == str(config):
@@ -299,7 +300,7 @@ def test_the_same_bytes_in_another_file_are_another_file(config, monkeypatch):
             os.replace(fresh, config)
         return write(path, data, like)
 
-    monkeypatch.setattr(files, "write_beside", slow)
+    monkeypatch.setattr(safe_write, "write_beside", slow)
     with pytest.raises(SandboxError, match="changed by somebody else"):
         wrap_file(str(config), WISH)
 
@@ -307,9 +308,9 @@ def test_the_same_bytes_in_another_file_are_another_file(config, monkeypatch):
 CRASH = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from corral.clients import files
-from corral.clients.editing import wrap_file
-from corral.clients.wrapping import Wish
+from corral.clients import safe_write
+from corral.clients.edit_file import wrap_file
+from corral.clients.wrap import Wish
 real, count = os.replace, [0]
 def replace(one, other):
     count[0] += 1
@@ -324,7 +325,7 @@ wrap_file(sys.argv[2], Wish(corral="/usr/bin/corral"))
 @pytest.mark.parametrize("moment", [1, 2, 3])
 def test_a_crash_at_any_step_loses_nothing(config, moment):
     """Backup, record, configuration: killed before each of them takes its place."""
-    source = os.path.dirname(os.path.dirname(os.path.dirname(editing.__file__)))
+    source = os.path.dirname(os.path.dirname(os.path.dirname(edit_file.__file__)))
     argv = [sys.executable, "-c", CRASH, source, str(config), str(moment)]
     assert subprocess.run(argv, check=False).returncode == 9
     assert config.read_bytes() == TEXT.encode()
@@ -554,7 +555,7 @@ def program(path):
 @posix
 def test_corral_is_named_by_the_path_it_was_started_by(home, monkeypatch):
     monkeypatch.setenv("TMPDIR", "/nonexistent")
-    monkeypatch.setattr("corral.clients.executable._temporary", lambda: ["/nonexistent"])
+    monkeypatch.setattr("corral.clients.corral_path._temporary", lambda: ["/nonexistent"])
     real = program(home / "venvs" / "bin" / "corral")
     link = home / "bin" / "corral"
     link.parent.mkdir()
@@ -582,7 +583,7 @@ def test_corral_is_named_by_the_path_it_was_started_by(home, monkeypatch):
     ],
 )
 def test_a_corral_that_will_not_last_is_refused(home, monkeypatch, place):
-    monkeypatch.setattr("corral.clients.executable._temporary", lambda: [str(home / "tmp")])
+    monkeypatch.setattr("corral.clients.corral_path._temporary", lambda: [str(home / "tmp")])
     monkeypatch.setattr(sys, "argv", [program(home / place)])
     with pytest.raises(SandboxError, match="emptied") as caught:
         executable()

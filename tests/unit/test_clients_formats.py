@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.clients import jsonc, located, toml, yaml
-from corral.clients.located import BrokenFileError, Splice, same, splice
+from corral.formats import jsonc, positions, toml, yaml
+from corral.formats.positions import BrokenFileError, Splice, same, splice
 
 MEGABYTES = 2_000_000
 SCALARS = (
@@ -245,8 +245,8 @@ def test_splices_are_made_all_at_once():
 
 
 def test_places_count_from_one():
-    assert located.place("ab\ncd", 0) == (1, 1)
-    assert located.place("ab\ncd", 4) == (2, 2)
+    assert positions.place("ab\ncd", 0) == (1, 1)
+    assert positions.place("ab\ncd", 4) == (2, 2)
 
 
 def test_sameness_is_strict():

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.clients.launchers import Package, Refusal, back, launched
+from corral.programs.package_runners import Package, Refusal, back, launched
 from corral.servers.reference import parse
 
 PACKAGES = {

@@ -8,16 +8,16 @@ import yaml as pyyaml
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
-from corral.clients import jsonc, toml, yaml
-from corral.clients.grants import OWN, STEERING, STEERING_NAMES
-from corral.clients.launchers import launched
-from corral.clients.located import same
-from corral.clients.unwrapping import unwrap
-from corral.clients.wrapping import Wish, wrap
+from corral.clients.server_needs import OWN, STEERING, STEERING_NAMES
+from corral.clients.unwrap import unwrap
+from corral.clients.wrap import Wish, wrap
 from corral.errors import SandboxError
-from corral.network.proxy import EXCEPTIONS, VARIABLES
-from corral.prepare import CERTIFICATES
-from corral.secret_names import is_secret_name
+from corral.formats import jsonc, toml, yaml
+from corral.formats.positions import same
+from corral.network.host_proxy import EXCEPTIONS, VARIABLES
+from corral.policy.variables import is_secret_name
+from corral.programs.package_runners import launched
+from corral.supervisor.prepare import CERTIFICATES
 
 CORRAL = "/home/me/.local/bin/corral"
 WISH = Wish(corral=CORRAL)

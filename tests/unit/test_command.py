@@ -20,12 +20,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from corral.errors import CommandError
-from corral.servers.arguments import Invocation, read_arguments
-from corral.servers.command import resolve
-from corral.servers.reach import Reach, within
+from corral.programs.arguments import Invocation, read_arguments
+from corral.programs.needed_files import Reach, within
+from corral.programs.resolve import resolve
 
 if TYPE_CHECKING:
-    from corral.servers.program import Program
+    from corral.programs.model import Program
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX program names")
 
@@ -1015,7 +1015,7 @@ def test_the_description_names_everything(run: Resolver, home: Path, venv: Path)
 PROBE = """
 import os, sys
 before = set(sys.modules)
-from corral.servers.command import resolve
+from corral.programs.resolve import resolve
 heavy = {"typing", "dataclasses", "enum", "re", "json", "tomllib", "socket", "subprocess", "signal", "pathlib",
          "shutil", "contextlib", "argparse", "difflib", "hashlib", "ast"}
 started = []

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.linux import dbus
-from corral.linux.dbus import Message, ProtocolError, Reader, Variant
+from corral.platforms.linux import dbus
+from corral.platforms.linux.dbus import Message, ProtocolError, Reader, Variant
 
 # What libdbus 1.14 sends first, recorded from its socket.
 HELLO = (

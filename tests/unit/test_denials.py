@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.network.denials import FIRST, Audit, Denials, is_power_of_ten, open_audit, verify
+from corral.denials.records import FIRST, Audit, Denials, is_power_of_ten, open_audit, verify
 
 
 def written(path) -> list[dict]:

@@ -9,9 +9,8 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("asks the kernel of Linux", allow_module_level=True)
 
-from corral import linux
-from corral.linux import disks
-from corral.policy import Grant, Limits, Policy
+from corral.platforms.linux import block_devices, options
+from corral.policy.model import Grant, Limits, Policy
 
 
 def policy(*paths: str, io: int | None = 1 << 20) -> Policy:
@@ -26,29 +25,29 @@ def policy(*paths: str, io: int | None = 1 << 20) -> Policy:
 def known(monkeypatch):
     """Which disks there are, by path."""
     found: dict[str, str] = {}
-    monkeypatch.setattr(disks, "disk_of", lambda path: found.get(path, ""))
+    monkeypatch.setattr(block_devices, "disk_of", lambda path: found.get(path, ""))
     return found
 
 
 def test_no_disk_no_limit(known):
-    assert linux.chains(policy("/data"))["io"] == ()
-    assert linux.chains(policy(io=None))["io"] == ()
+    assert options.chains(policy("/data"))["io"] == ()
+    assert options.chains(policy(io=None))["io"] == ()
 
 
 def test_every_disk_once(known):
     known.update({"/usr": "8:0", "/data": "259:1", "/more": "259:1"})
-    assert disks.behind(policy("/data", "/more")) == (("8:0", "259:1"), ())
-    [option] = linux.chains(policy("/data", "/more"))["io"]
+    assert block_devices.behind(policy("/data", "/more")) == (("8:0", "259:1"), ())
+    [option] = options.chains(policy("/data", "/more"))["io"]
     assert (option.mechanism, option.needs, option.note) == ("cgroup io", ("cgroup_io",), "")
 
 
 def test_what_no_disk_is_behind_is_said(known):
     known["/data"] = "8:0"
-    [option] = linux.chains(policy("/data"))["io"]
+    [option] = options.chains(policy("/data"))["io"]
     assert "/usr" in option.note
     assert "/data" not in option.note
 
 
 def test_what_is_no_disk():
-    assert disks.disk_of("/proc") == ""
-    assert disks.disk_of("/no/such/path") == ""
+    assert block_devices.disk_of("/proc") == ""
+    assert block_devices.disk_of("/no/such/path") == ""

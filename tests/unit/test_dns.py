@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.network import dns
+from corral.network.gateway import dns_messages
 
 LABELS = st.binary(min_size=1, max_size=63)
 
@@ -16,7 +16,13 @@ def wire(labels) -> bytes:
 
 
 def query(
-    name: bytes, kind: int = dns.A, *, flags=0x0100, counts=(1, 0, 0, 0), space=dns.IN, tail=b""
+    name: bytes,
+    kind: int = dns_messages.A,
+    *,
+    flags=0x0100,
+    counts=(1, 0, 0, 0),
+    space=dns_messages.IN,
+    tail=b"",
 ) -> bytes:
     return (
         struct.pack("!HHHHHH", 0x1234, flags, *counts)
@@ -26,30 +32,30 @@ def query(
     )
 
 
-OPT = struct.pack("!BHHIH", 0, dns.OPT, 1232, 0, 0)
+OPT = struct.pack("!BHHIH", 0, dns_messages.OPT, 1232, 0, 0)
 NAME = wire([b"Api", b"example", b"com"])
 
 
 def test_a_query():
-    found = dns.parse_query(query(NAME))
+    found = dns_messages.parse_query(query(NAME))
     assert (found.id, found.name, found.kind, found.edns) == (
         0x1234,
         "api.example.com",
-        dns.A,
+        dns_messages.A,
         None,
     )
 
 
 def test_edns():
     cookie = struct.pack("!HH8s", 10, 8, b"c" * 8)
-    opt = struct.pack("!BHHIH", 0, dns.OPT, 4096, 1 << 16, len(cookie)) + cookie
-    assert dns.parse_query(query(NAME, counts=(1, 0, 0, 1), tail=OPT)).edns == 0
-    assert dns.parse_query(query(NAME, counts=(1, 0, 0, 1), tail=opt)).edns == 1
+    opt = struct.pack("!BHHIH", 0, dns_messages.OPT, 4096, 1 << 16, len(cookie)) + cookie
+    assert dns_messages.parse_query(query(NAME, counts=(1, 0, 0, 1), tail=OPT)).edns == 0
+    assert dns_messages.parse_query(query(NAME, counts=(1, 0, 0, 1), tail=opt)).edns == 1
 
 
 @given(st.lists(LABELS, max_size=4))
 def test_any_label_is_one_name_and_no_other(labels):
-    found = dns.parse_query(query(wire(labels))).name
+    found = dns_messages.parse_query(query(wire(labels))).name
     assert found.isascii()
     assert found.isprintable()
     plain = set(b"abcdefghijklmnopqrstuvwxyz0123456789-_")
@@ -61,56 +67,56 @@ def test_any_label_is_one_name_and_no_other(labels):
 
 
 def test_a_dot_inside_a_label_is_not_one_between_two():
-    assert dns.parse_query(query(wire([b"a.example", b"com"]))).name == "a\\046example.com"
+    assert dns_messages.parse_query(query(wire([b"a.example", b"com"]))).name == "a\\046example.com"
 
 
 @pytest.mark.parametrize(
     ("data", "code"),
     [
-        (b"", dns.FORMERR),
-        (b"\0" * 11, dns.FORMERR),
-        (query(NAME)[:-1], dns.FORMERR),
-        (query(NAME) + b"x", dns.FORMERR),
-        (query(NAME, counts=(0, 0, 0, 0)), dns.FORMERR),
-        (query(NAME, counts=(2, 0, 0, 0)), dns.FORMERR),
-        (query(NAME, counts=(1, 1, 0, 0)), dns.FORMERR),
-        (query(NAME, counts=(1, 0, 1, 0)), dns.FORMERR),
-        (query(NAME, counts=(1, 0, 0, 2), tail=OPT + OPT), dns.FORMERR),
-        (query(NAME, counts=(1, 0, 0, 1)), dns.FORMERR),
-        (query(NAME, counts=(1, 0, 0, 1), tail=OPT[:-1]), dns.FORMERR),
-        (query(NAME, counts=(1, 0, 0, 1), tail=OPT[:9] + b"\xff\xff"), dns.FORMERR),
-        (query(NAME, counts=(1, 0, 0, 1), tail=b"\0\0\x10" + OPT[3:]), dns.FORMERR),
-        (query(b"\xc0\x0c"), dns.FORMERR),  # a pointer to itself
-        (query(b"\x01a\xc0\x0c"), dns.FORMERR),  # a loop
-        (query(b"\x80abc"), dns.FORMERR),
-        (query(wire([b"a" * 63] * 4)), dns.FORMERR),
-        (query(wire([b"a"] * 256)), dns.FORMERR),
-        (query(b"\x3f" + b"a" * 20), dns.FORMERR),
-        (query(NAME, space=3), dns.NOTIMP),
-        (query(NAME, flags=0x2800), dns.NOTIMP),
-        (query(NAME) + bytes(5000), dns.FORMERR),
+        (b"", dns_messages.FORMERR),
+        (b"\0" * 11, dns_messages.FORMERR),
+        (query(NAME)[:-1], dns_messages.FORMERR),
+        (query(NAME) + b"x", dns_messages.FORMERR),
+        (query(NAME, counts=(0, 0, 0, 0)), dns_messages.FORMERR),
+        (query(NAME, counts=(2, 0, 0, 0)), dns_messages.FORMERR),
+        (query(NAME, counts=(1, 1, 0, 0)), dns_messages.FORMERR),
+        (query(NAME, counts=(1, 0, 1, 0)), dns_messages.FORMERR),
+        (query(NAME, counts=(1, 0, 0, 2), tail=OPT + OPT), dns_messages.FORMERR),
+        (query(NAME, counts=(1, 0, 0, 1)), dns_messages.FORMERR),
+        (query(NAME, counts=(1, 0, 0, 1), tail=OPT[:-1]), dns_messages.FORMERR),
+        (query(NAME, counts=(1, 0, 0, 1), tail=OPT[:9] + b"\xff\xff"), dns_messages.FORMERR),
+        (query(NAME, counts=(1, 0, 0, 1), tail=b"\0\0\x10" + OPT[3:]), dns_messages.FORMERR),
+        (query(b"\xc0\x0c"), dns_messages.FORMERR),  # a pointer to itself
+        (query(b"\x01a\xc0\x0c"), dns_messages.FORMERR),  # a loop
+        (query(b"\x80abc"), dns_messages.FORMERR),
+        (query(wire([b"a" * 63] * 4)), dns_messages.FORMERR),
+        (query(wire([b"a"] * 256)), dns_messages.FORMERR),
+        (query(b"\x3f" + b"a" * 20), dns_messages.FORMERR),
+        (query(NAME, space=3), dns_messages.NOTIMP),
+        (query(NAME, flags=0x2800), dns_messages.NOTIMP),
+        (query(NAME) + bytes(5000), dns_messages.FORMERR),
     ],
 )
 def test_what_is_not_a_query(data, code):
-    with pytest.raises(dns.MalformedError) as caught:
-        dns.parse_query(data)
+    with pytest.raises(dns_messages.MalformedError) as caught:
+        dns_messages.parse_query(data)
     assert caught.value.code == code
 
 
 def test_the_longest_name_there_is():
     longest = [b"a" * 63, b"a" * 63, b"a" * 63, b"a" * 61]
     assert len(wire(longest)) == 255
-    assert len(dns.parse_query(query(wire(longest))).name) == 253
-    with pytest.raises(dns.MalformedError):
-        dns.parse_query(query(wire([*longest[:3], b"a" * 62])))
+    assert len(dns_messages.parse_query(query(wire(longest))).name) == 253
+    with pytest.raises(dns_messages.MalformedError):
+        dns_messages.parse_query(query(wire([*longest[:3], b"a" * 62])))
 
 
 @given(st.binary(max_size=300) | st.binary(max_size=60).map(lambda tail: query(NAME)[:20] + tail))
 def test_no_bytes_do_harm(data):
     try:
-        found = dns.parse_query(data)
-    except dns.MalformedError as error:
-        reply = dns.build_complaint(data, error.code)
+        found = dns_messages.parse_query(data)
+    except dns_messages.MalformedError as error:
+        reply = dns_messages.build_complaint(data, error.code)
         assert reply is None or (reply[:2] == data[:2] and len(reply) == 12)
     else:
         assert len(found.question) <= 259
@@ -118,35 +124,42 @@ def test_no_bytes_do_harm(data):
 
 def test_an_answer_repeats_the_question_as_it_was_asked():
     """Upper and lower case too: resolvers that mix them (0x20) compare."""
-    found = dns.parse_query(query(NAME))
-    reply = dns.build_answer(found, dns.NOERROR, [dns.Answer(kind=dns.A, data=b"\1\2\3\4")])
+    found = dns_messages.parse_query(query(NAME))
+    reply = dns_messages.build_answer(
+        found, dns_messages.NOERROR, [dns_messages.Answer(kind=dns_messages.A, data=b"\1\2\3\4")]
+    )
     assert struct.unpack_from("!HHHHHH", reply) == (0x1234, 0x8180, 1, 1, 0, 0)
     assert reply[12 : 12 + len(NAME)] == NAME
     assert (
         reply[12 + len(NAME) + 4 :]
-        == b"\xc0\x0c" + struct.pack("!HHIH", 1, 1, dns.TTL, 4) + b"\1\2\3\4"
+        == b"\xc0\x0c" + struct.pack("!HHIH", 1, 1, dns_messages.TTL, 4) + b"\1\2\3\4"
     )
 
 
 def test_an_answer_with_edns_has_its_own():
-    found = dns.parse_query(query(NAME, counts=(1, 0, 0, 1), tail=OPT))
-    assert dns.build_answer(found, dns.NXDOMAIN).endswith(
-        struct.pack("!BHHIH", 0, dns.OPT, dns.PAYLOAD, 0, 0)
+    found = dns_messages.parse_query(query(NAME, counts=(1, 0, 0, 1), tail=OPT))
+    assert dns_messages.build_answer(found, dns_messages.NXDOMAIN).endswith(
+        struct.pack("!BHHIH", 0, dns_messages.OPT, dns_messages.PAYLOAD, 0, 0)
     )
-    bad = dns.build_answer(found, dns.BADVERS)
+    bad = dns_messages.build_answer(found, dns_messages.BADVERS)
     assert bad[3] & 15 == 0
-    assert bad.endswith(struct.pack("!BHHIH", 0, dns.OPT, dns.PAYLOAD, 1 << 24, 0))
+    assert bad.endswith(
+        struct.pack("!BHHIH", 0, dns_messages.OPT, dns_messages.PAYLOAD, 1 << 24, 0)
+    )
 
 
 def test_a_response_gets_no_answer():
-    assert dns.build_complaint(query(NAME, flags=0x8000), dns.FORMERR) is None
-    assert dns.build_complaint(query(NAME), dns.FORMERR)[3] & 15 == dns.FORMERR
+    assert dns_messages.build_complaint(query(NAME, flags=0x8000), dns_messages.FORMERR) is None
+    assert (
+        dns_messages.build_complaint(query(NAME), dns_messages.FORMERR)[3] & 15
+        == dns_messages.FORMERR
+    )
 
 
 @given(st.lists(st.binary(max_size=300), max_size=5), st.lists(st.integers(1, 50), min_size=1))
 def test_messages_over_a_stream(messages, cuts):
-    stream = b"".join(map(dns.framed, messages))
-    framing, found, at = dns.Framing(), [], 0
+    stream = b"".join(map(dns_messages.framed, messages))
+    framing, found, at = dns_messages.Framing(), [], 0
     while at < len(stream):
         size = cuts[at % len(cuts)]
         found += framing.feed(stream[at : at + size])
@@ -156,5 +169,5 @@ def test_messages_over_a_stream(messages, cuts):
 
 
 def test_a_stream_cannot_promise_a_long_message():
-    with pytest.raises(dns.MalformedError):
-        dns.Framing().feed(b"\xff\xff")
+    with pytest.raises(dns_messages.MalformedError):
+        dns_messages.Framing().feed(b"\xff\xff")

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from corral.errors import SandboxError
-from corral.servers import download
+from corral.servers.registry import download
 from registries import Registries
 
 

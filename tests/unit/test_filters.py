@@ -9,9 +9,9 @@ import libseccomp_oracle
 import pytest
 from bpf_simulator import JEQ, JSET, decode, run
 
-from corral.abi.syscalls import AUDIT_ARCH_AARCH64, AUDIT_ARCH_X86_64, AUDIT_ARCHES, TABLES
-from corral.linux import filters
-from corral.linux.bpf import ALLOW, KILL_PROCESS, errno_action
+from corral.abi.linux_syscalls import AUDIT_ARCH_AARCH64, AUDIT_ARCH_X86_64, AUDIT_ARCHES, TABLES
+from corral.platforms.linux.mechanisms import seccomp_rules
+from corral.platforms.linux.mechanisms.seccomp_compiler import ALLOW, KILL_PROCESS, errno_action
 
 EPERM, ENOSYS, EPROTONOSUPPORT, EAFNOSUPPORT = map(errno_action, (1, 38, 93, 97))
 COOKIE = (0x0123456789ABCDEF, 0xFFFFFFFF00000000, 0x00000000FFFFFFFF)
@@ -56,7 +56,7 @@ def target(machine="x86_64", **changes):
         "cookie": None,
         **changes,
     }
-    return Filter(machine, filters.target(machine=machine, **options))
+    return Filter(machine, seccomp_rules.target(machine=machine, **options))
 
 
 def numbered(machine, named, others):
@@ -142,28 +142,28 @@ def assert_same(machine, rules, ours, theirs):
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_the_target_filter_is_what_libseccomp_makes_of_the_rules(machine, options, libseccomp):
-    rules = numbered(machine, filters.target_rules(**options), ALLOW)
+    rules = numbered(machine, seccomp_rules.target_rules(**options), ALLOW)
     theirs = libseccomp_oracle.compile_rules(
         libseccomp, rules, unknown=ENOSYS, bad_arch=KILL_PROCESS
     )
-    ours = filters.target(machine=machine, **options)
+    ours = seccomp_rules.target(machine=machine, **options)
     assert_same(machine, rules, decode(ours), decode(theirs, longest=1 << 16))
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_init_filter_is_what_libseccomp_makes_of_the_rules(machine, libseccomp):
-    rules = numbered(machine, filters.init_rules(), None)
+    rules = numbered(machine, seccomp_rules.init_rules(), None)
     theirs = libseccomp_oracle.compile_rules(
         libseccomp, rules, unknown=KILL_PROCESS, bad_arch=KILL_PROCESS
     )
-    ours = filters.init(machine=machine)
+    ours = seccomp_rules.init(machine=machine)
     assert_same(machine, rules, decode(ours), decode(theirs, longest=1 << 16))
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_foreign_architectures_are_killed_whatever_they_call(machine, options):
-    program = decode(filters.target(machine=machine, **options))
+    program = decode(seccomp_rules.target(machine=machine, **options))
     for arch in {AUDIT_ARCH_I386, AUDIT_ARCH_ARM, AUDIT_ARCH_X86_64, AUDIT_ARCH_AARCH64, 0}:
         expected = ALLOW if arch == AUDIT_ARCHES[machine] else KILL_PROCESS
         assert run(program, arch, TABLES[machine]["getpid"]).action == expected
@@ -210,8 +210,8 @@ WITHOUT_NAMESPACES = """
 
 
 def test_the_lists_are_complete():
-    assert sorted(filters.DENIED) == sorted(ALWAYS)
-    assert sorted(filters.DENIED_WITHOUT_NAMESPACES) == sorted(WITHOUT_NAMESPACES)
+    assert sorted(seccomp_rules.DENIED) == sorted(ALWAYS)
+    assert sorted(seccomp_rules.DENIED_WITHOUT_NAMESPACES) == sorted(WITHOUT_NAMESPACES)
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -237,8 +237,12 @@ def test_what_is_denied_is_denied_with_every_option(machine, options):
 
 def test_every_denied_name_is_a_syscall_of_some_machine():
     known = {name for table in TABLES.values() for name in table}
-    listed = {*filters.DENIED, *filters.DENIED_WITHOUT_NAMESPACES, *filters.init_rules()}
-    listed |= set(filters.target_rules(**OPTIONS[1]))
+    listed = {
+        *seccomp_rules.DENIED,
+        *seccomp_rules.DENIED_WITHOUT_NAMESPACES,
+        *seccomp_rules.init_rules(),
+    }
+    listed |= set(seccomp_rules.target_rules(**OPTIONS[1]))
     assert listed - known == set()
 
 
@@ -475,10 +479,10 @@ def test_what_landlock_does_not_hold(machine):
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_init_does_nothing_but_wait(machine):
-    filter_ = Filter(machine, filters.init(machine=machine))
+    filter_ = Filter(machine, seccomp_rules.init(machine=machine))
     for name in ("read", "write", "ppoll", "wait4", "kill", "exit_group", "rt_sigreturn"):
         assert filter_(name) == ALLOW
-    for name in set(TABLES[machine]) - set(filters.init_rules()):
+    for name in set(TABLES[machine]) - set(seccomp_rules.init_rules()):
         assert filter_(name) == KILL_PROCESS, name
     for name in ("mmap", "mprotect"):
         for prot, expected in ((0, ALLOW), (3, ALLOW), (4, KILL_PROCESS), (7 | JUNK, KILL_PROCESS)):
@@ -502,19 +506,19 @@ def test_hot_calls_are_cheap_and_never_look_at_arguments(machine, options):
 
 def test_descriptions_follow_the_options():
     lines = {
-        options: filters.describe(
+        options: seccomp_rules.describe(
             subprocess=options[0], unix_sockets=options[1], namespaces=options[2]
         )
         for options in itertools.product((False, True), repeat=3)
     }
     assert len({tuple(line) for line in lines.values()}) == 8
     named = " ".join(lines[False, False, False])
-    for name in {*filters.DENIED, *filters.DENIED_WITHOUT_NAMESPACES}:
+    for name in {*seccomp_rules.DENIED, *seccomp_rules.DENIED_WITHOUT_NAMESPACES}:
         assert name in named
 
 
 def test_an_unknown_machine_has_no_filter():
     with pytest.raises(KeyError):
-        filters.target(
+        seccomp_rules.target(
             machine="riscv64", subprocess=True, unix_sockets=True, namespaces=True, cookie=None
         )

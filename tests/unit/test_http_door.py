@@ -18,14 +18,14 @@ import urllib.request
 import pytest
 from web_servers import BODY, LARGE
 
-from corral.macos import door as step
-from corral.network import http_door
+from corral.denials.records import Denials
 from corral.network.addresses import read_network
-from corral.network.denials import Denials
-from corral.network.outbound import IN_VAIN, Outbound, Timing
-from corral.network.proxy import proxy_of
+from corral.network.host_proxy import proxy_of
+from corral.network.http_proxy import server as http_door
+from corral.network.http_proxy.outbound import IN_VAIN, Outbound, Timing
 from corral.network.rules import rules_of
-from corral.posix.enter import Scene
+from corral.platforms.macos.mechanisms import loopback_proxy as step
+from corral.platforms.steps import Scene
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs poll")
 LOOPBACK = (read_network("127.0.0.0/8"),)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as some
 
-from corral.network.http_request import LONGEST_HEAD, RefusedError, read_request
+from corral.network.http_proxy.request import LONGEST_HEAD, RefusedError, read_request
 from corral.network.rules import is_host_name
 
 LABEL = some.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=1, max_size=12)

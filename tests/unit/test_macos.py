@@ -6,19 +6,21 @@ import sys
 
 import pytest
 
-from corral import macos
 from corral.abi import darwin, darwin_proc, darwin_sandbox, darwin_spawn
 from corral.errors import PolicyError, UnenforceableError
-from corral.host import Finding, Host
-from corral.macos import birth, doctor, door, identity, jetsam, layout, probes, seatbelt
-from corral.macos.processes import Row, Usage
-from corral.macos.tree import Tree
-from corral.plan import Plan, decide, sample
-from corral.policy import Limits, Macos, Policy
-from corral.posix import rlimits, workdir
-from corral.posix.enter import Scene, StepFailed
+from corral.plan.host import Finding, Host
+from corral.plan.model import Plan, decide, sample
+from corral.platforms.macos import options, spawn, tier_seatbelt
+from corral.platforms.macos.mechanisms import jetsam, loopback_proxy, seatbelt
+from corral.platforms.macos.probes import cache_key, doctor
+from corral.platforms.macos.probes import host as probes
+from corral.platforms.macos.process_table import Row, Usage
+from corral.platforms.macos.process_tree import Tree
+from corral.platforms.posix import rlimits, work_directory
+from corral.platforms.steps import Scene, StepFailed
+from corral.policy.model import Limits, Macos, Policy
+from corral.programs.model import Program
 from corral.record import replace
-from corral.servers.program import Program
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="user ids and signals are POSIX")
 CAPABILITIES = ("seatbelt", "door", "rlimits", "nproc", "watcher", "sampling", "jetsam")
@@ -34,13 +36,13 @@ def mac(*missing):
 
 
 def decided(policy, *missing):
-    held = decide(policy, mac(*missing), macos.chains(policy))
+    held = decide(policy, mac(*missing), options.chains(policy))
     return {item.control: (item.mechanism, item.status) for item in held}
 
 
 def steps(policy, *missing):
-    controls = decide(policy, mac(*missing), macos.chains(policy))
-    made = layout.compose(policy, PROGRAM, controls, home="/Users/anna")
+    controls = decide(policy, mac(*missing), options.chains(policy))
+    made = tier_seatbelt.compose(policy, PROGRAM, controls, home="/Users/anna")
     return {type(step).__name__: step for step in made.steps}
 
 
@@ -49,7 +51,7 @@ def test_with_seatbelt_every_wall_is_up():
     for wall in ("filesystem", "network", "subprocess", "syscalls"):
         assert held[wall] == ("seatbelt", "verified")
     assert held["tree"] == ("watcher + seatbelt", "applied")
-    assert held["memory"] == (macos.JETSAM, "cooperative")
+    assert held["memory"] == (options.JETSAM, "cooperative")
     assert held["pids"][1] == held["disk"][1] == "degraded"
 
 
@@ -75,9 +77,9 @@ def test_without_seatbelt_the_run_refuses_and_best_effort_is_cooperative(policy,
 
 def test_a_list_of_hosts_is_held_by_the_door_where_its_probe_proved_it():
     policy = Policy(allow=("example.com",))
-    held = decide(policy, mac(), macos.chains(policy))
+    held = decide(policy, mac(), options.chains(policy))
     (network,) = [item for item in held if item.control == "network"]
-    assert (network.mechanism, network.status) == (f"seatbelt + {macos.DOOR}", "verified")
+    assert (network.mechanism, network.status) == (f"seatbelt + {options.DOOR}", "verified")
     assert "proxy variables" in network.why
     made = steps(policy)
     assert made["Door"].allow == ("example.com",)
@@ -144,29 +146,29 @@ def test_a_failed_birth_leaves_no_door_open(monkeypatch):
         opened.extend((*scene.doors, *scene.kept))
         raise OSError(28, "full")
 
-    monkeypatch.setattr(workdir, "apply", fail)
+    monkeypatch.setattr(work_directory, "apply", fail)
     plan = Plan(
         program=PROGRAM,
         steps=(
-            door.Door(allow=("example.com",)),
-            workdir.WorkDirectory(path="/nowhere", uid=0, gid=0),
+            loopback_proxy.Door(allow=("example.com",)),
+            work_directory.WorkDirectory(path="/nowhere", uid=0, gid=0),
         ),
         controls=(),
         environment=(),
     )
     with pytest.raises(StepFailed, match="full"):
-        birth.birth(plan, (0, 1, 2), None)
+        spawn.birth(plan, (0, 1, 2), None)
     assert opened
     assert set(os.listdir("/dev/fd")) == before
 
 
 def test_only_stated_limits_are_looked_at():
-    assert sample(decide(Policy(), mac(), macos.chains(Policy())), Policy()) is None
+    assert sample(decide(Policy(), mac(), options.chains(Policy())), Policy()) is None
     stated = Policy(
         limits=Limits(memory=1 << 28, cpu=500, cpu_time=1000, pids=9),
         stated=frozenset({"memory", "cpu", "cpu_time", "pids"}),
     )
-    controls = decide(stated, mac(), macos.chains(stated))
+    controls = decide(stated, mac(), options.chains(stated))
     looked = sample(controls, stated)
     assert (looked.memory, looked.cpu, looked.cpu_time, looked.pids) == (1 << 28, 500, 1000, 9)
     assert {item.status for item in controls if item.mechanism == "sampling"} == {"cooperative"}
@@ -289,7 +291,7 @@ def test_elsewhere_the_bindings_say_that_this_is_no_mac():
     ):
         with pytest.raises(darwin.MissingFunctionError, match="only macOS"):
             call()
-    assert identity.identity("/usr/bin/node")[-1] == "/usr/bin/node"
+    assert cache_key.identity("/usr/bin/node")[-1] == "/usr/bin/node"
 
 
 class Written:

@@ -46,9 +46,9 @@ def test_a_project_cannot_put_its_modules_in(tmp_path):
 APART = """
 import subprocess, sys
 sys.path.insert(0, sys.argv[1])  # before another corral that is installed
-from corral import interpreter
+from corral.api import own_python
 told = "import json; print(json.__file__, corral.__file__, *sys.argv[1:])"
-subprocess.run([sys.executable, *interpreter.arguments(told, "a", "b")], check=True)
+subprocess.run([sys.executable, *own_python.arguments(told, "a", "b")], check=True)
 """
 
 

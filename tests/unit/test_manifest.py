@@ -7,10 +7,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from corral import manifest, places
 from corral.errors import ManifestError
+from corral.formats import line_numbers
 from corral.network.rules import check_destination, normalise
-from corral.policy import Limits
+from corral.policy import manifest
+from corral.policy.model import Limits
 
 GOOD = """\
 version = 1
@@ -408,7 +409,7 @@ def test_lines_of_toml_are_right(document):
     import tomllib
 
     text, expected = document
-    found, _ = places.find(text, tomllib.loads(text), toml=True)
+    found, _ = line_numbers.find(text, tomllib.loads(text), toml=True)
     assert {path: line for path, line in found.items() if path in expected} == expected
 
 
@@ -416,7 +417,7 @@ def test_lines_of_toml_are_right(document):
 def test_lines_of_json_are_right(data, indent):
     data = json.loads(json.dumps(data).replace("NaN", "0").replace("Infinity", "0"))
     text = json.dumps(data, indent=indent)
-    found, repeated = places.find(text, data, toml=False)
+    found, repeated = line_numbers.find(text, data, toml=False)
     assert repeated == []
     assert {path[0] for path in found if len(path) == 1} == set(data)
     lines = text.split("\n")
@@ -427,7 +428,7 @@ def test_lines_of_json_are_right(data, indent):
 
 @given(st.text())
 def test_a_confused_scanner_claims_nothing(text):
-    found, _ = places.find(text, {}, toml=True)
+    found, _ = line_numbers.find(text, {}, toml=True)
     assert found == {}
 
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_dns import NAME, OPT, query, wire
 
-from corral.network import dns
-from corral.network.denials import Denials
-from corral.network.names import Names
+from corral.denials.records import Denials
+from corral.network.gateway import dns_messages
+from corral.network.gateway.dns_names import Names
 from corral.network.rules import rules_of
 
 
@@ -18,13 +18,13 @@ def names(*allow: str, **options) -> Names:
     return Names(rules_of(allow), Denials(), **options)
 
 
-def ask(told: Names, name: str, kind: int = dns.A) -> tuple[int, bytes | None]:
+def ask(told: Names, name: str, kind: int = dns_messages.A) -> tuple[int, bytes | None]:
     """The code, and the data of the only record if there is one."""
-    reply = told.respond(query(dns.build_name(name), kind))
+    reply = told.respond(query(dns_messages.build_name(name), kind))
     number, flags, questions, answers, *_ = struct.unpack_from("!HHHHHH", reply)
     assert (number, questions) == (0x1234, 1)
     assert answers in {0, 1}
-    start = 12 + len(dns.build_name(name)) + 4 + 12
+    start = 12 + len(dns_messages.build_name(name)) + 4 + 12
     return flags & 15, reply[start:] if answers else None
 
 
@@ -36,8 +36,8 @@ def test_an_allowed_name_has_one_address_for_the_whole_run():
     told = names("api.example.com", "*.example.org:8443")
     first = ask(told, "api.example.com")
     second = ask(told, "a.b.example.org")
-    assert first == (dns.NOERROR, socket.inet_aton("198.18.0.1"))
-    assert second == (dns.NOERROR, socket.inet_aton("198.18.0.2"))
+    assert first == (dns_messages.NOERROR, socket.inet_aton("198.18.0.1"))
+    assert second == (dns_messages.NOERROR, socket.inet_aton("198.18.0.2"))
     assert ask(told, "API.example.com") == first
     assert told.name_of(first[1]) == "api.example.com"
     assert told.name_of(second[1]) == "a.b.example.org"
@@ -45,23 +45,27 @@ def test_an_allowed_name_has_one_address_for_the_whole_run():
     assert denied(told) == []
 
 
-@pytest.mark.parametrize("kind", [dns.AAAA, dns.HTTPS, dns.SVCB, 15, 16, 33, 255 + 2])
+@pytest.mark.parametrize(
+    "kind", [dns_messages.AAAA, dns_messages.HTTPS, dns_messages.SVCB, 15, 16, 33, 255 + 2]
+)
 def test_an_allowed_name_has_nothing_else(kind):
     told = names("api.example.com")
-    assert ask(told, "api.example.com", kind) == (dns.NOERROR, None)
+    assert ask(told, "api.example.com", kind) == (dns_messages.NOERROR, None)
     assert denied(told) == []
 
 
-@pytest.mark.parametrize("kind", [dns.A, dns.AAAA, dns.HTTPS, 16, dns.PTR])
+@pytest.mark.parametrize(
+    "kind", [dns_messages.A, dns_messages.AAAA, dns_messages.HTTPS, 16, dns_messages.PTR]
+)
 @pytest.mark.parametrize("name", ["evilexample.com", "example.com", "secret.attacker.net", "com"])
 def test_another_name_does_not_exist(name, kind):
     told = names("*.example.com")
-    assert ask(told, name, kind) == (dns.NXDOMAIN, None)
+    assert ask(told, name, kind) == (dns_messages.NXDOMAIN, None)
     assert denied(told) == [("name", name)]
 
 
 def test_nothing_exists_for_an_empty_list():
-    assert ask(names(), "example.com") == (dns.NXDOMAIN, None)
+    assert ask(names(), "example.com") == (dns_messages.NXDOMAIN, None)
 
 
 @pytest.mark.parametrize(
@@ -76,43 +80,43 @@ def test_nothing_exists_for_an_empty_list():
 def test_names_that_are_none(labels):
     told = names("*.example.com")
     reply = told.respond(query(wire(labels) if labels[0] else b"\0"))
-    assert reply[3] & 15 == dns.NXDOMAIN
+    assert reply[3] & 15 == dns_messages.NXDOMAIN
 
 
 def test_names_back_from_their_addresses():
     told = names("api.example.com")
-    assert ask(told, "1.0.18.198.in-addr.arpa", dns.PTR) == (dns.NXDOMAIN, None)
+    assert ask(told, "1.0.18.198.in-addr.arpa", dns_messages.PTR) == (dns_messages.NXDOMAIN, None)
     ask(told, "api.example.com")
-    assert ask(told, "1.0.18.198.in-addr.arpa", dns.PTR) == (
-        dns.NOERROR,
-        dns.build_name("api.example.com"),
+    assert ask(told, "1.0.18.198.in-addr.arpa", dns_messages.PTR) == (
+        dns_messages.NOERROR,
+        dns_messages.build_name("api.example.com"),
     )
-    assert ask(told, "8.8.8.8.in-addr.arpa", dns.PTR) == (dns.NXDOMAIN, None)
+    assert ask(told, "8.8.8.8.in-addr.arpa", dns_messages.PTR) == (dns_messages.NXDOMAIN, None)
 
 
 def test_localhost_is_the_targets_own():
     told = names()
-    assert ask(told, "localhost") == (dns.NOERROR, socket.inet_aton("127.0.0.1"))
-    assert ask(told, "x.localhost", dns.AAAA) == (
-        dns.NOERROR,
+    assert ask(told, "localhost") == (dns_messages.NOERROR, socket.inet_aton("127.0.0.1"))
+    assert ask(told, "x.localhost", dns_messages.AAAA) == (
+        dns_messages.NOERROR,
         socket.inet_pton(socket.AF_INET6, "::1"),
     )
-    assert ask(told, "evillocalhost") == (dns.NXDOMAIN, None)
+    assert ask(told, "evillocalhost") == (dns_messages.NXDOMAIN, None)
 
 
 def test_there_is_an_end_to_new_names():
     told = names("*.example.com")
     for number in range(4096):
-        assert ask(told, f"n{number}.example.com")[0] == dns.NOERROR
-    assert ask(told, "more.example.com") == (dns.SERVFAIL, None)
-    assert ask(told, "n7.example.com") == (dns.NOERROR, socket.inet_aton("198.18.0.8"))
+        assert ask(told, f"n{number}.example.com")[0] == dns_messages.NOERROR
+    assert ask(told, "more.example.com") == (dns_messages.SERVFAIL, None)
+    assert ask(told, "n7.example.com") == (dns_messages.NOERROR, socket.inet_aton("198.18.0.8"))
     assert denied(told) == [("limit", "more than 4096 names")]
 
 
 @pytest.mark.parametrize("name", ["_dmarc.example.com", "a_b.test", "2130706433", ""])
 def test_no_rule_is_told_for_what_no_rule_can_say(name):
     told = names("api.example.com")
-    assert ask(told, name)[0] == dns.NXDOMAIN
+    assert ask(told, name)[0] == dns_messages.NXDOMAIN
     assert [row.allow for row in told.denials.rows()] == [""]
     ask(told, "other.test")  # the control
     assert told.denials.rows()[1].allow == "other.test"
@@ -131,7 +135,9 @@ def test_edns_of_the_future():
     future = OPT[:5] + struct.pack("!IH", 1 << 16, 0)
     reply = told.respond(query(NAME, counts=(1, 0, 0, 1), tail=future))
     assert struct.unpack_from("!HHHHHH", reply)[3] == 0
-    assert reply.endswith(struct.pack("!BHHIH", 0, dns.OPT, dns.PAYLOAD, 1 << 24, 0))
+    assert reply.endswith(
+        struct.pack("!BHHIH", 0, dns_messages.OPT, dns_messages.PAYLOAD, 1 << 24, 0)
+    )
 
 
 def test_responses_are_not_answered():

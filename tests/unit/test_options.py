@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.cli.options import Flag, UsageError, help_lines, parse
+from corral.cli.option_parser import Flag, UsageError, help_lines, parse
 
 FLAGS = (
     Flag(name="--size", value="SIZE", help="one value"),

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.network.pace import SHARE, Pace
+from corral.network.budgets import SHARE, Pace
 
 
 class Clock:

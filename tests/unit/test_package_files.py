@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from corral.errors import SandboxError
-from corral.servers import npm, pypi, tree
+from corral.servers.packages import npm, pypi
 from corral.servers.reference import parse
+from corral.servers.store import tree
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="paths as POSIX has them")
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from corral.errors import SandboxError
-from corral.servers import install, npm, pypi_index
-from corral.servers.package import key_of
+from corral.servers.packages import npm, pypi_settings, sandboxed_install
+from corral.servers.packages.package import key_of
 from corral.servers.reference import parse
 
 
@@ -70,7 +70,7 @@ def test_pip_and_its_environment(env, tmp_path):
         "extra-index-url =\n    https://more.example.com/simple\n    file:///srv/pypi/simple\n"
         "[install]\nfind-links = /srv/wheels\n"
     )
-    found = pypi_index.indexes(env)
+    found = pypi_settings.indexes(env)
     assert found.urls == (
         "https://me:s3cret@pypi.example.com/simple",
         "https://more.example.com/simple",
@@ -79,8 +79,8 @@ def test_pip_and_its_environment(env, tmp_path):
     assert found.secrets["UV_DEFAULT_INDEX"] == found.urls[0]
     assert found.secrets["PIP_FIND_LINKS"] == "/srv/wheels"
     assert found.settings == {"UV_INDEX_STRATEGY": "unsafe-best-match"}
-    assert pypi_index.plain(found.urls[0]) == "https://pypi.example.com/simple"
-    own = pypi_index.indexes({**env, "PIP_INDEX_URL": "https://two.example.com/simple"})
+    assert pypi_settings.plain(found.urls[0]) == "https://pypi.example.com/simple"
+    own = pypi_settings.indexes({**env, "PIP_INDEX_URL": "https://two.example.com/simple"})
     assert own.urls[0] == "https://two.example.com/simple"
 
 
@@ -88,11 +88,11 @@ def test_pips_files_are_where_this_system_has_them(env, tmp_path, monkeypatch):
     """On Windows anybody may make a directory /etc."""
     env = {name: value for name, value in env.items() if name != "PIP_CONFIG_FILE"}
     monkeypatch.setattr(sys, "platform", "win32")
-    everybody, own = pypi_index.pip_files(env)
+    everybody, own = pypi_settings.pip_files(env)
     assert everybody == [os.path.join(tmp_path, "machine", "pip", "pip.ini")]
     assert own[-1] == os.path.join(tmp_path, "config", "pip", "pip.ini")
     monkeypatch.setattr(sys, "platform", "linux")
-    everybody, own = pypi_index.pip_files(env)
+    everybody, own = pypi_settings.pip_files(env)
     assert "/etc/pip.conf" in everybody
     assert own[-1] == os.path.join(tmp_path, "config", "pip", "pip.conf")
 
@@ -100,7 +100,7 @@ def test_pips_files_are_where_this_system_has_them(env, tmp_path, monkeypatch):
 def test_an_index_on_disk_is_read_with_the_files_beside_it(env, tmp_path):
     (tmp_path / "index" / "simple").mkdir(parents=True)
     place = str(tmp_path / "index")
-    found = pypi_index.indexes({**env, "UV_DEFAULT_INDEX": f"file://{place}/simple"})
+    found = pypi_settings.indexes({**env, "UV_DEFAULT_INDEX": f"file://{place}/simple"})
     assert (found.urls, found.reads) == ((), (place,))
 
 
@@ -110,35 +110,37 @@ def test_uv_comes_before_pip(env, tmp_path):
     (tmp_path / "config" / "uv" / "uv.toml").write_text(
         '[[index]]\nurl = "https://a.example.com/simple"\n[[index]]\nurl = "https://b.example.com/simple"\ndefault = true\n'
     )
-    found = pypi_index.indexes(env)
+    found = pypi_settings.indexes(env)
     assert found.urls == ("https://b.example.com/simple", "https://a.example.com/simple")
     assert found.settings == {}
-    named = pypi_index.indexes({**env, "UV_INDEX": "corp=https://c.example.com/simple"})
+    named = pypi_settings.indexes({**env, "UV_INDEX": "corp=https://c.example.com/simple"})
     assert named.urls[1] == "https://c.example.com/simple"
 
 
 def test_without_settings_it_is_pypi_and_where_its_files_lie(env):
-    found = pypi_index.indexes(env)
+    found = pypi_settings.indexes(env)
     assert found.urls[0] == "https://pypi.org/simple"
     assert found.urls[1] == "https://files.pythonhosted.org/"
 
 
 def test_a_token_in_place_of_a_name_is_hidden_too(env):
-    found = pypi_index.indexes({**env, "UV_DEFAULT_INDEX": "https://t0ken@pypi.example.com/simple"})
+    found = pypi_settings.indexes(
+        {**env, "UV_DEFAULT_INDEX": "https://t0ken@pypi.example.com/simple"}
+    )
     assert found.hidden == ("t0ken",)
 
 
 @pytest.mark.parametrize("url", ["ftp://example.com/", "simple", "ssh://x"])
 def test_an_index_is_a_web_address_or_a_place_on_disk(env, url):
     with pytest.raises(SandboxError, match="no address that corral knows"):
-        pypi_index.indexes({**env, "UV_DEFAULT_INDEX": url})
+        pypi_settings.indexes({**env, "UV_DEFAULT_INDEX": url})
 
 
 def test_exactly_the_registrys_hosts_and_ports_may_be_reached():
     urls = ["http://127.0.0.1:4873/npm/", "https://[::1]:8443/", "http://127.0.0.1:4873/other"]
-    assert install.destinations(urls) == ["127.0.0.1:4873", "[::1]:8443"]
+    assert sandboxed_install.destinations(urls) == ["127.0.0.1:4873", "[::1]:8443"]
     # A name that leads to an address the gateway would not dial: named, because the user named it.
-    assert set(install.destinations(["https://localhost:7777/"])) >= {
+    assert set(sandboxed_install.destinations(["https://localhost:7777/"])) >= {
         "localhost:7777",
         "127.0.0.1:7777",
     }
@@ -160,7 +162,7 @@ def test_what_makes_another_installation():
 def test_the_output_of_an_installer_is_shown_without_secrets_or_escapes(tmp_path):
     with open(tmp_path / "log", "w+b") as log:
         log.write(b"\n".join(b"line %d" % at for at in range(100)) + b"\n\x1b[2Jtoken s3cret\n")
-        text = install.told(log, ["s3cret"])
+        text = sandboxed_install.told(log, ["s3cret"])
     assert "s3cret" not in text
     assert "\x1b" not in text
-    assert text.count("\n") == install.TOLD
+    assert text.count("\n") == sandboxed_install.TOLD

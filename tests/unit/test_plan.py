@@ -2,11 +2,11 @@
 
 import pytest
 
-from corral import plan
 from corral.errors import UnenforceableError
-from corral.host import Finding, Host
-from corral.plan import Option
-from corral.policy import CONTROLS, LIMITS, WALLS, Grant, Limits, Policy
+from corral.plan import model as plan
+from corral.plan.host import Finding, Host
+from corral.plan.model import Option
+from corral.policy.model import CONTROLS, LIMITS, WALLS, Grant, Limits, Policy
 
 NOTHING = Host(system="linux", machine="x86_64")
 ALL_ASKED = Limits(cpu=500, cpu_time=1000, io=1, timeout=1, address_space=1)

@@ -10,15 +10,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import corral
-from corral import config
-from corral import grants as grants_module
 from corral.directories import directories
 from corral.errors import PolicyError
-from corral.loaders import is_loader_variable
-from corral.manifest import Manifest, from_data, from_flags, load
-from corral.policy import GIB, LIMITS, Limits, Policy, Source, merge, requested_grants
-from corral.prepare import CERTIFICATES
+from corral.policy import path_grants as grants_module
+from corral.policy import user_config
+from corral.policy.manifest import Manifest, from_data, from_flags, load
+from corral.policy.model import GIB, LIMITS, Limits, Policy, Source, merge, requested_grants
+from corral.policy.variables import is_loader_variable
 from corral.record import replace
+from corral.supervisor.prepare import CERTIFICATES
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX paths")
 
@@ -134,7 +134,7 @@ def ceiling(tmp_path, text):
     path = tmp_path / "config.toml"
     path.write_text(text)
     path.chmod(0o600)
-    return config.load(str(tmp_path)).ceilings
+    return user_config.load(str(tmp_path)).ceilings
 
 
 def test_a_stated_value_above_its_ceiling_names_both_places(tmp_path):
@@ -611,8 +611,8 @@ def test_flags_become_a_policy_without_heavy_imports():
     """`corral run` pays for every import before its target starts."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from corral.manifest import from_flags\n"
-        "from corral.policy import Source, merge\n"
+        "from corral.policy.manifest import from_flags\n"
+        "from corral.policy.model import Source, merge\n"
         "flags = from_flags({'limits.memory': '64M', 'network.allow': ['a.example'], 'filesystem.read': [sys.argv[1]]})\n"
         "assert merge([Source(manifest=flags)], home='/h', cwd='/').grants\n"
         "print(*sys.modules)"
@@ -632,5 +632,5 @@ def test_flags_become_a_policy_without_heavy_imports():
         "difflib",
         "hashlib",
     }
-    assert "corral.merge" in loaded
+    assert "corral.policy.merge" in loaded
     assert not heavy & loaded

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from corral import profiles
 from corral.cli import main
 from corral.errors import ManifestError, PolicyError
-from corral.manifest import parse_toml
 from corral.mcp import command_line
-from corral.secret_names import is_secret_name
+from corral.policy import profiles
+from corral.policy.manifest import parse_toml
+from corral.policy.variables import is_secret_name
 from corral.servers.reference import parse
 
 NAMES = profiles.names()

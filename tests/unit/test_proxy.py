@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.network.proxy import Proxy, connect_request, proxy_of, read_reply
+from corral.network.host_proxy import Proxy, connect_request, proxy_of, read_reply
 
 
 def proxy(text: str, **more: str) -> Proxy:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral import runs
+from corral.platforms import run_records
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="what is open can be deleted, and more")
 
@@ -19,7 +19,7 @@ POSIX = pytest.mark.skipif(sys.platform == "win32", reason="what is open can be 
 def place(tmp_path, monkeypatch):
     for name in ("HOME", "XDG_CACHE_HOME", "USERPROFILE", "LOCALAPPDATA"):
         monkeypatch.setenv(name, str(tmp_path))
-    path = runs._directory()
+    path = run_records._directory()
     return type(tmp_path)(path)
 
 
@@ -44,14 +44,14 @@ def die(run):
 def test_a_live_run_is_listed_and_not_swept(place, swept, tmp_path):
     left = tmp_path / "left"
     left.mkdir()
-    run = runs.Run("1-a", residue=[str(left)], command=["cat", "two\nlines"])
+    run = run_records.Run("1-a", residue=[str(left)], command=["cat", "two\nlines"])
     run.born(4321)
-    (entry,) = runs.live()
+    (entry,) = run_records.live()
     assert (entry.name, entry.pid, entry.root) == ("1-a", os.getpid(), 4321)
     assert (entry.residue, entry.command) == ((str(left),), ("cat", "two lines"))
-    assert runs.sweep(swept) == swept.removed == []
+    assert run_records.sweep(swept) == swept.removed == []
     run.end()
-    assert runs.live() == []
+    assert run_records.live() == []
     assert os.listdir(place) == []
     assert left.exists()  # its own end cleans that up, not the record's
 
@@ -59,27 +59,27 @@ def test_a_live_run_is_listed_and_not_swept(place, swept, tmp_path):
 def test_a_dead_run_is_swept_and_not_listed(place, swept, tmp_path):
     left, gone = tmp_path / "left", tmp_path / "gone"
     left.mkdir()
-    die(runs.Run("1-a", residue=[str(left), str(gone)], command=[]))
-    assert runs.live() == []
-    assert runs.sweep(swept) == swept.removed == [str(left)]
+    die(run_records.Run("1-a", residue=[str(left), str(gone)], command=[]))
+    assert run_records.live() == []
+    assert run_records.sweep(swept) == swept.removed == [str(left)]
     assert os.listdir(place) == []
-    assert runs.sweep(swept) == []
+    assert run_records.sweep(swept) == []
 
 
 def test_what_resists_is_tried_again(place, swept, tmp_path):
     left = tmp_path / "left"
     left.mkdir()
-    die(runs.Run("1-a", residue=[str(left)], command=[]))
-    assert runs.sweep(lambda _: None) == []
+    die(run_records.Run("1-a", residue=[str(left)], command=[]))
+    assert run_records.sweep(lambda _: None) == []
     assert os.listdir(place) == ["1-a"]
-    assert runs.sweep(swept) == [str(left)]
+    assert run_records.sweep(swept) == [str(left)]
     assert os.listdir(place) == []
 
 
 @POSIX
 def test_a_record_is_whole_at_every_moment(place, tmp_path, monkeypatch):
     """Killed while it is written again, it still names what was left."""
-    run = runs.Run("1-a", residue=[str(tmp_path)], command=["x"])
+    run = run_records.Run("1-a", residue=[str(tmp_path)], command=["x"])
     seen = []
     write = os.pwrite
 
@@ -90,13 +90,13 @@ def test_a_record_is_whole_at_every_moment(place, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "pwrite", look)
     run.born(7)
     assert str(tmp_path).encode() in seen[0]
-    assert runs.live()[0].root == 7
+    assert run_records.live()[0].root == 7
     run.end()
 
 
 @POSIX
 def test_the_end_of_a_run_whose_record_was_removed(place):
-    run = runs.Run("1-a", residue=[], command=[])
+    run = run_records.Run("1-a", residue=[], command=[])
     (place / "1-a").unlink()
     run.end()
     run.end()
@@ -105,29 +105,29 @@ def test_the_end_of_a_run_whose_record_was_removed(place):
 
 def test_two_runs_of_one_name_do_not_share_a_record(place):
     """The second waits for the lock; here the first has ended, and its file with it."""
-    first = runs.Run("1-a", residue=[], command=["first"])
+    first = run_records.Run("1-a", residue=[], command=["first"])
     first.end()
-    second = runs.Run("1-a", residue=[], command=["second"])
-    assert [entry.command for entry in runs.live()] == [("second",)]
+    second = run_records.Run("1-a", residue=[], command=["second"])
+    assert [entry.command for entry in run_records.live()] == [("second",)]
     second.end()
 
 
 FULL = """
 import resource, signal, sys
 sys.path.insert(0, sys.argv[1])
-from corral import runs
+from corral.platforms import run_records
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-run = runs.Run("1-a", residue=[], command=["x"])
+run = run_records.Run("1-a", residue=[], command=["x"])
 run.born(5)
-print(runs.live())
+print(run_records.live())
 run.end()
 """
 
 
 @POSIX
 def test_no_room_for_the_record_is_no_error(place):
-    package = os.path.dirname(os.path.dirname(runs.__file__))
+    package = os.path.dirname(os.path.dirname(run_records.__file__))
     done = subprocess.run(
         [sys.executable, "-c", FULL, package], capture_output=True, text=True, check=False
     )
@@ -144,16 +144,16 @@ def test_no_place_for_the_record_is_no_error(place, kind):
         (place / "1-a").symlink_to("/etc/passwd")
     else:
         (place / "1-a").mkdir()
-    run = runs.Run("1-a", residue=[], command=[])
+    run = run_records.Run("1-a", residue=[], command=[])
     run.born(1)
-    assert runs.live() == []
+    assert run_records.live() == []
     run.end()
-    assert runs.sweep(lambda _: None) == []
+    assert run_records.sweep(lambda _: None) == []
 
 
 @given(st.text(max_size=60))
 def test_any_text_is_a_record_or_none(text):
-    entry = runs._parse("name", text)
+    entry = run_records._parse("name", text)
     assert entry is None or entry.name == "name"
 
 
@@ -164,7 +164,7 @@ def test_any_text_is_a_record_or_none(text):
     command=st.lists(st.text(st.characters(blacklist_characters="\n\0", codec="utf-8"))),
 )
 def test_a_record_says_what_was_written(residue, command):
-    text = runs.SEPARATOR.join(("1", "2", "3", str(len(residue)), *residue, *command))
-    entry = runs._parse("n", text)
+    text = run_records.SEPARATOR.join(("1", "2", "3", str(len(residue)), *residue, *command))
+    entry = run_records._parse("n", text)
     assert list(entry.residue) == residue
     assert list(entry.command) == command

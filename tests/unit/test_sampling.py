@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral import sampling
-from corral.linux.usage import Usage
-from corral.plan import Sample
-from corral.sampling import DUTY_INTERVAL, INTERVAL, SLACK, Sampler
+from corral.plan.model import Sample
+from corral.platforms import sampling
+from corral.platforms.linux.usage import Usage
+from corral.platforms.sampling import DUTY_INTERVAL, INTERVAL, SLACK, Sampler
 
 
 class Clock:

@@ -5,10 +5,10 @@ import os
 
 import pytest
 
-from corral import schema
 from corral.errors import ManifestError
-from corral.manifest import Manifest, from_data
-from corral.policy import LIMITS, Policy
+from corral.policy import schema
+from corral.policy.manifest import Manifest, from_data
+from corral.policy.model import LIMITS, Policy
 from corral.record import fields
 
 jsonschema = pytest.importorskip("jsonschema")

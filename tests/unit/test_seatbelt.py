@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as some
 from seatbelt_evaluator import Act, Profile, parse
 
-from corral.macos import layout, profile, secrets, spelling
-from corral.macos.profile import View
-from corral.policy import Grant, Policy
+from corral.platforms.macos import tier_seatbelt
+from corral.platforms.macos.mechanisms import seatbelt_paths, seatbelt_profile, seatbelt_secrets
+from corral.platforms.macos.mechanisms.seatbelt_profile import View
+from corral.policy.model import Grant, Policy
+from corral.programs.model import Program
 from corral.record import replace
-from corral.servers.program import Program
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="paths of another kind")
 GOLDEN = pathlib.Path(__file__).parent / "seatbelt"
@@ -42,7 +43,7 @@ MANY = replace(GRANTED, subprocess=True)
 
 
 def made(view):
-    return Profile(*profile.profile(view))
+    return Profile(*seatbelt_profile.profile(view))
 
 
 def grant(path, access, *, directory=True):
@@ -147,8 +148,11 @@ def test_it_may_not(what):
 @given(some.integers(1, 65535), some.integers(1, 65535), some.sampled_from([ALONE, GRANTED, MANY]))
 def test_the_door_is_one_port_and_nothing_else(port, other, view):
     """The same text as ever, and behind it the rules of the door."""
-    text, parameters = profile.profile(view)
-    opened, shut = Profile(text + profile.door(port), parameters), Profile(text, parameters)
+    text, parameters = seatbelt_profile.profile(view)
+    opened, shut = (
+        Profile(text + seatbelt_profile.door(port), parameters),
+        Profile(text, parameters),
+    )
 
     def reach(**where):
         return Act(
@@ -181,13 +185,13 @@ def replace_act(act, operation):
 )
 def test_what_is_no_port_never_becomes_a_rule(port):
     with pytest.raises(ValueError):
-        profile.door(port)
+        seatbelt_profile.door(port)
 
 
 def test_the_shims_of_xcode_are_named():
     program = Program(path="/usr/bin/python3", real="/usr/bin/python3", argv=("python3",))
-    assert "xcrun" in layout.notes(program)[0]
-    assert layout.notes(replace(program, real="/opt/homebrew/bin/node")) == ()
+    assert "xcrun" in tier_seatbelt.notes(program)[0]
+    assert tier_seatbelt.notes(replace(program, real="/opt/homebrew/bin/node")) == ()
 
 
 def test_a_program_that_lies_in_what_is_hidden_stays_readable():
@@ -245,7 +249,9 @@ def test_what_lies_deeper_decides():
 @pytest.mark.parametrize("name", ["alone", "granted", "many"])
 def test_golden(name):
     """What changes here changes what every target on a Mac may do: read the difference, then store the new text."""
-    text, parameters = profile.profile({"alone": ALONE, "granted": GRANTED, "many": MANY}[name])
+    text, parameters = seatbelt_profile.profile(
+        {"alone": ALONE, "granted": GRANTED, "many": MANY}[name]
+    )
     told = "".join(f"; {key} = {path}\n" for key, path in parameters)
     assert (GOLDEN / f"{name}.sb").read_text() == text + told
 
@@ -269,15 +275,15 @@ def shaped(path):
 @given(STRANGE)
 def test_no_path_changes_the_text(path):
     """The same rules for whatever path: it is nowhere but in the parameters, as it is."""
-    text, parameters = profile.profile(shaped(path))
-    assert text == profile.profile(shaped("/plain"))[0]
+    text, parameters = seatbelt_profile.profile(shaped(path))
+    assert text == seatbelt_profile.profile(shaped("/plain"))[0]
     assert {value for _, value in parameters} == {path}
 
 
 @pytest.mark.parametrize("path", NASTY)
 def test_no_path_ends_its_string(path):
-    text, parameters = profile.profile(shaped(path))
-    assert text == profile.profile(shaped("/plain"))[0]
+    text, parameters = seatbelt_profile.profile(shaped(path))
+    assert text == seatbelt_profile.profile(shaped("/plain"))[0]
     assert not Profile(text, parameters).allows(Act("something-new"))
 
 
@@ -297,12 +303,12 @@ def test_the_control_a_spliced_path_would_end_its_string():
 @pytest.mark.parametrize("path", ["", "relative", "/with\0nul", "~/x"])
 def test_what_is_no_real_path_is_refused(path):
     with pytest.raises(ValueError, match="no absolute path"):
-        profile.profile(shaped(path))
+        seatbelt_profile.profile(shaped(path))
 
 
 def test_a_rule_without_filters_is_left_out():
     """It would be about everything; one operation has nothing that could be filtered."""
-    rules = parse(profile.profile(replace(ALONE, execute=(), needed=()))[0])
+    rules = parse(seatbelt_profile.profile(replace(ALONE, execute=(), needed=()))[0])
     bare = [
         rule
         for rule in rules
@@ -315,15 +321,15 @@ def test_secrets_in_grants_are_hidden_and_hooks_are_held(tmp_path):
     home = os.path.realpath(tmp_path)
     (tmp_path / "project/.git").mkdir(parents=True)
     grants = (grant(home, "read"), grant(f"{home}/project", "write"))
-    hidden = secrets.hidden(grants, home)
+    hidden = seatbelt_secrets.hidden(grants, home)
     assert f"{home}/.ssh" in hidden
     assert f"{home}/Library/Keychains" in hidden
     assert f"{home}/project/.env" in hidden
-    held = secrets.held(grants, home)
+    held = seatbelt_secrets.held(grants, home)
     assert f"{home}/project/.git/hooks" in held
     assert f"{home}/project/.git" not in held  # commits are written there
     assert f"{home}/Library/LaunchAgents" not in held  # nobody may write there anyway
-    assert f"{home}/project/.git" in secrets.anchors(grants, (*hidden, *held))
+    assert f"{home}/project/.git" in seatbelt_secrets.anchors(grants, (*hidden, *held))
 
 
 @pytest.mark.parametrize("kind", ["absent", "file", "link"])
@@ -335,7 +341,7 @@ def test_a_repository_cannot_be_put_where_there_is_none(tmp_path, kind):
         (tmp_path / ".git").write_text("gitdir: /elsewhere/.git/worktrees/x")
     elif kind == "link":
         (tmp_path / ".git").symlink_to("store")
-    held = secrets.held((grant(top, "write"),), "/Users/nobody")
+    held = seatbelt_secrets.held((grant(top, "write"),), "/Users/nobody")
     decided = made(replace(ALONE, write=(top,), held=held))
     for operation in ("file-write-create", "file-write-data", "file-write-unlink"):
         assert not decided.allows(Act(operation, f"{top}/.git"))
@@ -348,7 +354,7 @@ def test_what_is_held_in_a_grant_inside_of_what_is_held(tmp_path):
     os.makedirs(inner)
     grants = (grant(os.path.realpath(tmp_path), "write"), grant(inner, "write"))
     view = replace(ALONE, write=tuple(item.path for item in grants))
-    decided = made(replace(view, held=secrets.held(grants, "/Users/nobody")))
+    decided = made(replace(view, held=seatbelt_secrets.held(grants, "/Users/nobody")))
     assert decided.allows(Act("file-write-create", f"{inner}/x"))
     assert not decided.allows(Act("file-write-create", f"{inner}/.vscode/tasks.json"))
     assert not decided.allows(Act("file-write-create", f"{os.path.dirname(inner)}/settings.json"))
@@ -358,7 +364,7 @@ def test_environment_files_are_hidden_but_for_what_is_published(tmp_path):
     top = os.path.realpath(tmp_path)
     for name in (".env.staging", ".env.example", ".envrc", "x.env"):
         (tmp_path / name).touch()
-    hidden = secrets.hidden((grant(top, "read"),), "/Users/nobody")
+    hidden = seatbelt_secrets.hidden((grant(top, "read"),), "/Users/nobody")
     assert hidden == (f"{top}/.env", f"{top}/.env.staging")
 
 
@@ -366,24 +372,24 @@ def test_the_users_own_home_counts_whatever_home_says():
     pwd = pytest.importorskip("pwd")
     own = os.path.realpath(pwd.getpwuid(os.getuid()).pw_dir)
     policy = Policy(grants=(grant(own, "read"),))
-    view = layout.view(policy, HOMEBREW, home="/Users/elsewhere", private=PRIVATE, kept="")
+    view = tier_seatbelt.view(policy, HOMEBREW, home="/Users/elsewhere", private=PRIVATE, kept="")
     assert f"{own}/.ssh" in view.hidden
 
 
 def test_what_a_grant_names_itself_is_not_hidden_and_nothing_beside_it_is_shown():
     alone = (grant(f"{HOME}/.ssh/config", "read", directory=False), grant(f"{HOME}/x", "read"))
-    assert not any(".ssh" in path for path in secrets.hidden(alone, HOME))
-    assert f"{HOME}/.ssh" not in secrets.hidden((grant(f"{HOME}/.ssh", "read"),), HOME)
+    assert not any(".ssh" in path for path in seatbelt_secrets.hidden(alone, HOME))
+    assert f"{HOME}/.ssh" not in seatbelt_secrets.hidden((grant(f"{HOME}/.ssh", "read"),), HOME)
     around = (grant(f"{HOME}/.ssh/config", "read", directory=False), grant(HOME, "read"))
-    assert f"{HOME}/.ssh" in secrets.hidden(around, HOME)
-    assert secrets.hidden((), HOME) == ()
+    assert f"{HOME}/.ssh" in seatbelt_secrets.hidden(around, HOME)
+    assert seatbelt_secrets.hidden((), HOME) == ()
 
 
 def test_a_link_to_a_secret_is_hidden_where_it_leads(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / ".ssh").symlink_to("elsewhere")
     home = os.path.realpath(tmp_path)
-    assert f"{home}/elsewhere" in secrets.hidden((grant(home, "read"),), home)
+    assert f"{home}/elsewhere" in seatbelt_secrets.hidden((grant(home, "read"),), home)
 
 
 def test_the_view_of_a_run():
@@ -394,7 +400,7 @@ def test_the_view_of_a_run():
     policy = Policy(
         grants=(grant(f"{HOME}/p", "write"), grant("/private/var/run/s", "socket", directory=False))
     )
-    view = layout.view(policy, program, home=HOME, private=PRIVATE, kept="/state")
+    view = tier_seatbelt.view(policy, program, home=HOME, private=PRIVATE, kept="/state")
     assert view.execute == ("/opt/homebrew/bin/python3", PYTHON)
     assert view.write == (f"{HOME}/p", "/state")
     assert view.sockets == ("/private/var/run/s",)
@@ -416,9 +422,9 @@ def test_the_view_of_a_run():
     ],
 )
 def test_what_a_framework_python_executes(real, bundle):
-    assert layout.framework_bundle(real) == bundle
+    assert tier_seatbelt.framework_bundle(real) == bundle
     program = Program(path=real, real=real, argv=(real,))
-    assert layout.executables(program) == ((real, bundle) if bundle else (real,))
+    assert tier_seatbelt.executables(program) == ((real, bundle) if bundle else (real,))
 
 
 HOMEBREW = Program(
@@ -432,14 +438,16 @@ def test_what_services_of_a_package_manager_keep_is_not_the_programs(prefix):
     data, settings = f"{prefix}/var/postgresql@16/base/1", f"{prefix}/etc/wireguard/wg0.conf"
 
     def seen(*grants):
-        view = layout.view(Policy(grants=grants), HOMEBREW, home=HOME, private=PRIVATE, kept="")
+        view = tier_seatbelt.view(
+            Policy(grants=grants), HOMEBREW, home=HOME, private=PRIVATE, kept=""
+        )
         decided = made(view)
         return [decided.allows(Act("file-read-data", path)) for path in (data, settings)]
 
     assert seen() == [False, False]
     assert seen(grant(f"{prefix}/var", "read")) == [True, False]
     assert seen(grant(prefix, "read")) == [True, True]
-    decided = made(layout.view(Policy(), HOMEBREW, home=HOME, private=PRIVATE, kept=""))
+    decided = made(tier_seatbelt.view(Policy(), HOMEBREW, home=HOME, private=PRIVATE, kept=""))
     for needed in ("lib/libuv.dylib", "etc/openssl@3/cert.pem", "etc/ca-certificates/cert.pem"):
         assert decided.allows(Act("file-read-data", f"{prefix}/{needed}")), needed
 
@@ -447,22 +455,22 @@ def test_what_services_of_a_package_manager_keep_is_not_the_programs(prefix):
 def test_rules_are_for_what_the_kernel_calls_a_file(monkeypatch):
     """On a volume that ignores case: `realpath` keeps what was typed, and what is hidden would be looked for beside it."""
     monkeypatch.setattr(
-        spelling, "exact", lambda path: path.replace("/users/Anna", HOME).replace("library", "Library")
+        seatbelt_paths, "exact", lambda path: path.replace("/users/Anna", HOME).replace("library", "Library")
     )  # fmt: skip
     policy = Policy(grants=(grant("/users/Anna/library", "read"),))
-    view = layout.view(policy, HOMEBREW, home="/users/Anna", private=PRIVATE, kept="")
+    view = tier_seatbelt.view(policy, HOMEBREW, home="/users/Anna", private=PRIVATE, kept="")
     assert view.read == (f"{HOME}/Library",)
     assert f"{HOME}/Library/Keychains" in view.hidden
 
 
 def test_elsewhere_a_path_is_spelled_as_it_is():
-    assert spelling.exact("/usr/bin/no such program") == "/usr/bin/no such program"
+    assert seatbelt_paths.exact("/usr/bin/no such program") == "/usr/bin/no such program"
 
 
 def test_a_grant_that_was_written_through_a_link_can_be_reached_by_it():
     written = f"{HOME}/link/notes"
     policy = Policy(grants=(replace(grant("/Volumes/x/notes", "read"), written=written),))
-    decided = made(layout.view(policy, HOMEBREW, home=HOME, private=PRIVATE, kept=""))
+    decided = made(tier_seatbelt.view(policy, HOMEBREW, home=HOME, private=PRIVATE, kept=""))
     for path in (written, f"{HOME}/link"):
         assert decided.allows(Act("file-read-metadata", path))
         assert not decided.allows(Act("file-read-data", path))

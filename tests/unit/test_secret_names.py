@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from corral import report
 from corral.cli import main
-from corral.clients.servers import without_secrets
+from corral.clients.configured_servers import without_secrets
 from corral.errors import SandboxError
-from corral.secret_names import MASK, masked
-from corral.servers.program import Program
+from corral.policy.variables import MASK, masked
+from corral.programs.model import Program
+from corral.supervisor import report
 
 SHOWN = {
     "--api-key k3y": "--api-key ***",

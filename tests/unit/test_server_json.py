@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.errors import SandboxError
-from corral.servers import registry, server_json
 from corral.servers.reference import Reference, parse
+from corral.servers.registry import lookup as registry
+from corral.servers.registry import server_json
 
 DIGEST = "a" * 64
 NAME = Reference(kind="registry", text="org.example/x@1", name="org.example/x", version="1")

@@ -13,9 +13,9 @@ import pytest
 from corral import directories
 from corral.cli import main
 from corral.errors import SandboxError
-from corral.grants import Refused, check_own, make, own_places
-from corral.servers import locks, store
-from corral.servers.tree import is_directory, is_link, remove_tree, tree_digest, walk
+from corral.policy.path_grants import Refused, check_own, make, own_places
+from corral.servers.store import locks, store
+from corral.servers.store.tree import is_directory, is_link, remove_tree, tree_digest, walk
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="modes and fifos of POSIX")
 
@@ -268,7 +268,7 @@ def test_an_entry_cannot_lead_out_of_the_store(home):
 HOLD = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from corral.servers import locks
+from corral.servers.store import locks
 with locks.held(sys.argv[2]):
     print("held", flush=True)
     sys.stdin.read()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 if sys.platform != "linux":
     pytest.skip("the gateway is for Linux", allow_module_level=True)
 
-from corral.network.tap import TCP, UDP, first_packet
+from corral.network.gateway.packet_tap import TCP, UDP, first_packet
 
 
 def ipv4(protocol, segment, *, options=b"", address=(10, 1, 2, 3)):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.network.tls import LONGEST_HELLO, Hello, HelloReader
+from corral.network.tls_hello import LONGEST_HELLO, Hello, HelloReader
 
 NAMES = (
     st.lists(st.text(string.ascii_lowercase, min_size=1, max_size=20), min_size=2, max_size=4).map(".".join)

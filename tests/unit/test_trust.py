@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral import config, trust
 from corral.directories import Directories, directories
 from corral.errors import ManifestError, PolicyError
-from corral.policy import Source, merge
+from corral.policy import approvals, user_config
+from corral.policy.model import Source, merge
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes and links")
 MANIFEST = 'version = 1\n[filesystem]\nwrite = ["./data"]\n'
@@ -25,7 +25,7 @@ def store(tmp_path, monkeypatch):
         monkeypatch.setenv(name, str(tmp_path / "own"))
     for name in ("HOME", "USERPROFILE"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
-    return os.path.join(directories().config, trust.STORE)
+    return os.path.join(directories().config, approvals.STORE)
 
 
 @pytest.fixture
@@ -37,22 +37,22 @@ def server(tmp_path):
 
 
 def run(server, tmp_path):
-    manifest, digest = trust.request_for(str(server))
-    source = Source(manifest=manifest, trust="request", approved=trust.is_approved(digest))
+    manifest, digest = approvals.request_for(str(server))
+    source = Source(manifest=manifest, trust="request", approved=approvals.is_approved(digest))
     return merge([source], home=str(tmp_path / "home"), cwd=str(tmp_path))
 
 
 def test_a_request_counts_once_it_was_approved(store, server, tmp_path):
     with pytest.raises(PolicyError, match="not approved"):
         run(server, tmp_path)
-    approval = trust.approve(str(server))
+    approval = approvals.approve(str(server))
     [grant] = run(server, tmp_path).grants
     assert (grant.path, grant.access) == (str(server / "data"), "write")
-    assert trust.approvals() == [approval]
+    assert approvals.approvals() == [approval]
     assert approval.directory == str(server)
     assert approval.asks == (f"read and write {server / 'data'}",)
-    assert trust.revoke(approval.digest)
-    assert not trust.revoke(approval.digest)
+    assert approvals.revoke(approval.digest)
+    assert not approvals.revoke(approval.digest)
     with pytest.raises(PolicyError, match="not approved"):
         run(server, tmp_path)
 
@@ -81,17 +81,17 @@ def change_name(server):
     [change_text, change_place, pytest.param(change_link, marks=pytest.mark.links), change_name],
 )
 def test_any_change_is_a_new_request(store, server, change):
-    trust.approve(str(server))
-    assert trust.is_approved(trust.request_for(str(server))[1])
+    approvals.approve(str(server))
+    assert approvals.is_approved(approvals.request_for(str(server))[1])
     server = change(server) or server
-    assert not trust.is_approved(trust.request_for(str(server))[1])
+    assert not approvals.is_approved(approvals.request_for(str(server))[1])
 
 
 @pytest.mark.links
 def test_a_link_swapped_after_the_digest_was_taken_is_noticed(store, server, tmp_path):
-    trust.approve(str(server))
-    manifest, digest = trust.request_for(str(server))
-    source = Source(manifest=manifest, trust="request", approved=trust.is_approved(digest))
+    approvals.approve(str(server))
+    manifest, digest = approvals.request_for(str(server))
+    source = Source(manifest=manifest, trust="request", approved=approvals.is_approved(digest))
     assert merge([source], home=str(tmp_path / "home"), cwd=str(tmp_path)).grants
     (tmp_path / "elsewhere").mkdir()
     (server / "data").rmdir()
@@ -101,25 +101,25 @@ def test_a_link_swapped_after_the_digest_was_taken_is_noticed(store, server, tmp
 
 
 def test_what_is_approved_is_what_was_shown(store, server):
-    shown = trust.request_for(str(server))[1]
+    shown = approvals.request_for(str(server))[1]
     change_text(server)
     with pytest.raises(PolicyError, match="changed while you looked"):
-        trust.approve(str(server), expected=shown)
-    assert trust.approvals() == []
-    assert trust.approve(str(server), expected=trust.request_for(str(server))[1])
+        approvals.approve(str(server), expected=shown)
+    assert approvals.approvals() == []
+    assert approvals.approve(str(server), expected=approvals.request_for(str(server))[1])
 
 
 def test_directories_without_a_request(store, server):
     (server / "corral.toml").unlink()
-    assert trust.request_for(str(server)) is None
+    assert approvals.request_for(str(server)) is None
     with pytest.raises(PolicyError, match="nothing to approve"):
-        trust.approve(str(server))
+        approvals.approve(str(server))
 
 
 def test_two_manifests_are_one_too_many(store, server):
     (server / "corral.json").write_text('{"version": 1}')
     with pytest.raises(PolicyError, match="both"):
-        trust.request_for(str(server))
+        approvals.request_for(str(server))
 
 
 @pytest.mark.links
@@ -128,17 +128,17 @@ def test_a_manifest_is_never_read_through_a_link(store, server, tmp_path):
     (server / "corral.toml").unlink()
     (server / "corral.toml").symlink_to(tmp_path / "other.toml")
     with pytest.raises(ManifestError):
-        trust.request_for(str(server))
+        approvals.request_for(str(server))
 
 
 @POSIX
 def test_the_store_is_private_and_whole(store, server):
-    approval = trust.approve(str(server))
+    approval = approvals.approve(str(server))
     assert stat.S_IMODE(os.lstat(store).st_mode) == 0o700
     path = os.path.join(store, approval.digest)
     assert stat.S_IMODE(os.lstat(path).st_mode) == 0o600
     assert os.listdir(store) == [approval.digest]
-    trust.approve(str(server))
+    approvals.approve(str(server))
     assert os.listdir(store) == [approval.digest]
 
 
@@ -181,37 +181,37 @@ def nest_file(path):
     "spoil", [loosen_file, loosen_store, link_file, link_store, empty_file, other_digest, nest_file]
 )
 def test_nothing_is_approved_in_doubt(store, server, spoil):
-    approval = trust.approve(str(server))
-    assert trust.is_approved(approval.digest)
+    approval = approvals.approve(str(server))
+    assert approvals.is_approved(approval.digest)
     spoil(os.path.join(store, approval.digest))
-    assert not trust.is_approved(approval.digest)
-    assert trust.approvals() == []
+    assert not approvals.is_approved(approval.digest)
+    assert approvals.approvals() == []
 
 
 @POSIX
 @pytest.mark.parametrize("spoil", [loosen_store, link_store])
 def test_a_spoilt_store_takes_no_approvals(store, server, spoil):
-    spoil(os.path.join(store, trust.approve(str(server)).digest))
+    spoil(os.path.join(store, approvals.approve(str(server)).digest))
     with pytest.raises(PolicyError, match="only you can write"):
-        trust.approve(str(server))
+        approvals.approve(str(server))
 
 
 @POSIX
 def test_a_file_of_somebody_else_approves_nothing(store, server):
     if os.geteuid() != 0:
         pytest.skip("only root can give files away")
-    approval = trust.approve(str(server))
+    approval = approvals.approve(str(server))
     os.chown(os.path.join(store, approval.digest), 12345, 12345)
-    assert not trust.is_approved(approval.digest)
+    assert not approvals.is_approved(approval.digest)
 
 
 @pytest.mark.parametrize(
     "name", ["", "..", "../x", "a" * 64 + "/", "A" * 64, "/etc/passwd", "0" * 63, "\0" * 64]
 )
 def test_only_digests_name_approvals(store, server, name):
-    trust.approve(str(server))
-    assert not trust.is_approved(name)
-    assert not trust.revoke(name)
+    approvals.approve(str(server))
+    assert not approvals.is_approved(name)
+    assert not approvals.revoke(name)
 
 
 @given(
@@ -224,7 +224,7 @@ def test_parts_never_run_into_each_other(contents, subject):
         for split in range(len(subject) + 1):
             leads = tuple((text, "") for text in subject[split:])
             key = (content, tuple(subject[:split]), leads)
-            assert found.setdefault(trust.digest(*key), key) == key
+            assert found.setdefault(approvals.digest(*key), key) == key
 
 
 # Where the files are, and the ceilings in them
@@ -245,7 +245,7 @@ def test_relative_xdg_values_are_ignored():
 
 
 def test_no_configuration_no_ceilings(tmp_path):
-    assert config.load(str(tmp_path)).ceilings is None
+    assert user_config.load(str(tmp_path)).ceilings is None
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_mistakes_in_ceilings(tmp_path, text, key):
     (tmp_path / "config.toml").write_text(text)
     (tmp_path / "config.toml").chmod(0o600)
     with pytest.raises(ManifestError) as caught:
-        config.load(str(tmp_path))
+        user_config.load(str(tmp_path))
     assert caught.value.mistakes[0][2] == key
 
 
@@ -269,10 +269,10 @@ def test_ceilings_that_others_could_write_are_refused(tmp_path, mode):
     path = tmp_path / "config.toml"
     path.write_text('[ceilings]\nmemory = "1G"\n')
     path.chmod(0o644)
-    assert config.load(str(tmp_path)).ceilings.limits == {"memory": 1 << 30}
+    assert user_config.load(str(tmp_path)).ceilings.limits == {"memory": 1 << 30}
     path.chmod(mode)
     with pytest.raises(PolicyError) as caught:
-        config.load(str(tmp_path))
+        user_config.load(str(tmp_path))
     assert "chmod go-w" in caught.value.hint
 
 
@@ -285,4 +285,4 @@ def test_ceilings_of_somebody_else_are_refused(tmp_path):
     path.chmod(0o644)
     os.chown(path, 12345, 12345)
     with pytest.raises(PolicyError, match="belongs to user 12345"):
-        config.load(str(tmp_path))
+        user_config.load(str(tmp_path))

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from corral.linux import usage
+from corral.platforms.linux import usage
 
 ROLLUP = b"""5583-7ffe ---p 00000000 00:00 0 [rollup]
 Rss:               20000 kB
@@ -209,7 +209,7 @@ def test_a_name_full_of_brackets_is_no_field():
 BLIND = """
 import os, resource, sys
 sys.path.insert(0, sys.argv[1])
-from corral.linux import usage
+from corral.platforms.linux import usage
 child = os.fork()
 if child == 0:
     space = bytearray(b"x" * (8 << 20))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.windows import access_list
-from corral.windows.capabilities import grant_sid, sid_bytes
+from corral.platforms.windows.files import access_list
+from corral.platforms.windows.files.access_list import grant_sid, sid_bytes
 
 OURS = grant_sid("C:\\data", "write")
 OTHER_RUN = grant_sid("C:\\data", "read")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.windows import capabilities
+from corral.platforms.windows.files import access_list
 
 # Of packages that Windows ships; the first is in Microsoft's page on loopback exemptions.
 PACKAGES = {
@@ -20,43 +20,42 @@ CAPABILITIES = {
 
 @pytest.mark.parametrize(("name", "sid"), PACKAGES.items())
 def test_package_sids(name, sid):
-    assert capabilities.package_sid(name) == sid
-    assert capabilities.package_sid(name.upper()) == sid
+    assert access_list.package_sid(name) == sid
+    assert access_list.package_sid(name.upper()) == sid
 
 
 @pytest.mark.parametrize(("name", "sid"), CAPABILITIES.items())
 def test_capability_sids(name, sid):
-    assert capabilities.capability_sid(name) == sid
-    assert capabilities.capability_sid(name.lower()) == sid
+    assert access_list.capability_sid(name) == sid
+    assert access_list.capability_sid(name.lower()) == sid
 
 
 @pytest.mark.parametrize("name", ["", "a" * 65, "a/b", "a\\b", "ä", "a\0", "a:b"])
 def test_names_that_windows_does_not_take(name):
     with pytest.raises(ValueError):
-        capabilities.package_sid(name)
+        access_list.package_sid(name)
 
 
 def test_every_root_and_access_has_its_own():
     roots = ["C:\\a", "C:\\b", "C:\\a\\b"]
-    sids = {capabilities.grant_sid(root, access) for root in roots for access in ("read", "write")}
+    sids = {access_list.grant_sid(root, access) for root in roots for access in ("read", "write")}
     assert len(sids) == 6
 
 
 @pytest.mark.parametrize("spelling", ["c:\\Data", "C:/data", "C:\\DATA\\", "c:/DATA//"])
 def test_one_directory_has_one_capability(spelling):
-    assert capabilities.grant_sid(spelling, "read") == capabilities.grant_sid("C:\\data", "read")
+    assert access_list.grant_sid(spelling, "read") == access_list.grant_sid("C:\\data", "read")
 
 
 def test_another_object_of_the_same_name_has_another():
     sids = {
-        capabilities.grant_sid("C:\\a", "read", pair)
-        for pair in [(1, 2), (2, 1), (1, 3), (0x12, 0)]
+        access_list.grant_sid("C:\\a", "read", pair) for pair in [(1, 2), (2, 1), (1, 3), (0x12, 0)]
     }
     assert len(sids) == 4
 
 
 def test_two_directories_have_two():
-    assert capabilities.grant_sid("C:\\stra\u00dfe", "read") != capabilities.grant_sid(
+    assert access_list.grant_sid("C:\\stra\u00dfe", "read") != access_list.grant_sid(
         "C:\\STRASSE", "read"
     )
 
@@ -64,13 +63,13 @@ def test_two_directories_have_two():
 @given(st.lists(st.integers(0, 2**32 - 1), max_size=15), st.integers(0, 2**48 - 1))
 def test_sids_as_bytes_and_back(words, authority):
     text = "-".join(map(str, ("S-1", authority, *words)))
-    raw = capabilities.sid_bytes(text)
+    raw = access_list.sid_bytes(text)
     assert len(raw) == 8 + 4 * len(words)
-    assert capabilities.sid_text(raw) == text
+    assert access_list.sid_text(raw) == text
 
 
 def test_the_bytes_of_a_known_sid():
-    assert capabilities.sid_bytes("S-1-5-32-544").hex() == "01020000000000052000000020020000"
+    assert access_list.sid_bytes("S-1-5-32-544").hex() == "01020000000000052000000020020000"
 
 
 @pytest.mark.parametrize(
@@ -78,13 +77,13 @@ def test_the_bytes_of_a_known_sid():
 )
 def test_what_is_no_sid(text):
     with pytest.raises(ValueError):
-        capabilities.sid_bytes(text)
+        access_list.sid_bytes(text)
 
 
 @given(st.binary(max_size=80))
 def test_bytes_that_are_no_sid(raw):
     try:
-        text = capabilities.sid_text(raw)
+        text = access_list.sid_text(raw)
     except ValueError:
         return
-    assert capabilities.sid_bytes(text) == raw
+    assert access_list.sid_bytes(text) == raw

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from corral.errors import CommandError
-from corral.windows.command_line import (
+from corral.programs.windows_command_line import (
     LONGEST,
     LONGEST_BATCH,
     batch_line,

@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.errors import PolicyError
-from corral.policy import Grant, Policy, Windows
-from corral.windows import grants, paths, trees
-from corral.windows.trees import Node, Tree
+from corral.paths import windows as paths
+from corral.platforms.windows.files import granted_tree
+from corral.platforms.windows.files.granted_tree import Node, Tree
+from corral.platforms.windows.mechanisms import path_grants
+from corral.policy.model import Grant, Policy, Windows
 
 KNOWN = paths.places({"SystemRoot": "C:\\Windows"}, "C:\\Users\\Ann")
 TOP = Node(name="", directory=True)
@@ -31,7 +33,7 @@ def file(name, **facts):
 
 def plan(*pairs, **windows):
     policy = Policy(grants=tuple(one for one, _ in pairs), windows=Windows(**windows))
-    return grants.plan(
+    return path_grants.plan(
         policy, {one.path: seen for one, seen in pairs}, known=KNOWN, directory="C:\\journal"
     )
 
@@ -199,7 +201,7 @@ def test_a_real_tree_is_seen_as_it_is(tmp_path):
     (tmp_path / "sub" / "file").write_text("x")
     (tmp_path / "sub" / "link").symlink_to("/")
     os.link(tmp_path / "sub" / "file", tmp_path / "twin")
-    found = trees.look(str(tmp_path))
+    found = granted_tree.look(str(tmp_path))
     assert found.whole
     seen = {node.name: (node.directory, node.reparse, node.links) for node in found.nodes}
     assert seen == {
@@ -212,17 +214,17 @@ def test_a_real_tree_is_seen_as_it_is(tmp_path):
 
 
 def test_a_tree_that_is_too_large(tmp_path, monkeypatch):
-    monkeypatch.setattr(trees, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(granted_tree, "MOST_ENTRIES", 3)
     for name in "ab":
         (tmp_path / name).write_text("")
-    assert trees.look(str(tmp_path)).whole
+    assert granted_tree.look(str(tmp_path)).whole
     (tmp_path / "c").write_text("")
-    assert not trees.look(str(tmp_path)).whole
+    assert not granted_tree.look(str(tmp_path)).whole
 
 
 def test_a_root_that_is_not_there(tmp_path):
     with pytest.raises(PolicyError, match="none"):
-        grants.look(Policy(grants=(grant(str(tmp_path / "none")),)))
+        path_grants.look(Policy(grants=(grant(str(tmp_path / "none")),)))
 
 
 @pytest.fixture
@@ -240,12 +242,14 @@ def handles(monkeypatch):
         def __exit__(self, *_):
             pass
 
-    monkeypatch.setattr(trees.win32_files, "open_itself", Handle)
-    monkeypatch.setattr(trees.win32_files, "information", lambda path: (*facts[path][:2], (1, 2)))
-    monkeypatch.setattr(trees.win32_files, "final_path", lambda path: facts[path][2])
-    monkeypatch.setattr(trees.os, "listdir", lambda path: ["x"] if path == "/t" else [])
-    monkeypatch.setattr(trees.os.path, "join", lambda *parts: "/".join(parts))
-    facts["/t"] = (trees.win32_files.FILE_ATTRIBUTE_DIRECTORY, 1, "C:\\t")
+    monkeypatch.setattr(granted_tree.win32_files, "open_itself", Handle)
+    monkeypatch.setattr(
+        granted_tree.win32_files, "information", lambda path: (*facts[path][:2], (1, 2))
+    )
+    monkeypatch.setattr(granted_tree.win32_files, "final_path", lambda path: facts[path][2])
+    monkeypatch.setattr(granted_tree.os, "listdir", lambda path: ["x"] if path == "/t" else [])
+    monkeypatch.setattr(granted_tree.os.path, "join", lambda *parts: "/".join(parts))
+    facts["/t"] = (granted_tree.win32_files.FILE_ATTRIBUTE_DIRECTORY, 1, "C:\\t")
     return facts
 
 
@@ -265,7 +269,7 @@ def handles(monkeypatch):
 def test_each_object_is_judged_by_its_own_handle(handles, fact, text):
     handles["/t/x"] = fact
     if not text:
-        assert [path for path, _, _ in trees.walk("/t")] == ["/t", "/t/x"]
+        assert [path for path, _, _ in granted_tree.walk("/t")] == ["/t", "/t/x"]
         return
     with pytest.raises(OSError, match=text):
-        list(trees.walk("/t"))
+        list(granted_tree.walk("/t"))

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.windows import journal
-from corral.windows.capabilities import grant_sid
+from corral.platforms.windows.files import journal
+from corral.platforms.windows.files.access_list import grant_sid
 
 texts = st.text(st.characters(codec="utf-8"), max_size=40)
 roots = st.builds(
@@ -110,8 +110,8 @@ def test_only_one_process_cleans_up(tmp_path):
 KILLED = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
-from corral.windows import journal
-from corral.windows.capabilities import grant_sid
+from corral.platforms.windows.files import journal
+from corral.platforms.windows.files.access_list import grant_sid
 made = tuple(
     journal.Root(path=path, access="write", sid=grant_sid(path, "write"), volume=1, file=2) for path in ("C:\\\\a", "C:\\\\b")
 )

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.errors import CommandError
-from corral.windows import launchers, py_launcher
-from corral.windows.disk import HostDisk
+from corral.programs import windows_py_launcher, windows_resolve
+from corral.programs.windows_disk import HostDisk
 
 HOME = "C:\\Users\\Ann"
 ENVIRONMENT = {
@@ -80,7 +80,7 @@ def files(**more):
 
 
 def resolve(*argv, disk, cwd="C:\\work", environment=ENVIRONMENT, subprocess=False):
-    return launchers.resolve(
+    return windows_resolve.resolve(
         argv, environment=environment, cwd=cwd, home=HOME, subprocess=subprocess, disk=disk
     )
 
@@ -426,7 +426,7 @@ INSTALLED = {
     ],
 )
 def test_what_py_chooses(wanted, path):
-    assert py_launcher.choose(INSTALLED, wanted) == path
+    assert windows_py_launcher.choose(INSTALLED, wanted) == path
 
 
 def test_py_in_an_active_environment():

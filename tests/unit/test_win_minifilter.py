@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.abi import win32
-from corral.windows import minifilter
-from corral.windows import minifilter_messages as wire
+from corral.platforms.windows.mechanisms import minifilter
+from corral.platforms.windows.mechanisms import minifilter_messages as wire
 
 if sys.platform != "linux":
     pytest.skip("the driver's end is a SOCK_SEQPACKET", allow_module_level=True)

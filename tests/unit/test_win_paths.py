@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.windows import paths
+from corral.paths import windows
 
 HOME = "C:\\Users\\Ann"
 ENVIRONMENT = {
@@ -18,7 +18,7 @@ ENVIRONMENT = {
     "LOCALAPPDATA": "D:\\Local",
     "PUBLIC": "C:\\Users\\Public",
 }
-KNOWN = paths.places(ENVIRONMENT, HOME)
+KNOWN = windows.places(ENVIRONMENT, HOME)
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ KNOWN = paths.places(ENVIRONMENT, HOME)
     ],
 )
 def test_refused(path):
-    with pytest.raises(paths.Refused):
-        paths.plain(path)
+    with pytest.raises(windows.Refused):
+        windows.plain(path)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_refused(path):
     ],
 )
 def test_plain(path, plain):
-    assert paths.plain(path) == plain
-    assert paths.plain(plain) == plain
+    assert windows.plain(path) == plain
+    assert windows.plain(plain) == plain
 
 
 names = st.text(st.sampled_from("abAB .~1:\\/?*conNUL\u00e9\u0130\u00df"), max_size=24)
@@ -95,11 +95,11 @@ names = st.text(st.sampled_from("abAB .~1:\\/?*conNUL\u00e9\u0130\u00df"), max_s
 def test_what_is_plain_means_what_it_says(name):
     """Windows' own reading of the text, as ntpath knows it, gives the same path."""
     try:
-        plain = paths.plain("C:\\data\\" + name)
-    except paths.Refused:
+        plain = windows.plain("C:\\data\\" + name)
+    except windows.Refused:
         return
     assert ntpath.normpath("C:\\data\\" + name) == plain
-    assert paths.within(plain, "c:\\DATA")
+    assert windows.within(plain, "c:\\DATA")
     assert ":" not in plain[2:]
     assert not any(part[-1:] in {".", " "} for part in plain.split("\\"))
 
@@ -107,12 +107,12 @@ def test_what_is_plain_means_what_it_says(name):
 @given(names, names)
 def test_nothing_is_within_its_neighbour(one, other):
     try:
-        first, second = paths.plain(f"C:\\d\\{one}"), paths.plain(f"C:\\d\\{other}")
-    except paths.Refused:
+        first, second = windows.plain(f"C:\\d\\{one}"), windows.plain(f"C:\\d\\{other}")
+    except windows.Refused:
         return
     fold = lambda path: "".join(char.upper() if len(char.upper()) == 1 else char for char in path)
     related = ntpath.commonpath((fold(first), fold(second)))
-    assert paths.within(first, second) == (related == fold(second))
+    assert windows.within(first, second) == (related == fold(second))
 
 
 @pytest.mark.parametrize(
@@ -139,15 +139,15 @@ def test_nothing_is_within_its_neighbour(one, other):
     ],
 )
 def test_roots_that_are_not_ours_to_change(path):
-    with pytest.raises(paths.Refused):
-        paths.check_place(path, KNOWN)
+    with pytest.raises(windows.Refused):
+        windows.check_place(path, KNOWN)
 
 
 def test_what_holds_windows_is_not_ours_either():
-    known = paths.places({"SystemRoot": "D:\\sys\\win"}, HOME)
-    with pytest.raises(paths.Refused):
-        paths.check_place("D:\\sys", known)
-    paths.check_place("D:\\other", known)
+    known = windows.places({"SystemRoot": "D:\\sys\\win"}, HOME)
+    with pytest.raises(windows.Refused):
+        windows.check_place("D:\\sys", known)
+    windows.check_place("D:\\other", known)
 
 
 @pytest.mark.parametrize(
@@ -163,18 +163,18 @@ def test_what_holds_windows_is_not_ours_either():
     ],
 )
 def test_roots_that_are(path):
-    paths.check_place(path, KNOWN)
+    windows.check_place(path, KNOWN)
 
 
 def test_places_that_a_variable_names_otherwise():
     """A short name, or a way through a link: a grant's own path was followed as well."""
     leads = {"C:\\USERS~1\\ANNXYZ~1\\Local": "E:\\Local", f"{HOME}\\AppData": "E:\\AppData"}
-    known = paths.places(
+    known = windows.places(
         {"LOCALAPPDATA": "C:\\USERS~1\\ANNXYZ~1\\Local"},
         HOME,
         lambda path: leads.get(path, path),
     )
     for place in leads.values():
-        with pytest.raises(paths.Refused, match="it is AppData"):
-            paths.check_place(place, known)
-    paths.check_place("E:\\Other", known)  # the control
+        with pytest.raises(windows.Refused, match="it is AppData"):
+            windows.check_place(place, known)
+    windows.check_place("E:\\Other", known)  # the control

@@ -6,34 +6,35 @@ import types
 
 import pytest
 
-from corral import plan, report, windows, wire
+from corral.api import wire
 from corral.errors import PolicyError, UnenforceableError
-from corral.host import Finding, Host
-from corral.plan import Plan
-from corral.policy import WALLS, Grant, Limits, Policy, Windows
-from corral.record import replace
-from corral.servers.program import Program
-from corral.supervise import Ending, Reaped
-from corral.windows import (
+from corral.plan import model as plan
+from corral.plan.host import Finding, Host
+from corral.plan.model import Plan
+from corral.platforms.posix.watch import Ending, Reaped
+from corral.platforms.windows import backend as backends
+from corral.platforms.windows import layers, options, undo
+from corral.platforms.windows.files.granted_tree import Node, Tree
+from corral.platforms.windows.layers import BASE
+from corral.platforms.windows.mechanisms import (
     app_container,
     desktop,
-    doctor,
-    grants,
     integrity,
     job,
-    layering,
     mitigations,
-    network,
-    process,
-    relay_start,
-    residue,
+    network_capabilities,
+    path_grants,
+    process_creation,
     restricted_token,
-    runtimes,
-    workdir,
+    work_directory,
 )
-from corral.windows import backend as backends
-from corral.windows.layering import BASE
-from corral.windows.trees import Node, Tree
+from corral.platforms.windows.probes import doctor
+from corral.platforms.windows.relay import start as relay_start
+from corral.platforms.windows.runtime_copies import store as runtimes
+from corral.policy.model import WALLS, Grant, Limits, Policy, Windows
+from corral.programs.model import Program
+from corral.record import replace
+from corral.supervisor import report
 
 JOBS = (
     "job_read_back", "job_kill_on_close", "job_memory", "job_processes", "job_cpu_rate",
@@ -62,13 +63,13 @@ def host(*proven: str) -> Host:
 
 
 def decided(policy: Policy, machine: Host) -> dict[str, plan.Held]:
-    found = plan.decide(policy, machine, windows.chains(policy))
+    found = plan.decide(policy, machine, options.chains(policy))
     return {held.control: held for held in found}
 
 
 def composed(policy: Policy, machine: Host, program: Program = PROGRAM) -> tuple[plan.Step, ...]:
-    controls = plan.decide(policy, machine, windows.chains(policy))
-    steps, _ = layering.compose(policy, program, controls, home=HOME, run="1-abc")
+    controls = plan.decide(policy, machine, options.chains(policy))
+    steps, _ = layers.compose(policy, program, controls, home=HOME, run="1-abc")
     return steps
 
 
@@ -138,21 +139,21 @@ def test_a_job_that_tells_nothing_back_still_keeps_the_tree():
 def test_layering_a_in_its_order():
     steps = composed(Policy(), host(*FULL))
     assert kinds(steps) == [
-        residue.Claim,
+        undo.Claim,
         app_container.Profile,
-        grants.Grants,
+        path_grants.Grants,
         runtimes.Store,
-        network.Network,
+        network_capabilities.Network,
         job.Job,
         mitigations.Mitigations,
-        process.Creation,
+        process_creation.Creation,
     ]
     held = {type(step): step for step in steps}
     assert held[app_container.Profile].capabilities == ()
     assert held[job.Job] == job.Job(memory=1 << 30, processes=1, ui=job.UI_LIMITS)
     assert held[mitigations.Mitigations].bits == BASE | mitigations.STRICT_HANDLES.bit
     assert held[mitigations.Mitigations].children is False
-    assert held[residue.Claim].profile == held[app_container.Profile].name
+    assert held[undo.Claim].profile == held[app_container.Profile].name
 
 
 def test_what_was_not_seen_to_start_is_left_out():
@@ -196,13 +197,13 @@ def test_layering_b_in_its_order():
     assert (held["filesystem"].status, held["network"].status) == ("degraded", "degraded")
     assert held["syscalls"].mechanism.startswith("restricted token")
     assert kinds(composed(word, host(*WITHOUT))) == [
-        workdir.WorkDirectory,
+        work_directory.WorkDirectory,
         restricted_token.RestrictedToken,
         integrity.LowIntegrity,
         desktop.PrivateDesktop,
         job.Job,
         mitigations.Mitigations,
-        process.Creation,
+        process_creation.Creation,
     ]
 
 
@@ -248,7 +249,7 @@ def test_named_hosts_need_the_relay_and_no_capability(monkeypatch):
     policy = Policy(allow=("example.com",))
     assert missing(policy, host(*(name for name in FULL if name != "relay"))) == {"network"}
     copies = runtimes.Store(trees=(), program=replace(PROGRAM, path="C:\\store\\python.exe"))
-    monkeypatch.setattr(layering.own_python, "copies", lambda _home: copies)
+    monkeypatch.setattr(layers.own_python, "copies", lambda _home: copies)
     steps = {type(step): step for step in composed(policy, host(*FULL))}
     assert steps[app_container.Profile].capabilities == ()
     assert steps[relay_start.NamedHosts].python == "C:\\store\\python.exe"
@@ -276,7 +277,7 @@ def test_names_and_a_level_do_not_go_together():
 def test_state_keeps_the_profile():
     kept = {type(step): step for step in composed(Policy(state=True), host(*FULL))}
     assert kept[app_container.Profile].keep
-    assert kept[residue.Claim].profile == ""
+    assert kept[undo.Claim].profile == ""
     again = {type(step): step for step in composed(Policy(state=True), host(*FULL))}
     assert again[app_container.Profile].name == kept[app_container.Profile].name
     once = {type(step): step for step in composed(Policy(), host(*FULL))}
@@ -286,7 +287,7 @@ def test_state_keeps_the_profile():
 def test_state_needs_an_app_container():
     with pytest.raises(PolicyError, match="needs an AppContainer"):
         composed(replace(LETTING_GO, state=True), host())
-    controls = plan.decide(Policy(state=True), host(*FULL), windows.chains(Policy(state=True)))
+    controls = plan.decide(Policy(state=True), host(*FULL), options.chains(Policy(state=True)))
     made = backends.compose(Policy(state=True), PROGRAM, controls, home=HOME)
     assert dict(made.environment)["STATE_DIRECTORY"] == made.home
 
@@ -294,19 +295,19 @@ def test_state_needs_an_app_container():
 def test_a_driver_that_listens_is_told_what_may_be_read(monkeypatch, tmp_path):
     """The copies that this target runs from, and nobody else's."""
     found = Finding(capability="minifilter driver", status="proven", evidence="it listens")
-    monkeypatch.setattr(layering.minifilter, "probe", lambda: found)
+    monkeypatch.setattr(layers.minifilter, "probe", lambda: found)
     (tmp_path / "server.js").touch()
     program = replace(PROGRAM, reads=(str(tmp_path),), why=("the server",))
     steps = {type(step): step for step in composed(Policy(), host(*FULL), program)}
-    step, private = steps[layering.minifilter.Minifilter], steps[app_container.Profile].home
+    step, private = steps[layers.minifilter.Minifilter], steps[app_container.Profile].home
     (tree,) = steps[runtimes.Store].trees
     assert (step.workspace, step.write) == (private, (private,))
     assert tree.staged in step.read
     assert not any(path and tree.room.startswith(path) for path in step.read)
     bare = {type(step): step for step in composed(LETTING_GO, host(), program)}
-    assert str(tmp_path) in bare[layering.minifilter.Minifilter].read
+    assert str(tmp_path) in bare[layers.minifilter.Minifilter].read
     off = Policy(windows=Windows(minifilter=False))
-    assert layering.minifilter.Minifilter not in kinds(composed(off, host(*FULL)))
+    assert layers.minifilter.Minifilter not in kinds(composed(off, host(*FULL)))
 
 
 @pytest.mark.parametrize(
@@ -357,7 +358,7 @@ def test_a_job_that_reads_back_with_a_way_out_is_no_success(monkeypatch, escape)
 @pytest.mark.parametrize("machine", [host(*FULL), host(*WITHOUT), host()], ids="AB-")
 def test_a_plan_survives_the_way_to_its_supervisor(machine):
     policy = replace(LETTING_GO, windows=Windows(fail_on_app_container_error=False))
-    controls = plan.decide(policy, machine, windows.chains(policy))
+    controls = plan.decide(policy, machine, options.chains(policy))
     made = backends.compose(policy, PROGRAM, controls, home=HOME)
     whole = Plan(program=PROGRAM, steps=made.steps, controls=controls, environment=made.environment)
     assert wire.decode_plan(wire.encode(whole)) == whole
@@ -365,7 +366,7 @@ def test_a_plan_survives_the_way_to_its_supervisor(machine):
 
 
 def test_a_run_without_a_container_has_rooms_of_its_own_to_be_removed():
-    controls = plan.decide(LETTING_GO, host(), windows.chains(LETTING_GO))
+    controls = plan.decide(LETTING_GO, host(), options.chains(LETTING_GO))
     made = backends.compose(LETTING_GO, PROGRAM, controls, home=HOME)
     (left,) = made.residue
     values = dict(made.environment)
@@ -375,7 +376,7 @@ def test_a_run_without_a_container_has_rooms_of_its_own_to_be_removed():
 
 
 def test_a_run_in_a_container_leaves_its_journal_to_be_swept():
-    controls = plan.decide(Policy(), host(*FULL), windows.chains(Policy()))
+    controls = plan.decide(Policy(), host(*FULL), options.chains(Policy()))
     made = backends.compose(Policy(), PROGRAM, controls, home=HOME)
     (left,) = made.residue
     assert left.endswith(f"{made.run}.grants")
@@ -383,12 +384,12 @@ def test_a_run_in_a_container_leaves_its_journal_to_be_swept():
 
 def test_what_is_granted_is_known_to_the_store_and_watched(monkeypatch):
     top = Node(name="", directory=True)
-    monkeypatch.setattr(grants, "look", lambda _policy: {"D:\\work": Tree(nodes=(top,))})
+    monkeypatch.setattr(path_grants, "look", lambda _policy: {"D:\\work": Tree(nodes=(top,))})
     granted = Grant(
         path="D:\\work", access="write", device=1, inode=2, directory=True, owner=0, group=0
     )
     policy = Policy(grants=(granted,))
-    controls = plan.decide(policy, host(*FULL), windows.chains(policy))
+    controls = plan.decide(policy, host(*FULL), options.chains(policy))
     made = backends.compose(policy, PROGRAM, controls, home=HOME)
     (store,) = [step for step in made.steps if isinstance(step, runtimes.Store)]
     assert store.granted == ("D:\\work",)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.network.http_request import LONGEST_HEAD, RefusedError, read_request
-from corral.windows import relay_shim as shim
+from corral.network.http_proxy.request import LONGEST_HEAD, RefusedError, read_request
+from corral.platforms.windows.relay import inside as shim
 
 NUMBERS = st.integers(0, 2**32 - 1)
 FRAMES = st.one_of(

@@ -17,14 +17,15 @@ import urllib.request
 import pytest
 from web_servers import BODY, LARGE
 
+from corral.denials.records import Denials
 from corral.network.addresses import read_network
-from corral.network.denials import Denials
-from corral.network.outbound import IN_VAIN, Outbound, Timing
-from corral.network.own_addresses import OwnAddresses
-from corral.network.proxy import proxy_of
+from corral.network.guard import OwnAddresses
+from corral.network.host_proxy import proxy_of
+from corral.network.http_proxy.outbound import IN_VAIN, Outbound, Timing
 from corral.network.rules import rules_of
-from corral.windows import relay as outer
-from corral.windows import relay_shim, relay_start
+from corral.platforms.windows.relay import inside
+from corral.platforms.windows.relay import outside as outer
+from corral.platforms.windows.relay import start as relay_start
 
 LOOPBACK = (read_network("127.0.0.0/8"),)
 SHORT = Timing(head=0.3, connect=2.0)
@@ -41,7 +42,7 @@ class Running:
         )
         options = {"lookup": self.lookup, "admitted": LOOPBACK, **options}
         reader = os.dup(self.process.stdout.fileno())
-        self.port = relay_shim.read_hello(reader)
+        self.port = inside.read_hello(reader)
         self.relay = outer.Relay(
             reader,
             os.dup(self.process.stdin.fileno()),
@@ -246,7 +247,7 @@ def test_a_server_that_breaks_off_is_no_orderly_end(run):
         port = listener.getsockname()[1]
         end, _ = run([f"allowed.test:{port}"]).connect("allowed.test", port)
         server, _ = listener.accept()
-        relay_shim.abort(server)
+        inside.abort(server)
         with end, pytest.raises(ConnectionResetError):
             end.recv(1)
 
@@ -255,8 +256,7 @@ def test_more_connections_than_there_may_be_at_once(run, web):
     port = web.server_port
     running = run([f"allowed.test:{port}"])
     held = [
-        socket.create_connection(("127.0.0.1", running.port))
-        for _ in range(relay_shim.MOST_STREAMS)
+        socket.create_connection(("127.0.0.1", running.port)) for _ in range(inside.MOST_STREAMS)
     ]
     results = []
     late = threading.Thread(
@@ -327,7 +327,7 @@ class ByHand:
         self.relay = outer.Relay(reader, writer, out)
 
     def say(self, *frames):
-        os.write(self.theirs, b"".join(relay_shim.frame(*item) for item in frames))
+        os.write(self.theirs, b"".join(inside.frame(*item) for item in frames))
 
     def close(self):
         os.close(self.theirs)
@@ -349,10 +349,10 @@ def test_what_is_no_frame_ends_the_relay():
     ("said", "error"),
     [
         (b"", OSError),
-        (b"GET / HTTP/1.1\r\n", relay_shim.ProtocolError),
-        (relay_shim.frame(relay_shim.HELLO, 0, b"\0\0"), relay_shim.ProtocolError),
-        (relay_shim.frame(relay_shim.HELLO, 1, b"\1\0"), relay_shim.ProtocolError),
-        (relay_shim.frame(relay_shim.OPEN, 1) + b"\0\0", relay_shim.ProtocolError),
+        (b"GET / HTTP/1.1\r\n", inside.ProtocolError),
+        (inside.frame(inside.HELLO, 0, b"\0\0"), inside.ProtocolError),
+        (inside.frame(inside.HELLO, 1, b"\1\0"), inside.ProtocolError),
+        (inside.frame(inside.OPEN, 1) + b"\0\0", inside.ProtocolError),
     ],
 )
 def test_what_is_no_greeting(said, error):
@@ -360,7 +360,7 @@ def test_what_is_no_greeting(said, error):
     os.write(writing, said)
     os.close(writing)
     with pytest.raises(error):
-        relay_shim.read_hello(reading)
+        inside.read_hello(reading)
     os.close(reading)
 
 
@@ -369,13 +369,13 @@ def test_frames_of_the_target_s_own_reach_no_further(web):
     port = web.server_port
     options = {"lookup": lambda _: [bytes([127, 0, 0, 1])], "admitted": LOOPBACK}
     by_hand = ByHand([f"allowed.test:{port}"], **options)
-    parser, answers = relay_shim.Frames(), {}
+    parser, answers = inside.Frames(), {}
     for number, host in ((1, "evil.test"), (2, "allowed.test")):
         request = f"GET http://{host}:{port}/ HTTP/1.1\r\n\r\n".encode()
-        by_hand.say((relay_shim.OPEN, number), (relay_shim.DATA, number, request))
+        by_hand.say((inside.OPEN, number), (inside.DATA, number, request))
         while number not in answers:
             for kind, stream, payload in parser.feed(os.read(by_hand.ours, 1 << 16)):
-                if kind == relay_shim.DATA:
+                if kind == inside.DATA:
                     answers.setdefault(stream, payload)
     by_hand.close()
     assert answers[1].startswith(b"HTTP/1.1 403")
@@ -399,7 +399,7 @@ def test_a_flood_is_heard_at_a_rate(monkeypatch):
     flood = [
         item
         for number in range(1, 3001)
-        for item in ((relay_shim.OPEN, number), (relay_shim.RESET, number))
+        for item in ((inside.OPEN, number), (inside.RESET, number))
     ]
     flooding = threading.Thread(target=by_hand.say, args=flood)
     flooding.start()

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from corral.windows import removal
-from corral.windows.scene import Scene
+from corral.platforms.windows.files import remove_directory
+from corral.platforms.windows.run_context import Scene
 
 
 def deep(top, levels, name):
@@ -27,7 +27,7 @@ def test_a_tree_without_end(tmp_path, levels, name):
     top = tmp_path / "private"
     top.mkdir()
     deep(str(top), levels, name)
-    removal.remove(str(top))
+    remove_directory.remove(str(top))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -39,13 +39,13 @@ def test_what_a_link_leads_to_stays(tmp_path):
     (outside / "file").touch()
     (top / "directory").symlink_to(outside)
     (top / "file").symlink_to(outside / "file")
-    removal.remove(str(top))
+    remove_directory.remove(str(top))
     assert [path.name for path in tmp_path.iterdir()] == ["outside"]
     assert (outside / "file").exists()
 
 
 def test_what_is_not_there_is_no_problem(tmp_path):
-    removal.remove(str(tmp_path / "none"))
+    remove_directory.remove(str(tmp_path / "none"))
 
 
 def test_one_undoing_that_breaks_keeps_no_other_from_being_done():

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from corral.abi import win32, win32_security
-from corral.windows import access_list, grants, journal, residue, trees
-from corral.windows.scene import Scene
+from corral.platforms.windows import undo
+from corral.platforms.windows.files import access_list, granted_tree, journal
+from corral.platforms.windows.mechanisms import path_grants
+from corral.platforms.windows.run_context import Scene
 
 ROOTS = tuple(
     journal.Root(
@@ -49,8 +51,8 @@ class Host:
     @contextlib.contextmanager
     def patched(self):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(grants, "mutex", lambda _: contextlib.nullcontext())
-            patch.setattr(residue, "withdraw", self.withdraw)
+            patch.setattr(path_grants, "mutex", lambda _: contextlib.nullcontext())
+            patch.setattr(undo, "withdraw", self.withdraw)
             patch.setattr(win32_security, "DeleteAppContainerProfile", self.delete)
             yield
 
@@ -82,14 +84,14 @@ class Runs(RuleBasedStateMachine):
         self.count += 1
         name = f"run{self.count}"
         scene = Scene()
-        claim = residue.Claim(
+        claim = undo.Claim(
             directory=self.directory,
             run=name,
             profile=name,
             roots=tuple(sorted(roots, key=lambda r: r.sid)),
             keep=keep,
         )
-        residue.apply(claim, scene)
+        undo.apply(claim, scene)
         self.host.profiles.add(name)
         self.host.entries |= {root.sid for root in roots}
         self.alive[name] = (scene, roots, keep)
@@ -114,12 +116,12 @@ class Runs(RuleBasedStateMachine):
         next(
             cell.cell_contents for cell in own if isinstance(cell.cell_contents, journal.Journal)
         ).leave()
-        assert residue.sweep(self.directory) == []
+        assert undo.sweep(self.directory) == []
         assert name not in self.host.profiles
 
     @rule()
     def clean(self):
-        done, problems = residue.clean(self.directory)
+        done, problems = undo.clean(self.directory)
         assert problems == []
         in_use = {root.sid for _, roots, _ in self.alive.values() for root in roots}
         assert {root.sid for root in ROOTS if root.path in done} == self.kept - in_use
@@ -156,7 +158,7 @@ def windows_codes(monkeypatch):
 def test_a_profile_that_was_never_made(tmp_path):
     host = Host()
     with host.patched():
-        assert residue.end(claimed(str(tmp_path), "one"), keep=False) == []
+        assert undo.end(claimed(str(tmp_path), "one"), keep=False) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -165,7 +167,7 @@ def test_a_profile_that_stays(tmp_path, monkeypatch):
         raise OSError(0, "denied", "DeleteAppContainerProfile", win32.ERROR_ACCESS_DENIED)
 
     monkeypatch.setattr(win32_security, "DeleteAppContainerProfile", denied)
-    assert residue.end(claimed(str(tmp_path), "one"), keep=False) == [
+    assert undo.end(claimed(str(tmp_path), "one"), keep=False) == [
         "AppContainer profile one: denied"
     ]
     assert len(journal.dead(str(tmp_path))) == 1
@@ -185,7 +187,7 @@ def test_files_that_windows_leaves_in_a_profile(tmp_path, monkeypatch, told):
     monkeypatch.setattr(win32_security, "DeleteAppContainerProfile", delete)
     monkeypatch.setattr(win32_security, "folder_of", lambda _sid: str(folder / "AC"))
     journals = tmp_path / "journals"
-    assert residue.end(claimed(str(journals), "one"), keep=False) == []
+    assert undo.end(claimed(str(journals), "one"), keep=False) == []
     assert not folder.exists()
     assert list(journals.iterdir()) == []
 
@@ -199,9 +201,9 @@ def test_two_that_end_at_once(tmp_path):
         # The first has decided and given up, and dies before its file is gone.
         assert journal.is_used(ROOTS[0].sid, first.others())
         first.drop(ROOTS[0])
-        assert residue.end(second, keep=False) == []
+        assert undo.end(second, keep=False) == []
         assert host.entries == set()
-        assert residue.end(first, keep=False) == []
+        assert undo.end(first, keep=False) == []
 
 
 def test_a_dead_run_that_two_look_at(tmp_path):
@@ -212,9 +214,9 @@ def test_a_dead_run_that_two_look_at(tmp_path):
         claimed(directory, "dead", ROOTS[0]).leave()
         (dead,) = journal.dead(directory)
         ending = claimed(directory, "ending", ROOTS[0])
-        assert residue.end(ending, keep=False) == []
+        assert undo.end(ending, keep=False) == []
         assert host.entries == {ROOTS[0].sid}
-        assert residue.end(dead, keep=False) == []
+        assert undo.end(dead, keep=False) == []
         assert host.entries == set()
 
 
@@ -224,11 +226,11 @@ def test_what_resists_is_tried_again(tmp_path):
     host.profiles.add("one")
     host.resisting.add(ROOTS[1].sid)
     with host.patched():
-        assert residue.end(claimed(directory, "one", *ROOTS), keep=False) == ["C:\\b: in the way"]
+        assert undo.end(claimed(directory, "one", *ROOTS), keep=False) == ["C:\\b: in the way"]
         assert ROOTS[1].sid in host.entries
-        assert residue.sweep(directory) == ["C:\\b: in the way"]
+        assert undo.sweep(directory) == ["C:\\b: in the way"]
         host.resisting.clear()
-        assert residue.sweep(directory) == []
+        assert undo.sweep(directory) == []
     assert host.entries == set()
     assert host.profiles == set()
     assert list(tmp_path.iterdir()) == []
@@ -238,11 +240,11 @@ def test_what_was_kept_and_resists_stays_kept(tmp_path):
     host, directory = Host(), str(tmp_path)
     host.entries.add(ROOTS[0].sid)
     with host.patched():
-        residue.end(claimed(directory, "one", ROOTS[0]), keep=True)
+        undo.end(claimed(directory, "one", ROOTS[0]), keep=True)
         host.resisting.add(ROOTS[0].sid)
-        assert residue.clean(directory) == ([], ["C:\\a: in the way"])
+        assert undo.clean(directory) == ([], ["C:\\a: in the way"])
         host.resisting.clear()
-        assert residue.clean(directory) == (["C:\\a"], [])
+        assert undo.clean(directory) == (["C:\\a"], [])
     assert host.entries == set()
 
 
@@ -259,13 +261,15 @@ def test_entries_are_taken_out_below_what_has_no_list_of_its_own(tmp_path, monke
         str(tmp_path / "open" / "file"): listed,
     }
     monkeypatch.setattr(
-        trees, "opened", lambda path: contextlib.nullcontext(types.SimpleNamespace(value=path))
+        granted_tree,
+        "opened",
+        lambda path: contextlib.nullcontext(types.SimpleNamespace(value=path)),
     )
-    monkeypatch.setattr(trees, "is_identity", lambda *_: True)
-    monkeypatch.setattr(trees, "is_directory", os.path.isdir)
+    monkeypatch.setattr(granted_tree, "is_identity", lambda *_: True)
+    monkeypatch.setattr(granted_tree, "is_directory", os.path.isdir)
     monkeypatch.setattr(win32_security, "security_of", descriptors.__getitem__)
     monkeypatch.setattr(win32_security, "set_security", descriptors.__setitem__)
-    assert residue.withdraw(root) == []
+    assert undo.withdraw(root) == []
     left = [path for path, raw in descriptors.items() if raw == listed]
     assert left == []
     with pytest.raises(access_list.Unusable):

@@ -7,8 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.errors import PolicyError
-from corral.policy import Policy, Windows
-from corral.windows import desktop, integrity, mitigations, network, restricted_token
+from corral.platforms.windows.mechanisms import (
+    desktop,
+    integrity,
+    mitigations,
+    network_capabilities,
+    restricted_token,
+)
+from corral.policy.model import Policy, Windows
 
 LOGON = ("S-1-5-5-0-77", 0xC0000007)
 DENIED_ADMIN = ("S-1-5-32-544", 0x10)
@@ -96,29 +102,31 @@ def test_no_bit_is_invented():
     ],
 )
 def test_levels(level, capabilities):
-    step = network.plan(Policy(windows=Windows(network=level)))
+    step = network_capabilities.plan(Policy(windows=Windows(network=level)))
     assert step.capabilities == capabilities
     assert not step.relay
 
 
 def test_names_are_never_widened_to_a_level():
-    step = network.plan(Policy(allow=("api.example.com",)))
+    step = network_capabilities.plan(Policy(allow=("api.example.com",)))
     assert step.relay
     assert step.capabilities == ()
     for level in ("outbound", "local", "full"):
         with pytest.raises(PolicyError, match="would open all others"):
-            network.plan(Policy(allow=("api.example.com",), windows=Windows(network=level)))
+            network_capabilities.plan(
+                Policy(allow=("api.example.com",), windows=Windows(network=level))
+            )
 
 
 def test_listen_is_refused():
     with pytest.raises(PolicyError, match="listen"):
-        network.plan(Policy(listen=(8080,)))
+        network_capabilities.plan(Policy(listen=(8080,)))
 
 
 def test_what_a_level_leaves_open_is_said():
-    assert "open" not in network.plan(Policy()).describe()
+    assert "open" not in network_capabilities.plan(Policy()).describe()
     for level in ("outbound", "local", "full"):
-        words = network.plan(Policy(windows=Windows(network=level))).describe()
+        words = network_capabilities.plan(Policy(windows=Windows(network=level))).describe()
         assert "open: every host" in words
     # Never a claim that private ranges are closed.
-    assert "private ranges too" in network.Network(level="outbound").describe()
+    assert "private ranges too" in network_capabilities.Network(level="outbound").describe()

@@ -7,22 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.errors import PolicyError
-from corral.plan import Plan
-from corral.servers.program import Program
-from corral.windows import (
-    app_container,
-    container,
-    grants,
-    own_python,
-    pointers,
-    process,
-    removal,
-    residue,
-    runtimes,
-    staging,
-    starts,
-)
-from corral.windows.staging import Listing
+from corral.plan.model import Plan
+from corral.platforms.windows import undo
+from corral.platforms.windows.files import remove_directory
+from corral.platforms.windows.mechanisms import app_container, path_grants, process_creation
+from corral.platforms.windows.probes import app_container as container
+from corral.platforms.windows.probes import runtime_start
+from corral.platforms.windows.runtime_copies import copy as staging
+from corral.platforms.windows.runtime_copies import python_paths
+from corral.platforms.windows.runtime_copies import store as runtimes
+from corral.platforms.windows.runtime_copies.copy import Listing
+from corral.programs.model import Program
 
 STORE = "C:\\Users\\Ann\\AppData\\Local\\corral\\cache\\store"
 NODE = "C:\\Program Files\\nodejs\\node.exe"
@@ -107,10 +102,13 @@ def test_where_a_run_starts_and_what_its_variables_name():
             environment=tuple(values.items()),
         )
 
-    assert process.started(planned("C:\\work\\srv")).cwd == server.staged
-    assert process.started(planned("C:\\work\\srv\\data")).cwd == "C:\\work\\srv\\data"
-    assert process.started(planned("")).cwd == "C:\\own"
-    assert dict(process.variables(planned(""))) == {**values, "SSL_CERT_FILE": certificates.staged}
+    assert process_creation.started(planned("C:\\work\\srv")).cwd == server.staged
+    assert process_creation.started(planned("C:\\work\\srv\\data")).cwd == "C:\\work\\srv\\data"
+    assert process_creation.started(planned("")).cwd == "C:\\own"
+    assert dict(process_creation.variables(planned(""))) == {
+        **values,
+        "SSL_CERT_FILE": certificates.staged,
+    }
 
 
 def test_a_linked_node():
@@ -195,7 +193,7 @@ def test_a_copy_of_a_tree(source, tmp_path):
     assert (target / "a.py").stat().st_ino != (
         source / "a.py"
     ).stat().st_ino  # a copy, never a link
-    removal.remove(str(target))
+    remove_directory.remove(str(target))
     assert not target.exists()
 
 
@@ -271,7 +269,7 @@ def test_a_plan_says_why_not(source):
 
 
 def test_the_settings_of_a_virtual_environment():
-    found = pointers.with_home(
+    found = python_paths.with_home(
         "home = C:\\junction\r\nversion = 3.12.1\r\nHOME=x\r\n", "C:\\store\\p"
     )
     assert found.splitlines() == ["home = C:\\store\\p", "version = 3.12.1"]
@@ -282,18 +280,18 @@ def test_what_names_other_directories_names_their_copies():
     first, second, base = (tree.staged for tree in trees)
     text = "C:\\work\\proj\\src\r\nc:\\WORK\\proj2\r\nC:\\work\\proj3\r\nimport x\r\n"
     assert (
-        pointers.repointed(text, trees)
+        python_paths.repointed(text, trees)
         == f"{first}\\src\r\n{second}\r\nC:\\work\\proj3\r\nimport x\r\n"
     )
     finder = "MAPPING = {'a': 'C:\\\\work\\\\proj\\\\a'}"
     doubled = first.replace("\\", "\\\\")
-    assert pointers.repointed(finder, trees) == f"MAPPING = {{'a': '{doubled}\\\\a'}}"
-    assert pointers.repointed("home = C:\\Python312\n", trees) == f"home = {base}\n"
+    assert python_paths.repointed(finder, trees) == f"MAPPING = {{'a': '{doubled}\\\\a'}}"
+    assert python_paths.repointed("home = C:\\Python312\n", trees) == f"home = {base}\n"
 
 
 @given(st.text(max_size=60))
 def test_other_text_stays(text):
-    assert pointers.repointed(text, [copied("C:\\work\\proj")]) == text
+    assert python_paths.repointed(text, [copied("C:\\work\\proj")]) == text
 
 
 def test_pointers_in_a_listing():
@@ -307,17 +305,17 @@ def test_pointers_in_a_listing():
         "LIB\\Site-Packages\\y.pth",
     ]
     listing = Listing(directories=(), files=tuple((name, 1, 1) for name in names))
-    assert pointers.find(listing) == (*names[:4], names[6])
+    assert python_paths.find(listing) == (*names[:4], names[6])
 
 
 def test_the_base_of_an_environment_is_copied_without_its_packages():
     why = "the prefix of python"
-    assert pointers.SITE not in runtimes._left_out("", why, "")
-    assert pointers.SITE in runtimes._left_out("C:\\venv", why, "")
-    assert pointers.SITE not in runtimes._left_out(
+    assert python_paths.SITE not in runtimes._left_out("", why, "")
+    assert python_paths.SITE in runtimes._left_out("C:\\venv", why, "")
+    assert python_paths.SITE not in runtimes._left_out(
         "C:\\venv", why, "include-system-site-packages = true"
     )
-    assert pointers.SITE not in runtimes._left_out("C:\\venv", "the virtual environment", "")
+    assert python_paths.SITE not in runtimes._left_out("C:\\venv", "the virtual environment", "")
 
 
 def test_corrals_own_interpreter_goes_without_what_is_installed_in_it():
@@ -329,7 +327,7 @@ def test_corrals_own_interpreter_goes_without_what_is_installed_in_it():
         why=("the prefix of python", "an editable install, x.pth"),
         seen=((1, 2), (1, 3)),
     )
-    found = own_python.alone(program)
+    found = python_paths.alone(program)
     assert (found.reads, found.seen) == (("C:\\Python312",), ((1, 2),))
     assert found.why == ("the prefix of python",)
 
@@ -348,7 +346,7 @@ def test_a_python_that_cannot_be_copied_is_no_container_and_no_crash(monkeypatch
     def refuse(_home):
         raise PolicyError("it holds more than 100000 files")
 
-    monkeypatch.setattr(own_python, "copies", refuse)
+    monkeypatch.setattr(python_paths, "copies", refuse)
     with pytest.raises(OSError, match="more than 100000 files"):
         container.steps()
 
@@ -359,11 +357,13 @@ def planned():
         Program(path=NODE, argv=(NODE, "x.js"), real=NODE, search=("x",)), [tree]
     )
     store = runtimes.Store(trees=(tree,), program=program)
-    root = grants.journal.Root(path="C:\\d", access="read", sid="S-1-15-3-1024-1", volume=1, file=2)
+    root = path_grants.journal.Root(
+        path="C:\\d", access="read", sid="S-1-15-3-1024-1", volume=1, file=2
+    )
     steps = (
-        residue.Claim(directory="C:\\j", run="r", profile="p", roots=(root,)),
+        undo.Claim(directory="C:\\j", run="r", profile="p", roots=(root,)),
         app_container.Profile(name="corral-x-1", capabilities=(), home="C:\\h"),
-        grants.Grants(roots=(root,), directory="C:\\j"),
+        path_grants.Grants(roots=(root,), directory="C:\\j"),
         store,
     )
     return Plan(program=program, steps=steps, controls=(), environment=()), store
@@ -371,22 +371,26 @@ def planned():
 
 def test_a_trial_start_has_nothing_granted():
     plan, store = planned()
-    claim, profile, staged = starts.trial_steps(plan.steps, store, starts.LINES["node"])
+    claim, profile, staged = runtime_start.trial_steps(
+        plan.steps, store, runtime_start.LINES["node"]
+    )
     assert claim.roots == ()
     assert profile == plan.steps[1]
-    assert staged.program.argv[1:] == starts.LINES["node"]
+    assert staged.program.argv[1:] == runtime_start.LINES["node"]
     assert staged.program.cwd == "C:\\h"
     assert staged.trees == store.trees
 
 
 def test_what_has_no_store_or_no_line_is_not_tried():
     plan, store = planned()
-    starts.ensure(Plan(program=plan.program, steps=plan.steps[:3], controls=(), environment=()))
+    runtime_start.ensure(
+        Plan(program=plan.program, steps=plan.steps[:3], controls=(), environment=())
+    )
     own = runtimes.Store(trees=store.trees, program=Program(path="C:\\x.exe", argv=("C:\\x.exe",)))
-    starts.ensure(Plan(program=plan.program, steps=(own,), controls=(), environment=()))
+    runtime_start.ensure(Plan(program=plan.program, steps=(own,), controls=(), environment=()))
 
 
 def test_codes_that_tell_nobody_anything():
-    assert "library" in starts.meaning(0xC0000142)
-    assert starts.meaning(0xC0000142 - (1 << 32)) == starts.meaning(0xC0000142)
-    assert starts.meaning(1) == ""
+    assert "library" in runtime_start.meaning(0xC0000142)
+    assert runtime_start.meaning(0xC0000142 - (1 << 32)) == runtime_start.meaning(0xC0000142)
+    assert runtime_start.meaning(1) == ""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.windows import pe, shims
+from corral.programs import windows_pe_resources, windows_shims
 
 SCRIPT = "import sys\nprint(sys.argv)\n"
 
@@ -50,13 +50,13 @@ def distlib_launcher(tmp_path, executable, kind="t", bits="64"):
 )
 def test_pips_launcher(tmp_path, executable, bits):
     raw = distlib_launcher(tmp_path, executable, bits=bits)
-    found = shims.launcher(raw)
+    found = windows_shims.launcher(raw)
     assert (found.kind, found.python, found.arguments) == ("script", executable.strip('"'), ())
 
 
 def test_pips_launcher_without_its_script(tmp_path):
     raw = distlib_launcher(tmp_path, "C:\\python.exe")
-    assert shims.launcher(raw[: raw.index(b"#!C:")]) is None
+    assert windows_shims.launcher(raw[: raw.index(b"#!C:")]) is None
 
 
 def zipped():
@@ -78,7 +78,7 @@ def zipped():
     ],
 )
 def test_the_line_before_the_zip(line, python, arguments):
-    found = shims.launcher(b"MZ" + bytes(200) + line + zipped())
+    found = windows_shims.launcher(b"MZ" + bytes(200) + line + zipped())
     assert (found.python, found.arguments) == (python, arguments)
 
 
@@ -86,11 +86,11 @@ def test_the_line_before_the_zip(line, python, arguments):
     "line", [b"", b"#!\n", b"#!C:\\python.exe", b"#!a\nb\n", b"#!\xff\xfe\n", b"#!a\0b\n"]
 )
 def test_no_line_before_the_zip(line):
-    assert shims.launcher(b"MZ" + bytes(200) + line + zipped()) is None
+    assert windows_shims.launcher(b"MZ" + bytes(200) + line + zipped()) is None
 
 
 def test_a_zip_that_is_no_program():
-    assert shims.launcher(b"#!C:\\python.exe\n" + zipped()) is None
+    assert windows_shims.launcher(b"#!C:\\python.exe\n" + zipped()) is None
 
 
 @pytest.mark.parametrize(
@@ -99,12 +99,14 @@ def test_a_zip_that_is_no_program():
 def test_uvs_trailer(mark, kind):
     path = "C:\\p\u00fc\\python.exe".encode()
     raw = b"MZ" + bytes(64) + zipped() + path + struct.pack("<I", len(path)) + mark
-    assert shims.launcher(raw) == shims.Launcher(kind=kind, python="C:\\p\u00fc\\python.exe")
+    assert windows_shims.launcher(raw) == windows_shims.Launcher(
+        kind=kind, python="C:\\p\u00fc\\python.exe"
+    )
 
 
 @pytest.mark.parametrize("length", [0, 9999, 2**32 - 1])
 def test_uvs_trailer_with_a_lie_in_it(length):
-    assert shims.launcher(b"MZ" + bytes(64) + struct.pack("<I", length) + b"UVSC") is None
+    assert windows_shims.launcher(b"MZ" + bytes(64) + struct.pack("<I", length) + b"UVSC") is None
 
 
 RESOURCES = """
@@ -132,15 +134,17 @@ def program_with(tmp_path, kind, path, machine="x86_64"):
 @pytest.mark.parametrize("machine", COMPILERS)
 def test_uvs_resources(tmp_path, machine):
     raw = program_with(tmp_path, 1, "C:\\py\\python.exe", machine)
-    assert pe.resources(raw) == {
+    assert windows_pe_resources.resources(raw) == {
         "UV_TRAMPOLINE_KIND": b"\x01",
         "UV_PYTHON_PATH": b"C:\\py\\python.exe",
     }
-    assert shims.launcher(raw) == shims.Launcher(kind="script", python="C:\\py\\python.exe")
+    assert windows_shims.launcher(raw) == windows_shims.Launcher(
+        kind="script", python="C:\\py\\python.exe"
+    )
     for at in range(0, len(raw), 97):  # cut anywhere: there, or not there, but never an exception
-        assert pe.resources(raw[:at]) in (
+        assert windows_pe_resources.resources(raw[:at]) in (
             {},
-            pe.resources(raw),
+            windows_pe_resources.resources(raw),
             {"UV_TRAMPOLINE_KIND": b"\x01"},
             {"UV_PYTHON_PATH": b"C:\\py\\python.exe"},
         )
@@ -148,9 +152,11 @@ def test_uvs_resources(tmp_path, machine):
 
 def test_uvs_resources_of_a_proxy(tmp_path):
     raw = program_with(tmp_path, 2, "..\\python.exe")
-    assert shims.launcher(raw) == shims.Launcher(kind="python", python="..\\python.exe")
+    assert windows_shims.launcher(raw) == windows_shims.Launcher(
+        kind="python", python="..\\python.exe"
+    )
     raw = program_with(tmp_path, 7, "..\\python.exe")
-    assert shims.launcher(raw) is None
+    assert windows_shims.launcher(raw) is None
 
 
 @given(st.data())
@@ -161,8 +167,8 @@ def test_any_program_file(data):
     struct.pack_into("<I", head, 60, 64)
     head[64:68] = b"PE\0\0"
     struct.pack_into("<H", head, 64 + 24, data.draw(st.sampled_from([0x10B, 0x20B])))
-    pe.resources(bytes(head))
-    shims.launcher(bytes(head))
+    windows_pe_resources.resources(bytes(head))
+    windows_shims.launcher(bytes(head))
 
 
 NPM = (
@@ -188,18 +194,18 @@ CLI = f"{HERE}\\..\\pkg\\cli.js"
 
 @pytest.mark.parametrize("text", [NPM, OLD_NPM, PNPM], ids=["npm", "old npm", "pnpm"])
 def test_batch_files_of_package_managers(text):
-    found = shims.batch(text.encode(), HERE)
-    assert found == shims.Shim(program="node", arguments=(CLI,), beside=f"{HERE}\\node.exe")
+    found = windows_shims.batch(text.encode(), HERE)
+    assert found == windows_shims.Shim(program="node", arguments=(CLI,), beside=f"{HERE}\\node.exe")
 
 
 def test_a_batch_file_for_a_program():
-    found = shims.batch(NATIVE.encode(), HERE)
-    assert found == shims.Shim(program=f"{HERE}\\..\\pkg\\tool.exe")
+    found = windows_shims.batch(NATIVE.encode(), HERE)
+    assert found == windows_shims.Shim(program=f"{HERE}\\..\\pkg\\tool.exe")
 
 
 def test_arguments_of_the_interpreter():
     text = NPM.replace('"%_prog%"  ', '"%_prog%" --no-warnings ')
-    assert shims.batch(text.encode(), HERE).arguments == ("--no-warnings", CLI)
+    assert windows_shims.batch(text.encode(), HERE).arguments == ("--no-warnings", CLI)
 
 
 @pytest.mark.parametrize(
@@ -220,13 +226,13 @@ def test_arguments_of_the_interpreter():
     ids=range(11),
 )
 def test_any_other_batch_file(text):
-    assert shims.batch(text.encode(), HERE) is None
+    assert windows_shims.batch(text.encode(), HERE) is None
 
 
 @given(st.text(max_size=300), st.integers(0, len(NPM)))
 def test_text_put_into_a_batch_file(text, at):
     """No line can be slipped in: what is understood has one command, whose words are in the file."""
-    found = shims.batch((NPM[:at] + text + NPM[at:]).encode("utf-8", "surrogatepass"), HERE)
+    found = windows_shims.batch((NPM[:at] + text + NPM[at:]).encode("utf-8", "surrogatepass"), HERE)
     if found is not None:
         assert not any(
             mark in word for word in (found.program, *found.arguments) for mark in "%\0\r\n"
@@ -245,22 +251,22 @@ def test_npms_own_writer(tmp_path):
     (tmp_path / "pkg" / "plain.exe").write_text("MZ")
     script = "const s = require(process.argv[1]); s('pkg/cli.js', '.bin/cli').then(() => s('pkg/plain.exe', '.bin/plain'))"
     subprocess.run(["node", "-e", script, writer], cwd=tmp_path, check=True)
-    found = shims.batch((tmp_path / ".bin" / "cli.cmd").read_bytes(), HERE)
-    assert found == shims.Shim(program="node", arguments=(CLI,), beside=f"{HERE}\\node.exe")
-    found = shims.batch((tmp_path / ".bin" / "plain.cmd").read_bytes(), HERE)
-    assert found == shims.Shim(program=f"{HERE}\\..\\pkg\\plain.exe")
+    found = windows_shims.batch((tmp_path / ".bin" / "cli.cmd").read_bytes(), HERE)
+    assert found == windows_shims.Shim(program="node", arguments=(CLI,), beside=f"{HERE}\\node.exe")
+    found = windows_shims.batch((tmp_path / ".bin" / "plain.cmd").read_bytes(), HERE)
+    assert found == windows_shims.Shim(program=f"{HERE}\\..\\pkg\\plain.exe")
 
 
 def test_scoop():
     text = 'path = "C:\\scoop\\apps\\tool\\current\\tool.exe"\r\nargs = --portable "a b"\r\n'
-    found = shims.scoop(text)
-    assert found == shims.Shim(
+    found = windows_shims.scoop(text)
+    assert found == windows_shims.Shim(
         program="C:\\scoop\\apps\\tool\\current\\tool.exe", arguments=("--portable", "a b")
     )
-    assert shims.scoop("path = %USERPROFILE%\\x.exe") is None
-    assert shims.scoop("nothing") is None
+    assert windows_shims.scoop("path = %USERPROFILE%\\x.exe") is None
+    assert windows_shims.scoop("nothing") is None
 
 
 def test_settings_of_an_environment():
     text = "home = C:\\Python\r\ninclude-system-site-packages = false\r\nversion = 3.12.1\r\n"
-    assert shims.settings(text)["home"] == "C:\\Python"
+    assert windows_shims.settings(text)["home"] == "C:\\Python"

@@ -10,7 +10,7 @@ import zipfile
 
 import pytest
 
-from corral.windows import pe, shims
+from corral.programs import windows_pe_resources, windows_shims
 
 RECIPE = 1  # a change here is a new cache entry
 VERSION = "0.13.7"
@@ -107,10 +107,10 @@ def samples():
 @pytest.mark.parametrize("name", ["demo", "demow"])
 def test_what_uv_writes(samples, name):
     raw = (samples / f"{name}.exe").read_bytes()
-    found = pe.resources(raw)
+    found = windows_pe_resources.resources(raw)
     assert found["UV_TRAMPOLINE_KIND"] == b"\x01"
     with zipfile.ZipFile(io.BytesIO(found["UV_SCRIPT_DATA"])) as archive:
         assert archive.namelist() == ["__main__.py"]
-    launcher = shims.launcher(raw)
+    launcher = windows_shims.launcher(raw)
     assert launcher.kind == "script"
     assert launcher.python.lower().startswith("c:\\python\\python")

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral import wire
-from corral.linux.landlock import Landlock
-from corral.plan import Held, Plan
-from corral.policy import CONTROLS
-from corral.posix.rlimits import Rlimits
-from corral.report import Outcome, Report, Usage
-from corral.servers.program import Program
+from corral.api import wire
+from corral.plan.model import Held, Plan
+from corral.platforms.linux.mechanisms.landlock import Landlock
+from corral.platforms.posix.rlimits import Rlimits
+from corral.policy.model import CONTROLS
+from corral.programs.model import Program
+from corral.supervisor.report import Outcome, Report, Usage
 
 # File names are bytes: what is no UTF-8 is carried by lone surrogates.
 words = st.text() | st.binary(max_size=20).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
@@ -79,8 +79,8 @@ def test_what_travels_is_one_line_of_ascii(plan):
         "subprocess:Popen",
         "builtins:eval",
         "corral.cli:main",
-        "corral.sandbox:os",
-        "corral.sandbox:Sandbox",
+        "corral.api.sandbox:os",
+        "corral.api.sandbox:Sandbox",
         "corralled.evil:Thing",
         "corral:run",
         "",

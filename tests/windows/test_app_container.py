@@ -7,9 +7,15 @@ import os
 import pytest
 
 from corral.abi import win32, win32_process, win32_security, win32_token
-from corral.windows import app_container, network
-from corral.windows.capabilities import capability_sid, grant_sid, package_sid, sid_bytes, sid_text
-from corral.windows.scene import Scene
+from corral.platforms.windows.files.access_list import (
+    capability_sid,
+    grant_sid,
+    package_sid,
+    sid_bytes,
+    sid_text,
+)
+from corral.platforms.windows.mechanisms import app_container, network_capabilities
+from corral.platforms.windows.run_context import Scene
 from windows.conftest import wine
 
 only_wine = pytest.mark.skipif(not wine(), reason="Windows has AppContainers")
@@ -27,7 +33,7 @@ def no_handle_is_left():
 def profile():
     name = app_container.profile_name(DIGEST, os.urandom(8).hex())
     home = app_container.folder(os.environ["LOCALAPPDATA"], name)
-    capabilities = (network.INTERNET_CLIENT, grant_sid("C:\\data", "read"))
+    capabilities = (network_capabilities.INTERNET_CLIENT, grant_sid("C:\\data", "read"))
     yield app_container.Profile(name=name, capabilities=capabilities, home=home)
     try:
         win32_security.DeleteAppContainerProfile(name)
@@ -110,9 +116,9 @@ def test_capability_sids_are_what_windows_derives(name):
 @pytest.mark.parametrize(
     ("name", "sid"),
     [
-        ("internetClient", network.INTERNET_CLIENT),
-        ("internetClientServer", network.INTERNET_CLIENT_SERVER),
-        ("privateNetworkClientServer", network.PRIVATE_NETWORK),
+        ("internetClient", network_capabilities.INTERNET_CLIENT),
+        ("internetClientServer", network_capabilities.INTERNET_CLIENT_SERVER),
+        ("privateNetworkClientServer", network_capabilities.PRIVATE_NETWORK),
     ],
 )
 def test_network_capabilities_are_what_windows_derives(name, sid):

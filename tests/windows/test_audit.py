@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from corral.network.denials import Audit, Denials, open_audit, verify
+from corral.denials.records import Audit, Denials, open_audit, verify
 
 
 def write(path, destination):

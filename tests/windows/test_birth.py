@@ -8,20 +8,13 @@ import pytest
 
 from corral.abi import win32
 from corral.abi import win32_process as abi
-from corral.plan import Plan
-from corral.posix.enter import StepFailed
-from corral.servers.program import Program
-from corral.windows import (
-    birth,
-    environment,
-    job,
-    layering,
-    mitigations,
-    process,
-    trial,
-    workdir,
-)
-from corral.windows.job import Job
+from corral.plan.model import Plan
+from corral.platforms.steps import StepFailed
+from corral.platforms.windows import environment, layers, spawn
+from corral.platforms.windows.mechanisms import job, mitigations, process_creation, work_directory
+from corral.platforms.windows.mechanisms.job import Job
+from corral.platforms.windows.probes import trial
+from corral.programs.model import Program
 
 
 @pytest.fixture
@@ -35,20 +28,20 @@ def plan(tmp_path) -> Plan:
     return Plan(
         program=Program(path=python, argv=(python, "-c", "open('mark', 'w')"), cwd=str(tmp_path)),
         steps=(
-            workdir.WorkDirectory(path=str(tmp_path / "corral-x"), low=False),
+            work_directory.WorkDirectory(path=str(tmp_path / "corral-x"), low=False),
             Job(read_back=read_back),
             mitigations.plan(0, subprocess=True),
-            process.Creation(),
+            process_creation.Creation(),
         ),
         controls=(),
         environment=tuple(environment.machine().items()),
     )
 
 
-def give_birth(plan: Plan) -> birth.Child:
+def give_birth(plan: Plan) -> spawn.Child:
     streams = os.pipe()
     try:
-        return birth.birth(plan, (streams[0], streams[1], streams[1]))
+        return spawn.birth(plan, (streams[0], streams[1], streams[1]))
     finally:
         for fd in streams:
             os.close(fd)
@@ -72,8 +65,8 @@ class Watched:
 @pytest.mark.parametrize("at", range(4))
 def test_a_step_that_fails_leaves_nothing(plan, monkeypatch, tmp_path, verb, at):
     before = win32.open_handles()
-    failing = Watched(getattr(layering, verb), at)
-    monkeypatch.setattr(layering, verb, failing)
+    failing = Watched(getattr(layers, verb), at)
+    monkeypatch.setattr(layers, verb, failing)
     with pytest.raises(StepFailed, match="made to fail") as caught:
         give_birth(plan)
     names = ["workdir.WorkDirectory", "job.Job", "mitigations.Mitigations", "process.Creation"]
@@ -101,7 +94,7 @@ def test_a_resume_that_fails_leaves_nothing(plan, monkeypatch, tmp_path):
     def fail(thread):
         raise OSError(0, "made to fail", "ResumeThread")
 
-    monkeypatch.setattr(process, "resume", fail)
+    monkeypatch.setattr(process_creation, "resume", fail)
     with pytest.raises(StepFailed, match=r"process.Creation: .*made to fail"):
         give_birth(plan)
     assert win32.open_handles() == before

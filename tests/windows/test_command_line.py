@@ -13,7 +13,7 @@ import pytest
 
 from corral.abi import win32
 from corral.errors import CommandError
-from corral.windows.command_line import environment_block, quoted, start_line
+from corral.programs.windows_command_line import environment_block, quoted, start_line
 
 CommandLineToArgvW = win32.function(
     "shell32", "CommandLineToArgvW", win32.LPVOID, win32.LPCWSTR, win32.LPVOID

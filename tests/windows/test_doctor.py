@@ -8,8 +8,10 @@ import os
 import pytest
 
 from corral.abi import win32
-from corral.windows import job, probes, trial
-from corral.windows.job import Job
+from corral.platforms.windows.mechanisms import job
+from corral.platforms.windows.mechanisms.job import Job
+from corral.platforms.windows.probes import host as probes
+from corral.platforms.windows.probes import trial
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,11 @@ import sys
 import pytest
 
 from corral.abi import win32, win32_files, win32_security
-from corral.windows import access_list, grants, journal, residue, trees
-from corral.windows.capabilities import grant_sid
-from corral.windows.scene import Scene
+from corral.platforms.windows import undo
+from corral.platforms.windows.files import access_list, granted_tree, journal
+from corral.platforms.windows.files.access_list import grant_sid
+from corral.platforms.windows.mechanisms import path_grants
+from corral.platforms.windows.run_context import Scene
 from windows.conftest import wine
 
 
@@ -37,7 +39,7 @@ def root_of(path, access="write"):
 
 
 def walked(path):
-    return sorted((name, directory) for name, _, directory in trees.walk(path))
+    return sorted((name, directory) for name, _, directory in granted_tree.walk(path))
 
 
 def junction(target, path):
@@ -74,7 +76,7 @@ def test_a_junction_stops_the_walk(tree, tmp_path):
     junction(str(tmp_path / "outside"), os.path.join(tree, "inside"))
     with pytest.raises(OSError, match="is a link or a mount point"):
         walked(tree)
-    node = next(node for node in trees.look(tree).nodes if node.name == "inside")
+    node = next(node for node in granted_tree.look(tree).nodes if node.name == "inside")
     assert node.reparse
 
 
@@ -82,7 +84,7 @@ def test_a_parent_swapped_in_the_middle(tree, tmp_path):
     """What has its name by then lies elsewhere, and the handle tells where."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "file.txt").write_text("secret")
-    with contextlib.closing(trees.walk(tree)) as walk:
+    with contextlib.closing(granted_tree.walk(tree)) as walk:
         seen = [next(walk)[0], next(walk)[0]]
         assert seen == [tree, os.path.join(tree, "sub")]
         os.rename(os.path.join(tree, "sub"), str(tmp_path / "away"))
@@ -93,10 +95,10 @@ def test_a_parent_swapped_in_the_middle(tree, tmp_path):
 
 def test_the_same_object_as_stat_saw(tree):
     found = os.lstat(tree)
-    with trees.opened(tree) as handle:
-        assert trees.is_identity(handle.value, found.st_dev, found.st_ino)
-        assert not trees.is_identity(handle.value, found.st_dev, found.st_ino + 1)
-        assert not trees.is_identity(handle.value, found.st_dev + 1, found.st_ino)
+    with granted_tree.opened(tree) as handle:
+        assert granted_tree.is_identity(handle.value, found.st_dev, found.st_ino)
+        assert not granted_tree.is_identity(handle.value, found.st_dev, found.st_ino + 1)
+        assert not granted_tree.is_identity(handle.value, found.st_dev + 1, found.st_ino)
 
 
 def test_a_root_that_was_swapped(tree, tmp_path):
@@ -104,7 +106,7 @@ def test_a_root_that_was_swapped(tree, tmp_path):
     os.rename(tree, str(tmp_path / "away"))
     os.mkdir(tree)
     with pytest.raises(OSError, match="no longer what was granted") as caught:
-        grants.spread(root, kept=False)
+        path_grants.spread(root, kept=False)
     assert caught.value.filename == tree
 
 
@@ -118,7 +120,7 @@ def test_a_path_that_is_not_there(tmp_path):
 
 @pytest.fixture
 def deep(tmp_path):
-    path = trees.reaching(str(tmp_path))
+    path = granted_tree.reaching(str(tmp_path))
     for _ in range(6):
         path = os.path.join(path, "x" * 60)
         os.mkdir(path)
@@ -126,7 +128,7 @@ def deep(tmp_path):
 
 
 def test_paths_longer_than_260(deep):
-    assert len(trees.look(deep).nodes) == 7
+    assert len(granted_tree.look(deep).nodes) == 7
 
 
 @pytest.mark.real_windows(reason="it does not tell where such a path leads")
@@ -168,7 +170,7 @@ def test_a_mutex_of_a_killed_process_is_free():
 
 CLAIMED = """
 import sys
-from corral.windows import journal
+from corral.platforms.windows.files import journal
 root = journal.Root(path="C:\\\\a", access="read", sid="S-1-15-3-1024-1", volume=1, file=2)
 own = journal.create(sys.argv[1], "run", journal.Entry(profile="", roots=(root,)))
 print("claimed", flush=True)
@@ -198,7 +200,7 @@ def test_a_dead_run_whose_root_is_gone(tmp_path, tree):
     root = root_of(tree)
     journal.create(directory, "dead", journal.Entry(profile="", roots=(root,))).leave()
     os.rename(tree, str(tmp_path / "away"))
-    assert residue.sweep(directory) == []
+    assert undo.sweep(directory) == []
     assert os.listdir(directory) == []
 
 
@@ -206,8 +208,8 @@ def test_a_run_sweeps_up_first(tmp_path):
     directory = str(tmp_path / "journal")
     journal.create(directory, "dead", journal.Entry(profile="", roots=())).leave()
     scene = Scene()
-    claim = residue.Claim(directory=directory, run="own", profile="", roots=())
-    residue.apply(claim, scene)
+    claim = undo.Claim(directory=directory, run="own", profile="", roots=())
+    undo.apply(claim, scene)
     assert os.listdir(directory) == ["own" + journal.SUFFIX]
     scene.end()
     assert os.listdir(directory) == []
@@ -216,15 +218,15 @@ def test_a_run_sweeps_up_first(tmp_path):
 @pytest.mark.skipif(not wine(), reason="Windows keeps what is set")
 def test_entries_that_do_not_stay_are_a_failure(tree):
     """Wine has Unix modes in place of access lists: what was set is not there afterwards, and that is said."""
-    step = grants.Grants(roots=(root_of(tree),), directory=os.path.dirname(tree))
-    grants.apply(step, Scene())
+    step = path_grants.Grants(roots=(root_of(tree),), directory=os.path.dirname(tree))
+    path_grants.apply(step, Scene())
     with pytest.raises(OSError, match="no entry of this grant") as caught:
-        grants.verify(step, Scene())
-    assert caught.value.filename == trees.reaching(tree) or caught.value.filename == tree
+        path_grants.verify(step, Scene())
+    assert caught.value.filename == granted_tree.reaching(tree) or caught.value.filename == tree
 
 
 def security(path):
-    with trees.opened(path) as handle:
+    with granted_tree.opened(path) as handle:
         return win32_security.security_of(handle.value)
 
 
@@ -237,13 +239,11 @@ def test_set_and_taken_back(tree, tmp_path):
     """Byte for byte what it was, of every file, and nothing of ours on what was made meanwhile."""
     before = all_security(tree)
     root = root_of(tree)
-    step = grants.Grants(roots=(root,), directory=str(tmp_path / "journal"))
+    step = path_grants.Grants(roots=(root,), directory=str(tmp_path / "journal"))
     scene = Scene()
-    residue.apply(
-        residue.Claim(directory=step.directory, run="r", profile="", roots=(root,)), scene
-    )
-    grants.apply(step, scene)
-    grants.verify(step, scene)
+    undo.apply(undo.Claim(directory=step.directory, run="r", profile="", roots=(root,)), scene)
+    path_grants.apply(step, scene)
+    path_grants.verify(step, scene)
     assert all(access_list.holds(raw, root.sid) for raw in all_security(tree).values())
     new = os.path.join(tree, "sub", "new")
     with open(new, "w") as file:
@@ -265,10 +265,10 @@ def test_two_runs_on_one_root(tree, tmp_path):
     directory, root = str(tmp_path / "journal"), root_of(tree)
     scenes = [Scene(), Scene()]
     for number, scene in enumerate(scenes):
-        residue.apply(
-            residue.Claim(directory=directory, run=str(number), profile="", roots=(root,)), scene
+        undo.apply(
+            undo.Claim(directory=directory, run=str(number), profile="", roots=(root,)), scene
         )
-        grants.apply(grants.Grants(roots=(root,), directory=directory), scene)
+        path_grants.apply(path_grants.Grants(roots=(root,), directory=directory), scene)
     scenes[0].end()
     assert access_list.holds(security(tree), root.sid)
     scenes[1].end()
@@ -279,11 +279,11 @@ def test_two_runs_on_one_root(tree, tmp_path):
 def test_a_crash_is_cleaned_up_by_the_next_run(tree, tmp_path):
     directory, root = str(tmp_path / "journal"), root_of(tree)
     crashed = journal.create(directory, "crashed", journal.Entry(profile="", roots=(root,)))
-    grants.spread(root, kept=False)
+    path_grants.spread(root, kept=False)
     crashed.leave()  # as its death would
     assert access_list.holds(security(tree), root.sid)
     scene = Scene()
-    residue.apply(residue.Claim(directory=directory, run="next", profile="", roots=()), scene)
+    undo.apply(undo.Claim(directory=directory, run="next", profile="", roots=()), scene)
     assert not access_list.holds(security(tree), root.sid)
     scene.end()
 
@@ -292,12 +292,12 @@ def test_a_crash_is_cleaned_up_by_the_next_run(tree, tmp_path):
 def test_kept_until_cleaned(tree, tmp_path):
     directory, root = str(tmp_path / "journal"), root_of(tree)
     scene = Scene()
-    claim = residue.Claim(directory=directory, run="r", profile="", roots=(root,), keep=True)
-    residue.apply(claim, scene)
-    grants.apply(grants.Grants(roots=(root,), directory=directory, keep=True), scene)
+    claim = undo.Claim(directory=directory, run="r", profile="", roots=(root,), keep=True)
+    undo.apply(claim, scene)
+    path_grants.apply(path_grants.Grants(roots=(root,), directory=directory, keep=True), scene)
     scene.end()
     assert access_list.holds(security(tree), root.sid)
-    assert residue.clean(directory) == ([tree], [])
+    assert undo.clean(directory) == ([tree], [])
     assert not access_list.holds(security(tree), root.sid)
     assert journal.kept(directory) == ()
 

@@ -10,8 +10,9 @@ import pytest
 
 from corral.abi import win32, win32_job
 from corral.abi import win32_process as abi
-from corral.windows import job, mitigations, process, trial
-from corral.windows.job import Job
+from corral.platforms.windows.mechanisms import job, mitigations, process_creation
+from corral.platforms.windows.mechanisms.job import Job
+from corral.platforms.windows.probes import trial
 
 MEMORY = 96 << 20
 GetHandleInformation = win32.function(
@@ -110,7 +111,7 @@ def test_nobody_inherits_or_opens_a_job(read_back):
 
 
 def test_the_target_is_born_in_its_job(read_back):
-    running = trial.start(WAIT, (Job(read_back=read_back), process.Creation()))
+    running = trial.start(WAIT, (Job(read_back=read_back), process_creation.Creation()))
     assert running.line() == "here"
     assert win32_job.is_in_job(running.child.pidfd, running.child._job.handle)
     assert win32_job.process_ids(running.child._job.handle, 8) == [running.child.pid]
@@ -122,7 +123,7 @@ def test_the_target_is_born_in_its_job(read_back):
 
 @pytest.mark.parametrize("how", ["close", "terminate"])
 def test_the_whole_tree_ends_with_its_job(how, read_back):
-    running = trial.start(TREE, (Job(read_back=read_back), process.Creation()))
+    running = trial.start(TREE, (Job(read_back=read_back), process_creation.Creation()))
     grandchild = int(running.line())
     with abi.open_process(grandchild, abi.SYNCHRONIZE) as alive:
         assert abi.wait_any((alive.value, running.child.pidfd), 0) is None  # the control
@@ -144,7 +145,7 @@ def test_the_end_of_the_first_process_is_the_end_of_all(read_back):
         "child = subprocess.Popen([sys.executable, '-I', '-S', '-c', 'input()'], stdin=0)\n"
         "print(child.pid, flush=True)\n"
     )
-    running = trial.start(code, (Job(read_back=read_back), process.Creation()))
+    running = trial.start(code, (Job(read_back=read_back), process_creation.Creation()))
     orphan = int(running.line())
     with abi.open_process(orphan, abi.SYNCHRONIZE) as alive:
         assert abi.wait_any((running.child.pidfd,), 20_000) == 0
@@ -164,12 +165,12 @@ def test_a_target_cannot_break_away(read_back):
         "        return error.winerror\n"
         "print(start(0), start(0x01000000))\n"
     )
-    steps = (Job(read_back=read_back), process.Creation())
+    steps = (Job(read_back=read_back), process_creation.Creation())
     assert trial.observe(code, steps).said == "0 5"
 
 
 def test_messages_tell_of_processes(read_back):
-    running = trial.start(WAIT, (Job(read_back=read_back), process.Creation()))
+    running = trial.start(WAIT, (Job(read_back=read_back), process_creation.Creation()))
     assert running.line() == "here"
     assert win32_job.next_message(running.child._job.port) == win32_job.JOB_OBJECT_MSG_NEW_PROCESS
     assert win32_job.next_message(running.child._job.port) is None
@@ -187,7 +188,9 @@ def test_only_the_streams_are_inherited(read_back):
         "kind.argtypes = [ctypes.c_void_p]\n"
         "print(kind(int(sys.argv[1])))\n"
     )
-    inside = trial.observe(code, (Job(read_back=read_back), process.Creation()), str(value)).said
+    inside = trial.observe(
+        code, (Job(read_back=read_back), process_creation.Creation()), str(value)
+    ).said
     outside = subprocess.run(
         [sys.executable, "-c", code, str(value)], capture_output=True, close_fds=False, check=True
     ).stdout
@@ -214,7 +217,7 @@ def handles() -> int:
 
 
 def test_no_handle_is_left_after_a_run(read_back):
-    steps = (Job(read_back=read_back), process.Creation())
+    steps = (Job(read_back=read_back), process_creation.Creation())
     trial.observe("pass", steps)  # what is loaded at the first call stays open
     before = win32.open_handles(), handles()
     for _ in range(3):
@@ -223,7 +226,7 @@ def test_no_handle_is_left_after_a_run(read_back):
 
 
 def test_no_handle_is_left_after_a_failed_start(read_back):
-    steps = (Job(read_back=read_back), process.Creation())
+    steps = (Job(read_back=read_back), process_creation.Creation())
 
     def fail() -> None:
         with pytest.raises(OSError, match="exec"):
@@ -238,7 +241,11 @@ def test_no_handle_is_left_after_a_failed_start(read_back):
 
 def test_no_handle_is_left_when_a_step_does_not_hold(read_back):
     """The process was made already, suspended: it must be gone as well."""
-    steps = (Job(read_back=read_back), mitigations.plan(0, subprocess=False), process.Creation())
+    steps = (
+        Job(read_back=read_back),
+        mitigations.plan(0, subprocess=False),
+        process_creation.Creation(),
+    )
     if read_back:
         pytest.skip("this Windows holds the child process policy")
     before = win32.open_handles()
@@ -252,10 +259,10 @@ def test_memory_beyond_the_limit_is_not_given():
     code = (
         "bytearray(8 << 20)\ntry:\n    bytearray(256 << 20)\nexcept MemoryError:\n    print('no')"
     )
-    seen = trial.observe(code, (Job(memory=MEMORY), process.Creation()))
+    seen = trial.observe(code, (Job(memory=MEMORY), process_creation.Creation()))
     assert seen.said == "no"
     assert "memory" in seen.reaped.hit
-    assert trial.observe(code, (Job(memory=1 << 30), process.Creation())).said == ""
+    assert trial.observe(code, (Job(memory=1 << 30), process_creation.Creation())).said == ""
 
 
 @pytest.mark.real_windows(reason="it accepts limits and ignores them")
@@ -265,7 +272,7 @@ def test_a_second_process_does_not_start():
         "try:\n    print(subprocess.call([sys.executable, '-c', 'pass']))\n"
         "except OSError:\n    print('no')"
     )
-    assert trial.observe(code, (Job(processes=2), process.Creation())).said == "0"
-    seen = trial.observe(code, (Job(processes=1), process.Creation()))
+    assert trial.observe(code, (Job(processes=2), process_creation.Creation())).said == "0"
+    seen = trial.observe(code, (Job(processes=1), process_creation.Creation()))
     assert seen.said == "no"
     assert "pids" in seen.reaped.hit

@@ -11,12 +11,12 @@ import sys
 import pytest
 
 import corral as package
-from corral import runs
 from corral.abi import win32_job
 from corral.abi import win32_process as abi
-from corral.windows import job
-from corral.windows.job import Job
-from corral.windows.signals import Signals
+from corral.platforms import run_records
+from corral.platforms.windows.console import Signals
+from corral.platforms.windows.mechanisms import job
+from corral.platforms.windows.mechanisms.job import Job
 
 LOOSE = ("--best-effort",)
 LOOSE_POLICY = {
@@ -73,7 +73,7 @@ def tree(corral):
 
 
 def records() -> list[str]:
-    return os.listdir(runs._directory())
+    return os.listdir(run_records._directory())
 
 
 def test_a_timeout_ends_the_tree(tree, tmp_path):

@@ -9,9 +9,9 @@ import sys
 import pytest
 
 import corral as package
-from corral.mcp_client import Client
+from corral.messages.client import Client
 
-SERVER = (sys.executable, "-m", "corral.servers.demo_server")
+SERVER = (sys.executable, "-m", "corral.demo.server")
 LOOSE = {
     "environment": {"pass": ["PYTHONPATH"]},
     "degrade": {

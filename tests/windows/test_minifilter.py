@@ -7,7 +7,7 @@ import os
 import pytest
 
 from corral.abi import win32, win32_filter
-from corral.windows import minifilter
+from corral.platforms.windows.mechanisms import minifilter
 
 
 def test_a_driver_that_is_not_there_is_said():

@@ -10,8 +10,9 @@ import pytest
 
 from corral.abi import win32, win32_process
 from corral.abi import win32_token as abi
-from corral.windows import command_line, mitigations
-from corral.windows.streams import Streams
+from corral.platforms.windows.mechanisms import mitigations
+from corral.platforms.windows.streams import Streams
+from corral.programs import windows_command_line
 from windows.conftest import wine
 
 only_wine = pytest.mark.skipif(not wine(), reason="Windows does what it is asked")
@@ -25,7 +26,9 @@ def started(step: mitigations.Mitigations, code: str = "pass"):
     reading, writing = os.pipe()
     streams = Streams((reading, writing, writing))
     attributes = mitigations.attributes(step)
-    application, line = command_line.start_line([sys.executable, "-c", code], system_root=ROOT)
+    application, line = windows_command_line.start_line(
+        [sys.executable, "-c", code], system_root=ROOT
+    )
     with win32_process.Attributes(1 + len(attributes)) as made:
         made.add_handles(win32_process.PROC_THREAD_ATTRIBUTE_HANDLE_LIST, streams.values())
         for attribute, value, size in attributes:
@@ -34,7 +37,7 @@ def started(step: mitigations.Mitigations, code: str = "pass"):
             None,
             application=application,
             command_line=line,
-            environment=command_line.environment_block(os.environ.items()),
+            environment=windows_command_line.environment_block(os.environ.items()),
             directory="",
             desktop="",
             stdio=streams.values(),

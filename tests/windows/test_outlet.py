@@ -6,12 +6,15 @@ import socket
 
 import pytest
 
-from corral.network.denials import Denials
-from corral.plan import Plan
-from corral.servers.program import Program
-from corral.windows import container, environment, job, process, relay_start, trial
-from corral.windows.job import Job
-from corral.windows.outlet import outlet
+from corral.denials.records import Denials
+from corral.plan.model import Plan
+from corral.platforms.windows import environment
+from corral.platforms.windows.mechanisms import job, process_creation
+from corral.platforms.windows.mechanisms.job import Job
+from corral.platforms.windows.probes import app_container, trial
+from corral.platforms.windows.relay import start as relay_start
+from corral.platforms.windows.relay.outside import outlet
+from corral.programs.model import Program
 
 
 @pytest.fixture
@@ -34,8 +37,8 @@ def test_a_named_port_is_reached_and_no_other(read_back):
             childless=read_back,
             read_back=read_back,
         )
-        steps = (hosts, Job(read_back=read_back), process.Creation())
-        running = trial.start(container.ASK, steps, *ports)
+        steps = (hosts, Job(read_back=read_back), process_creation.Creation())
+        running = trial.start(app_container.ASK, steps, *ports)
         denials = Denials()
         asked = Plan(
             program=Program(path="", argv=()), steps=(), controls=(), environment=(),

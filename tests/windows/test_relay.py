@@ -14,15 +14,17 @@ import urllib.request
 import pytest
 
 from corral.abi import win32
+from corral.denials.records import Denials
 from corral.network.addresses import read_network
-from corral.network.denials import Denials
-from corral.network.outbound import Outbound
-from corral.network.own_addresses import OwnAddresses
+from corral.network.guard import OwnAddresses
+from corral.network.http_proxy.outbound import Outbound
 from corral.network.rules import rules_of
-from corral.windows import job, relay_shim, relay_start
-from corral.windows import relay as outer
-from corral.windows.layering import BASE
-from corral.windows.scene import Scene
+from corral.platforms.windows.layers import BASE
+from corral.platforms.windows.mechanisms import job
+from corral.platforms.windows.relay import inside
+from corral.platforms.windows.relay import outside as outer
+from corral.platforms.windows.relay import start as relay_start
+from corral.platforms.windows.run_context import Scene
 from windows.conftest import wine
 
 LARGE = 4 << 20
@@ -57,7 +59,7 @@ class Running:
         argv = relay_start.shim_argv(sys.executable)
         self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         reader = os.dup(self.process.stdout.fileno())
-        self.port = relay_shim.read_hello(reader)
+        self.port = inside.read_hello(reader)
         self.relay = outer.Relay(
             reader,
             os.dup(self.process.stdin.fileno()),

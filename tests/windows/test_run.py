@@ -12,8 +12,8 @@ import pytest
 
 import corral as package
 from corral.errors import UnenforceableError
-from corral.windows import job
-from corral.windows.job import Job
+from corral.platforms.windows.mechanisms import job
+from corral.platforms.windows.mechanisms.job import Job
 
 QUICK = (sys.executable, "-c", "print('ran')")
 LETTING_GO = (

@@ -11,18 +11,16 @@ import pytest
 
 from corral.abi import win32, win32_security
 from corral.errors import CommandError, SandboxError
-from corral.servers import tree
-from corral.servers.program import Program
-from corral.windows import (
-    access_list,
-    environment,
-    launchers,
-    own_python,
-    runtimes,
-    staging,
-    trees,
-)
-from corral.windows.scene import Scene
+from corral.platforms.windows import environment
+from corral.platforms.windows.files import access_list
+from corral.platforms.windows.files import granted_tree as trees
+from corral.platforms.windows.run_context import Scene
+from corral.platforms.windows.runtime_copies import copy as staging
+from corral.platforms.windows.runtime_copies import python_paths
+from corral.platforms.windows.runtime_copies import store as runtimes
+from corral.programs import windows_resolve
+from corral.programs.model import Program
+from corral.servers.store import tree
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +31,7 @@ def no_handle_is_left():
 
 
 def resolve(*argv, cwd, variables=None, subprocess=False):
-    return launchers.resolve(
+    return windows_resolve.resolve(
         argv,
         environment=variables or dict(os.environ),
         cwd=str(cwd),
@@ -66,9 +64,9 @@ def test_our_own_copy_is_the_standard_library_alone():
         return any(name.startswith("lib\\site-packages\\") for name in names)
 
     found = resolve(environment.interpreter(), cwd=os.getcwd())
-    whole = runtimes.plan(own_python.alone(found), directory="C:\\store")
+    whole = runtimes.plan(python_paths.alone(found), directory="C:\\store")
     assert installed(whole.trees)  # the control
-    assert not installed(own_python.copies("C:\\users\\nobody").trees)
+    assert not installed(python_paths.copies("C:\\users\\nobody").trees)
 
 
 def test_a_name_that_only_the_current_directory_has(server):

@@ -8,8 +8,9 @@ import pytest
 
 from corral.abi import win32
 from corral.abi import win32_token as abi
-from corral.windows import desktop, integrity, layering, restricted_token
-from corral.windows.scene import Scene
+from corral.platforms.windows import layers
+from corral.platforms.windows.mechanisms import desktop, integrity, restricted_token
+from corral.platforms.windows.run_context import Scene
 from windows.conftest import wine
 
 only_wine = pytest.mark.skipif(not wine(), reason="Windows does what it is asked")
@@ -83,7 +84,7 @@ def test_a_process_that_was_born_without_it_does_not_run(step):
     scene = Scene()
     scene.process = abi.GetCurrentProcess()
     with pytest.raises(OSError, match="reads back"):
-        layering.verify(step, scene)
+        layers.verify(step, scene)
 
 
 @pytest.mark.real_windows(reason="it ignores what a token is restricted to")

@@ -94,7 +94,7 @@ _bound: list[tuple[Syscall, dict[str, int]]] = []
 
 
 def _bind() -> tuple[Syscall, dict[str, int]]:
-    from corral.abi.syscalls import TABLES
+    from corral.abi.linux_syscalls import TABLES
 
     if sys.platform == "win32":
         raise OSError("Linux system calls")

@@ -16,6 +16,7 @@ from corral.abi.win32 import (
     Handle,
     function,
 )
+from corral.abi.win32_token import SECURITY_ATTRIBUTES, SecurityDescriptor
 
 READ_CONTROL = 0x00020000
 WRITE_DAC = 0x00040000
@@ -145,3 +146,13 @@ class Mutex:
             ReleaseMutex(self._handle.value)
         finally:
             self._handle.close()
+
+
+CreateDirectoryW = function("kernel32", "CreateDirectoryW", BOOL, LPCWSTR, LPVOID)
+
+
+def create_directory(path: str, security: str) -> None:
+    """`security` as SDDL. Fails if something is there."""
+    with SecurityDescriptor(security) as descriptor:
+        attributes = SECURITY_ATTRIBUTES(ctypes.sizeof(SECURITY_ATTRIBUTES), descriptor.address, 0)
+        CreateDirectoryW(path, ctypes.byref(attributes))

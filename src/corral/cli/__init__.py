@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 
-from corral.cli import options, output
+from corral.cli import option_parser, output
 from corral.errors import EXIT_REFUSED, SandboxError
 
 TYPE_CHECKING = False
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     class Command(Protocol):
         SUMMARY: str
         USAGE: str
-        FLAGS: tuple[options.Flag, ...]
-        main: Callable[[options.Options, list[str]], int]
+        FLAGS: tuple[option_parser.Flag, ...]
+        main: Callable[[option_parser.Options, list[str]], int]
 
 
 COMMANDS = (
@@ -26,7 +26,7 @@ COMMANDS = (
     "ps", "sweep", "clean", "audit", "schema", "demo", "completion",
 )  # fmt: skip
 MIXED = ("wrap", "unwrap", "status")
-HELP = options.Flag(name="--help", short="-h", help="show this help")
+HELP = option_parser.Flag(name="--help", short="-h", help="show this help")
 INTERRUPTED = 130
 
 
@@ -59,7 +59,7 @@ def _dispatch(words: list[str]) -> int:
         output.say(overview())
         return 0
     if words[0] in {"-V", "--version"}:
-        from corral.cache import VERSION
+        from corral.supervisor.findings import VERSION
 
         output.say(f"corral {VERSION}")
         return 0
@@ -69,14 +69,16 @@ def _dispatch(words: list[str]) -> int:
 
         near = difflib.get_close_matches(name, COMMANDS, 1)
         hint = f"did you mean `corral {near[0]}`?" if near else "`corral --help` lists the commands"
-        raise options.UsageError(f"there is no command {name!r}", hint=hint)
+        raise option_parser.UsageError(f"there is no command {name!r}", hint=hint)
     command = load(name)
     flags = (*command.FLAGS, HELP)
-    chosen, rest = options.parse(flags, words)
+    chosen, rest = option_parser.parse(flags, words)
     # Where options may stand behind words too, they are parsed by the command itself.
     late = name in MIXED and not {"-h", "--help"}.isdisjoint(rest)
     if chosen.has("--help") or late:
-        output.say("\n".join([command.USAGE, "", command.SUMMARY, "", *options.help_lines(flags)]))
+        output.say(
+            "\n".join([command.USAGE, "", command.SUMMARY, "", *option_parser.help_lines(flags)])
+        )
         return 0
     return command.main(chosen, rest)
 

@@ -9,13 +9,13 @@ import os
 import sys
 
 from corral.cli import output
-from corral.cli.options import Flag, UsageError
+from corral.cli.option_parser import Flag, UsageError
 from corral.errors import SandboxError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.cli.options import Options
-    from corral.trust import Request
+    from corral.cli.option_parser import Options
+    from corral.policy.approvals import Request
 
 SUMMARY = "approve what a server asks for; list and revoke approvals"
 USAGE = (
@@ -46,14 +46,14 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _approve(options: Options, rest: list[str]) -> int:
-    from corral import trust
-    from corral.policy import requested_grants
+    from corral.policy import approvals
+    from corral.policy.model import requested_grants
 
     yes, as_json = options.has("--yes"), options.has("--json")
     request = _request(options, rest)
     manifest = request.source.manifest
     asks = [*requested_grants(manifest), *request.asks]
-    approved = trust.is_approved(request.digest)
+    approved = approvals.is_approved(request.digest)
     if not as_json:
         for line in request_lines(request):
             output.say(line)
@@ -71,9 +71,9 @@ def _approve(options: Options, rest: list[str]) -> int:
 
 def _request(options: Options, rest: list[str]) -> Request:
     """What a directory, or whatever else can be run, asks for."""
-    from corral import trust
-    from corral.cli.policy_flags import open_reference
-    from corral.policy import Source
+    from corral.cli.run_flags import open_reference
+    from corral.policy import approvals
+    from corral.policy.model import Source
 
     opened = open_reference(options, rest, complete=False)
     if opened is not None and opened.request is None:
@@ -83,38 +83,38 @@ def _request(options: Options, rest: list[str]) -> Request:
         )
     if opened is not None and opened.request is not None:
         return opened.request
-    found = trust.request_for(rest[0])
+    found = approvals.request_for(rest[0])
     if found is None:
-        names = " or ".join(trust.NAMES)
+        names = " or ".join(approvals.NAMES)
         raise SandboxError(
             f"{rest[0]} has no {names}: there is nothing to approve",
             hint="name a server's directory, a bundle or a package that asks for something",
         )
     source = Source(manifest=found[0], trust="request")
-    return trust.Request(source=source, digest=found[1], subject=found[0].directory)
+    return approvals.Request(source=source, digest=found[1], subject=found[0].directory)
 
 
 def remember(request: Request) -> None:
     """Directories are read again: what was shown may have changed meanwhile."""
-    from corral import trust
+    from corral.policy import approvals
 
     if request.source.manifest.directory:
-        trust.approve(request.source.manifest.directory, expected=request.digest)
+        approvals.approve(request.source.manifest.directory, expected=request.digest)
     else:
         manifest, subject = request.source.manifest, request.subject
-        trust.remember(manifest, request.digest, subject, asks=request.asks)
+        approvals.remember(manifest, request.digest, subject, asks=request.asks)
 
 
 def request_lines(request: Request) -> list[str]:
     """What is asked for; beside what was approved of the same server before, what is new."""
-    from corral import trust
-    from corral.manifest import printable
-    from corral.policy import requested_grants
+    from corral.policy import approvals
+    from corral.policy.manifest import printable
+    from corral.policy.model import requested_grants
 
     manifest = request.source.manifest
     origin = printable(manifest.origin)
     asks = [*requested_grants(manifest), *request.asks]
-    before = trust.previous(request.subject)
+    before = approvals.previous(request.subject)
     known = before.asks if before else ()
     lines = [f"{origin} asks to:"]
     lines += [f"  {words}" + (" (new)" if before and words not in known else "") for words in asks]
@@ -153,11 +153,11 @@ def confirm(directory: str) -> bool:
 
 
 def _list(*, as_json: bool) -> int:
-    from corral import trust
-    from corral.manifest import printable
-    from corral.report import plain
+    from corral.policy import approvals
+    from corral.policy.manifest import printable
+    from corral.supervisor.report import plain
 
-    found = trust.approvals()
+    found = approvals.approvals()
     if as_json:
         output.json(plain(tuple(found)))
         return 0
@@ -169,13 +169,13 @@ def _list(*, as_json: bool) -> int:
 
 
 def _revoke(what: str, *, as_json: bool) -> int:
-    from corral import trust
+    from corral.policy import approvals
 
-    digests = [what] if trust.is_digest(what) else []
+    digests = [what] if approvals.is_digest(what) else []
     where = os.path.realpath(what)
     names = {where, what, f"bundle {what}", f"server {what}"}
-    digests += [one.digest for one in trust.approvals() if one.directory in names]
-    revoked = [digest for digest in digests if trust.revoke(digest)]
+    digests += [one.digest for one in approvals.approvals() if one.directory in names]
+    revoked = [digest for digest in digests if approvals.revoke(digest)]
     if as_json:
         output.json({"revoked": revoked})
     for digest in () if as_json else revoked:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from corral.cli import output
-from corral.cli.options import Flag, UsageError
+from corral.cli.option_parser import Flag, UsageError
 from corral.errors import SandboxError
-from corral.report import plain
+from corral.supervisor.report import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.cli.options import Options
+    from corral.cli.option_parser import Options
 
 SUMMARY = "check the chain of an audit file that `run --audit` wrote"
 USAGE = "usage: corral audit [--json] verify FILE"
@@ -17,7 +17,7 @@ FLAGS = (Flag(name="--json", help="the verdict as JSON"),)
 
 
 def main(options: Options, rest: list[str]) -> int:
-    from corral.network.denials import verify
+    from corral.denials.records import verify
 
     if len(rest) != 2 or rest[0] != "verify":
         raise UsageError("say what to do with which file", hint=USAGE)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 
 from corral.cli import output
-from corral.cli.options import Flag, UsageError
+from corral.cli.option_parser import Flag, UsageError
 from corral.errors import SandboxError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.cli.options import Options
-    from corral.servers.store import Entry
+    from corral.cli.option_parser import Options
+    from corral.servers.store.store import Entry
 
 SUMMARY = "list, check and remove installed packages and bundles"
 USAGE = "usage: corral cache ls | rm WHAT... | gc | verify  [--json]"
@@ -33,7 +33,7 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _list(*, as_json: bool) -> int:
-    from corral.servers import store
+    from corral.servers.store import store
 
     found = store.entries()
     if as_json:
@@ -61,7 +61,7 @@ def _label(entry: Entry) -> str:
 
 
 def _row(entry: Entry) -> object:
-    from corral.report import plain
+    from corral.supervisor.report import plain
 
     row = plain(entry)
     return {**row, "path": entry.path()} if isinstance(row, dict) else row
@@ -69,7 +69,7 @@ def _row(entry: Entry) -> object:
 
 def _remove(words: list[str], *, as_json: bool) -> int:
     """By what was typed to run it, by its name, or by the start of its digest."""
-    from corral.servers import store
+    from corral.servers.store import store
 
     gone: list[Entry] = []
     for word in words:
@@ -98,7 +98,7 @@ def _fits(entry: Entry, word: str) -> bool:
 
 
 def _collect(*, as_json: bool) -> int:
-    from corral.servers import store
+    from corral.servers.store import store
 
     gone = [*store.collect(), *_copies()]
     if as_json:
@@ -112,13 +112,14 @@ def _copies() -> list[str]:
     """Only on Windows are programs copied to be run: a copy that no run uses is left over."""
     if sys.platform != "win32":
         return []
-    from corral.windows import own_python, runtimes
+    from corral.platforms.windows.runtime_copies import python_paths
+    from corral.platforms.windows.runtime_copies import store as runtimes
 
-    return runtimes.collect(own_python.store())
+    return runtimes.collect(python_paths.store())
 
 
 def _verify(*, as_json: bool) -> int:
-    from corral.servers import store
+    from corral.servers.store import store
 
     broken: list[str] = []
     for entry in store.entries():

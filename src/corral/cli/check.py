@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from corral.cli import output
-from corral.cli.options import Flag, UsageError
+from corral.cli.option_parser import Flag, UsageError
 from corral.errors import ManifestError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.cli.options import Options
+    from corral.cli.option_parser import Options
     from corral.errors import Mistake
 
 SUMMARY = "check a policy file; every mistake with its place"
@@ -17,7 +17,7 @@ FLAGS = (Flag(name="--json", help="mistakes as JSON"),)
 
 
 def main(options: Options, rest: list[str]) -> int:
-    from corral.manifest import load
+    from corral.policy.manifest import load
 
     if not rest:
         raise UsageError("there is no file to check", hint=USAGE)

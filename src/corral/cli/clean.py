@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 
 from corral.cli import output
-from corral.cli.options import Flag, UsageError
+from corral.cli.option_parser import Flag, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.cli.options import Options
+    from corral.cli.option_parser import Options
 
 SUMMARY = "remove the permissions that windows.keep_grants has kept"
 USAGE = "usage: corral clean [--json]"
@@ -34,6 +34,7 @@ def _clean() -> tuple[list[str], list[str]]:
     """Only on Windows are permissions of the host's own files ever changed."""
     if sys.platform != "win32":
         return [], []
-    from corral.windows import own_python, residue
+    from corral.platforms.windows import undo
+    from corral.platforms.windows.runtime_copies import python_paths
 
-    return residue.clean(own_python.journals())
+    return undo.clean(python_paths.journals())

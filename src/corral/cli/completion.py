@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from corral.cli import output
-from corral.cli.options import UsageError
+from corral.cli.option_parser import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.cli.options import Flag, Options
+    from corral.cli.option_parser import Flag, Options
 
 SUMMARY = "print a completion script for bash, zsh or fish"
 USAGE = "usage: corral completion bash|zsh|fish"

@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 
 from corral.cli import output
-from corral.cli.options import Flag, UsageError
+from corral.cli.option_parser import Flag, UsageError
 from corral.errors import SandboxError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corral.cli.options import Options
-    from corral.demo import Attempt, Row, Wall
+    from corral.cli.option_parser import Options
+    from corral.demo.run import Attempt, Row, Wall
 
 SUMMARY = "watch a hostile MCP server fail inside the walls, and succeed outside"
 USAGE = "usage: corral demo [--json]"
@@ -48,8 +48,8 @@ def main(options: Options, rest: list[str]) -> int:
             "the demo's acts are made for Linux and macOS",
             hint="`corral doctor -v` tries what holds on Windows, each with its control",
         )
-    from corral import demo
-    from corral.report import plain
+    from corral.demo import run as demo
+    from corral.supervisor.report import plain
 
     rows = demo.perform()
     good = demo.passed(rows)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from corral.cli import output
-from corral.cli.options import Flag, UsageError
-from corral.report import plain
+from corral.cli.option_parser import Flag, UsageError
+from corral.supervisor.report import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.cli.options import Options
-    from corral.host import Host
+    from corral.cli.option_parser import Options
+    from corral.plan.host import Host
 
 SUMMARY = "probe this machine by effect and say what holds"
 USAGE = "usage: corral doctor [-v] [--json]"
@@ -22,7 +22,8 @@ MARKS = {"proven": ("[✓]", "green"), "absent": ("[!]", "yellow"), "advice": ("
 
 
 def main(options: Options, rest: list[str]) -> int:
-    from corral import backend, host
+    from corral.plan import host
+    from corral.platforms import current
 
     if rest:
         raise UsageError(f"doctor takes no further words: {rest[0]}", hint=USAGE)
@@ -33,7 +34,7 @@ def main(options: Options, rest: list[str]) -> int:
         output.json(data)
         return 0
     output.say(_mark("proven", f"OS: {found.system} ({architecture(found)})"))
-    for status, text, finding in backend.load().doctor(found):
+    for status, text, finding in current.load().doctor(found):
         output.say(_mark(status, text))
         if finding is not None and options.has("--verbose"):
             output.say(f"      {finding.evidence}")

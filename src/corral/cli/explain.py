@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 
-from corral.cli import output, policy_flags
-from corral.cli.options import Flag
-from corral.posix.enter import name
-from corral.prepare import prepare
+from corral.cli import output, run_flags
+from corral.cli.option_parser import Flag
+from corral.platforms.steps import name
+from corral.policy.variables import masked
 from corral.record import replace
-from corral.report import plain
-from corral.secret_names import masked
+from corral.supervisor.prepare import prepare
+from corral.supervisor.report import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.cli.options import Options
-    from corral.plan import Held, Plan
+    from corral.cli.option_parser import Options
+    from corral.plan.model import Held, Plan
 
 SUMMARY = "show what `run` would do, and start nothing"
 USAGE = (
@@ -23,15 +23,15 @@ USAGE = (
     "       corral explain [OPTIONS] DIRECTORY | BUNDLE.mcpb | npm:PACKAGE | pypi:PACKAGE | "
     "CLIENT:SERVER | ORG/NAME [ARGUMENT...]"
 )
-FLAGS = (*policy_flags.FLAGS, Flag(name="--json", help="as JSON"))
+FLAGS = (*run_flags.FLAGS, Flag(name="--json", help="as JSON"))
 ORDER = ("supervisor", "birth", "beside", "init", "target")
 
 
 def main(options: Options, rest: list[str]) -> int:
-    sources, command = policy_flags.sources(options, rest)
-    plan = prepare(command, sources, environment=os.environ, cwd=policy_flags.where(rest))
-    policy_flags.check_program(plan.program, sources)
-    bundle = _bundle(rest[0]) if rest and rest[0].lower().endswith(policy_flags.BUNDLES) else {}
+    sources, command = run_flags.sources(options, rest)
+    plan = prepare(command, sources, environment=os.environ, cwd=run_flags.where(rest))
+    run_flags.check_program(plan.program, sources)
+    bundle = _bundle(rest[0]) if rest and rest[0].lower().endswith(run_flags.BUNDLES) else {}
     if options.has("--json"):
         output.json({**as_data(plan), **({"bundle": bundle} if bundle else {})})
         return 0
@@ -45,7 +45,7 @@ def main(options: Options, rest: list[str]) -> int:
 
 def _bundle(path: str) -> dict[str, str]:
     """Which file it is, and what nobody has looked at."""
-    from corral.servers.bundle import digest_of
+    from corral.servers.bundles.bundle import digest_of
 
     verified = "not verified, if it has one: only the digest tells that it is the file you mean"
     return {"sha256": digest_of(path), "signature": verified}
@@ -70,7 +70,7 @@ def as_data(plan: Plan) -> dict[str, object]:
 
 
 def _print_profile(chosen: str) -> None:
-    from corral import profiles
+    from corral.policy import profiles
 
     profile = profiles.load(chosen)
     output.say(output.paint(f"Profile {profile.name}", "bold"))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from corral import profiles
 from corral.cli import output
-from corral.cli.options import Flag, UsageError
+from corral.cli.option_parser import Flag, UsageError
+from corral.policy import profiles
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.cli.options import Options
-    from corral.profiles import Profile
+    from corral.cli.option_parser import Options
+    from corral.policy.profiles import Profile
 
 SUMMARY = "list the curated policies for known servers, or show one with its reasons"
 USAGE = "usage: corral profiles [--json] [NAME]"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 
 from corral.cli import output
-from corral.cli.options import Flag
-from corral.secret_names import masked
+from corral.cli.option_parser import Flag
+from corral.policy.variables import masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.cli.options import Options
-    from corral.runs import Entry
-    from corral.sampling import Usage
+    from corral.cli.option_parser import Options
+    from corral.platforms.run_records import Entry
+    from corral.platforms.sampling import Usage
 
 SUMMARY = "list live runs with what they use"
 USAGE = "usage: corral ps [--json]"
@@ -20,10 +20,10 @@ FLAGS = (Flag(name="--json", help="as JSON"),)
 
 
 def main(options: Options, _rest: list[str]) -> int:
-    from corral import backend, runs
+    from corral.platforms import current, run_records
 
-    system = backend.load()
-    found = [(entry, system.measure(entry.root)) for entry in runs.live() if entry.root]
+    system = current.load()
+    found = [(entry, system.measure(entry.root)) for entry in run_records.live() if entry.root]
     if options.has("--json"):
         output.json([_data(entry, usage) for entry, usage in found])
         return 0

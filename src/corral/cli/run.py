@@ -5,21 +5,22 @@ from __future__ import annotations
 import os
 import sys
 
-from corral import backend, start
-from corral.cli import output, policy_flags
-from corral.cli.options import Flag
+from corral.cli import output, run_flags
+from corral.cli.option_parser import Flag
 from corral.errors import SandboxError
-from corral.prepare import prepare
+from corral.platforms import current
+from corral.supervisor import start
+from corral.supervisor.prepare import prepare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from corral.cli.options import Options
-    from corral.network.denials import Denials
-    from corral.plan import Plan
-    from corral.report import Kind, Report
-    from corral.supervise import Watcher
+    from corral.cli.option_parser import Options
+    from corral.denials.records import Denials
+    from corral.plan.model import Plan
+    from corral.platforms.posix.watch import Watcher
+    from corral.supervisor.report import Kind, Report
 
 SUMMARY = "run a command, or a server's directory, inside walls"
 USAGE = (
@@ -28,7 +29,7 @@ USAGE = (
     "CLIENT:SERVER | ORG/NAME [ARGUMENT...]"
 )
 FLAGS = (
-    *policy_flags.FLAGS,
+    *run_flags.FLAGS,
     Flag(name="--report", value="FILE", help="write what was asked, enforced and used (JSON)"),
     Flag(name="--audit", value="FILE", help="append every denial, hash-chained (JSON lines)"),
 )
@@ -41,15 +42,15 @@ def main(options: Options, rest: list[str]) -> int:
     _fill_streams()
     report_fd = _open(options.get("--report"))
     try:
-        sources, command = policy_flags.sources(options, rest)
+        sources, command = run_flags.sources(options, rest)
         plan = prepare(
             command,
             sources,
             environment=os.environ,
-            cwd=policy_flags.where(rest),
+            cwd=run_flags.where(rest),
             protected=[os.path.realpath(path) for name in OWN_FILES for path in options.all(name)],
         )
-        policy_flags.check_program(plan.program, sources)
+        run_flags.check_program(plan.program, sources)
         denials = _audited(options.get("--audit"))
         for text in plan.warnings:
             output.warn(text)
@@ -62,7 +63,7 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _watch(plan: Plan, report_fd: int, denials: Denials | None) -> int:
-    signals = backend.load().signals(_forwarded())
+    signals = current.load().signals(_forwarded())
     restore = _keep_terminal()
     watch = start.run(plan, (0, 1, 2), signals=signals, control=-1, denials=denials)
     _let_go_of_stdio()
@@ -76,7 +77,7 @@ def _audited(path: str | None) -> Denials | None:
     """Opened before anything of the target runs, like the report."""
     if path is None:
         return None
-    from corral.network.denials import Audit, Denials, open_audit
+    from corral.denials.records import Audit, Denials, open_audit
 
     try:
         return Denials(audit=Audit(open_audit(path)))
@@ -90,7 +91,7 @@ def _audited(path: str | None) -> Denials | None:
 
 def _keep_terminal() -> Callable[[], None]:
     if sys.platform != "win32" and os.isatty(0):
-        from corral.posix.terminal import keep
+        from corral.cli.terminal import keep
 
         return keep(0)
     return lambda: None
@@ -100,13 +101,13 @@ def _forwarded() -> list[int]:
     """What was ignored when we were started stays so: `nohup corral run` outlives its terminal."""
     import _signal  # type: ignore[import-not-found]  # `signal` itself would import enum
 
-    from corral.posix.signals import FORWARDED
+    from corral.abi.signal_numbers import FORWARDED
 
     return [number for number in FORWARDED if _signal.getsignal(number) != _signal.SIG_IGN]
 
 
 def _finish(plan: Plan, watch: Watcher, report_fd: int) -> int:
-    from corral import report  # the target runs already: this import costs nobody time
+    from corral.supervisor import report  # the target runs already: this import costs nobody time
 
     ending = watch.until_end()
     result = report.of(plan, ending)
@@ -122,7 +123,7 @@ def _signed(code: int) -> int:
 
 
 def _write(result: Report, fd: int) -> None:
-    from corral import report
+    from corral.supervisor import report
 
     try:
         report.write(result, fd)
@@ -173,8 +174,8 @@ def _open(path: str | None) -> int:
 
 def _write_refusal(rest: list[str], problem: SandboxError, fd: int) -> None:
     try:
-        from corral import report
         from corral.errors import LaunchError
+        from corral.supervisor import report
     except OSError as error:  # no descriptor left, and `problem` is about to be told
         output.warn(f"the report could not be written: {error.strerror}")
         return

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from corral.cli import output
-from corral.cli.options import UsageError
+from corral.cli.option_parser import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.cli.options import Flag, Options
+    from corral.cli.option_parser import Flag, Options
 
 SUMMARY = "print the JSON Schema of a policy file"
 USAGE = "usage: corral schema"
@@ -15,7 +15,7 @@ FLAGS: tuple[Flag, ...] = ()
 
 
 def main(_options: Options, rest: list[str]) -> int:
-    from corral.schema import json_schema
+    from corral.policy.schema import json_schema
 
     if rest:
         raise UsageError(f"schema takes no further words: {rest[0]}", hint=USAGE)

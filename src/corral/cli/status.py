@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 
-from corral.cli import client_files, output, policy_flags
-from corral.cli.options import Flag
+from corral.cli import client_output, output, run_flags
+from corral.cli.option_parser import Flag
 from corral.errors import SandboxError
-from corral.manifest import printable
+from corral.policy.manifest import printable
+from corral.policy.variables import masked
 from corral.record import record
-from corral.secret_names import masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.cli.options import Options
-    from corral.clients.originals import Original
-    from corral.clients.servers import Server
+    from corral.cli.option_parser import Options
+    from corral.clients.backups import Original
+    from corral.clients.configured_servers import Server
 
 SUMMARY = "show which servers of which clients are wrapped, and what each may do"
 USAGE = "usage: corral status [--json] [CLIENT|FILE...]"
@@ -23,9 +23,9 @@ FLAGS = (Flag(name="--json", help="as JSON"),)
 
 
 def main(options: Options, rest: list[str]) -> int:
-    from corral.report import plain
+    from corral.supervisor.report import plain
 
-    words = client_files.words(FLAGS, options, rest)
+    words = client_output.words(FLAGS, options, rest)
     found = _named(words) if words else _everywhere()
     told = [_file(client, path) for client, path in found]
     if options.has("--json"):
@@ -39,14 +39,14 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _named(words: list[str]) -> list[tuple[str, str]]:
-    return [(word, path) for word in words for path in client_files.files_of(word)]
+    return [(word, path) for word in words for path in client_output.files_of(word)]
 
 
 def _everywhere() -> list[tuple[str, str]]:
     """Every client's own files, and those of the project in the current directory."""
     from corral.clients import catalogue
 
-    here = policy_flags.here()
+    here = run_flags.here()
     found: dict[str, tuple[str, str]] = {}
     for client in catalogue.CLIENTS:
         for path in (*catalogue.own_files(client), *catalogue.project_files(client, here)):
@@ -80,14 +80,14 @@ class Told:
 
 
 def _file(client: str, path: str) -> Told:
-    from corral.clients import originals
-    from corral.clients.editing import opened
+    from corral.clients import backups
+    from corral.clients.edit_file import opened
 
     try:
         found = opened(path)
     except SandboxError as error:
         return Told(client=client, path=path, error=error.message)
-    records = originals.load(found.content.path)
+    records = backups.load(found.content.path)
     rows = tuple(
         _row(server, written=_is_ours(found.content.text, server, records.get(server.at)))
         for server in found.servers
@@ -97,8 +97,8 @@ def _file(client: str, path: str) -> Told:
 
 def _is_ours(text: str, server: Server, original: Original | None) -> bool:
     """Anything can be called corral: what is started is this one, or what this one wrote."""
-    from corral.clients.executable import executable, is_same
-    from corral.clients.unwrapping import untouched
+    from corral.clients.corral_path import executable, is_same
+    from corral.clients.unwrap import untouched
 
     if original is not None and untouched(text, server, original):
         return True
@@ -109,7 +109,7 @@ def _is_ours(text: str, server: Server, original: Original | None) -> bool:
 
 
 def _row(server: Server, *, written: bool) -> Row:
-    from corral.clients.grants import steering
+    from corral.clients.server_needs import steering
 
     if not server.wrapped:
         why = server.why or _obstacle(server)
@@ -129,13 +129,13 @@ def _row(server: Server, *, written: bool) -> Row:
         off=server.off,
         corral=server.words[0],
         own=written,
-        may=tuple(client_files.may(server.flags, server.inner)),
+        may=tuple(client_output.may(server.flags, server.inner)),
         command=masked(server.inner),
     )
 
 
 def _obstacle(server: Server) -> str:
-    from corral.clients.launchers import Refusal, launched
+    from corral.programs.package_runners import Refusal, launched
 
     found = launched(server.words[0], server.words[1:])
     return found.why if isinstance(found, Refusal) else ""

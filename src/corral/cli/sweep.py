@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from corral.cli import output
-from corral.cli.options import Flag
+from corral.cli.option_parser import Flag
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.cli.options import Options
+    from corral.cli.option_parser import Options
 
 SUMMARY = "remove what dead runs left; every start does so too"
 USAGE = "usage: corral sweep [--json]"
@@ -15,9 +15,9 @@ FLAGS = (Flag(name="--json", help="the removed paths as JSON"),)
 
 
 def main(options: Options, _rest: list[str]) -> int:
-    from corral import backend, runs
+    from corral.platforms import current, run_records
 
-    removed = runs.sweep(backend.load().clean)
+    removed = run_records.sweep(current.load().clean)
     if options.has("--json"):
         output.json(removed)
     else:

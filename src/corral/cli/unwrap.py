@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from corral.cli import client_files, output
-from corral.cli.options import Flag, UsageError
+from corral.cli import client_output, output
+from corral.cli.option_parser import Flag, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.cli.options import Options
+    from corral.cli.option_parser import Options
 
 SUMMARY = "put a client's configuration back as it was before `corral wrap`"
 USAGE = "usage: corral unwrap [OPTIONS] CLIENT|FILE [SERVER...]"
@@ -25,21 +25,21 @@ TEXTS = {
 
 
 def main(options: Options, rest: list[str]) -> int:
-    from corral.clients.editing import unwrap_file
+    from corral.clients.edit_file import unwrap_file
 
-    words = client_files.words(FLAGS, options, rest)
+    words = client_output.words(FLAGS, options, rest)
     if not words:
         raise UsageError("name a client or a file", hint=USAGE)
-    paths, names = client_files.files_of(words[0]), tuple(words[1:])
-    client_files.check_names(paths, names)
+    paths, names = client_output.files_of(words[0]), tuple(words[1:])
+    client_output.check_names(paths, names)
     dry_run, force = options.has("--dry-run"), options.has("--force")
-    edits, problem = client_files.edited(
+    edits, problem = client_output.edited(
         paths, lambda path: unwrap_file(path, names=names, force=force, dry_run=dry_run)
     )
     if options.has("--json"):
-        output.json([client_files.data(edit) for edit in edits])
+        output.json([client_output.data(edit) for edit in edits])
     else:
         for edit in edits:
-            client_files.tell(edit, TEXTS, dry_run=dry_run)
-        client_files.project_note(words[0])
-    return client_files.outcome(edits, problem)
+            client_output.tell(edit, TEXTS, dry_run=dry_run)
+        client_output.project_note(words[0])
+    return client_output.outcome(edits, problem)

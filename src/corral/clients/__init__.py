@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from corral.clients.lookup import Configured, find
+from corral.clients.find_server import Configured, find
 
 __all__ = ["Configured", "find"]

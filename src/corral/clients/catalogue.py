@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from corral.clients.located import Format
+    from corral.formats.positions import Format
 
 
 @record
@@ -148,15 +148,15 @@ def format_of(path: str) -> Format | None:
     """By its name; the format is imported when a file of it is met."""
     ending = os.path.splitext(path)[1].lower()
     if ending in {".json", ".jsonc"}:
-        from corral.clients import jsonc
+        from corral.formats import jsonc
 
         return jsonc
     if ending == ".toml":
-        from corral.clients import toml
+        from corral.formats import toml
 
         return toml
     if ending in {".yaml", ".yml"}:
-        from corral.clients import yaml
+        from corral.formats import yaml
 
         if yaml.is_missing():
             raise SandboxError(f"{path} is YAML, and PyYAML is not here", hint="pip install pyyaml")

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import os
 
-from corral.config import home_directory
 from corral.errors import SandboxError
-from corral.manifest import printable
-from corral.policy import Source
-from corral.servers.arguments import kind_of
-from corral.servers.command import resolve
-from corral.servers.reach import Executable, is_system, within
-from corral.trust import NAMES, Request, is_approved, request_for
+from corral.policy.approvals import NAMES, Request, is_approved, request_for
+from corral.policy.manifest import printable
+from corral.policy.model import Source
+from corral.policy.user_config import home_directory
+from corral.programs.arguments import kind_of
+from corral.programs.needed_files import Executable, is_system, within
+from corral.programs.resolve import resolve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from corral.servers.program import Program
+    from corral.programs.model import Program
 
 HINT = "write [server] command = [...] into its corral.toml, or use `corral run -- COMMAND`"
 # Why a program may read what lies outside its directory: the host's runtimes and their packages.
@@ -97,7 +97,7 @@ def foreign(word: str, roots: tuple[str, ...]) -> Iterator[str]:
     Another one, as in somebody's virtual environment, would bring its projects along.
     """
     if os.path.isabs(word) and not own(word, roots) and not is_system(word):
-        from corral.servers.pypi import interpreter
+        from corral.servers.packages.pypi import interpreter
 
         if word != interpreter():
             yield word

@@ -1,0 +1,170 @@
+"""YAML: PyYAML's nodes know where they begin; where they really end is found here."""
+
+from __future__ import annotations
+
+from corral.formats import positions
+from corral.formats.positions import BrokenFileError, Splice, Value, escaped, newline
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import yaml
+
+MERGE = "tag:yaml.org,2002:merge"
+MOST_NODES = 1_000_000
+
+
+class Reader:
+    """Nodes to values. An alias is the same node again: marked as shared, never read twice."""
+
+    def __init__(self, text: str, loader: yaml.SafeLoader) -> None:
+        self.text = text
+        self.loader = loader
+        self.uses: dict[int, int] = {}
+        self.sizes: dict[int, int] = {}
+        self.made: dict[int, Value] = {}
+
+    def size(self, node: yaml.Node) -> int:
+        """How many nodes it is with every alias written out, as programs that read it will do."""
+        self.uses[id(node)] = self.uses.get(id(node), 0) + 1
+        if self.uses[id(node)] > 1:
+            if id(node) not in self.sizes:
+                raise _broken("an alias contains itself", node)
+            return self.sizes[id(node)]
+        found = 1 + sum(map(self.size, _below(node)))
+        if found > MOST_NODES:
+            raise _broken("aliases that grow without end", node)
+        self.sizes[id(node)] = found
+        return found
+
+    def value(self, node: yaml.Node, key: int = -1, *, shared: bool = False) -> Value:
+        if id(node) not in self.made:
+            self.made[id(node)] = self.fresh(node, key, shared=shared or self.uses[id(node)] > 1)
+        return self.made[id(node)]
+
+    def fresh(self, node: yaml.Node, key: int, *, shared: bool) -> Value:
+        import yaml
+
+        flow = bool(getattr(node, "flow_style", True))
+        start, end = node.start_mark.index, node.end_mark.index
+        if isinstance(node, yaml.SequenceNode):
+            items = [self.value(item, shared=shared) for item in node.value]
+            end = end if flow or not items else items[-1].end
+            listed = [item.data for item in items]
+            return Value(
+                data=listed, start=start, end=end, key=key, items=items, flow=flow, shared=shared
+            )
+        if isinstance(node, yaml.MappingNode):
+            members = self.members(node, shared=shared)
+            end = end if flow or not members else max(one.end for one in members.values())
+            data = {name: one.data for name, one in members.items()}
+            return Value(
+                data=data, start=start, end=end, key=key, members=members, flow=flow, shared=shared
+            )
+        # The end of a text block is the next thing in the file.
+        end = start + len(self.text[start:end].rstrip())
+        try:
+            scalar: object = self.loader.construct_object(node, deep=True)
+        except AttributeError:  # PyYAML's own, where a tag does not fit its text
+            raise _broken(f"{node.tag} does not fit this value", node) from None
+        return Value(data=scalar, start=start, end=end, key=key, shared=shared)
+
+    def members(self, node: yaml.MappingNode, *, shared: bool) -> dict[str, Value]:
+        """What a table takes over from another one (`<<`) is said in two places."""
+        shared = shared or any(name.tag == MERGE for name, _ in node.value)
+        found: dict[str, Value] = {}
+        for name, below in node.value:
+            key = str(name.value)
+            if key in found:
+                raise _broken(f"the key {key!r} is written twice", name)
+            found[key] = self.value(below, name.start_mark.index, shared=shared)
+        return found
+
+
+def _below(node: yaml.Node) -> list[yaml.Node]:
+    import yaml
+
+    if isinstance(node, yaml.MappingNode):
+        return [below for _, below in node.value]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+
+
+def _broken(what: str, node: yaml.Node) -> BrokenFileError:
+    return BrokenFileError(what, (node.start_mark.line + 1, node.start_mark.column + 1))
+
+
+def is_missing() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("yaml") is None
+
+
+def read(text: str) -> Value:
+    import yaml
+
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            raise BrokenFileError("there is nothing in it")
+        reader = Reader(text, loader)
+        reader.size(node)
+        return reader.value(node)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        what = str(getattr(error, "problem", None) or getattr(error, "reason", "this is no YAML"))
+        raise BrokenFileError(what, (mark.line + 1, mark.column + 1) if mark else None) from None
+    except (ValueError, TypeError) as error:
+        raise BrokenFileError(str(error)) from None
+    except RecursionError:
+        raise BrokenFileError("nested too deeply") from None
+
+
+def load(text: str) -> object:
+    import yaml
+
+    try:
+        value: object = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise BrokenFileError(str(error)) from None
+    return value
+
+
+def quote(text: str) -> str:
+    return escaped(text)
+
+
+def member(text: str, table: Value, after: Value, name: str, words: Sequence[str]) -> str:
+    listed = f"{name}: [{', '.join(words)}]"
+    if table.flow:
+        return f", {listed}"
+    column = after.key - (text.rfind("\n", 0, after.key) + 1)
+    return newline(text) + " " * column + listed
+
+
+def prepend(text: str, items: Value, drop: int, words: Sequence[str]) -> Splice:
+    found = items.items or ()
+    if items.flow or not found:
+        return positions.prepend(text, items, drop, words)
+    start = _dash(text, found[0])
+    gap = newline(text) + " " * (start - (text.rfind("\n", 0, start) + 1))
+    lines = [f"- {word}" for word in words]
+    if drop >= len(found):
+        return Splice(start=start, end=items.end, text=gap.join(lines))
+    return Splice(start=start, end=_dash(text, found[drop]), text=gap.join([*lines, ""]))
+
+
+def without(text: str, items: Value, drop: int) -> Splice:
+    found = items.items or ()
+    if items.flow or not found:
+        return positions.without(items, drop)
+    start = _dash(text, found[0])
+    if drop >= len(found):
+        return Splice(start=start, end=items.end, text="[]")
+    return Splice(start=start, end=_dash(text, found[drop]), text="")
+
+
+def _dash(text: str, item: Value) -> int:
+    """Of a list with one item a line; a comment in between is noticed when the result is read."""
+    return text.rfind("-", 0, item.start)

@@ -1,0 +1,103 @@
+"""What corral's flow asks of Linux."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from corral.plan.model import Composition
+from corral.platforms.linux import host_files, options, tier_namespaces
+from corral.platforms.linux import signalfd as waiting
+from corral.platforms.linux import spawn as births
+from corral.platforms.linux.mechanisms import cgroup, seccomp
+from corral.platforms.linux.probes import cache_key as identities
+from corral.platforms.posix.target import environment
+from corral.platforms.posix.watch import Watch
+from corral.programs import resolve as command
+
+TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corral.plan.host import Finding, Host
+    from corral.plan.model import Chains, Held, Plan
+    from corral.platforms.linux.spawn import Child, Stdio
+    from corral.platforms.linux.usage import Usage
+    from corral.policy.model import Policy
+    from corral.programs.model import Program
+
+
+resolve = command.resolve
+signals = waiting.Signals
+watch = Watch
+
+
+def chains(policy: Policy) -> Chains:
+    return options.chains(policy)
+
+
+def compose(
+    policy: Policy, program: Program, controls: Sequence[Held], *, home: str
+) -> Composition:
+    """Look at the files once; what follows is pure. Who keeps the tree decides the tier."""
+    seen = host_files.survey(policy, program, home=home)
+    if any(held.mechanism == options.PID_NAMESPACE for held in controls):
+        steps = tier_namespaces.compose(policy, program, seen, controls)
+        own, temporary = seen.home, tier_namespaces.TEMPORARY
+    else:
+        from corral.platforms.linux import tier_landlock
+
+        steps = tier_landlock.compose(policy, program, seen, controls)
+        own, temporary = f"{seen.directory}/home", f"{seen.directory}/tmp"  # noqa: S108
+    residue = [path for step in steps if (path := getattr(step, "residue", ""))]
+    return Composition(
+        steps=steps,
+        environment=environment(
+            own, temporary, state=tier_namespaces.STATE if policy.state else ""
+        ),
+        home=own,
+        run=seen.run,
+        residue=tuple(residue),
+        watched=seen.watched,
+    )
+
+
+def warm_up() -> None:
+    seccomp.warm_up(os.uname().machine)
+
+
+def clean(path: str) -> None:
+    """Remove what a dead run left: a cgroup or its private directory."""
+    if os.path.exists(f"{path}/cgroup.procs"):
+        cgroup.remove(path)
+    elif os.path.basename(path).startswith(host_files.WORK_PREFIX):
+        from corral.platforms.posix import work_directory
+
+        work_directory.remove(path)
+
+
+def measure(root: int) -> Usage:
+    from corral.platforms.linux import usage
+
+    return usage.measure(root)
+
+
+def birth(plan: Plan, stdio: Stdio) -> Child:
+    return births.birth(plan, stdio)
+
+
+def identity() -> tuple[str, ...]:
+    return identities.identity()
+
+
+def doctor(host: Host) -> Sequence[tuple[str, str, Finding | None]]:
+    from corral.platforms.linux.probes import doctor as words
+
+    return words.lines(host)
+
+
+def probe() -> tuple[Finding, ...]:
+    from corral.platforms.linux.probes import host as probes
+
+    return probes.probe()

@@ -1,0 +1,159 @@
+"""How this host's files lie: system directories, the curated /etc, who is asking.
+
+A survey is taken afresh for each run (it is a few dozen lstat calls), so that planning stays pure.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+
+from corral.platforms.linux.mechanisms import cgroup, user_ids
+from corral.record import record
+
+TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from corral.platforms.linux.mechanisms.cgroup import Base
+    from corral.platforms.linux.mechanisms.root_filesystem import Mask
+    from corral.platforms.linux.mechanisms.user_ids import Ids
+    from corral.policy.model import Policy
+    from corral.programs.model import Program
+
+SYSTEM = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/nix/store",
+    "/gnu/store",
+)
+
+# The loader's cache, TLS roots and crypto policies, locale and the names of things: no accounts,
+# keys
+# or service configuration.
+ETC = (
+    "ld.so.cache",
+    "ssl/certs", "ssl/openssl.cnf", "ssl/cert.pem",
+    "pki/tls/certs", "pki/tls/cert.pem", "pki/tls/openssl.cnf", "pki/ca-trust/extracted",
+    "ca-certificates/extracted", "crypto-policies",
+    "alternatives", "localtime", "timezone", "os-release", "locale.conf",
+    "mime.types", "protocols", "services", "fonts",
+)  # fmt: skip
+MUSL = "ld-musl-{machine}.path"
+HOME = "/home/user"
+WORK_PREFIX = "corral-"
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+
+@record
+class Entry:
+    """A system path: bound from `source`, or the symlink `link` when it is one."""
+
+    path: str
+    source: str = ""
+    link: str = ""
+
+
+@record
+class Layout:
+    """`owners`: (path, uid, gid) of what only its owner may read, in a run started by root."""
+
+    uid: int
+    gid: int
+    who: Ids
+    home: str
+    machine: str
+    system: tuple[Entry, ...]
+    devices: tuple[str, ...] = DEVICES
+    masks: tuple[Mask, ...] = ()
+    watched: tuple[str, ...] = ()
+    owners: tuple[tuple[str, int, int], ...] = ()
+    state: str = ""
+    run: str = ""
+    directory: str = ""
+    cgroup: Base | None = None
+    disks: tuple[str, ...] = ()
+
+
+def survey(policy: Policy, program: Program, *, home: str) -> Layout:
+    machine = os.uname().machine
+    names = [*ETC, MUSL.format(machine=machine)]
+    system = [entry for path in SYSTEM if (entry := _entry(path))]
+    system += [entry for name in names if (entry := _entry(f"/etc/{name}"))]
+    uid = os.geteuid()
+    masks: tuple[Mask, ...] = ()
+    watched: tuple[str, ...] = ()
+    if policy.grants:
+        from corral.platforms.linux.mechanisms.masks import find, protected_absent
+
+        masks = find(policy.grants, home, program.reads)
+        watched = protected_absent(policy.grants, home)
+    return Layout(
+        uid=uid,
+        gid=os.getegid(),
+        who=user_ids.choose(uid, os.getegid()),
+        home=_home_inside(home),
+        machine=machine,
+        system=tuple(system),
+        devices=tuple(path for path in DEVICES if os.path.exists(path)),
+        masks=masks,
+        watched=watched,
+        owners=_owners(policy, program) if uid == 0 else (),
+        state=_state(program) if policy.state else "",
+        run=(run := f"{os.getpid()}-{os.urandom(4).hex()}"),
+        directory=f"/tmp/{WORK_PREFIX}{uid}-{run}",  # noqa: S108 - made 0700, never reused
+        cgroup=cgroup.find(),
+        disks=_disks(policy) if policy.limits.io is not None else (),
+    )
+
+
+def _home_inside(home: str) -> str:
+    """An empty directory at the same path, unless the system has to be there: containers give users
+    that they do not know HOME=/, and services have homes in /usr.
+    """
+    taken = (*SYSTEM, "/etc", "/dev", "/proc", "/sys")
+    if home == "/" or any(home == top or home.startswith(f"{top}/") for top in taken):
+        return HOME
+    return home
+
+
+def _disks(policy: Policy) -> tuple[str, ...]:
+    from corral.platforms.linux import block_devices as disks
+
+    return disks.behind(policy)[0]
+
+
+def _state(program: Program) -> str:
+    from corral.platforms.posix.state_directory import path_for
+
+    return path_for(program)
+
+
+def _entry(path: str) -> Entry | None:
+    try:
+        link = os.readlink(path)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return Entry(path=path, source=path)
+    real = os.path.realpath(path)
+    if not os.path.exists(real):
+        return None
+    # A link into /usr is as good inside as outside; any other target has to be brought along.
+    return (
+        Entry(path=path, link=link) if real.startswith("/usr/") else Entry(path=path, source=real)
+    )
+
+
+def _owners(policy: Policy, program: Program) -> tuple[tuple[str, int, int], ...]:
+    owners = [(grant.path, grant.owner, grant.group) for grant in policy.grants]
+    for path in program.reads:
+        seen = os.stat(path)
+        if not seen.st_mode & stat.S_IROTH:
+            owners.append((path, seen.st_uid, seen.st_gid))
+    return tuple(owners)

@@ -1,0 +1,338 @@
+"""cgroup v2: limits of the whole tree, held by the kernel. v1 is never used.
+
+A leaf `corral/<id>` is made in a subtree that this user may write to, beside the processes that are
+there already, since a cgroup with processes of its own cannot share controllers out. Every value is
+read back. The target is placed before its first instruction: init is moved while it still waits for
+its id maps.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import time
+
+from corral.record import record
+
+TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from corral.plan.model import Held, Place, Step
+    from corral.platforms.linux.host_files import Layout
+    from corral.platforms.steps import Scene
+    from corral.policy.model import Limits
+
+MECHANISM = "cgroup "
+CONTROLLERS = ("memory", "pids", "cpu", "io")
+PERIOD = 100_000
+"""Microseconds of cpu.max: the kernel's own default."""
+LONGEST_PERIOD, LEAST_QUOTA = 1_000_000, 1000
+"""What the kernel takes: a share below a hundredth of a processor needs a longer period."""
+
+
+@record
+class Base:
+    """A directory of the hierarchy in which leaves can be made, and what they can limit.
+
+    With `manager` it is systemd's own, and systemd makes a place below it on request.
+    """
+
+    path: str
+    controllers: tuple[str, ...]
+    manager: bool = False
+
+
+@record
+class Leaf:
+    """`settings` are (file, value); `controllers` are switched on from `base` down."""
+
+    base: str
+    name: str
+    controllers: tuple[str, ...]
+    settings: tuple[tuple[str, str], ...]
+    place: Place = "supervisor"
+
+    @property
+    def path(self) -> str:
+        return f"{self.base}/corral/{self.name}"
+
+    @property
+    def residue(self) -> str:
+        return self.path
+
+    def describe(self) -> str:
+        values = ", ".join(f"{file} = {value}" for file, value in self.settings)
+        return f"cgroup {self.path}: {values}"
+
+
+@record
+class Enter:
+    place: Place = "beside"
+
+    def describe(self) -> str:
+        return "init joins the cgroup before it does anything"
+
+
+@record
+class Account:
+    """What the kernel counted; `hit` names the limits that were reached."""
+
+    memory_peak: int = 0
+    cpu_usec: int = 0
+    pids_peak: int = 0
+    hit: tuple[str, ...] = ()
+
+
+def find() -> Base | None:
+    """The best place for leaves; looked for once, since nothing moves this process meanwhile."""
+    if not _found:
+        _found.append(_find())
+    return _found[0]
+
+
+_found: list[Base | None] = []
+
+
+def _find() -> Base | None:
+    """For root the top, for others where they stand or one above."""
+    mounted = mount()
+    if mounted is None:
+        return None
+    top, here = mounted
+    above = os.path.dirname(here) if here != top else ""
+    candidates = [top, above, here] if os.geteuid() == 0 else [above, here]
+    usable = [base for path in candidates if path and (base := _base(path))]
+    best = max(usable, key=lambda base: len(base.controllers), default=None)
+    return _managed(top, best) or best
+
+
+def _managed(top: str, best: Base | None) -> Base | None:
+    """The manager of this user's units, if systemd has given it more than we can take ourselves."""
+    uid = os.geteuid()
+    path = f"{top}/user.slice/user-{uid}.slice/user@{uid}.service" if uid else top
+    offered = _words(f"{path}/cgroup.controllers")
+    controllers = tuple(name for name in CONTROLLERS if name in offered)
+    if len(controllers) <= (len(best.controllers) if best else 0):
+        return None
+    from corral.platforms.linux.mechanisms import systemd_scope
+
+    return (
+        Base(path=path, controllers=controllers, manager=True) if systemd_scope.buses(uid) else None
+    )
+
+
+def mount(process: str = "self") -> tuple[str, str] | None:
+    """(where cgroup v2 is mounted, a process's own directory in it), hybrid layouts included."""
+    own_path = f"/proc/{process}/cgroup"
+    with open("/proc/self/mountinfo", "rb") as mounts, open(own_path, "rb") as own:
+        found = locate(mounts.read(), own.read())
+    if found is None:
+        return None
+    point, here = found
+    return point, here if os.path.isdir(here) else point
+
+
+def locate(mountinfo: bytes, membership: bytes) -> tuple[str, str] | None:
+    """(mount point, own directory) from the texts of /proc/self/mountinfo and /proc/self/cgroup.
+
+    A mount may show a part of the hierarchy only. One that contains this process is better than one
+    that does not; where none does, the own directory is the mount point.
+    """
+    rows = [line.split(b" ") for line in mountinfo.splitlines() if b" - cgroup2 " in line]
+    own = next((line[3:] for line in membership.splitlines() if line.startswith(b"0::")), b"/")
+    found = [
+        (_unescaped(row[4]), _below(own.decode(errors="surrogateescape"), row)) for row in rows
+    ]
+    if not found:
+        return None
+    point, inside = next(((at, path) for at, path in found if path is not None), (found[0][0], "."))
+    return point, os.path.normpath(os.path.join(point, inside or "."))
+
+
+def _below(own: str, row: list[bytes]) -> str | None:
+    """Where `own` lies in what is mounted; None if it is not there."""
+    inside = os.path.relpath(own, _unescaped(row[3]))
+    return None if inside.split("/")[0] == ".." else inside
+
+
+def _unescaped(field: bytes) -> str:
+    """Space, tab, newline and backslash are octal in mountinfo."""
+    for code, char in ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\")):
+        field = field.replace(code, char)
+    return os.fsdecode(field)
+
+
+def _base(path: str) -> Base | None:
+    if not (os.access(path, os.W_OK) and os.access(f"{path}/cgroup.procs", os.W_OK)):
+        return None
+    offered = _words(f"{path}/cgroup.controllers")
+    return Base(path=path, controllers=tuple(name for name in CONTROLLERS if name in offered))
+
+
+def plan(limits: Limits, controls: Iterable[Held], layout: Layout) -> list[Step]:
+    """A leaf for the limits that were decided to be a cgroup's."""
+    held = [item.control for item in controls if item.mechanism.startswith(MECHANISM)]
+    if not held or layout.cgroup is None:
+        return []
+    leaf = Leaf(
+        base=layout.cgroup.path,
+        name=layout.run,
+        controllers=tuple(held),
+        settings=settings(limits, held, layout.disks),
+    )
+    if layout.cgroup.manager:
+        from corral.platforms.linux.mechanisms import systemd_scope
+
+        return [systemd_scope.plan(leaf)]
+    return [leaf, Enter()]
+
+
+def settings(
+    limits: Limits, held: Iterable[str], disks: Iterable[str]
+) -> tuple[tuple[str, str], ...]:
+    """The files to write for the limits that a cgroup is to hold."""
+    chosen = set(held)
+    values: list[tuple[str, str]] = []
+    if "memory" in chosen and limits.memory is not None:
+        # Memory that may be swapped out is no limit, and half a tree that survives is no server.
+        values += [("memory.max", str(limits.memory))]
+        values += [("memory.swap.max", "0"), ("memory.oom.group", "1")]
+    if "pids" in chosen and limits.pids is not None:
+        values.append(("pids.max", str(limits.pids + 1)))  # init is one of them
+    if "cpu" in chosen and limits.cpu is not None:
+        period = PERIOD if limits.cpu * PERIOD >= 1000 * LEAST_QUOTA else LONGEST_PERIOD
+        values.append(("cpu.max", f"{limits.cpu * period // 1000} {period}"))
+    if "io" in chosen and limits.io is not None:
+        values += [("io.max", f"{disk} rbps={limits.io} wbps={limits.io}") for disk in disks]
+    return tuple(values)
+
+
+def apply(step: Leaf | Enter, scene: Scene) -> None:
+    if isinstance(step, Enter):
+        write(f"{scene.cgroup}/cgroup.procs", str(scene.pid))
+        return
+    make(step)
+    scene.cgroup = step.path
+    for file, value in step.settings:
+        _set(f"{step.path}/{file}", value)
+
+
+def make(step: Leaf) -> None:
+    group = f"{step.base}/corral"
+    _share_out(step.base, step.controllers)
+    os.makedirs(group, exist_ok=True)
+    _share_out(group, step.controllers)
+    os.mkdir(step.path)
+
+
+def _share_out(path: str, controllers: Iterable[str]) -> None:
+    enabled = _words(f"{path}/cgroup.subtree_control")
+    for name in controllers:
+        if name not in enabled:
+            write(f"{path}/cgroup.subtree_control", f"+{name}")
+
+
+def _set(path: str, value: str) -> None:
+    try:
+        write(path, value)
+    except FileNotFoundError:
+        # A kernel without swap accounting has no such file, and no swap to account for.
+        if path.endswith("/memory.swap.max"):
+            return
+        raise
+    seen = _read(path)
+    if not agrees(value, seen, os.sysconf("SC_PAGE_SIZE")):
+        raise OSError(0, f"reads back as {seen!r}, not {value!r}", path)
+
+
+def agrees(value: str, seen: str, page: int) -> bool:
+    """Sizes are kept in whole pages; io.max has a line a disk, with words that were not set."""
+    rounded = str(int(value) // page * page) if value.isdigit() else value
+    lines = [set(line.split()) for line in seen.splitlines()]
+    return any({value} == line or set(rounded.split()) <= line for line in lines)
+
+
+def account(path: str) -> Account:
+    """Read what the kernel counted, before the leaf goes."""
+    events = table(f"{path}/memory.events")
+    hit = ["memory"] if events.get("oom_kill") or events.get("oom_group_kill") else []
+    if table(f"{path}/pids.events").get("max"):
+        hit.append("pids")
+    return Account(
+        memory_peak=_number(f"{path}/memory.peak"),
+        cpu_usec=table(f"{path}/cpu.stat").get("usage_usec", 0),
+        pids_peak=_number(f"{path}/pids.peak"),
+        hit=tuple(hit),
+    )
+
+
+def kill(path: str) -> None:
+    try:
+        write(f"{path}/cgroup.kill", "1")
+    except OSError:
+        pass  # before Linux 5.14 there is no such file; init's death does the same
+
+
+def remove(path: str) -> None:
+    """Everything in it is dead; the kernel may take a moment to notice."""
+    kill(path)
+    deadline = time.monotonic() + 5
+    while True:
+        try:
+            os.rmdir(path)
+            break
+        except FileNotFoundError:
+            break
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                return  # a later sweep finds it
+            time.sleep(0.001)
+    try:
+        os.rmdir(os.path.dirname(path))
+    except OSError:
+        pass  # other runs have their leaves there
+    _end_scope(path)
+
+
+def _end_scope(path: str) -> None:
+    """Of a leaf that has a unit of systemd's around it, that goes too."""
+    scope = os.path.dirname(os.path.dirname(path))
+    if os.path.basename(scope) == f"corral-{os.path.basename(path)}.scope":
+        from corral.platforms.linux.mechanisms import systemd_scope
+
+        systemd_scope.end(scope)
+
+
+def write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
+    finally:
+        os.close(fd)
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file.read().decode()
+    except FileNotFoundError:
+        return ""
+
+
+def _words(path: str) -> list[str]:
+    return _read(path).split()
+
+
+def _number(path: str) -> int:
+    text = _read(path).strip()
+    return int(text) if text.isdigit() else 0
+
+
+def table(path: str) -> dict[str, int]:
+    rows = [line.split() for line in _read(path).splitlines()]
+    return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}

@@ -1,0 +1,416 @@
+"""What the target, and PID 1, may ask of the kernel: the policy as data, compiled by `bpf`.
+
+The target's filter denies what reaches past the walls and allows the rest, since servers are whole
+programs. Numbers newer than the table fail with ENOSYS, which libraries take for an older kernel.
+It sees registers only: what is behind a pointer (clone3's flags, paths) cannot be judged here.
+Where the kernel truncates an argument to 32 bits, so does the comparison: one of all 64 could be
+passed by junk in the high word.
+"""
+
+from __future__ import annotations
+
+from corral.abi.linux_syscalls import AUDIT_ARCHES, TABLES, X32_SYSCALL_BIT
+from corral.platforms.linux.mechanisms.seccomp_compiler import (
+    ALLOW,
+    KILL_PROCESS,
+    assemble,
+    errno_action,
+    low,
+    whole,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.platforms.linux.mechanisms.seccomp_compiler import Alternative, Condition, Rule
+
+# By number, since `errno` has those of the system that plans, not of the one that runs the filter.
+DENY = errno_action(1)  # EPERM
+ABSENT = errno_action(38)  # ENOSYS
+NO_PROTOCOL = errno_action(93)  # EPROTONOSUPPORT
+NO_FAMILY = errno_action(97)  # EAFNOSUPPORT
+
+# Reason -> names. mbind, set_mempolicy and seccomp stay: they act on the caller alone, and programs
+# that sandbox themselves should. So does native AIO, which opens and executes nothing.
+_DENIED = {
+    "does file and socket work that no filter sees": """
+        io_uring_setup io_uring_enter io_uring_register""",
+    "reads, changes or compares other processes": """
+        ptrace process_vm_readv process_vm_writev process_madvise process_mrelease kcmp pidfd_getfd
+        move_pages migrate_pages""",
+    "loads code into the kernel or observes it": "bpf perf_event_open lookup_dcookie syslog",
+    "reaches the keyrings of the user": "keyctl add_key request_key",
+    "stops the kernel in the middle of its work": "userfaultfd",
+    "changes or lists what is mounted": """
+        mount umount2 pivot_root chroot open_tree open_tree_attr move_mount fsopen fsconfig fsmount
+        fspick mount_setattr statmount listmount""",
+    "makes or enters namespaces, where privileges begin anew": "unshare setns",
+    "changes the kernel itself": """
+        init_module finit_module delete_module create_module get_kernel_syms query_module kexec_load
+        kexec_file_load reboot""",
+    "administers the machine": """
+        swapon swapoff acct quotactl quotactl_fd settimeofday clock_settime adjtimex clock_adjtime
+        sethostname setdomainname vhangup nfsservctl sysfs ustat lsm_set_self_attr""",
+    "opens files by number, past every path rule": "open_by_handle_at name_to_handle_at",
+    "touches hardware or segments": "iopl ioperm modify_ldt",
+    "loads a library by an old and unguarded way": "uselib",
+    "watches whole filesystems": "fanotify_init fanotify_mark",
+    "makes memory that no limit counts": "memfd_secret",
+}
+
+# Where there are no namespaces; Landlock knows nothing of these. The calls on descriptors are
+# as bad as those on paths: one opened for reading is enough to change its file's mode or times.
+_DENIED_WITHOUT_NAMESPACES = {
+    "changes mode, owner, times or attributes of files that may only be read, or not even that": """
+        chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes utimensat
+        futimesat setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr
+        removexattrat file_setattr""",
+    "tells the names of files in directories that are not granted": "inotify_add_watch",
+    "reaches the host's System V and POSIX queues, semaphores and shared memory": """
+        shmget shmat shmctl shmdt semget semop semtimedop semctl msgget msgsnd msgrcv msgctl mq_open
+        mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr""",
+    "signals processes of the host": "pidfd_send_signal",
+}
+
+DENIED: dict[str, str] = {name: why for why, names in _DENIED.items() for name in names.split()}
+DENIED_WITHOUT_NAMESPACES: dict[str, str] = {
+    name: why for why, names in _DENIED_WITHOUT_NAMESPACES.items() for name in names.split()
+}
+
+# Taken numbers that no kernel of this machine ever answered.
+_NEVER_IMPLEMENTED = (
+    "_sysctl afs_syscall epoll_ctl_old epoll_wait_old get_thread_area getpmsg putpmsg security "
+    "set_thread_area tuxcall vserver"
+)
+
+CLONE_THREAD = 0x10000
+# NEWTIME NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NEWPID NEWNET. NEWTIME lies in the byte of the exit
+# signal, above the last signal.
+CLONE_NEW = (0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
+CLONE_NEW_ANY = sum(CLONE_NEW)
+
+# Docker's list: PER_LINUX, PER_LINUX32, UNAME26, both, and the question for the current one. None
+# that turns off address randomization or makes readable pages executable.
+PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
+
+PR_SET_PDEATHSIG = 1
+PR_SET_MM = 35  # rewrites what /proc says of the caller: its command line, its executable
+PR_SCHED_CORE = 62  # ties other processes to the caller's core
+
+SECCOMP_SET_MODE_FILTER = 1
+SECCOMP_FILTER_FLAG_NEW_LISTENER = 8
+
+S_IFMT, S_IFIFO, S_IFREG = 0xF000, 0x1000, 0x8000
+
+TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
+IOC_TYPE = 0xFF00
+# A snapshot puts a whole subvolume, ~/.ssh included, under a path that is granted (old btrfs takes
+# any descriptor in it for that), and subvolumes come and go past Landlock. cp's three calls for
+# shared blocks have the same type and stay.
+BTRFS_IOCTL, BCACHEFS_IOCTL = 0x9400, 0xBC00
+FICLONE, FICLONERANGE, FIDEDUPERANGE = 0x40049409, 0x4020940D, 0xC0189436
+# Changes to a file through a descriptor opened for reading. A read-only mount stops them, Landlock
+# does not; verity makes the file immutable for good.
+FS_IOC_CHANGES = (
+    0x40086602,  # FS_IOC_SETFLAGS
+    0x401C5820,  # FS_IOC_FSSETXATTR
+    0x40806685,  # FS_IOC_ENABLE_VERITY
+    0x800C6613,  # FS_IOC_SET_ENCRYPTION_POLICY
+    0x40086604,  # EXT4_IOC_SETVERSION
+    0x40087602,  # FS_IOC_SETVERSION
+    0x40047211,  # FAT_IOCTL_SET_ATTRIBUTES
+)
+# The kernel sends a signal of the caller's choice to a descriptor's owner: these name the owner.
+F_SETOWN, F_SETOWN_EX, FIOSETOWN, SIOCSPGRP = 8, 15, 0x8901, 0x8902
+
+AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
+SOCK_TYPE_MASK = 0xF
+SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET = 1, 2, 5
+IPPROTO_TCP, IPPROTO_UDP, NETLINK_ROUTE = 6, 17, 0
+TCP_ULP = 31
+
+PROT_EXEC = 4
+PRIO_PROCESS, IOPRIO_WHO_PROCESS = 0, 1
+
+
+def _sockets(*, unix_sockets: bool, namespaces: bool) -> dict[str, Rule]:
+    """TCP and UDP by protocol: 0 means the usual one, and nothing else is MPTCP, SCTP, SMC or raw.
+
+    An unknown family fails as on a kernel without it, so clients go on without it. AF_INET with
+    SOCK_PACKET, which the kernel turns into AF_PACKET, is no listed type.
+    """
+    unix = ALLOW if unix_sockets else DENY
+    choices: list[Alternative] = [((low(0, AF_UNIX),), unix)]
+    for family in (AF_INET, AF_INET6):
+        if namespaces:
+            for kind, protocol in ((SOCK_STREAM, IPPROTO_TCP), (SOCK_DGRAM, IPPROTO_UDP)):
+                typed = (low(0, family), low(1, kind, SOCK_TYPE_MASK))
+                choices.append(((*typed, low(2, 0)), ALLOW))
+                choices.append(((*typed, low(2, protocol)), ALLOW))
+        choices.append(((low(0, family),), NO_PROTOCOL if namespaces else DENY))
+    choices.append(((low(0, AF_NETLINK), low(2, NETLINK_ROUTE)), ALLOW))
+    choices.append(((low(0, AF_NETLINK),), NO_PROTOCOL))
+    # A pair of datagram sockets is no closed pair: either end can connect or send to another one,
+    # the host's log socket for example. SOCK_RAW is the same to the kernel. Streams stay connected.
+    pairs: list[Alternative] = [
+        ((low(0, AF_UNIX), low(1, kind, SOCK_TYPE_MASK)), ALLOW)
+        for kind in (SOCK_STREAM, SOCK_SEQPACKET)
+    ]
+    pairs.append(((low(0, AF_UNIX),), unix))
+    return {
+        "socket": (tuple(choices), NO_FAMILY),
+        "socketpair": (tuple(pairs), NO_FAMILY),
+        # Upper-layer protocols: "smc" makes of a TCP socket what socket() refuses.
+        "setsockopt": ((((low(1, IPPROTO_TCP), low(2, TCP_ULP)), DENY),), ALLOW),
+    }
+
+
+def _processes(*, subprocess: bool, cookie: tuple[int, int, int] | None) -> dict[str, Rule]:
+    """clone3's flags are behind a pointer: it is absent, and libc then falls back to clone."""
+    namespaces: Alternative = ((low(0, 0, CLONE_NEW_ANY),), ALLOW)
+    if subprocess:
+        return {"clone": ((namespaces,), DENY), "clone3": ABSENT}
+    thread: Condition = low(0, CLONE_THREAD, CLONE_NEW_ANY | CLONE_THREAD)
+    rules: dict[str, Rule] = {
+        "clone": ((((thread,), ALLOW),), DENY),
+        "clone3": ABSENT,
+        "fork": DENY,
+        "vfork": DENY,
+        "execve": DENY,
+        "execveat": DENY,
+    }
+    if cookie is not None:
+        words = tuple(whole(3 + position, word) for position, word in enumerate(cookie))
+        rules["execve"] = (((words, ALLOW),), DENY)
+    return rules
+
+
+def _ioctl(*, namespaces: bool) -> Rule:
+    choices: list[Alternative] = [
+        ((low(1, command),), DENY) for command in (TIOCSTI, TIOCLINUX, TIOCSETD)
+    ]
+    if not namespaces:
+        # The new owner is behind a pointer.
+        denied = (*FS_IOC_CHANGES, FIOSETOWN, SIOCSPGRP)
+        choices += [((low(1, command),), DENY) for command in denied]
+    choices += [((low(1, c),), ALLOW) for c in (FICLONE, FICLONERANGE, FIDEDUPERANGE)]
+    choices += [((low(1, kind, IOC_TYPE),), DENY) for kind in (BTRFS_IOCTL, BCACHEFS_IOCTL)]
+    return tuple(choices), ALLOW
+
+
+S_ISUID, S_ISGID = 0o4000, 0o2000
+O_CREAT, O_TMPFILE = 0o100, 0o20000000
+
+
+def _calls(*, namespaces: bool) -> dict[str, Rule]:
+    """What is judged by its arguments, whatever the policy says."""
+    prctl = (
+        (PR_SET_MM, PR_SCHED_CORE) if namespaces else (PR_SET_MM, PR_SCHED_CORE, PR_SET_PDEATHSIG)
+    )
+    listener = (
+        low(0, SECCOMP_SET_MODE_FILTER),
+        low(1, SECCOMP_FILTER_FLAG_NEW_LISTENER, SECCOMP_FILTER_FLAG_NEW_LISTENER),
+    )
+    kinds = (0, S_IFREG, S_IFIFO)
+    return {
+        "ioctl": _ioctl(namespaces=namespaces),
+        "personality": (tuple(((low(0, value),), ALLOW) for value in PERSONALITIES), DENY),
+        "prctl": (tuple(((low(0, option),), DENY) for option in prctl), ALLOW),
+        "seccomp": (((listener, DENY),), ALLOW),
+        # Devices only work where mounts allow them, but a whiteout needs no privilege at all.
+        "mknod": _kinds(1, kinds),
+        "mknodat": _kinds(2, kinds),
+        **_set_ids(),
+    }
+
+
+def _kinds(mode: int, kinds: tuple[int, ...]) -> Rule:
+    allowed = tuple(((low(mode, kind, S_IFMT),), ALLOW) for kind in kinds)
+    return (*_with_set_id(mode), *allowed), DENY
+
+
+def _with_set_id(mode: int, *when: Condition) -> tuple[Alternative, ...]:
+    return tuple(((*when, low(mode, bit, bit)), DENY) for bit in (S_ISUID, S_ISGID))
+
+
+def _set_ids() -> dict[str, Rule]:
+    """A set-id file in a write grant would run as its owner outside, who may be root.
+
+    Mounts are nosuid inside, which says nothing of the host. openat2 carries its mode in memory,
+    where no filter looks, so it does not exist here; whoever uses it falls back.
+    """
+    creating = [low(2, O_CREAT, O_CREAT), low(2, O_TMPFILE, O_TMPFILE)]
+    opening = [low(1, O_CREAT, O_CREAT), low(1, O_TMPFILE, O_TMPFILE)]
+    openat = tuple(item for when in creating for item in _with_set_id(3, when))
+    open_ = tuple(item for when in opening for item in _with_set_id(2, when))
+    return {
+        "chmod": (_with_set_id(1), ALLOW),
+        "fchmod": (_with_set_id(1), ALLOW),
+        "fchmodat": (_with_set_id(2), ALLOW),
+        "fchmodat2": (_with_set_id(2), ALLOW),
+        "creat": (_with_set_id(1), ALLOW),
+        "open": (open_, ALLOW),
+        "openat": (openat, ALLOW),
+        "openat2": ABSENT,
+    }
+
+
+SIGNALLING = frozenset(("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"))
+
+
+def _own_process_only(own_pid: int | None) -> dict[str, Rule]:
+    """Without a PID namespace every process of the same user is a number away.
+
+    0 is the caller, or its group for kill: the launcher gave the target a session of its own.
+    """
+    own = (0,) if own_pid is None else (0, own_pid)
+
+    def only(index: int, *conditions: Condition) -> Rule:
+        return tuple(((*conditions, low(index, pid)), ALLOW) for pid in own), DENY
+
+    owner: list[Alternative] = [((low(1, F_SETOWN), low(2, pid)), ALLOW) for pid in own]
+    owner += [((low(1, command),), DENY) for command in (F_SETOWN, F_SETOWN_EX)]
+    first = (
+        "kill tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo prlimit64 sched_setscheduler "
+        "sched_setparam sched_setattr sched_setaffinity"
+    )
+    return {
+        **dict.fromkeys(first.split(), only(0)),
+        "setpriority": only(1, low(0, PRIO_PROCESS)),
+        "ioprio_set": only(1, low(0, IOPRIO_WHO_PROCESS)),
+        "fcntl": (tuple(owner), ALLOW),
+    }
+
+
+def _assemble(machine: str, named: dict[str, Rule], *, unknown: int, others: int | None) -> bytes:
+    """`others` is the rule of the numbers that the table knows and `named` does not."""
+    table = TABLES[machine]
+    rules: dict[int, Rule] = {} if others is None else dict.fromkeys(table.values(), others)
+    for name, rule in named.items():
+        if name in table:
+            rules[table[name]] = rule
+    return assemble(
+        rules,
+        arch=AUDIT_ARCHES[machine],
+        unknown=unknown,
+        number_limit=X32_SYSCALL_BIT if machine == "x86_64" else None,
+    )
+
+
+def target_rules(
+    *,
+    subprocess: bool,
+    unix_sockets: bool,
+    namespaces: bool,
+    cookie: tuple[int, int, int] | None,
+    own_pid: int | None = None,
+    scoped: bool = False,
+) -> dict[str, Rule]:
+    """Every syscall that is not simply allowed, by name."""
+    rules: dict[str, Rule] = {
+        **dict.fromkeys(_NEVER_IMPLEMENTED.split(), ABSENT),
+        **dict.fromkeys(DENIED, DENY),
+        **_calls(namespaces=namespaces),
+        **_sockets(unix_sockets=unix_sockets, namespaces=namespaces),
+        **_processes(subprocess=subprocess, cookie=cookie),
+    }
+    if not namespaces:
+        rules.update(dict.fromkeys(DENIED_WITHOUT_NAMESPACES, DENY))
+        own = _own_process_only(own_pid)
+        # Landlock's signal scope holds the target's signals inside, and tells its children apart.
+        rules.update({name: own[name] for name in own if not (scoped and name in SIGNALLING)})
+    return rules
+
+
+def target(
+    *,
+    machine: str,
+    subprocess: bool,
+    unix_sockets: bool,
+    namespaces: bool,
+    cookie: tuple[int, int, int] | None,
+    own_pid: int | None = None,
+    scoped: bool = False,
+) -> bytes:
+    """The target's program.
+
+    Without `subprocess`, execve passes only with `cookie` in its last three registers, which the
+    kernel ignores, and never when there is no cookie. `own_pid` matters only without namespaces: it
+    is the one process, besides 0, that may be signalled and adjusted.
+    """
+    rules = target_rules(
+        subprocess=subprocess,
+        unix_sockets=unix_sockets,
+        namespaces=namespaces,
+        cookie=cookie,
+        own_pid=own_pid,
+        scoped=scoped,
+    )
+    return _assemble(machine, rules, unknown=ABSENT, others=ALLOW)
+
+
+# PID 1 is a single-threaded interpreter that waits on descriptors, reaps, passes signals on, and
+# sees how full the private space is before it goes. It makes no process, opens nothing, maps
+# nothing executable: nor can whoever takes it over.
+_INIT = """
+    read write close poll ppoll wait4 waitid kill rt_sigaction rt_sigprocmask rt_sigreturn
+    rt_sigpending rt_sigtimedwait brk munmap mremap madvise futex getpid gettid clock_gettime
+    getrandom getrusage restart_syscall sched_yield fstatfs exit exit_group
+"""
+F_GETFD, F_SETFD, F_GETFL, F_SETFL = 1, 2, 3, 4
+
+
+def init_rules() -> dict[str, Rule]:
+    not_executable: Rule = ((((low(2, 0, PROT_EXEC),), ALLOW),), KILL_PROCESS)
+    flags = tuple(((low(1, command),), ALLOW) for command in (F_GETFD, F_SETFD, F_GETFL, F_SETFL))
+    return {
+        **dict.fromkeys(_INIT.split(), ALLOW),
+        "mmap": not_executable,
+        "mprotect": not_executable,
+        "fcntl": (flags, KILL_PROCESS),
+    }
+
+
+def init(*, machine: str) -> bytes:
+    """PID 1's program: what is not listed kills it, and with it the sandbox."""
+    return _assemble(machine, init_rules(), unknown=KILL_PROCESS, others=None)
+
+
+def describe(*, subprocess: bool, unix_sockets: bool, namespaces: bool) -> list[str]:
+    """What the target's filter denies, in words, one line each."""
+    lines = [_line(names, why) for why, names in _DENIED.items()]
+    lines += [
+        "clone with namespace flags, clone3: makes namespaces (threads then use clone)",
+        "ioctl TIOCSTI, TIOCLINUX, TIOCSETD: types into terminals or changes how they work",
+        "ioctl of btrfs and bcachefs: makes snapshots of what is not granted",
+        "personality: turns off the randomization of addresses",
+        "prctl PR_SET_MM, PR_SCHED_CORE: disguises the process, ties others to its core",
+        "seccomp with a listener: takes the place of a recording one",
+        "mknod, mknodat of devices: makes device files",
+        "setsockopt TCP_ULP: turns TCP sockets into other kinds",
+        "other architectures and x32: have other numbers (the process is killed)",
+        "numbers newer than Linux 6.18: unknown (absent)",
+    ]
+    if namespaces:
+        lines.append("socket: all but TCP, UDP, routing information" + _and_unix(unix_sockets))
+    else:
+        lines.append("socket: all but routing information" + _and_unix(unix_sockets))
+    if not unix_sockets:
+        lines.append("socketpair of datagram sockets: can be connected to sockets of the host")
+    if not subprocess:
+        lines.append("fork, vfork, clone without CLONE_THREAD, execve, execveat: starts processes")
+    if not namespaces:
+        lines += [_line(names, why) for why, names in _DENIED_WITHOUT_NAMESPACES.items()]
+        lines.append(
+            "kill and its kin, prlimit64, sched_set*, setpriority, ioprio_set, F_SETOWN on any "
+            "process but the own: reaches processes of the host"
+        )
+        lines.append("prctl PR_SET_PDEATHSIG, ioctl that changes files: not held by Landlock")
+    return lines
+
+
+def _and_unix(unix_sockets: bool) -> str:  # noqa: FBT001
+    return " and unix sockets" if unix_sockets else ""
+
+
+def _line(names: str, why: str) -> str:
+    return f"{' '.join(names.split())}: {why}"

@@ -1,0 +1,301 @@
+"""A cgroup of one's own from systemd, where none can be made: a login session's is not the user's.
+
+systemd is asked for a transient scope, `corral-<run>.scope`, with the limits as its properties and
+delegated, and puts init into it. The leaf of `cgroup` is then made inside: only there can the whole
+tree be killed at once when memory runs out, and only what is below a delegated unit is left alone.
+
+systemd removes a unit as soon as it is empty, and with it the kernel's counts of what happened. So
+a process that does nothing stays beside the leaf until they were read. It dies with the supervisor,
+and then nothing is left.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+
+from corral.abi import linux as abi
+from corral.abi.signal_numbers import SIGKILL
+from corral.platforms import steps
+from corral.platforms.linux import init
+from corral.platforms.linux.mechanisms import cgroup
+from corral.record import record, replace
+
+TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import NoReturn, Self
+
+    from corral.plan.model import Place
+    from corral.platforms.linux.dbus import Bus, Message, Value, Variant
+    from corral.platforms.steps import Scene
+
+    Property = tuple[str, Variant]
+
+NAME = "org.freedesktop.systemd1"
+DRIVER = "org.freedesktop.DBus"
+PATH = "/org/freedesktop/systemd1"
+INTERFACE = "org.freedesktop.systemd1.Manager"
+SYSTEM_BUS = "/run/dbus/system_bus_socket"
+ASIDE = "supervisor"
+"""The cgroup in a scope for what is corral's: one that shares controllers out has no processes."""
+START_PATIENCE = 5.0
+END_PATIENCE = 1.0
+"""Seconds: a client gives corral one to be gone, and an empty scope goes without being asked."""
+STOP_USEC = 5_000_000
+"""Between SIGTERM and SIGKILL when somebody stops the unit: as long as corral waits itself."""
+ASIDE_MEMORY = 16 << 20
+"""What the scope may use beyond its leaf: the process aside, the kernel's records of the leaf."""
+
+
+@record
+class Scope:
+    """`leaf` is what will be made inside, at the place where systemd is expected to put it."""
+
+    unit: str
+    leaf: cgroup.Leaf
+    place: Place = "beside"
+
+    @property
+    def residue(self) -> str:
+        return self.leaf.path
+
+    def describe(self) -> str:
+        return (
+            f"init joins {self.unit}, a delegated scope from systemd; in it {self.leaf.describe()}"
+        )
+
+
+def unit_of(name: str) -> str:
+    return f"corral-{name}.scope"
+
+
+def plan(leaf: cgroup.Leaf) -> Scope:
+    """`leaf` as if in the manager's own cgroup."""
+    unit = unit_of(leaf.name)
+    return Scope(unit=unit, leaf=replace(leaf, base=f"{leaf.base}/{_slice()}/{unit}"))
+
+
+def _slice() -> str:
+    """Where systemd would put it by itself; said, so that a later sweep knows where to look."""
+    return "app.slice" if os.geteuid() else "system.slice"
+
+
+def buses(uid: int) -> list[str]:
+    """Sockets on which the manager of this user's units may answer, best first."""
+    if uid == 0:
+        return [SYSTEM_BUS]
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    found = addresses(os.environ.get("DBUS_SESSION_BUS_ADDRESS", ""))
+    found += [f"{runtime}/bus"] if runtime else []
+    return [
+        path for path in dict.fromkeys((*found, f"/run/user/{uid}/bus")) if os.path.exists(path)
+    ]
+
+
+def addresses(text: str) -> list[str]:
+    """The socket files in a D-Bus address list; other transports are not for us."""
+    found: list[str] = []
+    for address in text.split(";"):
+        transport, _, options = address.partition(":")
+        pairs = dict(option.partition("=")[::2] for option in options.split(","))
+        if transport == "unix" and pairs.get("path"):
+            head, *escaped = pairs["path"].split("%")
+            try:
+                rest = b"".join(bytes.fromhex(part[:2]) + part[2:].encode() for part in escaped)
+            except ValueError:
+                continue
+            found.append(head + os.fsdecode(rest))
+    return found
+
+
+def apply(step: Scope, scene: Scene) -> None:
+    """Nothing is left of it when it fails."""
+    holder = _hold()
+    try:
+        base = start(step.unit, (holder, scene.pid), step.leaf.settings)
+        leaf = replace(step.leaf, base=base)
+        scene.cgroup = leaf.path
+        cgroup.apply(leaf, scene)
+        cgroup.apply(cgroup.Enter(), scene)
+    except BaseException:
+        os.kill(holder, SIGKILL)
+        os.waitpid(holder, 0)
+        raise
+
+
+def _hold() -> int:
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        _wait_with(parent)
+    finally:
+        os._exit(1)
+
+
+def _wait_with(parent: int) -> NoReturn:
+    """Hold nothing but the place: a client's pipe left open would look like a living server."""
+    init.follow_supervisor()
+    if os.getppid() != parent:
+        os._exit(1)
+    os.setsid()
+    abi.prctl(abi.PR_SET_DUMPABLE, 0)
+    abi.reset_signals()
+    abi.sigprocmask(abi.SIG_SETMASK, ())
+    steps.keep_only(())
+    while True:
+        select.poll().poll()
+
+
+def start(unit: str, pids: Sequence[int], settings: Iterable[tuple[str, str]]) -> str:
+    """Make a scope of these processes, which move aside in it; returns its directory."""
+    with _Manager(START_PATIENCE) as manager:
+        manager.start(unit, properties(pids, settings))
+    mounted = cgroup.mount(str(pids[-1]))
+    path = mounted[1] if mounted else ""
+    if os.path.basename(path) != unit:
+        raise OSError(0, f"systemd started {unit} and left process {pids[-1]} in {path or 'none'}")
+    os.mkdir(f"{path}/{ASIDE}")
+    for pid in pids:
+        cgroup.write(f"{path}/{ASIDE}/cgroup.procs", str(pid))
+    return path
+
+
+def end(path: str) -> None:
+    """Kill what is left in a scope and wait until systemd has forgotten it."""
+    if os.path.isdir(path):
+        cgroup.kill(path)
+        stop(os.path.basename(path))
+
+
+def stop(unit: str) -> None:
+    """Of a unit that is gone, or of a manager that does not answer, nothing is to be expected."""
+    try:
+        with _Manager(END_PATIENCE) as manager:
+            manager.stop(unit)
+    except OSError:
+        pass  # an empty scope goes by itself
+
+
+def properties(pids: Sequence[int], settings: Iterable[tuple[str, str]]) -> list[Property]:
+    """Of a scope around a leaf with these settings: never tighter than the leaf itself."""
+    from corral.platforms.linux.dbus import Variant
+
+    found: list[tuple[str, str, Value]] = [
+        ("Description", "s", "corral sandbox"),
+        ("Delegate", "b", True),
+        ("Slice", "s", _slice()),
+        ("CollectMode", "s", "inactive-or-failed"),
+        ("TimeoutStopUSec", "t", STOP_USEC),
+        ("PIDs", "au", list(pids)),
+    ]
+    chosen = dict(settings)
+    if "memory.max" in chosen:
+        found.append(("MemoryMax", "t", int(chosen["memory.max"]) + ASIDE_MEMORY))
+    if "memory.swap.max" in chosen:
+        found.append(("MemorySwapMax", "t", int(chosen["memory.swap.max"])))
+    # Without one, the manager's default would be a limit that nobody asked for.
+    tasks = int(chosen["pids.max"]) + 1 if "pids.max" in chosen else (1 << 64) - 1
+    found.append(("TasksMax", "t", tasks))
+    if "cpu.max" in chosen:
+        quota, period = map(int, chosen["cpu.max"].split())
+        found.append(("CPUQuotaPerSecUSec", "t", quota * 1_000_000 // period))
+    found += _bandwidths(value for file, value in settings if file == "io.max")
+    return [(name, Variant(signature=kind, value=value)) for name, kind, value in found]
+
+
+def _bandwidths(limits: Iterable[str]) -> list[tuple[str, str, Value]]:
+    """From lines of io.max: `8:0 rbps=N wbps=N`."""
+    names = {"rbps": "IOReadBandwidthMax", "wbps": "IOWriteBandwidthMax"}
+    found: dict[str, list[Value]] = {}
+    for line in limits:
+        disk, *pairs = line.split()
+        for pair in pairs:
+            key, _, value = pair.partition("=")
+            found.setdefault(names[key], []).append((f"/dev/block/{disk}", int(value)))
+    return [(name, "a(st)", values) for name, values in found.items()]
+
+
+class _Manager:
+    """systemd on the first of the buses where it answers."""
+
+    def __init__(self, patience: float) -> None:
+        self._bus, self._owner = _reach(patience)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bus.close()
+
+    def start(self, unit: str, chosen: Sequence[Property]) -> None:
+        (seen,) = self._bus.driver("GetConnectionUnixProcessID", "s", self._bus.name)
+        if seen != os.getpid():
+            # In another PID namespace our numbers are other people's processes.
+            raise OSError(0, f"the bus knows process {os.getpid()} as {seen}")
+        result = self._job("StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "fail", chosen, [])
+        if result != "done":
+            raise OSError(0, f"systemd did not start {unit}: {result}")
+
+    def stop(self, unit: str) -> None:
+        self._job("StopUnit", "ss", unit, "replace")
+
+    def _job(self, member: str, signature: str, *arguments: Value) -> str:
+        """Ask for a job and wait for its end; signals are asked for first, so none is missed."""
+        rule = f"type='signal',sender='{NAME}',interface='{INTERFACE}',member='JobRemoved'"
+        self._bus.driver("AddMatch", "s", rule)
+        (job,) = self._bus.call(self._owner, PATH, INTERFACE, member, signature, *arguments)
+
+        def removed(message: Message) -> bool:
+            ours = (message.sender, message.member) == (self._owner, "JobRemoved")
+            return ours and message.signature == "uoss" and message.body[1] == job
+
+        return str(self._bus.wait(removed).body[3])
+
+
+def _reach(patience: float) -> tuple[Bus, str]:
+    """A bus and systemd's name on it."""
+    from corral.platforms.linux.dbus import Bus, CallError
+
+    why: OSError = FileNotFoundError(2, "no bus of systemd's")
+    without: Bus | None = None
+    for path in buses(os.geteuid()):
+        try:
+            bus = Bus(path, patience)
+        except OSError as error:
+            why = error
+            continue
+        try:
+            bus.driver("AddMatch", "s", OWNER_CHANGED)
+            return bus, str(bus.driver("GetNameOwner", "s", NAME)[0])
+        except CallError:
+            without = bus
+    if without is None:
+        raise why
+    return without, _until_owned(without)
+
+
+OWNER_CHANGED = f"type='signal',sender='{DRIVER}',member='NameOwnerChanged',arg0='{NAME}'"
+
+
+def _until_owned(bus: Bus) -> str:
+    """The first client of a session starts its bus, and systemd joins that a moment later."""
+
+    def owned(message: Message) -> bool:
+        ours = (message.sender, message.member) == (DRIVER, "NameOwnerChanged")
+        return (
+            ours
+            and message.signature == "sss"
+            and message.body[0] == NAME
+            and bool(message.body[2])
+        )
+
+    try:
+        return str(bus.wait(owned).body[2])
+    except OSError as error:
+        bus.close()
+        raise OSError(error.errno, "systemd is not on the bus") from error

@@ -1,0 +1,133 @@
+"""Linux: one file a mechanism. What can hold each control here, best first."""
+
+from __future__ import annotations
+
+import sys
+
+from corral.plan.model import SAMPLING, Option
+from corral.record import replace
+
+TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from corral.plan.model import Chains
+    from corral.policy.model import Policy
+
+PID_NAMESPACE = "pid namespace"
+NAMESPACES = ("user_namespaces", "mount_namespace", "pid_namespace")
+
+
+def chains(policy: Policy) -> Chains:
+    """What can hold each control here, best first."""
+    alone = not policy.subprocess  # one process, so what holds a process holds the tree
+    return {
+        "filesystem": (
+            Option(
+                mechanism="namespaces + pivot_root + landlock",
+                needs=(*NAMESPACES, "landlock"),
+                status="verified",
+            ),
+            Option(mechanism="namespaces + pivot_root", needs=NAMESPACES, status="verified"),
+            Option(
+                mechanism="landlock",
+                needs=("landlock_wall", "seccomp"),
+                status="verified",
+                note=_visible(policy),
+            ),
+        ),
+        "network": _network(policy),
+        "subprocess": (
+            Option(mechanism="seccomp", needs=("seccomp", "exec_cookie"), status="verified"),
+        ),
+        "syscalls": (Option(mechanism="seccomp", needs=("seccomp",), status="verified"),),
+        "tree": (
+            Option(mechanism=PID_NAMESPACE, needs=NAMESPACES, status="verified"),
+            Option(mechanism="guardian + signal scope", needs=("guardian", "landlock_scope")),
+            Option(mechanism="guardian", needs=("guardian",), note=_lonely(policy)),
+        ),
+        "memory": (_cgroup("memory"), *_sampled(policy, "memory")),
+        "cpu": (_cgroup("cpu"), *_sampled(policy, "cpu")),
+        "cpu_time": (_rlimit("RLIMIT_CPU"),) if alone else _sampled(policy, "cpu_time"),
+        "pids": (
+            _cgroup("pids"),
+            Option(mechanism="RLIMIT_NPROC", needs=(*NAMESPACES, "nproc")),
+            *_sampled(policy, "pids"),
+        ),
+        "fds": (_rlimit("RLIMIT_NOFILE"),),
+        "io": _io(policy),
+        "disk": (
+            Option(mechanism="sized tmpfs + RLIMIT_FSIZE", needs=NAMESPACES, note=_disk(policy)),
+        ),
+        "timeout": (Option(mechanism="supervisor"),),
+        "address_space": (_rlimit("RLIMIT_AS"),),
+    }
+
+
+def _cgroup(controller: str) -> Option:
+    return Option(mechanism=f"cgroup {controller}", needs=(f"cgroup_{controller}",))
+
+
+def _io(policy: Policy) -> tuple[Option, ...]:
+    """Held disk by disk: where the target's files lie on none, there is nothing to hold it by."""
+    if policy.limits.io is None:
+        return ()
+    from corral.platforms.linux import block_devices
+
+    found, without = block_devices.behind(policy)
+    if not found:
+        return ()
+    note = f"not for {', '.join(without)}, which no disk is behind" if without else ""
+    return (replace(_cgroup("io"), note=note),)
+
+
+def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
+    """Looking costs wake-ups, so only a limit that was stated is held that way."""
+    if control not in policy.stated:
+        return ()
+    note = "the tree is looked at ten times a second and killed when it is over"
+    return (Option(mechanism=SAMPLING, needs=("sampling",), status="cooperative", note=note),)
+
+
+def _rlimit(name: str) -> Option:
+    return Option(mechanism=name, needs=("rlimits",))
+
+
+def _network(policy: Policy) -> tuple[Option, ...]:
+    if not (policy.allow or policy.listen):
+        return (
+            Option(mechanism="network namespace", needs=("network_namespace",), status="verified"),
+            Option(mechanism="seccomp socket families", needs=("seccomp",), status="verified"),
+        )
+    ways = {"gateway": policy.allow, "inward": policy.listen}
+    needs = [name for name, asked in ways.items() if asked]
+    return (
+        Option(
+            mechanism="network namespace + " + " + ".join(needs),
+            needs=("network_namespace", *needs),
+            status="verified",
+            note=_still_possible(policy),
+        ),
+    )
+
+
+def _still_possible(policy: Policy) -> str:
+    if not policy.allow:
+        return ""
+    text = "domain fronting and sites that share an address with an allowed one stay possible"
+    if any(item.startswith("*.") for item in policy.allow):
+        text += "; names looked up under a wildcard reach whoever runs that zone"
+    return text
+
+
+def _visible(policy: Policy) -> str:
+    text = "names and metadata of the host's files can be seen"
+    return f"{text}, and its processes" if policy.subprocess else text
+
+
+def _lonely(policy: Policy) -> str:
+    return "the target cannot signal its own processes" if policy.subprocess else ""
+
+
+def _disk(policy: Policy) -> str:
+    granted = policy.state or any(grant.access == "write" for grant in policy.grants)
+    return "write grants and state are not size-limited" if granted else ""

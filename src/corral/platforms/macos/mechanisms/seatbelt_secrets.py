@@ -1,0 +1,114 @@
+"""Secrets and self-starting files inside granted directories of a Mac: hidden, or held read-only.
+
+Seatbelt goes by names, so a name that does not exist yet is held as well, in its usual spelling: on
+a volume that ignores case another one gets past, and is told afterwards. Not looked for: hard links
+that were made before, and repositories below the top of a grant.
+"""
+
+from __future__ import annotations
+
+import os
+
+from corral.policy import secret_files
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from corral.policy.model import Grant
+
+SECRETS = (
+    *secret_files.KEYS, *secret_files.TYPED, *secret_files.SHELLS, *secret_files.CLIENTS,
+    ".zsh_sessions", "Library/Keychains", "Library/Cookies", "Library/Messages", "Library/Mail",
+    "Library/Safari", "Library/Containers", "Library/Group Containers",
+    "Library/Application Support", "Library/Caches", "Library/Preferences", "Library/Calendars",
+    "Library/Accounts",
+)  # fmt: skip
+"""Below a home directory, in every grant. Browsers, clients and most applications keep theirs in
+Application Support; corral's own directories are there, too.
+"""
+
+STARTERS = (
+    *secret_files.STARTERS,
+    "Library/LaunchAgents", "Library/Services", "Library/Scripts", "Library/QuickLook",
+    "Library/Input Methods", "Library/Python",
+)  # fmt: skip
+"""Below a home directory, in write grants."""
+
+PROJECT = (*secret_files.PROJECT, *(f".git/{name}" for name in secret_files.GIT))
+"""At the top of a write grant."""
+
+ENVIRONMENT = ".env"
+"""At the top of a grant, with all that begins so and is not published."""
+
+
+def hidden(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
+    """What no grant shows, unless a grant names it itself; one that lies in it is seen again."""
+    named = [grant.path for grant in grants]
+    found = [f"{home}/{name}" for home in homes for name in SECRETS]
+    for grant in grants:
+        if grant.directory:
+            found += [f"{grant.path}/{name}" for name in _environment_files(grant.path)]
+    # A link to a secret is another name: the rule has to be for where it leads.
+    return _within(map(os.path.realpath, found), named, named)
+
+
+def _environment_files(directory: str) -> list[str]:
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        names = []
+    own = [name for name in names if name.startswith(f"{ENVIRONMENT}.")]
+    return [ENVIRONMENT, *(name for name in own if not name.endswith(secret_files.PUBLISHED))]
+
+
+def held(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
+    """What no write grant lets change, unless a grant names it itself."""
+    writable = [grant.path for grant in grants if grant.access == "write" and grant.directory]
+    found = [f"{home}/{name}" for home in homes for name in STARTERS]
+    found += [f"{path}/{name}" for path in writable for name in PROJECT]
+    kept = [_replaceable(path, writable) for path in found]
+    kept += [real for path in found if (real := os.path.realpath(path)) != path]
+    return _within(kept, writable, [grant.path for grant in grants])
+
+
+def _replaceable(path: str, tops: Sequence[str]) -> str:
+    """The first on the way to it that is no directory of its own. A `.git` that is absent could be
+    put there whole, by one rename; one that is a file or a link could be made to lead elsewhere.
+    """
+    whole = path
+    while (parent := os.path.dirname(path)) != path and parent not in tops:
+        path = parent
+        if os.path.islink(path) or not os.path.isdir(path):
+            whole = path
+    return whole
+
+
+def _within(found: Iterable[str], tops: Sequence[str], named: Sequence[str]) -> tuple[str, ...]:
+    """Those that lie in one of `tops` and are not named."""
+    return tuple(
+        path
+        for path in dict.fromkeys(found)
+        if path not in named and any(_at(path, top) for top in tops)
+    )
+
+
+def anchors(grants: Sequence[Grant], kept: Sequence[str]) -> tuple[str, ...]:
+    """Directories between a write grant and what is kept in it: renamed away, they would take it
+    out of the rule for its name.
+    """
+    found: dict[str, None] = {}
+    for grant in grants:
+        if grant.access == "write":
+            found.update(dict.fromkeys(_between(grant.path, kept)))
+    return tuple(found)
+
+
+def _between(top: str, kept: Sequence[str]) -> Iterator[str]:
+    for path in kept:
+        while (path := os.path.dirname(path)) and _at(path, top):
+            yield path
+
+
+def _at(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(f"{directory}/")

@@ -1,0 +1,98 @@
+"""macOS: one file a mechanism. What can hold each control here, best first.
+
+Seatbelt is the only wall there is. Where it was not proven, or the policy turns it off, the walls
+are missing and a run refuses; `--best-effort` then runs with limits that hold only while the target
+does not fight them.
+"""
+
+from __future__ import annotations
+
+from corral.plan.model import SAMPLING, Option
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.plan.model import Chains
+    from corral.policy.model import Policy
+
+SEATBELT = "seatbelt"
+JETSAM = "jetsam limit of the first image"
+NO_FORK = "RLIMIT_NPROC"
+WATCHER = "watcher"
+DOOR = "proxy on one loopback port"
+
+
+def chains(policy: Policy) -> Chains:
+    """What can hold each control here, best first."""
+    return {
+        "filesystem": _seatbelt(policy, "names of what lies above a granted path can be seen"),
+        "network": _network(policy),
+        "subprocess": (
+            *_seatbelt(policy, "the program may execute itself again, in its own place"),
+            Option(
+                mechanism=NO_FORK,
+                needs=("nproc",),
+                note="no second process; another program may be executed in place of the first",
+            ),
+        ),
+        "syscalls": _seatbelt(policy, "mach services, sysctls, IOKit: not system calls by number"),
+        "tree": (
+            *_tree(policy),
+            Option(
+                mechanism=WATCHER,
+                needs=("watcher",),
+                status="cooperative",
+                note="a target that kills corral and its watcher together survives",
+            ),
+        ),
+        "memory": (*_sampled(policy, "memory"), *_jetsam(policy)),
+        "cpu": _sampled(policy, "cpu"),
+        "cpu_time": _sampled(policy, "cpu_time"),
+        "pids": _sampled(policy, "pids"),
+        "fds": (_rlimit("RLIMIT_NOFILE"),),
+        "timeout": (Option(mechanism="supervisor"),),
+        "address_space": (_rlimit("RLIMIT_AS"),),
+    }
+
+
+def _network(policy: Policy) -> tuple[Option, ...]:
+    """Nothing, or what corral's own proxy lets through; a port of the target's is never opened."""
+    if policy.listen:
+        return ()
+    if not policy.allow or policy.macos.seatbelt == "off":
+        return _seatbelt(policy)
+    note = "only for clients that go by the proxy variables; all others reach nothing"
+    needs = ("seatbelt", "door")
+    return (Option(mechanism=f"{SEATBELT} + {DOOR}", needs=needs, status="verified", note=note),)
+
+
+def _seatbelt(policy: Policy, note: str = "") -> tuple[Option, ...]:
+    if policy.macos.seatbelt == "off":
+        return ()
+    return (Option(mechanism=SEATBELT, needs=("seatbelt",), status="verified", note=note),)
+
+
+def _tree(policy: Policy) -> tuple[Option, ...]:
+    """Behind Seatbelt nothing of the target can signal the watcher."""
+    if policy.macos.seatbelt == "off":
+        return ()
+    return (Option(mechanism=f"{WATCHER} + {SEATBELT}", needs=("watcher", "seatbelt")),)
+
+
+def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
+    """Looking costs wake-ups, so only a limit that was stated is held that way."""
+    if control not in policy.stated:
+        return ()
+    note = "the tree is looked at ten times a second and killed when it is over"
+    return (Option(mechanism=SAMPLING, needs=("sampling",), status="cooperative", note=note),)
+
+
+def _jetsam(policy: Policy) -> tuple[Option, ...]:
+    """It holds one image, so it can stand for the tree only where there is one process."""
+    if policy.subprocess or "memory" in policy.stated:
+        return ()
+    note = "lost when the program executes again; state a memory limit to have the tree looked at"
+    return (Option(mechanism=JETSAM, needs=("jetsam",), status="cooperative", note=note),)
+
+
+def _rlimit(name: str) -> Option:
+    return Option(mechanism=name, needs=("rlimits",))

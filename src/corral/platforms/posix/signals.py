@@ -1,0 +1,61 @@
+"""What a process does with signals: given back as a program expects to find it.
+
+Python ignores SIGPIPE and SIGXFSZ, and ignored signals stay ignored through exec. `signal` itself
+would import `enum` on the start path.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import os
+import sys
+
+TYPE_CHECKING = False
+assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+def block(numbers: Iterable[int]) -> None:
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, numbers)
+
+
+def unblock(numbers: Iterable[int]) -> None:
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, numbers)
+
+
+def reset() -> None:
+    """Every signal at its default and none blocked: no handler of ours runs from here on."""
+    _signal.set_wakeup_fd(-1)
+    for number in _signal.valid_signals():
+        try:
+            _signal.signal(number, _signal.SIG_DFL)
+        except (OSError, ValueError):
+            continue  # SIGKILL, SIGSTOP and what the C library keeps for itself
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+
+
+class Wakeup:
+    """From here on these signals no longer end or stop this process."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self._read, self.writer = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self.writer, False)
+        _signal.set_wakeup_fd(self.writer, warn_on_full_buffer=False)
+        for number in numbers:
+            _signal.signal(number, _nothing)
+            _signal.siginterrupt(number, False)
+
+    def fileno(self) -> int:
+        return self._read
+
+    def read(self) -> list[int]:
+        try:
+            return list(os.read(self._read, 64))
+        except BlockingIOError:
+            return []
+
+
+def _nothing(_number: int, _frame: object) -> None:
+    """The number is in the pipe already."""

@@ -1,0 +1,219 @@
+"""A job object: every process of the target is in it from its first instruction to its last.
+
+All extended limits go in with one call, and every class of information is read back: a system that
+accepts a limit and does not keep it has not set it. `pids` means processes here, and memory is what
+was committed: an allocation beyond it fails. The job has no name and no heir, and the supervisor
+holds the only handle, so the tree ends when the supervisor does.
+"""
+
+from __future__ import annotations
+
+import time
+
+from corral.abi import win32_job as abi
+from corral.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corral.abi.win32 import Handle
+    from corral.plan.model import Held, Place
+    from corral.platforms.windows.run_context import Scene
+    from corral.policy.model import Policy
+
+JOB = "job object"
+UNREAD = "job object (not read back)"
+UI = "ui restrictions"
+# What node and python start under. Handles and global atoms are needed by USER32, which both load.
+UI_LIMITS = (
+    abi.JOB_OBJECT_UILIMIT_READCLIPBOARD
+    | abi.JOB_OBJECT_UILIMIT_WRITECLIPBOARD
+    | abi.JOB_OBJECT_UILIMIT_SYSTEMPARAMETERS
+    | abi.JOB_OBJECT_UILIMIT_DISPLAYSETTINGS
+    | abi.JOB_OBJECT_UILIMIT_DESKTOP
+    | abi.JOB_OBJECT_UILIMIT_EXITWINDOWS
+)
+WHOLE = 10_000
+"""All processors together, as the CPU rate counts."""
+PAGE = 4096
+"""Windows keeps limits of memory in whole pages, and tells them back so."""
+KILLED = 0xC000013A
+"""STATUS_CONTROL_C_EXIT, which no other death is reported by."""
+NEAR = 32
+"""A peak within this fraction of the limit was held by it."""
+LAST_BREATH = 5.0
+MESSAGES = {
+    abi.JOB_OBJECT_MSG_ACTIVE_PROCESS_LIMIT: "pids",
+    abi.JOB_OBJECT_MSG_PROCESS_MEMORY_LIMIT: "memory",
+    abi.JOB_OBJECT_MSG_JOB_MEMORY_LIMIT: "memory",
+}
+
+
+@record
+class Job:
+    """`cpu` in millicores. `read_back` is False only where the whole job was seen to die with its
+    handle although the system does not tell back what was set.
+    """
+
+    memory: int | None = None
+    cpu: int | None = None
+    processes: int | None = None
+    ui: int = 0
+    read_back: bool = True
+    place: Place = "supervisor"
+
+    def describe(self) -> str:
+        asked = ["kills the tree when the supervisor ends", "no breakaway"]
+        if self.processes is not None:
+            asked.append(f"{self.processes} process" + ("es" if self.processes > 1 else ""))
+        if self.memory is not None:
+            asked.append(f"{self.memory} bytes committed")
+        if self.cpu is not None:
+            asked.append(f"{self.cpu} millicores")
+        if self.ui:
+            asked.append("no clipboard, desktops, display or system settings")
+        back = "each read back" if self.read_back else "not read back"
+        return f"job object, {back}: {', '.join(asked)}"
+
+
+def plan(policy: Policy, controls: Sequence[Held]) -> Job:
+    held = {item.control: item.mechanism for item in controls}
+    limits = policy.limits
+    processes = limits.pids if held.get("pids") == JOB else None
+    return Job(
+        memory=limits.memory if held.get("memory") == JOB else None,
+        cpu=limits.cpu if held.get("cpu") == JOB else None,
+        processes=1 if JOB in held.get("subprocess", "") else processes,
+        ui=UI_LIMITS if UI in held.get("syscalls", "") else 0,
+        read_back=held.get("tree") != UNREAD,
+    )
+
+
+class Limited:
+    """A job with its limits set; `hit` gathers the names of those that were reached."""
+
+    def __init__(self, step: Job, handle: Handle, port: Handle) -> None:
+        self.step = step
+        self.handle = handle
+        self.port = port
+        self.hit: set[str] = set()
+
+    def terminate(self) -> None:
+        abi.TerminateJobObject(self.handle.value, KILLED)
+
+    def accounting(self) -> abi.JOBOBJECT_BASIC_ACCOUNTING_INFORMATION:
+        return abi.query_information(self.handle, abi.JOBOBJECT_BASIC_ACCOUNTING_INFORMATION)
+
+    def cpu(self) -> float:
+        """Seconds of all processes, ended ones too, in both modes."""
+        seen = self.accounting()
+        return float(seen.TotalUserTime + seen.TotalKernelTime) / 10_000_000
+
+    def active(self) -> int:
+        return int(self.accounting().ActiveProcesses)
+
+    def peak(self) -> int:
+        seen = abi.query_information(self.handle, abi.JOBOBJECT_EXTENDED_LIMIT_INFORMATION)
+        return int(seen.PeakJobMemoryUsed)
+
+    def listen(self) -> set[str]:
+        """Limits that were reached. Messages may be lost, so a peak near its limit counts too."""
+        while (kind := abi.next_message(self.port)) is not None:
+            if kind in MESSAGES:
+                self.hit.add(MESSAGES[kind])
+        memory = self.step.memory
+        if memory is not None and self.peak() >= memory - memory // NEAR:
+            self.hit.add("memory")
+        return self.hit
+
+    def end(self) -> None:
+        """Kill what is left and wait until it is gone: directories of a live process resist."""
+        self.terminate()
+        patience = time.monotonic() + LAST_BREATH
+        while self.active() and time.monotonic() < patience:
+            time.sleep(0.005)
+
+    def close(self) -> None:
+        self.handle.close()
+        self.port.close()
+
+
+def apply(step: Job, scene: Scene) -> None:
+    scene.job = create(step)
+    scene.undo.append(scene.job.close)
+
+
+def create(step: Job) -> Limited:
+    """OSError if any limit cannot be set or is not what it was set to."""
+    from corral.abi.win32_process import processors
+
+    handle = abi.create_job()
+    made = Limited(step, handle, abi.create_completion_port())
+    try:
+        wanted = extended(step)
+        abi.set_information(handle, wanted)
+        if step.read_back:
+            _check_extended(wanted, handle)
+        if step.cpu is not None:
+            _set_rate(handle, cpu_rate(step.cpu, processors()))
+        if step.ui:
+            _set_ui(handle, step.ui)
+        abi.set_information(handle, abi.JOBOBJECT_ASSOCIATE_COMPLETION_PORT(None, made.port.value))
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def extended(step: Job) -> abi.JOBOBJECT_EXTENDED_LIMIT_INFORMATION:
+    wanted = abi.JOBOBJECT_EXTENDED_LIMIT_INFORMATION()
+    flags = abi.JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE | abi.JOB_OBJECT_LIMIT_DIE_ON_UNHANDLED_EXCEPTION
+    if step.processes is not None:
+        flags |= abi.JOB_OBJECT_LIMIT_ACTIVE_PROCESS
+        wanted.BasicLimitInformation.ActiveProcessLimit = step.processes
+    if step.memory is not None:
+        flags |= abi.JOB_OBJECT_LIMIT_JOB_MEMORY | abi.JOB_OBJECT_LIMIT_PROCESS_MEMORY
+        wanted.JobMemoryLimit = wanted.ProcessMemoryLimit = step.memory // PAGE * PAGE
+    wanted.BasicLimitInformation.LimitFlags = flags
+    return wanted
+
+
+def cpu_rate(millicores: int, processors: int) -> int:
+    """In 1/10000 of all processors; never 0, which Windows refuses."""
+    return max(1, min(WHOLE, millicores * WHOLE // (1000 * processors)))
+
+
+def _check_extended(wanted: abi.JOBOBJECT_EXTENDED_LIMIT_INFORMATION, handle: Handle) -> None:
+    seen = abi.query_information(handle, abi.JOBOBJECT_EXTENDED_LIMIT_INFORMATION)
+    pairs = {
+        "ActiveProcessLimit": (wanted.BasicLimitInformation, seen.BasicLimitInformation),
+        "JobMemoryLimit": (wanted, seen),
+        "ProcessMemoryLimit": (wanted, seen),
+        "LimitFlags": (wanted.BasicLimitInformation, seen.BasicLimitInformation),
+    }
+    for name, (asked, told) in pairs.items():
+        _same(name, getattr(asked, name), getattr(told, name))
+
+
+def _set_rate(handle: Handle, rate: int) -> None:
+    wanted = abi.JOBOBJECT_CPU_RATE_CONTROL_INFORMATION()
+    wanted.ControlFlags = (
+        abi.JOB_OBJECT_CPU_RATE_CONTROL_ENABLE | abi.JOB_OBJECT_CPU_RATE_CONTROL_HARD_CAP
+    )
+    wanted.CpuRate = rate
+    abi.set_information(handle, wanted)
+    seen = abi.query_information(handle, abi.JOBOBJECT_CPU_RATE_CONTROL_INFORMATION)
+    _same("ControlFlags", wanted.ControlFlags, seen.ControlFlags)
+    _same("CpuRate", rate, seen.CpuRate)
+
+
+def _set_ui(handle: Handle, limits: int) -> None:
+    abi.set_information(handle, abi.JOBOBJECT_BASIC_UI_RESTRICTIONS(limits))
+    seen = abi.query_information(handle, abi.JOBOBJECT_BASIC_UI_RESTRICTIONS)
+    _same("UIRestrictionsClass", limits, seen.UIRestrictionsClass)
+
+
+def _same(name: str, wanted: int, seen: int) -> None:
+    if wanted != seen:
+        raise OSError(0, f"{name} was set to {wanted:#x} and reads back as {seen:#x}")

@@ -1,0 +1,95 @@
+"""Policies that nobody has to write: one data file a server, each line of it with its reason.
+
+A profile is the user's word, because the user names it. It grants what the server cannot do
+without, and never a path: those are the user's own. `arguments` says that the paths in the server's
+arguments are what it is for, so naming one there grants it. Secrets count as far as they are set.
+"""
+
+from __future__ import annotations
+
+import os
+
+from corral.errors import PolicyError
+from corral.policy.manifest import Manifest, decode_toml, from_data
+from corral.policy.model import Source
+from corral.record import record, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+SUFFIX = ".toml"
+
+
+@record
+class Profile:
+    """`packages` are the references that it fits, `reasons` by key; `note` is left to do.
+
+    `beside` are requirements that a package of PyPI's has and does not state.
+    """
+
+    name: str
+    title: str
+    packages: tuple[str, ...]
+    manifest: Manifest
+    reasons: tuple[tuple[str, str], ...] = ()
+    arguments: str = ""
+    beside: tuple[str, ...] = ()
+    note: str = ""
+
+
+def names() -> list[str]:
+    with os.scandir(os.path.dirname(__file__)) as entries:
+        found = [entry.name for entry in entries if entry.name.endswith(SUFFIX)]
+    return sorted(name.removesuffix(SUFFIX) for name in found)
+
+
+def load(name: str) -> Profile:
+    known = names()
+    if name not in known:
+        import difflib
+
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]}?" if near else "`corral profiles` lists them"
+        raise PolicyError(f"there is no profile {name!r}", hint=hint)
+    with open(path(name), encoding="utf-8") as file:
+        data, places = decode_toml(file.read(), f"profile {name}")
+    about, reasons = data.pop("profile"), data.pop("reasons", {})
+    manifest = from_data(data, f"profile {name}", places=places)
+    assert isinstance(about, dict) and isinstance(reasons, dict)  # noqa: S101, PT018 - our own file
+    about.update({key: tuple(value) for key, value in about.items() if isinstance(value, list)})
+    return Profile(name=name, manifest=manifest, reasons=tuple(reasons.items()), **about)
+
+
+def path(name: str) -> str:
+    return os.path.join(os.path.dirname(__file__), name + SUFFIX)
+
+
+def fitting(package: str) -> Profile | None:
+    """The first profile for a package, named as `npm:@scope/name` or `pypi:name`."""
+    profiles = map(load, names())
+    return next((profile for profile in profiles if package in profile.packages), None)
+
+
+def source(profile: Profile, arguments: Sequence[str], environment: Mapping[str, str]) -> Source:
+    """What the profile grants to this very run."""
+    manifest = profile.manifest
+    if manifest.secret_names:
+        present = tuple(name for name in manifest.secret_names if name in environment)
+        manifest = replace(manifest, secret_names=present)
+    if profile.arguments:
+        manifest = replace(manifest, **{profile.arguments: tuple(paths(arguments))})
+    return Source(manifest=manifest, trust="user", approved=True)
+
+
+def paths(arguments: Sequence[str]) -> list[str]:
+    """The words, or values of options, that name something that is there.
+
+    Only what is written as a path: a word that happens to be a directory's name is still a word.
+    """
+    written = [word.partition("=")[2] if word.startswith("-") else word for word in arguments]
+    return [word for word in written if _is_path(word) and os.path.exists(os.path.expanduser(word))]
+
+
+def _is_path(word: str) -> bool:
+    return os.sep in word or (os.altsep or os.sep) in word or word in {".", "..", "~"}

@@ -1,0 +1,106 @@
+"""Does a variable's name say that its value is a secret? In doubt it is treated as one.
+
+And which of a command's words hold one, for whatever shows them: a heuristic, since nothing marks
+an argument as secret. Lists of processes show them all the same.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+MASK = "***"
+TELLING = (
+    "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "COOKIE", "SESSION",
+    "PRIVATE", "AUTH", "BEARER", "DSN", "CONNECTION_STRING", "DATABASE_URL", "APIKEY", "ACCESSKEY",
+)  # fmt: skip
+WORDS = frozenset(("KEY", "KEYS", "PAT", "PASS", "PWD", "PIN", "JWT", "HEADERS"))
+# How keys of widely used services begin.
+BEGINNINGS = (
+    "sk-", "sk_", "rk_", "ghp_", "gho_", "ghs_", "ghu_", "github_pat_", "glpat-", "xoxb-", "xoxp-",
+    "xapp-", "AKIA", "ASIA", "AIza", "eyJ", "hf_", "npm_", "pypi-", "ntn_", "figd_", "tvly-",
+    "lin_api_", "dop_v1_", "SG.",
+)  # fmt: skip
+SHORTEST = 16
+BETWEEN = "?&;, \t\n"
+VARIABLE = "${"
+
+
+def is_secret_name(name: str) -> bool:
+    upper = name.upper().replace("-", "_")
+    return any(part in upper for part in TELLING) or bool(WORDS & set(upper.split("_")))
+
+
+def masked(words: Sequence[str]) -> tuple[str, ...]:
+    """A command's words without what looks like a secret."""
+    return tuple(_masked(word, before) for word, before in zip(words, ("", *words), strict=False))
+
+
+def _masked(word: str, before: str) -> str:
+    if value := _value(word, before):
+        return word.rstrip()[: -len(value)] + MASK
+    if word.startswith(BEGINNINGS) and len(word) >= SHORTEST:
+        return MASK
+    for old, new in _inside(word):
+        word = word.replace(old, new)
+    return word
+
+
+def _value(word: str, before: str) -> str:
+    """All that an option or a header has for a value, or that stands behind such an option."""
+    named = before.startswith("-") and "=" not in before and is_secret_name(before)
+    found = word if named and not word.startswith("-") else ""
+    for mark in "=:":
+        name, between, value = word.partition(mark)
+        if between and not value.startswith("//") and _is_name(name.lstrip("-")):
+            found = found or value.strip()
+    return "" if found.startswith(VARIABLE) else found
+
+
+def _is_name(text: str) -> bool:
+    return text.replace("-", "_").isidentifier() and is_secret_name(text)
+
+
+def _inside(word: str) -> Iterator[tuple[str, str]]:
+    """A password in an address, values in a query or a connection string."""
+    _, mark, rest = word.partition("://")
+    user, at, _ = rest.replace("?", "/").partition("/")[0].rpartition("@")
+    name, colon, password = user.partition(":")
+    if mark and at and password:
+        yield f":{password}@", f":{MASK}@"
+    elif mark and at and not colon:
+        yield f"//{name}@", f"//{MASK}@"
+    pairs = word
+    for letter in BETWEEN:
+        pairs = pairs.replace(letter, "&")
+    for pair in pairs.split("&"):
+        name, equals, value = pair.partition("=")
+        if equals and value and _is_name(name) and not value.startswith(VARIABLE):
+            yield pair, f"{name}={MASK}"
+
+
+PREFIXES = (
+    "LD_", "DYLD_", "GLIBC_", "MALLOC_", "PYTHON", "PERL5", "PERLLIB", "RUBY", "BUNDLE_", "GEM_",
+    "GIT_", "BASH_", "LUA_", "JAVA_", "_JAVA_", "JDK_", "DOTNET_", "COMPLUS_", "CORECLR_", "COR_",
+    "NPM_CONFIG_", "PIP_", "UV_", "DENO_", "BUN_", "ELECTRON_", "OPENSSL_", "SSL_", "CURL_",
+    "GCONV_", "SUDO_", "CORRAL_", "__PYVENV",
+)  # fmt: skip
+NAMES = frozenset((
+    "NODE_OPTIONS", "NODE_PATH", "NODE_EXTRA_CA_CERTS", "NODE_TLS_REJECT_UNAUTHORIZED",
+    "NODE_REPL_EXTERNAL_MODULE", "NODE_V8_COVERAGE", "ENV", "IFS", "PS4", "PROMPT_COMMAND", "SHELL",
+    "SHELLOPTS", "ZDOTDIR", "PATH", "PATHEXT", "COMSPEC", "SYSTEMROOT", "SYSTEMDRIVE", "WINDIR",
+    "HOME", "USERPROFILE", "APPDATA", "LOCALAPPDATA", "TMPDIR", "TEMP", "TMP", "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "EDITOR", "VISUAL", "PAGER", "LESSOPEN",
+    "LESSCLOSE", "LOCPATH", "NLSPATH", "TERMINFO", "TERMCAP", "HOSTALIASES", "RES_OPTIONS",
+    "LOCALDOMAIN", "REQUESTS_CA_BUNDLE", "AWS_CA_BUNDLE", "HTTP_PROXY", "HTTPS_PROXY",
+    "ALL_PROXY", "NO_PROXY", "PHPRC", "PHP_INI_SCAN_DIR", "CLASSPATH", "GOFLAGS", "RUSTC_WRAPPER",
+    "SSH_ASKPASS", "SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "TK_LIBRARY", "TCLLIBPATH",
+))  # fmt: skip
+
+
+def is_loader_variable(name: str) -> bool:
+    """Names are compared without case: Windows does, and proxies are written both ways."""
+    upper = name.upper()
+    return upper in NAMES or upper.startswith(PREFIXES)

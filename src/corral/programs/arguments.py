@@ -1,0 +1,135 @@
+"""What a runtime was told to run: its options read just far enough to find the script."""
+
+from __future__ import annotations
+
+import os
+
+from corral.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Literal
+
+    from corral.programs.needed_files import Executable
+
+    Kind = Literal["python", "node", "deno", "bun", "java", "script", ""]
+
+SCRIPT_RUNNERS = (
+    "sh", "bash", "dash", "ash", "zsh", "ksh", "ruby", "perl", "php", "lua", "Rscript", "dotnet",
+    "tclsh",
+)  # fmt: skip
+NODE_WITH_VALUE = frozenset((
+    "-r", "--require", "--import", "-C", "--conditions", "--loader", "--experimental-loader",
+    "--env-file", "--env-file-if-exists", "--title", "--icu-data-dir", "--openssl-config",
+    "--input-type", "--inspect-port", "--debug-port", "--redirect-warnings", "--report-dir",
+    "--report-directory", "--report-filename", "--report-signal", "--diagnostic-dir",
+    "--disable-warning", "--dns-result-order", "--secure-heap", "--secure-heap-min",
+    "--unhandled-rejections", "--tls-cipher-list", "--tls-keylog", "--trace-event-categories",
+    "--trace-event-file-pattern", "--use-largepages", "--v8-pool-size", "--watch-path",
+    "--heapsnapshot-signal", "--heapsnapshot-near-heap-limit", "--cpu-prof-dir",
+    "--cpu-prof-name", "--cpu-prof-interval", "--heap-prof-dir", "--heap-prof-name",
+    "--heap-prof-interval", "--max-http-header-size", "--localstorage-file",
+    "--experimental-config-file", "--allow-fs-read", "--allow-fs-write", "--snapshot-blob",
+    "--policy",
+))  # fmt: skip
+NODE_WITHOUT_SCRIPT = (
+    "-e", "--eval", "-p", "--print", "-pe", "--run", "--test", "-v", "--version", "-h", "-",
+)  # fmt: skip
+OTHER_WITH_VALUE = ("-c", "--config", "--import-map", "--cwd", "--env-file", "--preload", "-r")
+VERSION = "0123456789.t"  # python3.13t is the build without the global lock
+
+
+@record
+class Invocation:
+    """`script` is an index into the arguments, `module` the dotted name after `-m`."""
+
+    script: int | None = None
+    module: str = ""
+    flags: str = ""
+
+
+def kind_of(found: Executable) -> Kind:
+    for path in (found.path, found.real):
+        name = os.path.basename(path)
+        if name.rstrip(VERSION) in {"python", "pypy"}:
+            return "python"
+        if name in {"node", "nodejs"}:
+            return "node"
+        if name == "deno":
+            return "deno"
+        if name == "bun":
+            return "bun"
+        if name == "java":
+            return "java"
+        if name.rstrip("0123456789.") in SCRIPT_RUNNERS:
+            return "script"
+    return ""
+
+
+def read_arguments(kind: Kind, arguments: Sequence[str]) -> Invocation:
+    if kind == "python":
+        return _python_arguments(arguments)
+    if kind == "node":
+        return _node_arguments(arguments)
+    if kind in {"deno", "bun"}:
+        return _other_arguments(arguments)
+    if kind == "java":
+        index = arguments.index("-jar") + 1 if "-jar" in arguments else len(arguments)
+        return Invocation(script=index if index < len(arguments) else None)
+    if kind == "script" and arguments and not arguments[0].startswith("-"):
+        return Invocation(script=0)
+    return Invocation()
+
+
+def _python_arguments(arguments: Sequence[str]) -> Invocation:
+    flags, index = "", 0
+    while index < len(arguments):
+        word = arguments[index]
+        if word == "-" or not word:
+            return Invocation(flags=flags)
+        if word == "--":
+            index += 1
+            return Invocation(script=index if index < len(arguments) else None, flags=flags)
+        if not word.startswith("-"):
+            return Invocation(script=index, flags=flags)
+        index += 1
+        if word.startswith("--"):
+            index += word == "--check-hash-based-pycs"
+            continue
+        for position, letter in enumerate(word[1:], start=2):
+            if letter == "c":
+                return Invocation(flags=flags)
+            value = word[position:]
+            if letter == "m":
+                module = value or (arguments[index] if index < len(arguments) else "")
+                return Invocation(module=module, flags=flags)
+            if letter in "WX":
+                index += not value
+                break
+            flags += letter
+    return Invocation(flags=flags)
+
+
+def _node_arguments(arguments: Sequence[str]) -> Invocation:
+    index = 1 if arguments and arguments[0] == "inspect" else 0
+    while index < len(arguments):
+        word = arguments[index]
+        if word.partition("=")[0] in NODE_WITHOUT_SCRIPT:
+            break
+        if word == "--":
+            index += 1
+            return Invocation(script=index if index < len(arguments) else None)
+        if not word.startswith("-"):
+            return Invocation(script=index)
+        index += 2 if word in NODE_WITH_VALUE else 1
+    return Invocation()
+
+
+def _other_arguments(arguments: Sequence[str]) -> Invocation:
+    index = 1 if arguments and arguments[0] in {"run", "serve"} else 0
+    while index < len(arguments):
+        if not arguments[index].startswith("-"):
+            return Invocation(script=index)
+        index += 2 if arguments[index] in OTHER_WITH_VALUE else 1
+    return Invocation()

@@ -1,0 +1,54 @@
+"""A program that can be started inside: what to execute and which of the host's files it needs."""
+
+from __future__ import annotations
+
+import os
+
+from corral.record import record
+
+
+@record
+class Program:
+    """`path` is what execve gets: absolute and unresolved, since a resolved path loses a venv.
+
+    `reads` are real paths, bound read-only at the same place inside; `links` are the symlinks that
+    lead to them, recreated inside as (path, target text). `cwd` is where the target starts; empty
+    means that the caller's directory is not visible inside. `search` is PATH inside.
+
+    Between resolving and mounting, files can be swapped. So `seen` has (device, inode) of each of
+    `reads`, in the same order, and `device` and `inode` are those of `real`, the executable at the
+    end of all links: what is found inside must be the same, or the target does not start. `why`
+    says for each of `reads` what asked for it.
+
+    `environment` has what a launcher that is left out would have set for the program.
+    """
+
+    path: str
+    argv: tuple[str, ...]
+    reads: tuple[str, ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
+    search: tuple[str, ...] = ()
+    cwd: str = ""
+    typed: tuple[str, ...] = ()
+    real: str = ""
+    device: int = 0
+    inode: int = 0
+    seen: tuple[tuple[int, int], ...] = ()
+    why: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+
+    def describe(self) -> str:
+        from corral.policy.variables import masked
+
+        lines = [f"execute {self.path}" + (f" ({self.real})" if self.real != self.path else "")]
+        lines += [f"  argument {text!r}" for text in masked(self.argv)[1:]]
+        reasons = self.why or ("",) * len(self.reads)
+        for path, reason in zip(self.reads, reasons, strict=True):
+            lines.append(f"read {path}" + (f": {reason}" if reason else ""))
+        lines += [f"link {path} -> {target}" for path, target in self.links]
+        lines += [f"set {name}={value}" for name, value in self.environment]
+        lines.append("search " + os.pathsep.join(self.search))
+        lines.append(f"start in {self.cwd or 'HOME'}")
+        lines += [f"note: {text}" for text in self.notes]
+        return "\n".join(lines)

@@ -1,0 +1,258 @@
+"""What was typed after `corral run --`, resolved into a Program.
+
+The first exec inside is the last one when subprocesses are off, so everything that would have led
+to it is followed here: PATH, symlinks, `#!` lines, the shims of version managers. No process is
+started for that. This is how POSIX systems name programs; Windows has its own way.
+"""
+
+from __future__ import annotations
+
+import os
+
+from corral.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, CommandError
+from corral.programs import arguments as options
+from corral.programs import runtimes
+from corral.programs.advice import notes
+from corral.programs.model import Program
+from corral.programs.needed_files import (
+    Caller,
+    Executable,
+    Reach,
+    inspect,
+    is_program,
+    is_system,
+    within,
+)
+from corral.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+SHEBANG_SIZE = 255  # BINPRM_BUF_SIZE in linux/binfmts.h, less the NUL at its end
+SHEBANG_DEPTH = 4  # linux/fs/exec.c gives up with ELOOP after as many rewrites
+SHIM_DEPTH = 4
+MULTICALL = ("volta-shim", "mise", "rtx", "snap")
+STANDARD_SEARCH = ("/usr/local/bin", "/usr/bin", "/bin")
+
+
+@record
+class Chain:
+    """Where following led: the file to execute, its arguments, the scripts passed on the way."""
+
+    found: Executable
+    arguments: tuple[str, ...]
+    scripts: tuple[str, ...]
+
+
+def resolve(
+    argv: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    cwd: str,
+    home: str,
+    subprocess: bool,
+) -> Program:
+    if not argv or not argv[0]:
+        raise CommandError("there is no command to run", exit_code=EXIT_NOT_FOUND)
+    check_words(argv)
+    caller = Caller(environment=environment, cwd=cwd, home=home.rstrip("/"))
+    reach = Reach(home)
+    chain = follow(locate(argv[0], caller), tuple(argv[1:]), caller, reach)
+    arguments = collect(chain, caller, reach)
+    found = chain.found
+    reads, links = reach.settled()
+    real_cwd = os.path.realpath(cwd)
+    visible = is_system(real_cwd) or any(within(real_cwd, path) for path, _ in reads)
+    return Program(
+        path=found.path,
+        argv=(found.path, *arguments),
+        reads=tuple(path for path, _ in reads),
+        why=tuple(why for _, why in reads),
+        seen=tuple(identity(path) for path, _ in reads),
+        links=tuple(links),
+        search=search(found),
+        cwd=real_cwd if visible else "",
+        typed=tuple(argv),
+        real=found.real,
+        device=found.device,
+        inode=found.inode,
+        notes=(*notes(argv, found, subprocess=subprocess), *reach.notes),
+    )
+
+
+def check_words(argv: Sequence[str]) -> None:
+    try:
+        nul = any(b"\0" in os.fsencode(word) for word in argv)
+    except UnicodeEncodeError as error:
+        text = "a word of the command has no form as bytes"
+        raise CommandError(text, exit_code=EXIT_NOT_FOUND) from error
+    if nul:
+        raise CommandError("a NUL byte cannot be part of a command", exit_code=EXIT_NOT_FOUND)
+
+
+def locate(name: str, caller: Caller) -> str:
+    """The absolute, unresolved path that a typed name stands for."""
+    if "/" in name:
+        return caller.absolute(name)
+    path = caller.lookup(name)
+    if path:
+        return path
+    for entry in caller.search_path():
+        if os.path.exists(f"{entry}/{name}"):
+            raise CommandError(
+                f"{entry}/{name} is not an executable file", exit_code=EXIT_NOT_EXECUTABLE
+            )
+    hint = "is it installed? A path with a slash is taken as it stands"
+    here = os.path.join(caller.cwd, name)
+    if is_program(here) or os.path.isdir(here):
+        hint = f"to run the one in this directory, type ./{name}"
+    elif len(caller.search_path()) < len(caller.environment.get("PATH", "/").split(":")):
+        hint = "relative and empty entries of PATH are never searched"
+    raise CommandError(f"{name!r} was not found on PATH", exit_code=EXIT_NOT_FOUND, hint=hint)
+
+
+def redirect(found: Executable, caller: Caller) -> tuple[str, ...]:
+    """What a shim would execute; only what can be one pays for finding out."""
+    if not found.head.startswith(b"#!") and os.path.basename(found.real) not in MULTICALL:
+        return ()
+    from corral.programs import version_managers
+
+    return version_managers.redirect(found, caller)
+
+
+def follow(path: str, arguments: tuple[str, ...], caller: Caller, reach: Reach) -> Chain:
+    """Through shims and `#!` lines to the file that the kernel would finally load."""
+    scripts: list[str] = []
+    shims = 0
+    while True:
+        found = inspect(path, reach)
+        target = redirect(found, caller)
+        if target:
+            shims += 1
+            if shims > SHIM_DEPTH:
+                raise CommandError(
+                    f"{found.path!r} is a shim that leads to itself", exit_code=EXIT_NOT_EXECUTABLE
+                )
+            path, arguments = target[0], (*target[1:], *arguments)
+            continue
+        line = interpreter(found)
+        if line is None:
+            return Chain(found=found, arguments=arguments, scripts=tuple(scripts))
+        scripts.append(found.path)
+        if len(scripts) > SHEBANG_DEPTH:
+            raise CommandError(
+                f"{scripts[0]!r}: too many interpreters", exit_code=EXIT_NOT_EXECUTABLE
+            )
+        words = expand_env(line, found, caller)
+        path, arguments = words[0], (*words[1:], found.path, *arguments)
+
+
+def interpreter(found: Executable) -> tuple[str, ...] | None:
+    """The `#!` line as the kernel splits it, a path and at most one argument; None: no script."""
+    if not found.head.startswith(b"#!"):
+        return None
+    line, newline, _ = found.head[2:SHEBANG_SIZE].partition(b"\n")
+    text = line.partition(b"\0")[0].strip(b" \t")
+    path = text.replace(b"\t", b" ").partition(b" ")[0]
+    truncated = not newline and len(found.head) >= SHEBANG_SIZE and path == text
+    if not path.startswith(b"/") or truncated:
+        what = "is longer than the kernel reads" if truncated else "names no absolute path"
+        raise CommandError(
+            f"{found.path!r}: its #! line {what}",
+            exit_code=EXIT_NOT_EXECUTABLE,
+            hint="name the interpreter in front of it",
+        )
+    if text.endswith(b"\r"):
+        raise CommandError(
+            f"{found.path!r}: its #! line ends in a carriage return",
+            exit_code=EXIT_NOT_EXECUTABLE,
+            hint="save the file with Unix line endings",
+        )
+    argument = text[len(path) :].strip(b" \t")
+    return tuple(os.fsdecode(word) for word in (path, argument) if word)
+
+
+def expand_env(line: tuple[str, ...], found: Executable, caller: Caller) -> tuple[str, ...]:
+    """`/usr/bin/env NAME` and `env -S NAME ...` replaced by what env would execute."""
+    if os.path.basename(line[0]) != "env" or not is_system(line[0]):
+        return (caller.absolute(line[0]), *line[1:])
+    text = line[1] if len(line) > 1 else ""
+    words: tuple[str, ...] = (text,)
+    for option in ("--split-string=", "--split-string", "-S"):
+        if text.startswith(option):
+            words = tuple(split_words(text[len(option) :], found))
+            break
+    if not words or not words[0] or words[0].startswith("-") or "=" in words[0]:
+        raise CommandError(
+            f"{found.path!r}: cannot tell what {' '.join(line)!r} would run",
+            exit_code=EXIT_NOT_EXECUTABLE,
+            hint="name the interpreter in front of it",
+        )
+    try:
+        return (locate(words[0], caller), *words[1:])
+    except CommandError as error:
+        hint = "env takes several words only after -S" if " " in words[0] else error.hint
+        raise CommandError(
+            f"{found.path!r}: {error.message}", exit_code=error.exit_code, hint=hint
+        ) from error
+
+
+def split_words(text: str, found: Executable) -> list[str]:
+    if not any(mark in text for mark in "'\"\\$#"):
+        return text.split()
+    import shlex
+
+    try:
+        if "${" in text:
+            raise ValueError("variables of the caller are not known inside")
+        return shlex.split(text, comments=True)
+    except ValueError as error:
+        raise CommandError(
+            f"{found.path!r}: its #! line cannot be split: {error}",
+            exit_code=EXIT_NOT_EXECUTABLE,
+            hint="name the interpreter in front of it",
+        ) from error
+
+
+def collect(chain: Chain, caller: Caller, reach: Reach) -> tuple[str, ...]:
+    """Everything that must be visible; the arguments, with the script's path made absolute."""
+    found, arguments = chain.found, chain.arguments
+    reach.follow(found.path)
+    kind = options.kind_of(found)
+    told = options.read_arguments(kind, arguments)
+    sites = runtimes.bind_runtime(reach, found, kind, told.flags, caller)
+    if not kind:
+        runtimes.bind_server(reach, found.path, kind)
+    elif not reach.covers(found.real):
+        reach.bind(found.real, "the program")
+    for script in chain.scripts:
+        runtimes.bind_server(reach, script, kind)
+    if told.module:
+        runtimes.bind_module(reach, told.module, told.flags, caller, sites)
+    if told.script is None:
+        return arguments
+    # The target may start in another directory, where a relative path would mean something else.
+    typed = arguments[told.script]
+    script = caller.absolute(typed)
+    if typed.startswith("/") and "/../" not in typed:
+        script = typed
+    elif not os.path.exists(script) and kind not in {"python", "node"}:
+        return arguments  # `bun run dev`: a name, not a file
+    runtimes.bind_server(reach, script, kind)
+    return (*arguments[: told.script], script, *arguments[told.script + 1 :])
+
+
+def search(found: Executable) -> tuple[str, ...]:
+    """PATH inside: where the runtime's companions are, then the system's."""
+    own = (os.path.dirname(found.path), os.path.dirname(found.real))
+    return tuple(dict.fromkeys((*own, *STANDARD_SEARCH)))
+
+
+def identity(path: str) -> tuple[int, int]:
+    try:
+        status = os.stat(path, follow_symlinks=False)
+    except OSError as error:
+        text = f"{path!r} went away while the command was resolved"
+        raise CommandError(text, exit_code=EXIT_NOT_EXECUTABLE) from error
+    return status.st_dev, status.st_ino

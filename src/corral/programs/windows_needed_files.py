@@ -1,0 +1,152 @@
+r"""The files that a command needs on Windows: its runtime, and the server that it is told to run.
+
+Real paths, to be copied into corral's store (`runtimes`). As on other systems no directory is taken
+that holds more than the one server: a profile, `Documents`, a shared `bin`. What lies in Windows'
+own directory every AppContainer can read.
+"""
+
+from __future__ import annotations
+
+import ntpath
+
+from corral.paths.windows import within
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from corral.programs.arguments import Kind
+    from corral.programs.windows_disk import Disk
+
+PYTHON_MARKS = ("pyproject.toml", "setup.py", "setup.cfg")
+NODE_MARKS = ("package.json", "node_modules")
+SITE = ("Lib", "site-packages")
+MARKS = (*NODE_MARKS, *PYTHON_MARKS, "manifest.json", "corral.toml", "corral.json")
+SHARED_IN_HOME = (
+    "", "Desktop", "Documents", "Downloads", "Pictures", "Music", "Videos", "OneDrive", "source",
+    "source\\repos", "bin", "AppData", "AppData\\Local", "AppData\\LocalLow", "AppData\\Roaming",
+    "AppData\\Local\\Programs", "AppData\\Local\\Temp", "AppData\\Roaming\\npm",
+    "AppData\\Local\\Microsoft\\WindowsApps", "AppData\\Local\\Microsoft\\WinGet\\Links", ".local",
+    ".local\\bin", ".cargo\\bin", "go\\bin", "scoop", "scoop\\shims", "scoop\\apps",
+)  # fmt: skip
+SECRET_IN_HOME = (".aws", ".docker", ".gnupg", ".kube", ".ssh", ".azure")
+SYSTEM = ("PROGRAMFILES", "PROGRAMFILES(X86)", "PROGRAMW6432", "PROGRAMDATA", "PUBLIC")
+
+
+class Needs:
+    """Collects real paths with what asked for each."""
+
+    def __init__(self, disk: Disk, environment: Mapping[str, str], home: str) -> None:
+        values = {name.upper(): value for name, value in environment.items()}
+        self.disk = disk
+        self.home = home
+        self.windows = values.get("SYSTEMROOT", "C:\\Windows")
+        self.shared = {values[name] for name in SYSTEM if values.get(name)}
+        self.reads: dict[str, str] = {}
+
+    def forbids(self, directory: str) -> bool:
+        if ntpath.dirname(directory) == directory or within(self.home, directory):
+            return True
+        if ntpath.dirname(self.home).lower() == ntpath.dirname(directory).lower():
+            return True
+        if within(directory, self.windows) or any(within(one, directory) for one in self.shared):
+            return True
+        places = [ntpath.join(self.home, name) for name in SHARED_IN_HOME if name]
+        if any(within(one, directory) for one in places):
+            return True
+        secret = [ntpath.join(self.home, name) for name in SECRET_IN_HOME]
+        return any(within(directory, one) for one in secret)
+
+    def covers(self, path: str) -> bool:
+        return within(path, self.windows) or any(within(path, root) for root in self.reads)
+
+    def take(self, path: str, why: str) -> None:
+        if not self.covers(path):
+            self.reads = {one: text for one, text in self.reads.items() if not within(one, path)}
+            self.reads[path] = why
+
+    def runtime(self, program: str, kind: Kind, venv: str) -> None:
+        """Python is its whole prefix, node and its like are one file each."""
+        if venv:
+            self.take(self.disk.real(venv), "the virtual environment")
+        prefix = ntpath.dirname(program)
+        if kind in {"python", "java"} and not self.forbids(prefix):
+            self.take(
+                prefix if kind == "python" else ntpath.dirname(prefix), f"the prefix of {kind}"
+            )
+        elif kind:
+            self.take(program, f"the program {kind}")
+        else:
+            self.server(program, kind)
+
+        if kind == "python":
+            self._editables(venv or prefix)
+
+    def _editables(self, prefix: str) -> None:
+        """Packages installed as links to a project elsewhere, if it is a project of Python's."""
+        site = ntpath.join(prefix, *SITE)
+        for name in self.disk.names(site):
+            if is_pointer(name):
+                text = self.disk.read(ntpath.join(site, name)).decode("utf-8", "replace")
+                for path in pointed(name, text):
+                    real = self.disk.real(path)
+                    project = self.project(real, PYTHON_MARKS)
+                    if project and self.disk.kind(real):
+                        self.take(project, f"an editable install, {name}")
+
+    def server(self, path: str, kind: Kind) -> None:
+        real = self.disk.real(path)
+        place = self.disk.kind(real)
+        if not place or self.covers(real):
+            return
+        directory = real if place == "directory" else ntpath.dirname(real)
+        package = _package(real)
+        if package and not self._is_project(package):
+            self.take(package, "the package that the server is")
+            return
+        marks = {"python": PYTHON_MARKS, "node": NODE_MARKS, "bun": NODE_MARKS}.get(kind, MARKS)
+        project = self.project(directory, marks) or self.project(directory, MARKS)
+        if project:
+            self.take(project, "the server's project")
+        elif not self.forbids(directory):
+            self.take(directory, "the server's directory")
+        elif directory != real:
+            self.take(real, "the server")
+
+    def project(self, directory: str, marks: Sequence[str]) -> str:
+        while not self.forbids(directory):
+            if any(self.disk.kind(ntpath.join(directory, mark)) for mark in marks):
+                return directory
+            directory = ntpath.dirname(directory)
+        return ""
+
+    def _is_project(self, package: str) -> bool:
+        r"""Whether the `node_modules` it lies in is a project's, with what it needs beside it."""
+        above = package.lower().rpartition("\\node_modules\\")[0]
+        return self.disk.kind(ntpath.join(above, "package.json")) == "file"
+
+
+def is_pointer(name: str) -> bool:
+    """Whether a file in site-packages can name directories elsewhere."""
+    return name.endswith(".pth") or (
+        name.startswith("__editable___") and name.endswith("_finder.py")
+    )
+
+
+def pointed(name: str, text: str) -> list[str]:
+    """The directories that it names: lines of a `.pth`, or the table of setuptools' finder."""
+    if name.endswith(".pth"):
+        return [line.strip() for line in text.splitlines() if line[1:3] in {":\\", ":/"}]
+    from corral.programs import runtimes
+
+    return [path for path in runtimes.mapped(text) if path[1:3] == ":\\"]
+
+
+def _package(real: str) -> str:
+    r"""`...\node_modules\name` or `...\node_modules\@scope\name` of the outermost node_modules."""
+    at = real.lower().find("\\node_modules\\")
+    if at < 0:
+        return ""
+    top = at + len("\\node_modules\\")
+    parts = real[top:].split("\\")
+    return real[:top] + "\\".join(parts[: 2 if parts[0].startswith("@") else 1])

@@ -1,0 +1,101 @@
+r"""`py`, `py -3.12`: which of the installed interpreters it would start (PEP 397 and PEP 514).
+
+What is installed is read from the registry; the choice among it is pure.
+"""
+
+from __future__ import annotations
+
+import ntpath
+import sys
+
+from corral.errors import EXIT_NOT_FOUND, CommandError
+from corral.record import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from corral.programs.windows_resolve import Caller, Hop
+
+KEY = "Software\\Python\\PythonCore"
+
+
+def chosen(hop: Hop, caller: Caller) -> Hop:
+    wanted, arguments = _asked(hop.arguments)
+    active = caller.variable("VIRTUAL_ENV")
+    if not wanted and active:
+        path = ntpath.join(active, "Scripts", "python.exe")
+    else:
+        path = choose(installed(), wanted or caller.variable("PY_PYTHON"))
+    if not path:
+        raise CommandError(
+            f"{hop.path}: no Python {wanted} is registered".replace("  ", " "),
+            exit_code=EXIT_NOT_FOUND,
+            hint="name the interpreter itself, by its path",
+        )
+    return replace(hop, path=path, arguments=arguments)
+
+
+def _asked(arguments: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """`-3`, `-3.12`, `-3.12-32`, `-V:3.12`; anything else is the interpreter's."""
+    first = arguments[0] if arguments else ""
+    if first.startswith("-V:") and len(first) > 3:
+        return first[3:].rpartition("/")[2], arguments[1:]
+    if first.startswith("-") and first[1:2].isdecimal():
+        return first[1:], arguments[1:]
+    return "", arguments
+
+
+def choose(found: Mapping[str, str], wanted: str) -> str:
+    """The executable of the tag, else of the newest version of that number; "" for none."""
+    exact = {tag.lower(): path for tag, path in found.items()}
+    if wanted.lower() in exact:
+        return exact[wanted.lower()]
+    fitting = [tag for tag in found if not wanted or tag.startswith(f"{wanted}.")]
+    plain = [tag for tag in fitting if all(part.isdecimal() for part in tag.split("."))]
+    newest = max(plain, key=lambda tag: tuple(map(int, tag.split("."))), default="")
+    return found[newest] if newest else ""
+
+
+def installed() -> dict[str, str]:
+    """Tag -> executable; what the user installed comes before what the machine has."""
+    found: dict[str, str] = {}
+    if sys.platform == "win32":
+        import winreg
+
+        for hive in (winreg.HKEY_CURRENT_USER, winreg.HKEY_LOCAL_MACHINE):
+            for tag in _subkeys(hive):
+                path = _executable(hive, tag)
+                if path:
+                    found.setdefault(tag, path)
+    return found
+
+
+def _subkeys(hive: int) -> list[str]:
+    if sys.platform != "win32":
+        return []
+    import winreg
+
+    names: list[str] = []
+    try:
+        with winreg.OpenKey(hive, KEY) as key:
+            while True:
+                names.append(winreg.EnumKey(key, len(names)))
+    except OSError:
+        return names  # the end of the list, or no list
+
+
+def _executable(hive: int, tag: str) -> str:
+    if sys.platform != "win32":
+        return ""
+    import winreg
+
+    try:
+        with winreg.OpenKey(hive, f"{KEY}\\{tag}\\InstallPath") as key:
+            try:
+                value: object = winreg.QueryValueEx(key, "ExecutablePath")[0]
+            except OSError:
+                value = winreg.QueryValueEx(key, "")[0] + "\\python.exe"
+    except OSError:
+        return ""
+    return ntpath.normpath(value) if isinstance(value, str) else ""

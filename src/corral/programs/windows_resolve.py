@@ -1,0 +1,301 @@
+r"""What was typed after `corral run --` on Windows, resolved into a Program.
+
+With subprocesses off the first process is the only one, so every file that would only start another
+is followed here: PATH and PATHEXT, the redirectors of virtual environments, `Scripts\*.exe`, uv's
+trampolines, npm's `.cmd` files, scoop's shims, the `py` launcher. None of them is run. The current
+directory is never searched.
+"""
+
+from __future__ import annotations
+
+import ntpath
+
+from corral.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, CommandError
+from corral.programs import arguments as options
+from corral.programs import windows_shims
+from corral.programs.model import Program
+from corral.programs.windows_disk import HostDisk
+from corral.programs.windows_needed_files import Needs
+from corral.record import record, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from corral.programs.arguments import Kind
+    from corral.programs.windows_disk import Disk
+
+EXTENSIONS = (".com", ".exe", ".bat", ".cmd")
+BATCH = (".bat", ".cmd")
+MOST_HOPS = 8
+LAUNCHER = "__PYVENV_LAUNCHER__"
+INSTALLERS = ("npx", "npm", "pnpm", "pnpx", "yarn", "bunx", "uvx", "uv", "pipx")
+SCRIPTS = {".py": "python", ".pyw": "python", ".js": "node", ".mjs": "node", ".cjs": "node"}
+STORE = "install it from its own site (python.org, nodejs.org, `uv python install`), not the Store"
+
+
+@record
+class Caller:
+    environment: Mapping[str, str]
+    cwd: str
+    disk: Disk
+
+    def variable(self, name: str) -> str:
+        wanted = name.upper()
+        found = (value for key, value in self.environment.items() if key.upper() == wanted)
+        return next(found, "")
+
+    def absolute(self, path: str) -> str:
+        return ntpath.normpath(ntpath.join(self.cwd, path))
+
+    def lookup(self, name: str) -> str:
+        """What PATH has for a name; relative entries and shares are never searched."""
+        for entry in self.variable("PATH").split(";"):
+            directory = entry.strip().strip('"')
+            if directory[1:3] in {":\\", ":/"}:
+                found = self.completed(ntpath.normpath(ntpath.join(directory, name)))
+                if found:
+                    return found
+        return ""
+
+    def completed(self, path: str) -> str:
+        """With the extension that Windows would add; empty if there is no such file."""
+        known = [one.strip().lower() for one in self.variable("PATHEXT").split(";")]
+        extensions = [one for one in known if one in EXTENSIONS] or list(EXTENSIONS)
+        if ntpath.splitext(path)[1].lower() in {*EXTENSIONS, *SCRIPTS, ".ps1"}:
+            extensions = ["", *extensions]
+        for extension in extensions:
+            if self.disk.kind(path + extension) in {"file", "alias"}:
+                return path + extension
+        return ""
+
+
+@record
+class Hop:
+    """Where following has come to. `venv` is the environment that was passed on the way."""
+
+    path: str
+    arguments: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...] = ()
+    venv: str = ""
+    scripts: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def resolve(
+    argv: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    cwd: str,
+    home: str,
+    subprocess: bool,
+    disk: Disk | None = None,
+) -> Program:
+    if not argv or not argv[0]:
+        raise CommandError("there is no command to run", exit_code=EXIT_NOT_FOUND)
+    if any("\0" in word for word in argv):
+        raise CommandError("a NUL byte cannot be part of a command", exit_code=EXIT_NOT_FOUND)
+    caller = Caller(environment=environment, cwd=cwd, disk=disk or HostDisk())
+    start = Hop(path=locate(argv[0], caller), arguments=tuple(argv[1:]))
+    end = follow(start, caller, subprocess=subprocess)
+    real = caller.disk.real(end.path)
+    kind = kind_of(end.path)
+    needs = Needs(caller.disk, environment, home)
+    needs.runtime(real, kind, end.venv)
+    arguments = _collect(end, kind, caller, needs)
+    visible = needs.covers(caller.disk.real(cwd))
+    device, inode = caller.disk.identity(real)
+    return Program(
+        path=end.path,
+        argv=(end.path, *arguments),
+        reads=tuple(needs.reads),
+        why=tuple(needs.reads.values()),
+        seen=tuple(caller.disk.identity(path) for path in needs.reads),
+        search=(ntpath.dirname(end.path), ntpath.join(needs.windows, "System32"), needs.windows),
+        cwd=caller.disk.real(cwd) if visible else "",
+        typed=tuple(argv),
+        real=real,
+        device=device,
+        inode=inode,
+        notes=end.notes,
+        environment=end.environment,
+    )
+
+
+def kind_of(path: str) -> Kind:
+    name = ntpath.splitext(ntpath.basename(path))[0].lower()
+    if name.rstrip("0123456789.tw") in {"python", "pypy", "py"}:
+        return "python"
+    found: dict[str, Kind] = {"node": "node", "deno": "deno", "bun": "bun", "java": "java"}
+    return found.get(name, "")
+
+
+def locate(name: str, caller: Caller) -> str:
+    if name.startswith(("\\\\", "//")):
+        raise _refused(
+            name, "programs on shares and devices are not run", "copy it to this machine"
+        )
+    if any(mark in name for mark in "\\/:"):
+        path = caller.completed(caller.absolute(name))
+        if path:
+            return path
+        raise CommandError(f"{name!r} was not found", exit_code=EXIT_NOT_FOUND)
+    path = caller.lookup(name)
+    if path:
+        return path
+    hint = "is it installed? A path with a backslash is taken as it stands"
+    if caller.completed(caller.absolute(name)):
+        hint = f"to run the one in this directory, type .\\{name}"
+    raise CommandError(f"{name!r} was not found on PATH", exit_code=EXIT_NOT_FOUND, hint=hint)
+
+
+def follow(hop: Hop, caller: Caller, *, subprocess: bool) -> Hop:
+    for _ in range(MOST_HOPS):
+        following = _next(hop, caller, subprocess=subprocess)
+        if following is None:
+            return hop
+        hop = following
+    raise _refused(hop.path, "it leads to itself", "name the program itself")
+
+
+def _next(hop: Hop, caller: Caller, *, subprocess: bool) -> Hop | None:
+    """The next file to look at; None if this is the program itself."""
+    kind = caller.disk.kind(hop.path)
+    if kind == "alias" or "\\windowsapps\\" in hop.path.lower():
+        raise _refused(hop.path, "programs of the Store do not start in an AppContainer", STORE)
+    if kind != "file":
+        raise CommandError(f"{hop.path!r} was not found", exit_code=EXIT_NOT_FOUND)
+    stem, extension = ntpath.splitext(hop.path)
+    if extension.lower() in BATCH:
+        return _batch(hop, caller, subprocess=subprocess)
+    if extension.lower() not in EXTENSIONS:
+        runtime = SCRIPTS.get(extension.lower(), "the program that runs it")
+        raise _refused(hop.path, "it is no program", f"name its interpreter: {runtime} {hop.path}")
+    text = caller.disk.read(f"{stem}.shim")
+    if text:
+        return _shimmed(hop, windows_shims.scoop(text.decode("utf-8", "replace")), caller)
+    script = f"{stem}-script.py"
+    if caller.disk.kind(script) == "file":
+        first = caller.disk.read(script).partition(b"\n")[0]
+        return _python(hop, windows_shims.shebang(first.removeprefix(b"#!")), script, caller)
+    found = windows_shims.launcher(caller.disk.read(hop.path))
+    if found is not None:
+        return _python(hop, found, hop.path if found.kind == "script" else "", caller)
+    return _interpreter(hop, caller)
+
+
+def _batch(hop: Hop, caller: Caller, *, subprocess: bool) -> Hop | None:
+    directory = ntpath.dirname(hop.path)
+    shim = windows_shims.batch(caller.disk.read(hop.path), directory)
+    if shim is not None:
+        return _shimmed(hop, shim, caller)
+    name = ntpath.splitext(ntpath.basename(hop.path))[0].lower()
+    if name in INSTALLERS:
+        hint = "install the server first and run its own program instead"
+        raise _refused(hop.path, f"{name} installs at start, and starts processes", hint)
+    if not subprocess:
+        hint = "name the program that it starts, or use --allow-subprocess"
+        raise _refused(hop.path, "a batch file is run by cmd.exe, which starts processes", hint)
+    return None
+
+
+def _shimmed(hop: Hop, shim: windows_shims.Shim | None, caller: Caller) -> Hop:
+    if shim is None:
+        raise _refused(hop.path, "it cannot be told what it starts", "name the program itself")
+    program = shim.beside if caller.disk.kind(shim.beside) == "file" else ""
+    if not program and ntpath.isabs(shim.program):
+        program = caller.completed(ntpath.normpath(shim.program))
+    if not program:
+        program = caller.lookup(shim.program) if not ntpath.dirname(shim.program) else ""
+    if not program:
+        raise _refused(hop.path, f"{shim.program!r}, which it starts, is not there", "install it")
+    first = tuple(ntpath.normpath(word) if ntpath.isabs(word) else word for word in shim.arguments)
+    return replace(hop, path=program, arguments=(*first, *hop.arguments))
+
+
+def _python(hop: Hop, found: windows_shims.Launcher | None, script: str, caller: Caller) -> Hop:
+    """Through a launcher to its interpreter; `script` is what the interpreter is to run."""
+    if found is None:
+        raise _refused(hop.path, "it names no interpreter", "run its module with python -m")
+    here = ntpath.dirname(hop.path)
+    python = found.python.replace(windows_shims.HERE, here)
+    bare = not ntpath.dirname(python)
+    python = ntpath.normpath(ntpath.join(here, python))
+    if bare and caller.disk.kind(python) != "file":
+        python = caller.lookup(found.python)
+    if not python or not caller.completed(python):
+        raise _refused(hop.path, f"its interpreter {found.python!r} is not there", "reinstall it")
+    words = (*found.arguments, script) if script else ()
+    moved = replace(hop, path=caller.completed(python), arguments=(*words, *hop.arguments))
+    if script:
+        return replace(moved, scripts=(*hop.scripts, script))
+    return _launched(moved, hop.path, caller)
+
+
+def _launched(hop: Hop, redirector: str, caller: Caller) -> Hop:
+    """What the interpreter is told, in place of the redirector that would have started it."""
+    venv = _environment_of(redirector, caller)[1]
+    if not venv or hop.venv:
+        return hop
+    return replace(hop, venv=venv, environment=((LAUNCHER, redirector),))
+
+
+def _environment_of(path: str, caller: Caller) -> tuple[dict[str, str], str]:
+    """Settings and directory of the virtual environment that this program is in, as getpath.py."""
+    directory = ntpath.dirname(path)
+    for place in (directory, ntpath.dirname(directory)):
+        raw = caller.disk.read(ntpath.join(place, "pyvenv.cfg"))
+        if raw:
+            return windows_shims.settings(raw.decode("utf-8", "replace")), place
+    return {}, ""
+
+
+def _interpreter(hop: Hop, caller: Caller) -> Hop | None:
+    """A virtual environment's python.exe starts the one that its settings name."""
+    name = ntpath.basename(hop.path).lower()
+    if name in {"py.exe", "pyw.exe"}:
+        from corral.programs import windows_py_launcher
+
+        return windows_py_launcher.chosen(hop, caller)
+    if kind_of(hop.path) == "node" and caller.disk.kind(_beside(hop.path, "volta-shim.exe")):
+        hint = "`volta which node` prints the path of the program itself"
+        raise _refused(hop.path, "volta's shim starts another process", hint)
+    if kind_of(hop.path) != "python":
+        return None
+    home = _environment_of(hop.path, caller)[0].get("home", "")
+    if not home:
+        return None
+    names = (ntpath.basename(hop.path), "python.exe")
+    bases = [ntpath.normpath(ntpath.join(home, one)) for one in names]
+    base = next((one for one in bases if caller.disk.kind(one) == "file"), "")
+    if not ntpath.isabs(home) or not base:
+        raise _refused(hop.path, f"its base {home!r} is not there", "make the environment anew")
+    if base.lower() == hop.path.lower():
+        return None
+    return _launched(replace(hop, path=base), hop.path, caller)
+
+
+def _beside(path: str, name: str) -> str:
+    return ntpath.join(ntpath.dirname(path), name)
+
+
+def _collect(end: Hop, kind: Kind, caller: Caller, needs: Needs) -> tuple[str, ...]:
+    """The server's files; its path made absolute, for the target may start elsewhere."""
+    for script in end.scripts:
+        needs.server(script, kind)
+    told = options.read_arguments(kind, end.arguments)
+    if told.module and "I" not in told.flags and "P" not in told.flags:
+        place = caller.absolute(told.module.partition(".")[0])
+        if caller.disk.kind(place) == "directory" or caller.disk.kind(f"{place}.py"):
+            needs.server(caller.cwd, kind)
+    if told.script is None:
+        return end.arguments
+    script = caller.absolute(end.arguments[told.script])
+    if not caller.disk.kind(script) and kind not in {"python", "node"}:
+        return end.arguments  # `bun run dev`: a name, not a file
+    needs.server(script, kind)
+    return (*end.arguments[: told.script], script, *end.arguments[told.script + 1 :])
+
+
+def _refused(path: str, why: str, hint: str) -> CommandError:
+    return CommandError(f"{path}: {why}", exit_code=EXIT_NOT_EXECUTABLE, hint=hint)

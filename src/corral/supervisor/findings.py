@@ -1,0 +1,87 @@
+"""Findings of this boot, so that `run` pays nothing for the probes.
+
+The key names everything that can change an answer: boot, user, corral, kernel, namespaces, security
+label, filters and sysctls. A different key is a different file; a file that does not carry the
+whole key is not read. The directory is private and can never be granted to a target.
+"""
+
+from __future__ import annotations
+
+import os
+
+from corral.plan.host import Finding
+from corral.platforms import current
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from corral.plan.host import Status
+
+VERSION = "0.1.0"
+FIELD, LINE = "\t", "\n"
+COLUMNS = 4
+
+
+def load() -> tuple[Finding, ...] | None:
+    key = _key()
+    try:
+        with open(_path(key), encoding="utf-8") as file:
+            stored, _, rest = file.read().partition(LINE)
+    except OSError:
+        return None
+    if stored != key:
+        return None
+    rows = [line.split(FIELD) for line in rest.split(LINE) if line]
+    if not rows or any(len(row) != COLUMNS for row in rows):
+        return None  # half written, or not by us
+    return tuple(
+        Finding(capability=name, status=_status(status), evidence=evidence, hint=hint)
+        for name, status, evidence, hint in rows
+    )
+
+
+def _status(text: str) -> Status:
+    return "proven" if text == "proven" else "absent"
+
+
+def store(findings: Iterable[Finding]) -> None:
+    """A cache that cannot be written costs the next run its probes, nothing else."""
+    key = _key()
+    rows = [(item.capability, item.status, item.evidence, item.hint) for item in findings]
+    lines = [FIELD.join(_flat(cell) for cell in row) for row in rows]
+    path = _path(key)
+    fresh = f"{path}.{os.getpid()}"
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+        with open(os.open(fresh, flags, 0o600), "w", encoding="utf-8") as file:
+            file.write(LINE.join((key, *lines, "")))
+        os.replace(fresh, path)
+    except OSError:
+        return
+
+
+def _flat(text: str) -> str:
+    return text.replace(FIELD, " ").replace(LINE, "; ")
+
+
+def _key() -> str:
+    system = current.load()
+    parts = (VERSION, *system.identity(), _age(os.path.dirname(system.__file__ or "")))
+    return "|".join(map(_flat, parts))
+
+
+def _age(folder: str) -> str:
+    """Other probes may come to other answers, also between releases."""
+    with os.scandir(folder) as entries:
+        return str(max(entry.stat().st_mtime_ns for entry in entries if entry.is_file()))
+
+
+def _path(key: str) -> str:
+    from corral.directories import directories
+
+    name = (
+        f"{sum(key.encode()):x}-{len(key)}"  # only has to differ now and then: the key is compared
+    )
+    return os.path.join(directories().cache, "findings", name)

@@ -1,0 +1,196 @@
+"""From what was asked to a Plan: gather the sources, look at the host, decide. Nothing is started.
+
+`run`, `explain` and the Python API all come through here, so `explain` prints what `run` executes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from corral.directories import config_file, home_directory
+from corral.errors import PolicyError
+from corral.plan import host
+from corral.plan.model import Plan, decide, sample, warnings
+from corral.platforms import current
+from corral.policy.model import Policy
+from corral.record import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from corral.plan.host import Host
+    from corral.plan.model import Composition
+    from corral.policy.model import Source
+    from corral.programs.model import Program
+
+
+CERTIFICATES = (
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT", "AWS_CA_BUNDLE",
+)  # fmt: skip
+STATE = "${STATE_DIRECTORY}"
+"""In a value that the policy sets: where this system puts the directory that survives runs."""
+VISIBLE = ("/usr/", "/etc/ssl/certs", "/etc/pki/", "/etc/ca-certificates/")
+
+
+def prepare(
+    argv: Sequence[str],
+    sources: Sequence[Source],
+    *,
+    environment: Mapping[str, str],
+    cwd: str,
+    machine: Host | None = None,
+    protected: Sequence[str] = (),
+) -> Plan:
+    """`protected` are files of this run, such as its report, that no grant may hold."""
+    home = os.path.realpath(home_directory(environment))
+    policy = _policy(sources, home, cwd, protected)
+    system = current.load()
+    program = system.resolve(
+        argv, environment=environment, cwd=cwd, home=home, subprocess=policy.subprocess
+    )
+    if policy.allow:
+        _check_proxy(environment)
+    authorities = _authorities(environment) if policy.allow else {}
+    program = _with_reads(program, authorities.values())
+    machine = machine or host.current()
+    controls = decide(policy, machine, system.chains(policy))
+    made = system.compose(policy, program, controls, home=home)
+    start_in = (
+        _server_directory(sources, program)
+        or program.cwd
+        or _granted_directory(policy, cwd)
+        or made.home
+    )
+    return Plan(
+        program=replace(program, cwd=start_in),
+        steps=made.steps,
+        controls=controls,
+        environment=inside(policy, program, {**environment, **authorities}, made, authorities),
+        secret_names=policy.secret_names,
+        timeout=policy.limits.timeout,
+        cpu_time=policy.limits.cpu_time,
+        sample=sample(controls, policy),
+        allow=policy.allow,
+        admit=policy.admit,
+        listen=policy.listen,
+        run=made.run,
+        residue=made.residue,
+        watched=made.watched,
+        warnings=(*warnings(controls), *_admissions(policy), *program.notes),
+    )
+
+
+def _policy(sources: Sequence[Source], home: str, cwd: str, protected: Sequence[str]) -> Policy:
+    """Where nobody said anything the default is the policy, and nothing more is imported for it."""
+    if not sources and not os.path.lexists(config_file()):
+        return Policy()
+    from corral.policy.model import merge
+    from corral.policy.user_config import load
+
+    config = load()
+    policy = merge(sources, ceilings=config.ceilings, home=home, cwd=cwd, protected=protected)
+    # What the guard lets through matters only to those who may connect.
+    return replace(policy, admit=config.admit) if policy.allow else policy
+
+
+def _admissions(policy: Policy) -> tuple[str, ...]:
+    """What of the user's config has to be said each time."""
+    if not policy.admit:
+        return ()
+    from corral.network.addresses import read_network
+    from corral.network.guard_exceptions import remark
+
+    return tuple(filter(None, (remark(read_network(text)) for text in policy.admit)))
+
+
+def _server_directory(sources: Sequence[Source], program: Program) -> str:
+    """A server that came as a directory starts in it, as far as it can be seen."""
+    own = [one.manifest.directory for one in sources if one.trust == "request"]
+    for directory in filter(None, own):
+        if any(_within(directory, path) for path in program.reads):
+            return directory
+    return ""
+
+
+def _granted_directory(policy: Policy, cwd: str) -> str:
+    """The caller's directory, if the target may see it."""
+    here = os.path.realpath(cwd)
+    granted = any(grant.directory and _within(here, grant.path) for grant in policy.grants)
+    return here if granted else ""
+
+
+def _within(path: str, directory: str) -> bool:
+    try:
+        return os.path.commonpath((path, directory)) == os.path.normpath(directory)
+    except ValueError:
+        return False  # on another drive
+
+
+def _check_proxy(environment: Mapping[str, str]) -> None:
+    """Before anything starts: the gateway goes out by the host's own proxy, if it can."""
+    from corral.network.host_proxy import proxy_of
+
+    try:
+        proxy_of(environment)
+    except ValueError as error:
+        raise PolicyError(
+            f"network.allow: {error}",
+            hint="set HTTPS_PROXY to an http:// address, or NO_PROXY for what needs no proxy",
+        ) from error
+
+
+def _authorities(environment: Mapping[str, str]) -> dict[str, str]:
+    """Where this host's clients find the certificates that they trust, by variable."""
+    found = {name: environment.get(name, "") for name in CERTIFICATES}
+    return {
+        name: os.path.realpath(path)
+        for name, path in found.items()
+        if os.path.isabs(path) and os.path.exists(path)
+    }
+
+
+def _with_reads(program: Program, paths: Iterable[str]) -> Program:
+    """The program with more files to read, those that are not there already."""
+    new = [path for path in dict.fromkeys(paths) if not path.startswith(VISIBLE)]
+    new = [path for path in new if path not in program.reads]
+    if not new:
+        return program
+    seen = [os.stat(path) for path in new]
+    return replace(
+        program,
+        reads=(*program.reads, *new),
+        seen=(*program.seen, *((item.st_dev, item.st_ino) for item in seen)),
+        why=(*program.why, *("certificates that this host trusts" for _ in new)),
+    )
+
+
+def _spelled(name: str) -> str:
+    """Windows does not tell the variables `Path` and `PATH` apart."""
+    return name.upper() if sys.platform == "win32" else name
+
+
+def inside(
+    policy: Policy,
+    program: Program,
+    environment: Mapping[str, str],
+    made: Composition,
+    more: Iterable[str] = (),
+) -> tuple[tuple[str, str], ...]:
+    """The target's environment: nothing of the caller's but what the policy passes."""
+    known = {_spelled(name): value for name, value in environment.items()}
+    missing = [name for name in policy.secret_names if _spelled(name) not in known]
+    if missing:
+        raise PolicyError(
+            f"secrets that are not in the environment: {', '.join(missing)}",
+            hint="set them where corral is started; their values are never printed",
+        )
+    values = {"PATH": os.pathsep.join(program.search), **dict(made.environment)}
+    for name in (*more, *policy.pass_names, *policy.secret_names):
+        if _spelled(name) in known:
+            values[name] = known[_spelled(name)]
+    state = values.get("STATE_DIRECTORY", STATE)
+    values.update((name, value.replace(STATE, state)) for name, value in policy.set_values)
+    return tuple(values.items())

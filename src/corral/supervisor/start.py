@@ -1,0 +1,88 @@
+"""Plan -> running target: the only place that starts one.
+
+This runs in a single-threaded process of corral's own: the command line's, or a supervisor that the
+zygote forked. A process with threads is never forked.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from corral.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, CommandError, LaunchError
+from corral.platforms import current, run_records
+from corral.platforms.steps import DIED, StepFailed, read_born
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.denials.records import Denials
+    from corral.plan.model import Plan
+    from corral.platforms.posix.watch import Signals, Watcher
+
+ENOENT = 2
+
+
+def run(
+    plan: Plan,
+    stdio: tuple[int, int, int],
+    *,
+    signals: Signals,
+    control: int,
+    denials: Denials | None = None,
+) -> Watcher:
+    """The target executes, or an error says which step failed and nothing is left."""
+    _check_streams(stdio)
+    system = current.load()
+    run_records.sweep(system.clean)
+    entry = run_records.Run(plan.run, residue=plan.residue, command=plan.program.typed)
+    try:
+        child = system.birth(plan, stdio)
+    except StepFailed as failed:
+        entry.end()
+        raise _error(failed) from failed
+    entry.born(child.pid)
+    timeout = None if plan.timeout is None else plan.timeout / 1000
+    watch = system.watch(
+        child, timeout=timeout, signals=signals, control=control, sample=plan.sample, run=entry
+    )
+    failed_later = read_born(watch.until_born())
+    if failed_later and not _asked_to_leave(watch, failed_later):
+        child.kill()
+        watch.until_end()
+        raise _error(failed_later) from failed_later
+    if not failed_later and _has_ways(plan):
+        watch.open(*child.ways(plan, denials))
+    return watch
+
+
+def _has_ways(plan: Plan) -> bool:
+    """Where no mechanism holds an allowlist, there is no way out to serve either."""
+    held = [control for control in plan.controls if control.control == "network"]
+    return bool(plan.allow or plan.listen) and all(one.status != "degraded" for one in held)
+
+
+def _check_streams(stdio: tuple[int, int, int]) -> None:
+    """A directory is a way out: everything beside it is one `..` away."""
+    for name, fd in zip(("stdin", "stdout", "stderr"), stdio, strict=True):
+        try:
+            leads_out = stat.S_ISDIR(os.fstat(fd).st_mode)
+        except OSError:
+            continue  # closed: the target finds it closed as well
+        if leads_out:
+            raise LaunchError(name, "is a directory", hint="give the target a file or a pipe")
+
+
+def _asked_to_leave(watch: Watcher, failed: StepFailed) -> bool:
+    """A deadline or a signal may come before the target executes: that is no failure."""
+    return bool(watch.reason) and failed.cause == DIED
+
+
+def _error(failed: StepFailed) -> LaunchError | CommandError:
+    if failed.step == "exec":
+        code = EXIT_NOT_FOUND if failed.code == ENOENT else EXIT_NOT_EXECUTABLE
+        return CommandError(
+            f"cannot execute: {failed.cause}",
+            exit_code=code,
+            hint="`corral explain -- COMMAND` lists the files that the target can see",
+        )
+    return LaunchError(failed.step, failed.cause, hint="the target was not started")
