@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ledger.claim import ANY, LINUX, Claim
 
-CLIENT_FILES = "tests/unit/test_clients_files.py"
+CLIENT_FILES = "tests/unit/clients/test_clients_files.py"
 CLIENT_PAGE = "docs/clients/README.md"
 SUPPLY = "tests/linux/test_supply_chain.py"
 WRAP = "tests/linux/test_wrap.py"
-WRAPPING = "tests/unit/test_clients_wrapping.py"
+WRAPPING = "tests/unit/clients/test_clients_wrapping.py"
 
 CLAIMS: tuple[Claim, ...] = (
     Claim(
@@ -21,7 +21,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="argument-secrets",
         sentence="is masked here and in `status`, `explain`, `ps` and reports.",
-        tests=("tests/unit/test_secret_names.py::test_what_looks_like_a_secret_is_masked", "tests/unit/test_secret_names.py::test_reports_and_plans_do_not_show_them"),
+        tests=("tests/unit/policy/test_variables.py::test_what_looks_like_a_secret_is_masked", "tests/unit/policy/test_variables.py::test_reports_and_plans_do_not_show_them"),
         source=CLIENT_PAGE,
         where=ANY,
     ),

@@ -7,14 +7,14 @@ from ledger.claim import ANY, GATEWAY, Claim
 ALLOWLIST = "tests/inside/test_allowlist.py"
 AUDIT = "tests/linux/test_audit.py"
 CLIENTS = "tests/linux/test_network_clients.py"
-DOOR = "tests/unit/test_http_door.py"
+DOOR = "tests/unit/network/http_proxy/test_http_proxy.py"
 LISTEN = "tests/linux/test_listen.py"
 MACOS_DOOR = "tests/linux/test_macos_door.py"
 MACOS_PLAN = "tests/linux/test_macos_plan.py"
 PLAYED = "on Linux, which plays a Mac"
-RELAY = "tests/unit/test_win_relay_live.py"
-RESTRICTIONS = "tests/unit/test_win_restrictions.py"
-SEATBELT = "tests/unit/test_seatbelt.py"
+RELAY = "tests/unit/platforms/windows/test_win_relay_live.py"
+RESTRICTIONS = "tests/unit/platforms/windows/test_win_restrictions.py"
+SEATBELT = "tests/unit/platforms/macos/test_seatbelt.py"
 
 CLAIMS: tuple[Claim, ...] = (
     Claim(
@@ -71,7 +71,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="allow-64",
         sentence="All rules together may name 64 ports.",
-        tests=("tests/unit/test_rules.py::test_at_most_64_ports", "tests/unit/test_policy.py::test_ports_are_counted_over_all_sources"),
+        tests=("tests/unit/network/test_rules.py::test_at_most_64_ports", "tests/unit/policy/test_policy.py::test_ports_are_counted_over_all_sources"),
         source=GATEWAY,
         where=ANY,
     ),
@@ -161,7 +161,7 @@ CLAIMS: tuple[Claim, ...] = (
         tests=(
             f"{ALLOWLIST}::test_ranges_that_the_users_config_admits",
             f"{CLIENTS}::test_the_python_api_reads_the_users_config",
-            "tests/unit/test_admission.py::test_an_entry_admits_what_it_says_and_no_more",
+            "tests/unit/network/test_guard_exceptions.py::test_an_entry_admits_what_it_says_and_no_more",
         ),
         source=GATEWAY,
     ),
@@ -170,8 +170,8 @@ CLAIMS: tuple[Claim, ...] = (
         sentence="Loopback, link-local and the host's own addresses are admitted one by one, the first two with a warning at each run, and a cloud's metadata service not at all: name that in `network.allow` of the one policy that needs it.",
         tests=(
             f"{ALLOWLIST}::test_this_host_is_admitted_by_its_very_address_and_aloud",
-            "tests/unit/test_admission.py::test_entries_that_are_not_taken",
-            "tests/unit/test_admission.py::test_no_range_ever_admits_this_host_or_credentials",
+            "tests/unit/network/test_guard_exceptions.py::test_entries_that_are_not_taken",
+            "tests/unit/network/test_guard_exceptions.py::test_no_range_ever_admits_this_host_or_credentials",
         ),
         source=GATEWAY,
     ),
@@ -320,8 +320,8 @@ CLAIMS: tuple[Claim, ...] = (
             f"{MACOS_PLAN}::test_a_list_of_hosts_is_refused_and_never_widened",
             f"{MACOS_DOOR}::test_without_seatbelt_a_list_of_hosts_is_refused",
             f"{MACOS_DOOR}::test_ports_to_listen_on_are_refused_behind_the_best_wall",
-            "tests/unit/test_macos.py::test_what_nothing_holds_is_refused_and_opens_no_door",
-            "tests/unit/test_macos.py::test_without_seatbelt_there_is_no_door_either",
+            "tests/unit/platforms/macos/test_macos.py::test_what_nothing_holds_is_refused_and_opens_no_door",
+            "tests/unit/platforms/macos/test_macos.py::test_without_seatbelt_there_is_no_door_either",
         ),
         source=GATEWAY,
         where=PLAYED,
@@ -332,7 +332,7 @@ CLAIMS: tuple[Claim, ...] = (
         tests=(
             f"{SEATBELT}::test_the_door_is_one_port_and_nothing_else",
             f"{SEATBELT}::test_what_is_no_port_never_becomes_a_rule",
-            "tests/unit/test_macos.py::test_the_profile_gets_the_port_of_its_own_door",
+            "tests/unit/platforms/macos/test_macos.py::test_the_profile_gets_the_port_of_its_own_door",
             f"{MACOS_DOOR}::test_the_probe_sees_it_when_there_is_no_wall",
         ),
         source=GATEWAY,

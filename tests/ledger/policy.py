@@ -9,8 +9,8 @@ APPROVE = "tests/linux/test_approve.py"
 CLI = "tests/linux/test_cli.py"
 FILES = "tests/inside/test_filesystem.py"
 LAUNCHER = "tests/inside/test_launcher.py"
-POLICY = "tests/unit/test_policy.py"
-TRUST = "tests/unit/test_trust.py"
+POLICY = "tests/unit/policy/test_policy.py"
+TRUST = "tests/unit/policy/test_approvals.py"
 UNITS = "tests/unit/test_units.py"
 
 CLAIMS: tuple[Claim, ...] = tuple(
@@ -19,7 +19,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         (
             "check-all",
             "`corral check FILE` reads a policy and tells every mistake at once, with its line.",
-            (f"{CLI}::test_check_says_everything_that_is_wrong_at_once_with_its_line", "tests/unit/test_manifest.py::test_every_mistake_at_once_with_its_line"),
+            (f"{CLI}::test_check_says_everything_that_is_wrong_at_once_with_its_line", "tests/unit/policy/test_manifest.py::test_every_mistake_at_once_with_its_line"),
         ),
         ("units-size", "`MB` is refused: it could mean two sizes", (f"{UNITS}::test_an_ambiguous_unit_is_named_with_its_remedy",)),
         ("units-duration", "a bare number is refused", (f"{UNITS}::test_a_bare_duration_is_told_its_unit",)),
@@ -113,7 +113,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         (
             "admit-config",
             "No policy has this key, neither a server's nor one of yours: it says something about the host.",
-            (f"{ALLOWLIST}::test_no_policy_admits_ranges", "tests/unit/test_admission.py::test_a_file_that_others_can_write_admits_nothing"),
+            (f"{ALLOWLIST}::test_no_policy_admits_ranges", "tests/unit/network/test_guard_exceptions.py::test_a_file_that_others_can_write_admits_nothing"),
         ),
     )
 )  # fmt: skip

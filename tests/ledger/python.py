@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ledger.claim import ANY, Claim
 
-PROFILES = "tests/unit/test_profiles.py"
+PROFILES = "tests/unit/policy/test_profiles.py"
 PUBLISHED = "tests/servers/test_published.py"
 PYTHON_PAGE = "docs/python.md"
 

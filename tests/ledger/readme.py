@@ -13,12 +13,12 @@ DOCTOR = "tests/linux/test_doctor.py"
 FAILURES = "tests/linux/test_failures.py"
 BLINDNESS = "tests/linux/test_blindness.py"
 LIFECYCLE = "tests/linux/test_lifecycle.py"
-PLAN = "tests/unit/test_plan.py"
-POLICY = "tests/unit/test_policy.py"
+PLAN = "tests/unit/plan/test_plan.py"
+POLICY = "tests/unit/policy/test_policy.py"
 RUN = "tests/linux/test_run.py"
-TRUST = "tests/unit/test_trust.py"
+TRUST = "tests/unit/policy/test_approvals.py"
 WRAP = "tests/linux/test_wrap.py"
-WRAPPING = "tests/unit/test_clients_wrapping.py"
+WRAPPING = "tests/unit/clients/test_clients_wrapping.py"
 
 CLAIMS: tuple[Claim, ...] = (
     Claim(

@@ -12,7 +12,7 @@ EFFECTS = "tests/linux/test_filter_effects.py"
 EXEC = "tests/inside/test_exec.py"
 FAILURES = "tests/linux/test_failures.py"
 FILES = "tests/inside/test_filesystem.py"
-FILTERS = "tests/unit/test_filters.py"
+FILTERS = "tests/unit/platforms/linux/test_seccomp_rules.py"
 IPC = "tests/inside/test_ipc.py"
 KERNEL = "tests/inside/test_kernel.py"
 LAUNCHER = "tests/inside/test_launcher.py"
@@ -22,11 +22,11 @@ MACOS_PLAN = "tests/linux/test_macos_plan.py"
 MASKS = "tests/linux/test_masks.py"
 NETWORK = "tests/inside/test_network.py"
 PLAYED = "on Linux, which plays a Mac"
-POLICY = "tests/unit/test_policy.py"
+POLICY = "tests/unit/policy/test_policy.py"
 PROCESSES = "tests/inside/test_processes.py"
 RESOURCES = "tests/inside/test_resources.py"
 RUN = "tests/linux/test_run.py"
-SEATBELT = "tests/unit/test_seatbelt.py"
+SEATBELT = "tests/unit/platforms/macos/test_seatbelt.py"
 WINDOWS = "tests/windows"
 WINE = "Windows' calls under Wine"
 
@@ -402,7 +402,7 @@ CLAIMS: tuple[Claim, ...] = (
         sentence="a run refuses and names what is missing.",
         tests=(
             f"{MACOS_PLAN}::test_without_seatbelt_a_run_refuses_and_names_the_walls",
-            "tests/unit/test_macos.py::test_without_seatbelt_the_run_refuses_and_best_effort_is_cooperative",
+            "tests/unit/platforms/macos/test_macos.py::test_without_seatbelt_the_run_refuses_and_best_effort_is_cooperative",
         ),
         source=SECURITY,
         where=PLAYED,
@@ -508,9 +508,9 @@ CLAIMS: tuple[Claim, ...] = (
         sentence="without a further word the run refuses.",
         tests=(
             f"{WINDOWS}/test_run.py::test_the_fallback_must_be_the_users_word",
-            "tests/unit/test_win_plan.py::test_the_fallback_needs_the_users_word_and_is_no_wall_for_reads_or_network",
-            "tests/unit/test_win_plan.py::test_layering_b_in_its_order",
-            "tests/unit/test_win_plan.py::test_no_token_is_restricted_in_an_app_container",
+            "tests/unit/platforms/windows/test_win_plan.py::test_the_fallback_needs_the_users_word_and_is_no_wall_for_reads_or_network",
+            "tests/unit/platforms/windows/test_win_plan.py::test_layering_b_in_its_order",
+            "tests/unit/platforms/windows/test_win_plan.py::test_no_token_is_restricted_in_an_app_container",
         ),
         source=SECURITY,
         where=WINE,
@@ -554,8 +554,8 @@ CLAIMS: tuple[Claim, ...] = (
         sentence="its files keeps them from being removed.",
         tests=(
             f"{WINDOWS}/test_process.py::test_no_name_and_no_depth_keeps_a_private_directory",
-            "tests/unit/test_win_removal.py::test_a_tree_without_end",
-            "tests/unit/test_win_residue.py::test_files_that_windows_leaves_in_a_profile",
+            "tests/unit/platforms/windows/test_win_removal.py::test_a_tree_without_end",
+            "tests/unit/platforms/windows/test_win_residue.py::test_files_that_windows_leaves_in_a_profile",
         ),
         source=SECURITY,
         where=WINE,
@@ -564,9 +564,9 @@ CLAIMS: tuple[Claim, ...] = (
         id="windows-foreign",
         sentence="Entries that are not corral's keep their bytes and their order.",
         tests=(
-            "tests/unit/test_win_access_list.py::test_put_in_and_taken_out",
-            "tests/unit/test_win_access_list.py::test_another_runs_entries_stay",
-            "tests/unit/test_win_residue.py::test_two_that_end_at_once",
+            "tests/unit/platforms/windows/test_win_access_list.py::test_put_in_and_taken_out",
+            "tests/unit/platforms/windows/test_win_access_list.py::test_another_runs_entries_stay",
+            "tests/unit/platforms/windows/test_win_residue.py::test_two_that_end_at_once",
         ),
         source=SECURITY,
         where=ANY,
@@ -575,11 +575,11 @@ CLAIMS: tuple[Claim, ...] = (
         id="windows-grants",
         sentence="several names, with secrets, or with more than 20 000 entries.",
         tests=(
-            "tests/unit/test_win_paths.py::test_roots_that_are_not_ours_to_change",
-            "tests/unit/test_win_grants.py::test_links_and_second_names",
-            "tests/unit/test_win_grants.py::test_secrets_are_not_granted_along",
-            "tests/unit/test_win_grants.py::test_secrets_of_the_profile_are_not_granted_along",
-            "tests/unit/test_win_grants.py::test_too_many_entries",
+            "tests/unit/paths/test_win_paths.py::test_roots_that_are_not_ours_to_change",
+            "tests/unit/platforms/windows/test_win_grants.py::test_links_and_second_names",
+            "tests/unit/platforms/windows/test_win_grants.py::test_secrets_are_not_granted_along",
+            "tests/unit/platforms/windows/test_win_grants.py::test_secrets_of_the_profile_are_not_granted_along",
+            "tests/unit/platforms/windows/test_win_grants.py::test_too_many_entries",
             f"{WINDOWS}/test_grants.py::test_a_second_name_stops_the_walk",
         ),
         source=SECURITY,
@@ -589,8 +589,8 @@ CLAIMS: tuple[Claim, ...] = (
         id="windows-watched",
         sentence="grant; that they were is in the report.",
         tests=(
-            "tests/unit/test_win_grants.py::test_what_would_start_by_itself_is_watched",
-            "tests/unit/test_win_plan.py::test_what_is_granted_is_known_to_the_store_and_watched",
+            "tests/unit/platforms/windows/test_win_grants.py::test_what_would_start_by_itself_is_watched",
+            "tests/unit/platforms/windows/test_win_plan.py::test_what_is_granted_is_known_to_the_store_and_watched",
         ),
         source=SECURITY,
         where=ANY,
@@ -599,11 +599,11 @@ CLAIMS: tuple[Claim, ...] = (
         id="windows-launchers",
         sentence="redirectors of virtual environments, `Scripts\\*.exe`, uv's trampolines, npm's `.cmd` files.",
         tests=(
-            "tests/unit/test_win_launchers.py::test_a_virtual_environments_python",
-            "tests/unit/test_win_launchers.py::test_a_script_of_an_environment",
-            "tests/unit/test_win_launchers.py::test_npms_batch_file",
-            "tests/unit/test_win_shims.py::test_pips_launcher",
-            "tests/unit/test_win_uv.py::test_what_uv_writes",
+            "tests/unit/programs/test_windows_resolve.py::test_a_virtual_environments_python",
+            "tests/unit/programs/test_windows_resolve.py::test_a_script_of_an_environment",
+            "tests/unit/programs/test_windows_resolve.py::test_npms_batch_file",
+            "tests/unit/programs/test_windows_shims.py::test_pips_launcher",
+            "tests/unit/programs/test_windows_uv.py::test_what_uv_writes",
         ),
         source=SECURITY,
         where=ANY,
@@ -620,7 +620,7 @@ CLAIMS: tuple[Claim, ...] = (
         sentence="they name on a share is not even looked at:",
         tests=(
             f"{WINDOWS}/test_runtimes.py::test_what_a_strangers_file_names_elsewhere_is_not_even_looked_at",
-            "tests/unit/test_win_launchers.py::test_a_share_is_not_looked_at",
+            "tests/unit/programs/test_windows_resolve.py::test_a_share_is_not_looked_at",
         ),
         source=SECURITY,
         where=WINE,
@@ -631,7 +631,7 @@ CLAIMS: tuple[Claim, ...] = (
         tests=(
             f"{WINDOWS}/test_run.py::test_what_windows_cannot_hold_refuses_when_it_is_stated",
             f"{WINDOWS}/test_run.py::test_io_refuses_when_it_is_stated",
-            "tests/unit/test_win_plan.py::test_what_windows_has_no_limit_for_refuses_only_when_stated",
+            "tests/unit/platforms/windows/test_win_plan.py::test_what_windows_has_no_limit_for_refuses_only_when_stated",
         ),
         source=SECURITY,
         where=WINE,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ledger.claim import ANY, LINUX, Claim
 
-ARCHIVE = "tests/unit/test_archive.py"
+ARCHIVE = "tests/unit/servers/test_archive.py"
 BUNDLES = "tests/linux/test_bundles.py"
-DOWNLOAD = "tests/unit/test_download.py"
+DOWNLOAD = "tests/unit/servers/test_download.py"
 PACKAGES = "tests/linux/test_packages.py"
 SERVERS_PAGE = "docs/servers.md"
-STORE = "tests/unit/test_store.py"
+STORE = "tests/unit/servers/test_store.py"
 SUPPLY = "tests/linux/test_supply_chain.py"
 
 CLAIMS: tuple[Claim, ...] = (
@@ -38,7 +38,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "package-no-project",
                 "Settings in the working directory are not read; it may be anybody's.",
                 ANY,
-                ("tests/unit/test_package_settings.py::test_a_project_in_the_working_directory_has_no_say",),
+                ("tests/unit/servers/test_package_settings.py::test_a_project_in_the_working_directory_has_no_say",),
             ),
             (
                 "package-index-here",
@@ -50,7 +50,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "package-size",
                 "is refused above 4 GiB or 200 000 files, after the fact.",
                 ANY,
-                ("tests/unit/test_package_files.py::test_more_than_a_package_has",),
+                ("tests/unit/servers/test_package_files.py::test_more_than_a_package_has",),
             ),
             (
                 "bundle-launchers",
@@ -101,7 +101,7 @@ CLAIMS: tuple[Claim, ...] = (
                 LINUX,
                 (
                     f"{PACKAGES}::test_install_scripts_run_only_when_asked_and_then_inside_walls",
-                    "tests/unit/test_package_settings.py::test_exactly_the_registrys_hosts_and_ports_may_be_reached",
+                    "tests/unit/servers/test_package_settings.py::test_exactly_the_registrys_hosts_and_ports_may_be_reached",
                 ),
             ),
             (
@@ -110,7 +110,7 @@ CLAIMS: tuple[Claim, ...] = (
                 LINUX,
                 (
                     f"{PACKAGES}::test_credentials_reach_the_registry_and_nobody_else",
-                    "tests/unit/test_package_settings.py::test_npm_reads_the_users_file_and_the_environment",
+                    "tests/unit/servers/test_package_settings.py::test_npm_reads_the_users_file_and_the_environment",
                 ),
             ),
             (
@@ -176,7 +176,7 @@ CLAIMS: tuple[Claim, ...] = (
                 (
                     "tests/linux/test_supply_chain.py::test_a_directory_that_is_called_like_a_command",
                     "tests/linux/test_supply_chain.py::test_a_directory_that_is_called_like_a_package",
-                    "tests/unit/test_reference.py::test_a_file_of_that_name_is_neither",
+                    "tests/unit/servers/test_reference.py::test_a_file_of_that_name_is_neither",
                 ),
             ),
             (

@@ -18,7 +18,7 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Procfs:
-    """What `corral.platforms.macos.process_table.Libproc` answers on a Mac. Unique ids are start time and number."""
+    """What `corral.platforms.macos.libproc.Libproc` answers on a Mac. Unique ids are start time and number."""
 
     def __init__(self, world):
         self.world = world
@@ -115,9 +115,10 @@ def play_seatbelt():
     """Its steps do nothing, and the findings say that it holds: for what stands behind it, never for what it walls off."""
     from corral.plan import host
     from corral.platforms.macos.mechanisms import seatbelt
+    from corral.supervisor import findings
 
     seatbelt.apply = seatbelt.verify = lambda _step, _scene: None
-    seen = host.current
+    seen = findings.current_host
 
     def current(**options):
         """Past the cache: what is played here is nothing to be remembered."""
@@ -129,7 +130,7 @@ def play_seatbelt():
         ]
         return host.Host(system=real.system, machine=real.machine, findings=(*others, *proven))
 
-    host.current = current
+    findings.current_host = current
 
 
 def everywhere(world):
@@ -148,9 +149,9 @@ def play(world, arguments):
         everywhere(world)
         if os.environ.get("MAC_WORLD_SEATBELT"):
             from corral.api import launch as api
-            from corral.plan import host
+            from corral.supervisor import findings
 
-            api._seen[:] = [host.current()]
+            api._seen[:] = [findings.current_host()]
         exec(arguments[1], {})
         return 0
     from corral.cli import main

@@ -1,7 +1,7 @@
 """`corral run --allow-net` with the macOS backend, on Linux: everything about the door but the wall around it.
 
 Seatbelt is played by nothing (`mac_world.py`), so a target that goes past the door is not stopped here; what the
-profile says is in tests/unit/test_seatbelt.py, and what a Mac does in tests/macos.
+profile says is in tests/unit/platforms/macos/test_seatbelt.py, and what a Mac does in tests/macos.
 """
 
 import contextlib

@@ -53,9 +53,9 @@ def web():
 
 
 def test_the_probe_holds_on_this_mac():
-    from corral.plan import host
+    from corral.supervisor import findings
 
-    found = host.current(fresh=True).finding("door")
+    found = findings.current_host(fresh=True).finding("door")
     assert found.status == "proven", found.evidence
 
 

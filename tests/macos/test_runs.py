@@ -10,10 +10,10 @@ import sys
 
 import pytest
 
-from corral.plan import host
 from corral.platforms import current
-from corral.platforms.macos.process_table import Libproc
+from corral.platforms.macos.libproc import Libproc
 from corral.platforms.macos.process_tree import Tree
+from corral.supervisor import findings
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "darwin", reason="Seatbelt, libproc and jetsam are on macOS"
@@ -50,7 +50,7 @@ def report(mac, *command, flags=()):
 
 
 def test_every_probe_holds_on_this_mac():
-    found = {item.capability: item for item in host.current(fresh=True).findings}
+    found = {item.capability: item for item in findings.current_host(fresh=True).findings}
     for name in ("seatbelt", "door", "rlimits", "nproc", "watcher", "sampling"):
         assert found[name].status == "proven", found[name].evidence
 

@@ -36,13 +36,13 @@ class Result:
 
 def probe(*, fresh: bool = False) -> Host:
     """What this machine was seen to do. The probes run in a process of their own, once a boot."""
-    from corral.plan import host
+    from corral.plan.host import Host
     from corral.platforms import current
     from corral.supervisor import findings as cache
 
     if fresh or not _seen:
         findings = (None if fresh else cache.load()) or _probe_elsewhere()
-        found = host.Host(system=current.system(), machine=current.machine(), findings=findings)
+        found = Host(system=current.system(), machine=current.machine(), findings=findings)
         _seen[:] = [found]
     return _seen[0]
 

@@ -59,9 +59,9 @@ def _dispatch(words: list[str]) -> int:
         output.say(overview())
         return 0
     if words[0] in {"-V", "--version"}:
-        from corral.supervisor.findings import VERSION
+        from corral import __version__
 
-        output.say(f"corral {VERSION}")
+        output.say(f"corral {__version__}")
         return 0
     name = words.pop(0)
     if name not in COMMANDS:

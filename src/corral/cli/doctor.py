@@ -22,13 +22,13 @@ MARKS = {"proven": ("[✓]", "green"), "absent": ("[!]", "yellow"), "advice": ("
 
 
 def main(options: Options, rest: list[str]) -> int:
-    from corral.plan import host
     from corral.platforms import current
+    from corral.supervisor import findings
 
     if rest:
         raise UsageError(f"doctor takes no further words: {rest[0]}", hint=USAGE)
 
-    found = host.current(fresh=True)
+    found = findings.current_host(fresh=True)
     if options.has("--json"):
         data = {"os": found.system, "arch": architecture(found), "findings": plain(found.findings)}
         output.json(data)

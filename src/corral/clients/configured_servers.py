@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from corral.clients.backups import Part
-    from corral.formats.positions import Value
+    from corral.formats.positions import Format, Value
 
 EVERY = "*"
 SHAPES = (
@@ -93,6 +93,10 @@ def without_secrets(words: Sequence[str]) -> tuple[str, ...]:
 
 def servers(root: Value) -> list[Server]:
     return [server for shape in SHAPES for server in _under(root, shape, ())]
+
+
+def read_servers(form: Format, text: str) -> list[Server]:
+    return servers(form.read(text, may_hold))
 
 
 def may_hold(at: tuple[str, ...]) -> bool:

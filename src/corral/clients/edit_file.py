@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from corral.clients import backups, catalogue, safe_write
-from corral.clients.configured_servers import servers, without_secrets
+from corral.clients.configured_servers import read_servers, without_secrets
 from corral.clients.unwrap import unwrap
 from corral.clients.wrap import wrap
 from corral.errors import SandboxError
@@ -64,7 +64,7 @@ def opened(path: str) -> Opened:
     if not content.text.strip("\ufeff \t\r\n"):
         raise SandboxError(f"{path} is empty: there are no servers in it")
     try:
-        found = tuple(servers(form.read(content.text)))
+        found = tuple(read_servers(form, content.text))
     except BrokenFileError as error:
         raise SandboxError(
             f"{path}: {error.message}", hint="nothing was changed; the client cannot read it either"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.clients.configured_servers import servers, span
+from corral.clients.configured_servers import read_servers, span
 from corral.clients.rewrite import DOUBT, HINT, Turn, rewrite
 from corral.formats.positions import Splice
 from corral.programs.package_runners import back
@@ -48,7 +48,7 @@ def unwrap(
     force: bool = False,
     found: Sequence[Server] | None = None,
 ) -> Unwrapped:
-    found = [one for one in (servers(form.read(text)) if found is None else found) if one.wrapped]
+    found = [one for one in (read_servers(form, text) if found is None else found) if one.wrapped]
     turns: dict[Place, Turn] = {}
     outcomes: dict[Place, Outcome] = {}
     for server in found:

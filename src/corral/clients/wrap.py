@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.clients.backups import Change, Original
-from corral.clients.configured_servers import servers, span
+from corral.clients.configured_servers import read_servers, span
 from corral.clients.corral_path import is_same
 from corral.clients.rewrite import DOUBT, HINT, Turn, rewrite
 from corral.clients.server_needs import (
@@ -88,7 +88,7 @@ def wrap(text: str, form: Format, wish: Wish, found: Sequence[Server] | None = N
     """Every server that can be; what cannot is told and stays. `found` are those in the text."""
     lines: list[Line] = []
     outcomes: dict[Place, Outcome] = {}
-    for server in servers(form.read(text)) if found is None else found:
+    for server in read_servers(form, text) if found is None else found:
         if wish.names and server.name not in wish.names:
             continue
         try:
@@ -98,7 +98,7 @@ def wrap(text: str, form: Format, wish: Wish, found: Sequence[Server] | None = N
             outcomes[server.at] = _refused(server, refusal)
     turns = {line.server.at: _turn(text, form, line, wish.corral) for line in lines}
     new, done = rewrite(text, form, turns)
-    after = {server.at: server for server in servers(form.read(new))}
+    after = {server.at: server for server in read_servers(form, new)}
     originals = []
     for server in (line.server for line in lines):
         if server.at in done:

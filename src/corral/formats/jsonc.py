@@ -5,13 +5,22 @@ from __future__ import annotations
 import json
 import re
 
-from corral.clients.configured_servers import may_hold
 from corral.formats import positions
-from corral.formats.positions import BrokenFileError, Splice, Value, indent, newline, place
+from corral.formats.positions import (
+    BrokenFileError,
+    Splice,
+    Value,
+    everything,
+    indent,
+    newline,
+    place,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from corral.formats.positions import Wanted
 
 DEEPEST = 200
 # Possessive: nothing is tried twice, and a text of megabytes takes no memory but its own.
@@ -35,8 +44,9 @@ STRICT = json.JSONDecoder(parse_constant=_refuse)
 
 
 class Reader:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, wanted: Wanted) -> None:
         self.text = text
+        self.wanted = wanted
         self.at = 1 if text.startswith("\ufeff") else 0
         self.kind = ""
         self.strict = True
@@ -88,8 +98,8 @@ class Reader:
         return found
 
     def passed(self, key: int, at: tuple[str, ...]) -> Value | None:
-        """What can hold no server, read in one go: some clients keep their whole history there."""
-        if not self.strict or may_hold(at):
+        """Read what the caller does not want positions of in one go: some files are megabytes long."""
+        if not self.strict or self.wanted(at):
             return None
         try:
             data: object
@@ -155,8 +165,8 @@ class Reader:
         return end
 
 
-def read(text: str) -> Value:
-    reader = Reader(text)
+def read(text: str, wanted: Wanted = everything) -> Value:
+    reader = Reader(text, wanted)
     found = reader.value()
     if reader.kind:
         raise reader.wrong(reader.start, "something stands behind the end")

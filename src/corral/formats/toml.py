@@ -10,11 +10,22 @@ import re
 import tomllib
 
 from corral.formats import positions
-from corral.formats.positions import BrokenFileError, Splice, Value, escaped, indent, newline, same
+from corral.formats.positions import (
+    BrokenFileError,
+    Splice,
+    Value,
+    escaped,
+    everything,
+    indent,
+    newline,
+    same,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from corral.formats.positions import Wanted
 
 BLANK = re.compile(r"[ \t]*")
 SKIP = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)*+")
@@ -160,7 +171,7 @@ def _tree(value: object) -> dict[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def read(text: str) -> Value:
+def read(text: str, _wanted: Wanted = everything) -> Value:
     bare = text.removeprefix("\ufeff")
     try:
         expected = tomllib.loads(bare)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from corral.formats import positions
-from corral.formats.positions import BrokenFileError, Splice, Value, escaped, newline
+from corral.formats.positions import BrokenFileError, Splice, Value, escaped, everything, newline
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import yaml
+
+    from corral.formats.positions import Wanted
 
 MERGE = "tag:yaml.org,2002:merge"
 MOST_NODES = 1_000_000
@@ -100,7 +102,7 @@ def is_missing() -> bool:
     return find_spec("yaml") is None
 
 
-def read(text: str) -> Value:
+def read(text: str, _wanted: Wanted = everything) -> Value:
     import yaml
 
     try:

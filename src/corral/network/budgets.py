@@ -1,8 +1,8 @@
-"""An end to how many addresses are dialled at once, over all connections.
+"""Budgets that keep a target from using up the supervisor: dials, descriptors, denied requests.
 
-The target decides how many connections there are, and whoever runs the zone of a name how many
-addresses are dialled for each. If that could use up the supervisor's descriptors, it could no
-longer look at what the target uses.
+The target decides how many connections there are, and the owner of a name's zone how many addresses
+are dialled for each. If that could use up the supervisor's descriptors, the supervisor could no
+longer measure what the target uses.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import _thread
 import sys
 
 TYPE_CHECKING = False
-assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -41,6 +40,8 @@ def room_for(most: int, *, besides: int) -> int:
     """How many connections, two descriptors each and `besides` in all, the limit leaves room for;
     it is raised as far as it goes.
     """
+    if sys.platform == "win32":
+        raise OSError("descriptors are not limited on Windows")
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -58,6 +59,8 @@ SHARE = 4
 
 
 class Pace:
+    """Rate limit for requests that will be denied, so that they cannot keep the supervisor busy."""
+
     def __init__(self, clock: Callable[[], float], *, burst: int, rate: int) -> None:
         self._clock = clock
         self._burst = burst

@@ -7,7 +7,6 @@ like. What is left means one thing on every Windows.
 
 from __future__ import annotations
 
-from corral.platforms.windows.files.access_list import folded
 from corral.record import record
 
 TYPE_CHECKING = False
@@ -27,6 +26,13 @@ SYSTEM = (
 APP_DATA = ("AppData", "AppData\\Local", "AppData\\LocalLow", "AppData\\Roaming",
             "AppData\\Local\\Packages", "AppData\\Local\\Temp", "AppData\\Local\\Programs",
             "AppData\\Local\\Microsoft", "AppData\\Roaming\\Microsoft")  # fmt: skip
+
+
+def folded(path: str) -> str:
+    r"""One spelling for what the file system takes as one name: `c:\DATA\` and `C:/data`."""
+    # NTFS folds one character to one: a sharp s is not two.
+    upper = [char.upper() if len(char.upper()) == 1 else char for char in path]
+    return "".join(upper).replace("/", "\\").rstrip("\\")
 
 
 class Refused(Exception):  # noqa: N818 - becomes one line of a PolicyError

@@ -41,15 +41,3 @@ class Host:
 
     def has(self, capability: str) -> bool:
         return self.finding(capability).status == "proven"
-
-
-def current(*, fresh: bool = False) -> Host:
-    """The machine, from the cache when nothing that matters has changed since the probes ran."""
-    from corral.platforms import current as backend
-    from corral.supervisor.findings import load, store
-
-    findings = None if fresh else load()
-    if findings is None:
-        findings = backend.load().probe()
-        store(findings)
-    return Host(system=backend.system(), machine=backend.machine(), findings=findings)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 
-from corral.plan.host import Finding
+from corral import __version__
+from corral.plan.host import Finding, Host
 from corral.platforms import current
 
 TYPE_CHECKING = False
@@ -18,9 +19,17 @@ if TYPE_CHECKING:
 
     from corral.plan.host import Status
 
-VERSION = "0.1.0"
 FIELD, LINE = "\t", "\n"
 COLUMNS = 4
+
+
+def current_host(*, fresh: bool = False) -> Host:
+    """Return this machine, from the cache unless something changed that could change a finding."""
+    findings = None if fresh else load()
+    if findings is None:
+        findings = current.load().probe()
+        store(findings)
+    return Host(system=current.system(), machine=current.machine(), findings=findings)
 
 
 def load() -> tuple[Finding, ...] | None:
@@ -68,7 +77,7 @@ def _flat(text: str) -> str:
 
 def _key() -> str:
     system = current.load()
-    parts = (VERSION, *system.identity(), _age(os.path.dirname(system.__file__ or "")))
+    parts = (__version__, *system.identity(), _age(os.path.dirname(system.__file__ or "")))
     return "|".join(map(_flat, parts))
 
 

@@ -10,11 +10,11 @@ import sys
 
 from corral.directories import config_file, home_directory
 from corral.errors import PolicyError
-from corral.plan import host
 from corral.plan.model import Plan, decide, sample, warnings
 from corral.platforms import current
 from corral.policy.model import Policy
 from corral.record import replace
+from corral.supervisor import findings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def prepare(
         _check_proxy(environment)
     authorities = _authorities(environment) if policy.allow else {}
     program = _with_reads(program, authorities.values())
-    machine = machine or host.current()
+    machine = machine or findings.current_host()
     controls = decide(policy, machine, system.chains(policy))
     made = system.compose(policy, program, controls, home=home)
     start_in = (

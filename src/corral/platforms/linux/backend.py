@@ -11,7 +11,7 @@ from corral.platforms.linux import signalfd as waiting
 from corral.platforms.linux import spawn as births
 from corral.platforms.linux.mechanisms import cgroup, seccomp
 from corral.platforms.linux.probes import cache_key as identities
-from corral.platforms.posix.target import environment
+from corral.platforms.posix.environment import environment
 from corral.platforms.posix.watch import Watch
 from corral.programs import resolve as command
 

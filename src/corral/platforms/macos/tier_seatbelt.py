@@ -16,7 +16,7 @@ from corral.platforms.macos.mechanisms import (
     seatbelt_secrets,
 )
 from corral.platforms.posix import rlimits, state_directory, work_directory
-from corral.platforms.posix.target import environment
+from corral.platforms.posix.environment import environment
 from corral.record import replace
 
 TYPE_CHECKING = False

@@ -72,17 +72,3 @@ def tell(born: int, error: BaseException, where: str) -> NoReturn:
         os.write(born, FAILED + "\0".join((step, str(code), cause)).encode(errors="replace"))
     finally:
         os._exit(1)
-
-
-def environment(home: str, temporary: str, *, state: str) -> tuple[tuple[str, str], ...]:
-    values = {
-        "HOME": home,
-        "USER": "user",
-        "LOGNAME": "user",
-        "SHELL": "/bin/sh",
-        "TMPDIR": temporary,
-        "LANG": "C.UTF-8",
-    }
-    if state:
-        values["STATE_DIRECTORY"] = state
-    return tuple(values.items())

@@ -48,7 +48,7 @@ def run(
     links: tuple[str, ...] = (),
 ) -> None:
     """Raises with the last lines of what it said when it failed; `links` may lead out."""
-    from corral.api import launch as api
+    from corral.api.launch import launch
     from corral.api.sandbox import let_go
 
     policy: dict[str, object] = {
@@ -66,7 +66,7 @@ def run(
     environment = {**os.environ, **registry.secrets}
     with tempfile.TemporaryFile() as log:
         try:
-            with api.launch(
+            with launch(
                 argv, policy, stdin=-3, stdout=log, stderr=log, env=environment, cwd=staging
             ) as sandbox:
                 code = wait(sandbox, label)

@@ -10,6 +10,7 @@ import os
 import stat
 
 from corral.errors import SandboxError
+from corral.paths.links import is_directory, is_link
 from corral.units import shown
 
 TYPE_CHECKING = False
@@ -21,7 +22,6 @@ MOST_ENTRIES = 200_000
 MOST_BYTES = 4 << 30
 READ_ONLY = 0o555
 LONGEST_PATH = 1000
-JUNCTION = 0xA0000003  # IO_REPARSE_TAG_MOUNT_POINT
 
 
 def walk(top: str) -> Iterator[tuple[str, os.stat_result]]:
@@ -37,15 +37,6 @@ def walk(top: str) -> Iterator[tuple[str, os.stat_result]]:
             yield path, found
             if is_directory(found):
                 waiting.append(path)
-
-
-def is_link(found: os.stat_result) -> bool:
-    """Of lstat, which calls a junction a directory."""
-    return stat.S_ISLNK(found.st_mode) or getattr(found, "st_reparse_tag", 0) == JUNCTION
-
-
-def is_directory(found: os.stat_result) -> bool:
-    return stat.S_ISDIR(found.st_mode) and not is_link(found)
 
 
 def tree_digest(top: str) -> str:

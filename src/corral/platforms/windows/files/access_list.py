@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 
+from corral.paths.windows import folded
 from corral.record import record
 
 TYPE_CHECKING = False
@@ -164,13 +165,6 @@ def grant_sid(root: str, access: Reach, identity: tuple[int, int] = (0, 0)) -> s
     """
     words = f"{folded(root)}|{identity[0]:x}|{identity[1]:x}"
     return capability_sid(f"corral.{access}.{_digest(words).hex()}")
-
-
-def folded(path: str) -> str:
-    r"""One spelling for what the file system takes as one name: `c:\DATA\` and `C:/data`."""
-    # NTFS folds one character to one: a sharp s is not two.
-    upper = [char.upper() if len(char.upper()) == 1 else char for char in path]
-    return "".join(upper).replace("/", "\\").rstrip("\\")
 
 
 def sid_bytes(text: str) -> bytes:

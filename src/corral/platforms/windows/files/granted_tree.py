@@ -14,7 +14,7 @@ import os
 import stat
 
 from corral.abi import win32_files
-from corral.platforms.windows.files.access_list import folded
+from corral.paths.windows import folded
 from corral.policy import secret_files
 from corral.record import record
 

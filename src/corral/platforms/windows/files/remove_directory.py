@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 
+from corral.paths.links import is_directory
 from corral.platforms.windows.files import granted_tree
-from corral.servers.store.tree import is_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

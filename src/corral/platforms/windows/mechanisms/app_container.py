@@ -22,8 +22,9 @@ from __future__ import annotations
 import os
 
 from corral.abi import win32, win32_security, win32_token
+from corral.paths.windows import folded
 from corral.plan.host import Finding
-from corral.platforms.windows.files.access_list import folded, package_sid, sid_bytes, sid_text
+from corral.platforms.windows.files.access_list import package_sid, sid_bytes, sid_text
 from corral.record import record
 
 TYPE_CHECKING = False

@@ -10,9 +10,8 @@ import os
 
 from corral.directories import directories
 from corral.errors import PolicyError
-from corral.paths.windows import within
+from corral.paths.windows import folded, within
 from corral.platforms.windows.environment import interpreter
-from corral.platforms.windows.files.access_list import folded
 from corral.platforms.windows.files.granted_tree import reaching
 from corral.platforms.windows.runtime_copies import store as runtimes
 from corral.programs import windows_resolve

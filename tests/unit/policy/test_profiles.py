@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import corral
 from corral.cli import main
 from corral.errors import ManifestError, PolicyError
 from corral.mcp import command_line
@@ -148,7 +149,7 @@ print(*{name.partition(".")[0] for name in sys.modules} & {"mcp", "fastmcp", "py
 
 
 def test_no_sdk_is_imported_and_the_same_python_runs_corral():
-    source = str(pathlib.Path(profiles.__file__).parents[2])
+    source = str(pathlib.Path(corral.__file__).parents[1])
     argv = [sys.executable, "-c", GIVEN, source]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     assert done.stdout == "\n"

@@ -1031,7 +1031,7 @@ def test_resolving_imports_nothing_heavy_and_starts_nothing(home: Path) -> None:
     shim = program_at(root / "shims" / "tool", SHIM % (root, root))
     tool = program_at(root / "versions" / "3.12.1" / "bin" / "tool")
     command = [sys.executable, "-S", "-c", PROBE, str(shim)]
-    source = str(Path(__file__).parents[2] / "src")
+    source = str(Path(__file__).parents[3] / "src")
     environment = {"PATH": "/usr/bin:/bin", "PYENV_VERSION": "3.12", "PYTHONPATH": source}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == f"[] [] {tool}"

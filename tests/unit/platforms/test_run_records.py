@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import corral
 from corral.platforms import run_records
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="what is open can be deleted, and more")
@@ -127,7 +128,7 @@ run.end()
 
 @POSIX
 def test_no_room_for_the_record_is_no_error(place):
-    package = os.path.dirname(os.path.dirname(run_records.__file__))
+    package = os.path.dirname(os.path.dirname(corral.__file__))
     done = subprocess.run(
         [sys.executable, "-c", FULL, package], capture_output=True, text=True, check=False
     )

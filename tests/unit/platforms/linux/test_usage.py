@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import corral
 from corral.platforms.linux import usage
 
 ROLLUP = b"""5583-7ffe ---p 00000000 00:00 0 [rollup]
@@ -226,7 +227,7 @@ for look in (lambda: usage.measure(os.getpid()), lambda: usage._memfds(child), l
 
 
 def test_who_cannot_look_does_not_say_that_nothing_is_used():
-    source = os.path.dirname(os.path.dirname(os.path.dirname(usage.__file__)))
+    source = os.path.dirname(os.path.dirname(corral.__file__))
     argv = [sys.executable, "-c", BLIND, source]
     with subprocess.Popen(
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

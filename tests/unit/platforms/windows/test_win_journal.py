@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import corral
 from corral.platforms.windows.files import journal
 from corral.platforms.windows.files.access_list import grant_sid
 
@@ -135,7 +136,7 @@ own.end()
 @pytest.mark.skipif(sys.platform == "win32", reason="killed by a signal")
 def test_killed_while_writing(tmp_path):
     """A real process, a real lock, killed after so many bytes: what it leaves is found free, and says all or nothing."""
-    source = os.path.dirname(os.path.dirname(os.path.dirname(journal.__file__)))
+    source = os.path.dirname(os.path.dirname(corral.__file__))
     made = [
         journal.Root(path=path, access="write", sid=grant_sid(path, "write"), volume=1, file=2)
         for path in ("C:\\a", "C:\\b")

@@ -1,0 +1,20 @@
+"""Tell links from directories by their lstat result, on every system."""
+
+from __future__ import annotations
+
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+
+JUNCTION = 0xA0000003  # IO_REPARSE_TAG_MOUNT_POINT
+
+
+def is_link(found: os.stat_result) -> bool:
+    """Of lstat, which calls a junction a directory."""
+    return stat.S_ISLNK(found.st_mode) or getattr(found, "st_reparse_tag", 0) == JUNCTION
+
+
+def is_directory(found: os.stat_result) -> bool:
+    return stat.S_ISDIR(found.st_mode) and not is_link(found)
