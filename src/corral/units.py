@@ -6,6 +6,8 @@ a ValueError whose text is a sentence for the person who wrote it. `"none"` is N
 
 from __future__ import annotations
 
+from corral.safe_text import shown
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,21 +31,6 @@ SIZES: Mapping[str, int] = {
     "tib": 1 << 40,
 }
 DURATIONS: Mapping[str, int] = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
-
-
-def shown(value: object, limit: int = 60) -> str:
-    """A value as it may stand in a message: `repr` escapes control and bidirectional characters."""
-    if isinstance(value, str):
-        return repr(value) if len(value) <= limit else repr(value[:limit]) + "..."
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > LARGEST:
-        return "a number beyond 64 bits"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if isinstance(value, dict):
-        return "a table"
-    return "a list" if isinstance(value, (list, tuple)) else f"a {type(value).__name__}"
 
 
 def is_digits(text: str) -> bool:

@@ -108,8 +108,8 @@ def remember(request: Request) -> None:
 def request_lines(request: Request) -> list[str]:
     """What is asked for; beside what was approved of the same server before, what is new."""
     from corral.policy import approvals
-    from corral.policy.manifest import printable
     from corral.policy.model import requested_grants
+    from corral.safe_text import printable
 
     manifest = request.source.manifest
     origin = printable(manifest.origin)
@@ -154,7 +154,7 @@ def confirm(directory: str) -> bool:
 
 def _list(*, as_json: bool) -> int:
     from corral.policy import approvals
-    from corral.policy.manifest import printable
+    from corral.safe_text import printable
     from corral.supervisor.report import plain
 
     found = approvals.approvals()

@@ -10,7 +10,7 @@ from corral.clients import catalogue
 from corral.clients.edit_file import opened
 from corral.errors import SandboxError
 from corral.policy import profiles
-from corral.policy.manifest import printable
+from corral.safe_text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ import os
 
 from corral.cli import output, run_flags
 from corral.cli.option_parser import Flag
-from corral.platforms.steps import name
 from corral.policy.variables import masked
 from corral.record import replace
 from corral.supervisor.prepare import prepare
@@ -24,7 +23,7 @@ USAGE = (
     "CLIENT:SERVER | ORG/NAME [ARGUMENT...]"
 )
 FLAGS = (*run_flags.FLAGS, Flag(name="--json", help="as JSON"))
-ORDER = ("supervisor", "birth", "beside", "init", "target")
+ORDER = ("supervisor", "clone", "after_clone", "init", "target")
 
 
 def main(options: Options, rest: list[str]) -> int:
@@ -59,7 +58,12 @@ def as_data(plan: Plan) -> dict[str, object]:
         "program": plain(told),
         "controls": plain(plan.controls),
         "steps": [
-            {"step": name(step), "place": step.place, "does": step.describe(), "data": plain(step)}
+            {
+                "step": step.name,
+                "stage": step.stage,
+                "does": step.describe(),
+                "data": plain(step),
+            }
             for step in plan.steps
         ],
         "environment": [key for key, _ in plan.environment],
@@ -85,10 +89,10 @@ def _print(plan: Plan) -> None:
     output.say(output.paint("Controls", "bold"))
     output.table([_row(held) for held in plan.controls])
     output.say(output.paint("Steps", "bold"))
-    for place in ORDER:
+    for stage in ORDER:
         for step in plan.steps:
-            if step.place == place:
-                output.say(_indent(f"{place}: {step.describe()}"))
+            if step.stage == stage:
+                output.say(_indent(f"{stage}: {step.describe()}"))
     for text in plan.warnings:
         output.say(f"warning: {text}")
 

@@ -11,8 +11,8 @@ from corral.policy.variables import masked
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.cli.option_parser import Options
+    from corral.platforms.contract import Usage
     from corral.platforms.run_records import Entry
-    from corral.platforms.sampling import Usage
 
 SUMMARY = "list live runs with what they use"
 USAGE = "usage: corral ps [--json]"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from corral.cli.option_parser import Options
     from corral.denials.records import Denials
     from corral.plan.model import Plan
-    from corral.platforms.posix.watch import Watcher
+    from corral.platforms.contract import Watcher
     from corral.supervisor.report import Kind, Report
 
 SUMMARY = "run a command, or a server's directory, inside walls"

@@ -7,9 +7,9 @@ import os
 from corral.cli import client_output, output, run_flags
 from corral.cli.option_parser import Flag
 from corral.errors import SandboxError
-from corral.policy.manifest import printable
 from corral.policy.variables import masked
 from corral.record import record
+from corral.safe_text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

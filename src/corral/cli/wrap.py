@@ -8,7 +8,7 @@ import sys
 from corral.cli import client_output, output, run_flags
 from corral.cli.option_parser import Flag, Options, UsageError
 from corral.errors import SandboxError
-from corral.policy.manifest import printable
+from corral.safe_text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ import os
 import sys
 
 from corral.errors import SandboxError
+from corral.paths.native import is_inside
 
 NAMES = frozenset(("corral", "corral.exe"))
 # Directories that `uvx` and `pipx run` fill and clean as they like.
@@ -47,7 +48,7 @@ def _temporary() -> list[str]:
 
 
 def _below(path: str, directories: list[str]) -> bool:
-    return any(path.startswith(os.path.join(directory, "")) for directory in directories)
+    return any(is_inside(path, directory) for directory in directories)
 
 
 def _runs(path: str) -> bool:

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from corral.network.addresses import Network, plain, read_network, read_v6, write
 from corral.record import record
-from corral.units import is_digits, shown
+from corral.safe_text import shown
+from corral.units import is_digits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

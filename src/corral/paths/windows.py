@@ -119,7 +119,7 @@ def is_short(part: str) -> bool:
     ) and not any(mark in extension for mark in ". ")
 
 
-def within(path: str, directory: str) -> bool:
+def is_inside(path: str, directory: str) -> bool:
     path, directory = folded(path), folded(directory)
     return path == directory or path.startswith(directory + "\\")
 
@@ -130,10 +130,10 @@ def check_place(path: str, known: Places) -> None:
     if path.endswith("\\"):
         raise Refused("it is a whole drive")
     for place, what in known.around:
-        if within(place, path):
-            raise Refused(f"it is {what}" if within(path, place) else f"it holds {what}")
+        if is_inside(place, path):
+            raise Refused(f"it is {what}" if is_inside(path, place) else f"it holds {what}")
     for place, _ in known.system:
-        if within(path, place) or within(place, path):
+        if is_inside(path, place) or is_inside(place, path):
             raise Refused("it belongs to Windows")
     profiles = [place.rpartition("\\")[0] for place, what in known.around if what == "your profile"]
     if folded(path).rpartition("\\")[0] in {folded(above) for above in profiles}:

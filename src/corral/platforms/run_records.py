@@ -48,9 +48,9 @@ class Run:
         self._residue = tuple(residue)
         self._command = tuple(command)
         self._fd = _create(self.path)
-        self.born(0)
+        self.started(0)
 
-    def born(self, root: int) -> None:
+    def started(self, root: int) -> None:
         if self._fd < 0:
             return
         import time

@@ -1,9 +1,7 @@
-"""Limits held by looking: for hosts that offer nothing better, and only when such a limit is asked
-for.
+"""Enforce limits by sampling, on hosts that offer nothing better and only when a limit is stated.
 
-Memory, total CPU time and the number of tasks are compared with their limits at every look; a share
-of the CPU is held by a duty cycle that stops the whole tree for as long as it has run ahead of its
-share.
+Each sample compares memory, total CPU time and the number of tasks with their limits. A CPU share
+is enforced by a duty cycle, which stops the whole tree for as long as it has run ahead of its share.
 """
 
 from __future__ import annotations
@@ -12,26 +10,19 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Literal, Protocol
+    from typing import Literal
 
     from corral.plan.model import Sample
+    from corral.platforms.contract import Usage
 
     Hit = Literal["memory", "cpu_time", "pids"]
 
-    class Usage(Protocol):
-        @property
-        def cpu(self) -> float: ...
-        @property
-        def memory(self) -> int: ...
-        @property
-        def tasks(self) -> int: ...
-
 
 INTERVAL = 0.1
-"""Seconds between looks: a hog of 1 GiB/s gets a tenth of that beyond its limit."""
+"""Seconds between samples: a target that allocates 1 GiB/s gets a tenth of that beyond its limit."""
 DUTY_INTERVAL = 0.02
 SLACK = DUTY_INTERVAL
-"""Seconds of CPU that may be saved up for a burst: no more than one look may miss."""
+"""Seconds of CPU that may be saved up for a burst: no more than one sample may miss."""
 
 
 class Sampler:
@@ -44,8 +35,8 @@ class Sampler:
         self._seen = (time.monotonic(), 0.0)
         self._credit = SLACK
 
-    def look(self, usage: Usage) -> Hit | None:
-        """The limit that is broken, if one is."""
+    def check(self, usage: Usage) -> Hit | None:
+        """Return the limit that is exceeded, if one is."""
         self.peak = max(self.peak, usage.memory)
         self.tasks = max(self.tasks, usage.tasks)
         interval = INTERVAL if self.asked.cpu is None else DUTY_INTERVAL
@@ -58,12 +49,12 @@ class Sampler:
             return "pids"
         return None
 
-    def doubts(self, usage: Usage) -> bool:
-        """Over the limit by a cheap look, which counts shared pages once for each process."""
+    def needs_exact(self, usage: Usage) -> bool:
+        """Return whether a cheap sample is over the limit: it counts shared pages once a process."""
         return self.asked.memory is not None and usage.memory > self.asked.memory
 
-    def rest(self, usage: Usage) -> float:
-        """Seconds that the tree has to stand still for its share of the CPU; 0 lets it run."""
+    def pause_seconds(self, usage: Usage) -> float:
+        """Return how long the tree has to be stopped to keep its CPU share; 0 lets it run."""
         if self.asked.cpu is None:
             return 0.0
         now, share = time.monotonic(), self.asked.cpu / 1000

@@ -1,4 +1,4 @@
-"""Apply the steps of one place in order; a failure names its step and ends the run.
+"""Apply the steps of one stage in order; a failure names its step and ends the run.
 
 The same code serves the command line, the zygote and the probes, so what was proven is what is run.
 """
@@ -6,84 +6,54 @@ The same code serves the command line, the zygote and the probes, so what was pr
 from __future__ import annotations
 
 import os
-import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from corral.plan.model import Place, Step
-
+    from corral.plan.model import Stage, Step
+    from corral.plan.results import Results
 
 EXECUTED = b"S"
 FAILED = b"F"
-
-
 DIED = "died before it was executed"
 
 
-class StepFailed(Exception):  # noqa: N818 - what happened, as data on its way out
+class StepFailed(Exception):  # noqa: N818 - a result on its way out of a child
     """A step of the walls failed: nothing after it may happen."""
 
     def __init__(self, step: str, cause: OSError | str) -> None:
         super().__init__(f"{step}: {cause}")
         self.step = step
         self.code = cause.errno or 0 if isinstance(cause, OSError) else 0
-        self.cause = _words(cause) if isinstance(cause, OSError) else cause
+        self.cause = _format_os_error(cause) if isinstance(cause, OSError) else cause
 
 
-class Scene:
-    """What steps hand to later steps of the same run: descriptors by the path they stand for."""
-
-    def __init__(self) -> None:
-        self.trees: dict[str, int] = {}
-        self.sources: dict[str, int] = {}
-        self.namespaces: dict[str, str] = {}
-        self.pid = 0
-        self.cgroup = ""
-        self.directory = ""
-        self.doors: tuple[int, ...] = ()
-        self.kept: tuple[int, ...] = ()
-        self.port = 0
-        self.password = ""
-        self.variables: tuple[tuple[str, str], ...] = ()
-        self.windows: tuple[int, ...] = ()
-        self.inlets: dict[int, int] = {}
-        self.handles: tuple[int, ...] = ()
-        self.cookie: tuple[int, int, int] = (0, 0, 0)
-
-
-def name(step: Step) -> str:
-    return f"{type(step).__module__.rpartition('.')[2]}.{type(step).__name__}"
-
-
-def apply(steps: Iterable[Step], place: Place, scene: Scene) -> None:
+def apply(steps: Iterable[Step], stage: Stage, results: Results) -> None:
     for step in steps:
-        if step.place == place:
-            _attempt("apply", step, scene)
+        if step.stage == stage:
+            attempt(step, step.apply, results)
 
 
-def verify(steps: Iterable[Step], scene: Scene) -> None:
+def verify(steps: Iterable[Step], results: Results) -> None:
     """Try every wall from inside, as its mechanism knows how, just before the target starts."""
     for step in steps:
-        if hasattr(sys.modules[type(step).__module__], "verify"):
-            _attempt("verify", step, scene)
+        attempt(step, step.verify, results)
 
 
-def _attempt(verb: str, step: Step, scene: Scene) -> None:
+def attempt(step: Step, verb: Callable[[Results], None], results: Results) -> None:
     try:
-        getattr(sys.modules[type(step).__module__], verb)(step, scene)
+        verb(results)
     except OSError as error:
-        raise StepFailed(name(step), error) from error
+        raise StepFailed(step.name, error) from error
 
 
-def _words(error: OSError) -> str:
-    text = error.strerror or str(error)
-    return f"{text} ({error.filename})" if error.filename else text
+def unverified(_step: object, _results: Results) -> None:
+    """`verify` of a step without an effect of its own that could be tried from inside."""
 
 
-def read_born(raw: bytes) -> StepFailed | None:
-    """What a child said on its way to exec, read to its end: None is a successful exec."""
+def parse_exec_result(raw: bytes) -> StepFailed | None:
+    """Read what a child wrote on its way to exec; None is a successful exec."""
     if raw == EXECUTED:
         return None
     if FAILED in raw:
@@ -102,3 +72,8 @@ def keep_only(keep: Iterable[int]) -> None:
             os.closerange(low, fd)
         low = fd + 1
     os.closerange(low, 1 << 20)
+
+
+def _format_os_error(error: OSError) -> str:
+    text = error.strerror or str(error)
+    return f"{text} ({error.filename})" if error.filename else text

@@ -14,9 +14,10 @@ import sys
 
 from corral.directories import directories, home_directory
 from corral.errors import PolicyError, SandboxError
-from corral.policy.manifest import parse_bytes, printable, read_file
+from corral.policy.manifest import parse_bytes, read_file
 from corral.policy.model import requested_grants
 from corral.record import record, replace
+from corral.safe_text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import stat
 from corral.errors import ManifestError, Mistake
 from corral.policy.schema import BY_PATH, KEYS, TABLES
 from corral.record import record, replace
-from corral.units import shown
+from corral.safe_text import printable, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,10 +79,6 @@ class Manifest:
         origin = printable(self.origin)
         line = self.places.get(key)
         return f"{origin}: {key}" if line is None else f"{origin}:{line}: {key}"
-
-
-def printable(text: str) -> str:
-    return text if text.isprintable() else repr(text)[1:-1]
 
 
 def path_text(path: Path) -> str:

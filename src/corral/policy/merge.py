@@ -294,8 +294,8 @@ def refuse_unapproved(sources: Sequence[Source], home: str, cwd: str) -> None:
     waiting = [one for one in sources if one.trust == "request" and not one.approved]
     if not waiting:
         return
-    from corral.policy.manifest import printable
     from corral.policy.requests import asks
+    from corral.safe_text import printable
 
     users = tuple(one for one in sources if one.trust == "user")
     for source in waiting:

@@ -11,9 +11,10 @@ import os
 import stat
 import sys
 
+from corral.paths.native import is_inside
 from corral.policy.model import Grant
 from corral.record import record
-from corral.units import shown
+from corral.safe_text import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,11 +68,6 @@ def real(written: str) -> str:
     return "/" + path.lstrip("/") if path.startswith("//") else path
 
 
-def inside(path: str, directory: str) -> bool:
-    path, directory = os.path.normcase(path), os.path.normcase(directory)
-    return path == directory or path.startswith(directory.rstrip(os.sep) + os.sep)
-
-
 def identity(path: str) -> Identity | None:
     try:
         found = os.stat(path)
@@ -94,10 +90,10 @@ def contains(outer: str, inner: str, table: Mounts) -> bool:
     """By name, by inode, and by place on the disk: what is mounted a second time has other
     directories above it.
     """
-    if inside(inner, outer) or identity(outer) in lineage(inner):
+    if is_inside(inner, outer) or identity(outer) in lineage(inner):
         return True
     one, other = on_disk(outer, table), on_disk(inner, table)
-    return one[0] == other[0] != "" and inside(other[1], one[1])
+    return one[0] == other[0] != "" and is_inside(other[1], one[1])
 
 
 def mounts() -> Mounts:
@@ -170,7 +166,7 @@ def check_place(path: str, access: Access, found: os.stat_result) -> None:
         # from right above: on macOS users' files are on another volume than the root is.
         here, above = identity(place), identity(os.path.dirname(place))
         mounted = here is not None and above is not None and here[0] != above[0]
-        if inside(path, place) or (mounted and here is not None and found.st_dev == here[0]):
+        if is_inside(path, place) or (mounted and here is not None and found.st_dev == here[0]):
             raise Refused(
                 f"{shown(path, 200)} belongs to the system ({place})", "grant files of your own"
             )
@@ -221,10 +217,11 @@ def check_links(grants: Iterable[Grant]) -> None:
                 and open_one.directory
                 and grant.written not in {grant.path, open_one.written}
                 and (
-                    inside(grant.written, open_one.path) or inside(grant.written, open_one.written)
+                    is_inside(grant.written, open_one.path)
+                    or is_inside(grant.written, open_one.written)
                 )
             )
-            if planted and not inside(grant.path, open_one.path):
+            if planted and not is_inside(grant.path, open_one.path):
                 raise Refused(
                     f"{shown(grant.written, 200)} is a link out of {shown(open_one.path, 200)},"
                     " which the server can write"

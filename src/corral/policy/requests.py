@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 
-from corral.policy.manifest import printable
 from corral.policy.merge import SWITCHES, larger
 from corral.policy.model import Limits
 from corral.policy.path_grants import Refused, absolute
 from corral.policy.variables import is_loader_variable
 from corral.record import record
-from corral.units import format_cpu, format_duration, format_size, shown
+from corral.safe_text import printable, shown
+from corral.units import format_cpu, format_duration, format_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

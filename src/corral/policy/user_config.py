@@ -15,12 +15,11 @@ from corral.policy.manifest import (
     in_order,
     nearest,
     path_text,
-    printable,
     read_file,
 )
 from corral.policy.schema import BY_PATH
 from corral.record import record, replace
-from corral.units import shown
+from corral.safe_text import printable, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from corral.policy.schema import (
     VERSION,
     most_items,
 )
+from corral.safe_text import shown
 from corral.units import (
     format_size,
     is_digits,
@@ -22,7 +23,6 @@ from corral.units import (
     parse_cpu_flag,
     parse_duration,
     parse_size,
-    shown,
 )
 
 TYPE_CHECKING = False

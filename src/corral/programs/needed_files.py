@@ -11,6 +11,7 @@ import os
 import stat
 
 from corral.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, CommandError
+from corral.paths.posix import is_inside
 from corral.record import record
 
 TYPE_CHECKING = False
@@ -47,12 +48,8 @@ HEAD_SIZE = 16384  # enough for a `#!` line and for the shell shims that package
 TEXT_LIMIT = 1 << 20
 
 
-def within(path: str, root: str) -> bool:
-    return path == root or path.startswith(root.rstrip("/") + "/")
-
-
 def is_system(path: str) -> bool:
-    return any(within(path, root) for root in SYSTEM)
+    return any(is_inside(path, root) for root in SYSTEM)
 
 
 def _open(path: str, *, follow: bool) -> int:
@@ -197,19 +194,19 @@ class Reach:
         """Whether this directory may hold more than the one server, and so is never bound whole."""
         if directory in SHARED or os.path.dirname(directory) in HOMES:
             return True
-        if any(within(directory, root) for root in NEVER_INSIDE):
+        if any(is_inside(directory, root) for root in NEVER_INSIDE):
             return True
         for home in self.homes:
-            if within(home, directory) or directory in {
+            if is_inside(home, directory) or directory in {
                 f"{home}/{name}" for name in SHARED_IN_HOME
             }:
                 return True
-            if any(within(directory, f"{home}/{name}") for name in SECRET_IN_HOME):
+            if any(is_inside(directory, f"{home}/{name}") for name in SECRET_IN_HOME):
                 return True
         return os.path.lexists(f"{directory}/.ssh") or os.path.lexists(f"{directory}/.gnupg")
 
     def covers(self, real: str) -> bool:
-        return is_system(real) or any(within(real, root) for root in self.reads)
+        return is_system(real) or any(is_inside(real, root) for root in self.reads)
 
     def bind(self, real: str, why: str) -> None:
         if not self.covers(real):
@@ -229,7 +226,7 @@ class Reach:
         reads = [
             (path, why)
             for path, why in self.reads.items()
-            if not any(other != path and within(path, other) for other in self.reads)
+            if not any(other != path and is_inside(path, other) for other in self.reads)
         ]
         links = [(place, target) for place, target in self.links.items() if not self.covers(place)]
         return reads, links

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 
 from corral.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, CommandError
+from corral.paths.posix import is_inside
 from corral.programs import arguments as options
 from corral.programs import runtimes
 from corral.programs.advice import notes
@@ -21,7 +22,6 @@ from corral.programs.needed_files import (
     inspect,
     is_program,
     is_system,
-    within,
 )
 from corral.record import record
 
@@ -63,7 +63,7 @@ def resolve(
     found = chain.found
     reads, links = reach.settled()
     real_cwd = os.path.realpath(cwd)
-    visible = is_system(real_cwd) or any(within(real_cwd, path) for path, _ in reads)
+    visible = is_system(real_cwd) or any(is_inside(real_cwd, path) for path, _ in reads)
     return Program(
         path=found.path,
         argv=(found.path, *arguments),

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 
-from corral.programs.needed_files import is_system, read_text, within
+from corral.paths.posix import is_inside
+from corral.programs.needed_files import is_system, read_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def _bind_editable(reach: Reach, path: str, named_by: str, beside: str) -> None:
     if reach.forbids(directory) or not project_of(reach, directory, PYTHON_MARKS):
         return
     reach.bind_path(path, f"an editable install, {os.path.basename(named_by)}")
-    if not beside or not within(real, beside):
+    if not beside or not is_inside(real, beside):
         reach.notes.append(f"{real} is readable, because {named_by} names it")
 
 
@@ -301,7 +302,7 @@ def bind_linked(reach: Reach, modules: str, passed: set[str]) -> None:
             continue
         reach.follow(entry)
         reach.bind(wanted, "a linked package")
-        if not within(wanted, os.path.dirname(modules)):
+        if not is_inside(wanted, os.path.dirname(modules)):
             reach.notes.append(f"{wanted} is readable, because {entry} links to it")
         bind_modules(reach, real, passed)
 

@@ -17,7 +17,7 @@ here by its full path and told to run nothing else: `ComSpec` and AutoRun have n
 from __future__ import annotations
 
 from corral.errors import EXIT_NOT_EXECUTABLE, CommandError
-from corral.units import shown
+from corral.safe_text import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ntpath
 
-from corral.paths.windows import within
+from corral.paths.windows import is_inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,24 +45,26 @@ class Needs:
         self.reads: dict[str, str] = {}
 
     def forbids(self, directory: str) -> bool:
-        if ntpath.dirname(directory) == directory or within(self.home, directory):
+        if ntpath.dirname(directory) == directory or is_inside(self.home, directory):
             return True
         if ntpath.dirname(self.home).lower() == ntpath.dirname(directory).lower():
             return True
-        if within(directory, self.windows) or any(within(one, directory) for one in self.shared):
+        if is_inside(directory, self.windows) or any(
+            is_inside(one, directory) for one in self.shared
+        ):
             return True
         places = [ntpath.join(self.home, name) for name in SHARED_IN_HOME if name]
-        if any(within(one, directory) for one in places):
+        if any(is_inside(one, directory) for one in places):
             return True
         secret = [ntpath.join(self.home, name) for name in SECRET_IN_HOME]
-        return any(within(directory, one) for one in secret)
+        return any(is_inside(directory, one) for one in secret)
 
     def covers(self, path: str) -> bool:
-        return within(path, self.windows) or any(within(path, root) for root in self.reads)
+        return is_inside(path, self.windows) or any(is_inside(path, root) for root in self.reads)
 
     def take(self, path: str, why: str) -> None:
         if not self.covers(path):
-            self.reads = {one: text for one, text in self.reads.items() if not within(one, path)}
+            self.reads = {one: text for one, text in self.reads.items() if not is_inside(one, path)}
             self.reads[path] = why
 
     def runtime(self, program: str, kind: Kind, venv: str) -> None:

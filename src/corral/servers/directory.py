@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 
 from corral.errors import SandboxError
+from corral.paths.posix import is_inside
 from corral.policy.approvals import NAMES, Request, is_approved, request_for
-from corral.policy.manifest import printable
 from corral.policy.model import Source
 from corral.policy.user_config import home_directory
 from corral.programs.arguments import kind_of
-from corral.programs.needed_files import Executable, is_system, within
+from corral.programs.needed_files import Executable, is_system
 from corral.programs.resolve import resolve
+from corral.safe_text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -127,4 +128,4 @@ def installed(path: str, program: Program, roots: tuple[str, ...]) -> bool:
 
 def own(path: str, roots: tuple[str, ...]) -> bool:
     plain = path.replace(os.sep, "/")
-    return any(within(plain, root.replace(os.sep, "/")) for root in roots)
+    return any(is_inside(plain, root.replace(os.sep, "/")) for root in roots)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 
 from corral.errors import SandboxError
-from corral.policy.manifest import printable
 from corral.record import record
+from corral.safe_text import printable
 from corral.servers import directory
 from corral.servers.packages import package
 

@@ -139,6 +139,6 @@ def check_program(text: str, program: str) -> None:
 
 
 def wrong(text: str, form: str) -> SandboxError:
-    from corral.units import shown
+    from corral.safe_text import shown
 
     return SandboxError(f"{shown(text, 200)} is not a reference that corral knows", hint=form)

@@ -77,14 +77,17 @@ def _flat(text: str) -> str:
 
 def _key() -> str:
     system = current.load()
-    parts = (__version__, *system.identity(), _age(os.path.dirname(system.__file__ or "")))
+    parts = (__version__, *system.cache_key(), _age(os.path.dirname(system.__file__ or "")))
     return "|".join(map(_flat, parts))
 
 
 def _age(folder: str) -> str:
     """Other probes may come to other answers, also between releases."""
-    with os.scandir(folder) as entries:
-        return str(max(entry.stat().st_mtime_ns for entry in entries if entry.is_file()))
+    newest = 0
+    for part in (folder, os.path.join(folder, "mechanisms"), os.path.join(folder, "probes")):
+        with os.scandir(part) as entries:
+            newest = max(newest, *(item.stat().st_mtime_ns for item in entries if item.is_file()))
+    return str(newest)
 
 
 def _path(key: str) -> str:

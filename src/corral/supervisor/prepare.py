@@ -10,7 +10,9 @@ import sys
 
 from corral.directories import config_file, home_directory
 from corral.errors import PolicyError
-from corral.plan.model import Plan, decide, sample, warnings
+from corral.paths.native import is_inside
+from corral.plan.decide import decide, sample, warnings
+from corral.plan.model import Plan
 from corral.platforms import current
 from corral.policy.model import Policy
 from corral.record import replace
@@ -110,7 +112,7 @@ def _server_directory(sources: Sequence[Source], program: Program) -> str:
     """A server that came as a directory starts in it, as far as it can be seen."""
     own = [one.manifest.directory for one in sources if one.trust == "request"]
     for directory in filter(None, own):
-        if any(_within(directory, path) for path in program.reads):
+        if any(is_inside(directory, path) for path in program.reads):
             return directory
     return ""
 
@@ -118,15 +120,8 @@ def _server_directory(sources: Sequence[Source], program: Program) -> str:
 def _granted_directory(policy: Policy, cwd: str) -> str:
     """The caller's directory, if the target may see it."""
     here = os.path.realpath(cwd)
-    granted = any(grant.directory and _within(here, grant.path) for grant in policy.grants)
+    granted = any(grant.directory and is_inside(here, grant.path) for grant in policy.grants)
     return here if granted else ""
-
-
-def _within(path: str, directory: str) -> bool:
-    try:
-        return os.path.commonpath((path, directory)) == os.path.normpath(directory)
-    except ValueError:
-        return False  # on another drive
 
 
 def _check_proxy(environment: Mapping[str, str]) -> None:

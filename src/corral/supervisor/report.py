@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from corral.denials.traffic import Traffic
     from corral.errors import SandboxError
     from corral.plan.model import Held, Plan
-    from corral.platforms.posix.watch import Ending
+    from corral.platforms.contract import Ending
 
     Kind = Literal[
         "exited", "signalled", "timeout", "memory", "cpu_time", "pids", "refused", "setup_failed"

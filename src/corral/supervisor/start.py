@@ -11,13 +11,13 @@ import stat
 
 from corral.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, CommandError, LaunchError
 from corral.platforms import current, run_records
-from corral.platforms.steps import DIED, StepFailed, read_born
+from corral.platforms.steps import DIED, StepFailed, parse_exec_result
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.denials.records import Denials
     from corral.plan.model import Plan
-    from corral.platforms.posix.watch import Signals, Watcher
+    from corral.platforms.contract import Signals, Watcher
 
 ENOENT = 2
 
@@ -36,27 +36,27 @@ def run(
     run_records.sweep(system.clean)
     entry = run_records.Run(plan.run, residue=plan.residue, command=plan.program.typed)
     try:
-        child = system.birth(plan, stdio)
+        child = system.spawn(plan, stdio)
     except StepFailed as failed:
         entry.end()
         raise _error(failed) from failed
-    entry.born(child.pid)
+    entry.started(child.pid)
     timeout = None if plan.timeout is None else plan.timeout / 1000
     watch = system.watch(
         child, timeout=timeout, signals=signals, control=control, sample=plan.sample, run=entry
     )
-    failed_later = read_born(watch.until_born())
+    failed_later = parse_exec_result(watch.until_exec())
     if failed_later and not _asked_to_leave(watch, failed_later):
         child.kill()
         watch.until_end()
         raise _error(failed_later) from failed_later
-    if not failed_later and _has_ways(plan):
-        watch.open(*child.ways(plan, denials))
+    if not failed_later and _has_network_services(plan):
+        watch.open(*child.network_services(plan, denials))
     return watch
 
 
-def _has_ways(plan: Plan) -> bool:
-    """Where no mechanism holds an allowlist, there is no way out to serve either."""
+def _has_network_services(plan: Plan) -> bool:
+    """Return whether anything passes in or out: not where no mechanism enforces the allowlist."""
     held = [control for control in plan.controls if control.control == "network"]
     return bool(plan.allow or plan.listen) and all(one.status != "degraded" for one in held)
 

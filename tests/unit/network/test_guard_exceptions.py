@@ -13,7 +13,7 @@ from corral.errors import ManifestError, PolicyError
 from corral.network.addresses import Network, read, write
 from corral.network.guard import ROWS, refusal
 from corral.network.guard_exceptions import read_admitted, remark
-from corral.plan.model import asked
+from corral.plan.decide import asked
 from corral.policy import user_config
 from corral.policy.model import Policy
 

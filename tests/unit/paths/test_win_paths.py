@@ -99,7 +99,7 @@ def test_what_is_plain_means_what_it_says(name):
     except windows.Refused:
         return
     assert ntpath.normpath("C:\\data\\" + name) == plain
-    assert windows.within(plain, "c:\\DATA")
+    assert windows.is_inside(plain, "c:\\DATA")
     assert ":" not in plain[2:]
     assert not any(part[-1:] in {".", " "} for part in plain.split("\\"))
 
@@ -112,7 +112,7 @@ def test_nothing_is_within_its_neighbour(one, other):
         return
     fold = lambda path: "".join(char.upper() if len(char.upper()) == 1 else char for char in path)
     related = ntpath.commonpath((fold(first), fold(second)))
-    assert windows.within(first, second) == (related == fold(second))
+    assert windows.is_inside(first, second) == (related == fold(second))
 
 
 @pytest.mark.parametrize(

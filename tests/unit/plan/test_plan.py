@@ -3,7 +3,7 @@
 import pytest
 
 from corral.errors import UnenforceableError
-from corral.plan import model as plan
+from corral.plan import decide as plan
 from corral.plan.host import Finding, Host
 from corral.plan.model import Option
 from corral.policy.model import CONTROLS, LIMITS, WALLS, Grant, Limits, Policy

@@ -45,55 +45,55 @@ def usage(cpu=0.0, memory=0, tasks=1):
     ],
 )
 def test_a_limit_is_hit_beyond_it_and_not_before(asked, seen, hit):
-    assert Sampler(asked).look(seen) == hit
+    assert Sampler(asked).check(seen) == hit
 
 
 def test_only_memory_needs_a_second_look():
-    assert Sampler(Sample(memory=100)).doubts(usage(memory=101))
-    assert not Sampler(Sample(memory=100)).doubts(usage(memory=100))
-    assert not Sampler(Sample(pids=1)).doubts(usage(memory=1 << 40, tasks=9))
+    assert Sampler(Sample(memory=100)).needs_exact(usage(memory=101))
+    assert not Sampler(Sample(memory=100)).needs_exact(usage(memory=100))
+    assert not Sampler(Sample(pids=1)).needs_exact(usage(memory=1 << 40, tasks=9))
 
 
 def test_peaks_are_kept():
     sampler = Sampler(Sample(memory=1000))
     for memory, tasks in ((10, 1), (500, 7), (20, 2)):
-        sampler.look(usage(memory=memory, tasks=tasks))
+        sampler.check(usage(memory=memory, tasks=tasks))
     assert (sampler.peak, sampler.tasks) == (500, 7)
 
 
 def test_the_first_look_is_at_once_and_the_next_ones_at_their_time(clock):
     plain, duty = Sampler(Sample(memory=1)), Sampler(Sample(cpu=500))
     assert plain.next == duty.next == clock.now
-    plain.look(usage())
-    duty.look(usage())
+    plain.check(usage())
+    duty.check(usage())
     assert plain.next == clock.now + INTERVAL
     assert duty.next == clock.now + DUTY_INTERVAL
 
 
 def test_nobody_rests_without_a_share():
-    assert Sampler(Sample(memory=1)).rest(usage(cpu=1e6)) == 0.0
+    assert Sampler(Sample(memory=1)).pause_seconds(usage(cpu=1e6)) == 0.0
 
 
 def test_a_rest_is_what_was_used_too_much_over_the_share(clock):
     sampler = Sampler(Sample(cpu=100))
     clock.now += 1
     # A second earns 0.1 and SLACK was there: 0.4 were used.
-    assert sampler.rest(usage(cpu=0.4)) == pytest.approx((0.4 - 0.1 - SLACK) / 0.1)
+    assert sampler.pause_seconds(usage(cpu=0.4)) == pytest.approx((0.4 - 0.1 - SLACK) / 0.1)
 
 
 def test_after_its_rest_it_runs(clock):
     sampler = Sampler(Sample(cpu=100))
     clock.now += 1
-    clock.now += sampler.rest(usage(cpu=0.4)) + 1e-6
-    assert sampler.rest(usage(cpu=0.4)) == 0.0
+    clock.now += sampler.pause_seconds(usage(cpu=0.4)) + 1e-6
+    assert sampler.pause_seconds(usage(cpu=0.4)) == 0.0
 
 
 def test_idleness_is_not_saved_up(clock):
     sampler = Sampler(Sample(cpu=500))
     clock.now += 3600
-    assert sampler.rest(usage(cpu=0)) == 0.0
+    assert sampler.pause_seconds(usage(cpu=0)) == 0.0
     clock.now += 0.1
-    assert sampler.rest(usage(cpu=0.2)) == pytest.approx((0.2 - 0.05 - SLACK) / 0.5)
+    assert sampler.pause_seconds(usage(cpu=0.2)) == pytest.approx((0.2 - 0.05 - SLACK) / 0.5)
 
 
 @given(
@@ -113,7 +113,7 @@ def test_whatever_the_scheduler_does_the_share_holds_in_the_long_run(share, spin
             clock.now += burst
             used += burst * spinning
             worst = max(worst, burst * spinning)
-            clock.now += sampler.rest(usage(cpu=used))
+            clock.now += sampler.pause_seconds(usage(cpu=used))
     allowed = (clock.now - start) * share / 1000
     assert used <= allowed + SLACK + worst + 1e-6
     if spinning * 1000 > 2 * share:

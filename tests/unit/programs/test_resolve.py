@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from corral.errors import CommandError
 from corral.programs.arguments import Invocation, read_arguments
-from corral.programs.needed_files import Reach, within
+from corral.programs.needed_files import Reach
 from corral.programs.resolve import resolve
 
 if TYPE_CHECKING:
@@ -770,7 +770,7 @@ def test_arguments_beyond_the_script_are_not_granted(run: Resolver, home: Path) 
     file_at(home / "srv" / "server.py")
     file_at(home / "data" / "x.db")
     program = run("python3", home / "srv" / "server.py", home / "data" / "x.db", home / "data")
-    assert not any(within(str(home / "data"), path) for path in program.reads)
+    assert not any(is_inside(str(home / "data"), path) for path in program.reads)
 
 
 def test_a_native_server_in_a_shared_bin_comes_alone(run: Resolver, home: Path) -> None:
@@ -836,7 +836,7 @@ def test_a_workspace_finds_its_hoisted_and_linked_packages(run: Resolver, home: 
     file_at(root / ".env", "SECRET=1")
     program = run("node", script)
     assert works(program) == "dep shared"
-    assert not any(within(str(root / ".env"), path) for path in program.reads)
+    assert not any(is_inside(str(root / ".env"), path) for path in program.reads)
     assert program.notes == ()
 
 

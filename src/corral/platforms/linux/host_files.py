@@ -9,6 +9,7 @@ import os
 import stat
 import sys
 
+from corral.paths.posix import is_inside
 from corral.platforms.linux.mechanisms import cgroup, user_ids
 from corral.record import record
 
@@ -117,7 +118,7 @@ def _home_inside(home: str) -> str:
     that they do not know HOME=/, and services have homes in /usr.
     """
     taken = (*SYSTEM, "/etc", "/dev", "/proc", "/sys")
-    if home == "/" or any(home == top or home.startswith(f"{top}/") for top in taken):
+    if home == "/" or any(is_inside(home, top) for top in taken):
         return HOME
     return home
 

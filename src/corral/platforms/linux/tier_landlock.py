@@ -13,6 +13,7 @@ import stat
 import sys
 
 from corral.errors import PolicyError
+from corral.paths.posix import is_inside
 from corral.platforms.linux import subreaper
 from corral.platforms.linux.mechanisms import (
     cgroup,
@@ -124,7 +125,7 @@ def _read_only_in_writable(policy: Policy, program: Program) -> list[str]:
         for grant in policy.grants
         if grant.access == "write"
         for path in dict.fromkeys((*reads, *program.reads))
-        if path == grant.path or path.startswith(f"{grant.path}/")
+        if is_inside(path, grant.path)
     ]
 
 

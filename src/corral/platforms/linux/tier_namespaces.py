@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from corral.paths.posix import is_below, is_inside
 from corral.plan.model import SAMPLING
 from corral.platforms.linux.mechanisms import (
     cgroup,
@@ -144,7 +145,7 @@ def _anchors(binds: Iterable[root_filesystem.Bind]) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for grant in [bind.target for bind in binds if bind.access == "write"]:
         for target in targets:
-            if target.startswith(f"{grant}/"):
+            if is_below(target, grant):
                 parts = target[len(grant) + 1 :].split("/")[:-1]
                 for depth in range(len(parts)):
                     found["/".join((grant, *parts[: depth + 1]))] = None
@@ -194,7 +195,7 @@ def _private(policy: Policy, layout: Layout) -> tuple[str, ...]:
     return tuple(
         place
         for place in dict.fromkeys(places)
-        if not any(place == path or place.startswith(f"{path}/") for path in granted)
+        if not any(is_inside(place, path) for path in granted)
     )
 
 

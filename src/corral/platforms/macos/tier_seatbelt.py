@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from corral.paths.posix import is_below
 from corral.plan.model import Composition
 from corral.platforms.macos import options
 from corral.platforms.macos.mechanisms import (
@@ -100,7 +101,7 @@ def view(
     prefixes = packages(reads)
     written = [grant.path for grant in grants if grant.access == "write"]
     hidden = seatbelt_secrets.hidden(grants, *homes(home)) if grants else ()
-    own = [path for path in reads if any(_inside(path, top) for top in written)]
+    own = [path for path in reads if any(is_below(path, top) for top in written)]
     held = (*seatbelt_secrets.held(grants, *homes(home)), *own) if written else ()
     links = (path for path, _ in program.links)
     certificates = (f"{prefix}/{name}" for prefix in prefixes for name in CERTIFICATES)
@@ -149,7 +150,7 @@ def services(prefixes: Sequence[str], grants: Sequence[Grant]) -> tuple[str, ...
     """
     found = (f"{prefix}/{name}" for prefix in prefixes for name in SERVICES)
     granted = [grant.path for grant in grants]
-    return tuple(path for path in found if not any(_inside(f"{path}/", top) for top in granted))
+    return tuple(path for path in found if not any(is_below(f"{path}/", top) for top in granted))
 
 
 def executables(program: Program) -> tuple[str, ...]:
@@ -173,7 +174,3 @@ def notes(program: Program) -> tuple[str, ...]:
     if program.real in SHIMS:
         return (f"{program.real} only starts the one that Xcode brings: name that (`xcrun -f`)",)
     return (STUB,) if framework_bundle(program.real) else ()
-
-
-def _inside(path: str, directory: str) -> bool:
-    return path.startswith(f"{directory}/")

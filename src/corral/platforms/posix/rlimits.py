@@ -8,10 +8,6 @@ import sys
 from corral.platforms.posix import disposable
 from corral.record import record
 
-TYPE_CHECKING = False
-assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
-
-
 if sys.platform != "win32":
     # Here and not at the point of use: inside, the standard library is out of sight.
     import resource
@@ -19,8 +15,8 @@ if sys.platform != "win32":
 TYPE_CHECKING = False
 assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from corral.plan.model import Place
-    from corral.platforms.steps import Scene
+    from corral.plan.model import Stage
+    from corral.plan.results import Results
     from corral.policy.model import Limits
 
 DATA_FLOOR = 1 << 30
@@ -31,11 +27,31 @@ DATA_FLOOR = 1 << 30
 class Rlimits:
     """(RLIMIT name without its prefix, value), soft and hard alike."""
 
+    name = "rlimits"
     values: tuple[tuple[str, int], ...]
-    place: Place = "target"
+    stage: Stage = "target"
 
     def describe(self) -> str:
         return "rlimits: " + ", ".join(f"{name} {value}" for name, value in self.values)
+
+    def apply(self, _results: Results) -> None:
+        for name, value in self.values:
+            kind: int = getattr(resource, f"RLIMIT_{name}")
+            # A host limit that is lower already stays: a limit is never raised.
+            hard = resource.getrlimit(kind)[1]
+            bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            # SIGXCPU may be caught; the hard limit a second later kills.
+            top = bound + 1 if name == "CPU" and hard == resource.RLIM_INFINITY else bound
+            try:
+                resource.setrlimit(kind, (bound, top))
+            except ValueError as error:  # EINVAL: macOS refuses a size below what is mapped already
+                raise OSError(22, f"RLIMIT_{name} of {bound} is refused") from error
+
+    def verify(self, _results: Results) -> None:
+        for name, value in self.values:
+            soft, hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
+            if not (0 <= soft <= value and 0 <= hard <= value + 1):
+                raise OSError(0, f"RLIMIT_{name} reads back as {soft}, {hard}")
 
 
 def plan(limits: Limits, *, count_init: bool) -> Rlimits:
@@ -57,30 +73,7 @@ def plan(limits: Limits, *, count_init: bool) -> Rlimits:
     return Rlimits(values=tuple(values))
 
 
-def apply(step: Rlimits, _scene: Scene) -> None:
-    for name, value in step.values:
-        kind: int = getattr(resource, f"RLIMIT_{name}")
-        # A host limit that is lower already stays: a limit is never raised.
-        hard = resource.getrlimit(kind)[1]
-        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        # SIGXCPU may be caught; the hard limit a second later kills.
-        top = bound + 1 if name == "CPU" and hard == resource.RLIM_INFINITY else bound
-        try:
-            resource.setrlimit(kind, (bound, top))
-        except ValueError as error:  # EINVAL: macOS refuses a size below what is mapped already
-            raise OSError(22, f"RLIMIT_{name} of {bound} is refused") from error
-
-
-def verify(step: Rlimits, _scene: Scene) -> None:
-    for name, value in step.values:
-        soft, hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
-        if not (0 <= soft <= value and 0 <= hard <= value + 1):
-            raise OSError(0, f"RLIMIT_{name} reads back as {soft}, {hard}")
-
-
 def probe() -> str:
-    import resource
-
     opened = os.open("/", os.O_RDONLY)
     resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 1, opened + 1))
     words = disposable.refused(lambda: os.open("/", os.O_RDONLY))

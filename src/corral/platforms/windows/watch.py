@@ -1,9 +1,8 @@
-"""Watch one job until its first process has ended: deadlines, the stop sequence, what it used.
+"""Watch one job until its first process has ended.
 
-Windows has no SIGTERM. A stop is the end of the target's input where that is ours to end (a pipe of
-the client's is not), GRACE to leave, then the end of the whole job. The end of the first process is
-the end of the job, and so is the end of the supervisor, which holds its only handle. Nothing here
-wakes up without a reason.
+Windows has no SIGTERM. A stop ends the target's input where corral owns that input, waits, and then
+ends the whole job. When the first process or the supervisor ends, the job ends too, because the
+supervisor holds its only handle. The loop never wakes up without a reason.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ import threading
 import time
 
 from corral.abi import win32_process as abi
-from corral.abi.signal_numbers import SIGHUP, SIGINT, SIGTERM
-from corral.platforms.posix.watch import GRACE, Ending
+from corral.abi.signal_numbers import SIGHUP
+from corral.platforms.contract import Ending, Usage
+from corral.platforms.deadlines import Deadlines
 from corral.platforms.steps import EXECUTED
-from corral.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,12 +24,8 @@ if TYPE_CHECKING:
     from corral.denials.records import Denial
     from corral.denials.traffic import Traffic
     from corral.plan.model import Sample
-    from corral.platforms.posix.watch import Child, Gateway, Reason, Signals, Way
+    from corral.platforms.contract import Child, Gateway, Service, Signals, StopReason
     from corral.platforms.run_records import Run
-    from corral.platforms.sampling import Sampler
-
-
-LONGEST_WAIT = 2**31 - 1
 
 
 class Watch:
@@ -45,22 +40,22 @@ class Watch:
         run: Run,
     ) -> None:
         self.child = child
-        self.reason: Reason = ""
+        self.deadlines = Deadlines(child, timeout=timeout, sample=sample)
         self._run = run
         self._signals = signals
-        self._started = time.monotonic()
-        self._timeout = None if timeout is None else self._started + timeout
-        self._kill_at: float | None = None
-        self._sampler: Sampler | None = _sampler(sample) if sample else None
         self._gateway: Gateway | None = None
         self._control = Control(control) if control >= 0 else None
 
-    def until_born(self) -> bytes:
-        """It runs already: on Windows everything that could fail has been tried from outside."""
+    @property
+    def reason(self) -> StopReason:
+        return self.deadlines.reason
+
+    def until_exec(self) -> bytes:
+        """Return at once: on Windows everything that could fail was tried from outside."""
         return EXECUTED
 
-    def open(self, gateway: Gateway | None, others: Sequence[Way]) -> None:  # noqa: ARG002
-        """It has threads of its own: here it is only kept until the end. There are no others."""
+    def open(self, gateway: Gateway | None, others: Sequence[Service]) -> None:  # noqa: ARG002
+        """Keep the gateway until the end; it has threads of its own. There are no other services."""
         self._gateway = gateway
 
     def until_end(self) -> Ending:
@@ -69,77 +64,51 @@ class Watch:
         reaped = self.child.reap()
         denials, traffic = self._close_gateway()
         self._run.end()
-        if self._sampler is not None:
-            reaped = replace(reaped, tasks=max(reaped.tasks, self._sampler.tasks))
         if self._control is not None:
             self._control.close()
         return Ending(
-            born=EXECUTED,
-            reaped=reaped,
+            exec_result=EXECUTED,
+            reaped=self.deadlines.account(reaped),
             reason=self.reason,
-            wall=time.monotonic() - self._started,
+            wall=time.monotonic() - self.deadlines.started,
             denials=denials,
             traffic=traffic,
         )
 
+    def stop(self, reason: StopReason, number: int) -> None:
+        """Ask the target to leave; a console that closes does not wait."""
+        if number == SIGHUP:
+            self.child.kill()
+        self.deadlines.stop(reason, number)
+
     def _close_gateway(self) -> tuple[tuple[Denial, ...], tuple[tuple[str, Traffic], ...]]:
-        """After the target and the relay's inner end: their pipes have ended."""
+        """Close it after the target and the relay's inner end: their pipes have ended."""
         if self._gateway is None:
             return (), ()
         self._gateway.close()
         self._gateway.denials.close()
         return self._gateway.denials.rows(), tuple(self._gateway.traffic().items())
 
-    def stop(self, reason: Reason, number: int = SIGTERM) -> None:
-        """Ask it to leave; a second asking does not wait any longer, nor does a closed console."""
-        if number == SIGHUP or (self._kill_at is not None and number == SIGINT):
-            self.child.kill()
-        self.reason = self.reason or reason
-        self.child.signal(number)
-        self._kill_at = self._kill_at or time.monotonic() + GRACE
-
     def _step(self) -> bool:
         handles = [self.child.pidfd, self._signals.fileno()]
         if self._control is not None:
             handles.append(self._control.fileno())
-        ready = abi.wait_any(handles, self._patience())
-        now = time.monotonic()
-        if self._kill_at is not None and now >= self._kill_at:
-            self.child.kill()
-            self._kill_at = now + GRACE
-        elif self._timeout is not None and now >= self._timeout:
-            self._timeout = None
-            self.stop("timeout")
-        if self._sampler is not None and now >= self._sampler.next:
-            self._look(self._sampler)
+        ready = abi.wait_any(handles, self.deadlines.wait_ms())
+        self.deadlines.run_due()
         if ready == 1:
             for number in self._signals.read():
                 self.stop("signal", number)
         elif ready == 2:
-            self._obey()
+            self._read_control()
         return ready == 0
 
-    def _patience(self) -> int | None:
-        """Milliseconds until a deadline; None sleeps in the kernel until something happens."""
-        looking = None if self._sampler is None else self._sampler.next
-        deadlines = [when for when in (self._timeout, self._kill_at, looking) if when is not None]
-        if not deadlines:
-            return None
-        left = int((min(deadlines) - time.monotonic()) * 1000) + 1
-        return max(0, min(left, LONGEST_WAIT))
-
-    def _look(self, sampler: Sampler) -> None:
-        if hit := sampler.look(self.child.measure()):
-            self.reason = self.reason or hit
-            self.child.kill()
-
-    def _obey(self) -> None:
-        """A byte on the control channel is a signal to pass on; its end is the caller's death."""
-        assert self._control is not None  # noqa: S101 - it was heard
-        told = self._control.read()
-        for number in told:
+    def _read_control(self) -> None:
+        """Pass on each byte as a signal; the end of the control channel is the caller's death."""
+        assert self._control is not None  # noqa: S101 - its event was set
+        numbers = self._control.read()
+        for number in numbers:
             self.stop("control", number)
-        if not told:
+        if not numbers:
             self.child.kill()
 
 
@@ -182,21 +151,6 @@ class Control:
                     abi.SetEvent(self._event.value)
                 except ValueError:
                     return  # closed: nobody listens any more
-
-
-def _sampler(sample: Sample) -> Sampler:
-    from corral.platforms.sampling import Sampler
-
-    return Sampler(sample)
-
-
-@record
-class Usage:
-    """`tasks` are processes."""
-
-    cpu: float
-    memory: int
-    tasks: int
 
 
 def measure(root: int) -> Usage:

@@ -17,7 +17,7 @@ import zlib
 
 from corral.errors import SandboxError
 from corral.record import record
-from corral.units import shown
+from corral.safe_text import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

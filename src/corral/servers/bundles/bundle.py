@@ -14,9 +14,9 @@ import sys
 from corral.directories import home_directory
 from corral.errors import SandboxError
 from corral.policy.approvals import Request, is_approved, request_from
-from corral.policy.manifest import printable
 from corral.policy.model import Source
 from corral.record import record, replace
+from corral.safe_text import printable, shown
 from corral.servers import directory
 from corral.servers.bundles import manifest as bundle_manifest
 from corral.servers.bundles import user_values
@@ -25,7 +25,6 @@ from corral.servers.bundles.policy import asked_for, granted, variables, warning
 from corral.servers.packages.package import usable
 from corral.servers.store import locks, store
 from corral.servers.store.tree import remove_tree
-from corral.units import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 
 from corral.errors import SandboxError
-from corral.policy.manifest import Manifest, from_data, printable
+from corral.policy.manifest import Manifest, from_data
 from corral.policy.model import Source
 from corral.policy.variables import is_loader_variable
 from corral.record import replace
+from corral.safe_text import printable, shown
 from corral.servers.bundles import user_values
-from corral.units import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

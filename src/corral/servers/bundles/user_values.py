@@ -12,7 +12,7 @@ import re
 
 from corral.errors import SandboxError
 from corral.record import record
-from corral.units import shown
+from corral.safe_text import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

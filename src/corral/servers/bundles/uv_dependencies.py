@@ -10,12 +10,12 @@ import os
 import string
 
 from corral.errors import SandboxError
+from corral.safe_text import shown
 from corral.servers.packages import pypi
 from corral.servers.packages.npm import put
 from corral.servers.packages.pypi_settings import indexes
 from corral.servers.packages.sandboxed_install import LINKS
 from corral.servers.store import store
-from corral.units import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,11 +10,10 @@ import json
 import os
 
 from corral.errors import EXIT_NOT_FOUND, CommandError, SandboxError
-from corral.policy.manifest import printable
+from corral.safe_text import printable, shown
 from corral.servers.packages.npm_settings import SETTINGS, lines, settings
 from corral.servers.packages.sandboxed_install import run
 from corral.servers.reference import is_version
-from corral.units import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

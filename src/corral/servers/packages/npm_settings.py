@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from corral.errors import SandboxError
+from corral.safe_text import shown
 from corral.servers.packages.source import Registry, plain, told
-from corral.units import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

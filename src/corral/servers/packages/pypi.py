@@ -13,12 +13,12 @@ import sys
 
 from corral.errors import EXIT_NOT_FOUND, CommandError, SandboxError
 from corral.record import record
+from corral.safe_text import shown
 from corral.servers.packages.npm import choose, put, read_json, read_listed
 from corral.servers.packages.pypi_settings import indexes
 from corral.servers.packages.sandboxed_install import LINKS, run
 from corral.servers.packages.source import plain
 from corral.servers.reference import is_version, normal
-from corral.units import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import sys
 
 from corral.errors import SandboxError
 from corral.record import record, replace
+from corral.safe_text import shown
 from corral.servers.packages.source import Registry, plain, told
-from corral.units import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import os
 import time
 
 from corral.errors import SandboxError
+from corral.safe_text import shown
 from corral.servers.packages import progress
-from corral.units import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

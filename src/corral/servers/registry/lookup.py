@@ -15,13 +15,13 @@ from corral.errors import SandboxError
 from corral.policy.approvals import Request, is_approved, request_from
 from corral.policy.model import Source
 from corral.record import replace
+from corral.safe_text import shown
 from corral.servers import open_reference
 from corral.servers.bundles import bundle
 from corral.servers.reference import is_version, npm, pypi
 from corral.servers.registry import download, server_json
 from corral.servers.store import locks, store
 from corral.servers.store.tree import remove_tree
-from corral.units import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import stat
 
 from corral.errors import SandboxError
 from corral.paths.links import is_directory, is_link
-from corral.units import shown
+from corral.safe_text import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_dns import NAME, OPT, query, wire
+from test_dns_messages import NAME, OPT, query, wire
 
 from corral.denials.records import Denials
 from corral.network.gateway import dns_messages

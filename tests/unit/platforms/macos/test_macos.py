@@ -8,8 +8,9 @@ import pytest
 
 from corral.abi import darwin, darwin_proc, darwin_sandbox, darwin_spawn
 from corral.errors import PolicyError, UnenforceableError
+from corral.plan.decide import decide, sample
 from corral.plan.host import Finding, Host
-from corral.plan.model import Plan, decide, sample
+from corral.plan.model import Plan
 from corral.platforms.macos import options, spawn, tier_seatbelt
 from corral.platforms.macos.mechanisms import jetsam, loopback_proxy, seatbelt
 from corral.platforms.macos.probes import cache_key, doctor

@@ -8,7 +8,7 @@ import pytest
 
 from corral.api import wire
 from corral.errors import PolicyError, UnenforceableError
-from corral.plan import model as plan
+from corral.plan import decide as plan
 from corral.plan.host import Finding, Host
 from corral.plan.model import Plan
 from corral.platforms.posix.watch import Ending, Reaped

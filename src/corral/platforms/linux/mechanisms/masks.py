@@ -19,6 +19,7 @@ import os
 import sys
 
 from corral.errors import PolicyError
+from corral.paths.posix import is_below, is_inside
 from corral.platforms.linux.mechanisms import root_filesystem
 from corral.policy import secret_files
 from corral.policy.path_grants import mounts, on_disk
@@ -94,7 +95,7 @@ def protected_absent(grants: Sequence[Grant], home: str) -> tuple[str, ...]:
         grant = search.innermost(end)
         if grant is None or grant.access != "write" or os.path.lexists(end):
             continue
-        if not any(_below(end, mask) for mask in covered):
+        if not any(is_below(end, mask) for mask in covered):
             found[end] = None
     return tuple(sorted(found))
 
@@ -140,7 +141,7 @@ class _Search:
 
     def innermost(self, path: str) -> Grant | None:
         """The grant whose directory holds `path` and is not `path` itself."""
-        around = [grant for grant in self.directories if _below(path, grant.path)]
+        around = [grant for grant in self.directories if is_below(path, grant.path)]
         return max(around, key=lambda grant: len(grant.path), default=None)
 
     def consider(self, path: str, kind: Kind) -> None:
@@ -156,7 +157,7 @@ class _Search:
         exempt = self.named if kind == "hide" else self.writable
         if grant is None or path in exempt or (kind == "protect" and grant.access != "write"):
             return
-        if any(_below(name, path) for name in exempt):
+        if any(is_below(name, path) for name in exempt):
             # A mask would cover what was named below it: everything around that is masked instead.
             for sibling in _siblings(path):
                 self.consider(sibling, kind)
@@ -170,14 +171,14 @@ class _Search:
         masks: list[root_filesystem.Mask] = []
         for path in sorted(self.found, key=lambda path: (path.count("/"), path)):
             kind = self.found[path]
-            around = [mask for mask in kept if _below(path, mask)]
+            around = [mask for mask in kept if is_below(path, mask)]
             if any(kept[mask] in {"hide", kind} for mask in around):
                 continue
             kept[path] = kind
             anchors = [
                 above
                 for above in self._between(path)
-                if above not in anchored and not any(_at(above, mask) for mask in around)
+                if above not in anchored and not any(is_inside(above, mask) for mask in around)
             ]
             anchored.update(anchors)
             directory = os.path.isdir(path) and not os.path.islink(path)
@@ -195,7 +196,7 @@ class _Search:
         Files cannot be renamed across an anchor (EXDEV): programs then copy, as between disks.
         """
         tops = [grant.path for grant in self.directories if grant.access == "write"]
-        outer = min((top for top in tops if _below(path, top)), key=len, default=None)
+        outer = min((top for top in tops if is_below(path, top)), key=len, default=None)
         if outer is None:
             return
         at = outer
@@ -204,14 +205,6 @@ class _Search:
             grant = self.innermost(at)
             if at not in self.named and grant is not None and grant.access == "write":
                 yield at
-
-
-def _below(path: str, directory: str) -> bool:
-    return path.startswith(f"{directory}/")
-
-
-def _at(path: str, directory: str) -> bool:
-    return path == directory or _below(path, directory)
 
 
 def _siblings(path: str) -> list[str]:
@@ -253,7 +246,9 @@ def _homes(grants: Sequence[Grant], home: str) -> Iterator[str]:
     """The caller's home, others' as far as they are granted, each also by its name in a grant."""
     known = dict.fromkeys((home.rstrip("/"), *_accounts()))
     for base in known:
-        related = [grant for grant in grants if _at(base, grant.path) or _at(grant.path, base)]
+        related = [
+            grant for grant in grants if is_inside(base, grant.path) or is_inside(grant.path, base)
+        ]
         if base == home.rstrip("/") or related:
             yield base
         for grant in grants:
@@ -290,7 +285,7 @@ def _parts(grants: Sequence[Grant], homes: Iterable[str]) -> Iterator[Candidate]
     for grant in grants:
         device, place = on_disk(grant.path, table)
         for own, top in places:
-            if device != own or not place.startswith(f"{top}/"):
+            if device != own or not is_below(place, top):
                 continue
             below = f"{place[len(top) + 1 :]}/"
             for name in (*SECRETS, *STARTERS):

@@ -13,6 +13,7 @@ import sys
 from corral.abi import darwin_proc
 from corral.abi import darwin_sandbox as abi
 from corral.errors import PolicyError
+from corral.paths.posix import is_inside
 from corral.platforms.macos.mechanisms import seatbelt_profile as profile
 from corral.record import record
 
@@ -52,7 +53,7 @@ class Seatbelt:
 def outside(read: tuple[str, ...]) -> str:
     """One of those directories that nothing in `read` holds."""
     for place in SOMEBODYS:
-        if not any(place == path or place.startswith(f"{path}/") for path in read):
+        if not any(is_inside(place, path) for path in read):
             return place
     raise PolicyError(
         f"with all of {', '.join(SOMEBODYS)} granted nothing can show that the wall holds",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from corral.paths.posix import is_inside
 from corral.policy import secret_files
 
 TYPE_CHECKING = False
@@ -89,7 +90,7 @@ def _within(found: Iterable[str], tops: Sequence[str], named: Sequence[str]) -> 
     return tuple(
         path
         for path in dict.fromkeys(found)
-        if path not in named and any(_at(path, top) for top in tops)
+        if path not in named and any(is_inside(path, top) for top in tops)
     )
 
 
@@ -106,9 +107,5 @@ def anchors(grants: Sequence[Grant], kept: Sequence[str]) -> tuple[str, ...]:
 
 def _between(top: str, kept: Sequence[str]) -> Iterator[str]:
     for path in kept:
-        while (path := os.path.dirname(path)) and _at(path, top):
+        while (path := os.path.dirname(path)) and is_inside(path, top):
             yield path
-
-
-def _at(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(f"{directory}/")

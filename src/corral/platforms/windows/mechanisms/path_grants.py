@@ -103,7 +103,7 @@ def _watched(policy: Policy, seen: Mapping[str, Tree], home: str) -> Iterator[st
 
 def _place(path: str, home: str) -> str:
     """Where it lies in the user's profile; empty for elsewhere, and for the profile itself."""
-    return path[len(home) :].strip("\\") if windows.within(path, home) else ""
+    return path[len(home) :].strip("\\") if windows.is_inside(path, home) else ""
 
 
 def _root(grant: Grant, access: Reach) -> Root:
@@ -135,7 +135,7 @@ def _problems(
         f"{path} lies in a grant and cannot be hidden or held read-only"
         for path in hidden
         if not any(
-            windows.within(path, one) and not windows.within(grant.path, one) for one in named
+            windows.is_inside(path, one) and not windows.is_inside(grant.path, one) for one in named
         )
     ]
     more = len(found) - MOST_SHOWN
@@ -150,7 +150,7 @@ def _nested(policy: Policy) -> list[str]:
         for grant in policy.grants
         if grant.access == "read"
         for outer in writes
-        if windows.within(grant.path, outer)
+        if windows.is_inside(grant.path, outer)
     ]
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 
-from corral.paths.windows import within
+from corral.paths.windows import is_inside
 from corral.platforms.steps import StepFailed
 from corral.platforms.windows import undo
 from corral.platforms.windows.mechanisms import path_grants
@@ -67,7 +67,7 @@ def note_of(store: Store, steps: tuple[Step, ...]) -> str:
 
     held = [step.describe() for step in steps if isinstance(step, Mitigations)]
     words = "\0".join((build(), *held))
-    tree = next(one for one in store.trees if within(store.program.path, one.staged))
+    tree = next(one for one in store.trees if is_inside(store.program.path, one.staged))
     return f"{tree.room}.{hashlib.sha256(words.encode()).hexdigest()[:16]}"
 
 

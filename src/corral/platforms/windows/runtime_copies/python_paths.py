@@ -10,7 +10,7 @@ import os
 
 from corral.directories import directories
 from corral.errors import PolicyError
-from corral.paths.windows import folded, within
+from corral.paths.windows import folded, is_inside
 from corral.platforms.windows.environment import interpreter
 from corral.platforms.windows.files.granted_tree import reaching
 from corral.platforms.windows.runtime_copies import store as runtimes
@@ -114,7 +114,7 @@ def copies(home: str) -> Store:
 def alone(program: Program) -> Program:
     """Without the projects that were installed into it as links."""
     rows = zip(program.reads, program.why, program.seen, strict=True)
-    reads, why, seen = zip(*(row for row in rows if within(program.real, row[0])), strict=True)
+    reads, why, seen = zip(*(row for row in rows if is_inside(program.real, row[0])), strict=True)
     return replace(program, reads=reads, why=why, seen=seen)
 
 

@@ -25,7 +25,7 @@ import os
 
 from corral.abi import win32_files, win32_security
 from corral.errors import PolicyError
-from corral.paths.windows import within
+from corral.paths.windows import is_inside
 from corral.platforms.windows.files import access_list, remove_directory
 from corral.platforms.windows.files import granted_tree as trees
 from corral.platforms.windows.files.access_list import grant_sid
@@ -162,7 +162,7 @@ def _left_out(settings: str, why: str, text: str) -> tuple[str, ...]:
 
 def _below(source: str, paths: Sequence[str]) -> list[str]:
     """Those paths that lie in `source`, relative to it."""
-    inner = [path for path in paths if within(path, source) and not within(source, path)]
+    inner = [path for path in paths if is_inside(path, source) and not is_inside(source, path)]
     return [path[len(source) :].lstrip("\\") for path in inner]
 
 
@@ -201,13 +201,13 @@ def inside(program: Program, made: Sequence[Tree], granted: Sequence[str] = ()) 
 
 
 def placed(path: str, made: Sequence[Tree], granted: Sequence[str]) -> str:
-    return path if any(within(path, one) for one in granted) else moved(path, made)
+    return path if any(is_inside(path, one) for one in granted) else moved(path, made)
 
 
 def moved(path: str, made: Sequence[Tree]) -> str:
     """Where the copy of a path is; the path itself if it was not copied."""
     for one in made:
-        if path[1:3] == ":\\" and within(path, one.source):
+        if path[1:3] == ":\\" and is_inside(path, one.source):
             return one.staged + path[len(one.source) :]
     return path
 

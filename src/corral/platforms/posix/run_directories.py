@@ -1,4 +1,4 @@
-"""The private directory of a run where no private root can be made: 0700, removed at the end."""
+"""The directories of a run: a private one that is removed at its end, and one that survives runs."""
 
 from __future__ import annotations
 
@@ -6,25 +6,32 @@ import os
 import stat
 import sys
 
+from corral.directories import directories
+from corral.platforms.steps import unverified
 from corral.record import record
 
 TYPE_CHECKING = False
 assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from corral.plan.model import Place
-    from corral.platforms.steps import Scene
+    from corral.plan.model import Stage
+    from corral.plan.results import Results
+    from corral.programs.model import Program
 
-ROOMS = ("home", "tmp")
+SUBDIRECTORIES = ("home", "tmp")
 
 
 @record
 class WorkDirectory:
-    """`uid` and `gid` are the target's: in a run started by root they are not root's."""
+    """A private directory (0700), where no private root can be made. `uid` and `gid` are the
+    target's: in a run started by root they are not root's.
+    """
 
+    name = "work_directory"
     path: str
     uid: int
     gid: int
-    place: Place = "supervisor"
+    stage: Stage = "supervisor"
+    verify = unverified
 
     @property
     def residue(self) -> str:
@@ -33,15 +40,49 @@ class WorkDirectory:
     def describe(self) -> str:
         return f"private directory {self.path}, removed at the end"
 
+    def apply(self, results: Results) -> None:
+        os.mkdir(self.path, 0o700)  # fails if another process put something there first
+        results.add(PrivateDirectory(path=self.path))
+        inner = [f"{self.path}/{name}" for name in SUBDIRECTORIES]
+        for path in inner:
+            os.mkdir(path, 0o700)
+        if (self.uid, self.gid) != (os.geteuid(), os.getegid()):
+            for path in (*inner, self.path):
+                os.chown(path, self.uid, self.gid)
 
-def apply(step: WorkDirectory, scene: Scene) -> None:
-    os.mkdir(step.path, 0o700)  # fails if somebody put something there first
-    scene.directory = step.path
-    for room in ROOMS:
-        os.mkdir(f"{step.path}/{room}", 0o700)
-    if (step.uid, step.gid) != (os.geteuid(), os.getegid()):
-        for path in (*(f"{step.path}/{room}" for room in ROOMS), step.path):
-            os.chown(path, step.uid, step.gid)
+
+@record
+class PrivateDirectory:
+    path: str
+
+    def release(self) -> None:
+        remove(self.path)
+
+
+@record
+class State:
+    """`state = true`: one directory for each server. `inside` is where the target finds it."""
+
+    name = "state_directory"
+    path: str
+    inside: str
+    stage: Stage = "supervisor"
+    verify = unverified
+
+    def describe(self) -> str:
+        return f"keep {self.inside} in {self.path}"
+
+    def apply(self, _results: Results) -> None:
+        os.makedirs(self.path, mode=0o700, exist_ok=True)
+
+
+def state_path(program: Program) -> str:
+    """The same program with the same arguments is the same server."""
+    import hashlib
+
+    words = "\0".join((program.real or program.path, *program.argv[1:]))
+    digest = hashlib.sha256(os.fsencode(words)).hexdigest()[:32]
+    return os.path.join(directories().state, "servers", digest)
 
 
 def remove(path: str) -> None:

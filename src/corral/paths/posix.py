@@ -1,0 +1,12 @@
+"""POSIX paths as text."""
+
+from __future__ import annotations
+
+
+def is_inside(path: str, directory: str) -> bool:
+    """Return whether a path is the directory or below it. Both are absolute and normalized."""
+    return path == directory or is_below(path, directory)
+
+
+def is_below(path: str, directory: str) -> bool:
+    return path.startswith(directory.rstrip("/") + "/") and path != directory

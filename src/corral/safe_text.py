@@ -1,0 +1,24 @@
+"""Text from elsewhere, made safe for a message or a terminal."""
+
+from __future__ import annotations
+
+MAX_INTEGER = 2**63 - 1
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """Return a value as a message may show it: `repr` escapes control and bidirectional characters."""
+    if isinstance(value, str):
+        return repr(value) if len(value) <= limit else repr(value[:limit]) + "..."
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > MAX_INTEGER:
+        return "a number beyond 64 bits"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, dict):
+        return "a table"
+    return "a list" if isinstance(value, (list, tuple)) else f"a {type(value).__name__}"
+
+
+def printable(text: str) -> str:
+    return text if text.isprintable() else repr(text)[1:-1]
