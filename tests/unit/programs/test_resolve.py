@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from corral.errors import CommandError
+from corral.paths.posix import is_inside
 from corral.programs.arguments import Invocation, read_arguments
 from corral.programs.needed_files import Reach
 from corral.programs.resolve import resolve
