@@ -132,7 +132,7 @@ def test_explain_says_what_run_does_without_a_port_or_a_password(mac):
             "a proxy on one loopback port, named by the proxy variables, for api.example.com"
             in text
         )
-        assert "and one for the door's port" in text
+        assert "and one for the proxy's port" in text
         assert "127.0.0.1" not in text
         assert "corral:" not in text
 

@@ -36,7 +36,7 @@ def load() -> Backend:
         return windows
     if sys.platform == "darwin":
         from corral.platforms.macos.backend import Macos
-        from corral.platforms.macos.libproc import Libproc
+        from corral.platforms.macos.process_table import Libproc
 
         return Macos(Libproc())
     raise SandboxError(

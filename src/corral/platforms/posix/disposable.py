@@ -1,4 +1,4 @@
-"""A child process to try things in: what it saw comes back as text, and nothing of it is left."""
+"""A child process to try things in: it returns what it saw as text and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type che
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
-PATIENCE = 20_000
-"""Milliseconds without a word after which a probe has failed, whatever it waits for."""
+MAX_SILENCE_SECONDS = 20
+"""A probe that writes nothing for so long has failed, whatever it waits for."""
 
 
 def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
-    """Run `attempt` in a fork: (whether it returned, its words or those of its error)."""
+    """Run `attempt` in a fork; return whether it returned, and its text or that of its error."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -27,7 +26,7 @@ def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
             os.setpgid(0, 0)
             os.close(read)
             words = f"+{attempt()}"
-        except BaseException as error:  # noqa: BLE001 - the parent wants to know, whatever it is
+        except BaseException as error:  # noqa: BLE001 - the parent needs every error
             words = f"-{error}"
         try:
             os.write(write, words.encode(errors="replace")[:4096])
@@ -44,12 +43,12 @@ def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
 
 
 def _read(fd: int) -> str | None:
-    """Until every holder of the other end is gone, but not for ever."""
+    """Read until every process has closed the other end; return None after too long a silence."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     found = b""
     with open(fd, "rb", buffering=0) as pipe:
-        while poll.poll(PATIENCE):
+        while poll.poll(MAX_SILENCE_SECONDS * 1000):
             chunk = pipe.read(4096)
             if not chunk:
                 return found.decode()
@@ -58,8 +57,10 @@ def _read(fd: int) -> str | None:
 
 
 def refused(attempt: Callable[[], object], *, by: type[OSError] = OSError) -> str:
-    """The error with which an act is refused; an act that succeeds is the failure here, and so is
-    another error than `by`: something else kept it from being done.
+    """Return the error with which an act is refused.
+
+    An act that succeeds is a failure here, and so is an error other than `by`, because something
+    else may have prevented the act then.
     """
     try:
         attempt()

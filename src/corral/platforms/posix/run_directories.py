@@ -1,4 +1,4 @@
-"""The directories of a run: a private one that is removed at its end, and one that survives runs."""
+"""The directories of a run: a private one, removed at the end, and one that survives runs."""
 
 from __future__ import annotations
 

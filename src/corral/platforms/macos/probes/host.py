@@ -1,9 +1,8 @@
-"""What this Mac can do, by doing it: each probe sees the denial and its control in a disposable
-child.
+"""Probe this Mac: each probe sees the denial and its control in a disposable child.
 
-Seatbelt is proven by a twin: made by the very steps and code that a run uses, once with a trial in
-the target's place and once for each runtime, which has to start and end well. A profile that holds
-but that nothing starts under is of no use, so that is no proof.
+Seatbelt is proven by twins of a run, made by the same steps and code. One twin has a trial as its
+last step, and one for each runtime has to start and exit with 0. A profile under which nothing
+starts is useless, so it does not count as proven.
 """
 
 from __future__ import annotations
@@ -17,12 +16,11 @@ from corral.plan.host import Finding
 from corral.plan.model import Held, Plan
 from corral.platforms.macos import options, spawn, tier_seatbelt
 from corral.platforms.macos.mechanisms import loopback_proxy, seatbelt
-from corral.platforms.macos.probes import proxy_trial
 from corral.platforms.macos.process_tree import Tree
-from corral.platforms.posix import disposable, rlimits
-from corral.platforms.steps import StepFailed, name, read_born
+from corral.platforms.posix import disposable, rlimits, run_directories
+from corral.platforms.steps import StepFailed, parse_exec_result, unverified
 from corral.policy.model import Policy
-from corral.programs import resolve as command
+from corral.programs.resolve import resolve
 from corral.record import record
 
 TYPE_CHECKING = False
@@ -31,61 +29,37 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from corral.plan.host import Status
-    from corral.plan.model import Place
+    from corral.plan.model import Stage, Step
+    from corral.plan.results import Results
     from corral.platforms.macos.process_table import Table
-    from corral.platforms.steps import Scene
-    from corral.programs.model import Program
 
 MEMORY = 32 << 20
-HELD = Held(
+SEATBELT = Held(
     control="filesystem", asked="", stated=False, mechanism=options.SEATBELT, status="verified"
 )
-OPENED = Held(
+PROXY = Held(
     control="network",
     asked="",
     stated=False,
-    mechanism=f"{options.SEATBELT} + {options.DOOR}",
+    mechanism=f"{options.SEATBELT} + {options.PROXY}",
     status="verified",
 )
-SEATBELT_HINT = "a Linux VM has walls that hold"
-
-
-@record
-class Trial:
-    """Takes the target's place in the twin: tries, tells `fd` what it saw, and fails."""
-
-    fd: int
-    marker: str
-    other: int
-    place: Place = "target"
-
-    def describe(self) -> str:
-        return "try the walls from inside"
-
-
-def apply(step: Trial, scene: Scene) -> None:
-    """What Seatbelt's own `verify` does not try."""
-    own = f"{scene.directory}/home/own"
-    os.close(os.open(own, os.O_WRONLY | os.O_CREAT, 0o600))
-    os.unlink(own)
-    saw = [
-        f"reading={_denied(lambda: os.close(os.open(step.marker, os.O_RDONLY)))}",
-        f"writing={_denied(lambda: os.truncate(step.marker, 0))}",
-        f"forking={disposable.refused(_fork_once)}",  # by the wall, or by RLIMIT_NPROC before it
-        f"signalling={_denied(lambda: os.kill(step.other, 0))}",
-    ]
-    os.write(step.fd, ", ".join(saw).encode())
-    raise OSError(0, "the trial is over")
-
-
-def _denied(attempt: Callable[[], object]) -> str:
-    return disposable.refused(attempt, by=PermissionError)
+LABELS = (
+    ("seatbelt", "Seatbelt", "supported"),
+    ("door", "Network allowlist, by a proxy", "supported"),
+    ("rlimits", "Rlimits", "supported"),
+    ("nproc", "No second process by rlimit", "supported"),
+    ("watcher", "Tree kill", "supported"),
+    ("sampling", "Sampling", "supported"),
+    ("jetsam", "Memory limit of one process", "supported"),
+)
+"""The doctor's words for each capability that `probe` finds."""
 
 
 def probe(table: Table, node: str) -> tuple[Finding, ...]:
     return (
-        _finding("seatbelt", lambda: _seatbelt(table, node), SEATBELT_HINT),
-        _finding("door", lambda: _door(table), ""),
+        _finding("seatbelt", lambda: _seatbelt(table, node), "a Linux VM has walls that hold"),
+        _finding("door", lambda: _loopback_proxy(table), ""),
         _finding("rlimits", rlimits.probe, ""),
         _finding("nproc", _nproc, "start corral as an ordinary user"),
         _finding("watcher", lambda: _watcher(table), ""),
@@ -95,21 +69,77 @@ def probe(table: Table, node: str) -> tuple[Finding, ...]:
 
 
 def _finding(capability: str, attempt: Callable[[], str], hint: str) -> Finding:
-    held, words = disposable.observe(attempt)
-    status: Status = "proven" if held else "absent"
-    return Finding(capability=capability, status=status, evidence=words, hint="" if held else hint)
+    proven, words = disposable.observe(attempt)
+    status: Status = "proven" if proven else "absent"
+    return Finding(
+        capability=capability, status=status, evidence=words, hint="" if proven else hint
+    )
+
+
+@record
+class Trial:
+    """Try what Seatbelt's own `verify` does not try, write what was seen to `fd`, and fail, so that
+    nothing is executed.
+    """
+
+    name = "trial"
+    fd: int
+    marker: str
+    other: int
+    stage: Stage = "target"
+    verify = unverified
+
+    def describe(self) -> str:
+        return "try the walls from inside"
+
+    def apply(self, results: Results) -> None:
+        own = f"{results.get(run_directories.PrivateDirectory).path}/home/own"
+        os.close(os.open(own, os.O_WRONLY | os.O_CREAT, 0o600))
+        os.unlink(own)
+        saw = [
+            f"reading={_denied(lambda: os.close(os.open(self.marker, os.O_RDONLY)))}",
+            f"writing={_denied(lambda: os.truncate(self.marker, 0))}",
+            f"forking={disposable.refused(_fork_once)}",  # by the wall, or RLIMIT_NPROC before it
+            f"signalling={_denied(lambda: os.kill(self.other, 0))}",
+        ]
+        os.write(self.fd, ", ".join(saw).encode())
+        raise OSError(0, "the trial is over")
+
+
+@record
+class ProxyTrial:
+    """Reach the proxy's port but not `port`, where another socket listens; then fail as `Trial`."""
+
+    name = "proxy_trial"
+    fd: int
+    port: int
+    stage: Stage = "target"
+    verify = unverified
+
+    def describe(self) -> str:
+        return "try the proxy's port and another one from inside"
+
+    def apply(self, results: Results) -> None:
+        words = _denied(lambda: seatbelt.connect(self.port))
+        seatbelt.connect(results.get(loopback_proxy.ProxyPort).number)
+        os.write(self.fd, f"beside={words}".encode())
+        raise OSError(0, "the trial is over")
+
+
+def _denied(attempt: Callable[[], object]) -> str:
+    return disposable.refused(attempt, by=PermissionError)
 
 
 def _seatbelt(table: Table, node: str) -> str:
     python = sys.executable
-    saw = _tried(table, python)
-    started = [_started(table, (python, "-c", "import ctypes, json, socket, ssl"))]
-    started += [_started(table, (node, "-e", "require('fs').realpathSync('.')"))] if node else []
+    saw = _try_walls(table, python)
+    started = [_start(table, (python, "-c", "import ctypes, json, socket, ssl"))]
+    started += [_start(table, (node, "-e", "require('fs').realpathSync('.')"))] if node else []
     without = "" if node else "; there is no node to try"
     return f"denied inside: {saw}, allowed outside; started: {', '.join(started)}{without}"
 
 
-def _tried(table: Table, python: str) -> str:
+def _try_walls(table: Table, python: str) -> str:
     """Outside, the same acts succeed (the control)."""
     import tempfile
 
@@ -119,44 +149,46 @@ def _tried(table: Table, python: str) -> str:
         _fork_once()
         os.kill(os.getppid(), 0)
         path, other = os.path.realpath(marker.name), os.getppid()
-        return _told(table, lambda fd: _twin((python,), Trial(fd=fd, marker=path, other=other)))
+        return _run_trial(
+            table, lambda fd: _twin((python,), Trial(fd=fd, marker=path, other=other))
+        )
 
 
-def _door(table: Table) -> str:
-    """Outside, the port beside the door's is reached as well (the control)."""
+def _loopback_proxy(table: Table) -> str:
+    """Outside, the port beside the proxy's is reached as well (the control)."""
     beside = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
     beside.bind((loopback_proxy.LOOPBACK, 0))
     beside.listen(2)
     port = int(beside.getsockname()[1])
     seatbelt.connect(port)
     argv, policy = (sys.executable,), Policy(allow=("example.com",))
-    words = _told(
+    words = _run_trial(
         table,
         lambda fd: _twin(
-            argv, proxy_trial.Knock(fd=fd, port=port), policy=policy, held=(HELD, OPENED)
+            argv, ProxyTrial(fd=fd, port=port), policy=policy, controls=(SEATBELT, PROXY)
         ),
     )
     return f"denied inside: {words}, allowed outside; the door's own port is reached"
 
 
-def _told(table: Table, made: Callable[[int], Plan]) -> str:
-    """What a trial says that is the last step of a twin."""
+def _run_trial(table: Table, make_twin: Callable[[int], Plan]) -> str:
+    """Return what the trial writes that is the last step of a twin."""
     read, write = os.pipe()
-    plan = made(write)
-    child = spawn.birth(plan, (0, write, write), table)
+    plan = make_twin(write)
+    child = spawn.spawn(plan, (0, write, write), table)
     os.close(write)
-    failed = _ended(child)[0]
+    failed, _ = _wait(child)
     with open(read, "rb") as answer:
         words = answer.read().decode()
-    if failed is None or failed.step != name(plan.steps[-1]) or not words:
+    if failed is None or failed.step != plan.steps[-1].name or not words:
         raise failed or StepFailed("trial", "ran something")
     return words
 
 
-def _started(table: Table, argv: Sequence[str]) -> str:
+def _start(table: Table, argv: Sequence[str]) -> str:
     null = os.open(os.devnull, os.O_RDWR)
-    child = spawn.birth(_twin(argv), (null, null, null), table)
-    failed, status = _ended(child)
+    child = spawn.spawn(_twin(argv), (null, null, null), table)
+    failed, status = _wait(child)
     os.close(null)
     if failed is not None:
         raise failed
@@ -167,13 +199,14 @@ def _started(table: Table, argv: Sequence[str]) -> str:
 
 def _twin(
     argv: Sequence[str],
-    *more: Trial | proxy_trial.Knock,
+    *more: Step,
     policy: Policy = Policy(),  # noqa: B008 - records are frozen
-    held: Sequence[Held] = (HELD,),
+    controls: Sequence[Held] = (SEATBELT,),
 ) -> Plan:
-    """A run with corral's defaults and Seatbelt."""
-    program = _resolved(argv)
-    made = tier_seatbelt.compose(policy, program, held, home=os.path.expanduser("~"))
+    """Return the plan of a run with corral's defaults and Seatbelt."""
+    home = os.path.realpath(os.path.expanduser("~"))
+    program = resolve(argv, environment=os.environ, cwd="/", home=home, subprocess=False)
+    made = tier_seatbelt.compose(policy, program, controls, home=os.path.expanduser("~"))
     return Plan(
         program=program,
         steps=(*made.steps, *more),
@@ -182,14 +215,10 @@ def _twin(
     )
 
 
-def _resolved(argv: Sequence[str]) -> Program:
-    home = os.path.realpath(os.path.expanduser("~"))
-    return command.resolve(argv, environment=os.environ, cwd="/", home=home, subprocess=False)
-
-
-def _ended(child: spawn.Child) -> tuple[StepFailed | None, int | None]:
-    with open(child.born, "rb", closefd=False) as born:
-        failed = read_born(born.read())
+def _wait(child: spawn.Child) -> tuple[StepFailed | None, int | None]:
+    """Return the step that failed, if one did, and the wait status."""
+    with open(child.exec_pipe, "rb", closefd=False) as pipe:
+        failed = parse_exec_result(pipe.read())
     os.read(child.pidfd, 1)
     return failed, child.reap().status
 
@@ -224,7 +253,7 @@ def _watcher(table: Table) -> str:
             os.write(ready_write, b"\0")
             os.read(hold_read, 1)
         os._exit(0)
-    tree = Tree(table, root, table.unique(root), grouped=False)
+    tree = Tree(table, root, table.unique_id(root), grouped=False)
     tree.walk()
     os.close(ready_write)
     os.write(hold_write, b"\0")
@@ -254,7 +283,7 @@ def _sampling(table: Table) -> str:
             os._exit(0)
         os.waitpid(child, 0)
         os._exit(0)
-    tree = Tree(table, pid, table.unique(pid), grouped=False)
+    tree = Tree(table, pid, table.unique_id(pid), grouped=False)
     os.read(ready_read, 1)
     before = tree.measure()
     os.write(go_write, b"\0")
