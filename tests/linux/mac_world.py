@@ -18,15 +18,15 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Procfs:
-    """What `corral.platforms.macos.process_table.Libproc` answers on a Mac. Unique ids are start time and number."""
+    """What `corral.platforms.macos.process_table.ProcessTable` answers on a Mac. Unique ids are start time and number."""
 
     def __init__(self, world):
         self.world = world
         self.root = 0
         self.looks = os.environ.get("MAC_WORLD_LOOKS")
 
-    def rows(self):
-        from corral.platforms.macos.process_table import Row
+    def processes(self):
+        from corral.platforms.macos.process_table import Process
 
         if self.looks:
             with open(self.looks, "ab") as file:
@@ -38,7 +38,7 @@ class Procfs:
         }
         ids = {pid: self.number(pid, stat) for pid, stat in found.items()}
         return [
-            Row(pid=pid, unique=ids[pid], parent=self.parent(pid, int(stat[1]), ids))
+            Process(pid=pid, unique=ids[pid], parent=self.parent(pid, int(stat[1]), ids))
             for pid, stat in found.items()
         ]
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-from corral.platforms.macos import options, tier_seatbelt
+from corral.platforms.macos import options, process_tree, tier_seatbelt
 from corral.platforms.macos import spawn as processes
 from corral.platforms.macos.probes import cache_key
-from corral.platforms.macos.process_tree import Tree
 from corral.platforms.posix import run_directories
 from corral.platforms.posix import signals as posix_signals
 from corral.platforms.posix.watch import Watch
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from corral.plan.host import Finding, Host
     from corral.plan.model import Plan
     from corral.platforms.contract import Stdio, Usage
-    from corral.platforms.macos.process_table import Table
+    from corral.platforms.macos.process_table import ProcessTable
     from corral.programs.model import Program
 
 NODE_DIRECTORIES = ("/opt/homebrew/bin", "/usr/local/bin", "/usr/bin")
@@ -39,7 +38,7 @@ class Macos:
     signals = posix_signals.SignalPipe
     watch = Watch
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: ProcessTable) -> None:
         self._table = table
 
     def resolve(
@@ -71,7 +70,7 @@ class Macos:
         """Measure the tree below `root`, the watcher, without itself. Only the watcher knows the
         tree's orphans.
         """
-        tree = Tree(self._table, root, self._table.unique_id(root), grouped=False)
+        tree = process_tree.Tree(self._table, root, self._table.unique_id(root), grouped=False)
         return tree.measure(excluded=root)
 
     def probe(self) -> tuple[Finding, ...]:

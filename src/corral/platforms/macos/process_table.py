@@ -1,8 +1,7 @@
-"""The host's processes: what the tree of a target is read from.
+"""The host's processes, read from libproc; a kernel queue reports forks.
 
-`Libproc` asks libproc, and a kernel queue reports forks. A process that forks and ends before any
-walk has seen it stays unknown, and its children cannot be linked to the tree. The reports of forks
-make that race as narrow as possible.
+A process that forks and ends before any walk has seen it stays unknown, and its children cannot be
+linked to the tree. The reports of forks make that race as narrow as possible.
 """
 
 from __future__ import annotations
@@ -15,28 +14,11 @@ from corral.platforms.contract import Usage
 from corral.record import record
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Protocol
-
-    class Table(Protocol):
-        """The processes that have not ended.
-
-        `fileno` becomes readable when a followed process has forked; it is -1 where nothing reports
-        forks. Either the process that made a table uses it or a fork of that process, never both.
-        """
-
-        def rows(self) -> Sequence[Row]: ...
-        def unique_id(self, pid: int) -> int: ...
-        def group(self, leader: int) -> Sequence[int]: ...
-        def usage(self, pid: int) -> Usage: ...
-        def follow(self, pid: int) -> None: ...
-        def fileno(self) -> int: ...
-        def drain(self) -> None: ...
+assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 
 
 @record
-class Row:
+class Process:
     """`unique` is never given out twice. `parent` is the unique id of the process that forked this
     one, whichever process has adopted it since.
     """
@@ -46,22 +28,25 @@ class Row:
     parent: int
 
 
-assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+class ProcessTable:
+    """The processes that have not ended.
 
+    `fileno` becomes readable when a followed process has forked. Either the process that made a
+    table uses it or a fork of that process, never both.
+    """
 
-class Libproc:
     def __init__(self) -> None:
         self._queue: select.kqueue | None = None
         self._seconds_per_tick = 0.0
 
-    def rows(self) -> list[Row]:
-        found: list[Row] = []
+    def processes(self) -> list[Process]:
+        found: list[Process] = []
         for pid in darwin_proc.all_pids():
             try:
                 unique, parent = darwin_proc.unique_ids(pid)
             except OSError:
                 continue  # it has ended
-            found.append(Row(pid=pid, unique=unique, parent=parent))
+            found.append(Process(pid=pid, unique=unique, parent=parent))
         return found
 
     def unique_id(self, pid: int) -> int:

@@ -12,14 +12,16 @@ children, if these have left the group too.
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 from corral.abi.signal_numbers import SIGKILL, SIGSTOP
 from corral.platforms.contract import Usage
 
 TYPE_CHECKING = False
+assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from corral.platforms.macos.process_table import Row, Table
+    from corral.platforms.macos.process_table import Process, ProcessTable
 
 UNKNOWN = 0
 EMPTY_WALKS = 2
@@ -35,7 +37,7 @@ class Tree:
     because a table also reports 0 for unknown parents.
     """
 
-    def __init__(self, table: Table, root: int, unique: int, *, grouped: bool) -> None:
+    def __init__(self, table: ProcessTable, root: int, unique: int, *, grouped: bool) -> None:
         self._table = table
         self._root = root
         self._grouped = grouped
@@ -45,11 +47,13 @@ class Tree:
         self._followed: set[int] = set()
         self._not_permitted: set[int] = set()
 
-    def walk(self) -> list[Row]:
+    def walk(self) -> list[Process]:
         """Return the living processes of the tree, and follow the forks of the new ones."""
-        rows = [row for row in self._table.rows() if row.pid not in self._excluded and row.unique]
+        rows = [
+            row for row in self._table.processes() if row.pid not in self._excluded and row.unique
+        ]
         group = frozenset(self._table.group(self._root) if self._grouped else ())
-        found: dict[int, Row] = {}
+        found: dict[int, Process] = {}
         grew = True
         while grew:
             fresh = [
@@ -91,7 +95,7 @@ class Tree:
             tasks=sum(item.tasks for item in used),
         )
 
-    def _stop_all(self) -> list[Row]:
+    def _stop_all(self) -> list[Process]:
         """Return the living processes, once a walk finds only ones that were stopped."""
         stopped: set[int] = set()
         while True:
@@ -103,7 +107,7 @@ class Tree:
                 stopped.add(row.unique)
                 self._send(row, SIGSTOP)
 
-    def _send(self, row: Row, number: int) -> None:
+    def _send(self, row: Process, number: int) -> None:
         if self._table.unique_id(row.pid) != row.unique:
             return  # the pid belongs to another process by now
         try:

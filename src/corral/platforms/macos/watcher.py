@@ -1,11 +1,9 @@
 """The process between supervisor and target, which follows the tree and ends it.
 
-It has a session of its own, so nothing that a terminal sends reaches it. Pipes connect it with the
-supervisor. `commands` carries signal numbers and requests in, and its end of file means that corral
-is gone. `answers` carries answers out. The end of file on `end` means that nothing of the target is
-left. macOS has no parent-death signal and no subreaper, so the watcher kills the tree when corral
-is killed. A target that can signal the user's processes could kill the watcher first; the
-supervisor then ends the tree. It can kill both at once only without Seatbelt.
+It has a session of its own, so nothing that a terminal sends reaches it. macOS has no parent-death
+signal and no subreaper, so the watcher kills the tree when corral is killed. A target that can
+signal the user's processes could kill the watcher first; the supervisor then ends the tree. It can
+kill both at once only without Seatbelt.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import struct
 import sys
 
 from corral.abi.signal_numbers import SIGCHLD, SIGKILL
-from corral.platforms.macos.process_tree import Tree
+from corral.platforms.macos import process_tree
 from corral.platforms.posix import signals, target
 from corral.record import record
 
@@ -25,12 +23,12 @@ assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type ch
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from corral.platforms.macos.process_table import Table
+    from corral.platforms.macos.process_table import ProcessTable
     from corral.platforms.posix.run_directories import PrivateDirectory
 
 START = 0
 MEASURE = 0x80
-"""On `commands`, beside signal numbers."""
+"""On `control`, beside signal numbers."""
 ROOT = struct.Struct("<i")
 USAGE = struct.Struct("<dQI")
 STATUS = struct.Struct("<i")
@@ -39,29 +37,53 @@ STATUS = struct.Struct("<i")
 
 @record
 class Pipes:
-    """The watcher's ends. A byte on `gate` lets the target execute."""
+    """One side's ends of the pipes between supervisor, watcher and target; -1 is closed.
 
-    commands: int
+    `control` carries signal numbers and requests to the watcher, and its end of file means that
+    corral is gone. `answers` carries the watcher's answers. `exec_result` carries the target's
+    failed step, or one mark just before exec: its end of file after the mark is a successful exec,
+    and without it the target died before. The end of file on `end` means that nothing of the target
+    is left. A byte on `start` lets the target execute.
+    """
+
+    control: int
     answers: int
+    exec_result: int
     end: int
-    gate: int
+    start: int = -1
+
+    def descriptors(self) -> tuple[int, ...]:
+        ends = (self.control, self.answers, self.exec_result, self.end, self.start)
+        return tuple(fd for fd in ends if fd >= 0)
+
+    def close(self) -> None:
+        for fd in self.descriptors():
+            os.close(fd)
+
+
+def open_pipes() -> tuple[Pipes, Pipes]:
+    """Return the supervisor's ends and the watcher's."""
+    control, answers, executed, end = (os.pipe() for _ in range(4))
+    return (
+        Pipes(control=control[1], answers=answers[0], exec_result=executed[0], end=end[0]),
+        Pipes(control=control[0], answers=answers[1], exec_result=executed[1], end=end[1]),
+    )
 
 
 class TreeWatcher:
     """Removes `directory` if corral is gone; otherwise the supervisor does."""
 
     def __init__(
-        self, table: Table, root: int, pipes: Pipes, *, directory: PrivateDirectory | None
+        self, table: ProcessTable, root: int, pipes: Pipes, *, directory: PrivateDirectory | None
     ) -> None:
         self._target = root
         self._table = table
         self._pipes = pipes
         self._directory = directory
-        self._children = signals.SignalPipe(
-            (SIGCHLD,)
-        )  # before the id is read, so that no end is missed
+        # Before the id is read, so that no end is missed.
+        self._children = signals.SignalPipe((SIGCHLD,))
         self._unique = table.unique_id(root)
-        self._tree = Tree(table, root, self._unique, grouped=True)
+        self._tree = process_tree.Tree(table, root, self._unique, grouped=True)
 
     def run(self) -> NoReturn:
         os.write(self._pipes.answers, ROOT.pack(self._target))
@@ -70,8 +92,8 @@ class TreeWatcher:
         if not self._unique:
             self._end()  # a step has failed already
         poll = select.poll()
-        for fd in (self._pipes.commands, self._children.fileno(), self._table.fileno()):
-            if fd >= 0:
+        for fd in (self._pipes.control, self._children.fileno(), self._table.fileno()):
+            if fd >= 0:  # a table that cannot report forks has -1
                 poll.register(fd, select.POLLIN)
         while True:
             for fd, _ in poll.poll():
@@ -86,14 +108,11 @@ class TreeWatcher:
             os.dup2(null, fd)
         os.environ.clear()
         os.chdir("/")
-        pipes, children = self._pipes, self._children
-        own = (pipes.commands, pipes.answers, pipes.end, pipes.gate)
-        target.close_others(
-            {0, 1, 2, *own, children.fileno(), children.writer, self._table.fileno()}
-        )
+        own = (self._children.fileno(), self._children.writer, self._table.fileno())
+        target.close_others({0, 1, 2, *own, *self._pipes.descriptors()})
 
     def _handle(self, fd: int) -> None:
-        if fd == self._pipes.commands:
+        if fd == self._pipes.control:
             self._run_commands(os.read(fd, 64))
         elif fd == self._children.fileno():
             self._children.read()
@@ -119,7 +138,7 @@ class TreeWatcher:
 
     def _release_target(self) -> None:
         try:
-            os.write(self._pipes.gate, b"\0")
+            os.write(self._pipes.start, b"\0")
         except BrokenPipeError:
             pass  # the target has ended at an earlier step
 

@@ -7,6 +7,7 @@ import select
 import sys
 
 from corral.abi.signal_numbers import SIGKILL
+from corral.plan.host import Finding
 
 TYPE_CHECKING = False
 assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
@@ -15,6 +16,14 @@ if TYPE_CHECKING:
 
 MAX_SILENCE_SECONDS = 20
 """A probe that writes nothing for so long has failed, whatever it waits for."""
+
+
+def probe(capability: str, attempt: Callable[[], str], hint: str = "") -> Finding:
+    """Return the finding that `attempt` proves by returning; `hint` is for its absence."""
+    proven, evidence = observe(attempt)
+    if proven:
+        return Finding(capability=capability, status="proven", evidence=evidence)
+    return Finding(capability=capability, status="absent", evidence=evidence, hint=hint)
 
 
 def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
@@ -67,3 +76,10 @@ def refused(attempt: Callable[[], object], *, by: type[OSError] = OSError) -> st
     except by as error:
         return error.strerror or str(error)
     raise RuntimeError("the act that should have been denied succeeded")
+
+
+def fork_once() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)

@@ -27,22 +27,24 @@ DESCRIPTORS = "/dev/fd"
 UMASK = 0o022
 
 
-def arrange(stdio: Stdio, *pipes: int) -> list[int]:
-    """Put the three streams on 0 to 2 and close everything else on exec; return the pipes, which
-    have moved.
-    """
+def arrange_streams(stdio: Stdio, *pipes: int) -> list[int]:
+    """Put the three streams on 0 to 2, and return the pipes, which have moved out of the way."""
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in (*stdio, *pipes)]
     for number, fd in enumerate(high[:3]):
         os.dup2(fd, number)
-    for fd in _open_descriptors():
-        if fd > 2:
-            os.set_inheritable(fd, False)
     return high[3:]
 
 
+def close_on_exec() -> None:
+    """Let the target inherit nothing but the streams, where there is no close_range."""
+    for fd in _open_descriptors():
+        if fd > 2:
+            os.set_inheritable(fd, False)
+
+
 def close_others(keep: Container[int]) -> None:
-    """Close every descriptor but these. A system without close_range would need a million calls
-    for all numbers, so only the open ones are closed.
+    """Close every descriptor but these. Without close_range all numbers would take a million calls,
+    so only the open ones are closed.
     """
     for fd in _open_descriptors():
         if fd not in keep:
@@ -61,17 +63,15 @@ def _open_descriptors() -> list[int]:
     return found
 
 
-def enter(plan: Plan, results: Results, *, gate: int, exec_pipe: int) -> None:
-    """Put up the walls of this process, try them, and wait until the process behind `gate` lets it
-    execute.
-    """
+def enter(plan: Plan, results: Results, start: int, exec_pipe: int) -> None:
+    """Put up the walls of this process, try them, and wait for the byte on `start`."""
     os.setsid()
     os.umask(UMASK)
     os.chdir(plan.program.cwd or "/")
     steps.apply(plan.steps, "target", results)
     steps.verify(plan.steps, results)
-    if os.read(gate, 1) != b"\0":
-        os._exit(1)  # the process behind the gate is gone
+    if os.read(start, 1) != b"\0":
+        os._exit(1)  # the process that watches the target is gone
     os.write(exec_pipe, EXECUTED)
 
 

@@ -17,7 +17,7 @@ from corral.platforms.macos import options, spawn, tier_seatbelt
 from corral.platforms.macos.mechanisms import jetsam, loopback_proxy, seatbelt
 from corral.platforms.macos.probes import cache_key, doctor
 from corral.platforms.macos.probes import host as probes
-from corral.platforms.macos.process_table import Row
+from corral.platforms.macos.process_table import Process
 from corral.platforms.macos.process_tree import Tree
 from corral.platforms.posix import rlimits, run_directories
 from corral.platforms.steps import StepFailed
@@ -320,7 +320,7 @@ class Written:
         self.forbidden = set()
         self.forks = {}
 
-    def rows(self):
+    def processes(self):
         return list(self.living.values())
 
     def unique_id(self, pid):
@@ -349,10 +349,10 @@ class Written:
 def table(monkeypatch):
     """1 -> 10 (the target) -> 11 -> 12; 20 is somebody else's."""
     made = Written(
-        Row(pid=10, unique=110, parent=101),
-        Row(pid=11, unique=111, parent=110),
-        Row(pid=12, unique=112, parent=111),
-        Row(pid=20, unique=120, parent=101),
+        Process(pid=10, unique=110, parent=101),
+        Process(pid=11, unique=111, parent=110),
+        Process(pid=12, unique=112, parent=111),
+        Process(pid=20, unique=120, parent=101),
     )
     monkeypatch.setattr(os, "kill", made.kill)
     return made
@@ -378,12 +378,12 @@ def test_dead_parents_still_link_their_children(table):
     walked = tree(table)
     walked.walk()
     del table.living[10], table.living[11]
-    table.living[13] = Row(pid=13, unique=113, parent=111)
+    table.living[13] = Process(pid=13, unique=113, parent=111)
     assert pids(walked.walk()) == [12, 13]
 
 
 def test_the_group_holds_who_lost_the_chain(table):
-    table.living[30] = Row(pid=30, unique=130, parent=999)
+    table.living[30] = Process(pid=30, unique=130, parent=999)
     table.groups[10] = [10, 30]
     assert pids(tree(table, grouped=True).walk()) == [10, 11, 12, 30]
     assert pids(tree(table).walk()) == [10, 11, 12]
@@ -391,8 +391,8 @@ def test_the_group_holds_who_lost_the_chain(table):
 
 def test_nothing_descends_from_a_process_that_nobody_saw(table):
     """0 is what a table says of unknown parents: the tree of a target that ended at once is not the machine."""
-    table.living[1] = Row(pid=1, unique=101, parent=0)
-    table.living[40] = Row(pid=40, unique=140, parent=0)
+    table.living[1] = Process(pid=1, unique=101, parent=0)
+    table.living[40] = Process(pid=40, unique=140, parent=0)
     Tree(table, 10, 0, grouped=False).kill()
     assert table.sent == []
     table.groups[10] = [10, 30]
@@ -402,8 +402,8 @@ def test_nothing_descends_from_a_process_that_nobody_saw(table):
 
 @pytest.mark.parametrize("pid", [0, 1, os.getpid(), os.getppid()])
 def test_corral_and_the_system_are_never_in_a_tree(table, pid):
-    table.living[pid] = Row(pid=pid, unique=199, parent=110)
-    table.living[41] = Row(pid=41, unique=141, parent=199)
+    table.living[pid] = Process(pid=pid, unique=199, parent=110)
+    table.living[41] = Process(pid=41, unique=141, parent=199)
     table.groups[10] = [10, pid]
     assert pids(tree(table, grouped=True).walk()) == [10, 11, 12]
 
@@ -416,7 +416,7 @@ def test_everybody_is_stopped_before_anybody_is_killed(table):
 
 
 def test_who_was_forked_during_the_walk_is_stopped_and_killed_too(table):
-    table.forks[11] = [Row(pid=14, unique=114, parent=111)]
+    table.forks[11] = [Process(pid=14, unique=114, parent=111)]
     tree(table).kill()
     assert pids(table.living.values()) == [20]
     assert table.sent.index((14, signal.SIGSTOP)) < table.sent.index((10, signal.SIGKILL))
@@ -425,7 +425,7 @@ def test_who_was_forked_during_the_walk_is_stopped_and_killed_too(table):
 def test_a_number_that_was_given_out_again_is_left_alone(table):
     walked = tree(table)
     rows = walked.walk()
-    table.living[12] = Row(pid=12, unique=555, parent=101)
+    table.living[12] = Process(pid=12, unique=555, parent=101)
     for row in rows:
         walked._send(row, signal.SIGKILL)
     assert (12, signal.SIGKILL) not in table.sent

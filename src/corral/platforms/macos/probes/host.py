@@ -12,38 +12,30 @@ import os
 import sys
 
 from corral.abi.signal_numbers import SIGKILL
-from corral.plan.host import Finding
 from corral.plan.model import Held, Plan
-from corral.platforms.macos import options, spawn, tier_seatbelt
+from corral.platforms.macos import options, process_tree, spawn, tier_seatbelt
 from corral.platforms.macos.mechanisms import loopback_proxy, seatbelt
-from corral.platforms.macos.process_tree import Tree
 from corral.platforms.posix import disposable, rlimits, run_directories
 from corral.platforms.steps import StepFailed, parse_exec_result, unverified
 from corral.policy.model import Policy
 from corral.programs.resolve import resolve
-from corral.record import record
+from corral.record import record, replace
 
 TYPE_CHECKING = False
 assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from corral.plan.host import Status
+    from corral.plan.host import Finding
     from corral.plan.model import Stage, Step
     from corral.plan.results import Results
-    from corral.platforms.macos.process_table import Table
+    from corral.platforms.macos.process_table import ProcessTable
 
 MEMORY = 32 << 20
 SEATBELT = Held(
     control="filesystem", asked="", stated=False, mechanism=options.SEATBELT, status="verified"
 )
-PROXY = Held(
-    control="network",
-    asked="",
-    stated=False,
-    mechanism=f"{options.SEATBELT} + {options.PROXY}",
-    status="verified",
-)
+PROXY = replace(SEATBELT, control="network", mechanism=f"{options.SEATBELT} + {options.PROXY}")
 LABELS = (
     ("seatbelt", "Seatbelt", "supported"),
     ("door", "Network allowlist, by a proxy", "supported"),
@@ -56,23 +48,17 @@ LABELS = (
 """The doctor's words for each capability that `probe` finds."""
 
 
-def probe(table: Table, node: str) -> tuple[Finding, ...]:
+def probe(table: ProcessTable, node: str) -> tuple[Finding, ...]:
     return (
-        _finding("seatbelt", lambda: _seatbelt(table, node), "a Linux VM has walls that hold"),
-        _finding("door", lambda: _loopback_proxy(table), ""),
-        _finding("rlimits", rlimits.probe, ""),
-        _finding("nproc", _nproc, "start corral as an ordinary user"),
-        _finding("watcher", lambda: _watcher(table), ""),
-        _finding("sampling", lambda: _sampling(table), ""),
-        _finding("jetsam", _jetsam, ""),
-    )
-
-
-def _finding(capability: str, attempt: Callable[[], str], hint: str) -> Finding:
-    proven, words = disposable.observe(attempt)
-    status: Status = "proven" if proven else "absent"
-    return Finding(
-        capability=capability, status=status, evidence=words, hint="" if proven else hint
+        disposable.probe(
+            "seatbelt", lambda: _seatbelt(table, node), "a Linux VM has walls that hold"
+        ),
+        disposable.probe("door", lambda: _loopback_proxy(table)),
+        disposable.probe("rlimits", rlimits.probe),
+        disposable.probe("nproc", _nproc, "start corral as an ordinary user"),
+        disposable.probe("watcher", lambda: _watcher(table)),
+        disposable.probe("sampling", lambda: _sampling(table)),
+        disposable.probe("jetsam", _jetsam),
     )
 
 
@@ -99,7 +85,8 @@ class Trial:
         saw = [
             f"reading={_denied(lambda: os.close(os.open(self.marker, os.O_RDONLY)))}",
             f"writing={_denied(lambda: os.truncate(self.marker, 0))}",
-            f"forking={disposable.refused(_fork_once)}",  # by the wall, or RLIMIT_NPROC before it
+            # By the wall, or by RLIMIT_NPROC before it.
+            f"forking={disposable.refused(disposable.fork_once)}",
             f"signalling={_denied(lambda: os.kill(self.other, 0))}",
         ]
         os.write(self.fd, ", ".join(saw).encode())
@@ -130,7 +117,7 @@ def _denied(attempt: Callable[[], object]) -> str:
     return disposable.refused(attempt, by=PermissionError)
 
 
-def _seatbelt(table: Table, node: str) -> str:
+def _seatbelt(table: ProcessTable, node: str) -> str:
     python = sys.executable
     saw = _try_walls(table, python)
     started = [_start(table, (python, "-c", "import ctypes, json, socket, ssl"))]
@@ -139,14 +126,14 @@ def _seatbelt(table: Table, node: str) -> str:
     return f"denied inside: {saw}, allowed outside; started: {', '.join(started)}{without}"
 
 
-def _try_walls(table: Table, python: str) -> str:
+def _try_walls(table: ProcessTable, python: str) -> str:
     """Outside, the same acts succeed (the control)."""
     import tempfile
 
     with tempfile.NamedTemporaryFile() as marker:
         os.close(os.open(marker.name, os.O_RDONLY))
         os.truncate(marker.name, 0)
-        _fork_once()
+        disposable.fork_once()
         os.kill(os.getppid(), 0)
         path, other = os.path.realpath(marker.name), os.getppid()
         return _run_trial(
@@ -154,7 +141,7 @@ def _try_walls(table: Table, python: str) -> str:
         )
 
 
-def _loopback_proxy(table: Table) -> str:
+def _loopback_proxy(table: ProcessTable) -> str:
     """Outside, the port beside the proxy's is reached as well (the control)."""
     beside = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
     beside.bind((loopback_proxy.LOOPBACK, 0))
@@ -168,10 +155,10 @@ def _loopback_proxy(table: Table) -> str:
             argv, ProxyTrial(fd=fd, port=port), policy=policy, controls=(SEATBELT, PROXY)
         ),
     )
-    return f"denied inside: {words}, allowed outside; the door's own port is reached"
+    return f"denied inside: {words}, allowed outside; the proxy's own port is reached"
 
 
-def _run_trial(table: Table, make_twin: Callable[[int], Plan]) -> str:
+def _run_trial(table: ProcessTable, make_twin: Callable[[int], Plan]) -> str:
     """Return what the trial writes that is the last step of a twin."""
     read, write = os.pipe()
     plan = make_twin(write)
@@ -185,7 +172,7 @@ def _run_trial(table: Table, make_twin: Callable[[int], Plan]) -> str:
     return words
 
 
-def _start(table: Table, argv: Sequence[str]) -> str:
+def _start(table: ProcessTable, argv: Sequence[str]) -> str:
     null = os.open(os.devnull, os.O_RDWR)
     child = spawn.spawn(_twin(argv), (null, null, null), table)
     failed, status = _wait(child)
@@ -226,37 +213,30 @@ def _wait(child: spawn.Child) -> tuple[StepFailed | None, int | None]:
 def _nproc() -> str:
     import resource
 
-    _fork_once()
+    disposable.fork_once()
     resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
-    words = disposable.refused(_fork_once)
+    words = disposable.refused(disposable.fork_once)
     return f"with RLIMIT_NPROC of 1 a fork is denied ({words}), without it is not"
 
 
-def _fork_once() -> None:
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
-
-
-def _watcher(table: Table) -> str:
-    """A daemon whose parent has ended and been reaped is found and killed."""
-    hold_read, hold_write = os.pipe()
+def _watcher(table: ProcessTable) -> str:
+    """Find and kill a daemon whose parent has ended and been reaped."""
+    wait_read, wait_write = os.pipe()
     ready_read, ready_write = os.pipe()
     root = os.fork()
     if root == 0:
         os.setsid()
-        os.read(hold_read, 1)
+        os.read(wait_read, 1)
         if os.fork() == 0:
             os.setsid()
-            os.close(hold_write)
+            os.close(wait_write)
             os.write(ready_write, b"\0")
-            os.read(hold_read, 1)
+            os.read(wait_read, 1)
         os._exit(0)
-    tree = Tree(table, root, table.unique_id(root), grouped=False)
+    tree = process_tree.Tree(table, root, table.unique_id(root), grouped=False)
     tree.walk()
     os.close(ready_write)
-    os.write(hold_write, b"\0")
+    os.write(wait_write, b"\0")
     os.read(ready_read, 1)
     os.waitpid(root, 0)
     found = len(tree.walk())
@@ -266,8 +246,8 @@ def _watcher(table: Table) -> str:
     return "a daemon that left its session and lost its parent is found and killed"
 
 
-def _sampling(table: Table) -> str:
-    """A grandchild's memory is seen from outside, and is not before it has any."""
+def _sampling(table: ProcessTable) -> str:
+    """Measure a grandchild's memory from outside, before it has any and after."""
     go_read, go_write = os.pipe()
     ready_read, ready_write = os.pipe()
     pid = os.fork()
@@ -283,7 +263,7 @@ def _sampling(table: Table) -> str:
             os._exit(0)
         os.waitpid(child, 0)
         os._exit(0)
-    tree = Tree(table, pid, table.unique_id(pid), grouped=False)
+    tree = process_tree.Tree(table, pid, table.unique_id(pid), grouped=False)
     os.read(ready_read, 1)
     before = tree.measure()
     os.write(go_write, b"\0")
@@ -297,18 +277,19 @@ def _sampling(table: Table) -> str:
 
 
 def _jetsam() -> str:
-    """A process that takes more than its limit is killed, and ends well without one."""
+    """Let a process allocate more than its limit, and the same without a limit."""
     real = os.path.realpath(sys.executable)
     python = tier_seatbelt.framework_bundle(real) or real
-    if _allocated(python, megabytes=0) != 0:
+    if _allocate(python, megabytes=0) != 0:
         raise RuntimeError(f"{python} does not end well without a limit")
-    status = _allocated(python, megabytes=64)
+    status = _allocate(python, megabytes=64)
     if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != SIGKILL:
         raise RuntimeError(f"256 MiB under a limit of 64 end with wait status {status}")
     return "a process is killed beyond a limit of 64 MiB, and not without one"
 
 
-def _allocated(python: str, *, megabytes: int) -> int:
+def _allocate(python: str, *, megabytes: int) -> int:
+    """Return the wait status of a python that allocates 256 MiB."""
     from corral.abi import darwin_spawn
 
     pid = os.fork()
