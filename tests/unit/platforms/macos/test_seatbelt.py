@@ -147,7 +147,7 @@ def test_it_may_not(what):
 
 @given(some.integers(1, 65535), some.integers(1, 65535), some.sampled_from([ALONE, GRANTED, MANY]))
 def test_the_door_is_one_port_and_nothing_else(port, other, view):
-    """The same text as ever, and behind it the rules of the door."""
+    """The same text as without the proxy, and behind it the rules for its port."""
     text, parameters = seatbelt_profile.profile(view)
     opened, shut = (
         Profile(text + seatbelt_profile.proxy_rules(port), parameters),

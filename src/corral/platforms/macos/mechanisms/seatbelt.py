@@ -65,7 +65,7 @@ class Seatbelt:
             raise OSError(0, "no sandbox is reported for this process")
         _expect_denial(lambda: os.listdir(self.closed), f"{self.closed} can be listed")
         _expect_denial(
-            lambda: darwin_proc.threads(os.getppid()), "other processes can be looked at"
+            lambda: darwin_proc.threads(os.getppid()), "other processes can be inspected"
         )
         _verify_network()
         if self.proxy:
