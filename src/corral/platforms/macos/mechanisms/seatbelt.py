@@ -15,6 +15,7 @@ from corral.abi import darwin_proc, darwin_sandbox
 from corral.errors import PolicyError
 from corral.paths.posix import is_inside
 from corral.platforms.macos.mechanisms import loopback_proxy, seatbelt_profile
+from corral.platforms.posix import disposable
 from corral.record import record
 
 TYPE_CHECKING = False
@@ -100,12 +101,9 @@ def _expect_denial(attempt: Callable[[], object], failure: str) -> None:
 
 def _verify_alone() -> None:
     try:
-        pid = os.fork()
+        disposable.fork_once()
     except OSError:
         return  # denied by the wall, or by RLIMIT_NPROC before it
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
     raise OSError(0, "a process can be started")
 
 
