@@ -16,7 +16,7 @@ from corral.clients.server_needs import (
 from corral.errors import SandboxError
 from corral.formats.positions import Splice
 from corral.policy.profiles import fitting, paths
-from corral.programs.package_runners import Package, Refusal, launched
+from corral.programs.package_runners import Package, Refusal, parse_runner
 from corral.record import record
 from corral.servers.reference import parse
 
@@ -196,7 +196,7 @@ def _package(server: Server, wish: Wish) -> Package | None:
     ):
         raise UnfitError("its list of arguments is empty", hint="write [], or take the key away")
     command, *arguments = server.words
-    found = launched(command, arguments)
+    found = parse_runner(command, arguments)
     if isinstance(found, Refusal):
         if "--allow-subprocess" in wish.flags and "--allow-subprocess" in found.hint:
             return None
