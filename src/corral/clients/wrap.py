@@ -18,7 +18,7 @@ from corral.formats.positions import Splice
 from corral.policy.profiles import fitting, paths
 from corral.programs.package_runners import Package, Refusal, parse_runner
 from corral.record import record
-from corral.servers.reference import parse
+from corral.servers.reference import parse_reference
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def _tried(
         if wish.trial is not None:
             wish.trial(flags, arguments)
         if package is not None:
-            parse(package.reference)
+            parse_reference(package.reference)
         return wish.pin(package, flags) if package and wish.pin else package
     except SandboxError as error:
         raise UnfitError(error.message, hint=error.hint) from error
