@@ -64,7 +64,7 @@ def test_what_is_put_in_is_found():
 def test_it_is_private_and_read_only():
     made = put()
     for part in ("", "trees", "entries", "locks", "verified"):
-        assert stat.S_IMODE(os.stat(os.path.join(store.root(), part)).st_mode) == 0o700
+        assert stat.S_IMODE(os.stat(store.store_path(part)).st_mode) == 0o700
     for path, found in walk(made.path()):
         if not stat.S_ISLNK(found.st_mode):
             assert not found.st_mode & 0o222, path
@@ -77,7 +77,7 @@ def test_it_can_never_be_granted(home):
     free.mkdir()
     places = own_places(str(home / "home"))
     check_own(make("read", str(free)), places, str(home / "home"), {})  # the control
-    for path in (store.root(), made.path(), f"{made.path()}/lib/main.js"):
+    for path in (store.store_path(), made.path(), f"{made.path()}/lib/main.js"):
         for access in ("read", "write"):
             with pytest.raises(Refused, match="corral's cache"):
                 check_own(make(access, path), places, str(home / "home"), {})
@@ -86,10 +86,10 @@ def test_it_can_never_be_granted(home):
 @POSIX
 def test_a_store_that_others_can_write_is_refused():
     put()
-    os.chmod(store.root(), 0o770)
+    os.chmod(store.store_path(), 0o770)
     with pytest.raises(SandboxError, match="only you can write"):
         put("npm:other@1")
-    os.chmod(store.root(), 0o700)
+    os.chmod(store.store_path(), 0o700)
     put("npm:other@1")
 
 
@@ -98,7 +98,7 @@ def test_a_store_that_others_can_write_is_refused():
 def test_what_others_could_have_put_there_is_not_found(part):
     put()
     assert store.find("npm:thing@1") is not None
-    os.chmod(os.path.join(store.root(), part), 0o770)
+    os.chmod(store.store_path(part), 0o770)
     with pytest.raises(SandboxError, match="only you can write"):
         store.find("npm:thing@1")
 
@@ -130,8 +130,8 @@ def test_one_tree_under_two_keys():
 @pytest.mark.links
 def test_a_store_that_is_a_link_is_refused(home):
     (home / "elsewhere").mkdir()
-    os.makedirs(os.path.dirname(store.root()), mode=0o700)
-    os.symlink(home / "elsewhere", store.root(), target_is_directory=True)
+    os.makedirs(os.path.dirname(store.store_path()), mode=0o700)
+    os.symlink(home / "elsewhere", store.store_path(), target_is_directory=True)
     with pytest.raises(SandboxError, match="not a directory"):
         put()
 
@@ -143,7 +143,7 @@ def change(path: str, content: str) -> None:
 
 
 def forget_boot(entry: store.Entry) -> None:
-    os.unlink(os.path.join(store.root(), "verified", entry.digest))
+    os.unlink(store.store_path("verified", entry.digest))
 
 
 def test_what_changed_is_refused_at_the_first_use_after_a_boot():
@@ -231,7 +231,7 @@ def test_the_same_content_is_kept_once():
     store.remove(first)
     assert store.find("npm:b@1") == second
     store.remove(second)
-    assert os.listdir(os.path.join(store.root(), "trees")) == []
+    assert os.listdir(store.store_path("trees")) == []
 
 
 def test_a_damaged_tree_is_replaced_by_a_good_one():
@@ -295,7 +295,7 @@ def test_a_lock_is_held_by_one_and_dies_with_its_holder(home):
 
 def test_leftovers_are_collected_and_nothing_else(capsys):
     made = put()
-    stray = os.path.join(store.root(), "trees", "0" * 64)
+    stray = store.store_path("trees", "0" * 64)
     os.mkdir(stray)
     killed = store.make_staging("npm:killed@1")
     with locks.lock_file(store.lock_path("npm:busy@1")):

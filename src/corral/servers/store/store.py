@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -63,24 +64,24 @@ class Entry:
         return [word.replace("{tree}", self.path()) for word in self.command]
 
 
-def root() -> str:
-    return os.path.join(directories().cache, "store")
+def store_path(*parts: str) -> str:
+    return os.path.join(directories().cache, "store", *parts)
 
 
 def tree_path(digest: str) -> str:
-    return os.path.join(root(), "trees", digest)
+    return store_path("trees", digest)
 
 
 def entry_path(key: str) -> str:
     from hashlib import sha256
 
-    return os.path.join(root(), "entries", sha256(key.encode()).hexdigest() + ".json")
+    return store_path("entries", sha256(key.encode()).hexdigest() + ".json")
 
 
 def make_directories() -> None:
     """Make the store. Refuse it if another user could have written there."""
-    for part in ("", "trees", "entries", "locks", "verified", "files"):
-        path = os.path.join(root(), part) if part else root()
+    parts = ("trees", "entries", "locks", "verified", "files")
+    for path in (store_path(), *map(store_path, parts)):
         try:
             os.makedirs(path, mode=0o700, exist_ok=True)
             found = os.lstat(path)
@@ -91,12 +92,10 @@ def make_directories() -> None:
 
 
 def refuse_shared(path: str, found: os.stat_result) -> None:
-    own = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
-    if (
-        not stat.S_ISDIR(found.st_mode)
-        or not own
-        or (os.name == "posix" and stat.S_IMODE(found.st_mode) & 0o077)
-    ):
+    shared = sys.platform != "win32" and (
+        found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077
+    )
+    if shared or not stat.S_ISDIR(found.st_mode):
         raise SandboxError(
             f"{path} is not a directory that only you can write to",
             hint=f"look at what is in it and whose it is, then: chmod 700 {path}",
@@ -105,7 +104,7 @@ def refuse_shared(path: str, found: os.stat_result) -> None:
 
 def find(key: str) -> Entry | None:
     """Return the entry of a key, if its tree exists and is unchanged."""
-    for path in (root(), os.path.join(root(), "entries"), os.path.join(root(), "trees")):
+    for path in (store_path(), store_path("entries"), store_path("trees")):
         # With `sudo` and the user's own HOME the store would be another user's.
         try:
             refuse_shared(path, os.lstat(path))
@@ -155,12 +154,11 @@ def commit(staging: str, entry: Mapping[str, object], *, allowed: tuple[str, ...
     size, files = measure_tree(staging)
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     values = {"digest": digest, "created": now, "size": size, "files": files, **entry}
-    path = entry_path(str(entry["key"]))
     with lock_all():
-        _move_tree(staging, tree_path(digest))
+        _move_tree(staging, digest)
         mark_verified(digest)
-        write_file(path, json.dumps({"format": FORMAT, **values}).encode())
-    found = read_entry(path)
+        _write_entry(values)
+    found = read_entry(entry_path(str(entry["key"])))
     if found is None:
         raise SandboxError("the cache could not be written")
     return found
@@ -171,14 +169,18 @@ def add_key(entry: Entry, key: str) -> None:
     values = {name: getattr(entry, name) for name in fields(entry)}
     with lock_all():
         if read_entry(entry_path(key)) is None:
-            content = json.dumps({"format": FORMAT, **values, "key": key})
-            write_file(entry_path(key), content.encode())
+            _write_entry({**values, "key": key})
 
 
-def _move_tree(staging: str, path: str) -> None:
+def _write_entry(values: Mapping[str, object]) -> None:
+    content = json.dumps({"format": FORMAT, **values})
+    write_file(entry_path(str(values["key"])), content.encode())
+
+
+def _move_tree(staging: str, digest: str) -> None:
     import shutil
 
-    digest = os.path.basename(path)
+    path = tree_path(digest)
     if os.path.isdir(path) and tree_digest(path) == digest:
         remove_tree(staging)  # the same content is in the store already
         return
@@ -222,14 +224,14 @@ def boot_id() -> str:
 
 def is_verified(digest: str) -> bool:
     try:
-        with open(os.path.join(root(), "verified", digest), encoding="ascii") as file:
+        with open(store_path("verified", digest), encoding="ascii") as file:
             return file.read() == boot_id()
     except OSError:
         return False
 
 
 def mark_verified(digest: str) -> None:
-    write_file(os.path.join(root(), "verified", digest), boot_id().encode())
+    write_file(store_path("verified", digest), boot_id().encode())
 
 
 def verify(entry: Entry) -> None:
@@ -243,7 +245,7 @@ def verify(entry: Entry) -> None:
 
 
 def entries() -> list[Entry]:
-    directory = os.path.join(root(), "entries")
+    directory = store_path("entries")
     found = [read_entry(os.path.join(directory, name)) for name in list_names(directory)]
     return sorted((one for one in found if one), key=lambda one: one.key)
 
@@ -261,7 +263,7 @@ def remove(entry: Entry) -> None:
 
 def lock_all() -> AbstractContextManager[None]:
     """Lock the store while trees and entries change together, so that no new tree is collected."""
-    return lock_file(os.path.join(root(), "locks", "store"))
+    return lock_file(store_path("locks", "store"))
 
 
 def collect_garbage() -> list[str]:
@@ -279,22 +281,20 @@ def discard_tree(digest: str) -> None:
     try:
         os.chmod(tree_path(digest), 0o700)
         os.rename(tree_path(digest), gone)
-        os.unlink(os.path.join(root(), "verified", digest))
+        os.unlink(store_path("verified", digest))
     except OSError:
         pass
     remove_tree(gone)
 
 
 def lock_path(key: str) -> str:
-    return os.path.join(root(), "locks", os.path.basename(entry_path(key)).removesuffix(".json"))
+    return store_path("locks", os.path.basename(entry_path(key)).removesuffix(".json"))
 
 
-@contextmanager
-def lock_key(key: str) -> Iterator[None]:
+def lock_key(key: str) -> AbstractContextManager[None]:
     """Wait until no other process installs this key. Makes the store if need be."""
     make_directories()
-    with lock_file(lock_path(key)):
-        yield
+    return lock_file(lock_path(key))
 
 
 def staging_root() -> str:
@@ -327,7 +327,7 @@ def make_staging(key: str) -> str:
 def find_leftovers() -> Iterator[str]:
     """Yield trees without an entry, and staging directories of installations that were killed."""
     used = {one.digest for one in entries()}
-    trees, locks = os.path.join(root(), "trees"), os.path.join(root(), "locks")
+    trees, locks = store_path("trees"), store_path("locks")
     for name in list_names(trees):
         if name not in used:
             yield os.path.join(trees, name)
