@@ -200,7 +200,7 @@ def _package(server: Server, wish: Wish) -> Package | None:
     if isinstance(found, Refusal):
         if "--allow-subprocess" in wish.flags and "--allow-subprocess" in found.hint:
             return None
-        raise UnfitError(found.why, hint=found.hint, apart=found.apart)
+        raise UnfitError(found.why, hint=found.hint, apart=found.leave_alone)
     return found
 
 
