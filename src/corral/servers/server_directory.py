@@ -17,7 +17,7 @@ from corral.policy.approvals import NAMES, Request, is_approved, request_for
 from corral.policy.model import Source
 from corral.programs.arguments import detect_kind
 from corral.programs.model import Program
-from corral.programs.needed_files import Executable, is_system
+from corral.programs.needed_files import is_system
 from corral.programs.resolve import resolve
 from corral.programs.runtimes import find_own_python
 from corral.safe_text import printable
@@ -103,11 +103,9 @@ def _files_outside(program: Program, roots: tuple[str, ...]) -> Iterator[str]:
     """Yield what the program would read besides its directory, the system and host runtimes."""
     real = program.real or program.path
     linked_out = _is_own(program.path, roots) and not _is_own(real, roots)
-    if linked_out and not is_system(real):
-        # A link called `node` may lead anywhere; only the name at its end makes it a runtime.
-        end = Executable(path=real, real=real, device=0, inode=0, head=b"")
-        if not detect_kind(end):
-            yield real
+    # A link called `node` may lead anywhere; only the name at its end makes it a runtime.
+    if linked_out and not is_system(real) and not detect_kind(real, real):
+        yield real
     for path, why in zip(program.reads, program.why, strict=True):
         if _is_own(path, roots) or why.startswith(RUNTIME_REASONS):
             continue
