@@ -100,7 +100,7 @@ def _fits(entry: Entry, word: str) -> bool:
 def _collect(*, as_json: bool) -> int:
     from corral.servers.store import store
 
-    gone = [*store.collect(), *_copies()]
+    gone = [*store.collect_garbage(), *_copies()]
     if as_json:
         output.json({"removed": gone})
     else:

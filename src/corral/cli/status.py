@@ -135,9 +135,9 @@ def _row(server: Server, *, written: bool) -> Row:
 
 
 def _obstacle(server: Server) -> str:
-    from corral.programs.package_runners import Refusal, launched
+    from corral.programs.package_runners import Refusal, parse_runner
 
-    found = launched(server.words[0], server.words[1:])
+    found = parse_runner(server.words[0], server.words[1:])
     return found.why if isinstance(found, Refusal) else ""
 
 

@@ -83,20 +83,20 @@ def tried(flags: tuple[str, ...], arguments: tuple[str, ...]) -> None:
 
 def pinned(package: Package, flags: tuple[str, ...]) -> Package:
     """Installed as the client will ask for it: its exact version, with what these flags add."""
-    from corral.cli.option_parser import parse as parse_flags
+    from corral.cli.option_parser import parse
     from corral.record import replace
-    from corral.servers.packages import package as packages
-    from corral.servers.reference import parse
+    from corral.servers.packages.package import pin_package
+    from corral.servers.reference import parse_reference
 
-    reference = parse(package.reference)
+    reference = parse_reference(package.reference)
     if reference is None:
         raise SandboxError(f"{package.reference} is no package")
-    options, _ = parse_flags(run_flags.FLAGS, flags)
-    found = packages.pinned(
+    options, _ = parse(run_flags.FLAGS, flags)
+    found = pin_package(
         reference,
         scripts=options.has("--allow-install-scripts"),
         extra=run_flags.companions(options),
-        tell=output.note,
+        notify=output.note,
     )
     return replace(package, version=found.version)
 

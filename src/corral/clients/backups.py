@@ -48,11 +48,11 @@ class Original:
 
 def locked(path: str) -> AbstractContextManager[None]:
     """One corral at a time for each file: two would forget each other's records."""
-    from corral.servers.store.locks import held
+    from corral.servers.store.locks import lock_file
 
     name = _name(path, "lock")
     _make(os.path.dirname(name))
-    return held(name)
+    return lock_file(name)
 
 
 def load(path: str) -> dict[tuple[str, ...], Original]:

@@ -8,7 +8,7 @@ import re
 from corral.clients import catalogue
 from corral.clients.edit_file import opened
 from corral.errors import SandboxError
-from corral.programs.package_runners import Refusal, launched
+from corral.programs.package_runners import Refusal, parse_runner
 from corral.record import record
 
 TYPE_CHECKING = False
@@ -69,7 +69,7 @@ def _configured(path: str, server: Server) -> Configured:
     words = server.inner if server.wrapped else server.words
     if not words:
         raise SandboxError(f"{path}: the arguments of {server.name} have no `--` with a command")
-    package = launched(words[0], words[1:])
+    package = parse_runner(words[0], words[1:])
     if isinstance(package, Refusal):
         raise SandboxError(f"{server.name}: {package.why}", hint=package.hint)
     if package is not None:

@@ -14,7 +14,7 @@ from corral.policy.model import requested_grants
 from corral.policy.validation import check_name
 from corral.policy.variables import is_loader_variable, is_secret_name
 from corral.programs.needed_files import is_system
-from corral.programs.package_runners import Package, back, launched
+from corral.programs.package_runners import Package, format_runner, parse_runner
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,7 +97,8 @@ def steering(server: Server) -> UnfitError | None:
 def _is_package(server: Server) -> bool:
     words = server.inner if server.wrapped else server.words
     return bool(words) and (
-        back(words[0]) is not None or isinstance(launched(words[0], words[1:]), Package)
+        format_runner(words[0]) is not None
+        or isinstance(parse_runner(words[0], words[1:]), Package)
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from corral.clients.configured_servers import read_servers, span
 from corral.clients.rewrite import DOUBT, HINT, Turn, rewrite
 from corral.formats.positions import Splice
-from corral.programs.package_runners import back
+from corral.programs.package_runners import format_runner
 from corral.record import record, replace
 
 TYPE_CHECKING = False
@@ -94,7 +94,7 @@ def _derived(
         why = f"{edited}, and its arguments have no `--` with a command behind it"
         refusal = Outcome(name=server.name, scope=server.scope, state="refused", why=why, hint=hint)
         return None, refusal
-    program, *lead = back(inner[0]) or [inner[0]]
+    program, *lead = format_runner(inner[0]) or [inner[0]]
     drop = len(server.words) - len(inner)  # all up to the program, which is one of the arguments
     quoted = [form.quote(word) for word in lead]
     cut = form.prepend(text, args, drop, quoted) if lead else form.without(text, args, drop)

@@ -16,9 +16,9 @@ from corral.clients.server_needs import (
 from corral.errors import SandboxError
 from corral.formats.positions import Splice
 from corral.policy.profiles import fitting, paths
-from corral.programs.package_runners import Package, Refusal, launched
+from corral.programs.package_runners import Package, Refusal, parse_runner
 from corral.record import record
-from corral.servers.reference import parse
+from corral.servers.reference import parse_reference
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -196,11 +196,11 @@ def _package(server: Server, wish: Wish) -> Package | None:
     ):
         raise UnfitError("its list of arguments is empty", hint="write [], or take the key away")
     command, *arguments = server.words
-    found = launched(command, arguments)
+    found = parse_runner(command, arguments)
     if isinstance(found, Refusal):
         if "--allow-subprocess" in wish.flags and "--allow-subprocess" in found.hint:
             return None
-        raise UnfitError(found.why, hint=found.hint, apart=found.apart)
+        raise UnfitError(found.why, hint=found.hint, apart=found.leave_alone)
     return found
 
 
@@ -212,7 +212,7 @@ def _tried(
         if wish.trial is not None:
             wish.trial(flags, arguments)
         if package is not None:
-            parse(package.reference)
+            parse_reference(package.reference)
         return wish.pin(package, flags) if package and wish.pin else package
     except SandboxError as error:
         raise UnfitError(error.message, hint=error.hint) from error

@@ -1,50 +1,87 @@
-"""`npx`, `uvx` and their kin: which package do they start, and can it be started without them?
+"""Reads the command lines of `npx`, `uvx` and other package runners: which package do they start?
 
-A launcher installs and runs in one go: it needs network, processes and a cache, and gives all of
-that to the server. What it would install is run by its own entry point instead, once it is pinned.
+A package runner installs and starts in one go. It needs network, processes and a cache, and the
+server gets all of them. corral installs the same package, pinned, and runs its own program instead.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
+from typing import Literal
 
+from corral.programs.advice import CONTAINERS
 from corral.record import record, replace
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Literal
-
-    Registry = Literal["npm", "pypi"]
-
-NPM = re.compile(
-    r"(?P<name>(?:@[a-z0-9][\w.-]*/)?[a-z0-9][\w.-]*)(?:@(?P<version>[^@/]+))?", re.IGNORECASE
-)
-PYPI = re.compile(
-    r"(?P<name>[a-z0-9](?:[\w.-]*[a-z0-9])?)(?P<extras>\[[\w,. -]+\])?"
-    r"(?:(?:==|@)(?P<version>[^,;<>=!~@/ ]+))?",
-    re.IGNORECASE,
-)
-EXACT_NPM = re.compile(r"\d+\.\d+\.\d+(?:[-+][\w.+-]+)?")
-EXACT_PYPI = re.compile(r"v?(?:\d+!)?\d+(?:\.\d+)*(?:[._-]?(?:a|b|rc|alpha|beta|post|dev|pre)\d*)*")
-# They say how the launcher behaves, not what the server is.
-QUIET = frozenset((
+Registry = Literal["npm", "pypi"]
+# They say how the runner behaves, not which server it starts.
+IGNORED_OPTIONS = frozenset((
     "-y", "--yes", "-q", "--quiet", "--silent", "-s", "--prefer-offline", "--prefer-online",
     "--offline", "--no-install", "--no-cache", "-n", "--refresh", "--isolated", "-U", "--upgrade",
     "--no-progress", "--no-config", "-v", "--verbose",
 ))  # fmt: skip
 NEWEST = "latest"
-CONTAINERS = frozenset(("docker", "podman", "nerdctl"))
 SHELLS = frozenset(("sh", "bash", "zsh", "dash", "fish", "cmd", "powershell", "pwsh"))
-NODE_HINT = "install the package and name its program: node .../dist/index.js"
-PYTHON_HINT = "install it into a virtual environment and name the program in its bin directory"
+
+
+@record
+class Syntax:
+    """How the runners of a registry name a package.
+
+    `flags` are the options that name a package apart from its program; `exact` matches a version.
+    """
+
+    runners: tuple[str, ...]
+    flags: tuple[str, ...]
+    pattern: re.Pattern[str]
+    exact: re.Pattern[str]
+    separator: str
+    takes_more: bool
+    registry: str
+    hint: str
+
+
+SYNTAX: dict[Registry, Syntax] = {
+    "npm": Syntax(
+        runners=("npx", "npm exec", "npm x", "pnpx", "pnpm dlx", "yarn dlx", "bunx", "bun x"),
+        flags=("-p", "--package"),
+        pattern=re.compile(
+            r"(?i)(?P<name>(?:@[a-z0-9][\w.-]*/)?[a-z0-9][\w.-]*)(?P<extras>)"
+            r"(?:@(?P<version>[^@/]+))?"
+        ),
+        exact=re.compile(r"\d+\.\d+\.\d+(?:[-+][\w.+-]+)?"),
+        separator="@",
+        takes_more=False,
+        registry="the npm registry",
+        hint="install the package and name its program: node .../dist/index.js",
+    ),
+    "pypi": Syntax(
+        runners=("uvx", "uv tool run", "pipx run"),
+        flags=("--from", "--spec"),
+        pattern=re.compile(
+            r"(?i)(?P<name>[a-z0-9](?:[\w.-]*[a-z0-9])?)(?P<extras>\[[\w,. -]+\])?"
+            r"(?:(?:==|@)(?P<version>[^,;<>=!~@/ ]+))?"
+        ),
+        exact=re.compile(
+            r"v?(?:\d+!)?\d+(?:\.\d+)*(?:[._-]?(?:a|b|rc|alpha|beta|post|dev|pre)\d*)*"
+        ),
+        separator="==",
+        takes_more=True,
+        registry="PyPI in one version",
+        hint="install it into a virtual environment and name the program in its bin directory",
+    ),
+}
+RUNNERS = [
+    (runner.split(), registry) for registry, syntax in SYNTAX.items() for runner in syntax.runners
+]
 
 
 @record
 class Package:
-    """`name` may carry extras; `extra` packages are installed beside it. The first `used` arguments
-    of the launcher said all this: the others are the server's.
+    """The package that a runner starts. `name` may have extras; `extra` packages are installed too.
+
+    The first `used` arguments of the runner say all this, the others are the server's.
     """
 
     registry: Registry
@@ -56,50 +93,50 @@ class Package:
 
     @property
     def bare(self) -> str:
-        """Without version and extras, as profiles name it."""
-        name = self.name.partition("[")[0]
-        return f"{self.registry}:{name if self.registry == 'npm' else _normal(name)}"
+        """Return the name without version and extras, as profiles have it."""
+        return f"{self.registry}:{_normalize(self.registry, self.name.partition('[')[0])}"
 
     @property
     def reference(self) -> str:
-        """As `corral run` takes it."""
-        mark = "@" if self.registry == "npm" else "=="
-        version = f"{mark}{self.version}" if self.version else ""
+        """Return the package as `corral run` takes it."""
+        version = f"{SYNTAX[self.registry].separator}{self.version}" if self.version else ""
         program = f"#{self.program}" if self.program else ""
         return f"{self.registry}:{self.name}{version}{program}"
 
 
 @record
 class Refusal:
-    """`apart` is what is fine as it is, only not corral's business."""
+    """Why a command cannot run in the sandbox. `leave_alone`: another sandbox encloses it."""
 
     why: str
     hint: str
-    apart: bool = False
+    leave_alone: bool = False
 
 
-def launched(command: str, arguments: Sequence[str]) -> Package | Refusal | None:
-    """What a command line installs and starts; None for one that is no launcher."""
-    name = _program(command)
+def parse_runner(command: str, arguments: Sequence[str]) -> Package | Refusal | None:
+    """Return the package that a command line installs and starts; None if it is no runner."""
+    name = _program_name(command)
     words = list(arguments)
     if name == "cmd" and len(words) > 1 and words[0].lower() == "/c":
         # On Windows clients cannot start `npx.cmd` by itself.
-        found = launched(words[1], words[2:])
+        found = parse_runner(words[1], words[2:])
         if isinstance(found, Package):
-            return _shifted(found, 2)
-        return found or _shell(name)
+            return replace(found, used=found.used + 2)
+        return found or _refuse_shell(name)
     if name in CONTAINERS:
         return Refusal(
             why=f"{name} starts it in a container, which corral cannot look into",
             hint="its walls are the container's own",
-            apart=True,
+            leave_alone=True,
         )
     if name in SHELLS:
-        return _shell(name)
-    for launcher, prefix, read in LAUNCHERS:
-        if name == launcher and tuple(words[: len(prefix)]) == prefix:
-            found = read(words[len(prefix) :])
-            return _shifted(found, len(prefix)) if isinstance(found, Package) else found
+        return _refuse_shell(name)
+    for (runner, *verbs), registry in RUNNERS:
+        if name == runner and words[: len(verbs)] == verbs:
+            found = _parse_package(registry, words[len(verbs) :])
+            if isinstance(found, Package):
+                return replace(found, used=found.used + len(verbs))
+            return found
     if name == "uv" and "run" in words:
         return Refusal(
             why="`uv run` makes an environment and starts processes before the server runs",
@@ -108,74 +145,55 @@ def launched(command: str, arguments: Sequence[str]) -> Package | Refusal | None
     return None
 
 
-def _program(command: str) -> str:
+def _program_name(command: str) -> str:
     name = re.split(r"[/\\]", command)[-1].lower()
     stem, ending = os.path.splitext(name)
     return stem if ending in {".exe", ".cmd", ".bat", ".ps1"} else name
 
 
-def _shifted(found: Package, by: int) -> Package:
-    return replace(found, used=found.used + by)
-
-
-def _shell(name: str) -> Refusal:
+def _refuse_shell(name: str) -> Refusal:
     return Refusal(
         why=f"{name} would have to start the server as another process",
         hint="name the server's own program, or allow it: --allow-subprocess",
     )
 
 
-def _npm(words: list[str]) -> Package | Refusal:
-    """[OPTION...] PACKAGE ..., or --package PACKAGE PROGRAM ..."""
-    found = _split(words, spec=("-p", "--package"))
+def _parse_package(registry: Registry, words: list[str]) -> Package | Refusal:
+    """Parse [OPTION...] PACKAGE ..., or --package PACKAGE PROGRAM ..."""
+    syntax = SYNTAX[registry]
+    found = _split(words, syntax.flags)
     if isinstance(found, Refusal):
-        return Refusal(why=found.why, hint=NODE_HINT)
+        return replace(found, hint=syntax.hint)
     spec, program, extra, used = found
-    if extra:
-        return Refusal(why="it names more than one package", hint=NODE_HINT)
-    match = NPM.fullmatch(spec)
+    if extra and not syntax.takes_more:
+        return Refusal(why="it names more than one package", hint=syntax.hint)
+    match = syntax.pattern.fullmatch(spec)
     if match is None:
-        return Refusal(why=f"{spec!r} is not a package of the npm registry", hint=NODE_HINT)
+        return Refusal(why=f"{spec!r} is not a package of {syntax.registry}", hint=syntax.hint)
     name, version = match["name"], match["version"] or ""
-    if version not in {"", NEWEST} and not EXACT_NPM.fullmatch(version):
-        return _many(name, version)
-    program = "" if program == name.rpartition("/")[2] else program
-    version = "" if version == NEWEST else version
-    return Package(registry="npm", name=name, version=version, program=program, used=used)
-
-
-def _pypi(words: list[str]) -> Package | Refusal:
-    found = _split(words, spec=("--from", "--spec"))
-    if isinstance(found, Refusal):
-        return Refusal(why=found.why, hint=PYTHON_HINT)
-    spec, program, extra, used = found
-    match = PYPI.fullmatch(spec)
-    if match is None:
-        return Refusal(why=f"{spec!r} is not a package of PyPI in one version", hint=PYTHON_HINT)
-    name, version = match["name"], match["version"] or ""
-    if version not in {"", NEWEST} and not EXACT_PYPI.fullmatch(version):
-        return _many(name, version)
-    program = "" if _normal(program) == _normal(name) else program
-    version = "" if version == NEWEST else version
-    name += (match["extras"] or "").replace(" ", "")
+    if version not in {"", NEWEST} and not syntax.exact.fullmatch(version):
+        why = f"{version!r} may be any of several versions of {name}"
+        return Refusal(why=why, hint="name one version, or none for the newest")
+    default = _normalize(registry, name.rpartition("/")[2])
     return Package(
-        registry="pypi", name=name, version=version, program=program, extra=extra, used=used
+        registry=registry,
+        name=name + (match["extras"] or "").replace(" ", ""),
+        version="" if version == NEWEST else version,
+        program="" if _normalize(registry, program) == default else program,
+        extra=extra,
+        used=used,
     )
 
 
-def _many(name: str, version: str) -> Refusal:
-    why = f"{version!r} may be any of several versions of {name}"
-    return Refusal(why=why, hint="name one version, or none for the newest")
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+def _normalize(registry: Registry, name: str) -> str:
+    """Return one spelling of a Python project's name (PEP 503); npm's names have only one."""
+    return re.sub(r"[-_.]+", "-", name).lower() if registry == "pypi" else name
 
 
 def _split(
-    words: list[str], spec: tuple[str, ...]
+    words: list[str], flags: tuple[str, ...]
 ) -> tuple[str, str, tuple[str, ...], int] | Refusal:
-    """(package, program if it is named apart, more packages, how many words that took)."""
+    """Return (package, its program if named, more packages, how many words that took)."""
     named: dict[str, list[str]] = {"package": [], "--with": []}
     at = 0
     while at < len(words) and words[at].startswith("-"):
@@ -183,13 +201,13 @@ def _split(
         at += 1
         if word == "--":
             break
-        if word in QUIET and not equals:
+        if word in IGNORED_OPTIONS and not equals:
             continue
-        if word not in {*spec, "--with"}:
+        if word not in {*flags, "--with"}:
             return Refusal(why=f"its option {word} cannot be carried over", hint="")
         if not equals:
             value, at = (words[at] if at < len(words) else ""), at + 1
-        named["package" if word in spec else word].append(value)
+        named["package" if word in flags else word].append(value)
     if at >= len(words) or not words[at]:
         return Refusal(why="it names no package", hint="")
     if len(named["package"]) > 1:
@@ -199,23 +217,8 @@ def _split(
     return package, program, tuple(named["--with"]), at + 1
 
 
-LAUNCHERS = (
-    ("npx", (), _npm),
-    ("npm", ("exec",), _npm),
-    ("npm", ("x",), _npm),
-    ("pnpx", (), _npm),
-    ("pnpm", ("dlx",), _npm),
-    ("yarn", ("dlx",), _npm),
-    ("bunx", (), _npm),
-    ("bun", ("x",), _npm),
-    ("uvx", (), _pypi),
-    ("uv", ("tool", "run"), _pypi),
-    ("pipx", ("run",), _pypi),
-)
-
-
-def back(reference: str) -> list[str] | None:
-    """The launcher's words for a package reference; None for what is none."""
+def format_runner(reference: str) -> list[str] | None:
+    """Return the runner's command line for a package reference; None if it is no such reference."""
     registry, colon, rest = reference.partition(":")
     if not colon or registry not in {"npm", "pypi"}:
         return None
