@@ -78,7 +78,8 @@ def _receive(sock: socket.socket, address: tuple[str, int] | str, question: byte
     with sock:
         sock.settimeout(NETWORK_SECONDS)
         sock.connect(address)
-        sock.send(question)
+        if question:
+            sock.send(question)
         return sock.recv(MAX_ANSWER).decode()
 
 
