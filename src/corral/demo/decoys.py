@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
-import signal
 import socketserver
 import subprocess
 import sys
@@ -21,7 +19,6 @@ from pathlib import Path
 PACKAGES = str(Path(__file__).parents[2])
 TOKEN = "DEMO_API_TOKEN"  # noqa: S105 - the name of a variable
 MAX_PARENT = 60  # characters, because the path of a unix socket has at most 108 bytes
-SIGNALS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
 EXIT_SECONDS = 5.0
 POLL_SECONDS = 0.02
 
@@ -31,35 +28,19 @@ def python_command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", module, *arguments]
 
 
-def _catch_signals(stack: contextlib.ExitStack) -> None:
-    """Let SIGTERM and SIGHUP raise KeyboardInterrupt as SIGINT does, until `stack` is unwound."""
-    for number in SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            previous = signal.signal(number, signal.default_int_handler)
-            stack.callback(signal.signal, number, previous)
-
-
-def _remove_directory(path: str) -> None:
-    """Remove a directory; another signal must not interrupt this."""
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    shutil.rmtree(path, ignore_errors=True)
-
-
 class Decoys:
-    """Make every decoy; `stack` removes them, also when making the rest is interrupted."""
+    """Make every decoy, to be removed by `stack`."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         names = ("key", "credentials", "token", "host", "memory", "name")
         self.secrets = {name: f"{name}-{secrets.token_hex(8)}" for name in names}
         parent = tempfile.gettempdir()
-        parent = os.path.realpath(parent if len(parent) <= MAX_PARENT else "/tmp")  # noqa: S108 - mkdir is safe there
-        root = f"{parent}/corral-demo-{secrets.token_hex(6)}"
-        _catch_signals(stack)
-        stack.callback(_remove_directory, root)  # first, because a signal may arrive at any time
+        parent = os.path.realpath(parent if len(parent) <= MAX_PARENT else "/tmp")  # noqa: S108 - mkdtemp is safe
+        directory = tempfile.TemporaryDirectory(prefix="corral-demo-", dir=parent)
+        root = stack.enter_context(directory)
         self.home, self.project = f"{root}/home", f"{root}/project"
         self.granted, self.temporary = f"{root}/granted", f"{root}/temporary"
-        for path in (root, self.home, self.project, self.granted, self.temporary):
+        for path in (self.home, self.project, self.granted, self.temporary):
             os.mkdir(path, 0o700)
         self.key = self._plant(".ssh/id_ed25519", "fake private key {key}\n")
         self.credentials = self._plant(

@@ -6,6 +6,7 @@ enough: where the demo can see for itself (a secret, a file, a dead process), it
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -26,6 +27,7 @@ LIMITS = {"memory": "512M", "fds": 64, "disk": "8M"}
 ENFORCED = ("verified", "applied", "cooperative")
 GOOD: tuple[Verdict, ...] = ("stopped", "unpromised", "works")
 EXIT_SECONDS = 10.0
+SIGNALS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +158,13 @@ def start_outside(decoys: Decoys) -> Iterator[Session]:
 def run_acts() -> list[ActResult]:
     """Run every act on both sides. Nothing of the demo stays, even when it is interrupted."""
     current.load()  # raises where corral has no backend
-    with ExitStack() as stack:
-        decoys = Decoys(stack)
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
+    stack = ExitStack()
+    try:
+        with defer_signals():
+            decoys = Decoys(stack)
         with start_inside(decoys) as inside, start_outside(decoys) as outside:
             results = [
                 compare(act, inside.walls, inside.try_act(act), outside.try_act(act))
@@ -166,6 +173,26 @@ def run_acts() -> list[ActResult]:
             if inside.end() or outside.end():
                 raise ConversationError("the server did not end well")
         return [*results, run_outlive(decoys)]
+    finally:
+        with defer_signals():
+            stack.close()
+
+
+@contextmanager
+def defer_signals() -> Iterator[None]:
+    """Raise KeyboardInterrupt at the end of the block for signals that arrive in it."""
+    arrived: list[int] = []
+    previous = [(number, signal.getsignal(number)) for number in SIGNALS]
+    for number, handler in previous:
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, lambda number, _: arrived.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in previous:
+            signal.signal(number, handler)
+    if arrived:
+        raise KeyboardInterrupt
 
 
 def run_outlive(decoys: Decoys) -> ActResult:
