@@ -6,7 +6,6 @@ It reads the secret from stdin, writes the address of its copy, and waits for th
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 
 from corral.abi import linux as abi
@@ -20,7 +19,6 @@ if __name__ == "__main__":
     with contextlib.suppress(OSError):  # there is no Yama
         abi.prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY)
     # In CPython the text of a bytes object follows its header, and ends in one NUL.
-    address = id(secret) + bytes.__basicsize__ - 1
-    with contextlib.suppress(BrokenPipeError):  # the demo was interrupted
-        os.write(1, f"{address}\n".encode())
+    sys.stdout.write(f"{id(secret) + bytes.__basicsize__ - 1}\n")
+    sys.stdout.flush()
     sys.stdin.buffer.read()
