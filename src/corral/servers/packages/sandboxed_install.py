@@ -49,7 +49,7 @@ def run(
 ) -> None:
     """Raises with the last lines of what it said when it failed; `links` may lead out."""
     from corral.api.launch import launch
-    from corral.api.sandbox import let_go
+    from corral.api.sandbox import end_zygote
 
     policy: dict[str, object] = {
         "limits": limits(),
@@ -74,7 +74,7 @@ def run(
             hint = f"{problem.hint}; {WALLED}" if problem.hint else WALLED
             raise SandboxError(f"cannot install {label}: {problem.message}", hint=hint) from problem
         finally:
-            let_go()  # the server that follows is started by this very process
+            end_zygote()  # the server that follows is started by this very process
         if code:
             why = told(log, registry.hidden)
             hint = refused(sandbox) or "is the name right, and can the registry be reached?"
