@@ -79,7 +79,7 @@ def command_line(
         if name not in named:
             flags += ["--secret" if is_secret_name(name) else "--env", name]
     words = ["run", *flags, "--", command, *arguments]
-    return child_python.build_arguments("from corral.cli import main; main()", *words)
+    return child_python.build_arguments("from corral import __main__; __main__.main()", *words)
 
 
 def _list_variables(manifest: Manifest) -> set[str]:

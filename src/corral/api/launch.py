@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
 
+from corral.api import child_python, wire_format
 from corral.api.sandbox import PIPE, Sandbox
+from corral.errors import SandboxError
+from corral.plan.host import Host
+from corral.platforms import current
 from corral.policy.manifest import COMMAND_LINE, Manifest, from_data, load
 from corral.policy.model import Source
 from corral.record import record
+from corral.supervisor import findings
 from corral.supervisor.prepare import prepare
 
 TYPE_CHECKING = False
@@ -18,13 +24,15 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from corral.api.sandbox import Stream
-    from corral.plan.host import Finding, Host
     from corral.plan.model import Plan
     from corral.supervisor.report import Report
 
 PolicyLike = str | os.PathLike[str] | Mapping[str, object] | Manifest | None
 PIPES = {"stdin": PIPE, "stdout": PIPE, "stderr": PIPE}
-PROBE = "from corral.cli import main; sys.exit(main(['doctor', '--json']))"
+PROBE = (
+    "from corral.api import wire_format; from corral.supervisor import findings; "
+    "sys.stdout.buffer.write(wire_format.encode(findings.current_host(fresh=True)))"
+)
 
 
 @record
@@ -37,13 +45,10 @@ class Result:
 
 def probe(*, fresh: bool = False) -> Host:
     """Return what this machine can do. The probes run in a process of their own, once a boot."""
-    from corral.plan.host import Host
-    from corral.platforms import current
-    from corral.supervisor import findings as cache
-
     if fresh or not _known_hosts:
-        findings = (None if fresh else cache.load()) or _run_probes()
-        found = Host(system=current.system(), machine=current.machine(), findings=findings)
+        stored = None if fresh else findings.load()
+        system, machine = current.system(), current.machine()
+        found = Host(system=system, machine=machine, findings=stored) if stored else _run_probes()
         _known_hosts[:] = [found]
     return _known_hosts[0]
 
@@ -136,16 +141,9 @@ def _load_manifest(policy: PolicyLike) -> Manifest:
     return from_data({"version": 1, **policy}, "policy")
 
 
-def _run_probes() -> tuple[Finding, ...]:
-    import json
-    import subprocess
-
-    from corral.api import child_python
-    from corral.errors import SandboxError
-    from corral.plan.host import Finding
-
+def _run_probes() -> Host:
     command = [sys.executable, *child_python.build_arguments(PROBE)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:
-        raise SandboxError(f"the probes failed: {done.stderr.strip()}")
-    return tuple(Finding(**item) for item in json.loads(done.stdout)["findings"])
+        raise SandboxError(f"the probes failed: {done.stderr.decode(errors='replace').strip()}")
+    return wire_format.decode(done.stdout, Host)

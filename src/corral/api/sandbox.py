@@ -10,13 +10,13 @@ import time
 from corral.abi.signal_numbers import SIGKILL, SIGTERM
 from corral.api import wire_format
 from corral.errors import SupervisionError
+from corral.supervisor.report import Report
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import IO, BinaryIO, Protocol, Self
 
     from corral.plan.model import Plan
-    from corral.supervisor.report import Report
 
     Stream = int | IO[bytes] | None
 
@@ -96,7 +96,7 @@ class Sandbox:
         try:
             if self.report is None:
                 self._wait_for_message(deadline)
-                self.report = wire_format.decode_report(self._receive(b"R"))
+                self.report = wire_format.decode(self._receive(b"R"), Report)
                 self._channel.close()
             return self.report.outcome.exit_code
         finally:

@@ -11,6 +11,7 @@ import os
 
 from corral.api import wire_format
 from corral.errors import SandboxError
+from corral.plan.model import Plan
 from corral.platforms import current
 from corral.supervisor import report, start
 
@@ -36,7 +37,7 @@ def run(
         message = wire_format.read_message(functools.partial(os.read, reader))
         if not message:
             os._exit(0)  # the caller ended before it sent a plan
-        plan = wire_format.decode_plan(message)
+        plan = wire_format.decode(message, Plan)
         watch = start.run(plan, stdio, signals=current.load().signals(signals), control=reader)
         close_stdio()
         _send(writer, b"B" + str(watch.child.target()).encode())

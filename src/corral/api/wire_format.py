@@ -1,4 +1,4 @@
-"""Messages between a caller and the supervisor of its run: plans, reports and errors as bytes.
+"""Messages between a caller and a process of corral: plans, hosts, reports and errors as bytes.
 
 Records are sent with the name of their class. Only records of corral are made from received names.
 """
@@ -14,9 +14,13 @@ from corral.record import fields
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeVar
 
+    from corral.plan.host import Host
     from corral.plan.model import Plan
     from corral.supervisor.report import Report
+
+    Kind = TypeVar("Kind")
 
 CLASS = "$"
 HEADER = 8
@@ -46,18 +50,15 @@ def _read_exactly(read: Callable[[int], bytes], size: int) -> bytes:
     return found
 
 
-def encode(item: Plan | Report) -> bytes:
+def encode(item: Plan | Report | Host) -> bytes:
     return json.dumps(_to_json(item), separators=(",", ":")).encode("utf-8", "surrogateescape")
 
 
-def decode_plan(raw: bytes) -> Plan:
-    plan: Plan = _from_json(json.loads(raw.decode("utf-8", "surrogateescape")))  # type: ignore[assignment]
-    return plan
-
-
-def decode_report(raw: bytes) -> Report:
-    report: Report = _from_json(json.loads(raw.decode("utf-8", "surrogateescape")))  # type: ignore[assignment]
-    return report
+def decode(raw: bytes, kind: type[Kind]) -> Kind:
+    made = _from_json(json.loads(raw.decode("utf-8", "surrogateescape")))
+    if not isinstance(made, kind):
+        raise ValueError(f"the message is not a {kind.__name__}")  # noqa: TRY004 - data, not a type
+    return made
 
 
 def encode_error(error: SandboxError) -> bytes:

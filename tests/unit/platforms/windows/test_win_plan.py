@@ -361,7 +361,7 @@ def test_a_plan_survives_the_way_to_its_supervisor(machine):
     controls = plan.decide(policy, machine, options.chains(policy))
     made = backends.compose(policy, PROGRAM, controls, home=HOME)
     whole = Plan(program=PROGRAM, steps=made.steps, controls=controls, environment=made.environment)
-    assert wire_format.decode_plan(wire_format.encode(whole)) == whole
+    assert wire_format.decode(wire_format.encode(whole), Plan) == whole
     assert all(step.describe() for step in whole.steps)
 
 
