@@ -1,7 +1,7 @@
-"""Interleaved rounds, their statistics, and budgets: what every benchmark here is made of.
+"""Interleaved rounds, statistics, budgets, options and output of every benchmark.
 
-Contenders take turns within one run, so that whatever else the machine does falls on all of them.
-The first rounds are thrown away. Minima are compared: noise only ever adds.
+Contenders take turns within one run, so that other work on the machine slows all of them. The first
+rounds are thrown away. Minima are compared, because noise only ever adds.
 """
 
 from __future__ import annotations
@@ -16,10 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 WARM_UP = 3
 QUICK_ROUNDS = 8
@@ -46,7 +43,7 @@ class Stats:
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-    """`value` is what was measured; without a `budget` it is only told."""
+    """A measured `value`; without a `budget` it is only reported."""
 
     name: str
     value: float
@@ -77,7 +74,7 @@ def ratio(name: str, ours: Stats, theirs: Stats, budget: float | None = None) ->
 def interleave(
     contenders: Mapping[str, Callable[[], float]], rounds: int, warm_up: int = WARM_UP
 ) -> dict[str, Stats]:
-    """Every contender once a round, in turn; each call returns its own measurement."""
+    """Call every contender once a round, in turn; each call returns its own measurement."""
     samples: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(warm_up + rounds):
         for name, measure in contenders.items():
@@ -88,14 +85,14 @@ def interleave(
 
 
 def clean_environment(environment: Mapping[str, str], **extra: str) -> dict[str, str]:
-    """Without PYTHON* variables: one that turns bytecode caching off would be measured instead."""
+    """Remove PYTHON* variables, which could turn bytecode caching off for some contenders."""
     kept = {name: value for name, value in environment.items() if not name.startswith("PYTHON")}
     return {**kept, **extra}
 
 
 @contextlib.contextmanager
 def apart() -> Iterator[tuple[str, dict[str, str]]]:
-    """A directory that goes again, and an environment whose caches and settings lie in it."""
+    """Give a temporary directory, and an environment with its caches and settings in it."""
     with tempfile.TemporaryDirectory(prefix="corral-bench-") as directory:
         yield (
             directory,
@@ -108,7 +105,7 @@ def apart() -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def spawn(argv: list[str], environment: Mapping[str, str]) -> float:
-    """Milliseconds from posix_spawn to the end of `argv`, its streams on /dev/null."""
+    """Return milliseconds from posix_spawn to the end of `argv`, its streams on /dev/null."""
     streams = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
     started = time.perf_counter_ns()
     pid = os.posix_spawn(argv[0], argv, environment, file_actions=streams)
@@ -142,7 +139,7 @@ def table(section: Section) -> str:
 
 
 def number(value: float) -> str:
-    """Three significant digits, as a person would write them."""
+    """Format with three significant digits."""
     if value >= 100:
         return f"{value:.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
@@ -163,11 +160,14 @@ def as_data(section: Section) -> dict[str, object]:
     }
 
 
-def parser(description: str, rounds: int) -> argparse.ArgumentParser:
+def parser(description: str, rounds: int, **choices: Sequence[str]) -> argparse.ArgumentParser:
+    """Return a parser of the common options, and of a repeatable one for each of `choices`."""
     made = argparse.ArgumentParser(description=description)
     made.add_argument("--rounds", type=positive, default=None, help=f"default {rounds}")
     made.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds, less data")
     made.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    for name, allowed in choices.items():
+        made.add_argument(f"--{name}", choices=allowed, action="append", help="may be repeated")
     made.set_defaults(usual_rounds=rounds)
     return made
 
@@ -180,13 +180,13 @@ def positive(text: str) -> int:
 
 
 def rounds_of(options: argparse.Namespace) -> int:
-    """What was asked for wins over --quick, and that over the usual number."""
+    """Return --rounds if it was given, else the number of --quick, else the usual number."""
     chosen: int = options.rounds or (QUICK_ROUNDS if options.quick else options.usual_rounds)
     return chosen
 
 
 class Output:
-    """Tables as they come, or one JSON document at the end; progress and notices on stderr."""
+    """Print tables at once, or one JSON document at the end; progress and notices go to stderr."""
 
     def __init__(self, *, json_wanted: bool) -> None:
         self.json_wanted = json_wanted
@@ -208,7 +208,7 @@ class Output:
 
 
 def guarded(main: Callable[[], int]) -> int:
-    """Ctrl-C ends a benchmark without a trace, of it or on the screen."""
+    """Run a benchmark; Ctrl-C ends it without a stack trace."""
     try:
         return main()
     except KeyboardInterrupt:

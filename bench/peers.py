@@ -1,21 +1,21 @@
-"""Finding and preparing what corral is compared with, in one directory that is thrown away.
+"""Install corral and what it is compared with, in one directory that is removed at the end.
 
-corral itself is measured as users have it: installed from this checkout into a virtual environment,
-with its console script and its compiled modules.
+corral is measured as users have it: installed from this checkout into a virtual environment, with
+its console script and its compiled modules.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+import measure
 
 CHECKOUT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TARGET = "/bin/true"
@@ -37,7 +37,7 @@ def once():
     return nono_py.sandboxed_exec(caps, [{TARGET!r}]).exit_code
 """
 IN_PROCESS = {"sandlock": SANDLOCK, "nono-py": NONO}
-"""Peers that are Python packages: `once` runs /bin/true behind their walls."""
+"""Peers that are Python packages: `once` runs /bin/true in their sandbox."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +57,27 @@ class Missing:
         return f"skipped {self.name}: {self.why}"
 
 
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """What a benchmark of the installed corral needs. `directory` is removed at its end."""
+
+    output: measure.Output
+    directory: str
+    environment: dict[str, str]
+    corral: Installed
+
+
+@contextlib.contextmanager
+def set_up(*, json_wanted: bool) -> Iterator[Setup]:
+    output = measure.Output(json_wanted=json_wanted)
+    with measure.apart() as (directory, environment):
+        output.notice("installing the checkout ...")
+        corral = install(os.path.join(directory, "corral"))
+        yield Setup(output, directory, environment, corral)
+
+
 def install(directory: str, packages: Sequence[str] = ()) -> Installed:
-    """A virtual environment with the checkout and `packages`, everything compiled."""
+    """Make a virtual environment with the checkout and `packages`, everything compiled."""
     uv = shutil.which("uv")
     bare = ["--without-pip"] if uv else []
     _run([sys.executable, "-m", "venv", *bare, directory])
@@ -74,17 +93,19 @@ def install(directory: str, packages: Sequence[str] = ()) -> Installed:
     return Installed(python, os.path.join(directory, "bin", "corral"))
 
 
-def view(corral: str, environment: Mapping[str, str]) -> dict[str, object]:
-    """The filesystem view of `corral run -- /bin/true`, as `explain` tells it."""
+def find_view(corral: str, environment: Mapping[str, str]) -> dict[str, object]:
+    """Return the filesystem view of `corral run -- /bin/true` from `corral explain`."""
     command = [corral, "explain", "--json", "--", TARGET]
     done = subprocess.run(command, capture_output=True, check=True, env=environment)
     steps = json.loads(done.stdout)["steps"]
-    data: dict[str, object] = next(item["data"] for item in steps if item["step"] == "root.View")
+    data: dict[str, object] = next(
+        item["data"] for item in steps if item["step"] == "root_filesystem"
+    )
     return data
 
 
-def bubblewrap(walls: Mapping[str, object], directory: str) -> list[str] | Missing:
-    """bubblewrap with the namespaces and the view of corral; no Landlock, no seccomp, no limits."""
+def bubblewrap(view: Mapping[str, object], directory: str) -> list[str] | Missing:
+    """Return bubblewrap's command for corral's namespaces and view; it has no other controls."""
     program = shutil.which("bwrap")
     if program is None:
         return Missing("bubblewrap", "install the package `bubblewrap`")
@@ -92,22 +113,22 @@ def bubblewrap(walls: Mapping[str, object], directory: str) -> list[str] | Missi
     argv = [program, *(f"--unshare-{name}" for name in spaces), "--hostname", "corral"]
     argv += ["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"]
     argv += ["--uid", "1000", "--gid", "1000", "--setenv", "PATH", "/bin:/usr/bin"]
-    return [*argv, *filesystem(walls, directory), "--", TARGET]
+    return [*argv, *filesystem(view, directory), "--", TARGET]
 
 
-def filesystem(walls: Mapping[str, object], directory: str) -> list[str]:
-    """bubblewrap's words for corral's view."""
+def filesystem(view: Mapping[str, object], directory: str) -> list[str]:
+    """Return bubblewrap's arguments for corral's view."""
     words = ["--dev", "/dev", "--proc", "/proc"]
-    for bind in _records(walls["binds"]):
+    for bind in _records(view["binds"]):
         if not str(bind["target"]).startswith("/dev/"):
             kind = "--bind" if bind["access"] == "write" else "--ro-bind"
             words += [kind, str(bind["source"]), str(bind["target"])]
-    for path in _strings(walls["private"]):
+    for path in _strings(view["private"]):
         words += ["--tmpfs", path]
-    for path, target in _pairs(walls["links"]):
+    for path, target in _pairs(view["links"]):
         if not path.startswith("/dev/"):
             words += ["--symlink", target, path]
-    for number, (path, text) in enumerate(_pairs(walls["files"])):
+    for number, (path, text) in enumerate(_pairs(view["files"])):
         made = os.path.join(directory, f"made-{number}")
         with open(made, "w", encoding="utf-8") as file:
             file.write(text)
@@ -145,7 +166,7 @@ def srt_program(directory: str) -> str | Missing:
 
 
 def srt_network(directory: str, host: str) -> list[str] | Missing:
-    """srt as it lets a command reach `host`: through its proxy, which the command is told of."""
+    """Return srt's command for a program that may reach `host` through srt's proxy."""
     program = srt_program(directory)
     if isinstance(program, Missing):
         return program
@@ -158,7 +179,7 @@ def srt_network(directory: str, host: str) -> list[str] | Missing:
 
 
 def python_peers(directory: str, notice: Callable[[object], None]) -> tuple[Installed, list[str]]:
-    """An environment of its own, so that corral's start is not measured among their files."""
+    """Install the Python peers apart from corral, whose start would find their files."""
     installed = install(directory)
     found = []
     for name in IN_PROCESS:
@@ -179,7 +200,7 @@ def install_into(python: str, package: str) -> None:
 
 
 def try_out(name: str, argv: Sequence[str], environment: Mapping[str, str]) -> Missing | None:
-    """A peer that cannot run here is left out, with its own words."""
+    """Run a peer once; return its own error if it cannot run here."""
     done = subprocess.run(argv, capture_output=True, check=False, env=environment)
     if done.returncode == 0:
         return None

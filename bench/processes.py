@@ -1,4 +1,4 @@
-"""What /proc tells of a running process: its share of memory, and how often it woke up."""
+"""Read from /proc a process's share of memory, and how often it woke up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Process:
 
 
 def field(text: str, name: str) -> int:
-    """The number behind `name:` in a file of /proc; kB where the kernel says kB."""
+    """Return the number behind `name:` in a file of /proc, without its unit."""
     for line in text.splitlines():
         key, _, rest = line.partition(":")
         if key == name:
@@ -21,7 +21,7 @@ def field(text: str, name: str) -> int:
 
 
 def pss(pid: int) -> float | None:
-    """MB of proportional set size; None where only root is shown it (init is not dumpable)."""
+    """Return MB of proportional set size; None where only root may read it, as for init."""
     try:
         return field(_read(f"/proc/{pid}/smaps_rollup"), "Pss") / 1024
     except PermissionError:

@@ -1,24 +1,21 @@
-"""How long a sandbox takes to start and what it weighs, next to its peers, in one run."""
+"""Measure how long a sandbox takes to start and its memory, next to its peers, in one run."""
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import measure
 import peers
 import streams
 from measure import Ratio, Section, Stats
 
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Mapping
-
-    Commands = dict[str, list[str]]
+Commands = dict[str, list[str]]
 
 PARTS = ("cold", "warm", "stdio")
 PYTHON, CORRAL = "python -I -c pass", "corral run"
@@ -29,43 +26,33 @@ IDLE_SECONDS = 2.0
 
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
-    parser = measure.parser(__doc__, rounds=40)
+    parser = measure.parser(__doc__, rounds=40, only=PARTS)
     parser.add_argument(
         "--peers", choices=("none", "usual", "all"), default="usual",
         help="usual: bubblewrap, firejail, srt; all: also sandlock and nono-py",
     )  # fmt: skip
-    parser.add_argument("--only", choices=PARTS, action="append", help="a part; may be repeated")
     return parser.parse_args(words)
 
 
 def main() -> int:
     options = arguments()
-    output = measure.Output(json_wanted=options.json)
-    with measure.apart() as (directory, environment):
-        output.notice("installing the checkout and finding peers ...")
-        corral = peers.install(os.path.join(directory, "corral"))
-        parts = options.only or PARTS
-        if "cold" in parts or "warm" in parts:
-            _starts(options, output, corral, environment, directory)
-        if "stdio" in parts:
-            output.show(stdio(corral, environment, quick=options.quick))
-    return output.finish()
-
-
-def _starts(
-    options: argparse.Namespace,
-    output: measure.Output,
-    corral: peers.Installed,
-    environment: dict[str, str],
-    directory: str,
-) -> None:
     parts = options.only or PARTS
-    found = commands(options.peers, corral, environment, directory, output.notice)
+    with peers.set_up(json_wanted=options.json) as setup:
+        if "cold" in parts or "warm" in parts:
+            _measure_starts(options, parts, setup)
+        if "stdio" in parts:
+            setup.output.show(stdio(setup.corral, setup.environment, quick=options.quick))
+    return setup.output.finish()
+
+
+def _measure_starts(options: argparse.Namespace, parts: Sequence[str], setup: peers.Setup) -> None:
+    output, corral, environment = setup.output, setup.corral, setup.environment
+    found = commands(options.peers, setup)
     python = corral
     in_process: list[str] = []
     if options.peers == "all":
         python, in_process = peers.python_peers(
-            os.path.join(directory, "peers"), lambda missing: output.notice(str(missing))
+            os.path.join(setup.directory, "peers"), lambda missing: output.notice(str(missing))
         )
     rounds = measure.rounds_of(options)
     if "cold" in parts:
@@ -80,18 +67,16 @@ def _starts(
             output.show(section)
 
 
-def commands(
-    wanted: str,
-    corral: peers.Installed,
-    environment: Mapping[str, str],
-    directory: str,
-    notice: Callable[[str], None],
-) -> Commands:
-    """The peers' command lines, each tried once; what is missing is said and left out."""
+def commands(wanted: str, setup: peers.Setup) -> Commands:
+    """Return the peers' command lines, each tried once; report and leave out what is missing."""
     if wanted == "none":
         return {}
+    environment, directory = setup.environment, setup.directory
+    setup.output.notice("finding peers ...")
     candidates = {
-        "bubblewrap": peers.bubblewrap(peers.view(corral.corral, environment), directory),
+        "bubblewrap": peers.bubblewrap(
+            peers.find_view(setup.corral.corral, environment), directory
+        ),
         "firejail": peers.firejail(),
         "srt": peers.srt(os.path.join(directory, "srt")),
     }
@@ -101,7 +86,7 @@ def commands(
             argv if isinstance(argv, peers.Missing) else peers.try_out(name, argv, environment)
         )
         if problem:
-            notice(str(problem))
+            setup.output.notice(str(problem))
         elif isinstance(argv, list):
             found[name] = argv
     return found
@@ -127,7 +112,7 @@ def cold(
 def compare(
     stats: Mapping[str, Stats], ours: str, budgets: Mapping[str, float]
 ) -> tuple[Ratio, ...]:
-    """Ours against every other, with the budget where there is one."""
+    """Compare ours with every other, with the budget where there is one."""
     return tuple(
         measure.ratio(f"{ours} / {name}", stats[ours], other, budgets.get(name))
         for name, other in stats.items()
@@ -148,7 +133,7 @@ def warm(
         "rounds": rounds,
         "idle_seconds": IDLE_SECONDS,
     }
-    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "warm.py")
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "warm_start.py")
     done = subprocess.run(
         [python.python, script],
         input=json.dumps(task).encode(),
@@ -164,7 +149,7 @@ def warm(
 
 
 def weight(found: list[dict[str, object]]) -> Section:
-    """One idle server started by the API: PSS and wake-ups of everybody who is there for it."""
+    """Report PSS and wake-ups of the processes of one idle server that the API started."""
     ratios, notes = [], []
     for item in found:
         role, size, woken = item["role"], item["pss"], float(str(item["wake_ups"]))

@@ -1,6 +1,6 @@
-"""stdio through a program: bytes a second out of it, and a message there and back.
+"""Measure stdio of a program: bytes out of it, and a message there and back.
 
-Timed from the first byte, so that starting costs nothing here.
+Times are taken from the first byte, so they do not include the start.
 """
 
 from __future__ import annotations
@@ -8,12 +8,9 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    Process = subprocess.Popen[bytes]
+Process = subprocess.Popen[bytes]
 
 BLOCK = 1 << 16
 MESSAGE = b"x" * 255 + b"\n"
@@ -21,7 +18,7 @@ BATCH = 100
 
 
 def throughput(wrapper: Sequence[str], environment: Mapping[str, str], megabytes: int) -> float:
-    """Milliseconds for `megabytes` written by dd inside and read here."""
+    """Return milliseconds for `megabytes` written by dd inside and read here."""
     command = [*wrapper, "dd", "if=/dev/zero", f"bs={BLOCK}", f"count={megabytes * 16}"]
     with _start(command, environment) as process:
         try:
@@ -38,9 +35,9 @@ def throughput(wrapper: Sequence[str], environment: Mapping[str, str], megabytes
 
 
 def latency(wrapper: Sequence[str], environment: Mapping[str, str], batches: int) -> float:
-    """Microseconds for one message to `cat` and back: the best of `batches` averages.
+    """Return microseconds for one message to `cat` and back: the best of `batches` averages.
 
-    Both ends share a processor: where they landed would otherwise be measured, not what is between.
+    Both ends share a processor, because times across processors depend on which ones they get.
     """
     processors = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(processors)})

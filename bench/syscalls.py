@@ -1,21 +1,18 @@
-"""What system calls and real work cost behind corral's walls, against the same program outside."""
+"""Measure system calls and real work inside a sandbox, against the same program outside."""
 
 from __future__ import annotations
 
+import argparse
 import functools
 import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import measure
 import peers
-from measure import Section
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Mapping, Sequence
+from measure import Ratio, Section, Stats
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CALLS = {"getppid": 400_000, "read": 200_000, "stat": 100_000, "open": 50_000, "threads": 10_000}
@@ -25,14 +22,12 @@ WORKLOAD_BUDGET = 1.1
 
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
-    parser = measure.parser(__doc__, rounds=15)
-    parser.add_argument("--call", choices=tuple(CALLS), action="append", help="may be repeated")
-    parser.add_argument("--workload", choices=WORKLOADS, action="append", help="may be repeated")
+    parser = measure.parser(__doc__, rounds=15, call=tuple(CALLS), workload=WORKLOADS)
     return parser.parse_args(words)
 
 
 def chosen(options: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Everything, or only what was named."""
+    """Return the calls and the workloads that were named, or all of them."""
     if options.call or options.workload:
         return tuple(options.call or ()), tuple(options.workload or ())
     return tuple(CALLS), WORKLOADS
@@ -40,24 +35,25 @@ def chosen(options: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ...
 
 def main() -> int:
     options = arguments()
-    output = measure.Output(json_wanted=options.json)
-    with measure.apart() as (directory, environment):
-        output.notice("installing the checkout ...")
-        corral = peers.install(os.path.join(directory, "corral"))
-        # Granted by name: a target sees nothing of the user's otherwise.
-        granted = os.path.join(directory, "granted")
+    calls, workloads = chosen(options)
+    rounds = measure.rounds_of(options)
+    with peers.set_up(json_wanted=options.json) as setup:
+        corral, environment = setup.corral, setup.environment
+        # Granted by name, because a target sees no other files of the user.
+        granted = os.path.join(setup.directory, "granted")
         os.mkdir(granted)
         inside = [corral.corral, "run", "--read", granted, "--read", HERE, "--"]
-        calls, workloads = chosen(options)
-        rounds = measure.rounds_of(options)
         if calls:
-            loop = compiled(granted) or [corral.python, os.path.join(HERE, "calls.py")]
+            loop = compiled(granted) or [corral.python, os.path.join(HERE, "syscall_loops.py")]
             scale = 10 if options.quick else 1
-            output.show(cost(calls, loop, inside, environment, rounds, scale))
+            setup.output.show(cost(calls, loop, inside, environment, rounds, scale))
         if workloads:
             work = [corral.python, "-I", os.path.join(HERE, "workloads.py")]
-            output.show(realistic(workloads, work, inside, environment, rounds))
-    return output.finish()
+            commands = {name: [*work, name] for name in workloads}
+            budgets = dict.fromkeys(workloads, WORKLOAD_BUDGET)
+            stats, ratios = both_sides(commands, inside, environment, rounds, budgets)
+            setup.output.show(Section("Real work", "ms", stats, ratios))
+    return setup.output.finish()
 
 
 def compiled(directory: str) -> list[str] | None:
@@ -65,7 +61,7 @@ def compiled(directory: str) -> list[str] | None:
     if compiler is None:
         return None
     program = os.path.join(directory, "calls")
-    source = os.path.join(HERE, "syscalls.c")
+    source = os.path.join(HERE, "syscall_loops.c")
     subprocess.run([compiler, "-O2", "-pthread", "-o", program, source], check=True)
     return [program]
 
@@ -78,55 +74,46 @@ def cost(
     rounds: int,
     scale: int,
 ) -> Section:
-    contenders = {}
-    for name in calls:
-        command = [*loop, name, str(CALLS[name] // scale)]
-        contenders[f"{name} outside"] = functools.partial(reported, command, environment)
-        if len(loop) == 1:
-            filtered = [*command, "-f"]
-            contenders[f"{name} any filter"] = functools.partial(reported, filtered, environment)
-        contenders[f"{name} inside"] = functools.partial(reported, [*inside, *command], environment)
-    stats = measure.interleave(contenders, rounds, warm_up=1)
-    ratios = tuple(
-        measure.ratio(
-            f"{name}: inside / outside",
-            stats[f"{name} inside"],
-            stats[f"{name} outside"],
-            CALL_BUDGETS.get(name),
-        )
-        for name in calls
-    )
-    notes = () if len(loop) == 1 else ("no C compiler: interpreted loops, which hide the cost",)
-    return Section("One system call", "ns", tuple(stats.values()), ratios, notes)
+    commands = {name: [*loop, name, str(CALLS[name] // scale)] for name in calls}
+    filters = ["-f"] if len(loop) == 1 else []  # only the compiled loop can install a filter
+    stats, ratios = both_sides(commands, inside, environment, rounds, CALL_BUDGETS, filters)
+    notes = () if filters else ("no C compiler: interpreted loops, which hide the cost",)
+    return Section("One system call", "ns", stats, ratios, notes)
 
 
-def realistic(
-    workloads: Sequence[str],
-    work: list[str],
+def both_sides(
+    commands: Mapping[str, list[str]],
     inside: list[str],
     environment: Mapping[str, str],
     rounds: int,
-) -> Section:
-    contenders = {}
-    for name in workloads:
-        command = [*work, name]
-        contenders[f"{name} outside"] = functools.partial(reported, command, environment)
-        contenders[f"{name} inside"] = functools.partial(reported, [*inside, *command], environment)
+    budgets: Mapping[str, float],
+    filters: Sequence[str] = (),
+) -> tuple[tuple[Stats, ...], tuple[Ratio, ...]]:
+    """Run every command outside and inside, and with `filters` also outside behind any filter."""
+    sides = {}
+    for name, command in commands.items():
+        sides[f"{name} outside"] = command
+        if filters:
+            sides[f"{name} any filter"] = [*command, *filters]
+        sides[f"{name} inside"] = [*inside, *command]
+    contenders = {
+        name: functools.partial(reported, command, environment) for name, command in sides.items()
+    }
     stats = measure.interleave(contenders, rounds, warm_up=1)
     ratios = tuple(
         measure.ratio(
             f"{name}: inside / outside",
             stats[f"{name} inside"],
             stats[f"{name} outside"],
-            WORKLOAD_BUDGET,
+            budgets.get(name),
         )
-        for name in workloads
+        for name in commands
     )
-    return Section("Real work", "ms", tuple(stats.values()), ratios)
+    return tuple(stats.values()), ratios
 
 
 def reported(command: Sequence[str], environment: Mapping[str, str]) -> float:
-    """What the program says that it took."""
+    """Return the time that the program prints."""
     done = subprocess.run(command, capture_output=True, check=False, env=environment)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed: {done.stderr.decode(errors='replace')}")

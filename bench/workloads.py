@@ -1,4 +1,4 @@
-"""Work as a server does it; prints milliseconds. Timed inside, so starting costs nothing here."""
+"""Do work as a server does, and print the milliseconds it took, without the start."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 
 def imports() -> None:
-    """What an asyncio server loads before its first message."""
+    """Import what an asyncio server imports before its first message."""
     import argparse  # noqa: F401
     import asyncio  # noqa: F401
     import email.message  # noqa: F401
@@ -20,14 +20,14 @@ def imports() -> None:
 
 
 def walk() -> None:
-    """Find files by name and look at each of them."""
+    """Walk a directory tree and stat every file."""
     for directory, _, names in os.walk("/usr/share"):
         for name in names:
             os.lstat(os.path.join(directory, name))
 
 
 def database() -> None:
-    """A transaction each for 2000 notes, on a file system that is memory on both sides."""
+    """Insert 2000 notes, each in its own transaction, on a file system in memory."""
     import sqlite3
 
     path = f"/dev/shm/corral-bench-{os.getpid()}.db"

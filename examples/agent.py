@@ -1,10 +1,10 @@
-"""An agent with two servers from the registries, each behind its own walls.
+"""An agent with two servers from the registries, each in its own sandbox.
 
     pip install 'mcp-corral[mcp]'
     python examples/agent.py ~/notes
 
-It reads a directory through one server and asks another for the time. The first sees that directory
-and nothing else of yours; the second sees nothing at all. Neither has a network.
+It reads a directory through one server and asks another for the time. The first server sees that
+directory and none of your other files; the second sees none of your files. Neither has a network.
 """
 
 import asyncio

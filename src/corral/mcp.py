@@ -2,8 +2,8 @@
 
     parameters = sandboxed(StdioServerParameters(command="node", args=["server.js"]))
 
-Whatever the SDK does with them then, it does to corral, which passes it on: messages, end of file,
-signals. Nothing of an SDK is imported unless it was given.
+corral passes on what the SDK sends: messages, end of file, signals. An SDK is only imported if the
+caller uses it.
 """
 
 from __future__ import annotations
@@ -11,40 +11,37 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
-from corral.api import own_python
-from corral.policy.manifest import from_data, load
+from corral.api import child_python
+from corral.policy import profiles
+from corral.policy.manifest import Manifest, from_data, load
 from corral.policy.variables import is_secret_name
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Protocol
-
-    from corral.policy.manifest import Manifest
-
-    PolicyLike = str | os.PathLike[str] | Mapping[str, object] | None
-
-    class Stdio(Protocol):
-        """What an SDK knows of a server that it starts."""
-
-        command: str
-        args: list[str]
-        env: dict[str, str] | None
+PolicyLike = str | os.PathLike[str] | Mapping[str, object] | None
 
 
-Server = TypeVar("Server", bound="Stdio")
+class Stdio(Protocol):
+    """What an SDK knows about a server that it starts."""
+
+    command: str
+    args: list[str]
+    env: dict[str, str] | None
+
+
+Server = TypeVar("Server", bound=Stdio)
 
 __all__ = ["sandboxed"]
 
 
 def sandboxed(server: Server, policy: PolicyLike = None, *, profile: str | None = None) -> Server:
-    """The same server behind walls: `mcp.StdioServerParameters`, or a StdioTransport of FastMCP's.
+    """Return the server in a sandbox: `mcp.StdioServerParameters`, or FastMCP's StdioTransport.
 
     `policy` is a file or a mapping with a file's keys; `profile` names a curated one, below it. The
-    variables in `server.env` are passed on, those that look like secrets as secrets. What is wrong
-    with the policy is said here, before anything is started.
+    variables in `server.env` are passed on, those that look like secrets as secrets. An error in
+    the policy is raised here, before anything is started.
     """
     arguments = command_line(server.command, server.args, server.env or {}, policy, profile)
     changed = {"command": sys.executable, "args": arguments}
@@ -53,7 +50,7 @@ def sandboxed(server: Server, policy: PolicyLike = None, *, profile: str | None 
         copied: Server = copy(update=changed)
         return copied
     kept = {name: getattr(server, name) for name in ("env", "cwd", "keep_alive", "log_file")}
-    # Its subclasses put their commands together themselves, so the class is the plain one.
+    # Not its own class: subclasses build their commands themselves.
     transport: Server = import_module("fastmcp.client.transports").StdioTransport(**changed, **kept)
     return transport
 
@@ -65,12 +62,10 @@ def command_line(
     policy: PolicyLike = None,
     profile: str | None = None,
 ) -> list[str]:
-    """Arguments for this Python that start the server through corral."""
+    """Return arguments for this Python that start the server through corral."""
     flags: list[str] = []
     if profile is not None:
-        from corral.policy import profiles
-
-        profiles.load(profile)  # there is one, or the error says so
+        profiles.load(profile)  # raises if there is none
         flags += ["--profile", profile]
     manifest: Manifest | None = None
     if isinstance(policy, str | os.PathLike):
@@ -79,15 +74,15 @@ def command_line(
     elif policy is not None:
         manifest = from_data({"version": 1, **policy}, "policy")
         flags += ["--policy", json.dumps({"version": 1, **policy})]
-    named = _named(manifest) if manifest else set()
+    named = _list_variables(manifest) if manifest else set()
     for name in env:
         if name not in named:
             flags += ["--secret" if is_secret_name(name) else "--env", name]
     words = ["run", *flags, "--", command, *arguments]
-    return own_python.arguments("from corral.cli import main; main()", *words)
+    return child_python.build_arguments("from corral import __main__; __main__.main()", *words)
 
 
-def _named(manifest: Manifest) -> set[str]:
-    """Variables that the policy speaks of itself."""
-    put = [name for name, _ in manifest.set_values or ()]
-    return {*put, *(manifest.pass_names or ()), *(manifest.secret_names or ())}
+def _list_variables(manifest: Manifest) -> set[str]:
+    """Return the variables that the policy names itself."""
+    values = [name for name, _ in manifest.set_values or ()]
+    return {*values, *(manifest.pass_names or ()), *(manifest.secret_names or ())}

@@ -135,10 +135,10 @@ def play_seatbelt():
 
 def everywhere(world):
     """What the API starts in processes of its own is on the Mac too."""
-    from corral.api import own_python
+    from corral.api import child_python
 
     here = os.path.dirname(__file__)
-    own_python.FIND_CORRAL += (
+    child_python.FIND_CORRAL += (
         f"sys.path.append({here!r}); import mac_world; mac_world.substitute({world}); "
     )
 
@@ -151,7 +151,7 @@ def play(world, arguments):
             from corral.api import launch as api
             from corral.supervisor import findings
 
-            api._seen[:] = [findings.current_host()]
+            api._known_hosts[:] = [findings.current_host()]
         exec(arguments[1], {})
         return 0
     from corral.cli import main

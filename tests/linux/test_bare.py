@@ -51,9 +51,9 @@ def test_a_conversation_with_a_server(user):
     process = start(user, *command, cwd=user.package)
     client = Client(process.stdout, process.stdin)
     assert client.initialize()["serverInfo"]
-    assert "add" in client.tools()
-    assert "5" in client.call("add", {"a": 2, "b": 3}).text
-    denied = client.call("read_file", {"path": "/etc/shadow"})
+    assert "add" in client.list_tools()
+    assert "5" in client.call_tool("add", {"a": 2, "b": 3}).text
+    denied = client.call_tool("read_file", {"path": "/etc/shadow"})
     assert "EACCES" in denied.text
     process.communicate(timeout=PATIENCE)
     assert process.returncode == 0

@@ -8,12 +8,23 @@ import signal
 import subprocess
 import sys
 import venv
+from contextlib import ExitStack
 
 import pytest
 
 from corral.demo import server
-from corral.demo.run import Act, Attempt, Row, Wall, believe, judge, passed, summary
-from corral.demo.stage import Stage, acts
+from corral.demo.acts import Act, list_acts
+from corral.demo.decoys import Decoys
+from corral.demo.run import (
+    ActResult,
+    Attempt,
+    Wall,
+    check_attempt,
+    has_passed,
+    judge,
+    start_outside,
+    summarize,
+)
 from corral.messages.client import Client, ConversationError
 
 DONE = Attempt(done=True, text="evidence")
@@ -158,25 +169,27 @@ def test_judgement(wall, inside, outside, verdict):
     assert judge(wall, inside, outside) == verdict
 
 
-def row(verdict, wall=UP, inside=DENIED, outside=DONE):
-    return Row(act="act", tool="tool", wall=wall, inside=inside, outside=outside, verdict=verdict)
+def result(verdict, wall=UP, inside=DENIED, outside=DONE):
+    return ActResult(
+        act="act", tool="tool", wall=wall, inside=inside, outside=outside, verdict=verdict
+    )
 
 
 def test_only_what_was_stopped_passes():
-    assert passed([row("stopped"), row("unpromised", DOWN), row("works", None, DONE)])
-    assert not passed([])
+    assert has_passed([result("stopped"), result("unpromised", DOWN), result("works", None, DONE)])
+    assert not has_passed([])
     for verdict in ("escaped", "open", "unproven", "broken"):
-        assert not passed([row("stopped"), row(verdict)])
+        assert not has_passed([result("stopped"), result(verdict)])
 
 
 def test_the_summary_counts_what_was_seen():
     rows = [
-        row("stopped"),
-        row("open", DOWN, inside=DONE),
-        row("unproven", outside=DENIED),
-        row("works", None, DONE),
+        result("stopped"),
+        result("open", DOWN, inside=DONE),
+        result("unproven", outside=DENIED),
+        result("works", None, DONE),
     ]
-    assert summary(rows) == (
+    assert summarize(rows) == (
         "2 of 3 acts stopped inside; 2 succeed outside; 1 not stopped on this host; "
         "1 of 1 permitted acts work"
     )
@@ -187,40 +200,38 @@ def test_the_servers_word_is_not_enough():
     act = Act(name="", tool="", arguments={}, control="network", proof="secret")
     denied_but_leaked = Attempt(done=False, text="no, but here is the secret")
     claimed = Attempt(done=True, text="I did it")
-    assert believe(act, denied_but_leaked, walled=True).done
-    assert not believe(act, DENIED, walled=True).done
-    assert not believe(act, claimed, walled=False).done
+    assert check_attempt(act, denied_but_leaked, inside=True).done
+    assert not check_attempt(act, DENIED, inside=True).done
+    assert not check_attempt(act, claimed, inside=False).done
     seen = Act(name="", tool="", arguments={}, control="tree", witness=lambda _: True)
-    assert believe(seen, DENIED, walled=True).done
-    assert not believe(seen, DENIED, walled=False).done
+    assert check_attempt(seen, DENIED, inside=True).done
+    assert not check_attempt(seen, DENIED, inside=False).done
     permitted = Act(name="", tool="", arguments={}, proof="5")
-    assert not believe(permitted, Attempt(done=True, text="6"), walled=True).done
+    assert not check_attempt(permitted, Attempt(done=True, text="6"), inside=True).done
 
 
 def test_a_server_without_walls_is_caught():
     """The same acts with the walls left out on both sides: every one is an escape."""
-    from corral.demo import run as module
-
-    with Stage() as stage, module.outside(stage) as naked:
-        caught = []
-        for act in acts(stage):
-            if act.control:
-                answer = naked.client.call(act.tool, act.arguments)
-                got = believe(act, Attempt(done=not answer.error, text=answer.text), walled=True)
-                caught.append(judge(UP, got, DONE))
-    assert set(caught) == {"escaped"}
-    assert len(caught) == 16
+    with ExitStack() as stack:
+        decoys = Decoys(stack)
+        server = stack.enter_context(start_outside(decoys))
+        server.walls = {"network": UP}  # every sign of success counts, as inside
+        tried = [server.try_act(act) for act in list_acts(decoys) if act.control]
+    assert {judge(UP, attempt, DONE) for attempt in tried} == {"escaped"}
+    assert len(tried) == 16
 
 
 def test_the_acts_touch_only_throw_away_things():
-    with Stage() as stage:
-        root = os.path.dirname(stage.home)
-        paths = [act.arguments["path"] for act in acts(stage) if "path" in act.arguments]
+    with ExitStack() as stack:
+        decoys = Decoys(stack)
+        acts = list_acts(decoys)
+        root = os.path.dirname(decoys.home)
+        paths = [act.arguments["path"] for act in acts if "path" in act.arguments]
         assert paths
         assert all(path.startswith(f"{root}/") for path in paths)
-        pids = {act.arguments["pid"] for act in acts(stage) if "pid" in act.arguments}
-        assert pids == {stage.bystander.pid}
-        assert stage.environment()["HOME"] == stage.home
+        pids = {act.arguments["pid"] for act in acts if "pid" in act.arguments}
+        assert pids == {decoys.bystander.pid}
+        assert decoys.environment()["HOME"] == decoys.home
     assert not os.path.exists(root)
 
 

@@ -232,7 +232,7 @@ class Desk:
             try:
                 client = Client(process.stdout, process.stdin)
                 assert client.initialize()["protocolVersion"] == "2025-11-25"
-                found = client.tools()
+                found = client.list_tools()
                 process.stdin.close()
                 assert process.wait(20) == 0
             except Exception as error:

@@ -46,17 +46,17 @@ def test_a_project_cannot_put_its_modules_in(tmp_path):
 APART = """
 import subprocess, sys
 sys.path.insert(0, sys.argv[1])  # before another corral that is installed
-from corral.api import own_python
+from corral.api import child_python
 told = "import json; print(json.__file__, corral.__file__, *sys.argv[1:])"
-subprocess.run([sys.executable, *own_python.arguments(told, "a", "b")], check=True)
+subprocess.run([sys.executable, *child_python.build_arguments(told, "a", "b")], check=True)
 """
 
 
 def test_what_is_installed_beside_corral_stays_behind_pythons_own(tmp_path):
     site = tmp_path / "site"
-    (site / "corral").mkdir(parents=True)
-    for name in ("__init__.py", "interpreter.py"):
-        shutil.copy(SOURCE / "corral" / name, site / "corral")
+    (site / "corral" / "api").mkdir(parents=True)
+    for name in ("__init__.py", "api/__init__.py", "api/child_python.py"):
+        shutil.copy(SOURCE / "corral" / name, site / "corral" / name)
     (site / "json.py").write_text(SHADOW)
     mark = tmp_path / "mark"
     done = call("-I", "-c", APART, str(site), cwd=tmp_path, MARK=str(mark))

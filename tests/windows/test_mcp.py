@@ -39,10 +39,10 @@ def test_a_session(session, tmp_path):
     note.write_text("written outside")
     client = Client(session.stdout, session.stdin)
     assert client.initialize()["serverInfo"]["name"] == "corral-demo"
-    assert "read_file" in client.tools()
-    answer = client.call("read_file", {"path": str(note)})
+    assert "read_file" in client.list_tools()
+    answer = client.call_tool("read_file", {"path": str(note)})
     assert (answer.error, "written outside" in answer.text) == (False, True)
-    assert client.call("read_file", {"path": str(tmp_path / "none")}).error  # the control
+    assert client.call_tool("read_file", {"path": str(tmp_path / "none")}).error  # the control
     session.stdin.close()
     assert session.wait(20) == 0
     assert session.stdout.read() == b""
@@ -59,7 +59,7 @@ def test_a_session_of_the_api():
     ) as sandbox:
         client = Client(sandbox.stdout, sandbox.stdin)
         assert client.initialize()["serverInfo"]["name"] == "corral-demo"
-        assert "read_file" in client.tools()
+        assert "read_file" in client.list_tools()
         sandbox.stdin.close()
         assert sandbox.wait(20) == 0
     assert sandbox.report.outcome.kind == "exited"

@@ -1,4 +1,4 @@
-"""Async twins: the same sandbox, awaited. Importing asyncio costs more than a launch."""
+"""The asyncio API. Only its users import asyncio, which takes longer than a launch."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ import asyncio
 import functools
 import os
 import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, BinaryIO, Self
 
-from corral.api.launch import Result, launch
+from corral.api.launch import PIPES, PolicyLike, Result, launch, make_result
 from corral.api.sandbox import PIPE, Sandbox
+from corral.supervisor.report import Report
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import BinaryIO, Self
-
-    from corral.api.launch import PolicyLike
     from corral.api.sandbox import Stream
-    from corral.supervisor.report import Report
 
 
 class AsyncSandbox:
-    """`async with launch_async(...) as sandbox`: streams are asyncio's, waiting costs no thread."""
+    """`async with launch_async(...) as sandbox`: a sandbox with asyncio's streams."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
@@ -41,14 +38,14 @@ class AsyncSandbox:
         self._sandbox.send_signal(number)
 
     async def wait(self) -> int:
-        if sys.platform == "win32":  # its event loop waits for no pipe of ours: a thread does
+        if sys.platform == "win32":  # the event loop cannot wait for our pipe there
             return await asyncio.get_running_loop().run_in_executor(None, self._sandbox.wait)
         if self._sandbox.report is None:
             if self._ended is None:
                 loop = asyncio.get_running_loop()
                 self._ended = loop.create_future()
                 loop.add_reader(self._sandbox.fileno(), self._settle, self._sandbox.fileno())
-            # All who wait share it: one of them may be cancelled.
+            # The future is shared by all tasks that wait, and one of them may be cancelled.
             await asyncio.shield(self._ended)
         return self._sandbox.wait()
 
@@ -68,7 +65,7 @@ class AsyncSandbox:
             self.close()
 
     def close(self) -> None:
-        """Let go of it: of its streams, and of the target, which is killed if it still runs."""
+        """Close the streams, and kill the target if it still runs."""
         if self._ended is not None and not self._ended.done():
             asyncio.get_running_loop().remove_reader(self._sandbox.fileno())
             self._ended.set_result(None)
@@ -76,7 +73,7 @@ class AsyncSandbox:
             reading.close()
         for writing in self._writing:
             if writing.get_write_buffer_size() or not writing.is_closing():
-                writing.abort()  # what the target did not read, it never will
+                writing.abort()  # the target is gone and will not read the rest
         self._sandbox.close()
 
     def _settle(self, fd: int) -> None:
@@ -85,7 +82,7 @@ class AsyncSandbox:
             self._ended.set_result(None)
 
     async def open_streams(self, ends: Mapping[str, BinaryIO]) -> None:
-        """`ends` are those that were made here; the others are the sandbox's."""
+        """Open the streams; those in `ends` are used in place of the sandbox's."""
         if stdin := ends.get("stdin", self._sandbox.stdin):
             self.stdin = await self._writer(stdin)
         if stdout := ends.get("stdout", self._sandbox.stdout):
@@ -111,7 +108,7 @@ class AsyncSandbox:
 
 
 class _Launch:
-    """Awaitable and an async context manager, whichever the caller likes."""
+    """A launch that a caller can await or use as an async context manager."""
 
     def __init__(self, start: functools.partial[Sandbox], streams: Mapping[str, Stream]) -> None:
         self._start = start
@@ -125,7 +122,7 @@ class _Launch:
         try:
             sandbox = AsyncSandbox(await asyncio.shield(starting))
         except asyncio.CancelledError:
-            # The thread cannot be stopped: what it starts is ended as soon as it is there.
+            # The thread cannot be stopped: end what it starts as soon as it is there.
             starting.add_done_callback(_discard)
             raise
         try:
@@ -135,7 +132,7 @@ class _Launch:
             raise
         return sandbox
 
-    def __await__(self):  # type: ignore[no-untyped-def]  # noqa: ANN204 - a generator of the event loop's
+    def __await__(self):  # type: ignore[no-untyped-def]  # noqa: ANN204 - typed by asyncio
         return self._launch().__await__()
 
     async def __aenter__(self) -> AsyncSandbox:
@@ -164,26 +161,23 @@ def launch_async(
 def _with_pipes(
     start: functools.partial[Sandbox], streams: Mapping[str, Stream], ends: dict[str, BinaryIO]
 ) -> Sandbox:
-    """Our ends of pipes go to `ends` where the event loop needs pipes of its own kind."""
+    """Start a sandbox. Where the event loop needs special pipes, put our ends of them in `ends`."""
     if sys.platform != "win32":
         return start(**streams)
     from corral.api import windows_client
 
-    theirs = dict(streams)
-    made: list[int] = []
+    theirs: dict[str, int] = {}
     try:
         for number, (name, wanted) in enumerate(streams.items()):
             if wanted == PIPE:
-                ends[name], fd = windows_client.pipe(number)
-                theirs[name] = fd
-                made.append(fd)
-        return start(**theirs)
+                ends[name], theirs[name] = windows_client.pipe(number)
+        return start(**{**streams, **theirs})
     except BaseException:
         for end in ends.values():
             end.close()
         raise
     finally:
-        for fd in made:
+        for fd in theirs.values():
             os.close(fd)
 
 
@@ -195,17 +189,15 @@ async def run_async(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
 ) -> Result:
-    streams = {"stdin": PIPE, "stdout": PIPE, "stderr": PIPE}
-    async with launch_async(argv, policy, **streams, env=env, cwd=cwd) as sandbox:
+    async with launch_async(argv, policy, env=env, cwd=cwd, **PIPES) as sandbox:
         assert sandbox.stdin and sandbox.stdout and sandbox.stderr  # noqa: S101, PT018 - all PIPE
         feeding = asyncio.create_task(_feed(sandbox.stdin, input))
         try:
             output, errors = await asyncio.gather(sandbox.stdout.read(), sandbox.stderr.read())
-            code = await sandbox.wait()
+            await sandbox.wait()
         finally:
             feeding.cancel()
-    assert sandbox.report is not None  # noqa: S101 - it was waited for
-    return Result(exit_code=code, stdout=output, stderr=errors, report=sandbox.report)
+    return make_result(sandbox.report, output, errors)
 
 
 async def _feed(stdin: asyncio.StreamWriter, data: bytes) -> None:
@@ -214,7 +206,7 @@ async def _feed(stdin: asyncio.StreamWriter, data: bytes) -> None:
         await stdin.drain()
         stdin.close()
     except ConnectionError:
-        pass  # a target need not read what it is sent
+        pass  # a target need not read its input
 
 
 def _discard(starting: asyncio.Future[Sandbox]) -> None:

@@ -1,29 +1,38 @@
-"""The Python API. Threads in the caller are normal: it is never forked, a zygote is."""
+"""The Python API. A caller may have threads, because only its zygote is forked."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import threading
+from collections.abc import Mapping, Sequence
 
+from corral.api import child_python, wire_format
 from corral.api.sandbox import PIPE, Sandbox
+from corral.errors import SandboxError
+from corral.plan.host import Host
+from corral.platforms import current
 from corral.policy.manifest import COMMAND_LINE, Manifest, from_data, load
 from corral.policy.model import Source
 from corral.record import record
+from corral.supervisor import findings
 from corral.supervisor.prepare import prepare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from typing import BinaryIO
 
     from corral.api.sandbox import Stream
-    from corral.plan.host import Finding, Host
     from corral.plan.model import Plan
     from corral.supervisor.report import Report
 
-    PolicyLike = str | os.PathLike[str] | Mapping[str, object] | Manifest | None
-
-PROBE = "from corral.cli import main; sys.exit(main(['doctor', '--json']))"
+PolicyLike = str | os.PathLike[str] | Mapping[str, object] | Manifest | None
+PIPES = {"stdin": PIPE, "stdout": PIPE, "stderr": PIPE}
+PROBE = (
+    "from corral.api import wire_format; from corral.supervisor import findings; "
+    "sys.stdout.buffer.write(wire_format.encode(findings.current_host(fresh=True)))"
+)
 
 
 @record
@@ -35,20 +44,17 @@ class Result:
 
 
 def probe(*, fresh: bool = False) -> Host:
-    """What this machine was seen to do. The probes run in a process of their own, once a boot."""
-    from corral.plan.host import Host
-    from corral.platforms import current
-    from corral.supervisor import findings as cache
-
-    if fresh or not _seen:
-        findings = (None if fresh else cache.load()) or _probe_elsewhere()
-        found = Host(system=current.system(), machine=current.machine(), findings=findings)
-        _seen[:] = [found]
-    return _seen[0]
+    """Return what this machine can do. The probes run in a process of their own, once a boot."""
+    if fresh or not _known_hosts:
+        stored = None if fresh else findings.load()
+        system, machine = current.system(), current.machine()
+        found = Host(system=system, machine=machine, findings=stored) if stored else _run_probes()
+        _known_hosts[:] = [found]
+    return _known_hosts[0]
 
 
-_seen: list[Host] = []
-"""The machine does not change under a running process often enough to look at every launch."""
+_known_hosts: list[Host] = []
+"""At most one: a machine rarely changes while a process runs, so a launch does not probe again."""
 
 
 def plan(
@@ -58,11 +64,11 @@ def plan(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
 ) -> Plan:
-    """What a launch would do; nothing is started but, once a boot, the probes."""
-    sources = [Source(manifest=_manifest(policy), trust="user", approved=True)]
+    """Return what a launch would do. Only the probes are started, once a boot."""
+    sources = [Source(manifest=_load_manifest(policy), trust="user", approved=True)]
     environment = os.environ if env is None else env
-    where = os.getcwd() if cwd is None else os.path.abspath(cwd)
-    return prepare(argv, sources, environment=environment, cwd=where, machine=probe())
+    directory = os.getcwd() if cwd is None else os.path.abspath(cwd)
+    return prepare(argv, sources, environment=environment, cwd=directory, machine=probe())
 
 
 def launch(
@@ -75,12 +81,12 @@ def launch(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
 ) -> Sandbox:
-    """Start a target behind walls. `policy` is a file, a mapping with a file's keys, or a Manifest.
+    """Start a target in a sandbox. `policy` is a file, a mapping with a file's keys, or a Manifest.
 
     `env` is the environment that the policy takes its passed and secret variables from.
     """
-    chosen = plan(argv, policy, env=env, cwd=cwd)
-    return Sandbox(chosen, stdin=stdin, stdout=stdout, stderr=stderr)
+    made = plan(argv, policy, env=env, cwd=cwd)
+    return Sandbox(made, stdin=stdin, stdout=stdout, stderr=stderr)
 
 
 def run(
@@ -91,37 +97,41 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
 ) -> Result:
-    """Run a target to its end with its output captured."""
-    import threading
-
-    with launch(argv, policy, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=env, cwd=cwd) as sandbox:
-        errors: list[bytes] = []
+    """Run a target to its end and return its output."""
+    with launch(argv, policy, env=env, cwd=cwd, **PIPES) as sandbox:
         assert sandbox.stdin and sandbox.stdout and sandbox.stderr  # noqa: S101, PT018 - all PIPE
+        errors: list[bytes] = []
         stderr = sandbox.stderr
-        reader = threading.Thread(target=lambda: errors.append(stderr.read()), daemon=True)
-        writer = threading.Thread(target=_feed, args=(sandbox.stdin, input), daemon=True)
-        reader.start()
-        writer.start()
+        threads = [
+            threading.Thread(target=lambda: errors.append(stderr.read()), daemon=True),
+            threading.Thread(target=_feed, args=(sandbox.stdin, input), daemon=True),
+        ]
+        for thread in threads:
+            thread.start()
         output = sandbox.stdout.read()
-        code = sandbox.wait()
-        reader.join()
-        writer.join()
-        report = sandbox.report
-    assert report is not None  # noqa: S101 - it was waited for
-    return Result(exit_code=code, stdout=output, stderr=b"".join(errors), report=report)
+        sandbox.wait()
+        for thread in threads:
+            thread.join()
+    return make_result(sandbox.report, output, b"".join(errors))
+
+
+def make_result(report: Report | None, stdout: bytes, stderr: bytes) -> Result:
+    assert report is not None  # noqa: S101 - the target was waited for
+    code = report.outcome.exit_code
+    return Result(exit_code=code, stdout=stdout, stderr=stderr, report=report)
 
 
 def _feed(stdin: BinaryIO, data: bytes) -> None:
     left = memoryview(data)
     try:
         while left:
-            left = left[stdin.write(left) :]  # a pipe takes what it takes
+            left = left[stdin.write(left) :]  # a pipe may take less than it is given
         stdin.close()
     except OSError:
-        pass  # a target need not read what it is sent
+        pass  # a target need not read its input
 
 
-def _manifest(policy: PolicyLike) -> Manifest:
+def _load_manifest(policy: PolicyLike) -> Manifest:
     if policy is None:
         return Manifest(origin=COMMAND_LINE)
     if isinstance(policy, Manifest):
@@ -131,16 +141,9 @@ def _manifest(policy: PolicyLike) -> Manifest:
     return from_data({"version": 1, **policy}, "policy")
 
 
-def _probe_elsewhere() -> tuple[Finding, ...]:
-    import json
-    import subprocess
-
-    from corral.api import own_python
-    from corral.errors import SandboxError
-    from corral.plan.host import Finding
-
-    command = [sys.executable, *own_python.arguments(PROBE)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _run_probes() -> Host:
+    command = [sys.executable, *child_python.build_arguments(PROBE)]
+    done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:
-        raise SandboxError(f"the probes failed: {done.stderr.strip()}")
-    return tuple(Finding(**item) for item in json.loads(done.stdout)["findings"])
+        raise SandboxError(f"the probes failed: {done.stderr.decode(errors='replace').strip()}")
+    return wire_format.decode(done.stdout, Host)

@@ -1,4 +1,4 @@
-"""A running target, seen from Python: `launch`, `run` and their async twins are made of this."""
+"""The handle of a running target, which `launch`, `run` and their asyncio versions use."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import threading
 import time
 
 from corral.abi.signal_numbers import SIGKILL, SIGTERM
-from corral.api import wire
+from corral.api import wire_format
 from corral.errors import SupervisionError
+from corral.supervisor.report import Report
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import IO, BinaryIO, Protocol, Self
 
     from corral.plan.model import Plan
-    from corral.supervisor.report import Report
 
     Stream = int | IO[bytes] | None
 
     class Channel(Protocol):
-        """To the supervisor: signals go out, messages come in; its end is the target's end."""
+        """A connection to a supervisor. Closing it ends the target."""
 
         def fileno(self) -> int: ...
         def send(self, data: bytes, /) -> int: ...
@@ -40,8 +40,8 @@ LAST_SIGNAL = 64
 RUNNING = "the target is still running"
 
 
-def _supervisors() -> Supervisors:
-    """Who starts a process of corral's own for each run."""
+def _choose_supervisors() -> Supervisors:
+    """Return what starts a supervisor for each run on this system."""
     if sys.platform == "win32":
         from corral.api.windows_client import Supervisors
 
@@ -51,22 +51,23 @@ def _supervisors() -> Supervisors:
     return Zygote()
 
 
-_zygote = _supervisors()
+_supervisors = _choose_supervisors()
 
 
-def let_go() -> None:
-    """Keep nothing warm for a next run: the process that this spares lives until the caller's end.
+def end_zygote() -> None:
+    """End the process that is kept warm for the next run, which otherwise ends with the caller.
 
-    Runs that were started stay as they are, and a next one starts afresh.
+    Runs that were started go on, and the next run starts another one.
     """
-    _zygote.close()
+    _supervisors.close()
 
 
 class Sandbox:
-    """A context manager: leaving it stops the target, and nothing of it stays.
+    """A context manager: leaving it stops the target, and nothing of the target stays.
 
-    `stdin`, `stdout` and `stderr` are files where PIPE was asked for. `pid` is the target's, as the
-    host counts.
+    `stdin`, `stdout` and `stderr` are files where PIPE was asked for. `pid` is the target's on the
+    host. `report` has what was asked, enforced and used, once the target has ended and was waited
+    for.
     """
 
     def __init__(self, plan: Plan, *, stdin: Stream, stdout: Stream, stderr: Stream) -> None:
@@ -75,49 +76,44 @@ class Sandbox:
         self.stdout: BinaryIO | None = None
         self.stderr: BinaryIO | None = None
         self._lock = threading.Lock()
-        self._report: Report | None = None
+        self.report: Report | None = None
         self._channel = self._start(stdin, stdout, stderr)
         try:
-            self.pid = int(self._message(b"B"))
+            self.pid = int(self._receive(b"B"))
         except BaseException:
             self.close()
             raise
 
-    @property
-    def report(self) -> Report | None:
-        """What was asked, enforced and used: there once the target has ended."""
-        return self._report
-
     def fileno(self) -> int:
-        """Readable when the target has ended: for event loops."""
+        """Return a descriptor that is readable when the target has ended, for event loops."""
         return self._channel.fileno()
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code, as `corral run` would give it; TimeoutError if it is still running."""
+        """Return the exit code of `corral run`; raise TimeoutError if the target still runs."""
         deadline = None if timeout is None else time.monotonic() + timeout
         if not self._lock.acquire(timeout=-1 if timeout is None else max(0, timeout)):
             raise TimeoutError(RUNNING)
         try:
-            if self._report is None:
-                self._until(deadline)
-                self._report = wire.decode_report(self._message(b"R"))
+            if self.report is None:
+                self._wait_for_message(deadline)
+                self.report = wire_format.decode(self._receive(b"R"), Report)
                 self._channel.close()
-            return self._report.outcome.exit_code
+            return self.report.outcome.exit_code
         finally:
             self._lock.release()
 
     def send_signal(self, number: int) -> None:
-        """To every process of the target. What it does not obey in 5 s is killed."""
+        """Send a signal to every process of the target, and kill those that stay for 5 s."""
         if not 0 < number <= LAST_SIGNAL:
-            raise ValueError(f"{number} is no signal")
-        if self._report is None:
+            raise ValueError(f"{number} is not a signal")
+        if self.report is None:
             try:
                 self._channel.send(bytes([number]))
             except OSError:
-                pass  # it has ended; `wait` will tell
+                pass  # the target has ended; `wait` returns how
 
     def stop(self) -> int:
-        """SIGTERM, 5 s, SIGKILL; returns the exit code."""
+        """Send SIGTERM, and SIGKILL after 5 s; return the exit code."""
         self.send_signal(SIGTERM)
         return self.wait()
 
@@ -131,60 +127,60 @@ class Sandbox:
     def __exit__(self, *_: object) -> None:
         try:
             if self.stdin is not None:
-                self._shut(self.stdin)
+                _close_stream(self.stdin)
             self.stop()
         finally:
             self.close()
 
     def close(self) -> None:
-        """Let go of it: of its streams, and of the target, which is killed if it still runs."""
-        self._shut_streams()
+        """Close the streams, and kill the target if it still runs."""
+        self._close_streams()
         self._channel.close()
 
     def _start(self, stdin: Stream, stdout: Stream, stderr: Stream) -> Channel:
         ends: list[int] = []
         try:
-            self.stdin, reading = _stream(stdin, 0, ends)
-            self.stdout, writing = _stream(stdout, 1, ends)
-            self.stderr, errors = _stream(stderr, 2, ends)
-            return _zygote.launch(self.plan, (reading, writing, errors))
+            self.stdin, reading = _open_stream(stdin, 0, ends)
+            self.stdout, writing = _open_stream(stdout, 1, ends)
+            self.stderr, errors = _open_stream(stderr, 2, ends)
+            return _supervisors.launch(self.plan, (reading, writing, errors))
         except BaseException:
-            self._shut_streams()
+            self._close_streams()
             raise
         finally:
             for fd in ends:
                 os.close(fd)
 
-    def _message(self, kind: bytes) -> bytes:
-        raw = receive(self._channel)
+    def _receive(self, kind: bytes) -> bytes:
+        raw = wire_format.read_message(self._channel.recv)
         if raw[:1] == b"E":
-            raise wire.decode_problem(raw[1:])
+            raise wire_format.decode_error(raw[1:])
         if raw[:1] != kind:
             raise SupervisionError("the supervisor is gone, and the target with it")
         return raw[1:]
 
-    def _until(self, deadline: float | None) -> None:
+    def _wait_for_message(self, deadline: float | None) -> None:
         if self._channel.fileno() < 0:
             raise SupervisionError("it was closed, or belongs to the process that launched it")
         left = None if deadline is None else max(0, deadline - time.monotonic())
-        if not _zygote.is_ready(self._channel, left):
+        if not _supervisors.is_ready(self._channel, left):
             raise TimeoutError(RUNNING)
 
-    def _shut_streams(self) -> None:
+    def _close_streams(self) -> None:
         for stream in (self.stdin, self.stdout, self.stderr):
             if stream is not None:
-                self._shut(stream)
-
-    @staticmethod
-    def _shut(stream: BinaryIO) -> None:
-        try:
-            stream.close()
-        except BrokenPipeError:
-            pass  # what was not read is nobody's error
+                _close_stream(stream)
 
 
-def _stream(wanted: Stream, number: int, ends: list[int]) -> tuple[BinaryIO | None, int]:
-    """(our end, if any, the target's end); what is handed over goes to `ends`."""
+def _close_stream(stream: BinaryIO) -> None:
+    try:
+        stream.close()
+    except BrokenPipeError:
+        pass  # a target need not read everything
+
+
+def _open_stream(wanted: Stream, number: int, ends: list[int]) -> tuple[BinaryIO | None, int]:
+    """Return our end, if any, and the target's; add descriptors to close later to `ends`."""
     if wanted is None:
         return None, number
     if wanted == DEVNULL:
@@ -195,23 +191,4 @@ def _stream(wanted: Stream, number: int, ends: list[int]) -> tuple[BinaryIO | No
     read, write = os.pipe()
     ours, theirs = (write, read) if number == 0 else (read, write)
     ends.append(theirs)
-    return (open(ours, "wb" if number == 0 else "rb", buffering=0 if number == 0 else -1)), theirs
-
-
-def receive(channel: Channel) -> bytes:
-    """One message of a supervisor, or nothing when it is gone."""
-    header = _exactly(channel, wire.HEADER)
-    return _exactly(channel, int.from_bytes(header, "little")) if header else b""
-
-
-def _exactly(channel: Channel, size: int) -> bytes:
-    found = b""
-    while len(found) < size:
-        try:
-            chunk = channel.recv(size - len(found))
-        except ConnectionError:
-            chunk = b""  # it died with something of ours unread
-        if not chunk:
-            return b""
-        found += chunk
-    return found
+    return open(ours, "wb", buffering=0) if number == 0 else open(ours, "rb"), theirs

@@ -1,15 +1,17 @@
-"""One run for another process: its plan comes over a channel, and what becomes of it goes back.
+"""Supervise one run for another process, which sends the plan and gets the result over a channel.
 
-A message is its length and then itself: `B` and the target's pid once it runs, `R` and the report
-at its end, or `E` and what went wrong.
+A message is its length and then its text: `B` and the target's pid once it runs, `R` and the report
+at its end, or `E` and the error.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 
-from corral.api import wire
+from corral.api import wire_format
 from corral.errors import SandboxError
+from corral.plan.model import Plan
 from corral.platforms import current
 from corral.supervisor import report, start
 
@@ -20,49 +22,39 @@ if TYPE_CHECKING:
 
 
 def run(
-    hearing: int,
-    telling: int,
+    reader: int,
+    writer: int,
     stdio: tuple[int, int, int],
     *,
     signals: Sequence[int],
-    let_go: Callable[[], None],
+    close_stdio: Callable[[], None],
 ) -> NoReturn:
-    """Ends the process. `let_go` is called once the target has the streams: its caller must see
-    them close when the target closes them.
+    """Supervise the run and exit. `close_stdio` is called once the target has its streams, because
+    the caller must see them close when the target closes them.
     """
     code = 1
     try:
-        plan = wire.decode_plan(_heard(hearing))
-        watch = start.run(plan, stdio, signals=current.load().signals(signals), control=hearing)
-        let_go()
-        _tell(telling, b"B" + str(watch.child.target()).encode())
-        _tell(telling, b"R" + wire.encode(report.of(plan, watch.until_end())))
+        message = wire_format.read_message(functools.partial(os.read, reader))
+        if not message:
+            os._exit(0)  # the caller ended before it sent a plan
+        plan = wire_format.decode(message, Plan)
+        watch = start.run(plan, stdio, signals=current.load().signals(signals), control=reader)
+        close_stdio()
+        _send(writer, b"B" + str(watch.child.target()).encode())
+        _send(writer, b"R" + wire_format.encode(report.of(plan, watch.until_end())))
         code = 0
-    except SandboxError as problem:
-        _tell(telling, b"E" + wire.encode_problem(problem))
+    except SandboxError as error:
+        _send(writer, b"E" + wire_format.encode_error(error))
     except BrokenPipeError:
         pass  # the caller is gone, and with it the target
-    except BaseException as bug:  # noqa: BLE001 - the caller must hear of it, not a closed stderr
-        _tell(telling, b"E" + wire.encode_problem(SandboxError(f"{type(bug).__name__}: {bug}")))
+    except BaseException as bug:  # noqa: BLE001 - stderr may be closed: only the caller can show it
+        unexpected = SandboxError(f"{type(bug).__name__}: {bug}")
+        _send(writer, b"E" + wire_format.encode_error(unexpected))
     finally:
         os._exit(code)
 
 
-def _heard(fd: int) -> bytes:
-    return _read(fd, int.from_bytes(_read(fd, wire.HEADER), "little"))
-
-
-def _read(fd: int, size: int) -> bytes:
-    found = b""
-    while len(found) < size:
-        chunk = os.read(fd, size - len(found))
-        if not chunk:
-            os._exit(0)  # the caller went away before it said what to run
-        found += chunk
-    return found
-
-
-def _tell(fd: int, message: bytes) -> None:
-    raw = wire.framed(message)
+def _send(fd: int, message: bytes) -> None:
+    raw = wire_format.add_header(message)
     while raw:
         raw = raw[os.write(fd, raw) :]

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 
-from corral.api import own_python, wire
+from corral.api import child_python, wire_format
 from corral.errors import SupervisionError
 
 TYPE_CHECKING = False
@@ -40,9 +40,9 @@ class Supervisors:
             os.close(their_input)
             os.close(their_output)
         channel = Channel(process, telling, hearing)
-        message = wire.encode(plan)
+        message = wire_format.encode(plan)
         try:
-            channel.send(wire.framed(message))
+            channel.send(wire_format.add_header(message))
         except OSError as problem:
             channel.close()
             raise SupervisionError("the supervisor died before it heard the plan") from problem
@@ -118,7 +118,7 @@ def _start(stdio: tuple[int, int, int], reads: int, writes: int) -> subprocess.P
     # The interpreter behind a virtual environment's, which would stand between us and it.
     program = getattr(sys, "_base_executable", "") or sys.executable
     return subprocess.Popen(
-        [program, *own_python.arguments(SERVE, *map(str, handles))],
+        [program, *child_python.build_arguments(SERVE, *map(str, handles))],
         stdin=stdio[0],
         stdout=stdio[1],
         stderr=stdio[2],

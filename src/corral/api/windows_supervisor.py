@@ -16,10 +16,10 @@ def serve(reads: int, writes: int) -> NoReturn:
     """`reads` and `writes` are inherited handles; nothing that is started here inherits them."""
     streams = (0, 1, 2)
     hearing, telling = _descriptor(reads), _descriptor(writes)
-    supervisor_process.run(hearing, telling, streams, signals=(), let_go=_let_go_of_streams)
+    supervisor_process.run(hearing, telling, streams, signals=(), close_stdio=_close_stdio)
 
 
-def _let_go_of_streams() -> None:
+def _close_stdio() -> None:
     """The streams are the target's: the caller must see them close when the target closes them."""
     null = os.open(os.devnull, os.O_RDWR)
     for fd in range(3):

@@ -1,9 +1,8 @@
 """A warm, single-threaded interpreter that forks one supervisor a run for the Python API.
 
-A caller may have threads, which a fork would break; this process never has any. It learns nothing
-of a run but four descriptors: the streams, and a channel on which the forked supervisor reads its
-plan. It goes when its caller goes, and so does every supervisor: the end of the channel is the end
-of the target.
+A caller may have threads, which a fork would break; this process never has any. It gets only four
+descriptors for a run: the streams, and a channel on which the forked supervisor reads its plan. It
+ends when its caller ends, and so does every supervisor: the end of the channel ends the target.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def serve(fd: int) -> None:
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are nobody's zombies
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the supervisors
     current.load().warm_up()
     gc.disable()
     gc.freeze()
@@ -53,7 +52,7 @@ def _receive(requests: socket.socket) -> list[int]:
 
 
 def _supervise(stdin: int, stdout: int, stderr: int, channel: int) -> NoReturn:
-    """In the fork: one run, and then its end."""
+    """Supervise one run in the fork, and exit."""
     import signal
 
     stdio = (stdin, stdout, stderr)
@@ -61,10 +60,10 @@ def _supervise(stdin: int, stdout: int, stderr: int, channel: int) -> NoReturn:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         supervisor_process.run(
-            channel, channel, stdio, signals=FORWARDED, let_go=lambda: _close(stdio)
+            channel, channel, stdio, signals=FORWARDED, close_stdio=lambda: _close(stdio)
         )
     finally:
-        os._exit(1)  # whatever happens, a fork never goes on as the zygote
+        os._exit(1)  # a fork must never go on as the zygote
 
 
 def _close(descriptors: Iterable[int]) -> None:

@@ -1,4 +1,4 @@
-"""The caller's side of the zygote: one zygote a process, started at the first launch."""
+"""The caller's side of the zygote: each process has one, started at its first launch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sys
 import threading
 import weakref
 
-from corral.api import own_python, wire
+from corral.api import child_python, wire_format
 from corral.errors import SupervisionError
 
 TYPE_CHECKING = False
@@ -24,7 +24,7 @@ SERVE = "from corral.api.zygote import serve; serve(int(sys.argv[1]))"
 
 
 class Zygote:
-    """Starts its process when first needed, again after a fork or a death of it."""
+    """Starts its process when it is first needed, and again after a fork or when it died."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,14 +36,13 @@ class Zygote:
         atexit.register(self.close)
 
     def launch(self, plan: Plan, stdio: tuple[int, int, int]) -> socket.socket:
-        """Have a supervisor forked for `plan`; returns the channel to it."""
+        """Let the zygote fork a supervisor for `plan`; return the channel to the supervisor."""
         ours, theirs = socket.socketpair()
         self._channels.add(ours)
         try:
             with theirs:
                 self._request((*stdio, theirs.fileno()))
-            message = wire.encode(plan)
-            ours.sendall(wire.framed(message))
+            ours.sendall(wire_format.add_header(wire_format.encode(plan)))
         except BaseException as problem:
             ours.close()
             if isinstance(problem, ConnectionError):
@@ -52,7 +51,7 @@ class Zygote:
         return ours
 
     def is_ready(self, channel: Channel, seconds: float | None) -> bool:
-        """Whether a message waits, or the end, within that time."""
+        """Return whether a message, or the end of the channel, arrives within that time."""
         if sys.platform == "win32":
             raise OSError("poll is POSIX only")
         poll = select.poll()
@@ -75,7 +74,7 @@ class Zygote:
             ours, theirs = socket.socketpair()
             with theirs:
                 self._process = subprocess.Popen(
-                    [sys.executable, *own_python.arguments(SERVE, str(theirs.fileno()))],
+                    [sys.executable, *child_python.build_arguments(SERVE, str(theirs.fileno()))],
                     stdin=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
@@ -84,7 +83,7 @@ class Zygote:
         return self._requests
 
     def close(self) -> None:
-        """End it; running sandboxes have their own supervisors and stay."""
+        """End the zygote; running sandboxes have supervisors of their own and go on."""
         with self._lock:
             self._end()
 
@@ -92,17 +91,17 @@ class Zygote:
         if self._requests is not None:
             self._requests.close()
         if self._process is not None:
-            # Not by end of file alone: a fork of ours that execs nothing may hold the other end.
+            # End of file is not enough: a fork of ours may still have the other end open.
             self._process.kill()
             self._process.wait()
         self._requests = self._process = None
 
     def _forget(self) -> None:
-        """In a fork of the caller: its zygote and sandboxes are the caller's, and end with it."""
-        self._lock = threading.Lock()  # a thread that is not here may have held the old one
+        """Close what a fork inherits: the zygote and the sandboxes belong to its parent."""
+        self._lock = threading.Lock()  # the old one may be locked by a thread that was not forked
         for channel in (self._requests, *self._channels):
             if channel is not None:
                 channel.close()
         if self._process is not None:
-            self._process.returncode = 0  # nobody's child here, so nobody's to wait for
+            self._process.returncode = 0  # not a child of this process: do not wait for it
         self._requests = self._process = None

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import shutil
 import sys
+import textwrap
 
 from corral.cli import output
-from corral.cli.option_parser import Flag, UsageError
+from corral.cli.option_parser import Flag, Options, UsageError
+from corral.demo import run as demo
 from corral.errors import SandboxError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from corral.cli.option_parser import Options
-    from corral.demo.run import Attempt, Row, Wall
+from corral.safe_text import printable
 
 SUMMARY = "watch a hostile MCP server fail inside the walls, and succeed outside"
 USAGE = "usage: corral demo [--json]"
 FLAGS = (Flag(name="--json", help="as JSON"),)
-HEADER = ("", "act", "inside", "wall", "outside")
+HEADER = ["", "act", "inside", "wall", "outside"]
 GAP = "  "
 WIDTH = 110  # where there is no terminal to ask
-NARROWEST = 10
-MARKS = {
-    "stopped": ("✓", "green"),
-    "works": ("✓", "green"),
-    "unpromised": ("!", "yellow"),
-    "open": ("!", "yellow"),
-    "escaped": ("✗", "red"),
-    "unproven": ("✗", "red"),
-    "broken": ("✗", "red"),
-}
-WORDS = {
+MIN_WIDTH = 10
+MARKS = {"green": "✓", "yellow": "!", "red": "✗"}
+COLOURS = {"stopped": "green", "works": "green", "unpromised": "yellow", "open": "yellow"}
+EXPLANATIONS = {
     "unpromised": "stopped, but no wall of this run promises it",
     "open": "not stopped on this host: that wall could not be put up, and the report says so",
     "escaped": "NOT STOPPED, although its wall is reported as up",
@@ -48,39 +40,41 @@ def main(options: Options, rest: list[str]) -> int:
             "the demo's acts are made for Linux and macOS",
             hint="`corral doctor -v` tries what holds on Windows, each with its control",
         )
-    from corral.demo import run as demo
-    from corral.supervisor.report import plain
-
-    rows = demo.perform()
-    good = demo.passed(rows)
+    results = demo.run_acts()
+    good, summary = demo.has_passed(results), demo.summarize(results)
     if options.has("--json"):
-        output.json({"ok": good, "summary": demo.summary(rows), "acts": plain(rows)})
+        acts = [dataclasses.asdict(result) for result in results]
+        output.json({"ok": good, "summary": summary, "acts": acts})
     else:
-        _print(rows, demo.summary(rows), good=good)
+        _print_table(results)
+        output.say(output.paint(summary, "green" if good else "red"))
     return 0 if good else 1
 
 
-def _print(rows: Sequence[Row], summary: str, *, good: bool) -> None:
-    import shutil
-
-    cells = [HEADER, *(_cells(row) for row in rows)]
-    colours = ["bold", *(MARKS[row.verdict][1] for row in rows)]
-    widths = fit(cells, shutil.get_terminal_size((WIDTH, 24)).columns)
-    for row, colour in zip(cells, colours, strict=True):
-        _say(row, widths, colour)
+def _print_table(results: list[demo.ActResult]) -> None:
+    colours = [COLOURS.get(result.verdict, "red") for result in results]
+    rows = [_cells(MARKS[colour], row) for colour, row in zip(colours, results, strict=True)]
+    widths = fit_columns([HEADER, *rows], shutil.get_terminal_size((WIDTH, 24)).columns)
+    for line in _wrap_row(HEADER, widths):
+        output.say(output.paint(GAP.join(line).rstrip(), "bold"))
+    for row, colour in zip(rows, colours, strict=True):
+        for mark, *cells in _wrap_row(row, widths):
+            output.say(GAP.join([output.paint(mark, colour), *cells]).rstrip())
     output.say()
-    for entry in rows:
-        if entry.verdict in WORDS:
-            mark, colour = MARKS[entry.verdict]
-            output.say(output.paint(f"{mark} {entry.act}: {WORDS[entry.verdict]}", colour))
-    output.say(output.paint(summary, "green" if good else "red"))
+    for result, colour in zip(results, colours, strict=True):
+        if why := EXPLANATIONS.get(result.verdict):
+            output.say(output.paint(f"{MARKS[colour]} {result.act}: {why}", colour))
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    return (MARKS[row.verdict][0], row.act, _what(row.inside), _wall(row.wall), _what(row.outside))
+def _cells(mark: str, result: demo.ActResult) -> list[str]:
+    """Return the cells of a row, the server's text in them without line ends and escapes."""
+    inside, outside = (
+        printable(" ".join(attempt.text.split())) for attempt in (result.inside, result.outside)
+    )
+    return [mark, result.act, inside, _format_wall(result.wall), outside]
 
 
-def _wall(wall: Wall | None) -> str:
+def _format_wall(wall: demo.Wall | None) -> str:
     if wall is None:
         return "permitted"
     if wall.status in {"degraded", "not asked"}:
@@ -88,29 +82,18 @@ def _wall(wall: Wall | None) -> str:
     return f"{wall.control}: {wall.mechanism} ({wall.status})"
 
 
-def _what(attempt: Attempt) -> str:
-    """The server is not trusted: what it says reaches no terminal but as plain text."""
-    text = " ".join(attempt.text.split())
-    return text if text.isprintable() else repr(text)[1:-1]
-
-
-def fit(cells: Sequence[tuple[str, ...]], width: int) -> list[int]:
-    """Column widths: as wide as the text needs, the widest narrowed until all of it fits."""
-    widths = [max(len(row[at]) for row in cells) for at in range(len(cells[0]))]
-    while sum(widths) + len(GAP) * (len(widths) - 1) > width and max(widths) > NARROWEST:
+def fit_columns(rows: list[list[str]], width: int) -> list[int]:
+    """Return column widths as wide as the text, the widest ones narrowed until all of them fit."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    while sum(widths) + len(GAP) * (len(widths) - 1) > width and max(widths) > MIN_WIDTH:
         widths[widths.index(max(widths))] -= 1
     return widths
 
 
-def _say(row: tuple[str, ...], widths: list[int], colour: str) -> None:
-    """The mark alone carries colour, and all of the header."""
-    import textwrap
-
-    wrapped = [textwrap.wrap(cell, width) or [""] for cell, width in zip(row, widths, strict=True)]
-    for at in range(max(map(len, wrapped))):
-        line = [cell[at] if at < len(cell) else "" for cell in wrapped]
-        padded = [f"{text:<{width}}" for text, width in zip(line, widths, strict=True)]
-        if row is HEADER:
-            output.say(output.paint(GAP.join(padded).rstrip(), colour))
-        else:
-            output.say(GAP.join([output.paint(padded[0], colour), *padded[1:]]).rstrip())
+def _wrap_row(row: list[str], widths: list[int]) -> list[list[str]]:
+    """Return the lines of a row, each of as many padded cells as there are columns."""
+    wrapped = [textwrap.wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
+    lines = itertools.zip_longest(*wrapped, fillvalue="")
+    return [
+        [f"{text:<{width}}" for text, width in zip(line, widths, strict=True)] for line in lines
+    ]

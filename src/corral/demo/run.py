@@ -1,66 +1,44 @@
-"""What `corral demo` does: the same acts by the same server, inside walls and outside, judged.
+"""Run the acts of `corral demo` with one server inside a sandbox and one outside, and judge them.
 
-Which wall an act is about is declared with the act; what that wall is here, and whether it stands,
-comes from the plan of this very run. The server's word is not enough: where the demo can see for
-itself (a secret that came through, a file, a dead process) it does.
+The plan of this very run says whether the control of an act is enforced. The server's word is not
+enough: where the demo can see for itself (a secret, a file, a dead process), it does.
 """
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Literal
 
-from corral.errors import SandboxError
+import corral
+from corral.demo.acts import Act, list_acts
+from corral.demo.decoys import PACKAGES, TOKEN, Decoys, python_command
 from corral.messages.client import Client, ConversationError
-from corral.record import record
+from corral.platforms import current
+from corral.policy.model import CONTROLS
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
-    from typing import Literal, Self
+Verdict = Literal["stopped", "unpromised", "open", "escaped", "unproven", "works", "broken"]
 
-    from corral.demo.stage import Stage
-    from corral.plan.model import Plan
-
-    Verdict = Literal["stopped", "unpromised", "open", "escaped", "unproven", "works", "broken"]
-
-PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-SERVER = "corral.demo.server"
+SERVER = python_command("corral.demo.server")
 LIMITS = {"memory": "512M", "fds": 64, "disk": "8M"}
-HELD = ("verified", "applied", "cooperative")
+ENFORCED = ("verified", "applied", "cooperative")
 GOOD: tuple[Verdict, ...] = ("stopped", "unpromised", "works")
-END_PATIENCE = 10.0
+EXIT_SECONDS = 10.0
+SIGNALS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
 
 
-@record
-class Act:
-    """`control` is empty for what has to work.
-
-    `proof` is what only the host knows; `witness` is told what the server says, and says whether
-    the host saw it happen.
-    """
-
-    name: str
-    tool: str
-    arguments: dict[str, object]
-    control: str = ""
-    proof: str = ""
-    witness: Callable[[bool], bool] | None = None
-
-
-@record
+@dataclass(frozen=True, slots=True)
 class Attempt:
     done: bool
     text: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Wall:
-    """A control as the plan has it."""
+    """What the plan does about one control."""
 
     control: str
     mechanism: str
@@ -68,8 +46,8 @@ class Wall:
     why: str = ""
 
 
-@record
-class Row:
+@dataclass(frozen=True, slots=True)
+class ActResult:
     act: str
     tool: str
     wall: Wall | None
@@ -78,232 +56,165 @@ class Row:
     verdict: Verdict
 
 
-@record
-class Session:
-    """A conversation with the server. `end` closes its input and waits for it to go by itself."""
-
-    client: Client
-    end: Callable[[], int]
-    plan: Plan | None = None
-
-
 def judge(wall: Wall | None, inside: Attempt, outside: Attempt) -> Verdict:
-    """Nothing counts as stopped unless it was seen to succeed outside."""
+    """Return the verdict. Nothing counts as stopped unless it succeeded outside."""
     if wall is None:
         return "works" if inside.done and outside.done else "broken"
-    held = wall.status in HELD
+    enforced = wall.status in ENFORCED
     if inside.done:
-        return "escaped" if held else "open"
+        return "escaped" if enforced else "open"
     if not outside.done:
         return "unproven"
-    return "stopped" if held else "unpromised"
+    return "stopped" if enforced else "unpromised"
 
 
-def passed(rows: Sequence[Row]) -> bool:
-    return bool(rows) and all(row.verdict in GOOD for row in rows)
+def has_passed(results: Sequence[ActResult]) -> bool:
+    return bool(results) and all(result.verdict in GOOD for result in results)
 
 
-def summary(rows: Sequence[Row]) -> str:
-    acts = [row for row in rows if row.wall is not None]
-    stopped = sum(1 for row in acts if not row.inside.done)
-    succeeded = sum(1 for row in acts if row.outside.done)
-    outside = f"all {len(acts)} succeed" if succeeded == len(acts) else f"{succeeded} succeed"
-    line = f"{stopped} of {len(acts)} acts stopped inside; {outside} outside"
-    opened = sum(1 for row in acts if row.verdict == "open")
-    if opened:
+def summarize(results: Sequence[ActResult]) -> str:
+    hostile = [result for result in results if result.wall is not None]
+    stopped = sum(not result.inside.done for result in hostile)
+    succeeded = sum(result.outside.done for result in hostile)
+    outside = f"all {succeeded} succeed" if succeeded == len(hostile) else f"{succeeded} succeed"
+    line = f"{stopped} of {len(hostile)} acts stopped inside; {outside} outside"
+    if opened := sum(result.verdict == "open" for result in hostile):
         line += f"; {opened} not stopped on this host"
-    works = [row.verdict for row in rows if row.wall is None]
+    works = [result.verdict for result in results if result.wall is None]
     return line + f"; {works.count('works')} of {len(works)} permitted acts work"
 
 
-def believe(act: Act, answer: Attempt, *, walled: bool) -> Attempt:
-    """Inside, any sign that it was done counts; outside, all of them have to be there."""
+def check_attempt(act: Act, answer: Attempt, *, inside: bool) -> Attempt:
+    """Compare the server's answer with what the host sees.
+
+    Inside, any sign of success counts as success of a hostile act; otherwise all are needed.
+    """
     signs = [answer.done]
     if act.proof:
         signs.append(act.proof in answer.text)
     if act.witness:
         signs.append(act.witness(answer.done))
-    forbidden = bool(act.control)
-    return Attempt(done=any(signs) if walled and forbidden else all(signs), text=answer.text)
+    return Attempt(any(signs) if inside and act.control else all(signs), answer.text)
 
 
-def wall_of(plan: Plan, control: str, secret: str = "") -> Wall:
-    if control == "environment":
-        names = [name for name, _ in plan.environment]
-        status = "degraded" if secret in names else "applied"
-        return Wall(control=control, mechanism=f"{len(names)} variables by name", status=status)
-    for held in plan.controls:
-        if held.control == control:
-            return Wall(control=control, mechanism=held.mechanism, status=held.status, why=held.why)
-    raise SandboxError(f"the plan has no control {control}")
+def list_walls(plan: corral.Plan) -> dict[str, Wall]:
+    names = [name for name, _ in plan.environment]
+    status = "degraded" if TOKEN in names else "applied"
+    environment = Wall("environment", f"{len(names)} variables by name", status)
+    planned = [Wall(row.control, row.mechanism, row.status, row.why) for row in plan.controls]
+    return {wall.control: wall for wall in [environment, *planned]}
 
 
-def perform() -> list[Row]:
-    """All acts, on both sides. Nothing of it stays, also when it is interrupted."""
-    from corral.demo.stage import acts
-    from corral.platforms import current
+class Session:
+    """A conversation with a server; `walls` is empty for a server outside of a sandbox."""
 
-    current.load()  # where there are no walls at all, that is the answer
-    with Interruptions() as interruptions, staged(interruptions) as stage:
-        with inside(stage) as walled, outside(stage) as free:
-            rows = [_row(act, walled, free) for act in acts(stage)]
-            for session in (walled, free):
-                if session.end():
-                    raise ConversationError("the server did not end well")
-        rows.append(_outlive(stage))
-        return rows
+    def __init__(
+        self, process: corral.Sandbox | subprocess.Popen[bytes], walls: dict[str, Wall]
+    ) -> None:
+        assert process.stdin and process.stdout  # noqa: S101, PT018 - both PIPE
+        self.walls = walls
+        self._process, self._stdin = process, process.stdin
+        self._client = Client(process.stdout, process.stdin)
+        self._client.initialize()
+
+    def try_act(self, act: Act) -> Attempt:
+        answer = self._client.call_tool(act.tool, act.arguments)
+        return check_attempt(act, Attempt(not answer.error, answer.text), inside=bool(self.walls))
+
+    def end(self) -> int:
+        """Close the server's input, and wait until it exits by itself."""
+        self._stdin.close()
+        return self._process.wait(EXIT_SECONDS)
 
 
 @contextmanager
-def inside(stage: Stage, *, processes: bool = False) -> Iterator[Session]:
-    """The policy lets any control go, so that a host which lacks one is shown as it is."""
-    import corral
-    from corral.policy.model import CONTROLS
-
+def start_inside(decoys: Decoys, *, subprocesses: bool = False) -> Iterator[Session]:
+    """Start a server in a sandbox that may lack any control, to show the host as it is."""
     policy = {
         "limits": LIMITS,
-        "filesystem": {"write": [stage.granted]},
-        "subprocess": {"allow": processes},
+        "filesystem": {"write": [decoys.granted]},
+        "subprocess": {"allow": subprocesses},
         "degrade": {"allow": list(CONTROLS)},
     }
     with corral.launch(
-        command(SERVER), policy, stdin=corral.PIPE, stdout=corral.PIPE,
-        env=stage.environment(), cwd=PACKAGES,
+        SERVER, policy, stdin=corral.PIPE, stdout=corral.PIPE,
+        env=decoys.environment(), cwd=PACKAGES,
     ) as sandbox:  # fmt: skip
-        stdin, stdout = sandbox.stdin, sandbox.stdout
-        assert stdin is not None  # noqa: S101 - PIPE
-        assert stdout is not None  # noqa: S101 - PIPE
-
-        def end() -> int:
-            stdin.close()
-            return sandbox.wait(END_PATIENCE)
-
-        client = Client(stdout, stdin)
-        client.initialize()
-        yield Session(client=client, end=end, plan=sandbox.plan)
+        yield Session(sandbox, list_walls(sandbox.plan))
 
 
 @contextmanager
-def outside(stage: Stage) -> Iterator[Session]:
+def start_outside(decoys: Decoys) -> Iterator[Session]:
     with subprocess.Popen(
-        command(SERVER), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
-        env=stage.environment(), cwd=PACKAGES, start_new_session=True,
+        SERVER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
+        env=decoys.environment(), cwd=PACKAGES, start_new_session=True,
     ) as process:  # fmt: skip
-        stdin, stdout = process.stdin, process.stdout
-        assert stdin is not None  # noqa: S101 - PIPE
-        assert stdout is not None  # noqa: S101 - PIPE
-
-        def end() -> int:
-            stdin.close()
-            return process.wait(END_PATIENCE)
-
         try:
-            client = Client(stdout, stdin)
-            client.initialize()
-            yield Session(client=client, end=end)
+            yield Session(process, {})
         finally:
             process.kill()
 
 
-def command(module: str, *arguments: str) -> list[str]:
-    """By its module, from the directory of packages: that makes all of corral visible inside."""
-    return [sys.executable, "-m", module, *arguments]
-
-
-def _row(act: Act, walled: Session, free: Session) -> Row:
-    assert walled.plan is not None  # noqa: S101 - it was planned
-    secret = str(act.arguments.get("name", ""))
-    wall = wall_of(walled.plan, act.control, secret) if act.control else None
-    within = believe(act, _ask(act, walled), walled=True)
-    without = believe(act, _ask(act, free), walled=False)
-    return _judged(act, wall, within, without)
-
-
-def _outlive(stage: Stage) -> Row:
-    """Processes are allowed inside here, or there would be no daemon for the end to reach."""
-    act = Act(
-        name="outlive the server", tool="outlive", arguments={"path": stage.fifo}, control="tree"
-    )
-    plans: list[Plan] = []
-    within = _left_behind(act, stage, inside(stage, processes=True), plans)
-    without = _left_behind(act, stage, outside(stage), plans)
-    return _judged(act, wall_of(plans[0], act.control), within, without)
-
-
-def _left_behind(
-    act: Act, stage: Stage, start: AbstractContextManager[Session], plans: list[Plan]
-) -> Attempt:
-    with stage.reading_fifo() as held:
-        with start as session:
-            answer = _ask(act, session)
-            session.end()
-            plans += [session.plan] if session.plan else []
-        if not answer.done:
-            return answer
-        alive = held()
-    text = "the daemon lives on" if alive else "its daemon died with it"
-    return Attempt(done=alive, text=text)
-
-
-def _judged(act: Act, wall: Wall | None, within: Attempt, without: Attempt) -> Row:
-    verdict = judge(wall, within, without)
-    return Row(
-        act=act.name, tool=act.tool, wall=wall, inside=within, outside=without, verdict=verdict
-    )
-
-
-def _ask(act: Act, session: Session) -> Attempt:
-    answer = session.client.call(act.tool, act.arguments)
-    return Attempt(done=not answer.error, text=answer.text)
-
-
-class Interruptions:
-    """Ctrl-C and its kin: raised once, and never in the middle of building up or clearing away."""
-
-    def __init__(self) -> None:
-        self._postponed = self._pending = False
-
-    def __enter__(self) -> Self:
-        wanted = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
-        self._previous = {
-            number: signal.signal(number, self._interrupt)
-            for number in dict.fromkeys(wanted)
-            if signal.getsignal(number) is not signal.SIG_IGN
-        }
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    @contextmanager
-    def postponed(self) -> Iterator[None]:
-        self._postponed = True
-        try:
-            yield
-        finally:
-            self._postponed = False
-        if self._pending:
-            self._pending = False
-            raise KeyboardInterrupt
-
-    def _interrupt(self, _number: int, _frame: object) -> None:
-        for number in self._previous:
-            signal.signal(number, signal.SIG_IGN)
-        self._pending = self._postponed
-        if not self._postponed:
-            raise KeyboardInterrupt
+def run_acts() -> list[ActResult]:
+    """Run every act on both sides. Nothing of the demo stays, even when it is interrupted."""
+    current.load()  # raises where corral has no backend
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
+    stack = ExitStack()
+    try:
+        with defer_signals():
+            decoys = Decoys(stack)
+        with start_inside(decoys) as inside, start_outside(decoys) as outside:
+            results = [
+                compare(act, inside.walls, inside.try_act(act), outside.try_act(act))
+                for act in list_acts(decoys)
+            ]
+            if inside.end() or outside.end():
+                raise ConversationError("the server did not end well")
+        return [*results, run_outlive(decoys)]
+    finally:
+        with defer_signals():
+            stack.close()
 
 
 @contextmanager
-def staged(interruptions: Interruptions) -> Iterator[Stage]:
-    from corral.demo.stage import Stage
-
-    stage = Stage()
+def defer_signals() -> Iterator[None]:
+    """Raise KeyboardInterrupt at the end of the block for signals that arrive in it."""
+    arrived: list[int] = []
+    previous = [(number, signal.getsignal(number)) for number in SIGNALS]
+    for number, handler in previous:
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, lambda number, _: arrived.append(number))
     try:
-        with interruptions.postponed():
-            stage.open()
-        yield stage
+        yield
     finally:
-        with interruptions.postponed():
-            stage.close()
+        for number, handler in previous:
+            signal.signal(number, handler)
+    if arrived:
+        raise KeyboardInterrupt
+
+
+def run_outlive(decoys: Decoys) -> ActResult:
+    """Run the act that needs processes allowed inside: the sandbox has to end its daemon."""
+    act = Act("outlive the server", "outlive", {"path": decoys.fifo}, "tree")
+    walls: dict[str, Wall] = {}
+    attempts = []
+    for starting in (start_inside(decoys, subprocesses=True), start_outside(decoys)):
+        with decoys.open_fifo() as fifo:
+            with starting as session:
+                attempt = session.try_act(act)
+                session.end()
+            if attempt.done:
+                alive = fifo.read(1) is None  # b"" when no process has the other end open
+                text = "the daemon lives on" if alive else "its daemon died with it"
+                attempt = Attempt(alive, text)
+        walls.update(session.walls)
+        attempts.append(attempt)
+    return compare(act, walls, *attempts)
+
+
+def compare(act: Act, walls: dict[str, Wall], inside: Attempt, outside: Attempt) -> ActResult:
+    wall = walls[act.control] if act.control else None
+    verdict = judge(wall, inside, outside)
+    return ActResult(act.name, act.tool, wall, inside, outside, verdict)

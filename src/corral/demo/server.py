@@ -1,61 +1,57 @@
-"""A small MCP server that `corral demo` abuses: JSON-RPC 2.0, one message a line, over stdio.
+"""A small MCP server that `corral demo` abuses: JSON-RPC 2.0 over stdio, one message a line.
 
-It is a real server with tools like those of many others, and every tool really does what it says.
-A tool that is stopped answers with the operating system's own words; none of them knows whether
-there are walls around it.
+A tool that is stopped answers with the operating system's own error; no tool knows whether it runs
+in a sandbox.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
+from typing import TYPE_CHECKING
 
 from corral.demo import server_tools
 
-TYPE_CHECKING = False
 assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
-if TYPE_CHECKING:
-    from typing import IO
 
-    Message = dict[str, object]
+Message = dict[str, object]
 
 NAME = "corral-demo"
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 BATCHING = "2025-03-26"
-"""The only revision with JSON-RPC batches; the next one took them back."""
+"""The only revision with JSON-RPC batches; the next one removed them."""
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
-OUTCOME = {
+JSON_TYPES = {"str": "string", "int": "integer"}
+OUTPUT_SCHEMA = {
     "type": "object",
     "properties": {"done": {"type": "boolean"}, "what": {"type": "string"}},
     "required": ["done", "what"],
 }
 
 
-class Refused(Exception):  # noqa: N818 - becomes a JSON-RPC error object
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
+class RequestError(Exception):
+    """The code and the message of a JSON-RPC error object."""
 
 
 class Server:
-    """One conversation: before `initialize` it answers nothing but `ping`."""
+    """One conversation. Before `initialize` it answers only `ping`."""
 
     def __init__(self) -> None:
         self.version = ""
 
     def answer_line(self, line: bytes) -> object:
-        """What is to be said to a line; None for a notification."""
+        """Return the answer to a line; None for a notification."""
         try:
             message: object = json.loads(line)
         except (ValueError, RecursionError) as error:
             return _failure(None, PARSE_ERROR, f"this is no JSON: {error}")
         if isinstance(message, list) and message and self.version == BATCHING:
-            answers = [answer for item in message if (answer := self.answer(item)) is not None]
-            return answers or None
+            return [answer for item in message if (answer := self.answer(item))] or None
         return self.answer(message)
 
     def answer(self, message: object) -> Message | None:
@@ -71,60 +67,72 @@ class Server:
             return None
         try:
             result = self._result(method, message.get("params", {}))
-        except Refused as refusal:
-            return _failure(number, refusal.code, str(refusal))
+        except RequestError as error:
+            return _failure(number, *error.args)
         return {"jsonrpc": "2.0", "id": number, "result": result}
 
     def _result(self, method: str, params: object) -> Message:
         if not isinstance(params, dict):
-            raise Refused(INVALID_PARAMS, "`params` is an object")
+            raise RequestError(INVALID_PARAMS, "`params` is an object")
         if method == "ping":
             return {}
         if method == "initialize":
-            return self._initialize(params)
+            return self._initialize(params.get("protocolVersion"))
         if method not in {"tools/list", "tools/call"}:
-            raise Refused(METHOD_NOT_FOUND, f"there is no method {method}")
+            raise RequestError(METHOD_NOT_FOUND, f"there is no method {method}")
         if not self.version:
-            raise Refused(INVALID_REQUEST, "`initialize` comes first")
-        return {"tools": _listing()} if method == "tools/list" else _call(params)
+            raise RequestError(INVALID_REQUEST, "`initialize` comes first")
+        if method == "tools/list":
+            return {"tools": [_describe(name) for name in server_tools.TOOLS]}
+        return _call(str(params.get("name")), params.get("arguments", {}))
 
-    def _initialize(self, params: Message) -> Message:
-        """The client's revision if it is known here, otherwise the newest one."""
-        wanted = params.get("protocolVersion")
+    def _initialize(self, wanted: object) -> Message:
+        """Choose the client's revision if it is known here, otherwise the newest one."""
         if not isinstance(wanted, str):
-            raise Refused(INVALID_PARAMS, "`protocolVersion` is missing")
+            raise RequestError(INVALID_PARAMS, "`protocolVersion` is missing")
         self.version = wanted if wanted in VERSIONS else VERSIONS[0]
+        info = {"name": NAME, "version": "1"}
         return {
-            "protocolVersion": self.version,
-            "capabilities": {"tools": {}},
-            "serverInfo": {"name": NAME, "version": "1"},
-        }
+            "protocolVersion": self.version, "capabilities": {"tools": {}}, "serverInfo": info,
+        }  # fmt: skip
 
 
-def _listing() -> list[Message]:
-    return [
-        {
-            "name": tool.name,
-            "description": tool.description,
-            "inputSchema": {
-                "type": "object",
-                "properties": {name: {"type": kind} for name, kind in tool.takes},
-                "required": [name for name, _ in tool.takes],
-            },
-            "outputSchema": OUTCOME,
-        }
-        for tool in server_tools.TOOLS.values()
-    ]
+def _list_arguments(name: str) -> dict[str, str]:
+    """Return the arguments of a tool, all required, with their JSON types."""
+    kinds = server_tools.TOOLS[name].__annotations__.items()
+    return {argument: JSON_TYPES[kind] for argument, kind in kinds if argument != "return"}
 
 
-def _call(params: Message) -> Message:
-    tool = server_tools.TOOLS.get(str(params.get("name")))
-    if tool is None:
-        raise Refused(INVALID_PARAMS, f"there is no tool {params.get('name')}")
-    arguments = params.get("arguments", {})
-    if not isinstance(arguments, dict) or not server_tools.fits(tool, arguments):
-        raise Refused(INVALID_PARAMS, f"{tool.name} takes {dict(tool.takes)}")
-    done, what = server_tools.attempt(tool, arguments)
+def _describe(name: str) -> Message:
+    arguments = _list_arguments(name)
+    return {
+        "name": name,
+        "description": server_tools.TOOLS[name].__doc__,
+        "inputSchema": {
+            "type": "object",
+            "properties": {argument: {"type": kind} for argument, kind in arguments.items()},
+            "required": list(arguments),
+        },
+        "outputSchema": OUTPUT_SCHEMA,
+    }
+
+
+def _call(name: str, arguments: object) -> Message:
+    if name not in server_tools.TOOLS:
+        raise RequestError(INVALID_PARAMS, f"there is no tool {name}")
+    given = arguments if isinstance(arguments, dict) else {"": arguments}
+    kinds = {key: JSON_TYPES.get(type(value).__name__) for key, value in given.items()}
+    if kinds != _list_arguments(name):
+        raise RequestError(INVALID_PARAMS, f"{name} takes {_list_arguments(name)}")
+    done = False
+    try:
+        what = server_tools.TOOLS[name](**given)
+        done = True
+    except OSError as error:
+        kind = errno.errorcode.get(error.errno or 0, type(error).__name__)
+        what = f"{kind}: {error.strerror or error}"
+    except (ValueError, AttributeError) as error:
+        what = f"{type(error).__name__}: {error}"
     return {
         "content": [{"type": "text", "text": what}],
         "structuredContent": {"done": done, "what": what},
@@ -136,17 +144,13 @@ def _failure(number: object, code: int, text: str) -> Message:
     return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": text}}
 
 
-def serve(reader: IO[bytes], writer: IO[bytes]) -> None:
-    server = Server()
-    for line in reader:
-        answer = server.answer_line(line) if line.strip() else None
-        if answer is not None:
-            try:
-                writer.write(json.dumps(answer).encode() + b"\n")
-            except BrokenPipeError:
-                return  # nobody listens any more
-
-
 if __name__ == "__main__":
+    server = Server()
     with open(1, "wb", buffering=0, closefd=False) as stdout:
-        serve(sys.stdin.buffer, stdout)
+        for line in sys.stdin.buffer:
+            answer = server.answer_line(line) if line.strip() else None
+            if answer is not None:
+                try:
+                    stdout.write(json.dumps(answer).encode() + b"\n")
+                except BrokenPipeError:
+                    break  # the client is gone

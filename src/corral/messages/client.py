@@ -1,31 +1,30 @@
-"""A minimal MCP client over a pair of pipes: enough to list and to call the tools of a server."""
+"""A small MCP client over a pair of pipes: enough to list and to call the tools of a server."""
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import IO
 
 from corral.errors import SandboxError
-from corral.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import IO
 
 PROTOCOL = "2025-11-25"
-PATIENCE = 30.0
+ANSWER_SECONDS = 30.0
 CHUNK = 65536
 
 
 class ConversationError(SandboxError):
-    """The server ended, was silent for too long, or said what is no MCP."""
+    """The server ended, was silent for too long, or sent something that is not MCP."""
 
 
-@record
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a tool gave back: its text, and the structured content if there is any."""
+    """The result of a tool: its text, and the structured content if there is any."""
 
     text: str
     error: bool
@@ -33,7 +32,7 @@ class Answer:
 
 
 class Client:
-    """Requests one at a time; notifications and requests of the server are passed over."""
+    """Sends one request at a time; notifications and requests of the server are ignored."""
 
     def __init__(self, reader: IO[bytes], writer: IO[bytes]) -> None:
         self._reader = reader.fileno()
@@ -43,22 +42,18 @@ class Client:
 
     def initialize(self) -> dict[str, object]:
         client = {"name": "corral", "version": "1"}
-        params: dict[str, object] = {
-            "protocolVersion": PROTOCOL,
-            "capabilities": {},
-            "clientInfo": client,
-        }
+        params = {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": client}
         result = self.request("initialize", params)
         self._send({"method": "notifications/initialized"})
         return result
 
-    def tools(self) -> list[str]:
+    def list_tools(self) -> list[str]:
         listed = self.request("tools/list", {}).get("tools")
         if not isinstance(listed, list):
             raise ConversationError("the server lists no tools")
         return [str(tool.get("name")) for tool in listed if isinstance(tool, dict)]
 
-    def call(self, tool: str, arguments: dict[str, object]) -> Answer:
+    def call_tool(self, tool: str, arguments: Mapping[str, object]) -> Answer:
         result = self.request("tools/call", {"name": tool, "arguments": arguments})
         content = result.get("content")
         parts = content if isinstance(content, list) else []
@@ -70,10 +65,10 @@ class Client:
             structured=structured if isinstance(structured, dict) else None,
         )
 
-    def request(self, method: str, params: dict[str, object]) -> dict[str, object]:
+    def request(self, method: str, params: Mapping[str, object]) -> dict[str, object]:
         self._number += 1
         self._send({"id": self._number, "method": method, "params": params})
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + ANSWER_SECONDS
         while True:
             answer = self._receive(deadline)
             if answer.get("id") == self._number and "method" not in answer:
@@ -83,7 +78,7 @@ class Client:
             raise ConversationError(f"{method}: the server answered {answer.get('error')}")
         return result
 
-    def _send(self, message: dict[str, object]) -> None:
+    def _send(self, message: Mapping[str, object]) -> None:
         try:
             self._writer.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
             self._writer.flush()
@@ -101,15 +96,13 @@ class Client:
         try:
             message: object = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise ConversationError(f"the server said what is no JSON: {error}") from error
+            raise ConversationError(f"the server sent no JSON: {error}") from error
         return message if isinstance(message, dict) else {}
 
     def _wait(self, deadline: float) -> None:
         if sys.platform == "win32":
             return  # pipes cannot be polled there
-        import select
-
         poll = select.poll()
         poll.register(self._reader, select.POLLIN)
         if not poll.poll(max(0, int((deadline - time.monotonic()) * 1000))):
-            raise ConversationError(f"the server was silent for {PATIENCE:.0f} s")
+            raise ConversationError(f"the server was silent for {ANSWER_SECONDS:.0f} s")

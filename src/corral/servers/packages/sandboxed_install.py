@@ -74,7 +74,7 @@ def run_installer(
             hint = f"{problem.hint}; {SANDBOX_HINT}" if problem.hint else SANDBOX_HINT
             raise SandboxError(f"cannot install {label}: {problem.message}", hint=hint) from problem
         finally:
-            let_go()  # the server that follows is started by this very process
+            end_zygote()  # the server that follows is started by this very process
         if code:
             why = read_log_end(log, registry.hidden)
             hint = (

@@ -400,7 +400,9 @@ def test_nothing_descends_from_a_process_that_nobody_saw(table):
     assert {pid for pid, _ in table.sent} == {10, 11, 12}
 
 
-@pytest.mark.parametrize("pid", [0, 1, os.getpid(), os.getppid()])
+@pytest.mark.parametrize(
+    "pid", [0, 1, os.getpid(), os.getppid()], ids=["kernel", "init", "self", "parent"]
+)
 def test_corral_and_the_system_are_never_in_a_tree(table, pid):
     table.living[pid] = Process(pid=pid, unique=199, parent=110)
     table.living[41] = Process(pid=41, unique=141, parent=199)

@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from corral.api import wire
+from corral.api import wire_format
 from corral.errors import PolicyError, UnenforceableError
 from corral.plan import decide as plan
 from corral.plan.host import Finding, Host
@@ -361,7 +361,7 @@ def test_a_plan_survives_the_way_to_its_supervisor(machine):
     controls = plan.decide(policy, machine, options.chains(policy))
     made = backends.compose(policy, PROGRAM, controls, home=HOME)
     whole = Plan(program=PROGRAM, steps=made.steps, controls=controls, environment=made.environment)
-    assert wire.decode_plan(wire.encode(whole)) == whole
+    assert wire_format.decode(wire_format.encode(whole), Plan) == whole
     assert all(step.describe() for step in whole.steps)
 
 

@@ -1,5 +1,5 @@
-/* One kind of system call in a loop: prints nanoseconds a call. Timed inside, so starting costs nothing here.
- * `-f` first installs the smallest filter there is: what any filter costs. */
+/* Repeat one kind of system call and print nanoseconds a call, without the start of the program.
+ * `-f` first installs the smallest possible filter, to show what any filter costs. */
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>

@@ -1,4 +1,4 @@
-"""`syscalls.c` where there is no C compiler: the same loops, with the interpreter's cost on top."""
+"""The loops of `syscall_loops.c` without a C compiler: the interpreter's cost is included."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 import time
 
 
-def calls(kind: str, count: int) -> None:
+def run_loop(kind: str, count: int) -> None:
     zero = os.open("/dev/zero", os.O_RDONLY)
     match kind:
         case "getppid":
@@ -24,12 +24,12 @@ def calls(kind: str, count: int) -> None:
             for _ in range(count):
                 os.close(os.open("/usr/bin/env", os.O_RDONLY))
         case "threads":
-            hand_over(count)
+            pass_token(count)
         case _:
             raise SystemExit(2)
 
 
-def hand_over(count: int) -> None:
+def pass_token(count: int) -> None:
     here, there = threading.Semaphore(0), threading.Semaphore(0)
 
     def other() -> None:
@@ -47,5 +47,5 @@ def hand_over(count: int) -> None:
 
 if __name__ == "__main__":
     started = time.perf_counter_ns()
-    calls(sys.argv[1], int(sys.argv[2]))
+    run_loop(sys.argv[1], int(sys.argv[2]))
     print((time.perf_counter_ns() - started) / int(sys.argv[2]))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.api import wire
+from corral.api import wire_format
 from corral.plan.model import Held, Plan
 from corral.platforms.linux.mechanisms.landlock import Landlock
 from corral.platforms.posix.rlimits import Rlimits
@@ -58,18 +58,18 @@ reports = st.builds(
 
 @given(plans)
 def test_a_plan_comes_back_as_it_was(plan):
-    assert wire.decode_plan(wire.encode(plan)) == plan
+    assert wire_format.decode(wire_format.encode(plan), Plan) == plan
 
 
 @given(reports)
 def test_a_report_comes_back_as_it_was(report):
-    assert wire.decode_report(wire.encode(report)) == report
+    assert wire_format.decode(wire_format.encode(report), Report) == report
 
 
 @given(plans)
 def test_what_travels_is_one_line_of_ascii(plan):
-    assert wire.encode(plan).isascii()
-    assert b"\n" not in wire.encode(plan)
+    assert wire_format.encode(plan).isascii()
+    assert b"\n" not in wire_format.encode(plan)
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,10 @@ def test_what_travels_is_one_line_of_ascii(plan):
 )
 def test_nothing_but_a_record_of_corrals_is_made(name):
     with pytest.raises((ValueError, AttributeError)):
-        wire.decode_plan(json.dumps({"$": name, "args": "x"}).encode())
+        wire_format.decode(json.dumps({"$": name, "args": "x"}).encode(), Plan)
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"{}", b'{"$": 1}', b"\xff"])
+@pytest.mark.parametrize("raw", [b"", b"{", b"{}", b'{"$": 1}', b"\xff", b"[]"])
 def test_what_is_no_plan_is_an_error(raw):
     with pytest.raises((ValueError, KeyError, AttributeError)):
-        wire.decode_plan(raw)
+        wire_format.decode(raw, Plan)

@@ -1,6 +1,6 @@
-"""Launches from a warm process; `start.py` runs this where corral was installed.
+"""Measure launches from a warm process; `start.py` runs this where corral was installed.
 
-Reads its task as JSON from stdin, prints its samples as JSON.
+It reads its task as JSON from stdin, and prints its samples as JSON.
 """
 
 from __future__ import annotations
@@ -17,28 +17,21 @@ import processes
 import corral
 
 
-def launch_and_wait() -> float:
-    """Milliseconds until the target has run and ended, and its report is there."""
+def launch_and_wait(*, timed_wait: bool = True) -> float:
+    """Return milliseconds until `launch` returns, and with `timed_wait` until the report is there.
+
+    When `launch` returns, the target has been executed.
+    """
     started = time.perf_counter_ns()
     sandbox = corral.launch(
         [peers.TARGET], stdin=corral.DEVNULL, stdout=corral.DEVNULL, stderr=corral.DEVNULL
     )
+    launched = time.perf_counter_ns()
     code = sandbox.wait()
-    taken = (time.perf_counter_ns() - started) / 1e6
+    ended = time.perf_counter_ns()
     if code:
         raise SystemExit(f"corral.launch: exit code {code}")
-    return taken
-
-
-def launch_only() -> float:
-    """Milliseconds until `launch` returns: the target has been executed."""
-    started = time.perf_counter_ns()
-    sandbox = corral.launch(
-        [peers.TARGET], stdin=corral.DEVNULL, stdout=corral.DEVNULL, stderr=corral.DEVNULL
-    )
-    taken = (time.perf_counter_ns() - started) / 1e6
-    sandbox.wait()
-    return taken
+    return ((ended if timed_wait else launched) - started) / 1e6
 
 
 def in_process(name: str):
@@ -58,7 +51,7 @@ def in_process(name: str):
 
 
 def idle(seconds: float) -> list[dict[str, object]]:
-    """One idle server: who is there for it, what it weighs, how often it wakes."""
+    """Return memory and wake-ups of every process of one idle server."""
     with corral.launch(["/bin/cat"], stdin=corral.PIPE, stdout=corral.PIPE) as sandbox:
         sandbox.stdin.write(b"x")
         sandbox.stdout.read(1)
@@ -87,7 +80,10 @@ def watch(found: list[processes.Process], seconds: float) -> list[dict[str, obje
 
 def main() -> int:
     task = json.load(sys.stdin)
-    contenders = {"corral.launch + wait": launch_and_wait, "corral.launch alone": launch_only}
+    contenders = {
+        "corral.launch + wait": launch_and_wait,
+        "corral.launch alone": lambda: launch_and_wait(timed_wait=False),
+    }
     environment = dict(os.environ)
     for name, argv in task["commands"].items():
         contenders[name] = lambda argv=argv: measure.spawn(argv, environment)
