@@ -142,9 +142,10 @@ def serve(connection: socket.socket, megabytes: int) -> None:
 
 def start_gateway(server: int, *, spliced: bool) -> tuple[int, int]:
     from corral.denials.records import Denials
-    from corral.network.addresses import read_network
+    from corral.network.addresses import parse_network
+    from corral.network.destinations import DestinationCheck
     from corral.network.gateway.gateway import Gateway
-    from corral.network.rules import rules_of
+    from corral.network.rules import parse_rules
 
     # The port says which way a connection goes: the gateway dials the one that it was called on.
     listener = socket.create_server((INSIDE if spliced else "127.77.0.2", server), backlog=64)
@@ -153,19 +154,20 @@ def start_gateway(server: int, *, spliced: bool) -> tuple[int, int]:
         listener.close()
         return server, pid
     names = ["first.example", NAME]
+    check = DestinationCheck(
+        parse_rules([f"{name}:{server}" for name in names]),
+        Denials(),
+        admitted=[parse_network(LOCAL)],
+        host_addresses=(),
+        synthetic=parse_network("127.77.0.0/16"),
+    )
     gateway = Gateway(
-        rules=rules_of([f"{name}:{server}" for name in names]),
-        denials=Denials(),
-        listeners=[listener.detach()],
-        admitted=[read_network(LOCAL)],
-        own=(),
-        lookup=lambda _: [socket.inet_aton(LOCAL)],
-        synthetic=read_network("127.77.0.0/16"),
+        check, listeners=[listener.detach()], lookup=lambda _: [socket.inet_aton(LOCAL)]
     )
     for name in names:
-        gateway.names.address_of(name)
+        gateway.names.assign_address(name)
     if not spliced:
-        gateway._pipes.most = 0  # noqa: SLF001 - no caller ever wants this
+        gateway._pipes.max_pipes = 0  # noqa: SLF001 - no caller ever wants this
     poll = select.poll()
     poll.register(gateway.fileno(), select.POLLIN)
     while True:

@@ -1,15 +1,15 @@
-"""What went through the gateway, for the report."""
+"""Connections and bytes by destination, for the report."""
 
 from __future__ import annotations
 
 from corral.record import record
 
-MOST_COUNTED = 4096
+MAX_HOSTS = 4096
 
 
 @record
 class Traffic:
-    """What went to one name or address: `up` from the target, `down` to it, in bytes."""
+    """Sums for one name or address: `up` from the target, `down` to it, in bytes."""
 
     connections: int = 0
     failed: int = 0
@@ -17,12 +17,14 @@ class Traffic:
     down: int = 0
 
 
-def count(found: dict[str, Traffic], host: str, *, failed: bool, up: int, down: int) -> None:
-    """One more connection. Under a wildcard the target makes up the names, so there is an end."""
-    if host not in found and len(found) >= MOST_COUNTED:
+def count_connection(
+    sums: dict[str, Traffic], host: str, *, failed: bool, up: int = 0, down: int = 0
+) -> None:
+    """Add one connection. Under a wildcard the target invents names, so their number is bounded."""
+    if host not in sums and len(sums) >= MAX_HOSTS:
         host = ""  # all others
-    before = found.get(host, Traffic())
-    found[host] = Traffic(
+    before = sums.get(host, Traffic())
+    sums[host] = Traffic(
         connections=before.connections + 1,
         failed=before.failed + failed,
         up=before.up + up,

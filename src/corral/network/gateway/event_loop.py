@@ -1,4 +1,4 @@
-"""One event loop for descriptors and deadlines, driven from outside: it never waits by itself.
+"""The event loop for descriptors and timers, driven from outside: it never waits by itself.
 
 `fileno()` becomes readable when there is something to do, `deadline()` says when there will be.
 """
@@ -12,32 +12,30 @@ import os
 import select
 import sys
 import time
+from collections.abc import Callable
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     Handler = Callable[[int], None]
 
 IN, OUT = 1, 4
 BATCH = 64
-GONE = frozenset({errno.EAGAIN, errno.ECONNABORTED})
-"""Nobody is there any more who could be accepted. After any other error, of which descriptors that
-are used up are the usual one, whoever waits is still there: asking at once would never end."""
-MOMENT = 0.1
+NO_CLIENT = frozenset({errno.EAGAIN, errno.ECONNABORTED})
+"""Errors of `accept` when no client waits any more. After any other error, usually because
+descriptors are used up, the client still waits: trying again at once would never end."""
 
 
 def accept(listener: _socket.socket) -> _socket.socket:
-    """A connection that waits, as a socket that never blocks; OSError if there is none."""
-    # What socket.socket.accept itself calls; that module costs more than all of these.
+    """Return the next connection as a socket that never blocks; OSError if there is none."""
+    # socket.socket.accept calls this too, but importing `socket` costs more than the gateway.
     fd, _ = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
     os.set_blocking(fd, False)
     return _socket.socket(fileno=fd)
 
 
 class Timer:
-    """Calls once, at `when` or a little later, unless it was cancelled."""
+    """Calls once, at `when` or a little later, unless it is cancelled."""
 
     __slots__ = ("call", "when")
 
@@ -64,7 +62,10 @@ class Loop:
         return self._epoll.fileno()
 
     def watch(self, fd: int, mask: int, handler: Handler) -> None:
-        """Level-triggered. A mask of 0 forgets: the kernel reports hang-ups even for that one."""
+        """Call `handler` while a descriptor is ready.
+
+        A mask of 0 forgets it, because the kernel would still report hang-ups.
+        """
         if mask == 0:
             self.forget(fd)
             return
@@ -77,7 +78,7 @@ class Loop:
         self._handlers[fd] = handler
 
     def forget(self, fd: int) -> None:
-        """Before the descriptor is closed: its number may be another's at once."""
+        """Stop watching; call it before the descriptor is closed, whose number is then reused."""
         if self._masks.pop(fd, None) is not None:
             del self._handlers[fd]
             self._epoll.unregister(fd)
@@ -90,17 +91,17 @@ class Loop:
         return timer
 
     def deadline(self) -> float | None:
-        """When `run_ready` has to be called at the latest, by `clock`; None: never."""
+        """Return when `run_ready` has to be called at the latest, by `clock`; None: never."""
         while self._timers and self._timers[0].call is None:
             heapq.heappop(self._timers)
         return self._timers[0].when if self._timers else None
 
     def run_ready(self) -> None:
-        """All that can be done now without waiting."""
+        """Do all that can be done now without waiting."""
         for fd, events in self._epoll.poll(0, BATCH):
             handler = self._handlers.get(fd)
-            # An earlier handler of this batch may have closed it. If the number is another's
-            # already, that one is woken for nothing: no handler trusts in being able to read.
+            # An earlier handler of this batch may have closed it. If its number was reused, that
+            # handler is called for nothing: none relies on being able to read.
             if handler is not None:
                 self._call(fd, handler, events)
         now = self.clock()
@@ -110,7 +111,7 @@ class Loop:
                 call()
 
     def _call(self, fd: int, handler: Handler, events: int) -> None:
-        """Handlers deal with what can go wrong; if one does not, it must not end the supervisor."""
+        """Handlers catch their errors; one that does not must not end the supervisor."""
         try:
             handler(events)
         except OSError:
@@ -123,7 +124,7 @@ class Loop:
         self._epoll.close()
 
     def _sweep(self) -> None:
-        """Short connections cancel their timers long before they are due."""
+        """Drop cancelled timers: short connections cancel theirs long before they are due."""
         live = [timer for timer in self._timers if timer.call is not None]
         if len(live) * 2 < len(self._timers):
             heapq.heapify(live)

@@ -1,37 +1,40 @@
-"""The way in: connections to the host's loopback that go on to a port of the target's."""
+"""The host's side of `network.listen`: connections to the host's loopback go on to the target."""
 
 from __future__ import annotations
 
 import _socket
 import errno
 import sys
+from collections.abc import Mapping
 
+from corral.network.budgets import ACCEPT_RETRY_SECONDS, Timeouts
 from corral.network.gateway import event_loop, splice
+from corral.network.sockets import close_socket
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Protocol
 
     class Dialer(Protocol):
+        """Makes sockets in the target's network namespace."""
+
         def make(self) -> int: ...
         def close(self) -> None: ...
 
 
 LOOPBACK = "127.0.0.1"
-IDLE = 3600.0
-MOST = 256
+MAX_CONNECTIONS = 256
 
 
-class Inlets:
-    """Takes over the listeners by port; driven like the gateway."""
+class PublishedPorts:
+    """Takes over the listeners by port of the target; driven like the gateway."""
 
     def __init__(self, listeners: Mapping[int, int], dialer: Dialer) -> None:
         self._dialer = dialer
         self._loop = event_loop.Loop()
         self._pipes = splice.Pipes()
-        self._relays: set[splice.Relay] = set()
+        self._copies: set[splice.SplicedCopy] = set()
         self._waiting: dict[_socket.socket, _socket.socket] = {}
         self._listeners = {_socket.socket(fileno=fd): port for port, fd in listeners.items()}
         for listener in self._listeners:
@@ -48,8 +51,8 @@ class Inlets:
         self._loop.run_ready()
 
     def close(self) -> None:
-        for relay in list(self._relays):
-            relay.close(reset=True)
+        for copy in list(self._copies):
+            copy.close(reset=True)
         for server, client in self._waiting.items():
             server.close()
             client.close()
@@ -66,22 +69,22 @@ class Inlets:
         try:
             client = event_loop.accept(listener)
         except OSError as error:
-            if error.errno not in event_loop.GONE:
+            if error.errno not in event_loop.NO_CLIENT:
                 self._loop.forget(listener.fileno())
-                self._loop.after(event_loop.MOMENT, lambda: self._listen(listener))
+                self._loop.after(ACCEPT_RETRY_SECONDS, lambda: self._listen(listener))
             return
-        if len(self._relays) + len(self._waiting) >= MOST:
-            splice.close(client, reset=True)
+        if len(self._copies) + len(self._waiting) >= MAX_CONNECTIONS:
+            close_socket(client, reset=True)
             return
         try:
             server = _socket.socket(fileno=self._dialer.make())
         except OSError:
-            splice.close(client, reset=True)
+            close_socket(client, reset=True)
             return
         code = server.connect_ex((LOOPBACK, self._listeners[listener]))
         if code not in {0, errno.EINPROGRESS}:
             server.close()
-            splice.close(client, reset=True)
+            close_socket(client, reset=True)
             return
         self._waiting[server] = client
         self._loop.watch(server.fileno(), event_loop.OUT, lambda _: self._connected(server))
@@ -91,15 +94,15 @@ class Inlets:
         self._loop.forget(server.fileno())
         if server.getsockopt(_socket.SOL_SOCKET, _socket.SO_ERROR):
             server.close()
-            splice.close(client, reset=True)
+            close_socket(client, reset=True)
             return
-        relay = splice.Relay(
+        copy = splice.SplicedCopy(
             self._loop,
             client,
             server,
             pipes=self._pipes,
-            idle=IDLE,
-            done=lambda: self._relays.discard(relay),
+            idle_seconds=Timeouts().idle_seconds,
+            done=lambda: self._copies.discard(copy),
         )
-        self._relays.add(relay)
-        relay.start()
+        self._copies.add(copy)
+        copy.start()

@@ -153,7 +153,7 @@ def guarded(host: str, port: int) -> list[str]:
     """The addresses of a host that the guard would refuse."""
     import socket
 
-    from corral.network.guard import refusal
+    from corral.network.guard import find_refusal
 
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -161,5 +161,7 @@ def guarded(host: str, port: int) -> list[str]:
         return []
     addresses = {(family, str(place[0]).partition("%")[0]) for family, _, _, _, place in found}
     return sorted(
-        text for family, text in addresses if refusal(socket.inet_pton(family, text)) is not None
+        text
+        for family, text in addresses
+        if find_refusal(socket.inet_pton(family, text)) is not None
     )

@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from corral.denials.records import Denials
-    from corral.network.http_proxy.server import HttpDoor
+    from corral.network.http_proxy.server import HttpProxy
     from corral.plan.model import Place, Plan
     from corral.platforms.steps import Scene
 
@@ -94,21 +94,13 @@ def authorization(password: str) -> bytes:
     return b"Basic " + binascii.b2a_base64(f"{USER}:{password}".encode(), newline=False)
 
 
-def serve(plan: Plan, listener: int, password: str, denials: Denials | None) -> HttpDoor:
+def serve(plan: Plan, listener: int, password: str, denials: Denials | None) -> HttpProxy:
     """Once the target is born: this starts threads."""
     import socket
 
-    from corral.denials.records import Denials
-    from corral.network.addresses import read_network
-    from corral.network.host_proxy import proxy_of
+    from corral.network.destinations import check_from_policy
     from corral.network.http_proxy.outbound import Outbound
-    from corral.network.http_proxy.server import HttpDoor
-    from corral.network.rules import rules_of
+    from corral.network.http_proxy.server import HttpProxy
 
-    out = Outbound(
-        rules=rules_of(plan.allow),
-        denials=Denials() if denials is None else denials,
-        admitted=[read_network(text) for text in plan.admit],
-        proxy=proxy_of(os.environ),
-    )
-    return HttpDoor(socket.socket(fileno=listener), authorization(password), out)
+    out = Outbound(check_from_policy(plan.allow, plan.admit, os.environ, denials))
+    return HttpProxy(socket.socket(fileno=listener), authorization(password), out)
