@@ -136,12 +136,8 @@ def format_host_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def normalise_entry(text: str) -> str:
-    """Return the one spelling of an entry, so that equal ones are equal strings."""
-    return str(parse_entry(text))
-
-
 def parse_entry(text: str) -> AllowEntry:
+    """Parse an entry of `network.allow`; its `str` is the one spelling of it."""
     if not text:
         raise ValueError("an empty destination")
     if not text.isascii():

@@ -234,9 +234,9 @@ def item(key: Key, value: object, *, flags: bool) -> object:
 
 
 def destination(text: str) -> str:
-    from corral.network.rules import normalise_entry
+    from corral.network.rules import parse_entry
 
-    return normalise_entry(text)
+    return str(parse_entry(text))
 
 
 def port(value: object, *, flags: bool) -> int:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from corral.network.addresses import address_or_none
 from corral.network.destinations import Destination, DestinationCheck, address_destination
-from corral.network.gateway import dns_messages
+from corral.network.gateway import dns_messages as dns
 from corral.network.rules import is_host_name
 
 MAX_NAMES = 4096
 REVERSE = ".in-addr.arpa"
-LOOPBACK = {dns_messages.A: bytes((127, 0, 0, 1)), dns_messages.AAAA: bytes(15) + b"\x01"}
+LOOPBACK = {dns.A: bytes((127, 0, 0, 1)), dns.AAAA: bytes(15) + b"\x01"}
 
 
 class Names:
@@ -47,44 +47,40 @@ class Names:
     def respond(self, data: bytes) -> bytes | None:
         """Return the answer to any message; None if it gets no answer."""
         try:
-            query = dns_messages.parse_query(data)
-        except dns_messages.MalformedError as error:
-            return dns_messages.build_error(data, error.code)
-        if query.flags & dns_messages.RESPONSE:
+            query = dns.parse_query(data)
+        except dns.MalformedError as error:
+            return dns.build_error(data, error.code)
+        if query.flags & dns.RESPONSE:
             return None
         if query.edns:
-            return dns_messages.build_answer(query, dns_messages.BADVERS)
+            return dns.build_answer(query, dns.BADVERS)
         return self._answer(query)
 
-    def _answer(self, query: dns_messages.Query) -> bytes:
+    def _answer(self, query: dns.Query) -> bytes:
         if self.check.rules.matches(query.name):
             return self._answer_allowed(query)
         # RFC 6761: the sandbox's own loopback, not the host's.
         if query.name == "localhost" or query.name.endswith(".localhost"):
             own = LOOPBACK.get(query.kind)
-            found = () if own is None else (dns_messages.Answer(kind=query.kind, data=own),)
-            return dns_messages.build_answer(query, dns_messages.NOERROR, found)
-        if query.kind == dns_messages.PTR and query.name.endswith(REVERSE):
+            found = () if own is None else (dns.Answer(kind=query.kind, data=own),)
+            return dns.build_answer(query, dns.NOERROR, found)
+        if query.kind == dns.PTR and query.name.endswith(REVERSE):
             name = self._names.get(_reverse_name_to_address(query.name))
             if name is not None:
-                pointer = dns_messages.Answer(
-                    kind=dns_messages.PTR, data=dns_messages.build_name(name)
-                )
-                return dns_messages.build_answer(query, dns_messages.NOERROR, (pointer,))
+                pointer = dns.Answer(kind=dns.PTR, data=dns.build_name(name))
+                return dns.build_answer(query, dns.NOERROR, (pointer,))
         allow = query.name if is_host_name(query.name) else ""
         self.check.denials.add("name", query.name or ".", allow=allow)
-        return dns_messages.build_answer(query, dns_messages.NXDOMAIN)
+        return dns.build_answer(query, dns.NXDOMAIN)
 
-    def _answer_allowed(self, query: dns_messages.Query) -> bytes:
-        if query.kind not in {dns_messages.A, dns_messages.ANY}:
-            return dns_messages.build_answer(query, dns_messages.NOERROR)
+    def _answer_allowed(self, query: dns.Query) -> bytes:
+        if query.kind not in {dns.A, dns.ANY}:
+            return dns.build_answer(query, dns.NOERROR)
         address = self.assign_address(query.name)
         if address is None:
             self.check.denials.add("limit", f"more than {self._max_names} names")
-            return dns_messages.build_answer(query, dns_messages.SERVFAIL)
-        return dns_messages.build_answer(
-            query, dns_messages.NOERROR, (dns_messages.Answer(kind=dns_messages.A, data=address),)
-        )
+            return dns.build_answer(query, dns.SERVFAIL)
+        return dns.build_answer(query, dns.NOERROR, (dns.Answer(kind=dns.A, data=address),))
 
 
 def _reverse_name_to_address(name: str) -> bytes:

@@ -14,6 +14,8 @@ import sys
 import time
 from collections.abc import Callable
 
+from corral.network.budgets import ACCEPT_RETRY_SECONDS
+
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
@@ -22,16 +24,7 @@ if TYPE_CHECKING:
 IN, OUT = 1, 4
 BATCH = 64
 NO_CLIENT = frozenset({errno.EAGAIN, errno.ECONNABORTED})
-"""Errors of `accept` when no client waits any more. After any other error, usually because
-descriptors are used up, the client still waits: trying again at once would never end."""
-
-
-def accept(listener: _socket.socket) -> _socket.socket:
-    """Return the next connection as a socket that never blocks; OSError if there is none."""
-    # socket.socket.accept calls this too, but importing `socket` costs more than the gateway.
-    fd, _ = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
-    os.set_blocking(fd, False)
-    return _socket.socket(fileno=fd)
+"""Errors of `accept` when no client waits any more."""
 
 
 class Timer:
@@ -54,8 +47,7 @@ class Loop:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self._epoll = select.epoll()
-        self._handlers: dict[int, Handler] = {}
-        self._masks: dict[int, int] = {}
+        self._watched: dict[int, tuple[int, Handler]] = {}
         self._timers: list[Timer] = []
 
     def fileno(self) -> int:
@@ -69,18 +61,16 @@ class Loop:
         if mask == 0:
             self.forget(fd)
             return
-        known = self._masks.get(fd)
+        known = self._watched.get(fd)
         if known is None:
             self._epoll.register(fd, mask)
-        elif known != mask:
+        elif known[0] != mask:
             self._epoll.modify(fd, mask)
-        self._masks[fd] = mask
-        self._handlers[fd] = handler
+        self._watched[fd] = mask, handler
 
     def forget(self, fd: int) -> None:
         """Stop watching; call it before the descriptor is closed, whose number is then reused."""
-        if self._masks.pop(fd, None) is not None:
-            del self._handlers[fd]
+        if self._watched.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
     def after(self, seconds: float, call: Callable[[], None]) -> Timer:
@@ -99,7 +89,7 @@ class Loop:
     def run_ready(self) -> None:
         """Do all that can be done now without waiting."""
         for fd, events in self._epoll.poll(0, BATCH):
-            handler = self._handlers.get(fd)
+            _, handler = self._watched.get(fd, (0, None))
             # An earlier handler of this batch may have closed it. If its number was reused, that
             # handler is called for nothing: none relies on being able to read.
             if handler is not None:
@@ -119,8 +109,7 @@ class Loop:
 
     def close(self) -> None:
         self._timers.clear()
-        self._handlers.clear()
-        self._masks.clear()
+        self._watched.clear()
         self._epoll.close()
 
     def _sweep(self) -> None:
@@ -129,3 +118,64 @@ class Loop:
         if len(live) * 2 < len(self._timers):
             heapq.heapify(live)
             self._timers = live
+
+
+class Inputs:
+    """Sockets that are read together, and not at all while stopped or during a pause.
+
+    What arrives meanwhile waits in the kernel, where it costs nothing.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self.active = True
+        self._loop = loop
+        self._handlers: dict[int, Handler] = {}
+        self._paused = False
+
+    def add(self, end: _socket.socket, read: Callable[[_socket.socket], None]) -> None:
+        """Call `read` with the socket while it can be read; it must not block."""
+        end.setblocking(False)
+        handler = self._handlers[end.fileno()] = lambda _: read(end)
+        if self.active:
+            self._loop.watch(end.fileno(), IN, handler)
+
+    def close(self, end: _socket.socket) -> None:
+        del self._handlers[end.fileno()]
+        self._loop.forget(end.fileno())
+        end.close()
+
+    def stop(self) -> None:
+        self.active = False
+        for fd in self._handlers:
+            self._loop.forget(fd)
+
+    def start(self) -> None:
+        """Read again, unless there is a pause: its end starts."""
+        if not self.active and not self._paused:
+            self.active = True
+            for fd, handler in self._handlers.items():
+                self._loop.watch(fd, IN, handler)
+
+    def pause(self, seconds: float) -> None:
+        if not self._paused:
+            self._paused = True
+            self.stop()
+            self._loop.after(seconds, self._end_pause)
+
+    def _end_pause(self) -> None:
+        self._paused = False
+        self.start()
+
+    def accept(self, listener: _socket.socket) -> _socket.socket | None:
+        """Return the next connection, which does not block; None if there is none now."""
+        try:
+            # socket.socket.accept calls this too, but importing `socket` costs more than all this.
+            fd, _ = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
+        except OSError as error:
+            # Usually descriptors are used up. The client still waits, so trying again at once
+            # would never end.
+            if error.errno not in NO_CLIENT:
+                self.pause(ACCEPT_RETRY_SECONDS)
+            return None
+        os.set_blocking(fd, False)
+        return _socket.socket(fileno=fd)

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from corral.network.addresses import parse_address, unmap
 from corral.network.budgets import (
-    ACCEPT_RETRY_SECONDS,
     MAX_EXTRA_DIALS,
     DialBudget,
     RateLimit,
@@ -79,13 +78,10 @@ class Gateway:
             ended=self._ended,
             is_crowded=lambda: len(self._connections) > connection.MANY_CONNECTIONS,
         )
+        self._inputs = event_loop.Inputs(self._loop)
         self._listeners = [_socket.socket(fileno=fd) for fd in listeners]
         for listener in self._listeners:
-            listener.setblocking(False)
-        self._accepting = False
-        self._paused = False
-        self._closed = False
-        self._resume()
+            self._inputs.add(listener, self._accept)
 
     def fileno(self) -> int:
         return self._loop.fileno()
@@ -103,61 +99,29 @@ class Gateway:
         return dict(self._traffic)
 
     def close(self) -> None:
-        self._closed = True
+        for listener in self._listeners:
+            self._inputs.close(listener)
         for opened in list(self._connections):
             opened.close(reset=True)
         self._dns_server.close()
         self._lookups.close()
-        for listener in self._listeners:
-            self._loop.forget(listener.fileno())
-            listener.close()
         self._pipes.close()
         self._loop.close()
-
-    def _resume(self) -> None:
-        if not self._accepting and not self._paused and not self._closed:
-            self._accepting = True
-            for listener in self._listeners:
-                self._listen(listener)
-
-    def _listen(self, listener: _socket.socket) -> None:
-        self._loop.watch(listener.fileno(), event_loop.IN, lambda _: self._accept(listener))
-
-    def _stop_accepting(self) -> None:
-        """Leave the target's further connections in the kernel, where they cost nothing."""
-        self._accepting = False
-        for listener in self._listeners:
-            self._loop.forget(listener.fileno())
 
     def _accept(self, listener: _socket.socket) -> None:
         for _ in range(MAX_ACCEPTED):
             if len(self._connections) >= self._max_connections:
                 self.denials.add("limit", f"more than {self._max_connections} connections")
-                self._stop_accepting()
+                self._inputs.stop()
                 return
             if seconds := self._rate_limit.pause_seconds():
-                self._pause(seconds)
+                # A flood of denied connections then costs the target more than the host.
+                self._inputs.pause(seconds)
                 return
-            try:
-                client = event_loop.accept(listener)
-            except OSError as error:
-                if error.errno not in event_loop.NO_CLIENT:
-                    self._pause(ACCEPT_RETRY_SECONDS)
+            client = self._inputs.accept(listener)
+            if client is None:
                 return
             self._start(client)
-
-    def _pause(self, seconds: float) -> None:
-        """Accept nothing for a while, during a flood of denied connections or without descriptors.
-
-        The flood then costs the target more than the host, and descriptors become free again.
-        """
-        self._paused = True
-        self._stop_accepting()
-        self._loop.after(seconds, self._end_pause)
-
-    def _end_pause(self) -> None:
-        self._paused = False
-        self._resume()
 
     def _start(self, client: _socket.socket) -> None:
         try:
@@ -183,4 +147,4 @@ class Gateway:
             self._rate_limit.use()
         host = opened.destination.host
         count_connection(self._traffic, host, failed=copy is None, up=up, down=down)
-        self._resume()
+        self._inputs.start()

@@ -168,13 +168,17 @@ def _serve(channel: int, lookup: Lookup, parent: int) -> None:
     """Run a child. It never returns, because the code of its parent must not run twice."""
     try:
         _drop_inherited(channel, parent)
+        import signal
+
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         while name := os.read(channel, 256):
-            _alarm(LOOKUP_SECONDS)
+            signal.alarm(LOOKUP_SECONDS)
             try:
                 reply = pack(lookup(name.decode("ascii")))
             except (OSError, ValueError):
                 reply = b"\0"
-            _alarm(0)
+            signal.alarm(0)
             os.write(channel, reply)
     finally:
         os._exit(0)
@@ -182,23 +186,13 @@ def _serve(channel: int, lookup: Lookup, parent: int) -> None:
 
 def _drop_inherited(channel: int, parent: int) -> None:
     """Close all that the child inherited, above all the target's stdin and stdout."""
-    import signal
-
     from corral.abi import linux as abi
 
     abi.prctl(abi.PR_SET_PDEATHSIG, SIGKILL)
     if os.getppid() != parent:
         os._exit(0)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     null = os.open("/dev/null", os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     os.closerange(3, channel)
     os.closerange(channel + 1, max(map(int, os.listdir("/proc/self/fd"))) + 1)
-
-
-def _alarm(seconds: int) -> None:
-    import signal
-
-    signal.alarm(seconds)

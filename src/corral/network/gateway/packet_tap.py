@@ -57,19 +57,15 @@ class Tap:
     """Takes over a packet socket on the target's loopback; driven like the gateway."""
 
     def __init__(
-        self,
-        fd: int,
-        names: Names,
-        *,
-        clock: Callable[[], float] = time.monotonic,
+        self, fd: int, names: Names, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._packets = _socket.socket(fileno=fd)
-        self._packets.setblocking(False)
         attach_filter(self._packets)
         self._names = names
         self._loop = event_loop.Loop(clock)
         self._rate_limit = RateLimit(clock, burst=BURST, rate=RATE)
-        self._watch()
+        self._inputs = event_loop.Inputs(self._loop)
+        self._inputs.add(self._packets, self._ready)
 
     def fileno(self) -> int:
         return self._loop.fileno()
@@ -82,18 +78,13 @@ class Tap:
 
     def close(self) -> None:
         self._read()
-        self._loop.forget(self._packets.fileno())
-        self._packets.close()
+        self._inputs.close(self._packets)
         self._loop.close()
 
-    def _watch(self) -> None:
-        self._loop.watch(self._packets.fileno(), event_loop.IN, lambda _: self._ready())
-
-    def _ready(self) -> None:
+    def _ready(self, _packets: _socket.socket) -> None:
         self._rate_limit.use(self._read())
         if seconds := self._rate_limit.pause_seconds():
-            self._loop.forget(self._packets.fileno())
-            self._loop.after(seconds, self._watch)
+            self._inputs.pause(seconds)
 
     def _read(self) -> int:
         for count in range(BATCH):

@@ -7,7 +7,7 @@ import errno
 import sys
 from collections.abc import Mapping
 
-from corral.network.budgets import ACCEPT_RETRY_SECONDS, Timeouts
+from corral.network.budgets import Timeouts
 from corral.network.gateway import event_loop, splice
 from corral.network.sockets import close_socket
 
@@ -36,10 +36,10 @@ class PublishedPorts:
         self._pipes = splice.Pipes()
         self._copies: set[splice.SplicedCopy] = set()
         self._waiting: dict[_socket.socket, _socket.socket] = {}
+        self._inputs = event_loop.Inputs(self._loop)
         self._listeners = {_socket.socket(fileno=fd): port for port, fd in listeners.items()}
         for listener in self._listeners:
-            listener.setblocking(False)
-            self._listen(listener)
+            self._inputs.add(listener, self._accept)
 
     def fileno(self) -> int:
         return self._loop.fileno()
@@ -57,37 +57,33 @@ class PublishedPorts:
             server.close()
             client.close()
         for listener in self._listeners:
-            listener.close()
+            self._inputs.close(listener)
         self._loop.close()
         self._pipes.close()
         self._dialer.close()
 
-    def _listen(self, listener: _socket.socket) -> None:
-        self._loop.watch(listener.fileno(), event_loop.IN, lambda _: self._accept(listener))
-
     def _accept(self, listener: _socket.socket) -> None:
-        try:
-            client = event_loop.accept(listener)
-        except OSError as error:
-            if error.errno not in event_loop.NO_CLIENT:
-                self._loop.forget(listener.fileno())
-                self._loop.after(ACCEPT_RETRY_SECONDS, lambda: self._listen(listener))
+        client = self._inputs.accept(listener)
+        if client is None:
             return
-        if len(self._copies) + len(self._waiting) >= MAX_CONNECTIONS:
-            close_socket(client, reset=True)
-            return
-        try:
-            server = _socket.socket(fileno=self._dialer.make())
-        except OSError:
-            close_socket(client, reset=True)
-            return
-        code = server.connect_ex((LOOPBACK, self._listeners[listener]))
-        if code not in {0, errno.EINPROGRESS}:
-            server.close()
+        server = None
+        if len(self._copies) + len(self._waiting) < MAX_CONNECTIONS:
+            server = self._dial(self._listeners[listener])
+        if server is None:
             close_socket(client, reset=True)
             return
         self._waiting[server] = client
         self._loop.watch(server.fileno(), event_loop.OUT, lambda _: self._connected(server))
+
+    def _dial(self, port: int) -> _socket.socket | None:
+        try:
+            server = _socket.socket(fileno=self._dialer.make())
+        except OSError:
+            return None
+        if server.connect_ex((LOOPBACK, port)) in {0, errno.EINPROGRESS}:
+            return server
+        server.close()
+        return None
 
     def _connected(self, server: _socket.socket) -> None:
         client = self._waiting.pop(server)

@@ -121,9 +121,7 @@ class Direction:
     def close(self) -> None:
         self.done = True
         self._unsent = memoryview(b"")
-        if self._pipe is not None:
-            self._pipes.give_back(self._pipe, empty=self._in_pipe == 0)
-            self._pipe = None
+        self._return_pipe()
         self._in_pipe = 0
 
     def _drain(self) -> bool:
@@ -143,9 +141,7 @@ class Direction:
             # The sink's peer reads no more; the other direction may still have bytes.
             self.close()
             return False
-        if self._pipe is not None:
-            self._pipes.give_back(self._pipe, empty=True)
-            self._pipe = None
+        self._return_pipe()
         return True
 
     def _fill(self) -> bool:
@@ -161,18 +157,20 @@ class Direction:
                 self._in_pipe = os.splice(fd, self._pipe.writer, BLOCK_BYTES, flags=FLAGS)
                 self.ended = not self._in_pipe
         except BlockingIOError:
-            if self._pipe is not None:
-                self._pipes.give_back(self._pipe, empty=True)
-                self._pipe = None
+            self._return_pipe()
             return False
         except OSError as error:
             if self._pipe is None or error.errno not in UNSPLICED:
                 raise
             # The kernel, or a seccomp filter around corral, has no splice: all copy from now on.
             self._pipes.max_pipes = 0
-            self._pipes.give_back(self._pipe, empty=False)
-            self._pipe = None
+            self._return_pipe()
         return True
+
+    def _return_pipe(self) -> None:
+        if self._pipe is not None:
+            self._pipes.give_back(self._pipe, empty=self._in_pipe == 0)
+            self._pipe = None
 
     def _finish(self) -> None:
         self.close()
