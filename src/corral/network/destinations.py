@@ -1,7 +1,7 @@
 """The check of where a target may connect to, shared by both network engines.
 
 The gateway (Linux) and the HTTP proxies (macOS, Windows) call the same `DestinationCheck` at the
-same points, and dial nothing else than what it returns:
+same points. They dial only addresses that it returned, and the host's own proxy:
 
     allows              before anything is looked up: the name, or the address, and the port
     allows_hello        when a TLS client names a server
