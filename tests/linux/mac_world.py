@@ -18,15 +18,15 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Procfs:
-    """What `corral.platforms.macos.libproc.Libproc` answers on a Mac. Unique ids are start time and number."""
+    """What `corral.platforms.macos.process_table.ProcessTable` answers on a Mac. Unique ids are start time and number."""
 
     def __init__(self, world):
         self.world = world
         self.root = 0
         self.looks = os.environ.get("MAC_WORLD_LOOKS")
 
-    def rows(self):
-        from corral.platforms.macos.process_table import Row
+    def processes(self):
+        from corral.platforms.macos.process_table import Process
 
         if self.looks:
             with open(self.looks, "ab") as file:
@@ -38,7 +38,7 @@ class Procfs:
         }
         ids = {pid: self.number(pid, stat) for pid, stat in found.items()}
         return [
-            Row(pid=pid, unique=ids[pid], parent=self.parent(pid, int(stat[1]), ids))
+            Process(pid=pid, unique=ids[pid], parent=self.parent(pid, int(stat[1]), ids))
             for pid, stat in found.items()
         ]
 
@@ -47,7 +47,7 @@ class Procfs:
             return self.root  # what is older than the target is corral's
         return ids.get(parent, 0)
 
-    def unique(self, pid):
+    def unique_id(self, pid):
         stat = self.stat(pid)
         number = self.number(pid, stat) if stat else 0
         self.root = self.root or number  # the first that is asked for is the target
@@ -57,8 +57,8 @@ class Procfs:
         found = {pid: self.stat(pid) for pid in map(int, filter(str.isdigit, os.listdir("/proc")))}
         return [pid for pid, stat in found.items() if stat and int(stat[2]) == leader]
 
-    def use(self, pid):
-        from corral.platforms.macos.process_table import Usage
+    def usage(self, pid):
+        from corral.platforms.contract import Usage
 
         stat = self.stat(pid)
         if not stat:
@@ -99,14 +99,14 @@ class Procfs:
 
 def substitute(world):
     """From here on `corral` in this process believes that it is on a Mac."""
-    from corral.platforms import current as backend
+    from corral.platforms import current, deadlines
     from corral.platforms.macos.backend import Macos
-    from corral.platforms.posix import watch as supervise
 
     table = Procfs(world)
-    backend.load = lambda: Macos(table)
-    backend.system = lambda: "darwin"
-    supervise.GRACE = float(os.environ.get("MAC_WORLD_GRACE", supervise.GRACE))
+    current.load = lambda: Macos(table)
+    current.system = lambda: "darwin"
+    grace = os.environ.get("MAC_WORLD_GRACE", deadlines.GRACE_SECONDS)
+    deadlines.GRACE_SECONDS = float(grace)
     if os.environ.get("MAC_WORLD_SEATBELT"):
         play_seatbelt()
 
@@ -114,10 +114,10 @@ def substitute(world):
 def play_seatbelt():
     """Its steps do nothing, and the findings say that it holds: for what stands behind it, never for what it walls off."""
     from corral.plan import host
-    from corral.platforms.macos.mechanisms import seatbelt
+    from corral.platforms.macos.mechanisms.seatbelt import Seatbelt
     from corral.supervisor import findings
 
-    seatbelt.apply = seatbelt.verify = lambda _step, _scene: None
+    Seatbelt.apply = Seatbelt.verify = lambda _step, _results: None
     seen = findings.current_host
 
     def current(**options):

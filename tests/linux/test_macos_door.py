@@ -1,7 +1,7 @@
-"""`corral run --allow-net` with the macOS backend, on Linux: everything about the door but the wall around it.
+"""`corral run --allow-net` with the macOS backend, on Linux: the loopback proxy without the wall around it.
 
-Seatbelt is played by nothing (`mac_world.py`), so a target that goes past the door is not stopped here; what the
-profile says is in tests/unit/platforms/macos/test_seatbelt.py, and what a Mac does in tests/macos.
+Seatbelt does nothing here (`mac_world.py`), so a target that goes past the proxy is not stopped. The profile is
+tested in tests/unit/platforms/macos/test_seatbelt.py, and what a Mac does in tests/macos.
 """
 
 import contextlib
@@ -132,7 +132,7 @@ def test_explain_says_what_run_does_without_a_port_or_a_password(mac):
             "a proxy on one loopback port, named by the proxy variables, for api.example.com"
             in text
         )
-        assert "and one for the door's port" in text
+        assert "and one for the proxy's port" in text
         assert "127.0.0.1" not in text
         assert "corral:" not in text
 
@@ -157,7 +157,7 @@ def test_without_seatbelt_a_list_of_hosts_is_refused(mac):
     out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (125, b"")
     assert b"network" in err
-    # And with the user's word there is no door that could be taken for a wall.
+    # And with the user's word there is no proxy that could be taken for a wall.
     code = "import os; print(sorted(name for name in os.environ if 'PROXY' in name.upper()))"
     done = mac.python(code, flags=("--allow-net", "api.example.com"))
     assert done.stdout == b"[]\n"
@@ -172,7 +172,7 @@ print(found["door"].status, found["door"].evidence)
 
 
 def test_the_probe_sees_it_when_there_is_no_wall(mac):
-    """The control of the probe: under a Seatbelt that does nothing, the port beside the door's is reached."""
+    """The control of the probe: under a Seatbelt that does nothing, the port beside the proxy's is reached."""
     status, out, err = played(mac, "--api", PROBE)
     assert status == 0, err.decode()
     assert out == b"absent target: RuntimeError: the act that should have been denied succeeded\n"
@@ -191,7 +191,7 @@ print("well")
 
 
 def test_the_python_api(mac, web):
-    """The door's threads are in a supervisor that the zygote forked, after its target was."""
+    """The proxy's threads are in a supervisor that the zygote forked, and start after its target."""
     code = f"PORT, GET = {web}, {GET!r}\n{API}"
     status, out, err = played(mac, "--api", code)
     assert (status, out) == (0, b"well\n"), err.decode()

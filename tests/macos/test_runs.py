@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from corral.platforms import current
-from corral.platforms.macos.libproc import Libproc
+from corral.platforms.macos.process_table import ProcessTable
 from corral.platforms.macos.process_tree import Tree
 from corral.supervisor import findings
 
@@ -126,11 +126,11 @@ def test_an_address_space_below_what_is_mapped_refuses_the_run(mac):
 
 
 def test_the_process_table_sees_this_process_and_its_use():
-    table = Libproc()
-    own = next(row for row in table.rows() if row.pid == os.getpid())
-    assert own.unique == table.unique(os.getpid())
-    assert own.parent == table.unique(os.getppid())
-    used = table.use(os.getpid())
+    table = ProcessTable()
+    own = next(row for row in table.processes() if row.pid == os.getpid())
+    assert own.unique == table.unique_id(os.getpid())
+    assert own.parent == table.unique_id(os.getppid())
+    used = table.usage(os.getpid())
     assert used.memory > 1 << 20
     assert used.cpu > 0
     assert used.tasks >= 1
@@ -138,7 +138,7 @@ def test_the_process_table_sees_this_process_and_its_use():
 
 
 def test_forks_are_told():
-    table = Libproc()
+    table = ProcessTable()
     table.follow(os.getpid())
     pid = os.fork()
     if pid == 0:

@@ -36,9 +36,9 @@ def load() -> Backend:
         return windows
     if sys.platform == "darwin":
         from corral.platforms.macos.backend import Macos
-        from corral.platforms.macos.libproc import Libproc
+        from corral.platforms.macos.process_table import ProcessTable
 
-        return Macos(Libproc())
+        return Macos(ProcessTable())
     raise SandboxError(
         f"corral has no walls for {sys.platform}, so it runs nothing there",
         hint="run it in a Linux virtual machine",

@@ -1,18 +1,17 @@
-"""What corral's flow asks of macOS."""
+"""The macOS backend: what corral's flow asks of the system."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-from corral.platforms.macos import options, tier_seatbelt
-from corral.platforms.macos import spawn as births
-from corral.platforms.macos.probes import cache_key as identities
-from corral.platforms.macos.process_tree import Tree
-from corral.platforms.posix import signals as wakeup
-from corral.platforms.posix import work_directory
+from corral.platforms.macos import options, process_tree, tier_seatbelt
+from corral.platforms.macos import spawn as processes
+from corral.platforms.macos.probes import cache_key
+from corral.platforms.posix import run_directories
+from corral.platforms.posix import signals as posix_signals
 from corral.platforms.posix.watch import Watch
-from corral.programs import resolve as command
+from corral.programs import resolve as programs
 from corral.record import replace
 
 TYPE_CHECKING = False
@@ -21,23 +20,25 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from corral.plan.host import Finding, Host
-    from corral.plan.model import Chains, Composition, Held, Plan, Sample
-    from corral.platforms.macos.process_table import Table, Usage
-    from corral.platforms.posix.watch import Child, Signals
-    from corral.platforms.run_records import Run
-    from corral.policy.model import Policy
+    from corral.plan.model import Plan
+    from corral.platforms.contract import Stdio, Usage
+    from corral.platforms.macos.process_table import ProcessTable
     from corral.programs.model import Program
 
-PLACES = ("/opt/homebrew/bin", "/usr/local/bin", "/usr/bin")
-"""Where node is found besides PATH, which is short where a client starts things."""
+NODE_DIRECTORIES = ("/opt/homebrew/bin", "/usr/local/bin", "/usr/bin")
+"""Searched for node after PATH, which is short where a client starts programs."""
 
 
 class Macos:
     """`table` is where the host's processes are read from."""
 
     __file__: str | None = __file__
+    chains = staticmethod(options.chains)
+    compose = staticmethod(tier_seatbelt.compose)
+    signals = posix_signals.SignalPipe
+    watch = Watch
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: ProcessTable) -> None:
         self._table = table
 
     def resolve(
@@ -49,38 +50,13 @@ class Macos:
         home: str,
         subprocess: bool,
     ) -> Program:
-        program = command.resolve(
+        program = programs.resolve(
             argv, environment=environment, cwd=cwd, home=home, subprocess=subprocess
         )
         return replace(program, notes=(*program.notes, *tier_seatbelt.notes(program)))
 
-    def chains(self, policy: Policy) -> Chains:
-        return options.chains(policy)
-
-    def compose(
-        self, policy: Policy, program: Program, controls: Sequence[Held], *, home: str
-    ) -> Composition:
-        return tier_seatbelt.compose(policy, program, controls, home=home)
-
-    def signals(self, numbers: Sequence[int]) -> Signals:
-        return wakeup.Wakeup(numbers)
-
-    def birth(self, plan: Plan, stdio: tuple[int, int, int]) -> births.Child:
-        return births.birth(plan, stdio, self._table)
-
-    def watch(
-        self,
-        child: Child,
-        *,
-        timeout: float | None,
-        signals: Signals,
-        control: int,
-        sample: Sample | None,
-        run: Run,
-    ) -> Watch:
-        return Watch(
-            child, timeout=timeout, signals=signals, control=control, sample=sample, run=run
-        )
+    def spawn(self, plan: Plan, stdio: Stdio) -> processes.Child:
+        return processes.spawn(plan, stdio, self._table)
 
     def warm_up(self) -> None:
         """Nothing is worth doing ahead of a request."""
@@ -88,20 +64,22 @@ class Macos:
     def clean(self, path: str) -> None:
         """Remove the private directory of a dead run."""
         if os.path.basename(path).startswith(tier_seatbelt.WORK_PREFIX):
-            work_directory.remove(path)
+            run_directories.remove(path)
 
     def measure(self, root: int) -> Usage:
-        """`root` is the watcher, which is not the target's. Orphans are only seen by itself."""
-        tree = Tree(self._table, root, self._table.unique(root), grouped=False)
-        return tree.measure(besides=root)
+        """Measure the tree below `root`, the watcher, without itself. Only the watcher knows the
+        tree's orphans.
+        """
+        tree = process_tree.Tree(self._table, root, self._table.unique_id(root), grouped=False)
+        return tree.measure(excluded=root)
 
     def probe(self) -> tuple[Finding, ...]:
-        from corral.platforms.macos.probes import host as probes
+        from corral.platforms.macos.probes import host
 
-        return probes.probe(self._table, find_node())
+        return host.probe(self._table, find_node())
 
-    def identity(self) -> tuple[str, ...]:
-        return identities.identity(find_node())
+    def cache_key(self) -> tuple[str, ...]:
+        return cache_key.build(find_node())
 
     def doctor(self, host: Host) -> Sequence[tuple[str, str, Finding | None]]:
         from corral.platforms.macos.probes import doctor
@@ -110,8 +88,8 @@ class Macos:
 
 
 def find_node() -> str:
-    """The node that servers here would run on; empty where there is none."""
-    for place in (*os.environ.get("PATH", "").split(":"), *PLACES):
-        if place.startswith("/") and os.access(f"{place}/node", os.X_OK):
-            return f"{place}/node"
+    """Return the node that servers would run on, empty where there is none."""
+    for directory in (*os.environ.get("PATH", "").split(":"), *NODE_DIRECTORIES):
+        if directory.startswith("/") and os.access(f"{directory}/node", os.X_OK):
+            return f"{directory}/node"
     return ""

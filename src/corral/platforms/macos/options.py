@@ -1,7 +1,7 @@
-"""macOS: one file a mechanism. What can hold each control here, best first.
+"""The mechanisms that can enforce each control on macOS, best first.
 
-Seatbelt is the only wall there is. Where it was not proven, or the policy turns it off, the walls
-are missing and a run refuses; `--best-effort` then runs with limits that hold only while the target
+Seatbelt is the only wall. Where it was not proven, or the policy turns it off, the walls are
+missing and a run refuses; `--best-effort` then runs with limits that hold only while the target
 does not fight them.
 """
 
@@ -18,11 +18,10 @@ SEATBELT = "seatbelt"
 JETSAM = "jetsam limit of the first image"
 NO_FORK = "RLIMIT_NPROC"
 WATCHER = "watcher"
-DOOR = "proxy on one loopback port"
+PROXY = "proxy on one loopback port"
 
 
 def chains(policy: Policy) -> Chains:
-    """What can hold each control here, best first."""
     return {
         "filesystem": _seatbelt(policy, "names of what lies above a granted path can be seen"),
         "network": _network(policy),
@@ -55,14 +54,14 @@ def chains(policy: Policy) -> Chains:
 
 
 def _network(policy: Policy) -> tuple[Option, ...]:
-    """Nothing, or what corral's own proxy lets through; a port of the target's is never opened."""
+    """Allow nothing, or what corral's own proxy lets through; publish no port of the target."""
     if policy.listen:
         return ()
     if not policy.allow or policy.macos.seatbelt == "off":
         return _seatbelt(policy)
     note = "only for clients that go by the proxy variables; all others reach nothing"
     needs = ("seatbelt", "door")
-    return (Option(mechanism=f"{SEATBELT} + {DOOR}", needs=needs, status="verified", note=note),)
+    return (Option(mechanism=f"{SEATBELT} + {PROXY}", needs=needs, status="verified", note=note),)
 
 
 def _seatbelt(policy: Policy, note: str = "") -> tuple[Option, ...]:
@@ -72,14 +71,14 @@ def _seatbelt(policy: Policy, note: str = "") -> tuple[Option, ...]:
 
 
 def _tree(policy: Policy) -> tuple[Option, ...]:
-    """Behind Seatbelt nothing of the target can signal the watcher."""
+    """Behind Seatbelt no process of the target can signal the watcher."""
     if policy.macos.seatbelt == "off":
         return ()
     return (Option(mechanism=f"{WATCHER} + {SEATBELT}", needs=("watcher", "seatbelt")),)
 
 
 def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
-    """Looking costs wake-ups, so only a limit that was stated is held that way."""
+    """Sampling costs wake-ups, so only a limit that was stated is enforced that way."""
     if control not in policy.stated:
         return ()
     note = "the tree is looked at ten times a second and killed when it is over"
@@ -87,7 +86,7 @@ def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
 
 
 def _jetsam(policy: Policy) -> tuple[Option, ...]:
-    """It holds one image, so it can stand for the tree only where there is one process."""
+    """Jetsam limits one image, which is the whole tree only where there is one process."""
     if policy.subprocess or "memory" in policy.stated:
         return ()
     note = "lost when the program executes again; state a memory limit to have the tree looked at"

@@ -1,55 +1,59 @@
 """The whole tree of a target, wherever its processes have gone.
 
-A process may leave its group and its session and be adopted by launchd; who forked it does not
-change (`p_puniqueid`). So a tree is everything that was forked by something in the tree, and ids of
-processes that have ended are kept, since their children may live on. What is still in the target's
-own process group belongs to it as well.
+A process may leave its group and its session and be adopted by launchd, but the id of the process
+that forked it does not change (`p_puniqueid`). So a tree is every process that was forked by one of
+the tree. Ids of processes that have ended are kept, because their children may live on. Processes
+in the target's own process group belong to the tree as well.
 
-The race that remains: a process that forks and ends before any walk has seen it breaks the chain to
-its children, if these have left the group too.
+One race remains: a process that forks and ends before any walk has seen it breaks the chain to its
+children, if these have left the group too.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 from corral.abi.signal_numbers import SIGKILL, SIGSTOP
-from corral.platforms.macos.process_table import Usage
+from corral.platforms.contract import Usage
 
 TYPE_CHECKING = False
+assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from corral.platforms.macos.process_table import Row, Table
+    from corral.platforms.macos.process_table import Process, ProcessTable
 
 UNKNOWN = 0
-AGREE = 2
-"""Walks in a row that must find nobody."""
-PAUSE = 0.002
-"""Seconds for the kernel to finish with what was killed."""
+EMPTY_WALKS = 2
+"""Walks in a row that must find no process before the tree counts as dead."""
+PAUSE_SECONDS = 0.002
+"""For the kernel to finish with the processes that were killed."""
 
 
 class Tree:
-    """`grouped`: the group of `root` is its own, which holds as long as nobody has reaped it.
+    """`grouped`: the group of `root` is the tree's own, which is true until `root` is reaped.
 
-    A `unique` of 0 is that of a process which had ended before it was looked at. Nothing descends
-    from 0: it is also what a table says of parents that nobody knows.
+    A `unique` of 0 means that `root` had ended before its id was read. Nothing descends from 0,
+    because a table also reports 0 for unknown parents.
     """
 
-    def __init__(self, table: Table, root: int, unique: int, *, grouped: bool) -> None:
+    def __init__(self, table: ProcessTable, root: int, unique: int, *, grouped: bool) -> None:
         self._table = table
         self._root = root
         self._grouped = grouped
         self._known = {unique} - {UNKNOWN}
-        # Whatever a table says, these are never a target's.
-        self._never = frozenset((0, 1, os.getpid(), os.getppid()))
+        # Whatever a table says, these never belong to a target.
+        self._excluded = frozenset((0, 1, os.getpid(), os.getppid()))
         self._followed: set[int] = set()
-        self._beyond: set[int] = set()
+        self._not_permitted: set[int] = set()
 
-    def walk(self) -> list[Row]:
-        """Everybody in the tree who lives; who was not followed yet is from now on."""
-        rows = [row for row in self._table.rows() if row.pid not in self._never and row.unique]
+    def walk(self) -> list[Process]:
+        """Return the living processes of the tree, and follow the forks of the new ones."""
+        rows = [
+            row for row in self._table.processes() if row.pid not in self._excluded and row.unique
+        ]
         group = frozenset(self._table.group(self._root) if self._grouped else ())
-        found: dict[int, Row] = {}
+        found: dict[int, Process] = {}
         grew = True
         while grew:
             fresh = [
@@ -72,29 +76,30 @@ class Tree:
             self._send(row, number)
 
     def kill(self) -> None:
-        """Stop everybody, so that nothing forks behind the walker's back; kill; look again."""
-        quiet = 0
-        while quiet < AGREE:
-            living = self._stopped()
-            quiet = 0 if living else quiet + 1
+        """Stop every process, so that none forks during the walk; kill them; walk again."""
+        empty = 0
+        while empty < EMPTY_WALKS:
+            living = self._stop_all()
+            empty = 0 if living else empty + 1
             for row in living:
                 self._send(row, SIGKILL)
             if living:
-                time.sleep(PAUSE)
+                time.sleep(PAUSE_SECONDS)
 
-    def measure(self, *, besides: int = 0) -> Usage:
-        seen = [self._table.use(row.pid) for row in self.walk() if row.pid != besides]
+    def measure(self, *, excluded: int = 0) -> Usage:
+        """Add up what the tree uses, without the process `excluded`."""
+        used = [self._table.usage(row.pid) for row in self.walk() if row.pid != excluded]
         return Usage(
-            cpu=sum(item.cpu for item in seen),
-            memory=sum(item.memory for item in seen),
-            tasks=sum(item.tasks for item in seen),
+            cpu=sum(item.cpu for item in used),
+            memory=sum(item.memory for item in used),
+            tasks=sum(item.tasks for item in used),
         )
 
-    def _stopped(self) -> list[Row]:
-        """Who lives, once two walks agree on it and all of them stand still."""
+    def _stop_all(self) -> list[Process]:
+        """Return the living processes, once a walk finds only ones that were stopped."""
         stopped: set[int] = set()
         while True:
-            living = [row for row in self.walk() if row.unique not in self._beyond]
+            living = [row for row in self.walk() if row.unique not in self._not_permitted]
             moving = [row for row in living if row.unique not in stopped]
             if not moving:
                 return living
@@ -102,12 +107,12 @@ class Tree:
                 stopped.add(row.unique)
                 self._send(row, SIGSTOP)
 
-    def _send(self, row: Row, number: int) -> None:
-        if self._table.unique(row.pid) != row.unique:
-            return  # the number is somebody else's by now
+    def _send(self, row: Process, number: int) -> None:
+        if self._table.unique_id(row.pid) != row.unique:
+            return  # the pid belongs to another process by now
         try:
             os.kill(row.pid, number)
         except PermissionError:
-            self._beyond.add(row.unique)  # it runs a program of another user's
+            self._not_permitted.add(row.unique)  # it runs a program of another user
         except ProcessLookupError:
             pass

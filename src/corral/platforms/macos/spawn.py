@@ -1,8 +1,8 @@
-"""How a macOS target comes into the world: supervisor -> watcher -> target.
+"""Spawn a macOS target: supervisor -> watcher -> target.
 
-`born` carries a failed step out, or one mark just before exec: its end of file after the mark is a
-successful exec, and without it a death on the way. A `gate` holds the target back until the
-supervisor knows whom it is about to start. All of this is prepared by a process without threads.
+`watcher.Pipes` connects the three, and the target gets none of them. The byte on `start` keeps the
+target from executing until the supervisor knows its pid. A process without threads prepares all of
+this.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import sys
 
 from corral.abi import darwin_spawn
 from corral.abi.signal_numbers import FORWARDED, SIGCONT, SIGKILL
+from corral.plan.results import Results
 from corral.platforms import steps
-from corral.platforms.macos import watcher
-from corral.platforms.macos.mechanisms import jetsam
-from corral.platforms.macos.process_table import Usage
-from corral.platforms.macos.process_tree import Tree
-from corral.platforms.posix import signals, target, work_directory
-from corral.platforms.posix.watch import Reaped
-from corral.platforms.steps import EXECUTED, Scene, StepFailed
+from corral.platforms.contract import Reaped, Usage
+from corral.platforms.macos import process_tree, watcher
+from corral.platforms.macos.mechanisms import loopback_proxy
+from corral.platforms.macos.mechanisms.jetsam import FootprintLimit
+from corral.platforms.posix import run_directories, signals, target
+from corral.platforms.steps import StepFailed
+from corral.record import replace
 
 TYPE_CHECKING = False
 assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type checkers
@@ -28,54 +29,39 @@ if TYPE_CHECKING:
 
     from corral.denials.records import Denials
     from corral.plan.model import Plan
-    from corral.platforms.macos.process_table import Table
-    from corral.platforms.posix.watch import Ways
+    from corral.platforms.contract import NetworkServices, Stdio
+    from corral.platforms.macos.process_table import ProcessTable
 
-    Stdio = tuple[int, int, int]
-
-UMASK = 0o022
-MAXRSS = 1 if sys.platform == "darwin" else 1024
-"""The unit of ru_maxrss."""
+MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 class Child:
-    """The supervisor's hold on one tree: what it asks for, the watcher does."""
+    """The supervisor's view of one tree: the watcher does what it asks for."""
 
     def __init__(
-        self,
-        table: Table,
-        pid: int,
-        scene: Scene,
-        *,
-        limit: int,
-        go: int,
-        born: int,
-        say: int,
-        end: int,
+        self, table: ProcessTable, pid: int, results: Results, pipes: watcher.Pipes
     ) -> None:
         self.pid = pid
-        self.pidfd = end
-        self.born = born
+        self.pidfd = pipes.end
+        self.exec_pipe = pipes.exec_result
         self._table = table
-        self._scene = scene
-        self._limit = limit
-        self._go = go
-        self._say = say
+        self._results = results
+        self._pipes = pipes
         self._status = b""
-        told = _exactly(say, watcher.ROOT.size)
-        # Behind its gate the target cannot have ended unless everything has.
-        self._root: int = watcher.ROOT.unpack(told)[0] if told else 0
-        self._unique = table.unique(self._root) if told else 0
+        root = self._read_answer(watcher.ROOT.size)
+        # Before `start` the target cannot have ended unless the watcher has too.
+        self._root: int = watcher.ROOT.unpack(root)[0] if root else 0
+        self._unique = table.unique_id(self._root) if root else 0
 
     def signal(self, number: int) -> None:
-        """A watcher that somebody has stopped would not hear, and whoever waits for it would wait
-        for ever.
+        """Continue the watcher first: a stopped one would never read the pipe, and the supervisor
+        would wait for its answer for ever.
         """
         try:
             os.kill(self.pid, SIGCONT)
-            os.write(self._go, bytes([number]))
+            os.write(self._pipes.control, bytes([number]))
         except (ProcessLookupError, BrokenPipeError):
-            pass  # the watcher is gone: `end` says so
+            pass  # the watcher is gone, and `end` reports it
 
     def kill(self) -> None:
         self.signal(SIGKILL)
@@ -83,142 +69,114 @@ class Child:
     def target(self) -> int:
         return self._root
 
-    def ways(self, plan: Plan, denials: Denials | None) -> Ways:
-        """The door, and no tap: what goes elsewhere ends at Seatbelt, which tells nobody."""
-        from corral.platforms.macos.mechanisms import loopback_proxy
-
-        (listener,), self._scene.doors = self._scene.doors, ()
-        return loopback_proxy.serve(plan, listener, self._scene.password, denials), ()
+    def network_services(self, plan: Plan, denials: Denials | None) -> NetworkServices:
+        """Start the proxy. There is nothing else: Seatbelt reports no other connections."""
+        return self._results.get(loopback_proxy.ProxyPort).serve(plan, denials), ()
 
     def measure(self, *, exact: bool = False) -> Usage:  # noqa: ARG002 - footprints are exact
         self.signal(watcher.MEASURE)
-        raw = _exactly(self._say, watcher.USAGE.size)
+        raw = self._read_answer(watcher.USAGE.size)
         if len(raw) < watcher.USAGE.size:
-            self._status = raw  # it was over before it could answer
+            self._status = raw  # the target ended before the watcher could answer
             return Usage()
         cpu, memory, tasks = watcher.USAGE.unpack(raw)
         return Usage(cpu=cpu, memory=memory, tasks=tasks)
 
     def reap(self) -> Reaped:
-        """Wait for the watcher: the target's wait status, and what was used by those it reaped."""
-        said = self._status or _exactly(self._say, watcher.STATUS.size)
-        if len(said) < watcher.STATUS.size and self._root:
-            # Somebody killed the watcher. Its child is launchd's now, which may have reaped it.
-            Tree(self._table, self._root, self._unique, grouped=False).kill()
+        """Wait for the watcher. Return the target's wait status, and what those it reaped used."""
+        raw = self._status or self._read_answer(watcher.STATUS.size)
+        if len(raw) < watcher.STATUS.size and self._root:
+            # The watcher was killed. launchd has adopted the target and may have reaped it.
+            process_tree.Tree(self._table, self._root, self._unique, grouped=False).kill()
         rusage = os.wait4(self.pid, 0)[2]
-        own = (self.pidfd, self._go, self._say, self.born)
-        for fd in (*own, *self._scene.doors, *self._scene.kept):
-            os.close(fd)
-        if self._scene.directory:
-            work_directory.remove(self._scene.directory)
-        ended = len(said) == watcher.STATUS.size
-        status: int | None = watcher.STATUS.unpack(said)[0] if ended else None
-        memory = rusage.ru_maxrss * MAXRSS
+        ended = len(raw) == watcher.STATUS.size
+        status: int | None = watcher.STATUS.unpack(raw)[0] if ended else None
+        memory = rusage.ru_maxrss * MAXRSS_UNIT
+        limit = self._results.find(FootprintLimit)
+        self._pipes.close()
+        self._results.release()
         return Reaped(
             status=status,
             cpu=rusage.ru_utime + rusage.ru_stime,
             memory=memory,
-            hit=("memory",) if jetsam.killed(status, memory, self._limit) else (),
+            hit=("memory",) if limit and limit.has_killed(status, memory) else (),
         )
 
+    def _read_answer(self, size: int) -> bytes:
+        """Return `size` bytes, or fewer at the end of the pipe."""
+        found = b""
+        while len(found) < size and (chunk := os.read(self._pipes.answers, size - len(found))):
+            found += chunk
+        return found
 
-def _exactly(fd: int, size: int) -> bytes:
-    """`size` bytes, or what there was before the end."""
-    found = b""
-    while len(found) < size and (chunk := os.read(fd, size - len(found))):
-        found += chunk
-    return found
 
-
-def birth(plan: Plan, stdio: Stdio, table: Table) -> Child:
-    scene = Scene()
+def spawn(plan: Plan, stdio: Stdio, table: ProcessTable) -> Child:
+    results = Results()
     try:
-        steps.apply(plan.steps, "supervisor", scene)
-        return _conceive(plan, scene, stdio, table)
+        steps.apply(plan.steps, "supervisor", results)
+        steps.apply(plan.steps, "clone", results)
+        return _fork_watcher(plan, results, stdio, table)
     except StepFailed:
-        for fd in (*scene.doors, *scene.kept):
-            os.close(fd)
-        if scene.directory:
-            work_directory.remove(scene.directory)
+        results.release()
         raise
 
 
-def _conceive(plan: Plan, scene: Scene, stdio: Stdio, table: Table) -> Child:
-    go_read, go_write = os.pipe()
-    born_read, born_write = os.pipe()
-    say_read, say_write = os.pipe()
-    end_read, end_write = os.pipe()
-    signals.block(FORWARDED)  # a signal to the fork is none to us
+def _fork_watcher(plan: Plan, results: Results, stdio: Stdio, table: ProcessTable) -> Child:
+    own, watchers = watcher.open_pipes()
+    signals.block(FORWARDED)  # a signal to the fork is not one to the supervisor
     try:
         pid = os.fork()
     except OSError as error:
         raise StepFailed("fork", error) from error
     if pid == 0:
         signals.reset()
-        for fd in (go_write, born_read, say_read, end_read):
-            os.close(fd)
-        own = watcher.Pipes(go=go_read, say=say_write, end=end_write, gate=-1)
-        _become_watcher(plan, scene, stdio, table, own, born=born_write)
+        own.close()
+        _become_watcher(plan, results, stdio, table, watchers)
     signals.unblock(FORWARDED)
-    for fd in (go_read, born_write, say_write, end_write):
-        os.close(fd)
-    pipes = {"go": go_write, "born": born_read, "say": say_read, "end": end_read}
-    child = Child(table, pid, scene, limit=_limit(plan), **pipes)
+    watchers.close()
+    child = Child(table, pid, results, own)
     child.signal(watcher.START)
     return child
 
 
 def _become_watcher(
-    plan: Plan, scene: Scene, stdio: Stdio, table: Table, pipes: watcher.Pipes, *, born: int
+    plan: Plan, results: Results, stdio: Stdio, table: ProcessTable, pipes: watcher.Pipes
 ) -> NoReturn:
-    """Whatever happens here, this never returns into the supervisor's code."""
+    """Never return into the supervisor's code, whatever happens here."""
     try:
         os.setsid()
-        gate_read, gate_write = os.pipe()
+        start_read, start_write = os.pipe()
         pid = os.fork()
         if pid == 0:
-            for fd in (pipes.go, pipes.say, pipes.end, gate_write):
-                os.close(fd)
-            _become_target(plan, scene, stdio, gate=gate_read, born=born)
-        os.close(gate_read)
-        os.close(born)
-        born = -1  # from here on only the target has something to say on it
-        held = watcher.Pipes(go=pipes.go, say=pipes.say, end=pipes.end, gate=gate_write)
-        watcher.Watcher(table, pid, held, directory=scene.directory).run()
+            replace(pipes, exec_result=-1, start=start_write).close()
+            _become_target(plan, results, stdio, start_read, pipes.exec_result)
+        os.close(start_read)
+        os.close(pipes.exec_result)
+        pipes = replace(pipes, exec_result=-1, start=start_write)  # only the target reports now
+        directory = results.find(run_directories.PrivateDirectory)
+        watcher.TreeWatcher(table, pid, pipes, directory=directory).run()
     except BaseException as error:  # noqa: BLE001 - a bug here must not let anything run
-        target.tell(born, error, "watcher")
+        target.tell(pipes.exec_result, error, "watcher")
 
 
-def _become_target(plan: Plan, scene: Scene, stdio: Stdio, *, gate: int, born: int) -> NoReturn:
+def _become_target(
+    plan: Plan, results: Results, stdio: Stdio, start: int, exec_pipe: int
+) -> NoReturn:
     try:
-        gate, born = target.arrange(stdio, gate, born)
-        os.setsid()
-        os.umask(UMASK)
-        os.chdir(plan.program.cwd or "/")
-        steps.apply(plan.steps, "target", scene)
-        steps.verify(plan.steps, scene)
-        if os.read(gate, 1) != b"\0":
-            os._exit(1)  # the watcher is gone
-        os.write(born, EXECUTED)
-        _exec(plan, scene)
+        start, exec_pipe = target.arrange_streams(stdio, start, exec_pipe)
+        target.close_on_exec()
+        target.enter(plan, results, start, exec_pipe)
+        target.execute(plan.program, lambda: _exec(plan, results))
     except BaseException as error:  # noqa: BLE001 - a bug here must not let anything run
-        target.tell(born, error, "target")
+        target.tell(exec_pipe, error, "target")
 
 
-def _limit(plan: Plan) -> int:
-    """In mebibytes, 0 for none."""
-    return next((step.megabytes for step in plan.steps if isinstance(step, jetsam.Jetsam)), 0)
-
-
-def _exec(plan: Plan, scene: Scene) -> NoReturn:
-    program = plan.program
-    environment = {**dict(plan.environment), **dict(scene.variables)}
-    try:
-        target.check_same(program)
-        if sys.platform == "darwin":
-            words = [f"{name}={value}" for name, value in environment.items()]
-            darwin_spawn.exec_in_place(program.path, program.argv, words, megabytes=_limit(plan))
-        os.execve(program.path, program.argv, environment)
-    except OSError as error:
-        raise StepFailed("exec", OSError(error.errno, error.strerror, program.path)) from error
-    raise StepFailed("exec", "returned")
+def _exec(plan: Plan, results: Results) -> None:
+    program, port = plan.program, results.find(loopback_proxy.ProxyPort)
+    environment = {**dict(plan.environment), **(port.variables() if port else {})}
+    if sys.platform == "darwin":
+        limit = results.find(FootprintLimit)
+        words = [f"{name}={value}" for name, value in environment.items()]
+        megabytes = limit.megabytes if limit else 0
+        darwin_spawn.exec_in_place(program.path, program.argv, words, megabytes=megabytes)
+    os.execve(program.path, program.argv, environment)

@@ -1,4 +1,4 @@
-"""From a policy and a program to the steps of a run here. Looks at files, changes nothing."""
+"""Turn a policy and a program into the steps of a run. Reads the file system, changes nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from corral.platforms.macos.mechanisms import (
     seatbelt_profile,
     seatbelt_secrets,
 )
-from corral.platforms.posix import rlimits, state_directory, work_directory
+from corral.platforms.macos.mechanisms.seatbelt_profile import View
+from corral.platforms.posix import rlimits, run_directories
 from corral.platforms.posix.environment import environment
 from corral.record import replace
 
@@ -44,36 +45,38 @@ def compose(
     policy: Policy, program: Program, controls: Sequence[Held], *, home: str
 ) -> Composition:
     run = f"{os.getpid()}-{os.urandom(4).hex()}"
-    # A short path: that of a unix socket has room for 103 bytes.
-    place = f"{os.path.realpath(TEMPORARY)}/{WORK_PREFIX}{os.geteuid()}-{run}"
-    kept = seatbelt_paths.exact(state_directory.path_for(program)) if policy.state else ""
+    # A short path, because that of a unix socket has at most 103 bytes.
+    private = f"{os.path.realpath(TEMPORARY)}/{WORK_PREFIX}{os.geteuid()}-{run}"
+    state = (
+        seatbelt_paths.to_kernel_path(run_directories.state_path(program)) if policy.state else ""
+    )
     steps: list[Step] = [
-        work_directory.WorkDirectory(path=place, uid=os.geteuid(), gid=os.getegid()),
-        *([state_directory.State(path=kept, inside=kept)] if kept else []),
+        run_directories.WorkDirectory(path=private, uid=os.geteuid(), gid=os.getegid()),
+        *([run_directories.State(path=state, inside=state)] if state else []),
         _rlimits(policy),
     ]
     mechanisms = {held.control: held.mechanism for held in controls}
     if mechanisms.get("memory") == options.JETSAM and policy.limits.memory is not None:
         steps.append(jetsam.plan(policy.limits.memory))
-    opened = options.DOOR in mechanisms.get("network", "")
-    steps += [loopback_proxy.Door(allow=policy.allow)] if opened else []
+    proxy = options.PROXY in mechanisms.get("network", "")
+    steps += [loopback_proxy.LoopbackProxy(allow=policy.allow)] if proxy else []
     if options.SEATBELT in mechanisms.get("filesystem", ""):
-        seen = view(policy, program, home=home, private=place, kept=kept)
-        steps.append(_seatbelt(seen, opened=opened))
-    starters = seatbelt_secrets.held(exact(policy.grants), *homes(home))
+        view = build_view(policy, program, home=home, private=private, state=state)
+        steps.append(_seatbelt(view, proxy=proxy))
+    starters = seatbelt_secrets.held(kernel_grants(policy.grants), *home_directories(home))
     return Composition(
         steps=tuple(steps),
-        environment=environment(f"{place}/home", f"{place}/tmp", state=kept),  # noqa: S108
-        home=f"{place}/home",
+        environment=environment(f"{private}/home", f"{private}/tmp", state=state),  # noqa: S108
+        home=f"{private}/home",
         run=run,
-        residue=(place,),
+        residue=(private,),
         watched=tuple(path for path in starters if not os.path.lexists(path)),
     )
 
 
 def _rlimits(policy: Policy) -> rlimits.Rlimits:
-    """No DATA: here it bounds the address space as AS does, in which node cannot start. NPROC
-    counts the user's processes, so no number but 1 means anything.
+    """Leave out DATA: it bounds the address space as AS does, so that node could not start. NPROC
+    counts the user's processes, so only 1 means anything.
     """
     step = rlimits.plan(replace(policy.limits, pids=None, memory=None), count_init=False)
     if policy.subprocess:
@@ -81,38 +84,35 @@ def _rlimits(policy: Policy) -> rlimits.Rlimits:
     return replace(step, values=(*step.values, ("NPROC", 1)))
 
 
-def _seatbelt(seen: seatbelt_profile.View, *, opened: bool) -> seatbelt.Seatbelt:
-    text, parameters = seatbelt_profile.profile(seen)
-    closed = seatbelt.outside((*seen.read, *seen.write, *seen.needed))
+def _seatbelt(view: View, *, proxy: bool) -> seatbelt.Seatbelt:
+    text, parameters = seatbelt_profile.profile(view)
     return seatbelt.Seatbelt(
         profile=text,
         parameters=parameters,
-        closed=closed,
-        alone=not seen.subprocess,
-        door=opened,
+        closed=seatbelt.directory_outside((*view.read, *view.write, *view.needed)),
+        alone=not view.subprocess,
+        proxy=proxy,
     )
 
 
-def view(
-    policy: Policy, program: Program, *, home: str, private: str, kept: str
-) -> seatbelt_profile.View:
-    grants = exact(policy.grants)
-    reads = tuple(map(seatbelt_paths.exact, program.reads))
-    prefixes = packages(reads)
+def build_view(policy: Policy, program: Program, *, home: str, private: str, state: str) -> View:
+    grants, homes = kernel_grants(policy.grants), home_directories(home)
+    reads = tuple(map(seatbelt_paths.to_kernel_path, program.reads))
+    prefixes = package_prefixes(reads)
     written = [grant.path for grant in grants if grant.access == "write"]
-    hidden = seatbelt_secrets.hidden(grants, *homes(home)) if grants else ()
+    hidden = seatbelt_secrets.hidden(grants, *homes) if grants else ()
     own = [path for path in reads if any(is_below(path, top) for top in written)]
-    held = (*seatbelt_secrets.held(grants, *homes(home)), *own) if written else ()
+    held = (*seatbelt_secrets.held(grants, *homes), *own) if written else ()
     links = (path for path, _ in program.links)
     certificates = (f"{prefix}/{name}" for prefix in prefixes for name in CERTIFICATES)
-    return seatbelt_profile.View(
+    return View(
         execute=executables(program),
         needed=(*reads, *links, *certificates),
         private=private,
         read=tuple(grant.path for grant in grants if grant.access == "read"),
-        write=(*written, *([kept] if kept else [])),
+        write=(*written, *([state] if state else [])),
         sockets=tuple(grant.path for grant in grants if grant.access == "socket"),
-        hidden=(*services(prefixes, grants), *hidden),
+        hidden=(*service_directories(prefixes, grants), *hidden),
         held=held,
         anchors=seatbelt_secrets.anchors(grants, (*hidden, *held)),
         links=tuple(grant.written for grant in grants if grant.written not in {"", grant.path}),
@@ -120,23 +120,23 @@ def view(
     )
 
 
-def homes(home: str) -> tuple[str, ...]:
-    """The one that HOME says, which whoever starts corral can set, and the user's own."""
+def home_directories(home: str) -> tuple[str, ...]:
+    """Return the value of HOME, which the caller of corral can set, and the user's own home."""
     import pwd
 
     try:
         recorded = [os.path.realpath(pwd.getpwuid(os.getuid()).pw_dir)]
     except KeyError:
         recorded = []
-    return tuple(dict.fromkeys(map(seatbelt_paths.exact, (home, *recorded))))
+    return tuple(dict.fromkeys(map(seatbelt_paths.to_kernel_path, (home, *recorded))))
 
 
-def exact(grants: Sequence[Grant]) -> tuple[Grant, ...]:
-    return tuple(replace(grant, path=seatbelt_paths.exact(grant.path)) for grant in grants)
+def kernel_grants(grants: Sequence[Grant]) -> tuple[Grant, ...]:
+    return tuple(replace(grant, path=seatbelt_paths.to_kernel_path(grant.path)) for grant in grants)
 
 
-def packages(reads: Sequence[str]) -> tuple[str, ...]:
-    """Prefixes of package managers that can be read, as a part of the system or for the program."""
+def package_prefixes(reads: Sequence[str]) -> tuple[str, ...]:
+    """Return the readable prefixes of package managers, the system's and the program's."""
     return tuple(
         path
         for path in ("/usr/local", *reads)
@@ -144,9 +144,9 @@ def packages(reads: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def services(prefixes: Sequence[str], grants: Sequence[Grant]) -> tuple[str, ...]:
-    """Data and settings of what is installed there (databases, keys). On a Mac these are the user's
-    own files, so they are only seen where they were granted.
+def service_directories(prefixes: Sequence[str], grants: Sequence[Grant]) -> tuple[str, ...]:
+    """Return where installed programs keep data and settings (databases, keys), unless granted. On
+    a Mac they are the user's own files, which the target could read.
     """
     found = (f"{prefix}/{name}" for prefix in prefixes for name in SERVICES)
     granted = [grant.path for grant in grants]
@@ -154,14 +154,14 @@ def services(prefixes: Sequence[str], grants: Sequence[Grant]) -> tuple[str, ...
 
 
 def executables(program: Program) -> tuple[str, ...]:
-    """By every name that the kernel may check: as typed, where links lead, and what a stub runs."""
-    real = seatbelt_paths.exact(program.real or os.path.realpath(program.path))
+    """Return every path that the kernel may check: as typed, resolved, and what a stub executes."""
+    real = seatbelt_paths.to_kernel_path(program.real or os.path.realpath(program.path))
     bundle = framework_bundle(real)
     return tuple(dict.fromkeys((program.path, real, *([bundle] if bundle else []))))
 
 
 def framework_bundle(real: str) -> str:
-    """What the python of a framework build executes; empty for every other program."""
+    """Return what the python of a framework build executes, empty for every other program."""
     prefix, found, rest = real.partition(FRAMEWORK)
     version, slash, name = rest.partition("/bin/")
     if not found or not slash or not name.startswith("python"):
@@ -170,7 +170,7 @@ def framework_bundle(real: str) -> str:
 
 
 def notes(program: Program) -> tuple[str, ...]:
-    """What may surprise whoever runs it."""
+    """Return what may surprise the user of this program."""
     if program.real in SHIMS:
         return (f"{program.real} only starts the one that Xcode brings: name that (`xcrun -f`)",)
     return (STUB,) if framework_bundle(program.real) else ()

@@ -1,4 +1,4 @@
-"""A child process to try things in: what it saw comes back as text, and nothing of it is left."""
+"""A child process to try things in: it returns what it saw as text and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -7,19 +7,27 @@ import select
 import sys
 
 from corral.abi.signal_numbers import SIGKILL
+from corral.plan.host import Finding
 
 TYPE_CHECKING = False
 assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+MAX_SILENCE_SECONDS = 20
+"""A probe that writes nothing for so long has failed, whatever it waits for."""
 
-PATIENCE = 20_000
-"""Milliseconds without a word after which a probe has failed, whatever it waits for."""
+
+def probe(capability: str, attempt: Callable[[], str], hint: str = "") -> Finding:
+    """Return the finding that `attempt` proves by returning; `hint` is for its absence."""
+    proven, evidence = observe(attempt)
+    if proven:
+        return Finding(capability=capability, status="proven", evidence=evidence)
+    return Finding(capability=capability, status="absent", evidence=evidence, hint=hint)
 
 
 def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
-    """Run `attempt` in a fork: (whether it returned, its words or those of its error)."""
+    """Run `attempt` in a fork; return whether it returned, and its text or that of its error."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -27,7 +35,7 @@ def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
             os.setpgid(0, 0)
             os.close(read)
             words = f"+{attempt()}"
-        except BaseException as error:  # noqa: BLE001 - the parent wants to know, whatever it is
+        except BaseException as error:  # noqa: BLE001 - the parent needs every error
             words = f"-{error}"
         try:
             os.write(write, words.encode(errors="replace")[:4096])
@@ -44,12 +52,12 @@ def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
 
 
 def _read(fd: int) -> str | None:
-    """Until every holder of the other end is gone, but not for ever."""
+    """Read until every process has closed the other end; return None after too long a silence."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     found = b""
     with open(fd, "rb", buffering=0) as pipe:
-        while poll.poll(PATIENCE):
+        while poll.poll(MAX_SILENCE_SECONDS * 1000):
             chunk = pipe.read(4096)
             if not chunk:
                 return found.decode()
@@ -58,11 +66,20 @@ def _read(fd: int) -> str | None:
 
 
 def refused(attempt: Callable[[], object], *, by: type[OSError] = OSError) -> str:
-    """The error with which an act is refused; an act that succeeds is the failure here, and so is
-    another error than `by`: something else kept it from being done.
+    """Return the error with which an act is refused.
+
+    An act that succeeds is a failure here, and so is an error other than `by`, because something
+    else may have prevented the act then.
     """
     try:
         attempt()
     except by as error:
         return error.strerror or str(error)
     raise RuntimeError("the act that should have been denied succeeded")
+
+
+def fork_once() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)

@@ -1,4 +1,4 @@
-"""The directories of a run: a private one that is removed at its end, and one that survives runs."""
+"""The directories of a run: a private one, removed at the end, and one that survives runs."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def state_path(program: Program) -> str:
 
 
 def remove(path: str) -> None:
-    """With everything below, however deep it lies and whatever its modes."""
+    """Remove a directory with everything below, however deep and whatever its modes."""
     try:
         top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -95,35 +95,37 @@ def remove(path: str) -> None:
         _empty(top)
         os.rmdir(path)
     except OSError:
-        pass  # sweeping tries again what resists
+        pass  # the next sweep tries again
     finally:
         os.close(top)
 
 
 def _empty(top: int) -> None:
-    """Inner directories are moved to the top: a tree can be deeper than any path or stack."""
+    """Move inner directories to the top, because a tree can be deeper than any path or stack."""
     while names := os.listdir(top):
         for name in names:
-            if not _unlinked(name, top):
-                _hollow(name, top)
+            if not _unlink(name, top):
+                _remove_inner(name, top)
 
 
-def _hollow(name: str, top: int) -> None:
-    inner = _opened(name, top)
+def _remove_inner(name: str, top: int) -> None:
+    inner = _open_directory(name, top)
     try:
         for entry in os.listdir(inner):
-            if not _unlinked(entry, inner):
-                os.close(_opened(entry, inner))  # its `..` changes, which is writing to it
+            if not _unlink(entry, inner):
+                os.close(_open_directory(entry, inner))  # moving it writes to its `..`
                 os.rename(entry, os.urandom(8).hex(), src_dir_fd=inner, dst_dir_fd=top)
     finally:
         os.close(inner)
     os.rmdir(name, dir_fd=top)
 
 
-def _opened(name: str, directory: int) -> int:
-    """By way of a descriptor: a name could be a link by the time its mode is changed."""
+def _open_directory(name: str, directory: int) -> int:
+    """Make a directory accessible and open it. Its mode is changed through a descriptor, because
+    its name could be a link by then.
+    """
     if sys.platform != "linux":
-        # Where there is no O_PATH the system can change a mode without following a link.
+        # There is no O_PATH here, but a mode can be changed without following a link.
         os.chmod(name, 0o700, dir_fd=directory, follow_symlinks=False)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.open(name, flags, dir_fd=directory)
@@ -135,14 +137,14 @@ def _opened(name: str, directory: int) -> int:
         os.close(fd)
 
 
-def _unlinked(name: str, directory: int) -> bool:
-    """Whether it was anything but a directory, and is gone."""
+def _unlink(name: str, directory: int) -> bool:
+    """Remove a file; return False for a directory, which stays."""
     try:
         os.unlink(name, dir_fd=directory)
     except IsADirectoryError:
         return False
     except PermissionError:
-        # What POSIX asks for here, and macOS does: a directory is not permitted to be unlinked.
+        # For a directory POSIX asks for this error, and macOS raises it.
         if not stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
             raise
         return False

@@ -1,7 +1,7 @@
-"""What a process does with signals: given back as a program expects to find it.
+"""Block, reset and read signals, as far as every POSIX system has them.
 
-Python ignores SIGPIPE and SIGXFSZ, and ignored signals stay ignored through exec. `signal` itself
-would import `enum` on the start path.
+Python ignores SIGPIPE and SIGXFSZ, and ignored signals stay ignored through exec. The module
+`signal` would import `enum` on the start path.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ def unblock(numbers: Iterable[int]) -> None:
 
 
 def reset() -> None:
-    """Every signal at its default and none blocked: no handler of ours runs from here on."""
+    """Set every signal to its default and block none, so that no handler of corral's runs."""
     _signal.set_wakeup_fd(-1)
     for number in _signal.valid_signals():
         try:
             _signal.signal(number, _signal.SIG_DFL)
         except (OSError, ValueError):
-            continue  # SIGKILL, SIGSTOP and what the C library keeps for itself
+            continue  # SIGKILL, SIGSTOP and those that the C library keeps for itself
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
 
 
-class Wakeup:
-    """From here on these signals no longer end or stop this process."""
+class SignalPipe:
+    """Signals to this process, read from a pipe. They no longer end or stop it."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self._read, self.writer = os.pipe()
@@ -44,7 +44,7 @@ class Wakeup:
         os.set_blocking(self.writer, False)
         _signal.set_wakeup_fd(self.writer, warn_on_full_buffer=False)
         for number in numbers:
-            _signal.signal(number, _nothing)
+            _signal.signal(number, _do_nothing)
             _signal.siginterrupt(number, False)
 
     def fileno(self) -> int:
@@ -57,5 +57,5 @@ class Wakeup:
             return []
 
 
-def _nothing(_number: int, _frame: object) -> None:
+def _do_nothing(_number: int, _frame: object) -> None:
     """The number is in the pipe already."""

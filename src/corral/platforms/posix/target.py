@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from corral.platforms.steps import FAILED, StepFailed
+from corral.platforms import steps
+from corral.platforms.steps import EXECUTED, FAILED, StepFailed
 
 if sys.platform != "win32":
     # Here and not at the point of use: behind walls the standard library may be out of sight.
@@ -14,28 +15,36 @@ if sys.platform != "win32":
 TYPE_CHECKING = False
 assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Callable, Container
     from typing import NoReturn
 
+    from corral.plan.model import Plan
+    from corral.plan.results import Results
+    from corral.platforms.contract import Stdio
     from corral.programs.model import Program
 
 DESCRIPTORS = "/dev/fd"
+UMASK = 0o022
 
 
-def arrange(stdio: tuple[int, int, int], *pipes: int) -> list[int]:
-    """The three streams on 0 to 2, everything else closed on exec; the pipes where they are now."""
+def arrange_streams(stdio: Stdio, *pipes: int) -> list[int]:
+    """Put the three streams on 0 to 2, and return the pipes, which have moved out of the way."""
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in (*stdio, *pipes)]
     for number, fd in enumerate(high[:3]):
         os.dup2(fd, number)
-    for fd in _open_descriptors():
-        if fd > 2:
-            os.set_inheritable(fd, False)
     return high[3:]
 
 
+def close_on_exec() -> None:
+    """Let the target inherit nothing but the streams, where there is no close_range."""
+    for fd in _open_descriptors():
+        if fd > 2:
+            os.set_inheritable(fd, False)
+
+
 def close_others(keep: Container[int]) -> None:
-    """Close every descriptor but these. Not by counting: a system without close_range would be
-    called a million times.
+    """Close every descriptor but these. Without close_range all numbers would take a million calls,
+    so only the open ones are closed.
     """
     for fd in _open_descriptors():
         if fd not in keep:
@@ -43,7 +52,7 @@ def close_others(keep: Container[int]) -> None:
 
 
 def _open_descriptors() -> list[int]:
-    """Without the one that the list was read by."""
+    """Leave out the descriptor that the list was read by."""
     found = []
     for name in os.listdir(DESCRIPTORS):
         try:
@@ -54,21 +63,43 @@ def _open_descriptors() -> list[int]:
     return found
 
 
+def enter(plan: Plan, results: Results, start: int, exec_pipe: int) -> None:
+    """Put up the walls of this process, try them, and wait for the byte on `start`."""
+    os.setsid()
+    os.umask(UMASK)
+    os.chdir(plan.program.cwd or "/")
+    steps.apply(plan.steps, "target", results)
+    steps.verify(plan.steps, results)
+    if os.read(start, 1) != b"\0":
+        os._exit(1)  # the process that watches the target is gone
+    os.write(exec_pipe, EXECUTED)
+
+
+def execute(program: Program, execve: Callable[[], None]) -> NoReturn:
+    """Call `execve`, and report its failure as that of the step `exec`."""
+    try:
+        check_same(program)
+        execve()
+    except OSError as error:
+        raise StepFailed("exec", OSError(error.errno, error.strerror, program.path)) from error
+    raise StepFailed("exec", "returned")
+
+
 def check_same(program: Program) -> None:
-    """What is about to be executed is what was resolved, whoever could write there since."""
+    """Refuse a program that was replaced since it was resolved."""
     if program.inode:
         seen = os.stat(program.path)
         if (seen.st_dev, seen.st_ino) != (program.device, program.inode):
             raise OSError(0, "is no longer the program that was resolved")
 
 
-def tell(born: int, error: BaseException, where: str) -> NoReturn:
-    """A failed step goes out as data, and this process with it."""
+def tell(exec_pipe: int, error: BaseException, where: str) -> NoReturn:
+    """Write a failed step to the exec pipe as data, and exit."""
     if isinstance(error, StepFailed):
         step, code, cause = error.step, error.code, error.cause
     else:
         step, code, cause = where, 0, f"{type(error).__name__}: {error}"
     try:
-        os.write(born, FAILED + "\0".join((step, str(code), cause)).encode(errors="replace"))
+        os.write(exec_pipe, FAILED + "\0".join((step, str(code), cause)).encode(errors="replace"))
     finally:
         os._exit(1)

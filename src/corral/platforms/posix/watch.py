@@ -1,8 +1,8 @@
 """Watch one sandbox until it has ended, in one event loop.
 
 A client that is done closes stdin and waits; then sends SIGTERM and waits; then kills. The target
-inherits stdin, so end of file needs no help; signals are passed on to the whole tree. The loop never
-wakes up without a reason.
+inherits stdin, so end of file needs no help; signals are passed on to the whole tree. The loop
+never wakes up without a reason.
 """
 
 from __future__ import annotations

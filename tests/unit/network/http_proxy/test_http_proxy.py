@@ -26,8 +26,8 @@ from corral.network.host_proxy import proxy_from_environment
 from corral.network.http_proxy import server
 from corral.network.http_proxy.outbound import MAX_FAILED, Outbound
 from corral.network.rules import parse_rules
+from corral.plan.results import Results
 from corral.platforms.macos.mechanisms import loopback_proxy as step
-from corral.platforms.steps import Scene
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs poll")
 LOOPBACK = (parse_network("127.0.0.0/8"),)
@@ -74,11 +74,12 @@ class Running:
     """A proxy as a run opens it, and the variables that its target gets."""
 
     def __init__(self, allow, *, max_connections=server.MAX_CONNECTIONS, **options):
-        self.scene = Scene()
-        step.apply(step.Door(allow=tuple(allow)), self.scene)
-        self.port = self.scene.port
-        self.variables = dict(self.scene.variables)
-        self.word = step.authorization(self.scene.password)
+        self.results = Results()
+        step.LoopbackProxy(allow=tuple(allow)).apply(self.results)
+        self.opened = self.results.get(step.ProxyPort)
+        self.port = self.opened.number
+        self.variables = self.opened.variables()
+        self.word = self.opened.authorization()
         self.asked = []
         self.denials = Recorded()
         self.closed = False
@@ -91,7 +92,7 @@ class Running:
             parse_rules(allow), self.denials, **{"admitted": LOOPBACK, **checked}
         )
         out = Outbound(check, **{"lookup": self.lookup, **options})
-        listener = socket.socket(fileno=self.scene.doors[0])
+        listener = socket.socket(fileno=self.opened.listener.detach())
         self.proxy = server.HttpProxy(listener, self.word, out, max_connections=max_connections)
 
     def lookup(self, name):
@@ -130,8 +131,7 @@ class Running:
             self.closed = True
             self.proxy.close()
             self.denials.close()
-            for fd in self.scene.kept:
-                os.close(fd)
+            self.results.release()
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_without_the_word_nobody_is_told_anything(run, web, word):
         with end:
             assert head.startswith(b"HTTP/1.1 407 ")
             assert b'Proxy-Authenticate: Basic realm="corral"' in head
-            assert running.scene.password.encode() not in end.recv(1000)
+            assert running.opened.password.encode() not in end.recv(1000)
     end, head = running.connect("allowed.test", port)  # the control
     end.close()
     assert head.startswith(b"HTTP/1.1 200 ")
@@ -508,7 +508,7 @@ def test_a_lookup_that_hangs_does_not_hold_up_the_end(run, monkeypatch):
 
 def test_the_port_is_no_other_s_at_the_other_loopback(run):
     running = run(["allowed.test"])
-    if not running.scene.kept:
+    if running.opened.reserved is None:
         pytest.skip("needs IPv6 on loopback")
     with socket.socket(socket.AF_INET6) as other, pytest.raises(OSError, match="in use"):
         other.bind(("::1", running.port))
@@ -519,9 +519,9 @@ def test_the_port_is_no_other_s_at_the_other_loopback(run):
 def test_the_variables_of_a_target(run):
     running = run(["allowed.test"])
     words = running.variables
-    proxy = f"http://corral:{running.scene.password}@127.0.0.1:{running.port}"
+    proxy = f"http://corral:{running.opened.password}@127.0.0.1:{running.port}"
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         assert (words[name], words[name.lower()]) == (proxy, proxy)
     assert (words["NO_PROXY"], words["no_proxy"], words["NODE_USE_ENV_PROXY"]) == ("", "", "1")
-    assert len(running.scene.password) == 32
-    assert running.scene.password not in step.Door(allow=("allowed.test",)).describe()
+    assert len(running.opened.password) == 32
+    assert running.opened.password not in step.LoopbackProxy(allow=("allowed.test",)).describe()

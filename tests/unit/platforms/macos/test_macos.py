@@ -11,14 +11,16 @@ from corral.errors import PolicyError, UnenforceableError
 from corral.plan.decide import decide, sample
 from corral.plan.host import Finding, Host
 from corral.plan.model import Plan
+from corral.plan.results import Results
+from corral.platforms.contract import Usage
 from corral.platforms.macos import options, spawn, tier_seatbelt
 from corral.platforms.macos.mechanisms import jetsam, loopback_proxy, seatbelt
 from corral.platforms.macos.probes import cache_key, doctor
 from corral.platforms.macos.probes import host as probes
-from corral.platforms.macos.process_table import Row, Usage
+from corral.platforms.macos.process_table import Process
 from corral.platforms.macos.process_tree import Tree
-from corral.platforms.posix import rlimits, work_directory
-from corral.platforms.steps import Scene, StepFailed
+from corral.platforms.posix import rlimits, run_directories
+from corral.platforms.steps import StepFailed
 from corral.policy.model import Limits, Macos, Policy
 from corral.programs.model import Program
 from corral.record import replace
@@ -80,14 +82,14 @@ def test_a_list_of_hosts_is_held_by_the_door_where_its_probe_proved_it():
     policy = Policy(allow=("example.com",))
     held = decide(policy, mac(), options.chains(policy))
     (network,) = [item for item in held if item.control == "network"]
-    assert (network.mechanism, network.status) == (f"seatbelt + {options.DOOR}", "verified")
+    assert (network.mechanism, network.status) == (f"seatbelt + {options.PROXY}", "verified")
     assert "proxy variables" in network.why
     made = steps(policy)
-    assert made["Door"].allow == ("example.com",)
-    assert made["Seatbelt"].door
+    assert made["LoopbackProxy"].allow == ("example.com",)
+    assert made["Seatbelt"].proxy
     # The control: nothing is opened that nobody asked for.
-    assert "Door" not in steps(Policy())
-    assert not steps(Policy())["Seatbelt"].door
+    assert "LoopbackProxy" not in steps(Policy())
+    assert not steps(Policy())["Seatbelt"].proxy
 
 
 @pytest.mark.parametrize(
@@ -106,8 +108,8 @@ def test_what_nothing_holds_is_refused_and_opens_no_door(asked, missing):
     # The network stays closed all the same.
     made = steps(loose, *missing)
     assert "(deny network*)" in made["Seatbelt"].profile
-    assert not made["Seatbelt"].door
-    assert "Door" not in made
+    assert not made["Seatbelt"].proxy
+    assert "LoopbackProxy" not in made
 
 
 @pytest.mark.parametrize(
@@ -120,7 +122,7 @@ def test_without_seatbelt_there_is_no_door_either(policy, missing):
         decided(Policy(allow=("example.com",), **policy), *missing)
     loose = Policy(allow=("example.com",), best_effort=True, **policy)
     assert decided(loose, *missing)["network"] == ("", "degraded")
-    assert "Door" not in steps(loose, *missing)
+    assert "LoopbackProxy" not in steps(loose, *missing)
 
 
 def test_the_profile_gets_the_port_of_its_own_door(monkeypatch):
@@ -128,37 +130,39 @@ def test_the_profile_gets_the_port_of_its_own_door(monkeypatch):
     monkeypatch.setattr(darwin_sandbox, "init", lambda text, _: given.append(text))
     monkeypatch.setattr(darwin_proc, "threads", lambda _: 1)
     monkeypatch.setattr(os, "listdir", lambda _: [])
-    scene = Scene()
-    scene.port = 49999
-    for opened, rule in ((True, '(remote tcp "localhost:49999")'), (False, "localhost")):
+    results = Results()
+    loopback_proxy.LoopbackProxy(allow=("example.com",)).apply(results)
+    number = results.get(loopback_proxy.ProxyPort).number
+    for opened, rule in ((True, f'(remote tcp "localhost:{number}")'), (False, "localhost")):
         step = seatbelt.Seatbelt(
-            profile="(version 1)\n", parameters=(), closed="/", alone=True, door=opened
+            profile="(version 1)\n", parameters=(), closed="/", alone=True, proxy=opened
         )
-        seatbelt.apply(step, scene)
+        step.apply(results)
         assert (rule in given.pop()) == opened
-        assert "49999" not in step.describe()
+        assert str(number) not in step.describe()
+    results.release()
 
 
 def test_a_failed_birth_leaves_no_door_open(monkeypatch):
     before = set(os.listdir("/dev/fd"))
     opened = []
 
-    def fail(_step, scene):
-        opened.extend((*scene.doors, *scene.kept))
+    def fail(_step, results):
+        opened.append(results.get(loopback_proxy.ProxyPort).listener.fileno())
         raise OSError(28, "full")
 
-    monkeypatch.setattr(work_directory, "apply", fail)
+    monkeypatch.setattr(run_directories.WorkDirectory, "apply", fail)
     plan = Plan(
         program=PROGRAM,
         steps=(
-            loopback_proxy.Door(allow=("example.com",)),
-            work_directory.WorkDirectory(path="/nowhere", uid=0, gid=0),
+            loopback_proxy.LoopbackProxy(allow=("example.com",)),
+            run_directories.WorkDirectory(path="/nowhere", uid=0, gid=0),
         ),
         controls=(),
         environment=(),
     )
     with pytest.raises(StepFailed, match="full"):
-        spawn.birth(plan, (0, 1, 2), None)
+        spawn.spawn(plan, (0, 1, 2), None)
     assert opened
     assert set(os.listdir("/dev/fd")) == before
 
@@ -191,12 +195,19 @@ def test_the_kernels_limit_is_for_one_process_whose_limit_nobody_stated():
 
 
 def test_who_killed_a_target_with_a_limit_of_the_kernels():
-    assert jetsam.killed(signal.SIGKILL, 100 << 20, 100)
-    assert not jetsam.killed(signal.SIGKILL, 50 << 20, 100)
-    assert not jetsam.killed(signal.SIGTERM, 100 << 20, 100)
-    assert not jetsam.killed(9 << 8, 100 << 20, 100)  # it exited with 9
-    assert not jetsam.killed(signal.SIGKILL, 100 << 20, 0)
-    assert not jetsam.killed(None, 100 << 20, 100)
+    limit = jetsam.FootprintLimit(megabytes=100)
+    assert limit.has_killed(signal.SIGKILL, 100 << 20)
+    assert not limit.has_killed(signal.SIGKILL, 50 << 20)
+    assert not limit.has_killed(signal.SIGTERM, 100 << 20)
+    assert not limit.has_killed(9 << 8, 100 << 20)  # it exited with 9
+    assert not limit.has_killed(None, 100 << 20)
+
+
+def test_exec_gets_the_kernels_limit_only_from_its_step():
+    results = Results()
+    assert results.find(jetsam.FootprintLimit) is None
+    jetsam.plan(5 << 20).apply(results)
+    assert results.get(jetsam.FootprintLimit).megabytes == 5
 
 
 def test_rlimits_are_those_that_mean_something_there():
@@ -212,7 +223,7 @@ def test_rlimits_are_those_that_mean_something_there():
 def test_a_limit_that_the_system_refuses_is_a_failed_step():
     """As macOS does with an address space below what is mapped; here by a limit that can be no limit."""
     with pytest.raises(OSError, match="RLIMIT_NOFILE"):
-        rlimits.apply(rlimits.Rlimits(values=(("NOFILE", -5),)), None)
+        rlimits.Rlimits(values=(("NOFILE", -5),)).apply(None)
 
 
 def test_without_seatbelt_no_profile_is_applied():
@@ -221,11 +232,11 @@ def test_without_seatbelt_no_profile_is_applied():
 
 
 def test_the_directory_that_must_be_closed_is_one_that_is_not_granted():
-    assert seatbelt.outside(("/opt/homebrew",)) == "/Users"
-    assert seatbelt.outside(("/Users",)) == "/Library/Preferences"
-    assert seatbelt.outside(("/Users", "/Library")) == "/Applications"
+    assert seatbelt.directory_outside(("/opt/homebrew",)) == "/Users"
+    assert seatbelt.directory_outside(("/Users",)) == "/Library/Preferences"
+    assert seatbelt.directory_outside(("/Users", "/Library")) == "/Applications"
     with pytest.raises(PolicyError, match="nothing can show"):
-        seatbelt.outside(("/Users", "/Library", "/Applications"))
+        seatbelt.directory_outside(("/Users", "/Library", "/Applications"))
 
 
 def test_a_list_of_processes_that_did_not_fit_is_asked_for_again(monkeypatch):
@@ -248,7 +259,10 @@ def test_without_a_wall_every_trial_from_inside_fails():
     for trial, words in (
         (seatbelt._verify_network, "network can be reached"),
         (seatbelt._verify_alone, "process can be started"),
-        (lambda: seatbelt._refused(lambda: os.listdir("/"), "can be listed"), "can be listed"),
+        (
+            lambda: seatbelt._expect_denial(lambda: os.listdir("/"), "can be listed"),
+            "can be listed",
+        ),
     ):
         with pytest.raises(OSError, match=words):
             trial()
@@ -256,21 +270,21 @@ def test_without_a_wall_every_trial_from_inside_fails():
     def denied():
         raise PermissionError
 
-    seatbelt._refused(denied, "cannot happen")
+    seatbelt._expect_denial(denied, "cannot happen")
 
 
 def test_an_act_that_failed_for_another_reason_was_not_denied(tmp_path):
     missing, kept = tmp_path / "missing", tmp_path / "kept"
     trial = probes.Trial(fd=-1, marker=str(missing), other=os.getpid())
-    scene = Scene()
-    scene.directory = str(tmp_path)
+    results = Results()
+    results.add(run_directories.PrivateDirectory(path=str(tmp_path)))
     (tmp_path / "home").mkdir()
     with pytest.raises(FileNotFoundError):
-        probes.apply(trial, scene)
+        trial.apply(results)
     # The control: what is not there and what can be read are told apart.
     kept.touch()
     with pytest.raises(RuntimeError, match="succeeded"):
-        probes.apply(replace(trial, marker=str(kept)), scene)
+        replace(trial, marker=str(kept)).apply(results)
 
 
 def test_doctor_says_what_was_proven():
@@ -292,7 +306,7 @@ def test_elsewhere_the_bindings_say_that_this_is_no_mac():
     ):
         with pytest.raises(darwin.MissingFunctionError, match="only macOS"):
             call()
-    assert cache_key.identity("/usr/bin/node")[-1] == "/usr/bin/node"
+    assert cache_key.build("/usr/bin/node")[-1] == "/usr/bin/node"
 
 
 class Written:
@@ -306,16 +320,16 @@ class Written:
         self.forbidden = set()
         self.forks = {}
 
-    def rows(self):
+    def processes(self):
         return list(self.living.values())
 
-    def unique(self, pid):
+    def unique_id(self, pid):
         return self.living[pid].unique if pid in self.living else 0
 
     def group(self, leader):
         return self.groups.get(leader, [])
 
-    def use(self, pid):
+    def usage(self, pid):
         return Usage(cpu=1.0, memory=pid, tasks=2)
 
     def follow(self, pid):
@@ -335,10 +349,10 @@ class Written:
 def table(monkeypatch):
     """1 -> 10 (the target) -> 11 -> 12; 20 is somebody else's."""
     made = Written(
-        Row(pid=10, unique=110, parent=101),
-        Row(pid=11, unique=111, parent=110),
-        Row(pid=12, unique=112, parent=111),
-        Row(pid=20, unique=120, parent=101),
+        Process(pid=10, unique=110, parent=101),
+        Process(pid=11, unique=111, parent=110),
+        Process(pid=12, unique=112, parent=111),
+        Process(pid=20, unique=120, parent=101),
     )
     monkeypatch.setattr(os, "kill", made.kill)
     return made
@@ -364,12 +378,12 @@ def test_dead_parents_still_link_their_children(table):
     walked = tree(table)
     walked.walk()
     del table.living[10], table.living[11]
-    table.living[13] = Row(pid=13, unique=113, parent=111)
+    table.living[13] = Process(pid=13, unique=113, parent=111)
     assert pids(walked.walk()) == [12, 13]
 
 
 def test_the_group_holds_who_lost_the_chain(table):
-    table.living[30] = Row(pid=30, unique=130, parent=999)
+    table.living[30] = Process(pid=30, unique=130, parent=999)
     table.groups[10] = [10, 30]
     assert pids(tree(table, grouped=True).walk()) == [10, 11, 12, 30]
     assert pids(tree(table).walk()) == [10, 11, 12]
@@ -377,8 +391,8 @@ def test_the_group_holds_who_lost_the_chain(table):
 
 def test_nothing_descends_from_a_process_that_nobody_saw(table):
     """0 is what a table says of unknown parents: the tree of a target that ended at once is not the machine."""
-    table.living[1] = Row(pid=1, unique=101, parent=0)
-    table.living[40] = Row(pid=40, unique=140, parent=0)
+    table.living[1] = Process(pid=1, unique=101, parent=0)
+    table.living[40] = Process(pid=40, unique=140, parent=0)
     Tree(table, 10, 0, grouped=False).kill()
     assert table.sent == []
     table.groups[10] = [10, 30]
@@ -388,8 +402,8 @@ def test_nothing_descends_from_a_process_that_nobody_saw(table):
 
 @pytest.mark.parametrize("pid", [0, 1, os.getpid(), os.getppid()])
 def test_corral_and_the_system_are_never_in_a_tree(table, pid):
-    table.living[pid] = Row(pid=pid, unique=199, parent=110)
-    table.living[41] = Row(pid=41, unique=141, parent=199)
+    table.living[pid] = Process(pid=pid, unique=199, parent=110)
+    table.living[41] = Process(pid=41, unique=141, parent=199)
     table.groups[10] = [10, pid]
     assert pids(tree(table, grouped=True).walk()) == [10, 11, 12]
 
@@ -402,7 +416,7 @@ def test_everybody_is_stopped_before_anybody_is_killed(table):
 
 
 def test_who_was_forked_during_the_walk_is_stopped_and_killed_too(table):
-    table.forks[11] = [Row(pid=14, unique=114, parent=111)]
+    table.forks[11] = [Process(pid=14, unique=114, parent=111)]
     tree(table).kill()
     assert pids(table.living.values()) == [20]
     assert table.sent.index((14, signal.SIGSTOP)) < table.sent.index((10, signal.SIGKILL))
@@ -411,7 +425,7 @@ def test_who_was_forked_during_the_walk_is_stopped_and_killed_too(table):
 def test_a_number_that_was_given_out_again_is_left_alone(table):
     walked = tree(table)
     rows = walked.walk()
-    table.living[12] = Row(pid=12, unique=555, parent=101)
+    table.living[12] = Process(pid=12, unique=555, parent=101)
     for row in rows:
         walked._send(row, signal.SIGKILL)
     assert (12, signal.SIGKILL) not in table.sent
@@ -426,4 +440,4 @@ def test_a_process_of_another_user_does_not_keep_the_walk_going(table):
 
 def test_use_is_added_up(table):
     assert tree(table).measure() == Usage(cpu=3.0, memory=33, tasks=6)
-    assert tree(table).measure(besides=10) == Usage(cpu=2.0, memory=23, tasks=4)
+    assert tree(table).measure(excluded=10) == Usage(cpu=2.0, memory=23, tasks=4)

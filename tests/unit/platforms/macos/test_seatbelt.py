@@ -147,10 +147,10 @@ def test_it_may_not(what):
 
 @given(some.integers(1, 65535), some.integers(1, 65535), some.sampled_from([ALONE, GRANTED, MANY]))
 def test_the_door_is_one_port_and_nothing_else(port, other, view):
-    """The same text as ever, and behind it the rules of the door."""
+    """The same text as without the proxy, and behind it the rules for its port."""
     text, parameters = seatbelt_profile.profile(view)
     opened, shut = (
-        Profile(text + seatbelt_profile.door(port), parameters),
+        Profile(text + seatbelt_profile.proxy_rules(port), parameters),
         Profile(text, parameters),
     )
 
@@ -185,7 +185,7 @@ def replace_act(act, operation):
 )
 def test_what_is_no_port_never_becomes_a_rule(port):
     with pytest.raises(ValueError):
-        seatbelt_profile.door(port)
+        seatbelt_profile.proxy_rules(port)
 
 
 def test_the_shims_of_xcode_are_named():
@@ -372,7 +372,9 @@ def test_the_users_own_home_counts_whatever_home_says():
     pwd = pytest.importorskip("pwd")
     own = os.path.realpath(pwd.getpwuid(os.getuid()).pw_dir)
     policy = Policy(grants=(grant(own, "read"),))
-    view = tier_seatbelt.view(policy, HOMEBREW, home="/Users/elsewhere", private=PRIVATE, kept="")
+    view = tier_seatbelt.build_view(
+        policy, HOMEBREW, home="/Users/elsewhere", private=PRIVATE, state=""
+    )
     assert f"{own}/.ssh" in view.hidden
 
 
@@ -400,7 +402,7 @@ def test_the_view_of_a_run():
     policy = Policy(
         grants=(grant(f"{HOME}/p", "write"), grant("/private/var/run/s", "socket", directory=False))
     )
-    view = tier_seatbelt.view(policy, program, home=HOME, private=PRIVATE, kept="/state")
+    view = tier_seatbelt.build_view(policy, program, home=HOME, private=PRIVATE, state="/state")
     assert view.execute == ("/opt/homebrew/bin/python3", PYTHON)
     assert view.write == (f"{HOME}/p", "/state")
     assert view.sockets == ("/private/var/run/s",)
@@ -438,8 +440,8 @@ def test_what_services_of_a_package_manager_keep_is_not_the_programs(prefix):
     data, settings = f"{prefix}/var/postgresql@16/base/1", f"{prefix}/etc/wireguard/wg0.conf"
 
     def seen(*grants):
-        view = tier_seatbelt.view(
-            Policy(grants=grants), HOMEBREW, home=HOME, private=PRIVATE, kept=""
+        view = tier_seatbelt.build_view(
+            Policy(grants=grants), HOMEBREW, home=HOME, private=PRIVATE, state=""
         )
         decided = made(view)
         return [decided.allows(Act("file-read-data", path)) for path in (data, settings)]
@@ -447,7 +449,9 @@ def test_what_services_of_a_package_manager_keep_is_not_the_programs(prefix):
     assert seen() == [False, False]
     assert seen(grant(f"{prefix}/var", "read")) == [True, False]
     assert seen(grant(prefix, "read")) == [True, True]
-    decided = made(tier_seatbelt.view(Policy(), HOMEBREW, home=HOME, private=PRIVATE, kept=""))
+    decided = made(
+        tier_seatbelt.build_view(Policy(), HOMEBREW, home=HOME, private=PRIVATE, state="")
+    )
     for needed in ("lib/libuv.dylib", "etc/openssl@3/cert.pem", "etc/ca-certificates/cert.pem"):
         assert decided.allows(Act("file-read-data", f"{prefix}/{needed}")), needed
 
@@ -455,22 +459,22 @@ def test_what_services_of_a_package_manager_keep_is_not_the_programs(prefix):
 def test_rules_are_for_what_the_kernel_calls_a_file(monkeypatch):
     """On a volume that ignores case: `realpath` keeps what was typed, and what is hidden would be looked for beside it."""
     monkeypatch.setattr(
-        seatbelt_paths, "exact", lambda path: path.replace("/users/Anna", HOME).replace("library", "Library")
+        seatbelt_paths, "to_kernel_path", lambda path: path.replace("/users/Anna", HOME).replace("library", "Library")
     )  # fmt: skip
     policy = Policy(grants=(grant("/users/Anna/library", "read"),))
-    view = tier_seatbelt.view(policy, HOMEBREW, home="/users/Anna", private=PRIVATE, kept="")
+    view = tier_seatbelt.build_view(policy, HOMEBREW, home="/users/Anna", private=PRIVATE, state="")
     assert view.read == (f"{HOME}/Library",)
     assert f"{HOME}/Library/Keychains" in view.hidden
 
 
 def test_elsewhere_a_path_is_spelled_as_it_is():
-    assert seatbelt_paths.exact("/usr/bin/no such program") == "/usr/bin/no such program"
+    assert seatbelt_paths.to_kernel_path("/usr/bin/no such program") == "/usr/bin/no such program"
 
 
 def test_a_grant_that_was_written_through_a_link_can_be_reached_by_it():
     written = f"{HOME}/link/notes"
     policy = Policy(grants=(replace(grant("/Volumes/x/notes", "read"), written=written),))
-    decided = made(tier_seatbelt.view(policy, HOMEBREW, home=HOME, private=PRIVATE, kept=""))
+    decided = made(tier_seatbelt.build_view(policy, HOMEBREW, home=HOME, private=PRIVATE, state=""))
     for path in (written, f"{HOME}/link"):
         assert decided.allows(Act("file-read-metadata", path))
         assert not decided.allows(Act("file-read-data", path))

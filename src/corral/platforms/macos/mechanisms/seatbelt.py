@@ -1,7 +1,8 @@
 """Seatbelt: the wall around files, network, mach services and other processes.
 
-By the library's call, after the fork and right before exec, never by a tool. Everything the process
-needs afterwards was imported before, since the interpreter's own library may be out of sight.
+The library call puts it up, after the fork and right before exec; the `sandbox-exec` tool is not
+used. Everything that the process needs afterwards was imported before, because the interpreter's
+own library may be out of reach then.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import _socket
 import os
 import sys
 
-from corral.abi import darwin_proc
-from corral.abi import darwin_sandbox as abi
+from corral.abi import darwin_proc, darwin_sandbox
 from corral.errors import PolicyError
 from corral.paths.posix import is_inside
-from corral.platforms.macos.mechanisms import seatbelt_profile as profile
+from corral.platforms.macos.mechanisms import loopback_proxy, seatbelt_profile
+from corral.platforms.posix import disposable
 from corral.record import record
 
 TYPE_CHECKING = False
@@ -22,87 +23,93 @@ assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type ch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from corral.plan.model import Place
-    from corral.platforms.steps import Scene
+    from corral.plan.model import Stage
+    from corral.plan.results import Results
 
 EPERM = 1
-SOMEBODYS = ("/Users", "/Library/Preferences", "/Applications")
-"""There on every Mac, and readable without walls."""
+DISCARD_PORT = 9
+"""No process listens there, so without a wall the error is another one than EPERM."""
+DIRECTORIES_OF_OTHERS = ("/Users", "/Library/Preferences", "/Applications")
+"""They exist on every Mac and can be read without walls."""
 
 
 @record
 class Seatbelt:
-    """`closed` is a directory that the target could list without this, and must not with it.
-    `alone`: nor may it start a process. `door`: it may reach one port, which is known at birth.
+    """`closed` is a directory that the target could list without Seatbelt and must not with it.
+    `alone`: the target may not start a process. `proxy`: it may reach the port of the loopback
+    proxy, which is known only when the step is applied.
     """
 
+    name = "seatbelt"
     profile: str
     parameters: tuple[tuple[str, str], ...]
     closed: str
     alone: bool
-    door: bool = False
-    place: Place = "target"
+    proxy: bool = False
+    stage: Stage = "target"
 
     def describe(self) -> str:
         rules = self.profile.count("\n(")
         paths = ", ".join(f"{name} = {path}" for name, path in self.parameters)
-        door = " and one for the door's port" if self.door else ""
-        return f"seatbelt: deny default, {rules} rules{door}; {paths}"
+        proxy = " and one for the proxy's port" if self.proxy else ""
+        return f"seatbelt: deny default, {rules} rules{proxy}; {paths}"
+
+    def apply(self, results: Results) -> None:
+        # The control: without the wall these two succeed.
+        os.listdir(self.closed)
+        darwin_proc.threads(os.getppid())
+        rules = seatbelt_profile.proxy_rules(_proxy_port(results)) if self.proxy else ""
+        darwin_sandbox.init(self.profile + rules, self.parameters)
+
+    def verify(self, results: Results) -> None:
+        if not darwin_sandbox.confined(os.getpid()):
+            raise OSError(0, "no sandbox is reported for this process")
+        _expect_denial(lambda: os.listdir(self.closed), f"{self.closed} can be listed")
+        _expect_denial(
+            lambda: darwin_proc.threads(os.getppid()), "other processes can be inspected"
+        )
+        _verify_network()
+        if self.proxy:
+            connect(_proxy_port(results))
+        if self.alone:
+            _verify_alone()
 
 
-def outside(read: tuple[str, ...]) -> str:
-    """One of those directories that nothing in `read` holds."""
-    for place in SOMEBODYS:
-        if not any(is_inside(place, path) for path in read):
-            return place
+def _proxy_port(results: Results) -> int:
+    return results.get(loopback_proxy.ProxyPort).number
+
+
+def directory_outside(granted: tuple[str, ...]) -> str:
+    """Return a directory of others that is in none of these paths."""
+    for path in DIRECTORIES_OF_OTHERS:
+        if not any(is_inside(path, top) for top in granted):
+            return path
     raise PolicyError(
-        f"with all of {', '.join(SOMEBODYS)} granted nothing can show that the wall holds",
+        f"with all of {', '.join(DIRECTORIES_OF_OTHERS)} granted nothing can show that the wall "
+        "holds",
         hint="grant the directories in them that the server needs",
     )
 
 
-def apply(step: Seatbelt, scene: Scene) -> None:
-    # The control: without the wall these can be done.
-    os.listdir(step.closed)
-    darwin_proc.threads(os.getppid())
-    abi.init(step.profile + (profile.door(scene.port) if step.door else ""), step.parameters)
-
-
-def verify(step: Seatbelt, scene: Scene) -> None:
-    if not abi.confined(os.getpid()):
-        raise OSError(0, "no sandbox is reported for this process")
-    _refused(lambda: os.listdir(step.closed), f"{step.closed} can be listed")
-    _refused(lambda: darwin_proc.threads(os.getppid()), "other processes can be looked at")
-    _verify_network()
-    if step.door:
-        connect(scene.port)
-    if step.alone:
-        _verify_alone()
-
-
-def _refused(attempt: Callable[[], object], words: str) -> None:
+def _expect_denial(attempt: Callable[[], object], failure: str) -> None:
     try:
         attempt()
     except PermissionError:
         return
-    raise OSError(0, words)
+    raise OSError(0, failure)
 
 
 def _verify_alone() -> None:
     try:
-        pid = os.fork()
+        disposable.fork_once()
     except OSError:
-        return  # by the wall, or by RLIMIT_NPROC before it
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
+        return  # denied by the wall, or by RLIMIT_NPROC before it
     raise OSError(0, "a process can be started")
 
 
 def _verify_network() -> None:
-    """Port 9 is nobody's: without a wall the kernel answers that, and not EPERM."""
     try:
-        connect(9)
+        connect(DISCARD_PORT)
     except OSError as error:
         if error.errno == EPERM:
             return
@@ -110,9 +117,9 @@ def _verify_network() -> None:
 
 
 def connect(port: int) -> None:
-    """To a port of this Mac, and no further."""
+    """Connect to a port of this Mac and hang up."""
     stream = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
     try:
-        stream.connect(("127.0.0.1", port))
+        stream.connect((loopback_proxy.LOOPBACK, port))
     finally:
         stream.close()

@@ -1,8 +1,8 @@
-"""A path as the kernel itself spells it: the only spelling that Seatbelt compares.
+"""Convert a path to the kernel's own spelling, the only one that Seatbelt compares.
 
-Most volumes of a Mac take a name in any case, and the user's volume can be reached by two paths
-(/Users is /System/Volumes/Data/Users). `realpath` keeps what was typed, so that a rule for it could
-be silently dead: a grant would show nothing, or what is hidden in it would be seen.
+Most volumes of a Mac accept a name in any case, and the user's volume can be reached by two paths
+(/Users is /System/Volumes/Data/Users). `realpath` keeps what was typed. A rule for such a path
+could silently match nothing: a grant would show nothing, or a hidden file in it would be visible.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import sys
 TYPE_CHECKING = False
 assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 
-LONGEST = 1024
+MAXPATHLEN = 1024
 
 
-def exact(path: str) -> str:
-    """A link stays one, and what cannot be opened is spelled as it was typed, in the directory that
-    it is said to be in.
+def to_kernel_path(path: str) -> str:
+    """Follow no link. A file that cannot be opened keeps its name as typed, in the kernel's
+    spelling of its directory.
     """
-    opened = _opened(path)
+    opened = _path_of_opened(path)
     if opened is not None:
         return opened
     parent, name = os.path.split(path)
-    return path if parent == path else os.path.join(exact(parent), name)
+    return path if parent == path else os.path.join(to_kernel_path(parent), name)
 
 
-def _opened(path: str) -> str | None:
-    """By F_GETPATH of fcntl(2). Other systems have neither that nor volumes that need it."""
+def _path_of_opened(path: str) -> str | None:
+    """Ask with F_GETPATH of fcntl(2). Other systems have neither that nor volumes that need it."""
     import fcntl
 
     command: int | None = getattr(fcntl, "F_GETPATH", None)
@@ -40,7 +40,7 @@ def _opened(path: str) -> str | None:
     except OSError:
         return None
     try:
-        return os.fsdecode(fcntl.fcntl(fd, command, bytes(LONGEST)).partition(b"\0")[0])
+        return os.fsdecode(fcntl.fcntl(fd, command, bytes(MAXPATHLEN)).partition(b"\0")[0])
     except OSError:
         return None
     finally:

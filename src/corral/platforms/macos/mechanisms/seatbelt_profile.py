@@ -1,17 +1,17 @@
-"""What a target may do -> the text of a Seatbelt profile and its parameters. Pure.
+"""Write the Seatbelt profile of a target: its text and its parameters. Pure.
 
 Everything is denied that no rule below allows, and the last rule that matches decides. Paths of the
-policy and of the program never stand in the text: they are parameters (`(param "READ_0")`), which
-the library hands to the rule as a value. They have to be real paths, since Seatbelt compares what a
-file is really called: a rule for /tmp is silently dead.
+policy and of the program are never part of the text: they are parameters (`(param "READ_0")`),
+which the library passes to the rule as a value. They have to be real paths, because Seatbelt
+compares real paths: a rule for /tmp silently matches nothing.
 
 Some operations are allowed under `deny default` unless they are denied by name (process-info,
 mapping as a program, nvram, IOKit's properties, and KERN_PROCARGS2 among the sysctls, which shows
-other processes' environment): they are, and so is what may be one of them.
+other processes' environment). The profile denies them, and others that may be like them.
 
-It is said of Seatbelt that a rule for one operation (`file-write-data`) counts before every rule
-for a class of them (`file-write*`), in whatever order they stand. The rules below are such that
-both readings decide the same.
+Some sources say that a rule for one operation (`file-write-data`) counts before every rule for a
+class of operations (`file-write*`), whatever their order. Both readings decide the same for the
+rules below.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ SYSTEM = (
     "/System/Volumes/Preboot/Cryptexes", "/Library/Apple", "/private/var/db/dyld",
     "/private/var/db/timezone", "/private/etc/ssl",
 )  # fmt: skip
-"""Read, mapped and, where processes are allowed, executed by everybody."""
+"""Every target may read and map these and, where processes are allowed, execute them."""
 
 FILES = (
     "/", "/private/etc/localtime", "/private/etc/passwd", "/private/etc/protocols",
     "/private/etc/services", "/private/var/select/sh",
 )  # fmt: skip
-"""`/` itself, where the loader begins; on a Mac no password is in passwd."""
+"""The loader begins at `/` itself. On a Mac passwd contains no passwords."""
 
 LINKS = (
     "/etc", "/tmp", "/var", "/dev", "/private",  # noqa: S108 - the link, not what is in it
     "/System/Volumes/Data",
 )  # fmt: skip
-"""Passed on the way to files; the last is where the user's volume really is."""
+"""Components of paths to files; the user's volume is really at the last one."""
 DEVICES = ("/dev/random", "/dev/urandom")
 WRITABLE_DEVICES = ("/dev/null", "/dev/zero")
 SYSCTLS = (
@@ -52,29 +52,29 @@ SYSCTLS = (
 )  # fmt: skip
 SYSCTL_PREFIXES = ("hw.",)
 MACH = ("com.apple.system.opendirectoryd.libinfo",)
-"""Who a uid is. Never launchservicesd, lsd, Apple events or SecurityServer: they act for whoever
-asks, outside of every sandbox.
+"""The name of a uid. Never launchservicesd, lsd, Apple events or SecurityServer: they act for any
+process that asks, outside of every sandbox.
 """
 
 TASKS = ("mach-task-read", "mach-task-inspect")
-"""Ports of other processes by which their memory can be read; not every macOS knows them."""
+"""Ports of other processes that give access to their memory; some macOS versions lack them."""
 
 STAT = "file-read-metadata file-test-existence"
 READ = "file-read* file-test-existence"
-"""Whether a file is there (`access`) is asked by an operation that `file-read*` does not cover."""
+"""`file-read*` does not cover the operation that tests whether a file exists (`access`)."""
 
-LAST_PORT = 65535
+MAX_PORT = 65535
 
 
 @record
 class View:
-    """Real paths. `execute` are the only programs where processes are not allowed, `needed` what
-    they read of their own, `read` and `write` what the policy grants.
+    """Real paths. `execute` are the only programs where processes are not allowed, `needed` are the
+    files they read of their own, `read` and `write` are the policy's grants.
 
-    `hidden` lies inside what may be read and `held` inside what may be written; neither needs to
-    exist, and a grant that lies deeper counts again. `anchors` are the directories above them that
-    may not be renamed away. `links` are the names by which grants were written, where they go
-    through links.
+    `hidden` paths are inside readable ones and `held` paths, which stay read-only, inside writable
+    ones. Neither needs to exist, and a grant below them counts again. `anchors` are the directories
+    above them, which may not be renamed. `links` are grants as the policy spells them, where that
+    path goes through links.
     """
 
     execute: tuple[str, ...]
@@ -91,7 +91,7 @@ class View:
 
 
 def profile(view: View) -> tuple[str, Parameters]:
-    """The text, and (name, path) for each parameter in it."""
+    """Return the text, and (name, path) for each parameter in it."""
     named = _Parameters()
     rules = [
         "(version 1)",
@@ -109,7 +109,7 @@ class _Parameters:
         self.pairs: list[tuple[str, str]] = []
 
     def filters(self, form: str, kind: str, paths: Iterable[str]) -> list[str]:
-        """`(form (param "KIND_0"))` and so on; the paths go beside."""
+        """Return `(form (param "KIND_0"))` and so on, and remember the paths as parameters."""
         found: list[str] = []
         for path in paths:
             if not path.startswith("/") or "\0" in path:
@@ -121,7 +121,7 @@ class _Parameters:
 
 
 def _rule(action: str, operations: str, filters: Sequence[str]) -> Iterator[str]:
-    """Nothing for no filters: a rule without any would be about everything."""
+    """Yield nothing without filters, because a rule without any applies to everything."""
     if filters:
         yield f"({action} {operations}\n  " + "\n  ".join(filters) + ")"
 
@@ -169,7 +169,7 @@ def _files(view: View, named: _Parameters) -> Iterator[str]:
     devices = [*_constants("literal", WRITABLE_DEVICES), '(subpath "/dev/fd")']
     yield from _rule("allow", f"{READ} file-write-data", devices)
     yield from _layers(view, named)
-    # After what is hidden: a grant inside of that has to be reached.
+    # After the hidden paths, because a grant inside one of them must be reachable.
     above = named.filters("path-ancestors", "ABOVE", _paths(view))
     passed = above + named.filters("literal", "LINK", view.links)
     yield from _rule("allow", STAT, passed + _constants("path-ancestors", SYSTEM))
@@ -177,12 +177,12 @@ def _files(view: View, named: _Parameters) -> Iterator[str]:
 
 
 def _layers(view: View, named: _Parameters) -> Iterator[str]:
-    """What is granted, needed, hidden and held, from the outside inwards: what lies deeper decides.
+    """Yield the rules of all paths, from the outside inwards: the deepest path decides.
 
-    What outlives the run and can be written is neither executed nor mapped, and what is for reading
-    is not written, however they lie in each other. Of the same path the later kind is the later
-    rule: a grant counts more than what is hidden, and a program is executed that its own grant lets
-    it change.
+    A writable path that outlives the run is neither executed nor mapped, and a read grant is not
+    written, whichever is inside the other. For one path the later kind is the later rule: a grant
+    counts more than a hidden path, and a program can be executed even if its grant lets the target
+    change it.
     """
     seen = _executed(view, f"{READ} file-map-executable")
     kinds = (
@@ -201,7 +201,7 @@ def _layers(view: View, named: _Parameters) -> Iterator[str]:
 
 
 def _executed(view: View, operations: str) -> str:
-    """With executing, where that goes by what may be read and not by name."""
+    """Add executing, where a program may execute whatever it may read."""
     return f"{operations} process-exec*" if view.subprocess else operations
 
 
@@ -211,11 +211,11 @@ def _paths(view: View) -> tuple[str, ...]:
 
 
 def _denied(view: View, named: _Parameters) -> Iterator[str]:
-    """Last, so that no grant brings it back.
+    """Yield the last rules, which no grant overrides.
 
-    A second name by a hard link would be outside of a rule for the first. A set-id file would
-    outlive the run. A flag such as uchg, or an access list that denies deleting, would keep files
-    from being removed by whoever owns them, those of the private directory among them.
+    A hard link would be a second name, to which the rule for the first does not apply. A set-id
+    file would outlive the run. With a flag such as uchg, or an access list that denies deleting,
+    the owner could not remove files, those of the private directory among them.
     """
     anchors = named.filters("literal", "ANCHOR", view.anchors)
     yield from _rule("deny", "file-write-unlink", anchors)
@@ -226,7 +226,7 @@ def _denied(view: View, named: _Parameters) -> Iterator[str]:
 
 
 def _sockets(view: View, named: _Parameters) -> Iterator[str]:
-    """Unix sockets go by their path: the private directory's, and those that the policy names."""
+    """Allow unix sockets by path: the private directory's, and those that the policy names."""
     own = named.filters("subpath", "OWN", (view.private,))
     theirs = named.filters("literal", "SOCKET", view.sockets)
     yield "(deny network*)"
@@ -236,12 +236,12 @@ def _sockets(view: View, named: _Parameters) -> Iterator[str]:
     yield from _rule("allow", "network-outbound", reached)
 
 
-def door(port: int) -> str:
-    """The rules to follow all others where one port of this Mac may be reached, by TCP alone.
+def proxy_rules(port: int) -> str:
+    """Return the rules that follow all others where one port of this Mac may be reached by TCP.
 
-    There is no host to name but `localhost`: that is every address that this Mac itself has.
+    The only host that a rule can name is `localhost`, which is every address of this Mac.
     """
-    if type(port) is not int or not 0 < port <= LAST_PORT:
+    if type(port) is not int or not 0 < port <= MAX_PORT:
         raise ValueError(f"{port!r} is no port")
     return (
         "(allow system-socket (socket-domain AF_INET))\n"

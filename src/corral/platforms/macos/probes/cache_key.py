@@ -1,4 +1,4 @@
-"""Everything on a Mac that can change what a probe sees: boot, user, system, what would be run."""
+"""The key of cached findings: everything on a Mac that can change what a probe sees."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 
 
-def identity(node: str) -> tuple[str, ...]:
+def build(node: str) -> tuple[str, ...]:
     """`node` is the one that the probe of the runtimes starts."""
     return (str(os.geteuid()), *os.uname(), _boot(), _confined(), sys.executable, node)
 
@@ -24,7 +24,7 @@ def _boot() -> str:
 
 
 def _confined() -> str:
-    """Inside a sandbox of somebody else's no second one can be put up."""
+    """Inside another program's sandbox no second one can be put up."""
     try:
         return str(darwin_sandbox.confined(os.getpid()))
     except OSError:

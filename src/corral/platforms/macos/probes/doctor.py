@@ -1,45 +1,36 @@
 """What `corral doctor` says of a Mac, a line a capability."""
 
-from __future__ import annotations
+import sys
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from corral.plan.host import Finding, Host
+from corral.plan.host import Finding, Host
+from corral.platforms.doctor_lines import Line, format_lines
+from corral.platforms.macos.probes import host as probes
 
-    Line = tuple[str, str, Finding | None]
+assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 
 WALLS = ("Filesystem", "Network")
-ELSEWHERE = ("Cgroups", "Network namespaces", "Seccomp")
-LABELS = {
-    "door": "Network allowlist, by a proxy",
-    "nproc": "No second process by rlimit",
-    "watcher": "Tree kill",
-    "sampling": "Sampling",
-    "jetsam": "Memory limit of one process",
-}
+LINUX_ONLY = ("Cgroups", "Network namespaces", "Seccomp")
 ADVICE = "Recommendation: Use Linux VM for strict security requirements"
 
 
 def lines(host: Host) -> list[Line]:
-    """(status, words, the finding whose evidence and hint belong to them)."""
-    told = [_line(host.finding("rlimits"), "Rlimits: supported", "Rlimits: NOT available")]
-    told += [("absent", f"{name}: NOT available (Linux only)", None) for name in ELSEWHERE]
-    wall = host.finding("seatbelt")
-    told.append(_line(wall, "Seatbelt: supported", "Seatbelt: NOT available"))
-    for name in WALLS:
-        told.append((wall.status, f"{name} isolation: {_supported(wall)} on macOS", None))
-    for name, label in LABELS.items():
-        told.append(_line(host.finding(name), f"{label}: supported", f"{label}: NOT available"))
-    keeper = host.finding("watcher")
-    told.append((keeper.status, f"Timeout enforcement: {_supported(keeper)}", None))
-    return [*told, ("advice", ADVICE, None)]
+    """Return the lines in their fixed order, with those that a user of Linux looks for."""
+
+    def of(*names: str) -> list[Line]:
+        return format_lines(map(host.finding, names), probes.LABELS, show_evidence=False)
+
+    wall, watcher = host.finding("seatbelt"), host.finding("watcher")
+    return [
+        *of("rlimits"),
+        *(("absent", f"{name}: NOT available (Linux only)", None) for name in LINUX_ONLY),
+        *of("seatbelt"),
+        *((wall.status, f"{name} isolation: {_support(wall)} on macOS", None) for name in WALLS),
+        *of("door", "nproc", "watcher", "sampling", "jetsam"),
+        (watcher.status, f"Timeout enforcement: {_support(watcher)}", None),
+        ("advice", ADVICE, None),
+    ]
 
 
-def _supported(finding: Finding) -> str:
+def _support(finding: Finding) -> str:
     return "supported" if finding.status == "proven" else "NOT supported"
-
-
-def _line(finding: Finding, held: str, lost: str) -> Line:
-    if finding.status == "proven":
-        return "proven", held, finding
-    return "absent", lost, finding
