@@ -23,7 +23,7 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 @record
 class Proxy:
     """`authorization` is the value of Proxy-Authorization. Names that end in one of `suffixes` and
-    addresses in `networks` are reached directly; with `unused` everything is.
+    addresses in `networks` are reached directly; `*` in `suffixes` means all.
     """
 
     host: str
@@ -31,11 +31,10 @@ class Proxy:
     authorization: str = ""
     suffixes: tuple[str, ...] = ()
     networks: tuple[Network, ...] = ()
-    unused: bool = False
 
     def is_used_for(self, host: str) -> bool:
         """Whether a connection to this name or address goes through the proxy."""
-        if self.unused or host in LOOPBACK:
+        if "*" in self.suffixes or host in LOOPBACK:
             return False
         address = address_or_none(host)
         if address is not None:
@@ -63,7 +62,6 @@ def proxy_from_environment(environment: Mapping[str, str]) -> Proxy | None:
         authorization=_authorization(user),
         suffixes=suffixes,
         networks=networks,
-        unused="*" in suffixes,
     )
 
 

@@ -21,8 +21,7 @@ from corral.record import record
 from corral.safe_text import shown
 from corral.units import is_digits
 
-LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz")
-LABEL = LETTERS | frozenset("0123456789-")
+LABEL = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 HEX = frozenset("0123456789abcdef")
 MAX_NAME_LENGTH = 253
 MAX_LABEL_LENGTH = 63

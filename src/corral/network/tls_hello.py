@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     State = Literal["incomplete", "not TLS", "malformed", "no name", "name"]
 
-HANDSHAKE = 22
 RECORD_TYPES = range(20, 25)
 CLIENT_HELLO = 1
 SERVER_NAME = 0
