@@ -41,18 +41,18 @@ def main() -> int:
     output = measure.Output(json_wanted=options.json)
     megabytes = 64 if options.quick else 512
     server, children = start_server(megabytes)
-    ways = {"direct": (LOCAL, server)}
+    addresses = {"direct": (LOCAL, server)}
     try:
         for name, spliced in (("gateway", True), ("gateway, copying", False)):
             port, pid = start_gateway(server, spliced=spliced)
             children.append(pid)
-            ways[name] = (INSIDE if spliced else "127.77.0.2", port)
+            addresses[name] = (INSIDE if spliced else "127.77.0.2", port)
         rounds = measure.rounds_of(options)
         output.show(
-            compared(f"{megabytes} MB down", "ms", ways, download, rounds, THROUGHPUT_BUDGET)
+            compared(f"{megabytes} MB down", "ms", addresses, download, rounds, THROUGHPUT_BUDGET)
         )
-        output.show(compared("a message there and back", "us", ways, ping, rounds))
-        output.show(compared("connect, one message, close", "us", ways, connect, rounds))
+        output.show(compared("a message there and back", "us", addresses, ping, rounds))
+        output.show(compared("connect, one message, close", "us", addresses, connect, rounds))
     finally:
         for pid in children:
             os.kill(pid, signal.SIGKILL)
@@ -63,18 +63,20 @@ def main() -> int:
 def compared(
     title: str,
     unit: str,
-    ways: dict[str, tuple[str, int]],
+    addresses: dict[str, tuple[str, int]],
     once: Callable[[tuple[str, int]], float],
     rounds: int,
     budget: float | None = None,
 ) -> Section:
-    contenders = {name: (lambda address=address: once(address)) for name, address in ways.items()}
+    contenders = {
+        name: (lambda address=address: once(address)) for name, address in addresses.items()
+    }
     stats = measure.interleave(contenders, rounds)
     ratios = tuple(
         measure.ratio(
             f"{name} / direct", stats[name], stats["direct"], budget if name == "gateway" else None
         )
-        for name in ways
+        for name in addresses
         if name != "direct"
     )
     return Section(title, unit, tuple(stats.values()), ratios)
@@ -142,30 +144,32 @@ def serve(connection: socket.socket, megabytes: int) -> None:
 
 def start_gateway(server: int, *, spliced: bool) -> tuple[int, int]:
     from corral.denials.records import Denials
-    from corral.network.addresses import read_network
+    from corral.network.addresses import parse_network
+    from corral.network.destinations import DestinationCheck
     from corral.network.gateway.gateway import Gateway
-    from corral.network.rules import rules_of
+    from corral.network.rules import parse_rules
 
-    # The port says which way a connection goes: the gateway dials the one that it was called on.
+    # The port says where a connection goes: the gateway dials the one that it was called on.
     listener = socket.create_server((INSIDE if spliced else "127.77.0.2", server), backlog=64)
     pid = os.fork()
     if pid:
         listener.close()
         return server, pid
     names = ["first.example", NAME]
+    check = DestinationCheck(
+        parse_rules([f"{name}:{server}" for name in names]),
+        Denials(),
+        admitted=[parse_network(LOCAL)],
+        host_addresses=(),
+        synthetic=parse_network("127.77.0.0/16"),
+    )
     gateway = Gateway(
-        rules=rules_of([f"{name}:{server}" for name in names]),
-        denials=Denials(),
-        listeners=[listener.detach()],
-        admitted=[read_network(LOCAL)],
-        own=(),
-        lookup=lambda _: [socket.inet_aton(LOCAL)],
-        synthetic=read_network("127.77.0.0/16"),
+        check, listeners=[listener.detach()], lookup=lambda _: [socket.inet_aton(LOCAL)]
     )
     for name in names:
-        gateway.names.address_of(name)
+        gateway.names.assign_address(name)
     if not spliced:
-        gateway._pipes.most = 0  # noqa: SLF001 - no caller ever wants this
+        gateway._pipes.max_pipes = 0  # noqa: SLF001 - no caller ever wants this
     poll = select.poll()
     poll.register(gateway.fileno(), select.POLLIN)
     while True:

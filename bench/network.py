@@ -31,7 +31,7 @@ THROUGHPUT = 2.0
 BLOCK = 1 << 18
 CLIENT = f"""
 import base64, os, socket, sys, time, urllib.parse
-kind, port, amount, way = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+kind, port, amount, route = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 block = bytearray({BLOCK})
 def direct():
     return socket.create_connection(("{LOCAL}", port))
@@ -46,7 +46,7 @@ def tunnel():
         sys.exit(head.decode())
     return end
 connect = direct
-if way == "proxy":
+if route == "proxy":
     connect = tunnel
     proxy = urllib.parse.urlsplit(os.environ["HTTPS_PROXY"])
     key = urllib.parse.unquote(proxy.username) + ":" + urllib.parse.unquote(proxy.password)
@@ -99,7 +99,7 @@ PARTS = (
 
 
 def serve(listener: socket.socket) -> None:
-    """The life of the server process: what a line asks for."""
+    """Run the server process: answer what a line asks for."""
     block = bytearray(BLOCK)
     while True:
         end = listener.accept()[0]
@@ -127,35 +127,37 @@ def _answer(end: socket.socket, asked: bytes, block: bytearray) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Way:
+class Start:
     """How a client is started, and whether it has to ask a proxy."""
 
     wrapper: tuple[str, ...] = ()
     proxy: bool = False
 
 
-def client(way: Way, environment: Mapping[str, str], kind: str, port: int, amount: int) -> float:
-    """Milliseconds, as the client took them."""
-    words = [kind, str(port), str(amount), "proxy" if way.proxy else "direct"]
-    command = [*way.wrapper, sys.executable, "-I", "-c", CLIENT, *words]
+def client(
+    start: Start, environment: Mapping[str, str], kind: str, port: int, amount: int
+) -> float:
+    """Return the milliseconds that the client measured."""
+    words = [kind, str(port), str(amount), "proxy" if start.proxy else "direct"]
+    command = [*start.wrapper, sys.executable, "-I", "-c", CLIENT, *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(f"{' '.join(way.wrapper) or 'the client'} failed: {done.stderr}")
+        raise SystemExit(f"{' '.join(start.wrapper) or 'the client'} failed: {done.stderr}")
     return float(done.stdout)
 
 
-def ways(
+def find_starts(
     directory: str, corral: str, environment: Mapping[str, str], port: int
-) -> tuple[dict[str, Way], list[str]]:
-    """Those that work here, and why another is absent."""
+) -> tuple[dict[str, Start], list[str]]:
+    """Return those that work here, and why another is absent."""
     found = {
-        DIRECT: Way(),
-        GATEWAY: Way((corral, "run", "--allow-net", f"{LOCAL}:{port}", "--")),
+        DIRECT: Start(),
+        GATEWAY: Start((corral, "run", "--allow-net", f"{LOCAL}:{port}", "--")),
     }
     wrapper = peers.srt_network(os.path.join(directory, "srt"), LOCAL)
     if isinstance(wrapper, peers.Missing):
         return found, [f"{SRT} is absent: {wrapper.why}"]
-    srt = Way(tuple(wrapper), proxy=True)
+    srt = Start(tuple(wrapper), proxy=True)
     try:
         client(srt, environment, "many", port, 1)
     except SystemExit as error:
@@ -165,7 +167,7 @@ def ways(
 
 def sections(
     options: argparse.Namespace,
-    compared: Mapping[str, Way],
+    compared: Mapping[str, Start],
     environment: Mapping[str, str],
     port: int,
 ) -> Iterator[Section]:
@@ -173,8 +175,8 @@ def sections(
         asked = amount // 4 if options.quick else amount
         found = measure.interleave(
             {
-                name: functools.partial(client, way, environment, kind, port, asked)
-                for name, way in compared.items()
+                name: functools.partial(client, start, environment, kind, port, asked)
+                for name, start in compared.items()
             },
             measure.rounds_of(options),
         )
@@ -190,7 +192,7 @@ def sections(
 
 
 def rates(unit: str, amount: int, found: Mapping[str, Stats]) -> str:
-    """How many a second, at best."""
+    """Say how many a second, at best."""
     best = {name: amount * 1000 / stats.minimum for name, stats in found.items()}
     return f"{unit} a second: " + ", ".join(f"{name} {value:.0f}" for name, value in best.items())
 
@@ -209,7 +211,7 @@ def main() -> int:
             try:
                 port = listener.getsockname()[1]
                 output.notice("looking for srt ...")
-                compared, absent = ways(directory, corral, environment, port)
+                compared, absent = find_starts(directory, corral, environment, port)
                 for why in absent:
                     output.show(Section(why, ""))
                 for section in sections(options, compared, environment, port):

@@ -41,12 +41,14 @@ NAME, OTHER = "server.example", "other.example"
 GATEWAY = r"""
 import json, os, select, socket, struct, sys, time
 sys.path.insert(0, sys.argv[1])
-from corral.network.addresses import read_network
 from corral.denials.records import Denials
-from corral.network.gateway.gateway import Gateway, Timing
-from corral.network.host_proxy import proxy_of
-from corral.network.rules import rules_of
+from corral.network.addresses import parse_network
+from corral.network.budgets import Timeouts
+from corral.network.destinations import DestinationCheck
 from corral.network.gateway import dns_messages, host_lookups, splice
+from corral.network.gateway.gateway import Gateway
+from corral.network.host_proxy import proxy_from_environment
+from corral.network.rules import parse_rules
 from corral.record import astuple
 
 told = json.loads(sys.argv[2])
@@ -59,18 +61,21 @@ def lookup(name):
     count = struct.unpack_from("!H", reply, 6)[0]
     return [reply[len(reply) - 16 * at - 4 : len(reply) - 16 * at] for at in reversed(range(count))]
 
-host_lookups.PATIENCE = told["patience"]
+host_lookups.LOOKUP_SECONDS = told["patience"]
 splice.ROUNDS = told["rounds"]
 denials = Denials()
+check = DestinationCheck(
+    parse_rules(told["allow"]), denials, admitted=[parse_network(text) for text in told["admitted"]],
+    host_addresses=() if told["own"] is None else [bytes(map(int, text.split("."))) for text in told["own"]],
+    proxy=proxy_from_environment(told["environment"]), tls_ports=frozenset(told["tls"]),
+    synthetic=parse_network("127.77.0.0/16"),
+)
 gateway = Gateway(
-    rules=rules_of(told["allow"]), denials=denials, listeners=told["listeners"], dns_udp=told["udp"],
-    dns_tcp=told["tcp"], admitted=[read_network(text) for text in told["admitted"]], lookup=lookup,
-    own=() if told["own"] is None else [bytes(map(int, text.split("."))) for text in told["own"]],
-    proxy=proxy_of(told["environment"]), timing=Timing(**told["timing"]), most=told["most"],
-    tls_ports=frozenset(told["tls"]), synthetic=read_network("127.77.0.0/16"),
+    check, listeners=told["listeners"], dns_udp=told["udp"], dns_tcp=told["tcp"], lookup=lookup,
+    timeouts=Timeouts(**told["timeouts"]), max_connections=told["most"],
 )
 if not told["splice"]:
-    gateway._pipes.most = 0
+    gateway._pipes.max_pipes = 0
 poll = select.poll()
 poll.register(0, select.POLLIN)
 poll.register(gateway.fileno(), select.POLLIN)
@@ -206,7 +211,7 @@ def gateway():
                 "allow": [f"{NAME}:{port}"] if allow is None else allow,
                 "admitted": admitted, "listeners": [item.fileno() for item in listeners],
                 "udp": udp.fileno(), "tcp": tcp.fileno(), "server": zone.port, "own": None, "environment": {},
-                "timing": {}, "most": 512, "tls": [], "splice": True, "patience": 10, "rounds": 4, **told,
+                "timeouts": {}, "most": 512, "tls": [], "splice": True, "patience": 10, "rounds": 4, **told,
             }  # fmt: skip
             ends = [udp, tcp, *listeners]
             process = subprocess.Popen(
@@ -311,7 +316,7 @@ def test_nothing_is_left_open(gateway, server):
 
 def test_rude_clients_leave_nothing_behind(gateway, server):
     port = server(echo)
-    running = gateway(port, most=64, tls=[], timing={"idle": 5})
+    running = gateway(port, most=64, tls=[], timeouts={"idle_seconds": 5})
     address = running.address(NAME)
     chance = random.Random(7)
     for _ in range(150):
@@ -520,7 +525,7 @@ def test_a_reset_is_passed_on(gateway, server):
 
 def test_a_connection_without_a_word_is_ended(gateway, server):
     port = server(echo)
-    running = gateway(port, timing={"idle": 0.2})
+    running = gateway(port, timeouts={"idle_seconds": 0.2})
     with running.connect(NAME, port) as client, pytest.raises(ConnectionResetError):
         client.recv(1)
 
@@ -639,7 +644,7 @@ def test_a_server_that_does_not_answer(gateway):
             waiting.append(socket.socket())
             waiting[-1].setblocking(False)
             waiting[-1].connect_ex((LOCAL, port))
-        running = gateway(port, timing={"connect": 0.3})
+        running = gateway(port, timeouts={"connect_seconds": 0.3})
         assert is_refused(running, running.address(NAME), port)
         assert running.end()["traffic"] == {NAME: [1, 1, 0, 0]}
         for client in waiting:
@@ -650,9 +655,9 @@ def test_a_server_that_does_not_answer(gateway):
 
 
 def test_the_hosts_own_addresses_are_known_without_a_list():
-    from corral.network.guard import OwnAddresses
+    from corral.network.guard import HostAddresses
 
-    own = OwnAddresses()
+    own = HostAddresses()
     assert socket.inet_aton(LOCAL) in own
     assert socket.inet_aton("198.51.100.1") not in own  # for documentation: nobody has it
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -688,36 +693,35 @@ class Dialer:
         pass
 
 
-def answered(way, client):
+def answered(service, client):
     """Drive it until the client has an answer, however long that takes."""
     while not select.select([client], [], [], 0)[0]:
-        left = way.deadline()
+        left = service.deadline()
         patience = None if left is None else max(0.0, left - time.monotonic())
-        select.select([way, client], [], [], patience)
-        way.run_ready()
+        select.select([service, client], [], [], patience)
+        service.run_ready()
 
 
 @pytest.mark.parametrize("kind", ["out", "in", "names"])
 def test_without_descriptors_nobody_is_asked_again_and_again(server, kind):
     """Who waits to be accepted makes the listener ready, for as long as it cannot be."""
-    from corral.denials.records import Denials
+    from corral.network.destinations import check_from_policy
     from corral.network.gateway.gateway import Gateway
-    from corral.network.gateway.inbound_connections import Inlets
-    from corral.network.rules import rules_of
+    from corral.network.gateway.published_ports import PublishedPorts
 
     with socket.create_server((LOCAL, 0)) as listener:
         place, fd = listener.getsockname(), listener.detach()
     if kind == "in":
-        way = Inlets({server(echo): fd}, Dialer())
+        service = PublishedPorts({server(echo): fd}, Dialer())
     else:
         ends = {"dns_tcp": fd, "listeners": []} if kind == "names" else {"listeners": [fd]}
-        way = Gateway(rules=rules_of(()), denials=Denials(), **ends)
-    with contextlib.closing(way), socket.create_connection(place) as client:
+        service = Gateway(check_from_policy((), (), {}, None), **ends)
+    with contextlib.closing(service), socket.create_connection(place) as client:
         client.sendall(b"\x10\x01" if kind == "names" else b"word")
         with no_descriptors():
-            way.run_ready()
-            assert select.select([way], [], [], 0)[0] == []
-        answered(way, client)
+            service.run_ready()
+            assert select.select([service], [], [], 0)[0] == []
+        answered(service, client)
         if kind == "in":
             assert client.recv(4) == b"word"
         elif kind == "names":
@@ -729,18 +733,18 @@ def test_without_descriptors_nobody_is_asked_again_and_again(server, kind):
 
 def test_what_cannot_be_asked_for_lack_of_descriptors_is_taken_for_the_hosts_own():
     """A target can have the gateway run out of them, and must not get past the guard by that."""
-    from corral.network.guard import OwnAddresses
+    from corral.network.guard import HostAddresses
 
     elsewhere = socket.inet_aton("198.51.100.1")
     with no_descriptors():
-        assert elsewhere in OwnAddresses()
-    assert elsewhere not in OwnAddresses()
+        assert elsewhere in HostAddresses()
+    assert elsewhere not in HostAddresses()
 
 
 def test_names_are_looked_up_as_the_host_does():
-    from corral.network.gateway.host_lookups import host_addresses
+    from corral.network.sockets import look_up_addresses
 
-    assert socket.inet_aton(LOCAL) in host_addresses("localhost")
+    assert socket.inet_aton(LOCAL) in look_up_addresses("localhost")
 
 
 # Lookups
@@ -807,9 +811,9 @@ def test_many_names_at_once_share_few_children(gateway, server):
 def test_names_by_udp_and_tcp(gateway, server):
     running = gateway(server(echo))
     with socket.create_connection(running.dns, timeout=20) as client:
-        both = dns_messages.framed(question(NAME, dns_messages.A)) + dns_messages.framed(
-            question("denied.example", dns_messages.A)
-        )
+        both = dns_messages.frame_message(
+            question(NAME, dns_messages.A)
+        ) + dns_messages.frame_message(question("denied.example", dns_messages.A))
         client.sendall(both[:7])
         client.sendall(both[7:])
         framing, answers = dns_messages.Framing(), []
@@ -931,7 +935,7 @@ def test_a_hello_that_cannot_be_read(gateway, tls_server):
 
 
 def test_a_tls_client_that_says_nothing(gateway, tls_server):
-    running = gateway(tls_server, tls=[tls_server], timing={"hello": 0.2})
+    running = gateway(tls_server, tls=[tls_server], timeouts={"request_seconds": 0.2})
     with running.connect(NAME, tls_server) as raw, pytest.raises(ConnectionResetError):
         raw.recv(1)
     assert running.zone.asked == []

@@ -21,9 +21,10 @@ if sys.platform != "linux":
     pytest.skip("the gateway uses epoll and splice", allow_module_level=True)
 
 from corral.denials.records import Denials
-from corral.network.addresses import read_network
+from corral.network.addresses import parse_network
+from corral.network.destinations import DestinationCheck
 from corral.network.gateway import dns_messages, dns_server, gateway
-from corral.network.rules import rules_of
+from corral.network.rules import parse_rules
 
 LOCAL, INSIDE, DNS, NOBODY = "127.0.0.1", "127.77.0.1", "127.77.0.53", "127.77.0.99"
 NAME, EMPTY = "server.example", "empty.example"
@@ -38,7 +39,7 @@ class Clock:
         return self.now
 
 
-class Scene:
+class Setting:
     """A gateway whose time stands still, a server that answers every byte, and clients of both."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
@@ -55,14 +56,16 @@ class Scene:
         udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         self.dns = udp.getsockname()
         tcp = socket.create_server(self.dns, backlog=64)
+        check = DestinationCheck(
+            parse_rules([f"{NAME}:{self.port}"]), self.denials, admitted=[parse_network(LOCAL)],
+            host_addresses=(), synthetic=parse_network("127.77.0.0/16"),
+        )  # fmt: skip
         self.gateway = gateway.Gateway(
-            rules=rules_of([f"{NAME}:{self.port}"]), denials=self.denials,
-            listeners=[end.detach() for end in inside], dns_udp=udp.detach(), dns_tcp=tcp.detach(),
-            admitted=[read_network(LOCAL)], own=(), lookup=lambda _: [socket.inet_aton(LOCAL)],
-            synthetic=read_network("127.77.0.0/16"), clock=self.clock,
+            check, listeners=[end.detach() for end in inside], dns_udp=udp.detach(), dns_tcp=tcp.detach(),
+            lookup=lambda _: [socket.inet_aton(LOCAL)], clock=self.clock,
         )  # fmt: skip
         stack.callback(self.gateway.close)
-        self.gateway.names.address_of(NAME)
+        self.gateway.names.assign_address(NAME)
 
     def client(self, address: tuple[str, int]) -> socket.socket:
         return self.stack.enter_context(socket.create_connection(address, timeout=20))
@@ -84,22 +87,22 @@ class Scene:
 @pytest.fixture
 def scene():
     with contextlib.ExitStack() as stack:
-        yield Scene(stack)
+        yield Setting(stack)
 
 
 def test_refused_connections_are_heard_at_a_rate(scene):
     """However many come: a burst of them, and a second later as many as a second brings."""
-    flood = gateway.IN_VAIN * 2 + 100
+    flood = gateway.MAX_FAILED * 2 + 100
     clients = [scene.client((NOBODY, scene.port)) for _ in range(flood)]
     scene.work()
-    assert scene.refused() == gateway.IN_VAIN
+    assert scene.refused() == gateway.MAX_FAILED
     assert scene.gateway.deadline() is not None
     scene.work()
-    assert scene.refused() == gateway.IN_VAIN
+    assert scene.refused() == gateway.MAX_FAILED
     seen = scene.refused()
     for _ in range(8):
         scene.pass_on(0.125)
-    assert 0 < scene.refused() - seen <= gateway.IN_VAIN
+    assert 0 < scene.refused() - seen <= gateway.MAX_FAILED
     scene.pass_on(2)
     assert scene.refused() == flood
     assert len(clients) == flood
@@ -107,18 +110,18 @@ def test_refused_connections_are_heard_at_a_rate(scene):
 
 def test_who_waits_for_each_answer_is_heard_no_more_often(scene):
     """One after the other, each only once the last was refused: no queue ever shows."""
-    for _ in range(gateway.IN_VAIN):
+    for _ in range(gateway.MAX_FAILED):
         scene.client((NOBODY, scene.port)).close()
         scene.work()
-    assert scene.refused() == gateway.IN_VAIN
+    assert scene.refused() == gateway.MAX_FAILED
     scene.client((NOBODY, scene.port))
     scene.work()
-    assert scene.refused() == gateway.IN_VAIN
+    assert scene.refused() == gateway.MAX_FAILED
 
 
 def test_a_connection_that_carries_something_is_no_flood(scene):
     """The control: more of them than would be refused, in no time at all."""
-    for _ in range(gateway.IN_VAIN + 50):
+    for _ in range(gateway.MAX_FAILED + 50):
         client = scene.client((INSIDE, scene.port))
         client.sendall(b"x")
         reached = _reached(scene)
@@ -131,7 +134,7 @@ def test_a_connection_that_carries_something_is_no_flood(scene):
 
 def test_empty_connections_are_a_flood_too(scene):
     """They reach the server, but nothing is ever said on them."""
-    for _ in range(gateway.IN_VAIN):
+    for _ in range(gateway.MAX_FAILED):
         client = scene.client((INSIDE, scene.port))
         reached = _reached(scene)
         client.close()
@@ -187,12 +190,12 @@ def test_questions_are_answered_at_a_rate(scene, together):
 
 def test_questions_by_tcp_are_answered_at_that_rate(scene):
     """One message of hundreds is answered, and then nobody is for as long as that was too much."""
-    framed = dns_messages.framed(question(EMPTY))
+    framed = dns_messages.frame_message(question(EMPTY))
     first = scene.client(scene.dns)
     first.sendall(framed * (dns_server.BURST * 4))
     scene.work()
     heard = scene.refused()
-    most_in_one = dns_messages.LONGEST_QUERY // len(framed)
+    most_in_one = dns_messages.MAX_QUERY_BYTES // len(framed)
     assert dns_server.BURST / 2 <= heard <= dns_server.BURST + most_in_one
     second = scene.client(scene.dns)
     second.sendall(framed)
@@ -209,7 +212,7 @@ def test_questions_by_tcp_are_answered_at_that_rate(scene):
 
 
 def test_new_clients_by_tcp_are_questions_too(scene):
-    clients = [scene.client(scene.dns) for _ in range(dns_server.MOST_STREAMS)]
+    clients = [scene.client(scene.dns) for _ in range(dns_server.MAX_STREAMS)]
     for _ in range(dns_server.BURST):
         clients.append(socket.create_connection(scene.dns, timeout=20))
         scene.work()
@@ -224,17 +227,17 @@ def test_new_clients_by_tcp_are_questions_too(scene):
 TAP = r"""
 import json, select, socket, sys
 sys.path.insert(0, sys.argv[1])
-from corral.network.gateway import packet_tap
 from corral.denials.records import Denials
+from corral.network.destinations import DestinationCheck
+from corral.network.gateway import packet_tap
 from corral.network.gateway.dns_names import Names
-from corral.network.rules import rules_of
+from corral.network.rules import parse_rules
 
-now, denials, rules = 1000.0, Denials(), rules_of(["server.example"])
+now, denials = 1000.0, Denials()
+names = Names(DestinationCheck(parse_rules(["server.example"]), denials))
 packets = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3))
 packets.bind(("lo", 0))
-looking = packet_tap.Tap(
-    packets.detach(), rules=rules, names=Names(rules, denials), denials=denials, clock=lambda: now
-)
+looking = packet_tap.Tap(packets.detach(), names, clock=lambda: now)
 def work():
     while select.select([looking.fileno()], [], [], 0)[0]:
         looking.run_ready()

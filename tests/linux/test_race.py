@@ -6,12 +6,13 @@ import socket
 
 import pytest
 
-from corral.network.addresses import read
-from corral.network.budgets import Spare
+from corral.network.addresses import parse_address
+from corral.network.budgets import DialBudget
+from corral.network.dial_attempts import STAGGER_SECONDS
 from corral.network.gateway import dial, event_loop
-from corral.network.http_proxy import dial as race
+from corral.network.http_proxy.dial import connect
 
-NOBODY = read("127.0.0.1")
+NOBODY = parse_address("127.0.0.1")
 
 
 @pytest.fixture
@@ -35,23 +36,23 @@ def full():
 def test_whoever_refuses_is_followed_by_the_next_at_once():
     with socket.create_server(("127.0.0.3", 0)) as listener:
         port = listener.getsockname()[1]
-        order = [NOBODY, read("::1"), read("127.0.0.3")]
-        with race.connect(order, port, patience=30, spare=Spare()) as end:
+        order = [NOBODY, parse_address("::1"), parse_address("127.0.0.3")]
+        with connect(order, port, timeout_seconds=30, budget=DialBudget()) as end:
             assert end.getpeername()[:2] == ("127.0.0.3", port)
             assert end.getblocking()
 
 
 def test_whoever_does_not_answer_does_not_hold_up_the_next(full):
     with socket.create_server(("127.0.0.3", full)):
-        addresses = [read("127.0.0.2"), read("127.0.0.3")]
-        with race.connect(addresses, full, patience=30, spare=Spare()) as end:
+        addresses = [parse_address("127.0.0.2"), parse_address("127.0.0.3")]
+        with connect(addresses, full, timeout_seconds=30, budget=DialBudget()) as end:
             assert end.getpeername()[0] == "127.0.0.3"
 
 
 def test_nobody_answers(full):
     before = set(os.listdir("/dev/fd"))
     with pytest.raises(TimeoutError):
-        race.connect([read("127.0.0.2")], full, patience=0.1, spare=Spare())
+        connect([parse_address("127.0.0.2")], full, timeout_seconds=0.1, budget=DialBudget())
     assert set(os.listdir("/dev/fd")) == before
 
 
@@ -59,29 +60,29 @@ def test_nobody_is_there():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(ConnectionRefusedError):
-        race.connect([NOBODY, NOBODY], port, patience=30, spare=Spare())
+        connect([NOBODY, NOBODY], port, timeout_seconds=30, budget=DialBudget())
     with pytest.raises(OSError, match="no address"):
-        race.connect([], 80, patience=30, spare=Spare())
+        connect([], 80, timeout_seconds=30, budget=DialBudget())
 
 
 def test_where_nothing_is_spare_one_address_is_dialled_at_a_time(full):
     with socket.create_server(("127.0.0.3", full)):
-        addresses = [read("127.0.0.2"), read("127.0.0.3")]
+        addresses = [parse_address("127.0.0.2"), parse_address("127.0.0.3")]
         with pytest.raises(TimeoutError):
-            race.connect(addresses, full, patience=4 * race.STAGGER, spare=Spare(0))
-        spare = Spare(1)
-        race.connect(addresses, full, patience=30, spare=spare).close()
-    assert (spare.take(), spare.take()) == (True, False)  # it was given back, once
+            connect(addresses, full, timeout_seconds=4 * STAGGER_SECONDS, budget=DialBudget(0))
+        budget = DialBudget(1)
+        connect(addresses, full, timeout_seconds=30, budget=budget).close()
+    assert (budget.acquire(), budget.acquire()) == (True, False)  # it was given back, once
 
 
 @pytest.mark.parametrize(("most", "held"), [(3, 5 + 3), (100, 5 * 8)])
 def test_no_zone_takes_all_descriptors(full, most, held):
     """Five connections to a name with eight addresses that do not answer."""
     now = [0.0]
-    loop, spare, ends = event_loop.Loop(lambda: now[0]), Spare(most), []
+    loop, budget, ends = event_loop.Loop(lambda: now[0]), DialBudget(most), []
     dials = [
         dial.Dial(
-            loop, [read("127.0.0.2")] * 8, full, timeout=1000, spare=spare,
+            loop, [parse_address("127.0.0.2")] * 8, full, timeout_seconds=1000, budget=budget,
             done=lambda end, why: ends.append((end, why)),
         )
         for _ in range(5)
@@ -90,16 +91,16 @@ def test_no_zone_takes_all_descriptors(full, most, held):
     for item in dials:
         item.start()
     for _ in range(20):
-        now[0] += dial.STAGGER * 1.01
+        now[0] += STAGGER_SECONDS * 1.01
         loop.run_ready()
     assert len(os.listdir("/dev/fd")) - before == held
     dials[0].cancel()  # what it had is there for the others
-    now[0] += dial.STAGGER * 1.01
+    now[0] += STAGGER_SECONDS * 1.01
     loop.run_ready()
     assert len(os.listdir("/dev/fd")) - before == min(held - 1, 4 * 8)
     now[0] += 1000
     loop.run_ready()
     assert ends == [(None, "it does not answer")] * 4
     assert len(os.listdir("/dev/fd")) == before
-    assert [spare.take() for _ in range(most + 1)] == [True] * most + [False]
+    assert [budget.acquire() for _ in range(most + 1)] == [True] * most + [False]
     loop.close()

@@ -214,7 +214,7 @@ def test_srt_names_what_it_lacks(monkeypatch, tmp_path):
 
 def test_without_srt_the_network_is_measured_and_says_why(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", "")
-    compared, absent = network.ways(str(tmp_path), "corral", {}, 1)
+    compared, absent = network.find_starts(str(tmp_path), "corral", {}, 1)
     assert list(compared) == ["loopback", "gateway"]
     assert [text.partition(":")[0] for text in absent] == ["srt is absent"]
     assert "npm" in absent[0]

@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from corral.denials.records import Audit, Denials, open_audit, verify
+from corral.denials.audit import Audit, open_audit, verify
+from corral.denials.records import Denials
 
 
 def write(path, destination):

@@ -15,10 +15,9 @@ import pytest
 
 from corral.abi import win32
 from corral.denials.records import Denials
-from corral.network.addresses import read_network
-from corral.network.guard import OwnAddresses
+from corral.network.destinations import check_from_policy
+from corral.network.guard import HostAddresses
 from corral.network.http_proxy.outbound import Outbound
-from corral.network.rules import rules_of
 from corral.platforms.windows.layers import BASE
 from corral.platforms.windows.mechanisms import job
 from corral.platforms.windows.relay import inside
@@ -64,9 +63,7 @@ class Running:
             reader,
             os.dup(self.process.stdin.fileno()),
             Outbound(
-                rules=rules_of(allow),
-                denials=self.denials,
-                admitted=(read_network("127.0.0.0/8"),),
+                check_from_policy(allow, ["127.0.0.0/8"], {}, self.denials),
                 lookup=lambda _name: [bytes([127, 0, 0, 1])],
             ),
         )
@@ -124,7 +121,7 @@ def test_the_shim_ends_with_its_pipe(running):
 
 
 def test_the_host_s_own_addresses_are_known():
-    own = OwnAddresses()
+    own = HostAddresses()
     assert bytes([127, 0, 0, 1]) in own
     assert bytes([192, 0, 2, 1]) not in own
 
@@ -156,9 +153,7 @@ def test_a_shim_of_a_run(web, nothing_is_left):
     relay = outer.Relay(
         *shim.doors(),
         Outbound(
-            rules=rules_of([f"allowed.test:{web}"]),
-            denials=Denials(),
-            admitted=(read_network("127.0.0.0/8"),),
+            check_from_policy([f"allowed.test:{web}"], ["127.0.0.0/8"], {}, None),
             lookup=lambda _name: [bytes([127, 0, 0, 1])],
         ),
     )

@@ -17,7 +17,7 @@ FLAGS = (Flag(name="--json", help="the verdict as JSON"),)
 
 
 def main(options: Options, rest: list[str]) -> int:
-    from corral.denials.records import verify
+    from corral.denials.audit import verify
 
     if len(rest) != 2 or rest[0] != "verify":
         raise UsageError("say what to do with which file", hint=USAGE)

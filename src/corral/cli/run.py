@@ -77,7 +77,8 @@ def _audited(path: str | None) -> Denials | None:
     """Opened before anything of the target runs, like the report."""
     if path is None:
         return None
-    from corral.denials.records import Audit, Denials, open_audit
+    from corral.denials.audit import Audit, open_audit
+    from corral.denials.records import Denials
 
     try:
         return Denials(audit=Audit(open_audit(path)))

@@ -1,20 +1,13 @@
-"""What was denied: for the report, and line by line for `--audit`.
+"""The denials of one run, for its report and its audit file.
 
 The target decides how often it is denied something, so the record is bounded: equal denials are
-counted, and what exceeds the limit is only counted as a whole. In the audit file a denial has a
-line when it is first seen and at each further power of ten, and all have one with their totals at
-the end.
-
-An audit line is a JSON object whose `previous` is the SHA-256 of the line before it: a line that
-was changed, removed or put in shows. What cannot show is a file that was rewritten as a whole, or
-cut off at its end (a run that was killed leaves no last line either).
+counted, and denials that exceed the limit are only counted as a whole. The audit file gets a line
+for a denial when it is first seen and at each further power of ten, and at the end the totals.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-import time
+import _thread
 
 from corral.record import record
 
@@ -22,12 +15,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
+    from corral.denials.audit import Audit
+
     Kind = Literal["name", "port", "address", "guard", "sni", "limit", "udp"]
 
-MOST_DENIALS = 256
-LONGEST_TEXT = 300
-FIRST = "0" * 64
-LONGEST_LINE = 8192
+MAX_DENIALS = 256
+MAX_TEXT_LENGTH = 300
 
 
 @record
@@ -58,37 +51,55 @@ WORDS: dict[Kind, str] = {
 
 
 class Denials:
-    """`lost` counts what was denied after the record was full."""
+    """Counts denials; threads may share it. `lost` counts those that came after it was full."""
 
-    def __init__(self, *, most: int = MOST_DENIALS, audit: Audit | None = None) -> None:
-        self.most = most
+    def __init__(self, *, max_denials: int = MAX_DENIALS, audit: Audit | None = None) -> None:
         self.lost = 0
+        self._max_denials = max_denials
         self._audit = audit
         self._counts: dict[tuple[Kind, str, str, str], int] = {}
+        self._lock = _thread.allocate_lock()
+        self._closed = False
 
-    def add(self, kind: Kind, destination: str, *, allow: str, why: str = "") -> None:
-        key = (kind, destination[:LONGEST_TEXT], allow[:LONGEST_TEXT], why[:LONGEST_TEXT])
+    def add(self, kind: Kind, destination: str, *, allow: str = "", why: str = "") -> None:
+        key = (
+            kind,
+            destination[:MAX_TEXT_LENGTH],
+            allow[:MAX_TEXT_LENGTH],
+            why[:MAX_TEXT_LENGTH],
+        )
+        with self._lock:
+            if not self._closed:
+                self._count(key)
+
+    def rows(self) -> tuple[Denial, ...]:
+        """Return the denials in the order in which they were first seen."""
+        with self._lock:
+            return tuple(map(self._row, self._counts))
+
+    def close(self) -> None:
+        """Ignore further denials, which late threads of a proxy may add, and end the audit.
+
+        Its end are the totals that it does not have yet, and its last line.
+        """
+        with self._lock:
+            self._closed = True
+            if self._audit is None:
+                return
+            for row in map(self._row, self._counts):
+                if not is_power_of_ten(row.count):
+                    self._audit.write(row)
+            self._audit.end(len(self._counts), self.lost)
+            self._audit = None
+
+    def _count(self, key: tuple[Kind, str, str, str]) -> None:
         count = self._counts.get(key, 0) + 1
-        if count == 1 and len(self._counts) >= self.most:
+        if count == 1 and len(self._counts) >= self._max_denials:
             self.lost += 1
             return
         self._counts[key] = count
         if self._audit is not None and is_power_of_ten(count):
             self._audit.write(self._row(key))
-
-    def rows(self) -> tuple[Denial, ...]:
-        """In the order in which they were first seen."""
-        return tuple(map(self._row, self._counts))
-
-    def close(self) -> None:
-        """The totals, where the audit does not have them yet, and its last line."""
-        if self._audit is None:
-            return
-        for row in self.rows():
-            if not is_power_of_ten(row.count):
-                self._audit.write(row)
-        self._audit.end(len(self._counts), self.lost)
-        self._audit = None
 
     def _row(self, key: tuple[Kind, str, str, str]) -> Denial:
         kind, destination, allow, why = key
@@ -98,135 +109,3 @@ class Denials:
 
 def is_power_of_ten(number: int) -> bool:
     return str(number).rstrip("0") == "1"
-
-
-def open_audit(path: str) -> int:
-    """The audit file, to be opened before the target runs; it is appended to, by one run at a time.
-
-    OSError if it is a link or no plain file, BlockingIOError if another run writes it.
-    """
-    import stat
-
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
-    for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY", "O_BINARY", "O_NOINHERIT"):
-        flags |= getattr(os, name, 0)
-    fd = os.open(path, flags, 0o600)
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(22, "not a plain file", path)
-        _lock(fd)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _lock(fd: int) -> None:
-    if sys.platform == "win32":
-        import msvcrt
-
-        # Locks hold readers off there too, so it is a byte that no reader comes to; the C runtime
-        # keeps 32 bits of where it is.
-        os.lseek(fd, 1 << 30, os.SEEK_SET)
-        try:
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
-        except OSError as error:
-            raise BlockingIOError(11, "another run writes it") from error
-        return
-    import fcntl
-
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-class Audit:
-    """Lines on a descriptor from `open_audit`, continuing the chain that the file already has.
-
-    `incomplete`: a line could not be written, which the report has to say.
-    """
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self.incomplete = False
-        self._previous = _last_hash(fd)
-
-    def write(self, denial: Denial) -> None:
-        self._line(
-            kind=denial.kind,
-            destination=denial.destination,
-            why=denial.why,
-            allow=denial.allow,
-            count=denial.count,
-        )
-
-    def end(self, denials: int, lost: int) -> None:
-        self._line(kind="end", denials=denials, lost=lost)
-
-    def _line(self, **values: str | int) -> None:
-        import json
-
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        text = json.dumps({"time": now, **values, "previous": self._previous})
-        line = text.encode("ascii")
-        # One write: a run that is killed leaves whole lines. A full disk must not end the run.
-        try:
-            whole = os.write(self.fd, line + b"\n") > len(line)
-        except OSError:
-            whole = False
-        self.incomplete = self.incomplete or not whole
-        self._previous = digest(line)
-
-
-def digest(line: bytes) -> str:
-    import hashlib
-
-    return hashlib.sha256(line).hexdigest()
-
-
-def _last_hash(fd: int) -> str:
-    """The hash of the last line; ValueError if the file does not end in a whole one of ours."""
-    size = os.fstat(fd).st_size
-    if size == 0:
-        return FIRST
-    os.lseek(fd, max(0, size - LONGEST_LINE), os.SEEK_SET)
-    tail = os.read(fd, LONGEST_LINE)
-    lines = tail.split(b"\n")
-    if len(lines) < 2 or lines[-1] or _previous(lines[-2]) is None:
-        raise ValueError("the file does not end in a line of an audit")
-    return digest(lines[-2])
-
-
-def _previous(line: bytes) -> str | None:
-    import json
-
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    value = found.get("previous") if isinstance(found, dict) else None
-    return value if isinstance(value, str) else None
-
-
-@record
-class Verdict:
-    """`broken` is the number of the first line that does not follow from those before it."""
-
-    lines: int
-    broken: int | None = None
-    ended: bool = False
-
-
-def verify(path: str) -> Verdict:
-    """Does every line follow from the one before it? `ended`: the last run wrote its last line."""
-    import json
-
-    expected, number, last = FIRST, 0, b""
-    with open(path, "rb") as file:
-        while line := file.readline(LONGEST_LINE + 1):
-            number += 1
-            whole = line.endswith(b"\n")
-            last = line.rstrip(b"\n")
-            if not whole or _previous(last) != expected:
-                return Verdict(lines=number, broken=number)
-            expected = digest(last)
-    ended = bool(last) and json.loads(last).get("kind") == "end"
-    return Verdict(lines=number, ended=ended)

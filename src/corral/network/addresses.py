@@ -1,27 +1,26 @@
-"""IP addresses as bytes (4 or 16 of them), read and written without `ipaddress` or `socket`.
+"""IP addresses as bytes (4 or 16 of them), parsed and formatted without `ipaddress` or `socket`.
 
-Only the one plain spelling of IPv4 is read: other programs take octal, hexadecimal and short forms
-for addresses, each in its own way, so those are refused instead of guessed.
+Only the one plain spelling of IPv4 is accepted: other programs read octal, hexadecimal and short
+forms as addresses, each in its own way, so those are refused instead of guessed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from corral.record import record
 from corral.units import is_digits
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
 HEX = frozenset("0123456789abcdefABCDEF")
 MAPPED = bytes(10) + b"\xff\xff"
-LONGEST_TEXT = 45
-MOST_DIALLED = 8
+MAX_TEXT_LENGTH = 45
+MAX_ADDRESSES = 16
+"""Addresses of one name that are considered at all."""
 
 
 @record
 class Network:
-    """The addresses whose first `bits` bits are those of `address`; the others are zero in it."""
+    """The addresses whose first `bits` bits are those of `address`; its other bits are zero."""
 
     address: bytes
     bits: int
@@ -33,36 +32,37 @@ class Network:
         return int.from_bytes(other, "big") >> free == int.from_bytes(self.address, "big") >> free
 
     def __str__(self) -> str:
-        text = write(self.address)
+        text = format_address(self.address)
         return text if self.bits == len(self.address) * 8 else f"{text}/{self.bits}"
 
 
-def read(text: str) -> bytes:
-    """The address that is written there; ValueError if it is none."""
-    address = read_v6(text) if ":" in text else read_v4(text)
+def parse_address(text: str) -> bytes:
+    address = address_or_none(text)
     if address is None:
-        raise ValueError(f"{text[:LONGEST_TEXT]!r} is not an IP address")
+        raise ValueError("not an IP address (IPv4 is four decimal numbers)")
     return address
 
 
-def read_network(text: str) -> Network:
-    """An address, or `address/bits` with nothing set beyond its bits."""
-    written, slash, length = text.partition("/")
-    address = read(written)
+def address_or_none(text: str) -> bytes | None:
+    return _parse_v6(text) if ":" in text else _parse_v4(text)
+
+
+def parse_network(text: str) -> Network:
+    """Parse an address, or `address/bits` with no bits set beyond its prefix length."""
+    host, slash, length = text.partition("/")
+    address = parse_address(host)
     most = len(address) * 8
     if not slash:
         return Network(address=address, bits=most)
-    if not is_digits(length) or len(length) > 3 or str(int(length)) != length:
-        raise ValueError(f"{length[:4]!r} is not a prefix length")
-    bits = int(length)
-    if bits > most:
+    if not is_digits(length) or len(length) > 3 or str(int(length)) != length or int(length) > most:
         raise ValueError(f"the prefix length is a number from 0 to {most}")
+    bits = int(length)
     if int.from_bytes(address, "big") & ((1 << (most - bits)) - 1):
         raise ValueError("bits are set beyond the prefix length")
     return Network(address=address, bits=bits)
 
 
-def read_v4(text: str) -> bytes | None:
+def _parse_v4(text: str) -> bytes | None:
     parts = text.split(".", 4)
     if len(parts) != 4:
         return None
@@ -72,8 +72,8 @@ def read_v4(text: str) -> bytes | None:
     return bytes(map(int, parts))
 
 
-def read_v6(text: str) -> bytes | None:
-    if len(text) > LONGEST_TEXT or text.count("::") > 1 or ":::" in text:
+def _parse_v6(text: str) -> bytes | None:
+    if len(text) > MAX_TEXT_LENGTH or text.count("::") > 1 or ":::" in text:
         return None
     head, gap, tail = text.partition("::")
     front = _groups(head, last=not gap)
@@ -88,14 +88,14 @@ def read_v6(text: str) -> bytes | None:
 
 
 def _groups(text: str, *, last: bool) -> list[int] | None:
-    """Groups of hexadecimal digits; the last may be a dotted IPv4 address, which makes two."""
+    """Parse groups of hexadecimal digits; the last may be a dotted IPv4 address, which is two."""
     if not text:
         return []
     found: list[int] = []
     parts = text.split(":")
     for at, part in enumerate(parts):
         if "." in part:
-            dotted = read_v4(part) if last and at == len(parts) - 1 else None
+            dotted = _parse_v4(part) if last and at == len(parts) - 1 else None
             if dotted is None:
                 return None
             found += [int.from_bytes(dotted[:2], "big"), int.from_bytes(dotted[2:], "big")]
@@ -106,12 +106,12 @@ def _groups(text: str, *, last: bool) -> list[int] | None:
     return found
 
 
-def write(address: bytes) -> str:
-    """The canonical text (RFC 5952); a mapped IPv4 address shows its dots."""
+def format_address(address: bytes) -> str:
+    """Return the canonical text (RFC 5952); a mapped IPv4 address shows its dots."""
     if len(address) == 4:
         return ".".join(map(str, address))
     if address.startswith(MAPPED):
-        return "::ffff:" + write(address[12:])
+        return "::ffff:" + format_address(address[12:])
     groups = [int.from_bytes(address[at : at + 2], "big") for at in range(0, 16, 2)]
     start, length = _longest_zeros(groups)
     if length < 2:
@@ -133,21 +133,11 @@ def _longest_zeros(groups: list[int]) -> tuple[int, int]:
     return best
 
 
-def plain(address: bytes) -> bytes:
-    """A mapped IPv4 address as the IPv4 address that the kernel would dial for it."""
+def unmap(address: bytes) -> bytes:
+    """Return a mapped IPv4 address as the IPv4 address that the kernel would dial for it."""
     return address[12:] if len(address) == 16 and address.startswith(MAPPED) else address
 
 
-def any_holds(networks: Iterable[Network], address: bytes, *, bits: int = 0) -> bool:
-    """Is it in one of them that is at least `bits` long?"""
-    return any(network.bits >= bits and address in network for network in networks)
-
-
-def interleaved(addresses: Sequence[bytes]) -> list[bytes]:
-    """In which they are dialled: the host's order, but no family waits behind all of the other."""
-    first = [item for item in addresses if len(item) == len(addresses[0])]
-    others = [item for item in addresses if len(item) != len(addresses[0])]
-    mixed: list[bytes] = []
-    while first or others:
-        mixed += [queue.pop(0) for queue in (first, others) if queue]
-    return mixed[:MOST_DIALLED]
+def deduplicate(addresses: Sequence[bytes]) -> list[bytes]:
+    """Return the first MAX_ADDRESSES different addresses, unmapped, in their order."""
+    return list(dict.fromkeys(map(unmap, addresses[: 4 * MAX_ADDRESSES])))[:MAX_ADDRESSES]

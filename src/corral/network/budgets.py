@@ -1,4 +1,4 @@
-"""Budgets that keep a target from using up the supervisor: dials, descriptors, denied requests.
+"""Budgets that keep a target from using up the supervisor: dials, descriptors, time.
 
 The target decides how many connections there are, and the owner of a name's zone how many addresses
 are dialled for each. If that could use up the supervisor's descriptors, the supervisor could no
@@ -9,57 +9,68 @@ from __future__ import annotations
 
 import _thread
 import sys
+from collections.abc import Callable
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from corral.record import record
+
+MAX_EXTRA_DIALS = 128
+ACCEPT_RETRY_SECONDS = 0.1
+"""Pause after an accept that failed though a client waits: descriptors are used up."""
+RESUME_FRACTION = 1 / 4
+"""A pause lasts until this part of the burst is available: no wake-up for each single request."""
 
 
-MOST_SPARE = 128
+@record
+class Timeouts:
+    """`request_seconds`: for a client to say where it wants to go, in an HTTP request or a TLS
+    hello. `connect_seconds`: for one of a host's addresses to answer. `idle_seconds`: with no byte
+    in either direction.
+    """
+
+    request_seconds: float = 10.0
+    connect_seconds: float = 15.0
+    idle_seconds: float = 3600.0
 
 
-class Spare:
-    """What all calls together may have beyond one each, for further addresses of the same host."""
+class DialBudget:
+    """Limits the dials of all connections together, beyond one for each connection."""
 
-    def __init__(self, most: int = MOST_SPARE) -> None:
-        self._left = most
+    def __init__(self, max_extra: int = MAX_EXTRA_DIALS) -> None:
+        self._left = max_extra
         self._lock = _thread.allocate_lock()
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         with self._lock:
             found = self._left > 0
             self._left -= found
         return found
 
-    def give(self, count: int) -> None:
+    def release(self, count: int) -> None:
         with self._lock:
             self._left += count
 
 
-def room_for(most: int, *, besides: int) -> int:
-    """How many connections, two descriptors each and `besides` in all, the limit leaves room for;
-    it is raised as far as it goes.
+def reserve_descriptors(max_connections: int, *, others: int) -> int:
+    """Raise the descriptor limit for connections with two descriptors each, and `others` besides.
+
+    Return how many connections it allows.
     """
     if sys.platform == "win32":
         raise OSError("descriptors are not limited on Windows")
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = 2 * most + besides
+    needed = 2 * max_connections + others
     if soft != resource.RLIM_INFINITY and soft < needed:
         soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft == resource.RLIM_INFINITY or soft >= needed:
-        return most
-    return max(1, (soft - besides) // 2)
+        return max_connections
+    return max(1, (soft - others) // 2)
 
 
-SHARE = 4
-"""A rest lasts until this part of the burst is there again: not a wake-up for each single one."""
-
-
-class Pace:
-    """Rate limit for requests that will be denied, so that they cannot keep the supervisor busy."""
+class RateLimit:
+    """Limits requests that will be denied, so that they cannot keep the supervisor busy."""
 
     def __init__(self, clock: Callable[[], float], *, burst: int, rate: int) -> None:
         self._clock = clock
@@ -68,15 +79,17 @@ class Pace:
         self._left = float(burst)
         self._seen = clock()
 
-    def spend(self, count: int = 1) -> None:
-        """What is spent beyond the budget is owed: it lengthens the rest."""
+    def use(self, count: int = 1) -> None:
+        """Count requests. Those beyond the budget lengthen the pause."""
         self._refill()
         self._left -= count
 
-    def rest(self) -> float:
-        """Seconds to rest before more may be heard; 0 while there is something left."""
+    def pause_seconds(self) -> float:
+        """Return how long to accept no requests; 0 while the budget lasts."""
         self._refill()
-        return 0.0 if self._left >= 1 else (self._burst / SHARE - self._left) / self._rate
+        if self._left >= 1:
+            return 0.0
+        return (self._burst * RESUME_FRACTION - self._left) / self._rate
 
     def _refill(self) -> None:
         now = self._clock()

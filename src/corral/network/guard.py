@@ -1,30 +1,31 @@
 """The address guard: which addresses the gateway never dials, whatever name led there.
 
-A name is in the hands of whoever runs its zone, so an allowed name may point at the host itself,
-at its neighbours or at a cloud's metadata service. The table is our own: `ipaddress` calls
-::127.0.0.1, 64:ff9b:1::a00:1, 2002:7f00:1:: and fec0::1 global. An address that carries an IPv4
-address is refused for its own sake or for what it carries.
+The owner of a name's zone decides where it leads, so an allowed name may point at the host itself,
+at its neighbours or at a cloud's metadata service. The table is corral's own because `ipaddress`
+calls ::127.0.0.1, 64:ff9b:1::a00:1, 2002:7f00:1:: and fec0::1 global. An address that carries an
+IPv4 address is refused for its own sake or for what it carries.
 
-A network that the policy or the user's config names admits what it lies within: 10.0.0.0/8 and
-10.1.2.3 admit private addresses, 0.0.0.0/0 means the internet and admits none of these.
+A network that the policy or the user's config names admits addresses if it is no wider than the
+guarded network around them: 10.0.0.0/8 and 10.1.2.3 admit private addresses, 0.0.0.0/0 means the
+internet and admits none.
 """
 
 from __future__ import annotations
 
 import _socket
 import errno
+from collections.abc import Container, Iterable, Iterator
 
-from corral.network.addresses import Network, any_holds, read, read_network, write
+from corral.network.addresses import Network, format_address, parse_address, parse_network
 from corral.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator
 
 
 @record
-class Row:
-    """The longest row that holds an address decides. An empty `why` leaves it to what is inside."""
+class GuardedNetwork:
+    """The smallest guarded network around an address decides.
+
+    An empty `why` means that the IPv4 address inside decides.
+    """
 
     network: Network
     why: str
@@ -86,74 +87,71 @@ TABLE = (
     ("fd20:ce::254", "metadata"),  # Google
     ("fe80::a9fe:a9fe", "metadata"),  # OpenStack
 )
-NEVER = frozenset({"unspecified", "multicast", "broadcast", "discarded"})
-"""Naming these in a policy cannot be meant: no stream leads there, or one to the host itself."""
+NOT_ADMISSIBLE = frozenset({"unspecified", "multicast", "broadcast", "discarded"})
+"""Naming these in a policy has no effect: no connection leads there, or one to the host itself."""
 
 
-def _rows() -> tuple[Row, ...]:
-    rows = [
-        Row(network=read_network(text), why=why, admissible=why not in NEVER) for text, why in TABLE
-    ]
-    return tuple(sorted(rows, key=lambda row: -row.network.bits))
+GUARDED_NETWORKS = tuple(
+    sorted(
+        (
+            GuardedNetwork(
+                network=parse_network(text), why=why, admissible=why not in NOT_ADMISSIBLE
+            )
+            for text, why in TABLE
+        ),
+        key=lambda guarded: -guarded.network.bits,
+    )
+)
 
 
-ROWS = _rows()
+@record
+class Refusal:
+    """`remedy` is the address that a policy has to name to admit it; None if none helps."""
+
+    why: str
+    remedy: bytes | None
 
 
-def refusal(
-    address: bytes, *, own: Container[bytes] = (), admitted: Iterable[Network] = ()
-) -> str | None:
-    """Why this address is not dialled, or None. `own` are the addresses of the host itself."""
-    found = _first_refused(address, own, tuple(admitted))
-    if found is None:
-        return None
-    form, why = found
-    return why if form is address else f"it carries an IPv4 address: {why}"
-
-
-def remedy(
-    address: bytes, *, own: Container[bytes] = (), admitted: Iterable[Network] = ()
-) -> bytes | None:
-    """The address that a policy would have to name for it; None where naming changes nothing."""
-    found = _first_refused(address, own, tuple(admitted))
-    return None if found is None or found[1] in NEVER else found[0]
-
-
-def can_be_named(address: bytes) -> bool:
-    """Whether a policy that names it is followed."""
-    row = _row(address)
-    return row is None or row.admissible
-
-
-def _row(address: bytes) -> Row | None:
-    return next((row for row in ROWS if address in row.network), None)
-
-
-def _first_refused(
-    address: bytes, own: Container[bytes], admitted: tuple[Network, ...]
-) -> tuple[bytes, str] | None:
-    for form in (address, *carried(address)):
-        why = _refused(form, own, admitted)
+def find_refusal(
+    address: bytes, *, host_addresses: Container[bytes] = (), admitted: Iterable[Network] = ()
+) -> Refusal | None:
+    """Return why this address is not dialled, or None. `host_addresses` are the host's own."""
+    networks = tuple(admitted)
+    for form in (address, *embedded_v4(address)):
+        why = _why_refused(form, host_addresses, networks)
         if why is not None:
-            return form, why
+            remedy = None if why in NOT_ADMISSIBLE else form
+            text = why if form is address else f"it carries an IPv4 address: {why}"
+            return Refusal(why=text, remedy=remedy)
     return None
 
 
-def _refused(address: bytes, own: Container[bytes], admitted: tuple[Network, ...]) -> str | None:
-    row = _row(address)
-    if row is not None and row.why:
-        if not row.admissible:
-            return row.why
-        if not any_holds(admitted, address, bits=row.network.bits):
-            return row.why
-    if address in own and not any_holds(admitted, address, bits=len(address) * 8):
-        # A network that admits loopback admits the addresses in it, which are all the host's own.
-        return None if row is not None and row.why == "loopback" else "the host's own"
+def is_admissible(address: bytes) -> bool:
+    """Whether naming this address in a policy has an effect."""
+    guarded = _find_guarded(address)
+    return guarded is None or guarded.admissible
+
+
+def _find_guarded(address: bytes) -> GuardedNetwork | None:
+    return next((guarded for guarded in GUARDED_NETWORKS if address in guarded.network), None)
+
+
+def _why_refused(
+    address: bytes, host_addresses: Container[bytes], admitted: tuple[Network, ...]
+) -> str | None:
+    named = max((network.bits for network in admitted if address in network), default=-1)
+    guarded = _find_guarded(address)
+    why = "" if guarded is None else guarded.why
+    if guarded is not None and why and (not guarded.admissible or named < guarded.network.bits):
+        return why
+    # A network that admits loopback admits all addresses in it, which are all the host's own.
+    if address in host_addresses and named < len(address) * 8 and why != "loopback":
+        return "the host's own"
     return None
 
 
-def carried(address: bytes) -> Iterator[bytes]:
-    """The IPv4 addresses inside an IPv6 address: where its packets would end."""
+def embedded_v4(address: bytes) -> Iterator[bytes]:
+    """Yield the IPv4 addresses inside an IPv6 address: where its packets would end."""
     if len(address) != 16:
         return
     head = int.from_bytes(address[:12], "big")
@@ -172,20 +170,20 @@ def carried(address: bytes) -> Iterator[bytes]:
 
 
 def _local_nat64(address: bytes) -> Iterator[bytes]:
-    """RFC 6052 puts it where a prefix length says that is not written anywhere: at any of these.
+    """Yield what RFC 6052 may have embedded: where it is depends on an unknown prefix length.
 
     No IPv4 host begins with a zero, so there the prefix is longer.
     """
-    places = (
+    candidates = (
         address[6:8] + address[9:11],
         address[7:8] + address[9:12],
         address[9:13],
         address[12:],
     )
-    yield from (place for place in places if place[0])
+    yield from (candidate for candidate in candidates if candidate[0])
 
 
-class OwnAddresses:
+class HostAddresses:
     """The addresses of this host, as they are at the moment of asking.
 
     The kernel sends from the very address that it is to reach only if that is one of its own. The
@@ -199,12 +197,12 @@ class OwnAddresses:
         try:
             probe = _socket.socket(family, _socket.SOCK_DGRAM)
         except OSError as error:
-            # Without the family there is nothing to reach. Else descriptors are used up, which a
-            # target can bring about: nobody knows then, and it is not dialled.
+            # Without the family nothing can be reached. Any other error, such as descriptors that
+            # a target has used up, leaves it unknown: the address is then not dialled.
             return error.errno != errno.EAFNOSUPPORT
         try:
-            probe.connect((write(address), 9))
-            return read(str(probe.getsockname()[0]).partition("%")[0]) == address
+            probe.connect((format_address(address), 9))
+            return parse_address(str(probe.getsockname()[0]).partition("%")[0]) == address
         except OSError:
             return False
         finally:

@@ -1,4 +1,4 @@
-"""The host's own way out: an HTTP proxy that is asked to CONNECT (RFC 9110 9.3.6).
+"""The host's own HTTP proxy, which is asked to CONNECT (RFC 9110 9.3.6).
 
 Behind such a proxy the host often cannot look up names at all, so the proxy gets the name, and
 the address guard sees addresses only where the policy has them. Names are checked as always.
@@ -6,74 +6,69 @@ the address guard sees addresses only where the policy has them. Names are check
 
 from __future__ import annotations
 
-from corral.network.addresses import Network, read, read_network
-from corral.record import record
+from collections.abc import Mapping
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from corral.network.addresses import Network, address_or_none, parse_network
+from corral.network.rules import format_host_port
+from corral.record import record
 
 VARIABLES = ("https_proxy", "HTTPS_PROXY")
 EXCEPTIONS = ("no_proxy", "NO_PROXY")
-LONGEST_REPLY = 1 << 14
+MAX_REPLY_BYTES = 1 << 14
 DEFAULT_PORT = 80
-DIRECT = frozenset({"localhost", "127.0.0.1", "::1"})
-"""The proxy's own loopback is never meant."""
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+"""Never through the proxy, where they would mean the proxy's own loopback."""
 
 
 @record
 class Proxy:
-    """`authorization` is the value of Proxy-Authorization; `suffixes` and `networks` go direct."""
+    """`authorization` is the value of Proxy-Authorization. Names that end in one of `suffixes` and
+    addresses in `networks` are reached directly; `*` in `suffixes` means all.
+    """
 
     host: str
     port: int
     authorization: str = ""
     suffixes: tuple[str, ...] = ()
     networks: tuple[Network, ...] = ()
-    nobody: bool = False
 
-    def is_for(self, host: str) -> bool:
-        """Does a connection to this name or address go through it?"""
-        if self.nobody or host in DIRECT:
+    def is_used_for(self, host: str) -> bool:
+        """Whether a connection to this name or address goes through the proxy."""
+        if "*" in self.suffixes or host in LOOPBACK:
             return False
-        if host[-1:].isdigit() or ":" in host:
-            try:
-                address = read(host)
-            except ValueError:
-                pass
-            else:
-                return not any(address in network for network in self.networks)
+        address = address_or_none(host)
+        if address is not None:
+            return not any(address in network for network in self.networks)
         return not any(host == item or host.endswith(f".{item}") for item in self.suffixes)
 
 
-def proxy_of(environment: Mapping[str, str]) -> Proxy | None:
-    """The proxy that the user's environment names; ValueError if it is one we cannot talk to."""
+def proxy_from_environment(environment: Mapping[str, str]) -> Proxy | None:
+    """Return the proxy that the environment names; ValueError if corral cannot use it."""
     text = next((environment[name] for name in VARIABLES if environment.get(name)), "")
     if not text:
         return None
     scheme, mark, rest = text.rpartition("://")
     if mark and scheme.lower() != "http":
         raise ValueError(f"only http:// proxies can be used, not {scheme[:20]!r}")
-    user, _, place = rest.partition("/")[0].rpartition("@")
-    host, port = _split(place)
+    user, _, location = rest.partition("/")[0].rpartition("@")
+    host, port = _split_location(location)
     if not host or not host.isascii() or not host.isprintable() or " " in host:
         raise ValueError("the proxy has no host name")
     exceptions = next((environment[name] for name in EXCEPTIONS if environment.get(name)), "")
-    suffixes, networks = _exceptions(exceptions)
+    suffixes, networks = _parse_exceptions(exceptions)
     return Proxy(
         host=host.lower(),
         port=port,
         authorization=_authorization(user),
         suffixes=suffixes,
         networks=networks,
-        nobody="*" in suffixes,
     )
 
 
-def _split(place: str) -> tuple[str, int]:
-    host, bracket, rest = place.removeprefix("[").partition("]")
+def _split_location(location: str) -> tuple[str, int]:
+    host, bracket, rest = location.removeprefix("[").partition("]")
     if not bracket:
-        host, _, rest = place.partition(":")
+        host, _, rest = location.partition(":")
     port = rest.removeprefix(":")
     if not port:
         return host, DEFAULT_PORT
@@ -82,14 +77,14 @@ def _split(place: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _exceptions(text: str) -> tuple[tuple[str, ...], tuple[Network, ...]]:
-    """As curl reads it: a name stands for itself and all below it, with or without a dot."""
+def _parse_exceptions(text: str) -> tuple[tuple[str, ...], tuple[Network, ...]]:
+    """Parse as curl does: a name means itself and all names below it, with or without a dot."""
     suffixes: list[str] = []
     networks: list[Network] = []
     for item in text.replace(" ", ",").split(","):
         name = item.strip().lower()
         try:
-            networks.append(read_network(name.removeprefix("[").removesuffix("]")))
+            networks.append(parse_network(name.removeprefix("[").removesuffix("]")))
         except ValueError:
             name = name.rpartition(":")[0] if name.count(":") == 1 else name
             name = name if name == "*" else name.removeprefix("*").strip(".")
@@ -113,22 +108,27 @@ def _authorization(user: str) -> str:
     return "Basic " + binascii.b2a_base64(bytes(raw), newline=False).decode("ascii")
 
 
-def connect_request(proxy: Proxy, host: str, port: int) -> bytes:
-    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+def build_connect_request(proxy: Proxy, host: str, port: int) -> bytes:
+    target = format_host_port(host, port)
     lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
     if proxy.authorization:
         lines.append(f"Proxy-Authorization: {proxy.authorization}")
     return "\r\n".join((*lines, "", "")).encode("ascii")
 
 
-def read_reply(data: bytes) -> tuple[int, bytes] | None:
-    """The status, and what the server already said after it; None while it is incomplete."""
+def parse_connect_reply(data: bytes) -> bytes | None:
+    """Return what the server sent after the proxy's reply; None while the reply is incomplete.
+
+    ValueError if it is not the reply of a proxy, or one that refuses.
+    """
     head, end, rest = data.partition(b"\r\n\r\n")
     if not end:
-        if len(data) > LONGEST_REPLY or not data.startswith(b"HTTP/1."[: len(data)]):
-            raise ValueError("not an answer of a proxy")
+        if len(data) > MAX_REPLY_BYTES or not data.startswith(b"HTTP/1."[: len(data)]):
+            raise ValueError("not the reply of a proxy")
         return None
     words = head.split(b"\r\n", 1)[0].split(b" ", 2)
     if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
-        raise ValueError("not an answer of a proxy")
-    return int(words[1][:3]), rest
+        raise ValueError("not the reply of a proxy")
+    if not 200 <= int(words[1][:3]) < 300:
+        raise ValueError("the proxy refuses")
+    return rest

@@ -1,44 +1,41 @@
-"""What may stand in `network.allow`: one strict grammar for destinations.
+"""The entries of `network.allow`: one strict grammar for destinations, and the allowlist.
 
-    destination = host [":" ports] | "[" v6 "]" [":" ports] | "[" v6 "/" bits "]" [":" ports]
-    host        = name | "*." name | v4 | v4 "/" bits | v6 | v6 "/" bits
-    ports       = port | port "-" port
+    entry = host [":" ports] | "[" v6 "]" [":" ports] | "[" v6 "/" bits "]" [":" ports]
+    host  = name | "*." name | v4 | v4 "/" bits | v6 | v6 "/" bits
+    ports = port | port "-" port
 
 A name is made of letter-digit-hyphen labels, so anything that a resolver or a C library could read
 as another host (decimal and octal addresses, NUL, trailing dots, other scripts) is refused. An
-international name is written in its xn-- form: there are two standards for making it (IDNA 2003 and
-2008) which lead to different hosts, and what looks like one letter may be another.
+international name is written in its xn-- form: the two standards for making it (IDNA 2003 and
+2008) lead to different hosts, and letters that look alike may differ.
 
-`Rules` is the allowlist itself: what is not in it is not allowed, so an empty one allows nothing.
+`Rules` is the allowlist: whatever is not in it is denied, so an empty one allows nothing.
 """
 
 from __future__ import annotations
 
-from corral.network.addresses import Network, plain, read_network, read_v6, write
+from collections.abc import Iterable, Mapping
+
+from corral.network.addresses import Network, format_address, parse_network, unmap
 from corral.record import record
 from corral.safe_text import shown
 from corral.units import is_digits
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz")
-LABEL = LETTERS | frozenset("0123456789-")
+LABEL = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 HEX = frozenset("0123456789abcdef")
-LONGEST_NAME = 253
-LONGEST_LABEL = 63
-LAST_PORT = 65535
-# A host without a port is a web server: nothing else is guessed.
+MAX_NAME_LENGTH = 253
+MAX_LABEL_LENGTH = 63
+MAX_PORT = 65535
 DEFAULT_PORTS = ((80, 80), (443, 443))
-# Each is a listener in the sandbox.
-MOST_PORTS = 64
+"""The ports of an entry without any: a web server's."""
+MAX_PORTS = 64
+"""Ports in the whole allowlist: each is a listener in the sandbox."""
 SYNTHETIC = Network(address=bytes((198, 18, 0, 0)), bits=15)
-"""Where the gateway's own addresses for names are: none of them can be allowed as an address."""
+"""The gateway's own addresses for names: none of them can be allowed as an address."""
 
 
 @record
-class Destination:
+class AllowEntry:
     """`host` is in lower case, a network has its prefix length; `ports` are inclusive ranges."""
 
     host: str
@@ -57,16 +54,16 @@ class Destination:
 
 @record
 class Rules:
-    """The allowlist. `under` holds the wildcards by the name that follows their `*.`."""
+    """The allowlist. `under` has the wildcards by the name that follows their `*.`."""
 
-    names: Mapping[str, tuple[Destination, ...]]
-    under: Mapping[str, tuple[Destination, ...]]
-    networks: tuple[tuple[Network, Destination], ...]
+    names: Mapping[str, tuple[AllowEntry, ...]]
+    under: Mapping[str, tuple[AllowEntry, ...]]
+    networks: tuple[tuple[Network, AllowEntry], ...]
     ports: frozenset[int]
 
-    def matches(self, name: str) -> tuple[Destination, ...]:
-        """Everything that allows something at this name, the name itself before its wildcards."""
-        # Lower case can be a letter of another script in disguise: the Kelvin sign's is a plain k.
+    def matches(self, name: str) -> tuple[AllowEntry, ...]:
+        """Return the entries for this name at any port, its own before those of wildcards."""
+        # `lower` turns some letters of other scripts into ASCII: the Kelvin sign into a plain k.
         name = name.lower() if name.isascii() else ""
         if not is_host_name(name):
             return ()
@@ -77,82 +74,69 @@ class Rules:
             at = name.find(".", at + 1)
         return found
 
-    def allows_name(self, name: str, port: int) -> Destination | None:
+    def allows_name(self, name: str, port: int) -> AllowEntry | None:
         return next((item for item in self.matches(name) if item.has_port(port)), None)
 
-    def allows_address(self, address: bytes, port: int) -> Destination | None:
-        """Does an entry hold this very address? Names never do: they have synthetic addresses."""
-        address = plain(address)
+    def allows_address(self, address: bytes, port: int) -> AllowEntry | None:
+        """Return an entry that has this very address; a name's entry never does."""
+        address = unmap(address)
         for network, item in self.networks:
             if address in network and item.has_port(port) and address not in SYNTHETIC:
                 return item
         return None
 
     def named_networks(self, port: int) -> tuple[Network, ...]:
-        """The networks that the policy itself names for a port: the address guard admits them."""
+        """Return the networks that the policy names for a port: the address guard admits them."""
         return tuple(network for network, item in self.networks if item.has_port(port))
 
 
-def rules_of(texts: Iterable[str]) -> Rules:
-    """The allowlist from entries of `network.allow`; ValueError if one is wrong."""
-    items = tuple(dict.fromkeys(map(parse_destination, texts)))
-    names: dict[str, tuple[Destination, ...]] = {}
-    under: dict[str, tuple[Destination, ...]] = {}
-    networks: list[tuple[Network, Destination]] = []
+def parse_rules(texts: Iterable[str]) -> Rules:
+    """Parse entries of `network.allow`; ValueError if one is wrong."""
+    items = tuple(dict.fromkeys(map(parse_entry, texts)))
+    names: dict[str, tuple[AllowEntry, ...]] = {}
+    under: dict[str, tuple[AllowEntry, ...]] = {}
+    networks: list[tuple[Network, AllowEntry]] = []
     for item in items:
         if item.host.startswith("*."):
             under[item.host[2:]] = (*under.get(item.host[2:], ()), item)
         elif is_host_name(item.host):
             names[item.host] = (*names.get(item.host, ()), item)
         else:
-            networks.append((_network(item.host), item))
-    ports = ports_of(map(str, items), most=MOST_PORTS)
-    if len(ports) > MOST_PORTS:
-        raise ValueError(f"more than {MOST_PORTS} ports in all")
+            networks.append((_parse_unmapped(item.host), item))
+    ports = collect_ports(map(str, items), max_ports=MAX_PORTS)
+    if len(ports) > MAX_PORTS:
+        raise ValueError(f"more than {MAX_PORTS} ports in all")
     return Rules(names=names, under=under, networks=tuple(networks), ports=ports)
 
 
-def _network(host: str) -> Network:
-    """A network of mapped addresses is the network of IPv4 addresses that is meant."""
-    network = read_network(host)
-    address = plain(network.address)
+def _parse_unmapped(host: str) -> Network:
+    """Parse a network; one of mapped addresses is the network of the IPv4 addresses in it."""
+    network = parse_network(host)
+    address = unmap(network.address)
     if len(address) == len(network.address) or network.bits < 96:
         return network
     return Network(address=address, bits=network.bits - 96)
 
 
 def is_host_name(name: str) -> bool:
-    """In lower case, as `parse_destination` takes it: nothing that is an address to anybody."""
-    if len(name) > LONGEST_NAME or not name.isascii() or looks_like_v4(name):
+    """Whether `parse_entry` takes it as a name in lower case: no program reads it as an address."""
+    if len(name) > MAX_NAME_LENGTH or not name.isascii() or _looks_like_v4(name):
         return False
     try:
         for label in name.split("."):
-            check_label(label, name)
+            _check_label(label, name)
     except ValueError:
         return False
     return True
 
 
-def written(host: str, port: int) -> str:
-    """As an entry of `network.allow`."""
+def format_host_port(host: str, port: int) -> str:
+    """Format a host and a port as an entry of `network.allow`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def check_destination(text: str) -> str | None:
-    """What is wrong with an entry of `network.allow`, or None."""
-    try:
-        parse_destination(text)
-    except ValueError as error:
-        return str(error)
-    return None
-
-
-def normalise(text: str) -> str:
-    """The same destination in one spelling, so that equal ones are equal strings."""
-    return str(parse_destination(text))
-
-
-def parse_destination(text: str) -> Destination:
+def parse_entry(text: str) -> AllowEntry:
+    """Parse an entry of `network.allow`; its `str` is the one spelling of it."""
     if not text:
         raise ValueError("an empty destination")
     if not text.isascii():
@@ -161,13 +145,13 @@ def parse_destination(text: str) -> Destination:
         raise ValueError(f"{shown(text)} has white space or control characters")
     if "//" in text or "@" in text:
         raise ValueError(f"{shown(text)} is not a host: leave out the scheme and the user")
-    host, ports = split_ports(text.lower())
-    return Destination(
-        host=check_host(host, text), ports=DEFAULT_PORTS if ports is None else parse_ports(ports)
+    host, ports = _split_ports(text.lower())
+    return AllowEntry(
+        host=_parse_host(host, text), ports=DEFAULT_PORTS if ports is None else _parse_ports(ports)
     )
 
 
-def split_ports(text: str) -> tuple[str, str | None]:
+def _split_ports(text: str) -> tuple[str, str | None]:
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")) or ":" not in host:
@@ -179,99 +163,63 @@ def split_ports(text: str) -> tuple[str, str | None]:
     return host, ports if colon else None
 
 
-def parse_ports(text: str) -> tuple[tuple[int, int], ...]:
+def _parse_ports(text: str) -> tuple[tuple[int, int], ...]:
     low, dash, high = text.partition("-")
-    first = parse_port(low)
-    last = parse_port(high) if dash else first
+    first = _parse_port(low)
+    last = _parse_port(high) if dash else first
     if last < first:
         raise ValueError(f"the port range {shown(text)} runs backwards")
     return ((first, last),)
 
 
-def parse_port(text: str) -> int:
-    if not is_digits(text) or len(text) > 5 or text[0] == "0" or int(text) > LAST_PORT:
-        raise ValueError(f"{shown(text)} is not a port (1 to {LAST_PORT})")
+def _parse_port(text: str) -> int:
+    if not is_digits(text) or len(text) > 5 or text[0] == "0" or int(text) > MAX_PORT:
+        raise ValueError(f"{shown(text)} is not a port (1 to {MAX_PORT})")
     return int(text)
 
 
-def check_host(host: str, written: str) -> str:
-    if ":" in host:
-        return check_v6(host, written)
-    address, slash, bits = host.partition("/")
-    if slash or looks_like_v4(address):
-        return check_v4(address, bits if slash else None, written)
+def _parse_host(host: str, text: str) -> str:
+    """Return the one spelling of a host; `text` is the whole entry, for errors."""
+    if ":" in host or "/" in host or _looks_like_v4(host):
+        try:
+            network = parse_network(host)
+        except ValueError as error:
+            raise ValueError(f"{shown(text)}: {error}") from None
+        address = format_address(network.address)
+        return f"{address}/{network.bits}" if "/" in host else address
     name = host.removeprefix("*.")
-    if len(name) > LONGEST_NAME:
-        raise ValueError(f"{shown(written)} is longer than {LONGEST_NAME} characters")
+    if len(name) > MAX_NAME_LENGTH:
+        raise ValueError(f"{shown(text)} is longer than {MAX_NAME_LENGTH} characters")
     for label in name.split("."):
-        check_label(label, written)
+        _check_label(label, text)
     if name != host and "." not in name:
-        raise ValueError(f"{shown(written)} would allow a whole top-level domain")
+        raise ValueError(f"{shown(text)} would allow a whole top-level domain")
     return host
 
 
-def check_label(label: str, written: str) -> None:
+def _check_label(label: str, text: str) -> None:
     if not label:
-        raise ValueError(f"{shown(written)} has an empty label (a dot too many)")
-    if len(label) > LONGEST_LABEL:
-        raise ValueError(f"{shown(written)} has a label longer than {LONGEST_LABEL} characters")
+        raise ValueError(f"{shown(text)} has an empty label (a dot too many)")
+    if len(label) > MAX_LABEL_LENGTH:
+        raise ValueError(f"{shown(text)} has a label longer than {MAX_LABEL_LENGTH} characters")
     if "*" in label:
-        raise ValueError(f"{shown(written)}: a wildcard is only possible as a leading *.")
+        raise ValueError(f"{shown(text)}: a wildcard is only possible as a leading *.")
     if not LABEL.issuperset(label) or label[0] == "-" or label[-1] == "-":
-        raise ValueError(f"{shown(written)} is not a host name")
+        raise ValueError(f"{shown(text)} is not a host name")
 
 
-def looks_like_v4(host: str) -> bool:
-    """Would some resolver read it as a number? They take decimal, octal, hex and missing parts."""
+def _looks_like_v4(host: str) -> bool:
+    """Whether a resolver could read it as an address: decimal, octal, hex, with parts missing."""
     last = host.rpartition(".")[2]
     return is_digits(last) or (last.startswith("0x") and HEX.issuperset(last[2:]))
 
 
-def check_v4(address: str, bits: str | None, written: str) -> str:
-    parts = address.split(".")
-    plain = all(
-        is_digits(part) and len(part) <= 3 and int(part) <= 255 and str(int(part)) == part
-        for part in parts
-    )
-    if len(parts) != 4 or not plain:
-        raise ValueError(f"{shown(written)} is not an IPv4 address (four decimal numbers)")
-    if bits is None:
-        return address
-    length = parse_bits(bits, 32, written)
-    number = int.from_bytes(bytes(int(part) for part in parts), "big")
-    refuse_host_bits(number, 32 - length, written)
-    return f"{address}/{length}"
-
-
-def check_v6(host: str, written: str) -> str:
-    address, slash, bits = host.partition("/")
-    number = read_v6(address)
-    if number is None:
-        raise ValueError(f"{shown(written)} is not an IPv6 address")
-    if not slash:
-        return write(number)
-    length = parse_bits(bits, 128, written)
-    refuse_host_bits(int.from_bytes(number, "big"), 128 - length, written)
-    return f"{write(number)}/{length}"
-
-
-def parse_bits(text: str, most: int, written: str) -> int:
-    if not is_digits(text) or len(text) > 3 or str(int(text)) != text or int(text) > most:
-        raise ValueError(f"{shown(written)}: the prefix length is a number from 0 to {most}")
-    return int(text)
-
-
-def refuse_host_bits(number: int, free: int, written: str) -> None:
-    if number & ((1 << free) - 1):
-        raise ValueError(f"{shown(written)} has bits set beyond its prefix length")
-
-
-def ports_of(destinations: Iterable[str], *, most: int) -> frozenset[int]:
-    """The ports that these destinations name; it stops counting soon after `most`."""
+def collect_ports(entries: Iterable[str], *, max_ports: int) -> frozenset[int]:
+    """Return the ports that these entries name; counting stops soon after `max_ports`."""
     found: set[int] = set()
-    for text in destinations:
-        for low, high in parse_destination(text).ports:
-            found.update(range(low, min(high, low + most) + 1))
-        if len(found) > most:
+    for text in entries:
+        for low, high in parse_entry(text).ports:
+            found.update(range(low, min(high, low + max_ports) + 1))
+        if len(found) > max_ports:
             break
     return frozenset(found)

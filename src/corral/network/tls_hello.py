@@ -1,7 +1,7 @@
 """The server name in a TLS ClientHello (RFC 8446 4.1.2, RFC 6066 3), read without a TLS library.
 
-What comes from the target is read strictly: a hello that two readers could understand in two ways
-is malformed. The name is only what the client says; the server may serve others behind it.
+The target's bytes are read strictly: a hello that two readers could understand in two ways is
+malformed. The name is only what the client says; the server may serve others behind it.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ if TYPE_CHECKING:
 
     State = Literal["incomplete", "not TLS", "malformed", "no name", "name"]
 
-HANDSHAKE = 22
 RECORD_TYPES = range(20, 25)
 CLIENT_HELLO = 1
 SERVER_NAME = 0
 HOST_NAME = 0
 RECORD_HEADER = 5
-LONGEST_RECORD = 1 << 14
-LONGEST_HELLO = 1 << 15
+MAX_RECORD_BYTES = 1 << 14
+MAX_HELLO_BYTES = 1 << 15
 """Hellos with post-quantum keys have two kilobytes, with many tickets some more."""
-LONGEST_PREFIX = 2 * LONGEST_HELLO
-"""What is read at most before there is a verdict: records may be small, but not without end."""
-LONGEST_NAME = 255
+MAX_PREFIX_BYTES = 2 * MAX_HELLO_BYTES
+"""Read at most before there is a verdict: records may be small, but not endless."""
+MAX_NAME_LENGTH = 255
 
 
 @record
@@ -39,7 +38,7 @@ class _MalformedError(Exception):
 
 
 class _Reader:
-    """Fields of a message that is complete: what runs out is malformed."""
+    """Reads the fields of a complete message: one that ends too early is malformed."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -65,10 +64,10 @@ class _Reader:
 
 
 class HelloReader:
-    """Fed with the first bytes of a connection as they come, until there is a verdict.
+    """Reads the first bytes of a connection as they come, until there is a verdict.
 
-    `data` is all that was fed. No byte is looked at twice, so that a target which sends them one
-    by one, in records of one byte, costs no more than any other.
+    `data` has all that was fed. No byte is read twice, so that a target that sends single bytes,
+    in records of one byte, costs no more than any other.
     """
 
     def __init__(self) -> None:
@@ -85,7 +84,7 @@ class HelloReader:
         try:
             message = self._next_records()
             if message is None:
-                too_long = len(self.data) >= LONGEST_PREFIX
+                too_long = len(self.data) >= MAX_PREFIX_BYTES
                 return Hello(state="malformed" if too_long else "incomplete")
             name = _server_name(message)
         except _MalformedError:
@@ -93,7 +92,7 @@ class HelloReader:
         return Hello(state="no name") if name is None else Hello(state="name", name=name)
 
     def _next_records(self) -> bytes | None:
-        """The ClientHello without its header; None while something is missing."""
+        """Return the ClientHello without its header; None while something is missing."""
         while (content := self._next_record()) is not None:
             self._message += content
             if self._message[0] != CLIENT_HELLO:
@@ -101,7 +100,7 @@ class HelloReader:
             if len(self._message) < 4:
                 continue
             size = int.from_bytes(self._message[1:4], "big")
-            if size > LONGEST_HELLO:
+            if size > MAX_HELLO_BYTES:
                 raise _MalformedError
             if len(self._message) >= 4 + size:
                 return bytes(self._message[4 : 4 + size])
@@ -114,7 +113,7 @@ class HelloReader:
         if len(head) < RECORD_HEADER:
             return None
         length = int.from_bytes(head[3:], "big")
-        if not 0 < length <= LONGEST_RECORD:
+        if not 0 < length <= MAX_RECORD_BYTES:
             raise _MalformedError
         start = self._at + RECORD_HEADER
         if len(self.data) < start + length:
@@ -124,7 +123,7 @@ class HelloReader:
 
 
 def _foreign(data: bytearray) -> Hello:
-    """Not a record of TLS; but old servers take an SSL 2 hello, which cannot be let through."""
+    """Classify what is not a TLS record: old servers take an SSL 2 hello, which is refused."""
     if not data[0] & 0x80:
         return Hello(state="not TLS")
     if len(data) < 3:
@@ -161,7 +160,7 @@ def _server_name(message: bytes) -> str | None:
 
 
 def _host_name(content: bytes) -> str:
-    """Exactly one name: of several, readers differ on which one counts."""
+    """Return the only name: of several, readers differ on which one counts."""
     extension = _Reader(content)
     names = _Reader(extension.vector(2))
     kind = names.number(1)
@@ -169,6 +168,6 @@ def _host_name(content: bytes) -> str:
     plain = name.isascii() and b"\0" not in name
     if extension.left or names.left or kind != HOST_NAME or not plain:
         raise _MalformedError
-    if not 0 < len(name) <= LONGEST_NAME:
+    if not 0 < len(name) <= MAX_NAME_LENGTH:
         raise _MalformedError
     return name.decode("ascii").lower()

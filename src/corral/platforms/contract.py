@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Literal, Protocol
 
     from corral.denials.records import Denial, Denials
-    from corral.denials.traffic import Traffic
+    from corral.network.traffic import Traffic
     from corral.plan.host import Finding, Host
     from corral.plan.model import Chains, Composition, Held, Plan, Sample
     from corral.platforms.run_records import Run

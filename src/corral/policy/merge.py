@@ -200,10 +200,10 @@ def check_ports(
     allow = {str(item): source for source, _, item in entries_of(sources, "allow")}
     listen = {int(str(item)): source for source, _, item in entries_of(sources, "listen")}
     if allow:
-        from corral.network.rules import ports_of
+        from corral.network.rules import collect_ports
 
         for text, source in allow.items():
-            for port in ports_of([text], most=MOST_PORTS).intersection(listen):
+            for port in collect_ports([text], max_ports=MOST_PORTS).intersection(listen):
                 places = (
                     source.manifest.place("network.allow"),
                     listen[port].manifest.place("network.listen"),
@@ -211,7 +211,7 @@ def check_ports(
                 problems.append(
                     (f"{places[0]}: {text} uses port {port}, and so does {places[1]}", "")
                 )
-        if len(ports_of(allow, most=MOST_PORTS)) > MOST_PORTS:
+        if len(collect_ports(allow, max_ports=MOST_PORTS)) > MOST_PORTS:
             problems.append((f"network.allow names more than {MOST_PORTS} ports in all", ""))
     if len(listen) > MOST_PORTS:
         problems.append((f"network.listen names more than {MOST_PORTS} ports in all", ""))

@@ -110,11 +110,11 @@ def _admitted(reading: Reading, table: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _network(reading: Reading, index: int, entry: object) -> str:
-    from corral.network.guard_exceptions import read_admitted
+    from corral.network.guard_exceptions import parse_admitted
 
     if isinstance(entry, str):
         try:
-            return str(read_admitted(entry))
+            return str(parse_admitted(entry))
         except ValueError as error:
             why = str(error)
     else:

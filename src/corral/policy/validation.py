@@ -142,9 +142,9 @@ class Reading:
         return tuple(found)
 
     def count_ports(self, key: Key, entries: list[object]) -> None:
-        from corral.network.rules import ports_of
+        from corral.network.rules import collect_ports
 
-        if len(ports_of(map(str, entries), most=MOST_PORTS)) > MOST_PORTS:
+        if len(collect_ports(map(str, entries), max_ports=MOST_PORTS)) > MOST_PORTS:
             self.wrong(key.path, f"names more than {MOST_PORTS} ports: each costs a listener")
 
     def variables(self, key: Key, value: object) -> tuple[tuple[str, str], ...]:
@@ -234,9 +234,9 @@ def item(key: Key, value: object, *, flags: bool) -> object:
 
 
 def destination(text: str) -> str:
-    from corral.network.rules import normalise
+    from corral.network.rules import parse_entry
 
-    return normalise(text)
+    return str(parse_entry(text))
 
 
 def port(value: object, *, flags: bool) -> int:

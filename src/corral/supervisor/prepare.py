@@ -102,10 +102,10 @@ def _admissions(policy: Policy) -> tuple[str, ...]:
     """What of the user's config has to be said each time."""
     if not policy.admit:
         return ()
-    from corral.network.addresses import read_network
-    from corral.network.guard_exceptions import remark
+    from corral.network.addresses import parse_network
+    from corral.network.guard_exceptions import format_warning
 
-    return tuple(filter(None, (remark(read_network(text)) for text in policy.admit)))
+    return tuple(filter(None, (format_warning(parse_network(text)) for text in policy.admit)))
 
 
 def _server_directory(sources: Sequence[Source], program: Program) -> str:
@@ -126,10 +126,10 @@ def _granted_directory(policy: Policy, cwd: str) -> str:
 
 def _check_proxy(environment: Mapping[str, str]) -> None:
     """Before anything starts: the gateway goes out by the host's own proxy, if it can."""
-    from corral.network.host_proxy import proxy_of
+    from corral.network.host_proxy import proxy_from_environment
 
     try:
-        proxy_of(environment)
+        proxy_from_environment(environment)
     except ValueError as error:
         raise PolicyError(
             f"network.allow: {error}",

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from corral.denials.records import Denial
-    from corral.denials.traffic import Traffic
     from corral.errors import SandboxError
+    from corral.network.traffic import Traffic
     from corral.plan.model import Held, Plan
     from corral.platforms.contract import Ending
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.denials.records import FIRST, Audit, Denials, is_power_of_ten, open_audit, verify
+from corral.denials.audit import FIRST, Audit, open_audit, verify
+from corral.denials.records import Denials, is_power_of_ten
 
 
 def written(path) -> list[dict]:
@@ -37,7 +38,7 @@ def test_equal_denials_are_counted():
 
 
 def test_what_is_too_much_is_only_counted():
-    denials = Denials(most=2)
+    denials = Denials(max_denials=2)
     for name in ("a", "b", "c", "d", "a"):
         denials.add("name", name, allow=name)
     assert [(row.destination, row.count) for row in denials.rows()] == [("a", 2), ("b", 1)]
@@ -166,3 +167,17 @@ def test_any_text_is_one_line(text):
         line = file.read()
     assert line.count(b"\n") == 1
     assert json.loads(line)["destination"] == text[:300]
+
+
+def test_nothing_is_recorded_after_the_end(tmp_path):
+    """A thread of a proxy may still wait for a name when the report is made."""
+    path = tmp_path / "audit"
+    fd = open_audit(str(path))
+    denials = Denials(audit=Audit(fd))
+    denials.add("name", "a.example", allow="a.example")
+    denials.close()
+    denials.add("name", "late.example", allow="late.example")
+    denials.close()
+    os.close(fd)
+    assert [row.destination for row in denials.rows()] == ["a.example"]
+    assert [row["kind"] for row in written(path)] == ["name", "end"]

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.errors import ManifestError, PolicyError
-from corral.network.addresses import Network, read, write
-from corral.network.guard import ROWS, refusal
-from corral.network.guard_exceptions import read_admitted, remark
+from corral.network.addresses import Network, format_address, parse_address
+from corral.network.guard import GUARDED_NETWORKS, find_refusal
+from corral.network.guard_exceptions import format_warning, parse_admitted
 from corral.plan.decide import asked
 from corral.policy import user_config
 from corral.policy.model import Policy
@@ -34,11 +34,11 @@ GOOD = {
 
 @pytest.mark.parametrize("entry", GOOD)
 def test_an_entry_admits_what_it_says_and_no_more(entry):
-    admitted, other = map(read, GOOD[entry])
-    assert refusal(admitted) is not None
-    assert refusal(admitted, admitted=[read_admitted(entry)]) is None
-    after = refusal(other, admitted=[read_admitted(entry)])
-    assert (after is None) == (refusal(other) is None)
+    admitted, other = map(parse_address, GOOD[entry])
+    assert find_refusal(admitted) is not None
+    assert find_refusal(admitted, admitted=[parse_admitted(entry)]) is None
+    after = find_refusal(other, admitted=[parse_admitted(entry)])
+    assert (after is None) == (find_refusal(other) is None)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_an_entry_admits_what_it_says_and_no_more(entry):
 )  # fmt: skip
 def test_entries_that_are_not_taken(entry, why):
     with pytest.raises(ValueError, match=why):
-        read_admitted(entry)
+        parse_admitted(entry)
 
 
 EXACT = {"loopback", "link-local", "metadata"}
@@ -72,20 +72,20 @@ def test_no_range_ever_admits_this_host_or_credentials(address, data):
     cut = int.from_bytes(address, "big") >> (len(address) * 8 - bits) << (len(address) * 8 - bits)
     network = Network(address=cut.to_bytes(len(address), "big"), bits=bits)
     try:
-        taken = read_admitted(str(network))
+        taken = parse_admitted(str(network))
     except ValueError:
         return
-    for row in ROWS:
+    for row in GUARDED_NETWORKS:
         if row.why in EXACT or not row.admissible:
-            assert refusal(row.network.address, admitted=[taken]) is not None
-    assert refusal(taken.address, own=[taken.address], admitted=[taken]) is not None
+            assert find_refusal(row.network.address, admitted=[taken]) is not None
+    assert find_refusal(taken.address, host_addresses=[taken.address], admitted=[taken]) is not None
 
 
 def test_this_host_is_admitted_aloud():
-    assert remark(read_admitted("10.0.0.0/8")) == ""
-    assert remark(read_admitted("11.0.0.1")) == ""
-    assert "127.0.0.1 (loopback)" in remark(read_admitted("127.0.0.1"))
-    assert "169.254.7.7 (link-local)" in remark(read_admitted("169.254.7.7"))
+    assert format_warning(parse_admitted("10.0.0.0/8")) == ""
+    assert format_warning(parse_admitted("11.0.0.1")) == ""
+    assert "127.0.0.1 (loopback)" in format_warning(parse_admitted("127.0.0.1"))
+    assert "169.254.7.7 (link-local)" in format_warning(parse_admitted("169.254.7.7"))
 
 
 def written(folder, text):
@@ -133,11 +133,11 @@ def test_what_is_asked_of_the_network_says_it():
     assert asked("network", policy, "linux") == "a.example, admit 10.0.0.0/8, listen 80"
 
 
-@given(st.sampled_from(ROWS))
+@given(st.sampled_from(GUARDED_NETWORKS))
 def test_every_row_can_be_written_or_is_refused_with_a_reason(row):
-    text = f"{write(row.network.address)}/{row.network.bits}"
+    text = f"{format_address(row.network.address)}/{row.network.bits}"
     try:
-        network = read_admitted(text)
+        network = parse_admitted(text)
     except ValueError as error:
         assert str(error)  # noqa: PT017 - it may be taken or refused
     else:

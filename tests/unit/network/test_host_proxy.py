@@ -6,16 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.network.host_proxy import Proxy, connect_request, proxy_of, read_reply
+from corral.network.host_proxy import (
+    Proxy,
+    build_connect_request,
+    parse_connect_reply,
+    proxy_from_environment,
+)
 
 
 def proxy(text: str, **more: str) -> Proxy:
-    return proxy_of({"HTTPS_PROXY": text, **more})
+    return proxy_from_environment({"HTTPS_PROXY": text, **more})
 
 
 def test_none():
-    assert proxy_of({}) is None
-    assert proxy_of({"https_proxy": "", "http_proxy": "http://a:1"}) is None
+    assert proxy_from_environment({}) is None
+    assert proxy_from_environment({"https_proxy": "", "http_proxy": "http://a:1"}) is None
 
 
 @pytest.mark.parametrize(
@@ -57,13 +62,13 @@ def test_who_goes_past_it():
         "intern.example", "a.intern.example", "dot.example", "a.dot.example", "a.star.example", "10.1.2.3", "host.example",
         "localhost", "127.0.0.1",
     ]  # fmt: skip
-    assert [host for host in direct if found.is_for(host)] == []
+    assert [host for host in direct if found.is_used_for(host)] == []
     through = ["example", "evilintern.example", "11.0.0.1", "2001:db8::1", "intern.example.org"]
-    assert [host for host in through if not found.is_for(host)] == []
+    assert [host for host in through if not found.is_used_for(host)] == []
 
 
 def test_everybody_goes_past_it():
-    assert not proxy("http://p:1", no_proxy="*").is_for("a.example")
+    assert not proxy("http://p:1", no_proxy="*").is_used_for("a.example")
 
 
 @given(
@@ -82,10 +87,10 @@ def test_who_asks(user, password):
 
 
 def test_the_request():
-    assert connect_request(Proxy(host="p", port=1), "a.example", 443) == (
+    assert build_connect_request(Proxy(host="p", port=1), "a.example", 443) == (
         b"CONNECT a.example:443 HTTP/1.1\r\nHost: a.example:443\r\n\r\n"
     )
-    assert connect_request(Proxy(host="p", port=1), "2001:db8::1", 443).startswith(
+    assert build_connect_request(Proxy(host="p", port=1), "2001:db8::1", 443).startswith(
         b"CONNECT [2001:db8::1]:443 "
     )
 
@@ -94,9 +99,9 @@ def test_the_request():
 def test_an_answer_in_pieces(cut):
     answer = b"HTTP/1.1 200 Connection established\r\nVia: 1.1 p\r\n\r\nfirst words"
     end = answer.index(b"\r\n\r\n") + 4
-    found = read_reply(answer[:cut])
-    assert found == (None if cut < end else (200, answer[end:cut]))
-    assert read_reply(answer) == (200, b"first words")
+    found = parse_connect_reply(answer[:cut])
+    assert found == (None if cut < end else answer[end:cut])
+    assert parse_connect_reply(answer) == b"first words"
 
 
 @pytest.mark.parametrize(
@@ -112,8 +117,9 @@ def test_an_answer_in_pieces(cut):
 )
 def test_what_is_no_answer(data):
     with pytest.raises(ValueError):
-        read_reply(data)
+        parse_connect_reply(data)
 
 
 def test_a_refusal():
-    assert read_reply(b"HTTP/1.0 407 Proxy Authentication Required\r\n\r\n") == (407, b"")
+    with pytest.raises(ValueError, match="refuses"):
+        parse_connect_reply(b"HTTP/1.0 407 Proxy Authentication Required\r\n\r\n")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.network.tls_hello import LONGEST_HELLO, Hello, HelloReader
+from corral.network.tls_hello import MAX_HELLO_BYTES, Hello, HelloReader
 
 NAMES = (
     st.lists(st.text(string.ascii_lowercase, min_size=1, max_size=20), min_size=2, max_size=4).map(".".join)
@@ -139,7 +139,7 @@ BAD = {
     "an empty record": b"\x16\x03\x01\x00\x00" + build(GOOD),
     "a record that is too long": b"\x16\x03\x01\x40\x01" + bytes(10),
     "a hello that is too long": record(
-        b"\x01" + (LONGEST_HELLO + 1).to_bytes(3, "big") + bytes(10)
+        b"\x01" + (MAX_HELLO_BYTES + 1).to_bytes(3, "big") + bytes(10)
     ),
     "a long session": build(GOOD, session=bytes(33)),
     "odd suites": build(GOOD, suites=b"\x13\x01\x00"),
@@ -180,7 +180,7 @@ def test_bytes_after_the_extensions():
 
 def test_records_without_end():
     reader = HelloReader()
-    reader.feed(record(b"\x01" + LONGEST_HELLO.to_bytes(3, "big")))
+    reader.feed(record(b"\x01" + MAX_HELLO_BYTES.to_bytes(3, "big")))
     states = {reader.feed(record(b"\0") * 1000).state for _ in range(12)}
     assert "malformed" in states
 

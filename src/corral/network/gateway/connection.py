@@ -1,232 +1,174 @@
-"""One connection of the target, from the moment it is accepted to its end.
+"""One connection of the target, from its accept to its end.
 
-Each stage calls the next when it is done: the TLS hello where there must be one, the lookup, the
-address guard, the call, the proxy's answer where there is a proxy, the relay.
+Each stage calls the next: the TLS hello where one is needed, the lookup, the address guard, the
+dial, the reply of the host's proxy where there is one, the copying.
 """
 
 from __future__ import annotations
 
 import _socket
 import sys
+from collections.abc import Callable
 
-from corral.network.addresses import read, write
-from corral.network.gateway import dial, event_loop, splice
-from corral.network.guard import refusal, remedy
-from corral.network.host_proxy import connect_request, read_reply
-from corral.network.rules import is_host_name, written
+from corral.network.addresses import address_or_none
+from corral.network.budgets import DialBudget, Timeouts
+from corral.network.destinations import Destination, DestinationCheck
+from corral.network.gateway import dial, event_loop, host_lookups, splice
+from corral.network.host_proxy import Proxy, build_connect_request, parse_connect_reply
+from corral.network.sockets import close_socket
 from corral.network.tls_hello import HelloReader
 from corral.record import record
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container
 
-    from corral.denials.records import Denials
-    from corral.network.addresses import Network
-    from corral.network.budgets import Spare
-    from corral.network.gateway.event_loop import Loop, Timer
-    from corral.network.gateway.host_lookups import Lookups
-    from corral.network.gateway.splice import Pipes, Relay
-    from corral.network.host_proxy import Proxy
-    from corral.network.rules import Rules
-
-BLOCK = 4096
-MANY = 32
+BLOCK_BYTES = 4096
+MANY_CONNECTIONS = 32
 RECEIVE_BUFFER = 1 << 18
-"""Beyond MANY connections each gets this much of the kernel's memory for what comes back: left to
-itself it would give megabytes to each of hundreds that are never read."""
+"""Bytes of the kernel's memory for what a server sends, beyond MANY_CONNECTIONS. By default the
+kernel would give megabytes to each of hundreds of connections that the target never reads."""
 
 
 @record
-class Place:
-    """Where the target may go: a name, or an address (then `host` is its text)."""
+class Context:
+    """What all connections of a gateway share."""
 
-    host: str
-    port: int
-    address: bytes | None = None
-
-
-@record
-class Surroundings:
-    """What all connections share."""
-
-    loop: Loop
-    lookups: Lookups
-    pipes: Pipes
-    spare: Spare
-    rules: Rules
-    denials: Denials
-    admitted: tuple[Network, ...]
-    own: Container[bytes]
-    proxy: Proxy | None
-    hello: float
-    connect: float
-    idle: float
-    tls_ports: frozenset[int]
+    check: DestinationCheck
+    loop: event_loop.Loop
+    lookups: host_lookups.Lookups
+    pipes: splice.Pipes
+    dial_budget: DialBudget
+    timeouts: Timeouts
     ended: Callable[[Connection], None]
-    crowded: Callable[[], bool]
+    is_crowded: Callable[[], bool]
 
 
 class Connection:
-    def __init__(self, around: Surroundings, client: _socket.socket) -> None:
-        self.place: Place | None = None
-        self.relay: Relay | None = None
-        self._around = around
+    def __init__(self, context: Context, client: _socket.socket, destination: Destination) -> None:
+        self.destination = destination
+        self.copy: splice.SplicedCopy | None = None
+        self._context = context
         self._client = client
         self._server: _socket.socket | None = None
         self._dial: dial.Dial | None = None
-        self._timer: Timer | None = None
+        self._timer: event_loop.Timer | None = None
         self._hello = HelloReader()
         self._reply = b""
         self._closed = False
 
-    @property
-    def carried(self) -> int:
-        """Bytes that were passed on, either way."""
-        return self.relay.up.moved + self.relay.down.moved if self.relay else 0
-
-    def start(self, place: Place) -> None:
-        self.place = place
-        if place.port not in self._around.tls_ports:
-            self._look_up(place)
-            return
-        self._timer = self._around.loop.after(self._around.hello, self._fail)
-        self._around.loop.watch(self._client.fileno(), event_loop.IN, lambda _: self._peek(place))
+    def start(self) -> None:
+        if self._context.check.needs_hello(self.destination):
+            self._start_timer(self._context.timeouts.request_seconds)
+            self._context.loop.watch(
+                self._client.fileno(), event_loop.IN, lambda _: self._read_hello()
+            )
+        else:
+            self._look_up()
 
     def close(self, *, reset: bool) -> None:
-        """At any stage. A reset tells the target that this was not an orderly end."""
+        """End the connection at any stage; a reset tells the target that this is not orderly."""
         if self._closed:
             return
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timer()
         if self._dial is not None:
             self._dial.cancel()
-        if self.relay is not None:
-            self.relay.close(reset=reset)
+        if self.copy is not None:
+            self.copy.close(reset=reset)
         for end in (self._client, self._server):
             if end is not None and end.fileno() >= 0:
-                self._around.loop.forget(end.fileno())
-                splice.close(end, reset=reset)
-        self._around.ended(self)
+                self._context.loop.forget(end.fileno())
+                close_socket(end, reset=reset)
+        self._context.ended(self)
 
     def _fail(self) -> None:
         self.close(reset=True)
 
-    def _peek(self, place: Place) -> None:
-        """Read on until it is clear whom the client wants to talk to.
-
-        What is not TLS, or names nobody, goes on: it reaches the allowed host and no other. Who
-        says nothing is not let through, or a hello could follow that nobody looks at.
-        """
-        try:
-            chunk = self._client.recv(BLOCK)
-        except BlockingIOError:
-            return
-        except OSError:
-            chunk = b""
-        hello = self._hello.feed(chunk)
-        if not chunk:
-            self._fail()
-        elif hello.state == "malformed":
-            self._deny_hello("something that cannot be read", place)
-        elif hello.state == "name" and not self._around.rules.allows_name(hello.name, place.port):
-            self._deny_hello(hello.name, place)
-        elif hello.state != "incomplete":
-            self._around.loop.forget(self._client.fileno())
-            self._stop_timer()
-            self._look_up(place)
-
-    def _deny_hello(self, wanted: str, place: Place) -> None:
-        allow = written(wanted, place.port) if is_host_name(wanted) else ""
-        why = f"connected to {place.host}"
-        self._around.denials.add("sni", wanted, allow=allow, why=why)
-        self._fail()
+    def _start_timer(self, seconds: float) -> None:
+        self._timer = self._context.loop.after(seconds, self._fail)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _look_up(self, place: Place) -> None:
-        proxy = self._around.proxy
-        if proxy is not None and proxy.is_for(place.host):
-            if place.address is None or self._checked(place, (place.address,)):
-                self._ask(proxy.host, lambda found: self._call(found, proxy.port, proxy))
-        elif place.address is not None:
-            self._resolved(place, (place.address,))
-        else:
-            self._ask(place.host, lambda found: self._resolved(place, found))
+    def _read_hello(self) -> None:
+        """Read until it is clear which server the client wants.
 
-    def _ask(self, name: str, done: Callable[[tuple[bytes, ...]], None]) -> None:
+        A client that sends nothing is not let through: its hello could follow unread.
+        """
         try:
-            address = read(name)
-        except ValueError:
-            address = b""
-        if address:
+            chunk = self._client.recv(BLOCK_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            chunk = b""
+        allowed: bool | None = False
+        if chunk:
+            hello = self._hello.feed(chunk)
+            allowed = self._context.check.allows_hello(hello, self.destination)
+        if allowed:
+            self._context.loop.forget(self._client.fileno())
+            self._stop_timer()
+            self._look_up()
+        elif allowed is not None:
+            self._fail()
+
+    def _look_up(self) -> None:
+        check, destination = self._context.check, self.destination
+        proxy = check.proxy_for(destination)
+        if proxy is None:
+            self._find_addresses(
+                destination.host,
+                lambda found: self._connect(
+                    check.filter_addresses(destination, found), destination.port, None
+                ),
+            )
+        elif destination.address is None or check.filter_addresses(
+            destination, (destination.address,)
+        ):
+            self._find_addresses(proxy.host, lambda found: self._connect(found, proxy.port, proxy))
+        else:
+            self._fail()
+
+    def _find_addresses(self, host: str, done: Callable[[tuple[bytes, ...]], None]) -> None:
+        """Call `done` with the addresses of a host, unless the connection has ended by then."""
+        address = address_or_none(host)
+        if address is not None:
             done((address,))
             return
         try:
-            self._around.lookups.ask(name, done)
+            self._context.lookups.ask(host, lambda found: None if self._closed else done(found))
         except OSError:
             self._fail()
 
-    def _resolved(self, place: Place, found: tuple[bytes, ...]) -> None:
-        if not self._closed:
-            self._call(self._checked(place, found), place.port, None)
-
-    def _checked(self, place: Place, found: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """Those of the addresses that may be dialled; ends the connection if there are none."""
-        around = self._around
-        admitted = (*around.rules.named_networks(place.port), *around.admitted)
-        good: list[bytes] = []
-        for address in found:
-            why = refusal(address, own=around.own, admitted=admitted)
-            if why is None:
-                good.append(address)
-                continue
-            text = written(write(address), place.port)
-            led = text if place.address is not None else f"{place.host} ({text})"
-            named = remedy(address, own=around.own, admitted=admitted)
-            allow = written(write(named), place.port) if named else ""
-            around.denials.add("guard", led, allow=allow, why=why)
-        if not good:
-            self._fail()
-        return tuple(good)
-
-    def _call(self, addresses: tuple[bytes, ...], port: int, proxy: Proxy | None) -> None:
-        if self._closed:
-            return
+    def _connect(self, addresses: tuple[bytes, ...], port: int, proxy: Proxy | None) -> None:
         if not addresses:
             self._fail()
             return
         self._dial = dial.Dial(
-            self._around.loop,
+            self._context.loop,
             addresses,
             port,
-            done=lambda server, _why: self._called(server, proxy),
-            timeout=self._around.connect,
-            spare=self._around.spare,
-            receive_buffer=RECEIVE_BUFFER if self._around.crowded() else 0,
+            done=lambda server, _why: self._connected(server, proxy),
+            timeout_seconds=self._context.timeouts.connect_seconds,
+            budget=self._context.dial_budget,
+            receive_buffer=RECEIVE_BUFFER if self._context.is_crowded() else 0,
         )
         self._dial.start()
 
-    def _called(self, server: _socket.socket | None, proxy: Proxy | None) -> None:
+    def _connected(self, server: _socket.socket | None, proxy: Proxy | None) -> None:
         self._dial = None
         self._server = server
         if server is None:
             self._fail()
         elif proxy is None:
-            self._pass_on(server, b"")
+            self._start_copy(server, b"")
         else:
-            self._tunnel(server, proxy)
+            self._ask_proxy(server, proxy)
 
-    def _tunnel(self, server: _socket.socket, proxy: Proxy) -> None:
-        place = self.place
-        if place is None:
-            return
-        request = connect_request(proxy, place.host, place.port)
+    def _ask_proxy(self, server: _socket.socket, proxy: Proxy) -> None:
+        request = build_connect_request(proxy, self.destination.host, self.destination.port)
         try:
             whole = server.send(request) == len(request)
         except OSError:
@@ -234,49 +176,44 @@ class Connection:
         if not whole:
             self._fail()  # the buffer of a new socket is larger than any request
             return
-        self._timer = self._around.loop.after(self._around.connect, self._fail)
-        self._around.loop.watch(server.fileno(), event_loop.IN, lambda _: self._read_reply(server))
+        self._start_timer(self._context.timeouts.connect_seconds)
+        self._context.loop.watch(server.fileno(), event_loop.IN, lambda _: self._read_reply(server))
 
     def _read_reply(self, server: _socket.socket) -> None:
         try:
-            chunk = server.recv(BLOCK)
+            chunk = server.recv(BLOCK_BYTES)
             self._reply += chunk
-            reply = read_reply(self._reply)
+            rest = parse_connect_reply(self._reply)
         except BlockingIOError:
             return
         except (OSError, ValueError):
             self._fail()
             return
-        if reply is None:
-            if not chunk:
-                self._fail()
-            return
-        status, rest = reply
-        if not 200 <= status < 300:
+        if rest is not None:
+            self._stop_timer()
+            self._context.loop.forget(server.fileno())
+            self._start_copy(server, rest)
+        elif not chunk:
             self._fail()
-            return
-        self._stop_timer()
-        self._around.loop.forget(server.fileno())
-        self._pass_on(server, rest)
 
-    def _pass_on(self, server: _socket.socket, rest: bytes) -> None:
+    def _start_copy(self, server: _socket.socket, from_server: bytes) -> None:
         try:
             for end in (self._client, server):
-                # Whoever sent it already decided what belongs together.
+                # The sender has already decided which bytes belong together.
                 end.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
                 end.setsockopt(_socket.SOL_SOCKET, _socket.SO_KEEPALIVE, 1)
         except OSError:
             self._fail()
             return
-        self.relay = splice.Relay(
-            self._around.loop,
+        self.copy = splice.SplicedCopy(
+            self._context.loop,
             self._client,
             server,
-            pipes=self._around.pipes,
-            idle=self._around.idle,
+            pipes=self._context.pipes,
+            idle_seconds=self._context.timeouts.idle_seconds,
             done=lambda: self.close(reset=False),
             to_server=bytes(self._hello.data),
-            to_client=rest,
+            to_client=from_server,
         )
         self._hello = HelloReader()
-        self.relay.start()
+        self.copy.start()

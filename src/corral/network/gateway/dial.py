@@ -1,7 +1,4 @@
-"""Connect to the first of some addresses that answers (RFC 8305), without blocking.
-
-The addresses are dialled as they are given: nothing is looked up between the check and the call.
-"""
+"""Connect to the first of some addresses that answers, in the event loop."""
 
 from __future__ import annotations
 
@@ -9,27 +6,17 @@ import _socket
 import errno
 import os
 import sys
+from collections.abc import Callable, Sequence
 
-from corral.network.addresses import interleaved, write
+from corral.network.addresses import format_address
+from corral.network.budgets import DialBudget
+from corral.network.dial_attempts import STAGGER_SECONDS, Attempts
 from corral.network.gateway import event_loop
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from corral.network.budgets import Spare
-    from corral.network.gateway.event_loop import Loop, Timer
-
     Done = Callable[[_socket.socket | None, str], None]
-
-STAGGER = 0.25
-"""Seconds that one address has before the next is tried beside it."""
-
-
-def new_socket(address: bytes, kind: int) -> _socket.socket:
-    family = _socket.AF_INET if len(address) == 4 else _socket.AF_INET6
-    return _socket.socket(family, kind | _socket.SOCK_NONBLOCK | _socket.SOCK_CLOEXEC)
 
 
 class Dial:
@@ -37,69 +24,55 @@ class Dial:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: event_loop.Loop,
         addresses: Sequence[bytes],
         port: int,
         *,
         done: Done,
-        timeout: float,
-        spare: Spare,
+        timeout_seconds: float,
+        budget: DialBudget,
         receive_buffer: int = 0,
     ) -> None:
         self._loop = loop
-        self._left = interleaved(addresses)
+        self._attempts = Attempts(addresses, budget)
         self._port = port
         self._done: Done | None = done
         self._receive_buffer = receive_buffer
-        self._spare = spare
-        self._taken = 0
         self._trying: dict[int, _socket.socket] = {}
         self._error = "no address"
-        self._stagger: Timer | None = None
-        self._limit = loop.after(timeout, lambda: self._finish(None, "it does not answer"))
+        self._stagger: event_loop.Timer | None = None
+        self._limit = loop.after(timeout_seconds, lambda: self._finish(None, "it does not answer"))
 
     def start(self) -> None:
-        self._next()
+        self._try_next()
 
     def cancel(self) -> None:
         self._done = None
         self._finish(None, "")
 
-    def _next(self) -> None:
-        """Try addresses until one is under way."""
+    def _try_next(self) -> None:
+        """Try addresses until one more is under way."""
         if self._stagger is not None:
             self._stagger.cancel()
-        while self._left:
-            # Where all that is spare is taken, it is asked for again after the next while.
-            if not self._may_try() or self._try(self._left.pop(0)):
-                if self._left:
-                    self._stagger = self._loop.after(STAGGER, self._next)
-                return
-            self._settle()
-        if not self._trying:
+        attempts = self._attempts
+        while (address := attempts.next(len(self._trying))) is not None and not self._try(address):
+            pass
+        if attempts.waiting:
+            self._stagger = self._loop.after(STAGGER_SECONDS, self._try_next)
+        elif not self._trying:
             self._finish(None, self._error)
 
-    def _may_try(self) -> bool:
-        if self._trying and not self._spare.take():
-            return False
-        self._taken += bool(self._trying)
-        return True
-
-    def _settle(self) -> None:
-        """Give back what was taken for those that are no longer under way."""
-        needed = max(0, len(self._trying) - 1)
-        self._spare.give(self._taken - needed)
-        self._taken = needed
-
     def _try(self, address: bytes) -> bool:
+        family = _socket.AF_INET if len(address) == 4 else _socket.AF_INET6
+        kind = _socket.SOCK_STREAM | _socket.SOCK_NONBLOCK | _socket.SOCK_CLOEXEC
         try:
-            trial = new_socket(address, _socket.SOCK_STREAM)
+            trial = _socket.socket(family, kind)
         except OSError as error:  # descriptors are used up, or the host has no such family
             self._error = str(error)
             return False
         if self._receive_buffer:
             trial.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVBUF, self._receive_buffer)
-        code = trial.connect_ex((write(address), self._port))
+        code = trial.connect_ex((format_address(address), self._port))
         if code not in {0, errno.EINPROGRESS}:
             self._error = os.strerror(code)
             trial.close()
@@ -115,7 +88,7 @@ class Dial:
         if code:
             self._error = os.strerror(code)
             self._drop(trial)
-            self._next()
+            self._try_next()
             return
         try:
             trial.getpeername()
@@ -129,18 +102,17 @@ class Dial:
         self._loop.forget(trial.fileno())
         del self._trying[trial.fileno()]
         trial.close()
-        self._settle()
 
-    def _finish(self, won: _socket.socket | None, error: str) -> None:
+    def _finish(self, winner: _socket.socket | None, error: str) -> None:
         self._limit.cancel()
         if self._stagger is not None:
             self._stagger.cancel()
-        self._left.clear()
+        self._attempts.waiting.clear()
         for trial in list(self._trying.values()):
             self._drop(trial)
-        self._settle()
+        self._attempts.settle(0)
         done, self._done = self._done, None
         if done is not None:
-            done(won, error)
-        elif won is not None:
-            won.close()
+            done(winner, error)
+        elif winner is not None:
+            winner.close()

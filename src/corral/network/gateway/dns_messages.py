@@ -1,18 +1,15 @@
-"""DNS messages: a query read strictly, an answer built. RFC 1035, 6891 (EDNS), 9460 (HTTPS, SVCB).
+"""DNS messages: strict parsing of queries, and answers. RFC 1035, 6891 (EDNS), 9460 (HTTPS, SVCB).
 
-A query has one question and at most an OPT record; a name in it cannot be compressed, since nothing
-stands before it that it could point to: pointers, and so their loops, are refused.
+A query has one question and at most an OPT record. Its name cannot be compressed, because nothing
+comes before it that it could point to: pointers, and so their loops, are refused.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from corral.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 A, PTR, AAAA, OPT, SVCB, HTTPS, ANY = 1, 12, 28, 41, 64, 65, 255
 IN = 1
@@ -21,19 +18,19 @@ NOERROR, FORMERR, SERVFAIL, NXDOMAIN, NOTIMP, BADVERS = 0, 1, 2, 3, 4, 16
 HEADER = struct.Struct("!HHHHHH")
 RESPONSE, RECURSION_DESIRED, RECURSION_AVAILABLE = 0x8000, 0x0100, 0x0080
 OPCODE = 0x7800
-LONGEST_NAME = 255
-LONGEST_LABEL = 63
-LONGEST_QUERY = 4096
+MAX_NAME_LENGTH = 255
+MAX_LABEL_LENGTH = 63
+MAX_QUERY_BYTES = 4096
 """A question and its OPT with cookies and padding take some hundred bytes."""
 PAYLOAD = 1232
-"""What we say that we take by UDP: fits every path (the DNS flag day of 2020)."""
+"""The largest UDP message that is announced: it fits every path (the DNS flag day of 2020)."""
 QUESTION_POINTER = b"\xc0\x0c"
 TTL = 300
 PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_")
 
 
 class MalformedError(ValueError):
-    """`code` is the answer that such a query gets."""
+    """A query that cannot be parsed; `code` is the answer that it gets."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -59,7 +56,7 @@ class Answer:
 
 
 def parse_query(data: bytes) -> Query:
-    if len(data) > LONGEST_QUERY:
+    if len(data) > MAX_QUERY_BYTES:
         raise MalformedError(FORMERR, "longer than any query")
     if len(data) < HEADER.size:
         raise MalformedError(FORMERR, "shorter than a header")
@@ -68,21 +65,21 @@ def parse_query(data: bytes) -> Query:
         raise MalformedError(NOTIMP, "not a standard query")
     if (questions, answers, authorities) != (1, 0, 0) or additional > 1:
         raise MalformedError(FORMERR, "not one question")
-    name, end = read_name(data, HEADER.size)
+    name, end = parse_name(data, HEADER.size)
     if len(data) < end + 4:
         raise MalformedError(FORMERR, "the question is cut off")
     kind, space = struct.unpack_from("!HH", data, end)
     if space != IN:
         raise MalformedError(NOTIMP, "not the class of the internet")
-    version, after = read_opt(data, end + 4) if additional else (None, end + 4)
+    version, after = parse_opt(data, end + 4) if additional else (None, end + 4)
     if after != len(data):
         raise MalformedError(FORMERR, "more than it says")
     question = data[HEADER.size : end + 4]
     return Query(id=number, flags=flags, name=name, kind=kind, question=question, edns=version)
 
 
-def read_name(data: bytes, start: int) -> tuple[str, int]:
-    """The name at `start` and where it ends. It is never compressed."""
+def parse_name(data: bytes, start: int) -> tuple[str, int]:
+    """Return the name at `start` and where it ends. It is never compressed."""
     labels: list[str] = []
     at = start
     while True:
@@ -92,21 +89,21 @@ def read_name(data: bytes, start: int) -> tuple[str, int]:
         at += 1
         if length == 0:
             return ".".join(labels), at
-        if length > LONGEST_LABEL or at + length - start > LONGEST_NAME - 1:
+        if length > MAX_LABEL_LENGTH or at + length - start > MAX_NAME_LENGTH - 1:
             raise MalformedError(FORMERR, "a pointer, or a name that is too long")
         if at + length > len(data):
             raise MalformedError(FORMERR, "the name is cut off")
-        labels.append(escaped(data[at : at + length]))
+        labels.append(escape_label(data[at : at + length]))
         at += length
 
 
-def escaped(label: bytes) -> str:
-    """As master files write it: a dot inside a label is not the one between two labels."""
+def escape_label(label: bytes) -> str:
+    """Escape as master files do, because a dot inside a label does not separate labels."""
     return "".join(chr(byte) if byte in PLAIN else f"\\{byte:03d}" for byte in label.lower())
 
 
-def read_opt(data: bytes, start: int) -> tuple[int, int]:
-    """The EDNS version, and where the record ends."""
+def parse_opt(data: bytes, start: int) -> tuple[int, int]:
+    """Return the EDNS version, and where the record ends."""
     if len(data) < start + 11:
         raise MalformedError(FORMERR, "the additional record is cut off")
     root, kind, _payload, ttl, length = struct.unpack_from("!BHHIH", data, start)
@@ -127,8 +124,8 @@ def build_answer(query: Query, code: int, answers: Sequence[Answer] = ()) -> byt
     return b"".join(parts)
 
 
-def build_complaint(data: bytes, code: int) -> bytes | None:
-    """An answer to what could not be read: its header alone. None if that was no query at all."""
+def build_error(data: bytes, code: int) -> bytes | None:
+    """Build the answer to a message that could not be parsed; None if it was not a query at all."""
     if len(data) < HEADER.size:
         return None
     number, flags = struct.unpack_from("!HH", data)
@@ -139,24 +136,24 @@ def build_complaint(data: bytes, code: int) -> bytes | None:
 
 
 def build_name(name: str) -> bytes:
-    """A plain host name on the wire."""
+    """Build the wire form of a plain host name."""
     labels = [label.encode("ascii") for label in name.split(".")] if name else []
     return b"".join(bytes((len(label),)) + label for label in labels) + b"\0"
 
 
 class Framing:
-    """Messages over a stream: each has its length before it in two bytes."""
+    """Splits a stream into messages: each has its length before it in two bytes."""
 
     def __init__(self) -> None:
         self.buffer = b""
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The messages that are complete now; MalformedError if one says it is too long."""
+        """Return the messages that are complete now; MalformedError if one is too long."""
         self.buffer += chunk
         found: list[bytes] = []
         while len(self.buffer) >= 2:
             length = int.from_bytes(self.buffer[:2], "big")
-            if length > LONGEST_QUERY:
+            if length > MAX_QUERY_BYTES:
                 raise MalformedError(FORMERR, "longer than any query")
             if len(self.buffer) < 2 + length:
                 break
@@ -165,5 +162,5 @@ class Framing:
         return found
 
 
-def framed(message: bytes) -> bytes:
+def frame_message(message: bytes) -> bytes:
     return len(message).to_bytes(2, "big") + message

@@ -1,94 +1,71 @@
-"""The target's DNS server: messages by UDP and TCP to `Names` and back."""
+"""The target's DNS server: passes messages by UDP and TCP to `Names` and back."""
 
 from __future__ import annotations
 
 import _socket
-import os
 import sys
 
-from corral.network.budgets import Pace
+from corral.network.budgets import RateLimit
 from corral.network.gateway import event_loop
-from corral.network.gateway.dns_messages import LONGEST_QUERY, Framing, MalformedError, framed
+from corral.network.gateway.dns_messages import (
+    MAX_QUERY_BYTES,
+    Framing,
+    MalformedError,
+    frame_message,
+)
+from corral.network.gateway.dns_names import Names
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
-if TYPE_CHECKING:
-    from corral.network.gateway.dns_names import Names
-    from corral.network.gateway.event_loop import Handler, Loop
 
 BATCH = 64
 """Datagrams answered before others get their turn."""
 BURST, RATE = 256, 2048
-"""Questions at once, and a second. What the kernel cannot keep until then is lost, as datagrams
-are."""
-MOST_STREAMS = 32
-PATIENCE = 10.0
-"""Seconds that a TCP client may be silent."""
+"""Queries at once, and a second. Datagrams that the kernel cannot keep until then are lost."""
+MAX_STREAMS = 32
+IDLE_SECONDS = 10.0
+"""How long a TCP client may be silent."""
 
 
-class Resolver:
-    """Holds the sockets that it is given; nothing is kept of a query once it is answered."""
+class DnsServer:
+    """Takes over the sockets; keeps nothing of a query once it is answered."""
 
-    def __init__(self, loop: Loop, names: Names, *, udp: int = -1, tcp: int = -1) -> None:
-        self._loop = loop
-        self._names = names
-        self._pace = Pace(loop.clock, burst=BURST, rate=RATE)
-        self._resting = False
-        self._streams: set[_Stream] = set()
-        self._sockets: dict[_socket.socket, Handler] = {}
-        if udp >= 0:
-            datagrams = self._take(udp)
-            self._sockets[datagrams] = lambda _: self._datagrams(datagrams)
-        if tcp >= 0:
-            listener = self._take(tcp)
-            self._sockets[listener] = lambda _: self._accept(listener)
-        self._listen()
-
-    def _take(self, fd: int) -> _socket.socket:
-        os.set_blocking(fd, False)
-        return _socket.socket(fileno=fd)
+    def __init__(
+        self, loop: event_loop.Loop, names: Names, *, udp: int = -1, tcp: int = -1
+    ) -> None:
+        self.loop = loop
+        self.names = names
+        self._rate_limit = RateLimit(loop.clock, burst=BURST, rate=RATE)
+        self.inputs = event_loop.Inputs(loop)
+        self.streams: set[_Stream] = set()
+        self._sockets: list[_socket.socket] = []
+        for fd, read in ((udp, self._answer_datagrams), (tcp, self._accept)):
+            if fd >= 0:
+                self._sockets.append(_socket.socket(fileno=fd))
+                self.inputs.add(self._sockets[-1], read)
 
     def close(self) -> None:
-        for stream in list(self._streams):
+        for stream in list(self.streams):
             stream.close()
         for end in self._sockets:
-            self._loop.forget(end.fileno())
-            end.close()
-        self._sockets.clear()
+            self.inputs.close(end)
 
-    def _listen(self) -> None:
-        self._resting = False
-        for end, handler in self._sockets.items():
-            self._loop.watch(end.fileno(), event_loop.IN, handler)
-        for stream in self._streams:
-            stream.listen()
+    def count_queries(self, count: int) -> None:
+        """Pause all clients, by UDP and TCP, after too many queries."""
+        self._rate_limit.use(count)
+        if seconds := self._rate_limit.pause_seconds():
+            self.inputs.pause(seconds)
 
-    def spend(self, count: int) -> None:
-        """After too many questions nobody is heard for a while, however they were asked."""
-        self._pace.spend(count)
-        if rest := self._pace.rest():
-            self._rest(rest)
-
-    def _rest(self, seconds: float) -> None:
-        if self._resting:
-            return
-        self._resting = True
-        for end in self._sockets:
-            self._loop.forget(end.fileno())
-        for stream in self._streams:
-            stream.rest()
-        self._loop.after(seconds, self._listen)
-
-    def _datagrams(self, end: _socket.socket) -> None:
+    def _answer_datagrams(self, end: _socket.socket) -> None:
         for _ in range(BATCH):
-            if self._resting:
+            if not self.inputs.active:
                 return
             try:
-                data, sender = end.recvfrom(LONGEST_QUERY + 1)
+                data, sender = end.recvfrom(MAX_QUERY_BYTES + 1)
             except OSError:
-                return  # none left, or word of one that nobody received
-            self.spend(1)
-            answer = self._names.respond(data)
+                return  # none left, or an earlier answer could not be delivered
+            self.count_queries(1)
+            answer = self.names.respond(data)
             if answer is None:
                 continue
             try:
@@ -96,57 +73,40 @@ class Resolver:
             except OSError:
                 pass  # a client that does not receive asks again
 
-    def _accept(self, end: _socket.socket) -> None:
-        try:
-            client = event_loop.accept(end)
-        except OSError as error:
-            if error.errno not in event_loop.GONE:
-                self._rest(event_loop.MOMENT)
+    def _accept(self, listener: _socket.socket) -> None:
+        client = self.inputs.accept(listener)
+        if client is None:
             return
-        if len(self._streams) >= MOST_STREAMS:
+        if len(self.streams) >= MAX_STREAMS:
             client.close()
         else:
-            self._streams.add(_Stream(self._loop, self._names, client, self))
-        self.spend(1)
-
-    def ended(self, stream: _Stream) -> None:
-        self._streams.discard(stream)
+            self.streams.add(_Stream(self, client))
+        self.count_queries(1)
 
 
 class _Stream:
-    """A client that asks by TCP, one question or many."""
+    """A client that sends queries by TCP."""
 
-    def __init__(
-        self, loop: Loop, names: Names, client: _socket.socket, resolver: Resolver
-    ) -> None:
-        self._loop = loop
-        self._names = names
+    def __init__(self, server: DnsServer, client: _socket.socket) -> None:
+        self._server = server
         self._client = client
-        self._resolver = resolver
         self._framing = Framing()
-        self._timer = loop.after(PATIENCE, self.close)
-        self.listen()
-
-    def listen(self) -> None:
-        self._loop.watch(self._client.fileno(), event_loop.IN, self._ready)
-
-    def rest(self) -> None:
-        self._loop.forget(self._client.fileno())
+        self._timer = server.loop.after(IDLE_SECONDS, self.close)
+        server.inputs.add(client, self._read)
 
     def close(self) -> None:
         self._timer.cancel()
-        self._loop.forget(self._client.fileno())
-        self._client.close()
-        self._resolver.ended(self)
+        self._server.inputs.close(self._client)
+        self._server.streams.discard(self)
 
-    def _ready(self, _events: int) -> None:
+    def _read(self, client: _socket.socket) -> None:
         try:
-            chunk = self._client.recv(LONGEST_QUERY)
-            answers = [self._names.respond(item) for item in self._framing.feed(chunk)]
-            self._resolver.spend(1 + len(answers))
-            reply = b"".join(framed(item) for item in answers if item is not None)
-            # One that asks without reading the answers is not waited for.
-            whole = self._client.send(reply) == len(reply) if reply else True
+            chunk = client.recv(MAX_QUERY_BYTES)
+            answers = [self._server.names.respond(item) for item in self._framing.feed(chunk)]
+            self._server.count_queries(1 + len(answers))
+            reply = b"".join(frame_message(item) for item in answers if item is not None)
+            # A client that does not read its answers is not waited for.
+            whole = client.send(reply) == len(reply) if reply else True
         except BlockingIOError:
             return
         except (OSError, MalformedError):
@@ -156,4 +116,4 @@ class _Stream:
             self.close()
         elif answers:
             self._timer.cancel()
-            self._timer = self._loop.after(PATIENCE, self.close)
+            self._timer = self._server.loop.after(IDLE_SECONDS, self.close)

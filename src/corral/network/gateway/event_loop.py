@@ -1,4 +1,4 @@
-"""One event loop for descriptors and deadlines, driven from outside: it never waits by itself.
+"""The event loop for descriptors and timers, driven from outside: it never waits by itself.
 
 `fileno()` becomes readable when there is something to do, `deadline()` says when there will be.
 """
@@ -12,32 +12,23 @@ import os
 import select
 import sys
 import time
+from collections.abc import Callable
+
+from corral.network.budgets import ACCEPT_RETRY_SECONDS
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     Handler = Callable[[int], None]
 
 IN, OUT = 1, 4
 BATCH = 64
-GONE = frozenset({errno.EAGAIN, errno.ECONNABORTED})
-"""Nobody is there any more who could be accepted. After any other error, of which descriptors that
-are used up are the usual one, whoever waits is still there: asking at once would never end."""
-MOMENT = 0.1
-
-
-def accept(listener: _socket.socket) -> _socket.socket:
-    """A connection that waits, as a socket that never blocks; OSError if there is none."""
-    # What socket.socket.accept itself calls; that module costs more than all of these.
-    fd, _ = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
-    os.set_blocking(fd, False)
-    return _socket.socket(fileno=fd)
+NO_CLIENT = frozenset({errno.EAGAIN, errno.ECONNABORTED})
+"""Errors of `accept` when no client waits any more."""
 
 
 class Timer:
-    """Calls once, at `when` or a little later, unless it was cancelled."""
+    """Calls once, at `when` or a little later, unless it is cancelled."""
 
     __slots__ = ("call", "when")
 
@@ -56,30 +47,30 @@ class Loop:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self._epoll = select.epoll()
-        self._handlers: dict[int, Handler] = {}
-        self._masks: dict[int, int] = {}
+        self._watched: dict[int, tuple[int, Handler]] = {}
         self._timers: list[Timer] = []
 
     def fileno(self) -> int:
         return self._epoll.fileno()
 
     def watch(self, fd: int, mask: int, handler: Handler) -> None:
-        """Level-triggered. A mask of 0 forgets: the kernel reports hang-ups even for that one."""
+        """Call `handler` while a descriptor is ready.
+
+        A mask of 0 forgets it, because the kernel would still report hang-ups.
+        """
         if mask == 0:
             self.forget(fd)
             return
-        known = self._masks.get(fd)
+        known = self._watched.get(fd)
         if known is None:
             self._epoll.register(fd, mask)
-        elif known != mask:
+        elif known[0] != mask:
             self._epoll.modify(fd, mask)
-        self._masks[fd] = mask
-        self._handlers[fd] = handler
+        self._watched[fd] = mask, handler
 
     def forget(self, fd: int) -> None:
-        """Before the descriptor is closed: its number may be another's at once."""
-        if self._masks.pop(fd, None) is not None:
-            del self._handlers[fd]
+        """Stop watching; call it before the descriptor is closed, whose number is then reused."""
+        if self._watched.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
     def after(self, seconds: float, call: Callable[[], None]) -> Timer:
@@ -90,17 +81,17 @@ class Loop:
         return timer
 
     def deadline(self) -> float | None:
-        """When `run_ready` has to be called at the latest, by `clock`; None: never."""
+        """Return when `run_ready` has to be called at the latest, by `clock`; None: never."""
         while self._timers and self._timers[0].call is None:
             heapq.heappop(self._timers)
         return self._timers[0].when if self._timers else None
 
     def run_ready(self) -> None:
-        """All that can be done now without waiting."""
+        """Do all that can be done now without waiting."""
         for fd, events in self._epoll.poll(0, BATCH):
-            handler = self._handlers.get(fd)
-            # An earlier handler of this batch may have closed it. If the number is another's
-            # already, that one is woken for nothing: no handler trusts in being able to read.
+            _, handler = self._watched.get(fd, (0, None))
+            # An earlier handler of this batch may have closed it. If its number was reused, that
+            # handler is called for nothing: none relies on being able to read.
             if handler is not None:
                 self._call(fd, handler, events)
         now = self.clock()
@@ -110,7 +101,7 @@ class Loop:
                 call()
 
     def _call(self, fd: int, handler: Handler, events: int) -> None:
-        """Handlers deal with what can go wrong; if one does not, it must not end the supervisor."""
+        """Handlers catch their errors; one that does not must not end the supervisor."""
         try:
             handler(events)
         except OSError:
@@ -118,13 +109,73 @@ class Loop:
 
     def close(self) -> None:
         self._timers.clear()
-        self._handlers.clear()
-        self._masks.clear()
+        self._watched.clear()
         self._epoll.close()
 
     def _sweep(self) -> None:
-        """Short connections cancel their timers long before they are due."""
+        """Drop cancelled timers: short connections cancel theirs long before they are due."""
         live = [timer for timer in self._timers if timer.call is not None]
         if len(live) * 2 < len(self._timers):
             heapq.heapify(live)
             self._timers = live
+
+
+class Inputs:
+    """Sockets that are read together, and not at all while stopped or during a pause.
+
+    What arrives meanwhile waits in the kernel, where it costs nothing.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self.active = True
+        self._loop = loop
+        self._handlers: dict[int, Handler] = {}
+        self._paused = False
+
+    def add(self, end: _socket.socket, read: Callable[[_socket.socket], None]) -> None:
+        """Call `read` with the socket while it can be read; it must not block."""
+        end.setblocking(False)
+        handler = self._handlers[end.fileno()] = lambda _: read(end)
+        if self.active:
+            self._loop.watch(end.fileno(), IN, handler)
+
+    def close(self, end: _socket.socket) -> None:
+        del self._handlers[end.fileno()]
+        self._loop.forget(end.fileno())
+        end.close()
+
+    def stop(self) -> None:
+        self.active = False
+        for fd in self._handlers:
+            self._loop.forget(fd)
+
+    def start(self) -> None:
+        """Read again, unless there is a pause: its end starts."""
+        if not self.active and not self._paused:
+            self.active = True
+            for fd, handler in self._handlers.items():
+                self._loop.watch(fd, IN, handler)
+
+    def pause(self, seconds: float) -> None:
+        if not self._paused:
+            self._paused = True
+            self.stop()
+            self._loop.after(seconds, self._end_pause)
+
+    def _end_pause(self) -> None:
+        self._paused = False
+        self.start()
+
+    def accept(self, listener: _socket.socket) -> _socket.socket | None:
+        """Return the next connection, which does not block; None if there is none now."""
+        try:
+            # socket.socket.accept calls this too, but importing `socket` costs more than all this.
+            fd, _ = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
+        except OSError as error:
+            # Usually descriptors are used up. The client still waits, so trying again at once
+            # would never end.
+            if error.errno not in NO_CLIENT:
+                self.pause(ACCEPT_RETRY_SECONDS)
+            return None
+        os.set_blocking(fd, False)
+        return _socket.socket(fileno=fd)

@@ -1,9 +1,8 @@
-"""Names -> addresses as every program on this host gets them, without ever blocking the loop.
+"""Looks up names as every program on this host does, without blocking the event loop.
 
 Only the C library knows all that the host's administrator may have set up (/etc/hosts, nsswitch,
-search lists, split DNS), and its getaddrinfo blocks. So it is called in child processes, started
-when a name is first asked for, which die with the supervisor. One that hangs is ended by its own
-alarm clock; nothing here has to watch it.
+search lists, split DNS), and its getaddrinfo blocks. So child processes call it, which start with
+the first lookup and die with the supervisor. A child that hangs is ended by its own alarm clock.
 """
 
 from __future__ import annotations
@@ -12,38 +11,27 @@ import _socket
 import os
 import sys
 from collections import deque
+from collections.abc import Callable, Sequence
 
-from corral.network.addresses import plain, read
+from corral.network.addresses import deduplicate
 from corral.network.gateway import event_loop
+from corral.network.sockets import look_up_addresses
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from corral.network.gateway.event_loop import Loop
-
     Lookup = Callable[[str], Sequence[bytes]]
     Done = Callable[[tuple[bytes, ...]], None]
 
-MOST_CHILDREN = 4
-MOST_ADDRESSES = 16
-PATIENCE = 10
-"""Seconds for one lookup: the C library asks two servers for five each."""
-LONGEST_REPLY = 4096
+MAX_CHILDREN = 4
+LOOKUP_SECONDS = 10
+"""For one lookup: the C library asks two servers for five seconds each."""
+MAX_REPLY_BYTES = 4096
 SIGKILL = 9
 
 
-def host_addresses(name: str) -> list[bytes]:
-    """What this host says the name's addresses are, in the order it would try them; blocks."""
-    found = _socket.getaddrinfo(
-        name.encode("ascii"), None, _socket.AF_UNSPEC, _socket.SOCK_STREAM, 0, 0
-    )
-    return [read(str(item[4][0]).partition("%")[0]) for item in found]
-
-
-class Child:
-    """A process that looks up one name after the other."""
+class LookupProcess:
+    """A child that looks up one name after the other."""
 
     def __init__(self, pid: int, channel: _socket.socket) -> None:
         self.pid = pid
@@ -52,26 +40,26 @@ class Child:
 
     def end(self) -> None:
         self.channel.close()
-        # It is ours and not yet reaped, so the number is nobody else's.
+        # A child that is not reaped keeps its process id, so this kills no other process.
         try:
             os.kill(self.pid, SIGKILL)
             os.waitpid(self.pid, 0)
         except (ProcessLookupError, ChildProcessError):
-            pass  # whoever embeds us ignores SIGCHLD
+            pass  # the program around corral ignores SIGCHLD
 
 
 class Lookups:
-    """Callers who ask for a name that is being looked up share its answer; nothing is kept."""
+    """Looks up each name once for all who ask for it meanwhile; keeps no answer."""
 
-    def __init__(self, loop: Loop, lookup: Lookup = host_addresses) -> None:
+    def __init__(self, loop: event_loop.Loop, lookup: Lookup = look_up_addresses) -> None:
         self._loop = loop
         self._lookup = lookup
-        self._children: list[Child] = []
+        self._children: list[LookupProcess] = []
         self._waiting: deque[str] = deque()
         self._asked: dict[str, list[Done]] = {}
 
     def ask(self, name: str, done: Done) -> None:
-        """Call `done` later with the addresses, none if there are none or it took too long.
+        """Call `done` later with the addresses; with none if the lookup fails or takes too long.
 
         OSError if no process can be started for it.
         """
@@ -83,7 +71,7 @@ class Lookups:
         try:
             self._assign()
         except OSError:
-            # Others who wait have a child, or were told as well.
+            # Other callers have a child, or got this error too.
             if name in self._waiting:
                 self._waiting.remove(name)
             del self._asked[name]
@@ -107,18 +95,18 @@ class Lookups:
             else:
                 child.name = name
 
-    def _idle(self) -> Child | None:
+    def _idle(self) -> LookupProcess | None:
         for child in self._children:
             if child.name is None:
                 return child
-        return self._start() if len(self._children) < MOST_CHILDREN else None
+        return self._start() if len(self._children) < MAX_CHILDREN else None
 
-    def _drop(self, child: Child) -> None:
+    def _drop(self, child: LookupProcess) -> None:
         self._children.remove(child)
         self._loop.forget(child.channel.fileno())
         child.end()
 
-    def _start(self) -> Child:
+    def _start(self) -> LookupProcess:
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         parent = os.getpid()
         try:
@@ -131,20 +119,20 @@ class Lookups:
             _serve(theirs.fileno(), self._lookup, parent)
         theirs.close()
         ours.setblocking(False)
-        child = Child(pid, ours)
+        child = LookupProcess(pid, ours)
         self._children.append(child)
         self._loop.watch(ours.fileno(), event_loop.IN, lambda _: self._answered(child))
         return child
 
-    def _answered(self, child: Child) -> None:
+    def _answered(self, child: LookupProcess) -> None:
         try:
-            reply = child.channel.recv(LONGEST_REPLY)
+            reply = child.channel.recv(MAX_REPLY_BYTES)
         except BlockingIOError:
             return
         except OSError:
             reply = b""
         name, child.name = child.name, None
-        # One child stays for the next name; without a reply it is dead.
+        # One child stays for the next name; a child that sends no reply is dead.
         if not reply or (not self._waiting and len(self._children) > 1):
             self._drop(child)
         for done in self._asked.pop(name, []) if name is not None else []:
@@ -152,10 +140,10 @@ class Lookups:
         try:
             self._assign()
         except OSError:
-            self._give_up()
+            self._fail_waiting()
 
-    def _give_up(self) -> None:
-        """No child is left and none can be started: nobody waits for ever."""
+    def _fail_waiting(self) -> None:
+        """Answer all callers with nothing once no child is left and none can be started."""
         if self._children:
             return
         while self._waiting:
@@ -164,8 +152,7 @@ class Lookups:
 
 
 def pack(addresses: Sequence[bytes]) -> bytes:
-    items = dict.fromkeys(map(plain, addresses[: 4 * MOST_ADDRESSES]))
-    return b"\0" + b"".join(bytes((len(item),)) + item for item in list(items)[:MOST_ADDRESSES])
+    return b"\0" + b"".join(bytes((len(item),)) + item for item in deduplicate(addresses))
 
 
 def unpack(reply: bytes) -> tuple[bytes, ...]:
@@ -178,40 +165,34 @@ def unpack(reply: bytes) -> tuple[bytes, ...]:
 
 
 def _serve(channel: int, lookup: Lookup, parent: int) -> None:
-    """The life of a child. It never returns: what it is a copy of must not run twice."""
+    """Run a child. It never returns, because the code of its parent must not run twice."""
     try:
-        _let_go(channel, parent)
+        _drop_inherited(channel, parent)
+        import signal
+
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         while name := os.read(channel, 256):
-            _alarm(PATIENCE)
+            signal.alarm(LOOKUP_SECONDS)
             try:
                 reply = pack(lookup(name.decode("ascii")))
             except (OSError, ValueError):
                 reply = b"\0"
-            _alarm(0)
+            signal.alarm(0)
             os.write(channel, reply)
     finally:
         os._exit(0)
 
 
-def _let_go(channel: int, parent: int) -> None:
-    """Of everything that it has only as a copy, above all of the target's stdin and stdout."""
-    import signal
-
+def _drop_inherited(channel: int, parent: int) -> None:
+    """Close all that the child inherited, above all the target's stdin and stdout."""
     from corral.abi import linux as abi
 
     abi.prctl(abi.PR_SET_PDEATHSIG, SIGKILL)
     if os.getppid() != parent:
         os._exit(0)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     null = os.open("/dev/null", os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     os.closerange(3, channel)
     os.closerange(channel + 1, max(map(int, os.listdir("/proc/self/fd"))) + 1)
-
-
-def _alarm(seconds: int) -> None:
-    import signal
-
-    signal.alarm(seconds)

@@ -1,8 +1,8 @@
-"""What the target tried where nobody listens: first packets on its loopback, seen by a tap.
+"""Records what the target tried where nothing listens, by a tap on its loopback.
 
-Everything the target sends stays on that loopback, so nothing is held back here, only written down:
-a TCP SYN to a port that no rule has, and datagrams, which are never let out. Its own traffic on
-127.0.0.0/8 and ::1 is its own business.
+Everything the target sends stays on that loopback, so the tap stops nothing. It records a TCP SYN
+to a port that no rule has, and datagrams, which never leave. The target's own traffic on
+127.0.0.0/8 and ::1 is not recorded.
 """
 
 from __future__ import annotations
@@ -12,32 +12,25 @@ import array
 import struct
 import sys
 import time
+from collections.abc import Callable
 
-from corral.network.addresses import write
-from corral.network.budgets import Pace
+from corral.network.budgets import RateLimit
 from corral.network.gateway import event_loop
-from corral.network.guard import can_be_named
-from corral.network.rules import written
+from corral.network.gateway.dns_names import Names
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from corral.denials.records import Denials
-    from corral.network.gateway.dns_names import Names
-    from corral.network.rules import Rules
 
 HEADERS = 128
 BATCH = 64
 BURST, RATE = 128, 256
-"""Packets looked at, at once and a second: a flood must not cost the host its time."""
+"""Packets read, at once and a second: a flood must not cost the host its time."""
 PACKET_OUTGOING = 4
 TCP, UDP = 6, 17
 SYN, ACK = 0x02, 0x10
 SO_ATTACH_FILTER = 26
-# linux/bpf_common.h: code, jump if true, jump if false, constant. Without it all that is passed on
-# would also wake the supervisor here. 16 is "drop", 17 takes the headers.
+# linux/bpf_common.h: code, jump if true, jump if false, constant. Without the filter all traffic
+# of the gateway would also wake the supervisor here. 16 is "drop", 17 takes the headers.
 FILTER = (
     (0x30, 0, 0, 0xFFFFF004),  # the packet's direction (SKF_AD_PKTTYPE)
     (0x15, 14, 0, PACKET_OUTGOING),
@@ -50,7 +43,7 @@ FILTER = (
     (0xB1, 0, 0, 0),  # x: the length of the header
     (0x50, 0, 0, 13),
     (0x05, 0, 0, 3),
-    (0x30, 0, 0, 6),  # IPv6, or nothing that is read
+    (0x30, 0, 0, 6),  # IPv6, or something else
     (0x15, 4, 0, UDP),
     (0x30, 0, 0, 53),
     (0x54, 0, 0, SYN | ACK),
@@ -64,23 +57,15 @@ class Tap:
     """Takes over a packet socket on the target's loopback; driven like the gateway."""
 
     def __init__(
-        self,
-        fd: int,
-        *,
-        rules: Rules,
-        names: Names,
-        denials: Denials,
-        clock: Callable[[], float] = time.monotonic,
+        self, fd: int, names: Names, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._packets = _socket.socket(fileno=fd)
-        self._packets.setblocking(False)
-        attach(self._packets)
-        self._rules = rules
+        attach_filter(self._packets)
         self._names = names
-        self._denials = denials
         self._loop = event_loop.Loop(clock)
-        self._pace = Pace(clock, burst=BURST, rate=RATE)
-        self._watch()
+        self._rate_limit = RateLimit(clock, burst=BURST, rate=RATE)
+        self._inputs = event_loop.Inputs(self._loop)
+        self._inputs.add(self._packets, self._ready)
 
     def fileno(self) -> int:
         return self._loop.fileno()
@@ -93,18 +78,13 @@ class Tap:
 
     def close(self) -> None:
         self._read()
-        self._loop.forget(self._packets.fileno())
-        self._packets.close()
+        self._inputs.close(self._packets)
         self._loop.close()
 
-    def _watch(self) -> None:
-        self._loop.watch(self._packets.fileno(), event_loop.IN, lambda _: self._look())
-
-    def _look(self) -> None:
-        self._pace.spend(self._read())
-        if rest := self._pace.rest():
-            self._loop.forget(self._packets.fileno())
-            self._loop.after(rest, self._watch)
+    def _ready(self, _packets: _socket.socket) -> None:
+        self._rate_limit.use(self._read())
+        if seconds := self._rate_limit.pause_seconds():
+            self._inputs.pause(seconds)
 
     def _read(self) -> int:
         for count in range(BATCH):
@@ -113,31 +93,29 @@ class Tap:
             except OSError:
                 return count
             # Each packet passes twice, going out and coming in.
-            if sender[2] != PACKET_OUTGOING and (found := first_packet(packet)):
+            if sender[2] != PACKET_OUTGOING and (found := parse_first_packet(packet)):
                 self._record(*found)
         return BATCH
 
     def _record(self, protocol: int, address: bytes, port: int) -> None:
         if address[0] == 127 or address == bytes(15) + b"\x01":
             return
-        name = self._names.name_of(address)
-        place = written(name or write(address), port)
+        check, destination = self._names.check, self._names.destination(address, port)
         if protocol == UDP:
-            self._denials.add("udp", place, allow="")
-        elif port not in self._rules.ports:
-            sayable = name or (can_be_named(address) and address not in self._names.network)
-            self._denials.add("port", place, allow=place if sayable else "")
+            check.denials.add("udp", str(destination))
+        elif port not in check.rules.ports:
+            check.denials.add("port", str(destination), allow=check.remedy(destination))
 
 
-def attach(packets: _socket.socket) -> None:
-    """Let the kernel drop all but first packets: what it keeps is still read with care."""
+def attach_filter(packets: _socket.socket) -> None:
+    """Let the kernel drop all but first packets; those are still read with care."""
     code = array.array("B", b"".join(struct.pack("HBBI", *item) for item in FILTER))
     program = struct.pack("HP", len(FILTER), code.buffer_info()[0])
     packets.setsockopt(_socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
 
 
-def first_packet(packet: bytes) -> tuple[int, bytes, int] | None:
-    """(protocol, destination, port) of a datagram or a TCP SYN; None for anything else."""
+def parse_first_packet(packet: bytes) -> tuple[int, bytes, int] | None:
+    """Return (protocol, address, port) of a datagram or a TCP SYN; None for anything else."""
     if len(packet) < 20:
         return None
     if packet[0] >> 4 == 4:

@@ -1,152 +1,157 @@
-"""One connection to an HTTP proxy of corral's: its request, the checks, then bytes both ways."""
+"""One connection to an HTTP proxy: its request, the checks, then copying in both directions."""
 
 from __future__ import annotations
 
 import hmac
+import socket
 import time
+from collections.abc import Callable
+from typing import Protocol
 
-from corral.network.http_proxy.request import RefusedError, Request, read_request
-from corral.network.rules import is_host_name, written
+from corral.network.http_proxy.outbound import Outbound
+from corral.network.http_proxy.request import RefusedError, Request, parse_request
 from corral.network.tls_hello import HelloReader
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
-    from typing import Protocol
 
-    from corral.network.http_proxy.outbound import Outbound
+class Stream(Protocol):
+    """The client's end. All methods raise OSError once it is lost, `recv` TimeoutError too."""
 
-    class Stream(Protocol):
-        """The client's end. All raise OSError once it is lost, `recv` TimeoutError too."""
+    def recv(self, timeout: float, /) -> bytes: ...
+    def send(self, data: bytes, /) -> None: ...
+    def end(self) -> None: ...
+    def reset(self) -> None: ...
 
-        def recv(self, timeout: float, /) -> bytes: ...
-        def send(self, data: bytes, /) -> None: ...
-        def end(self) -> None: ...
-        def reset(self) -> None: ...
 
-    class Splice(Protocol):
-        """Bytes both ways until both have ended; `up` and `down` count them."""
+class Copy(Protocol):
+    """Copies in both directions until both have ended; `up` and `down` count the bytes."""
 
-        @property
-        def up(self) -> int: ...
-        @property
-        def down(self) -> int: ...
-        def run(self) -> None: ...
+    @property
+    def up(self) -> int: ...
+    @property
+    def down(self) -> int: ...
+    def run(self) -> None: ...
 
 
 class Connection:
-    """`run` returns when it is over; OSError if the stream or the server broke off. `served`: it
-    came to a server.
+    """Serves one client.
 
-    `password` is the value of Proxy-Authorization that is asked for; empty where nobody else can
-    connect.
+    `password` is the value of Proxy-Authorization that is required; empty where no other process
+    can connect.
     """
 
     def __init__(
         self,
         out: Outbound,
         stream: Stream,
-        splice: Callable[[socket.socket], Splice],
+        make_copy: Callable[[socket.socket], Copy],
         *,
         password: bytes = b"",
     ) -> None:
-        self.served = False
         self._out = out
         self._stream = stream
-        self._splice = splice
+        self._make_copy = make_copy
         self._password = password
+        self._reached_server = False
 
-    def run(self) -> None:
+    def serve(self) -> None:
+        """Return when the connection is over; reset the client if it or the server broke off."""
         try:
-            request = self._request()
+            self._serve()
+        except (OSError, ValueError):
+            try:
+                self._stream.reset()
+            except OSError:
+                pass  # it is lost already
+
+    def pause_seconds(self) -> float:
+        """Return how long to wait, after `serve`, before another client takes this one's slot."""
+        return 0.0 if self._reached_server else self._out.count_failed()
+
+    def _serve(self) -> None:
+        try:
+            request = self._read_request()
         except RefusedError as error:
-            self._say("400 Bad Request", str(error))
+            self._answer("400 Bad Request", str(error))
             return
-        # Before anything else: who does not belong to the run learns nothing of its policy.
+        # Before anything else: a process outside the run learns nothing about its policy.
         if not hmac.compare_digest(request.password if self._password else b"", self._password):
-            self._say(
+            self._answer(
                 "407 Proxy Authentication Required",
                 "this proxy is for one run of corral, whose proxy variables have the password",
                 'Proxy-Authenticate: Basic realm="corral"\r\n',
             )
             return
-        if not self._out.allows(request):
-            self._say("403 Forbidden", f"{request.host}:{request.port} is not in network.allow")
+        destination = request.destination
+        if not self._out.check.allows(destination):
+            text = f"{destination.host}:{destination.port} is not in network.allow"
+            self._answer("403 Forbidden", text)
             return
         try:
-            server = self._out.dial(request)
+            server = self._out.connect(destination)
         except (OSError, ValueError):
-            self._out.count(request.host, failed=True)
-            self._say("502 Bad Gateway", f"{request.host} cannot be reached")
+            self._out.count(destination.host, failed=True)
+            self._answer("502 Bad Gateway", f"{destination.host} cannot be reached")
             return
         with server:
-            self._pass_on(request, server)
+            self._copy(request, server)
 
-    def _pass_on(self, request: Request, server: socket.socket) -> None:
+    def _copy(self, request: Request, server: socket.socket) -> None:
+        host = request.destination.host
         if request.tunnel:
             self._stream.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
-        first = self._first(request)
+        first = self._read_first(request)
         if first is None:
-            self._out.count(request.host, failed=True)
+            self._out.count(host, failed=True)
             self._stream.reset()
             return
-        self.served = True
-        splice = self._splice(server)
+        self._reached_server = True
+        copy = self._make_copy(server)
         try:
-            server.settimeout(self._out.timing.head)
+            server.settimeout(self._out.timeouts.request_seconds)
             server.sendall(first)
             server.settimeout(None)
-            splice.run()
+            copy.run()
         finally:
-            self._out.count(request.host, failed=False, up=len(first) + splice.up, down=splice.down)
+            self._out.count(host, failed=False, up=len(first) + copy.up, down=copy.down)
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._out.timeouts.request_seconds
 
     def _recv(self, deadline: float) -> bytes:
-        """One deadline for all of it: who sends byte by byte has no more time than others."""
+        """Receive before one deadline for all calls: single bytes gain a client no time."""
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("not all came")
         return self._stream.recv(left)
 
-    def _request(self) -> Request:
-        deadline = time.monotonic() + self._out.timing.head
+    def _read_request(self) -> Request:
+        deadline = self._deadline()
         data = b""
         while True:
             chunk = self._recv(deadline)
             data += chunk
-            request = read_request(data)
+            request = parse_request(data)
             if request is not None:
                 return request
             if not chunk:
                 raise RefusedError("the request ends in its middle")
 
-    def _first(self, request: Request) -> bytes | None:
-        """What the server gets first; None if a TLS client says that it wants somebody else."""
-        if not request.tunnel or request.port not in self._out.tls_ports:
+    def _read_first(self, request: Request) -> bytes | None:
+        """Return the first bytes for the server; None if a TLS client wants a server it may not."""
+        check, destination = self._out.check, request.destination
+        if not request.tunnel or not check.needs_hello(destination):
             return request.head + request.rest
         reader = HelloReader()
-        deadline = time.monotonic() + self._out.timing.head
+        deadline = self._deadline()
         chunk = request.rest or self._recv(deadline)
         while chunk:
-            hello = reader.feed(chunk)
-            if hello.state == "malformed":
-                self._deny_hello("something that cannot be read", request)
-                return None
-            if hello.state == "name":
-                if self._out.rules.allows_name(hello.name, request.port) is None:
-                    self._deny_hello(hello.name, request)
-                    return None
-                return bytes(reader.data)
-            if hello.state != "incomplete":
-                return bytes(reader.data)
+            allowed = check.allows_hello(reader.feed(chunk), destination)
+            if allowed is not None:
+                return bytes(reader.data) if allowed else None
             chunk = self._recv(deadline)
         return None
 
-    def _deny_hello(self, wanted: str, request: Request) -> None:
-        allow = written(wanted, request.port) if is_host_name(wanted) else ""
-        self._out.deny("sni", wanted, allow=allow, why=f"connected to {request.host}")
-
-    def _say(self, status: str, text: str, fields: str = "") -> None:
+    def _answer(self, status: str, text: str, fields: str = "") -> None:
         body = f"corral: {text}\n".encode("ascii", "backslashreplace")
         head = (
             f"HTTP/1.1 {status}\r\n{fields}Content-Type: text/plain\r\n"
@@ -154,7 +159,7 @@ class Connection:
         )
         self._stream.send(head.encode("ascii") + body)
         self._stream.end()
-        # The rest of what the client says is read and dropped: a reset could overtake the answer.
-        deadline = time.monotonic() + self._out.timing.head
+        # Read and drop the rest of what the client sends: a reset could overtake the answer.
+        deadline = self._deadline()
         while self._recv(deadline):
             pass

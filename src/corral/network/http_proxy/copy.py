@@ -1,21 +1,21 @@
-"""Bytes both ways between two sockets, in one thread that waits for both.
+"""Copying between two sockets in both directions, in one thread that waits for both.
 
-Each direction holds one block at most and reads no further before that is written, so whoever does
-not read stops its sender. The end of one direction is passed on as such, the other goes on.
+A direction keeps at most one block and reads no further before that is written, so a slow reader
+stops its sender. The end of one direction is passed on, and the other goes on.
 """
 
 from __future__ import annotations
 
 import select
 import socket
-import struct
 import sys
+
+from corral.network.sockets import close_socket
 
 TYPE_CHECKING = False
 assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 
-BLOCK = 1 << 16
-RESET = struct.pack("ii", 1, 0)
+BLOCK_BYTES = 1 << 16
 
 
 class Direction:
@@ -24,43 +24,45 @@ class Direction:
         self.sink = sink
         self.moved = 0
         self.ended = False
-        self._held = memoryview(b"")
+        self._unsent = memoryview(b"")
 
     @property
-    def wants(self) -> tuple[socket.socket, int] | None:
-        """Whom it waits for, and what for; None once it is over."""
-        if self._held:
+    def waits_for(self) -> tuple[socket.socket, int] | None:
+        """The socket and the event that it waits for; None once it is over."""
+        if self._unsent:
             return self.sink, select.POLLOUT
         return None if self.ended else (self.source, select.POLLIN)
 
-    def go_on(self) -> None:
-        """OSError if either end is broken."""
+    def pump(self) -> None:
+        """Read or write once; OSError if either end is broken."""
         try:
-            if not self._held:
-                self._held = memoryview(self.source.recv(BLOCK))
-                if not self._held:
+            if not self._unsent:
+                self._unsent = memoryview(self.source.recv(BLOCK_BYTES))
+                if not self._unsent:
                     self.ended = True
                     self.sink.shutdown(socket.SHUT_WR)
                     return
-            sent = self.sink.send(self._held)
+            sent = self.sink.send(self._unsent)
         except BlockingIOError:
             return
         self.moved += sent
-        self._held = self._held[sent:]
+        self._unsent = self._unsent[sent:]
 
 
-class Exchange:
-    """`stop` is a descriptor whose end of file breaks it off; so does silence for `idle` seconds,
-    and any error. Then both peers get a reset, which is no orderly end.
+class PolledCopy:
+    """Copies until both directions have ended.
+
+    The end of file on the descriptor `stop`, `idle_seconds` without a byte and any error break it
+    off. Both peers then get a reset, which is not an orderly end.
     """
 
     def __init__(
-        self, client: socket.socket, server: socket.socket, *, stop: int, idle: float
+        self, client: socket.socket, server: socket.socket, *, stop: int, idle_seconds: float
     ) -> None:
         self._up = Direction(client, server)
         self._down = Direction(server, client)
         self._stop = stop
-        self._idle = int(idle * 1000)
+        self._idle_milliseconds = int(idle_seconds * 1000)
 
     @property
     def up(self) -> int:
@@ -75,51 +77,43 @@ class Exchange:
         try:
             for end in ends:
                 end.setblocking(False)
-                # Whoever sent it already decided what belongs together.
+                # The sender has already decided which bytes belong together.
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while self._step():
                 pass
         except OSError:
             for end in ends:
-                reset(end)
+                close_socket(end, reset=True)
             raise
 
     def _step(self) -> bool:
-        wanted = [
-            (direction, *direction.wants)
+        waiting = [
+            (direction, *direction.waits_for)
             for direction in (self._up, self._down)
-            if direction.wants is not None
+            if direction.waits_for is not None
         ]
-        if not wanted:
+        if not waiting:
             return False
-        masks = {self._stop: select.POLLIN}
-        for _, end, mask in wanted:
+        masks: dict[int, int] = {}
+        for _, end, mask in waiting:
             masks[end.fileno()] = masks.get(end.fileno(), 0) | mask
-        ready = wait(masks, self._idle)
-        if self._stop in ready:
-            raise ConnectionAbortedError("the run is over")
-        for direction, end, mask in wanted:
-            # An error or a hang-up shows when it is tried.
+        ready = wait(masks, self._idle_milliseconds, stop=self._stop)
+        for direction, end, mask in waiting:
+            # An error or a hang-up shows when the direction reads or writes.
             if ready.get(end.fileno(), 0) & (mask | ~(select.POLLIN | select.POLLOUT)):
-                direction.go_on()
+                direction.pump()
         return True
 
 
-def wait(masks: dict[int, int], milliseconds: int) -> dict[int, int]:
-    """What became ready of these; TimeoutError."""
+def wait(masks: dict[int, int], milliseconds: int, *, stop: int) -> dict[int, int]:
+    """Return the descriptors that are ready; TimeoutError, or ConnectionAbortedError by `stop`."""
     poll = select.poll()
+    poll.register(stop, select.POLLIN)
     for fd, mask in masks.items():
         poll.register(fd, mask)
     ready = dict(poll.poll(milliseconds))
     if not ready:
         raise TimeoutError("nothing came")
+    if stop in ready:
+        raise ConnectionAbortedError("the run is over")
     return ready
-
-
-def reset(end: socket.socket) -> None:
-    """Close it so that the peer does not take this for an orderly end."""
-    try:
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-    except OSError:
-        pass  # it is broken already
-    end.close()

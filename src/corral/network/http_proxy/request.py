@@ -1,93 +1,76 @@
-"""What a client says to an HTTP proxy (RFC 9112 3.2): where it wants to go. Pure.
+"""Requests to an HTTP proxy (RFC 9112 3.2), parsed strictly: where the client wants to go. Pure.
 
 Two forms: `CONNECT host:port` for everything that is to pass untouched, and a request with a whole
 `http://` URL. The latter is turned into the request that the server itself expects, with a Host
 that cannot differ from the URL's, and `Connection: close`: the next request on the same connection
-could be for another host, and nobody would look.
+could be for another host, and would not be checked.
 """
 
 from __future__ import annotations
 
-from corral.network.addresses import read
-from corral.network.rules import LAST_PORT, is_host_name
+from corral.network.addresses import address_or_none
+from corral.network.destinations import Destination, address_destination
+from corral.network.rules import MAX_PORT, is_host_name
 from corral.record import record
 from corral.units import is_digits
 
-LONGEST_HEAD = 1 << 14
+MAX_HEAD_BYTES = 1 << 14
 TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 VERSIONS = (b"HTTP/1.1", b"HTTP/1.0")
 PASSWORD = b"proxy-authorization"
-# Of this connection and none of the server's business; Host is written anew.
+# Fields that are for the proxy only, and Host, which is written anew.
 DROPPED = frozenset({b"connection", b"proxy-connection", b"keep-alive", PASSWORD, b"host", b"te"})
-WEB = 80
+DEFAULT_PORT = 80
 
 
 class RefusedError(ValueError):
-    """Not a request that a proxy of ours understands; the text is for its client."""
+    """The request is not understood; the text is for its client."""
 
 
 @record
 class Request:
-    """`address` if the host is written as one. `head` goes to the server first, `rest` after it.
-
-    `password` is what Proxy-Authorization says; it is for the proxy and never in `head`.
+    """`head` is for the server, and `rest` after it. `password` is the value of
+    Proxy-Authorization, which is never in `head`.
     """
 
-    host: str
-    port: int
-    address: bytes | None
+    destination: Destination
     tunnel: bool
     head: bytes = b""
     rest: bytes = b""
     password: bytes = b""
 
 
-def read_request(data: bytes) -> Request | None:
-    """The request at the beginning of `data`; None while it is incomplete."""
+def parse_request(data: bytes) -> Request | None:
+    """Return the request at the beginning of `data`; None while it is incomplete."""
     head, end, rest = data.partition(b"\r\n\r\n")
     if not end:
-        if len(data) > LONGEST_HEAD:
+        if len(data) > MAX_HEAD_BYTES:
             raise RefusedError("the request's head is too long")
         return None
     lines = head.split(b"\r\n")
     words = lines[0].split(b" ")
-    if len(head) > LONGEST_HEAD or any(byte in head for byte in (b"\0", b"\x7f")):
+    if len(head) > MAX_HEAD_BYTES or any(byte in head for byte in (b"\0", b"\x7f")):
         raise RefusedError("the request's head cannot be read")
     if any(b"\n" in line or b"\r" in line for line in lines):
         raise RefusedError("a line of the request ends in two ways")
-    if (
-        len(words) != 3
-        or words[2] not in VERSIONS
-        or not words[0]
-        or not TOKEN.issuperset(words[0])
-    ):
+    if len(words) != 3 or words[2] not in VERSIONS or not _is_token(words[0]):
         raise RefusedError("not a request to a proxy")
-    fields = _fields(lines[1:])
+    fields = _parse_fields(lines[1:])
+    password = _find_password(fields)
     method, target, version = words
     if method == b"CONNECT":
-        host, port, address = split_authority(target, None)
-        return Request(
-            host=host,
-            port=port,
-            address=address,
-            tunnel=True,
-            rest=rest,
-            password=_password(fields),
-        )
+        destination = parse_authority(target, None)
+        return Request(destination=destination, tunnel=True, rest=rest, password=password)
     authority, path = _split_url(target)
-    host, port, address = split_authority(authority, WEB)
-    shown = authority.lower()
     kept = [line for name, line in fields if name not in DROPPED]
     first = b" ".join((method, path, version))
-    sent = (first, b"Host: " + shown, *kept, b"Connection: close", b"", b"")
+    sent = (first, b"Host: " + authority.lower(), *kept, b"Connection: close", b"", b"")
     return Request(
-        host=host,
-        port=port,
-        address=address,
+        destination=parse_authority(authority, DEFAULT_PORT),
         tunnel=False,
         head=b"\r\n".join(sent),
         rest=rest,
-        password=_password(fields),
+        password=password,
     )
 
 
@@ -95,7 +78,7 @@ def _is_token(text: bytes) -> bool:
     return bool(text) and TOKEN.issuperset(text)
 
 
-def _fields(lines: list[bytes]) -> list[tuple[bytes, bytes]]:
+def _parse_fields(lines: list[bytes]) -> list[tuple[bytes, bytes]]:
     found: list[tuple[bytes, bytes]] = []
     for line in lines:
         name, colon, _ = line.partition(b":")
@@ -105,7 +88,7 @@ def _fields(lines: list[bytes]) -> list[tuple[bytes, bytes]]:
     return found
 
 
-def _password(fields: list[tuple[bytes, bytes]]) -> bytes:
+def _find_password(fields: list[tuple[bytes, bytes]]) -> bytes:
     found = [line.partition(b":")[2].strip(b" \t") for name, line in fields if name == PASSWORD]
     if len(found) > 1:
         raise RefusedError("two passwords")
@@ -121,8 +104,7 @@ def _split_url(target: bytes) -> tuple[bytes, bytes]:
     return rest[:end], path if path.startswith(b"/") else b"/" + path
 
 
-def split_authority(text: bytes, default: int | None) -> tuple[str, int, bytes | None]:
-    """(host in lower case, port, address if it is one)."""
+def parse_authority(text: bytes, default_port: int | None) -> Destination:
     try:
         written = text.decode("ascii").lower()
     except UnicodeDecodeError:
@@ -134,22 +116,18 @@ def split_authority(text: bytes, default: int | None) -> tuple[str, int, bytes |
         port = port[1:] if port else ""
     else:
         host, _, port = written.partition(":")
-    if not port and default is None:
+    if not port and default_port is None:
         raise RefusedError("there is no port")
-    return host, _port(port) if port else default or WEB, _address(host)
-
-
-def _port(text: str) -> int:
-    if not is_digits(text) or len(text) > 5 or not 0 < int(text) <= LAST_PORT:
-        raise RefusedError("the port cannot be read")
-    return int(text)
-
-
-def _address(host: str) -> bytes | None:
-    try:
-        return read(host)
-    except ValueError:
-        pass
+    number = _parse_port(port) if port else default_port or DEFAULT_PORT
+    address = address_or_none(host)
+    if address is not None:
+        return address_destination(address, number)
     if not is_host_name(host):
         raise RefusedError("the host cannot be read")
-    return None
+    return Destination(host=host, port=number)
+
+
+def _parse_port(text: str) -> int:
+    if not is_digits(text) or len(text) > 5 or not 0 < int(text) <= MAX_PORT:
+        raise RefusedError("the port cannot be read")
+    return int(text)

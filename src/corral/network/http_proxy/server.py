@@ -1,14 +1,13 @@
-"""The way out through one loopback port: an HTTP proxy, where the wall is everything else.
+"""An HTTP proxy on one loopback port, for a sandbox that leaves its target nothing else.
 
-For systems whose walls can leave a target one port of the host's and nothing more. It takes CONNECT
-and `http://` requests and checks them as `outbound.py` says. Every process of the host can connect
-to such a port, so it asks for a password that only the target's environment has; without it nobody
-is told anything, and nothing is recorded.
+It takes CONNECT and `http://` requests and checks them (`destinations.py`). Every process of the
+host can connect to a loopback port, so the proxy asks for a password that only the target's
+environment has. Without it a client learns nothing, and nothing is recorded.
 
-It begins in the supervisor after the target was forked: it has threads. Close breaks off what is
-under way. Names that are being looked up cannot be interrupted; their threads end with the process.
+The proxy starts in the supervisor after the target was forked, because it has threads. `close`
+breaks off what is under way. A lookup cannot be interrupted; its thread ends with the process.
 
-    door = HttpDoor(listener, password, Outbound(...)); ...; door.close()
+    proxy = HttpProxy(listener, password, Outbound(...)); ...; proxy.close()
 """
 
 from __future__ import annotations
@@ -19,37 +18,34 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Mapping
 
-from corral.network import budgets
-from corral.network.budgets import MOST_SPARE
-from corral.network.http_proxy import copy as exchange
+from corral.network.budgets import ACCEPT_RETRY_SECONDS, MAX_EXTRA_DIALS, reserve_descriptors
+from corral.network.http_proxy import copy
 from corral.network.http_proxy.connection import Connection
+from corral.network.http_proxy.outbound import Outbound
+from corral.network.sockets import close_socket
+from corral.network.traffic import Traffic
 
 TYPE_CHECKING = False
 assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
-    from corral.denials.traffic import Traffic
-    from corral.network.http_proxy.outbound import Outbound
-
-MOST_CONNECTIONS = 128
+MAX_CONNECTIONS = 128
 OTHER_DESCRIPTORS = 64
-"""What the supervisor itself and lookups may need."""
-LAST_BREATH = 0.5
-"""Seconds: corral is gone within one of its target."""
-MOMENT = 0.1
-FOREVER = -1
+"""For the supervisor itself and lookups."""
+CLOSE_SECONDS = 0.5
+"""How long `close` waits for threads: corral ends within a second of its target."""
+NO_TIMEOUT = -1
 
 
-class Client:
-    """One end of an accepted connection, as `Connection` uses it."""
+class ClientSocket:
+    """An accepted connection, as `Connection` uses it."""
 
-    def __init__(self, end: socket.socket, *, stop: int, patience: float) -> None:
+    def __init__(self, end: socket.socket, *, stop: int, send_seconds: float) -> None:
         end.setblocking(False)
         self.socket = end
         self._stop = stop
-        self._patience = patience
+        self._send_seconds = send_seconds
 
     def recv(self, timeout: float) -> bytes:
         while True:
@@ -60,7 +56,7 @@ class Client:
                 continue
 
     def send(self, data: bytes) -> None:
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self._send_seconds
         left = memoryview(data)
         while left:
             self._wait(select.POLLOUT, max(0.0, deadline - time.monotonic()))
@@ -73,17 +69,13 @@ class Client:
         self.socket.shutdown(socket.SHUT_WR)
 
     def reset(self) -> None:
-        exchange.reset(self.socket)
+        close_socket(self.socket, reset=True)
 
     def _wait(self, mask: int, timeout: float) -> None:
-        ready = exchange.wait(
-            {self.socket.fileno(): mask, self._stop: select.POLLIN}, int(timeout * 1000)
-        )
-        if self._stop in ready:
-            raise ConnectionAbortedError("the run is over")
+        copy.wait({self.socket.fileno(): mask}, int(timeout * 1000), stop=self._stop)
 
 
-class HttpDoor:
+class HttpProxy:
     """Takes over the listener. `password` is a value of Proxy-Authorization."""
 
     def __init__(
@@ -92,113 +84,105 @@ class HttpDoor:
         password: bytes,
         out: Outbound,
         *,
-        most: int = MOST_CONNECTIONS,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         if not password:
-            raise ValueError("a door for everybody")
+            raise ValueError("a proxy without a password is open to every process of the host")
         self.denials = out.denials
-        self.most = budgets.room_for(most, besides=MOST_SPARE + OTHER_DESCRIPTORS)
+        self._max_connections = reserve_descriptors(
+            max_connections, others=MAX_EXTRA_DIALS + OTHER_DESCRIPTORS
+        )
         self._out = out
         self._password = password
         self._listener = listener
         self._listener.setblocking(False)
         self._stop, self._stopping = os.pipe()
-        self._over = threading.Event()
-        self._room = threading.Semaphore(self.most)
+        self._closed = threading.Event()
+        self._slots = threading.Semaphore(self._max_connections)
         self._handlers: set[threading.Thread] = set()
-        self._thread = threading.Thread(target=self._accept_all, name="door", daemon=True)
+        self._thread = threading.Thread(target=self._accept_all, name="http proxy", daemon=True)
         self._thread.start()
 
     def fileno(self) -> int:
-        """Never ready before `close`: it has threads of its own."""
+        """Never ready before `close`: the proxy has its own threads."""
         return self._stop
 
     def deadline(self) -> float | None:
         return None
 
     def run_ready(self) -> None:
-        """Never anything."""
+        """Nothing is ever to be done."""
 
     def traffic(self) -> Mapping[str, Traffic]:
         return self._out.traffic()
 
     def close(self) -> None:
-        """What is under way gets a reset and is counted; nothing is recorded any more."""
-        self._over.set()
+        """Reset and count what is under way; count nothing from then on."""
+        self._closed.set()
         os.close(self._stopping)
-        deadline = time.monotonic() + LAST_BREATH
-        left = not _joined(self._thread, deadline)
+        deadline = time.monotonic() + CLOSE_SECONDS
+        left = not _join(self._thread, deadline)
         for handler in self._handlers.copy():
-            left = not _joined(handler, deadline) or left
-        self._out.end()
+            left = not _join(handler, deadline) or left
+        self._out.stop_counting()
         self._listener.close()
-        # Whoever is still there waits for a name or a call, and looks at this when it comes back.
+        # A thread that is left waits for a lookup or a dial, and polls this descriptor afterwards.
         if not left:
             os.close(self._stop)
 
     def _accept_all(self) -> None:
         try:
-            while not self._over.is_set():
+            while not self._closed.is_set():
                 self._accept()
         except ConnectionAbortedError:
             pass
 
     def _accept(self) -> None:
-        self._wait_for_client()
-        if not self._room.acquire(blocking=False):
-            self._out.deny("limit", f"more than {self.most} connections")
-            self._room.acquire()
-        if self._over.is_set():
+        copy.wait({self._listener.fileno(): select.POLLIN}, NO_TIMEOUT, stop=self._stop)
+        if not self._slots.acquire(blocking=False):
+            self.denials.add("limit", f"more than {self._max_connections} connections")
+            self._slots.acquire()
+        if self._closed.is_set():
             return
         try:
             end, _ = self._listener.accept()
         except BlockingIOError:
-            self._room.release()
+            self._slots.release()
         except OSError:
-            self._room.release()
-            self._over.wait(MOMENT)  # descriptors are used up, and come back
+            self._slots.release()
+            self._closed.wait(ACCEPT_RETRY_SECONDS)
         else:
-            self._begin(end)
+            self._start(end)
 
-    def _begin(self, end: socket.socket) -> None:
+    def _start(self, end: socket.socket) -> None:
         handler = threading.Thread(target=self._handle, args=(end,), daemon=True)
         self._handlers.add(handler)
         try:
             handler.start()
         except RuntimeError:  # threads are used up
             self._handlers.discard(handler)
-            exchange.reset(end)
-            self._room.release()
-
-    def _wait_for_client(self) -> None:
-        ready = exchange.wait(
-            {self._listener.fileno(): select.POLLIN, self._stop: select.POLLIN}, FOREVER
-        )
-        if self._stop in ready:
-            raise ConnectionAbortedError("the run is over")
+            close_socket(end, reset=True)
+            self._slots.release()
 
     def _handle(self, end: socket.socket) -> None:
-        timing = self._out.timing
-        client = Client(end, stop=self._stop, patience=timing.head)
+        timeouts = self._out.timeouts
         connection = Connection(
             self._out,
-            client,
-            lambda server: exchange.Exchange(end, server, stop=self._stop, idle=timing.idle),
+            ClientSocket(end, stop=self._stop, send_seconds=timeouts.request_seconds),
+            lambda server: copy.PolledCopy(
+                end, server, stop=self._stop, idle_seconds=timeouts.idle_seconds
+            ),
             password=self._password,
         )
         try:
-            connection.run()
-            end.close()
-        except (OSError, ValueError):
-            client.reset()
+            connection.serve()
         finally:
-            # Whoever asked was answered before: it is the next one who waits for room.
-            if not connection.served:
-                self._over.wait(self._out.spend())
+            end.close()
+            self._closed.wait(connection.pause_seconds())
             self._handlers.discard(threading.current_thread())
-            self._room.release()
+            self._slots.release()
 
 
-def _joined(thread: threading.Thread, deadline: float) -> bool:
+def _join(thread: threading.Thread, deadline: float) -> bool:
     thread.join(max(0.0, deadline - time.monotonic()))
     return not thread.is_alive()

@@ -111,10 +111,10 @@ def _network(policy: Policy) -> list[Step]:
     """Loopback alone, or loopback with every address leading to the gateway."""
     if not policy.allow:
         return [loopback.Loopback()]
-    from corral.network.rules import rules_of
+    from corral.network.rules import parse_rules
     from corral.platforms.linux.mechanisms import outbound_listeners
 
-    ports = tuple(sorted(rules_of(policy.allow).ports))
+    ports = tuple(sorted(parse_rules(policy.allow).ports))
     return [loopback.Loopback(alone=False), outbound_listeners.Listeners(ports=ports)]
 
 

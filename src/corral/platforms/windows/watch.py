@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from corral.denials.records import Denial
-    from corral.denials.traffic import Traffic
+    from corral.network.traffic import Traffic
     from corral.plan.model import Sample
     from corral.platforms.contract import Child, Gateway, Service, Signals, StopReason
     from corral.platforms.run_records import Run

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from corral.api.launch import launch
 from corral.api.sandbox import Sandbox, let_go
 from corral.errors import SandboxError
-from corral.network.guard import refusal
+from corral.network.guard import find_refusal
 from corral.policy.user_config import load
 from corral.safe_text import printable, shown
 from corral.servers.packages.sources import Registry
@@ -156,7 +156,9 @@ def _find_guarded_addresses(host: str, port: int) -> list[str]:
         return []
     addresses = {(family, str(peer[0]).partition("%")[0]) for family, _, _, _, peer in found}
     return sorted(
-        text for family, text in addresses if refusal(socket.inet_pton(family, text)) is not None
+        text
+        for family, text in addresses
+        if find_refusal(socket.inet_pton(family, text)) is not None
     )
 
 

@@ -116,7 +116,7 @@ def test_no_bytes_do_harm(data):
     try:
         found = dns_messages.parse_query(data)
     except dns_messages.MalformedError as error:
-        reply = dns_messages.build_complaint(data, error.code)
+        reply = dns_messages.build_error(data, error.code)
         assert reply is None or (reply[:2] == data[:2] and len(reply) == 12)
     else:
         assert len(found.question) <= 259
@@ -149,16 +149,15 @@ def test_an_answer_with_edns_has_its_own():
 
 
 def test_a_response_gets_no_answer():
-    assert dns_messages.build_complaint(query(NAME, flags=0x8000), dns_messages.FORMERR) is None
+    assert dns_messages.build_error(query(NAME, flags=0x8000), dns_messages.FORMERR) is None
     assert (
-        dns_messages.build_complaint(query(NAME), dns_messages.FORMERR)[3] & 15
-        == dns_messages.FORMERR
+        dns_messages.build_error(query(NAME), dns_messages.FORMERR)[3] & 15 == dns_messages.FORMERR
     )
 
 
 @given(st.lists(st.binary(max_size=300), max_size=5), st.lists(st.integers(1, 50), min_size=1))
 def test_messages_over_a_stream(messages, cuts):
-    stream = b"".join(map(dns_messages.framed, messages))
+    stream = b"".join(map(dns_messages.frame_message, messages))
     framing, found, at = dns_messages.Framing(), [], 0
     while at < len(stream):
         size = cuts[at % len(cuts)]

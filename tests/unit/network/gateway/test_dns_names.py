@@ -8,14 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_dns_messages import NAME, OPT, query, wire
 
-from corral.denials.records import Denials
+from corral.denials.records import MAX_DENIALS, Denials
+from corral.network.destinations import Destination, DestinationCheck
 from corral.network.gateway import dns_messages
 from corral.network.gateway.dns_names import Names
-from corral.network.rules import rules_of
+from corral.network.rules import parse_rules
 
 
 def names(*allow: str, **options) -> Names:
-    return Names(rules_of(allow), Denials(), **options)
+    return Names(DestinationCheck(parse_rules(allow), Denials()), **options)
 
 
 def ask(told: Names, name: str, kind: int = dns_messages.A) -> tuple[int, bytes | None]:
@@ -29,7 +30,7 @@ def ask(told: Names, name: str, kind: int = dns_messages.A) -> tuple[int, bytes 
 
 
 def denied(told: Names) -> list[tuple[str, str]]:
-    return [(row.kind, row.destination) for row in told.denials.rows()]
+    return [(row.kind, row.destination) for row in told.check.denials.rows()]
 
 
 def test_an_allowed_name_has_one_address_for_the_whole_run():
@@ -39,9 +40,10 @@ def test_an_allowed_name_has_one_address_for_the_whole_run():
     assert first == (dns_messages.NOERROR, socket.inet_aton("198.18.0.1"))
     assert second == (dns_messages.NOERROR, socket.inet_aton("198.18.0.2"))
     assert ask(told, "API.example.com") == first
-    assert told.name_of(first[1]) == "api.example.com"
-    assert told.name_of(second[1]) == "a.b.example.org"
-    assert told.name_of(socket.inet_aton("198.18.0.3")) is None
+    assert told.destination(first[1], 443) == Destination(host="api.example.com", port=443)
+    assert told.destination(second[1], 8443) == Destination(host="a.b.example.org", port=8443)
+    other = socket.inet_aton("198.18.0.3")
+    assert told.destination(other, 1) == Destination(host="198.18.0.3", port=1, address=other)
     assert denied(told) == []
 
 
@@ -117,17 +119,17 @@ def test_there_is_an_end_to_new_names():
 def test_no_rule_is_told_for_what_no_rule_can_say(name):
     told = names("api.example.com")
     assert ask(told, name)[0] == dns_messages.NXDOMAIN
-    assert [row.allow for row in told.denials.rows()] == [""]
+    assert [row.allow for row in told.check.denials.rows()] == [""]
     ask(told, "other.test")  # the control
-    assert told.denials.rows()[1].allow == "other.test"
+    assert told.check.denials.rows()[1].allow == "other.test"
 
 
 def test_a_flood_of_denied_names_is_counted_not_kept():
     told = names()
     for number in range(5000):
         ask(told, f"n{number}.example.com")
-    assert len(told.denials.rows()) == told.denials.most
-    assert told.denials.lost == 5000 - told.denials.most
+    assert len(told.check.denials.rows()) == MAX_DENIALS
+    assert told.check.denials.lost == 5000 - MAX_DENIALS
 
 
 def test_edns_of_the_future():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 if sys.platform != "linux":
     pytest.skip("the gateway is for Linux", allow_module_level=True)
 
-from corral.network.gateway.packet_tap import TCP, UDP, first_packet
+from corral.network.gateway.packet_tap import TCP, UDP, parse_first_packet
 
 
 def ipv4(protocol, segment, *, options=b"", address=(10, 1, 2, 3)):
@@ -32,29 +32,29 @@ def udp(port):
     return struct.pack(">HHHH", 40000, port, 8, 0)
 
 
-def test_a_syn_is_a_first_packet():
-    assert first_packet(ipv4(TCP, tcp(443, 0x02))) == (TCP, bytes((10, 1, 2, 3)), 443)
+def test_a_syn_is_a_parse_first_packet():
+    assert parse_first_packet(ipv4(TCP, tcp(443, 0x02))) == (TCP, bytes((10, 1, 2, 3)), 443)
 
 
 @pytest.mark.parametrize("flags", [0x12, 0x10, 0x18, 0x04, 0x11])
 def test_what_follows_is_not(flags):
-    assert first_packet(ipv4(TCP, tcp(443, flags))) is None
+    assert parse_first_packet(ipv4(TCP, tcp(443, flags))) is None
 
 
 def test_datagrams_are():
-    assert first_packet(ipv4(UDP, udp(53))) == (UDP, bytes((10, 1, 2, 3)), 53)
+    assert parse_first_packet(ipv4(UDP, udp(53))) == (UDP, bytes((10, 1, 2, 3)), 53)
 
 
 def test_ip_options_are_passed_over():
-    assert first_packet(ipv4(UDP, udp(9), options=bytes(8))) == (UDP, bytes((10, 1, 2, 3)), 9)
+    assert parse_first_packet(ipv4(UDP, udp(9), options=bytes(8))) == (UDP, bytes((10, 1, 2, 3)), 9)
 
 
 def test_ipv6():
     address = bytes(range(16))
-    assert first_packet(ipv6(TCP, tcp(80, 0x02), address)) == (TCP, address, 80)
+    assert parse_first_packet(ipv6(TCP, tcp(80, 0x02), address)) == (TCP, address, 80)
 
 
 @given(st.binary(max_size=200))
 def test_no_packet_breaks_it(packet):
-    found = first_packet(packet)
+    found = parse_first_packet(packet)
     assert found is None or (found[0] in {TCP, UDP} and len(found[1]) in {4, 16})

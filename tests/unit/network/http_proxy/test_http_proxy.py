@@ -1,4 +1,4 @@
-"""The door for real: its port, real clients with the variables of a target, real servers. Only the wall is missing."""
+"""The proxy for real: its port, real clients with the variables of a target, real servers. Only the wall is missing."""
 
 import base64
 import contextlib
@@ -19,16 +19,18 @@ import pytest
 from web_servers import BODY, LARGE
 
 from corral.denials.records import Denials
-from corral.network.addresses import read_network
-from corral.network.host_proxy import proxy_of
-from corral.network.http_proxy import server as http_door
-from corral.network.http_proxy.outbound import IN_VAIN, Outbound, Timing
-from corral.network.rules import rules_of
+from corral.network.addresses import parse_network
+from corral.network.budgets import Timeouts
+from corral.network.destinations import DestinationCheck, check_from_policy
+from corral.network.host_proxy import proxy_from_environment
+from corral.network.http_proxy import server
+from corral.network.http_proxy.outbound import MAX_FAILED, Outbound
+from corral.network.rules import parse_rules
 from corral.plan.results import Results
 from corral.platforms.macos.mechanisms import loopback_proxy as step
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs poll")
-LOOPBACK = (read_network("127.0.0.0/8"),)
+LOOPBACK = (parse_network("127.0.0.0/8"),)
 HERE = bytes([127, 0, 0, 1])
 NODE = "24.9.0"
 """The variable NODE_USE_ENV_PROXY is known from 24 on."""
@@ -37,7 +39,7 @@ NODE = "24.9.0"
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """On a busy machine its threads need longer to end than a run would wait for them."""
-    monkeypatch.setattr(http_door, "LAST_BREATH", 60.0)
+    monkeypatch.setattr(server, "CLOSE_SECONDS", 60.0)
 
 
 class Recorded(Denials):
@@ -52,26 +54,26 @@ class Recorded(Denials):
         self.seen.release()
 
 
-class Over(threading.Event):
-    """In the place of the door's: a rest that lasts until the end."""
+class Closed(threading.Event):
+    """In the place of the proxy's: a pause that lasts until the end."""
 
     def __init__(self):
         super().__init__()
-        self.rests = []
-        self.resting = threading.Semaphore(0)
+        self.pauses = []
+        self.pausing = threading.Semaphore(0)
 
     def wait(self, timeout=None):
-        self.rests.append(timeout)
+        self.pauses.append(timeout)
         if not timeout:
             return False
-        self.resting.release()
+        self.pausing.release()
         return super().wait(60)
 
 
 class Running:
-    """A door as a run opens it, and the variables that its target gets."""
+    """A proxy as a run opens it, and the variables that its target gets."""
 
-    def __init__(self, allow, *, most=http_door.MOST_CONNECTIONS, **options):
+    def __init__(self, allow, *, max_connections=server.MAX_CONNECTIONS, **options):
         self.results = Results()
         step.LoopbackProxy(allow=tuple(allow)).apply(self.results)
         self.opened = self.results.get(step.ProxyPort)
@@ -81,10 +83,17 @@ class Running:
         self.asked = []
         self.denials = Recorded()
         self.closed = False
-        options = {"lookup": self.lookup, "admitted": LOOPBACK, **options}
-        out = Outbound(rules=rules_of(allow), denials=self.denials, **options)
+        checked = {
+            name: options.pop(name)
+            for name in ("admitted", "proxy", "tls_ports")
+            if name in options
+        }
+        check = DestinationCheck(
+            parse_rules(allow), self.denials, **{"admitted": LOOPBACK, **checked}
+        )
+        out = Outbound(check, **{"lookup": self.lookup, **options})
         listener = socket.socket(fileno=self.opened.listener.detach())
-        self.door = http_door.HttpDoor(listener, self.word, out, most=most)
+        self.proxy = server.HttpProxy(listener, self.word, out, max_connections=max_connections)
 
     def lookup(self, name):
         self.asked.append(name)
@@ -120,7 +129,8 @@ class Running:
     def close(self):
         if not self.closed:
             self.closed = True
-            self.door.close()
+            self.proxy.close()
+            self.denials.close()
             self.results.release()
 
 
@@ -152,7 +162,7 @@ def test_an_allowed_name_and_another(run, web):
     assert running.asked == ["allowed.test"]  # nobody looks up what is not allowed
     assert web.heads == [("/x", f"allowed.test:{port}", "close")]
     running.close()
-    traffic = running.door.traffic()
+    traffic = running.proxy.traffic()
     assert list(traffic) == ["allowed.test"]
     assert traffic["allowed.test"].connections == 1
     assert traffic["allowed.test"].down > len(BODY)
@@ -194,7 +204,7 @@ def test_a_word_for_one_door_opens_no_other(run, web):
 
 def test_a_door_without_a_word_is_refused(run):
     with socket.socket() as listener, pytest.raises(ValueError):
-        http_door.HttpDoor(listener, b"", Outbound(rules=rules_of(()), denials=Denials()))
+        server.HttpProxy(listener, b"", Outbound(check_from_policy((), (), {}, None)))
 
 
 def test_a_name_that_leads_to_the_host_itself_or_somewhere_else_the_second_time(run, web):
@@ -301,10 +311,10 @@ def test_node_by_the_variables_alone(both, certificate, node):
 
 
 def test_through_the_host_s_own_proxy(run, web):
-    """A second door plays the host's proxy: it sees a CONNECT with the name and its own password."""
+    """A second proxy plays the host's proxy: it sees a CONNECT with the name and its own password."""
     port = web.server_port
     upstream = run([f"allowed.test:{port}"])
-    proxy = proxy_of({"https_proxy": upstream.variables["HTTPS_PROXY"]})
+    proxy = proxy_from_environment({"https_proxy": upstream.variables["HTTPS_PROXY"]})
     running = run([f"allowed.test:{port}", "224.0.0.1:80"], proxy=proxy)
     assert running.open(f"http://allowed.test:{port}/") == (200, BODY)
     assert (running.asked, upstream.asked) == ([], ["allowed.test"])
@@ -378,15 +388,15 @@ def test_a_server_that_breaks_off_is_no_orderly_end(run):
 
 def test_nobody_waits_for_who_says_nothing_or_too_little(run, web):
     port = web.server_port
-    silent = run([f"allowed.test:{port}"], timing=Timing(head=0.2))
+    silent = run([f"allowed.test:{port}"], timeouts=Timeouts(request_seconds=0.2))
     with silent.knock() as end, pytest.raises(ConnectionResetError):
         end.recv(1)
-    idle = run([f"allowed.test:{port}"], timing=Timing(idle=0.2))
+    idle = run([f"allowed.test:{port}"], timeouts=Timeouts(idle_seconds=0.2))
     tunnel, head = idle.connect("allowed.test", port)
     assert head.startswith(b"HTTP/1.1 200")
     with tunnel, pytest.raises(ConnectionResetError):
         tunnel.recv(1)
-    slow = run([f"allowed.test:{port}"], timing=Timing(head=0.2))
+    slow = run([f"allowed.test:{port}"], timeouts=Timeouts(request_seconds=0.2))
     with slow.knock() as end, pytest.raises(OSError):
         while True:  # always something, and never all of it
             end.sendall(b"X")
@@ -400,7 +410,7 @@ def test_what_is_no_request_is_told_so(run):
 
 def test_more_connections_than_there_may_be_at_once(run, web):
     port = web.server_port
-    running = run([f"allowed.test:{port}"], most=4)
+    running = run([f"allowed.test:{port}"], max_connections=4)
     held = [running.connect("allowed.test", port)[0] for _ in range(4)]
     results = []
     url = f"http://allowed.test:{port}/"
@@ -417,14 +427,14 @@ def test_more_connections_than_there_may_be_at_once(run, web):
 
 def test_a_flood_is_heard_at_a_rate(run):
     """With the clock standing still the budget is all there ever is: whoever is beyond it rests, and has no room."""
-    running = run(["allowed.test"], most=32, clock=lambda: 0.0)
-    running.door._over = over = Over()
-    for _ in range(IN_VAIN - 1 + 32):
+    running = run(["allowed.test"], max_connections=32, clock=lambda: 0.0)
+    running.proxy._closed = closed = Closed()
+    for _ in range(MAX_FAILED - 1 + 32):
         end, head = running.connect("other.test", 443)
         end.close()
         assert head.startswith(b"HTTP/1.1 403")
     for _ in range(32):
-        assert over.resting.acquire(timeout=60)
+        assert closed.pausing.acquire(timeout=60)
     while running.denials.seen.acquire(blocking=False):
         pass
     with running.knock() as unheard:
@@ -434,13 +444,13 @@ def test_a_flood_is_heard_at_a_rate(run):
         unheard.setblocking(False)
         with pytest.raises(BlockingIOError):
             unheard.recv(1)
-    assert sorted(over.rests)[: IN_VAIN - 1] == [0.0] * (IN_VAIN - 1)
-    assert len(over.rests) == IN_VAIN - 1 + 32
+    assert sorted(closed.pauses)[: MAX_FAILED - 1] == [0.0] * (MAX_FAILED - 1)
+    assert len(closed.pauses) == MAX_FAILED - 1 + 32
     running.close()  # and nobody rests any longer
-    assert not running.door._handlers
+    assert not running.proxy._handlers
     # The control: with the clock going on, the same number is heard.
-    other = run(["allowed.test"], most=32, clock=itertools.count().__next__)
-    for _ in range(IN_VAIN + 64):
+    other = run(["allowed.test"], max_connections=32, clock=itertools.count().__next__)
+    for _ in range(MAX_FAILED + 64):
         end, head = other.connect("other.test", 443)
         end.close()
     assert [row[0] for row in other.rows()] == ["name"]
@@ -462,13 +472,13 @@ def test_close_breaks_off_and_nothing_is_left(run):
                     end.recv(1)
     with pytest.raises(ConnectionRefusedError):
         running.knock()
-    assert running.door.traffic()["allowed.test"].down == 4
-    assert not running.door._thread.is_alive()
+    assert running.proxy.traffic()["allowed.test"].down == 4
+    assert not running.proxy._thread.is_alive()
     assert set(os.listdir("/dev/fd")) == before
 
 
 def test_a_lookup_that_hangs_does_not_hold_up_the_end(run, monkeypatch):
-    monkeypatch.setattr(http_door, "LAST_BREATH", 0.1)
+    monkeypatch.setattr(server, "CLOSE_SECONDS", 0.1)
     asked, go_on = threading.Event(), threading.Event()
 
     def lookup(_name):
@@ -484,16 +494,16 @@ def test_a_lookup_that_hangs_does_not_hold_up_the_end(run, monkeypatch):
             + b"\r\n\r\n"
         )
         assert asked.wait(30)
-        (late,) = running.door._handlers
+        (late,) = running.proxy._handlers
         running.close()
         go_on.set()
         late.join(30)
     assert not late.is_alive()
-    assert (running.rows(), dict(running.door.traffic())) == (
+    assert (running.rows(), dict(running.proxy.traffic())) == (
         [],
         {},
     )  # not after the report is made
-    os.close(running.door.fileno())
+    os.close(running.proxy.fileno())
 
 
 def test_the_port_is_no_other_s_at_the_other_loopback(run):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as some
 
-from corral.network.http_proxy.request import LONGEST_HEAD, RefusedError, read_request
+from corral.network.http_proxy.request import MAX_HEAD_BYTES, RefusedError, parse_request
 from corral.network.rules import is_host_name
 
 LABEL = some.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=1, max_size=12)
@@ -23,17 +23,26 @@ def head(first, fields):
 
 @given(NAME, PORT, some.binary(max_size=50))
 def test_a_tunnel_goes_where_it_says(host, port, rest):
-    request = read_request(f"CONNECT {host}:{port} HTTP/1.1\r\n\r\n".encode() + rest)
-    assert (request.host, request.port, request.tunnel) == (host, port, True)
-    assert (request.address, request.head, request.rest) == (None, b"", rest)
+    request = parse_request(f"CONNECT {host}:{port} HTTP/1.1\r\n\r\n".encode() + rest)
+    assert (request.destination.host, request.destination.port, request.tunnel) == (
+        host,
+        port,
+        True,
+    )
+    assert (request.destination.address, request.head, request.rest) == (None, b"", rest)
 
 
 @given(NAME, PORT, FIELDS, some.binary(max_size=50))
 def test_a_request_is_for_the_host_that_its_url_names(host, port, fields, rest):
     fields = [item for item in fields if item[0].lower() != "proxy-authorization"]
     fields += [("Host", "evil.test"), ("Proxy-Authorization", "Basic c2VjcmV0")]
-    request = read_request(head(f"GET http://{host}:{port}/a?b HTTP/1.1", fields) + rest)
-    assert (request.host, request.port, request.tunnel, request.rest) == (host, port, False, rest)
+    request = parse_request(head(f"GET http://{host}:{port}/a?b HTTP/1.1", fields) + rest)
+    assert (request.destination.host, request.destination.port, request.tunnel, request.rest) == (
+        host,
+        port,
+        False,
+        rest,
+    )
     first, *others = request.head.decode().removesuffix("\r\n\r\n").split("\r\n")
     assert first == "GET /a?b HTTP/1.1"
     names = [line.partition(":")[0].lower() for line in others]
@@ -53,14 +62,14 @@ def test_a_request_is_for_the_host_that_its_url_names(host, port, fields, rest):
 @example(b"CONNECT [::1 HTTP/1.1\r\n\r\n")
 def test_bytes_are_a_request_or_refused_or_not_all_yet(data):
     try:
-        request = read_request(data)
+        request = parse_request(data)
     except RefusedError:
         return
     if request is None:
         assert b"\r\n\r\n" not in data
         return
-    assert request.address is not None or is_host_name(request.host)
-    assert 0 < request.port <= 65535
+    assert request.destination.address is not None or is_host_name(request.destination.host)
+    assert 0 < request.destination.port <= 65535
 
 
 @given(NAME, PORT, FIELDS, some.data())
@@ -68,8 +77,8 @@ def test_it_does_not_matter_how_it_is_cut(host, port, fields, data):
     fields = [item for item in fields if item[0].lower() != "proxy-authorization"]
     whole = head(f"CONNECT {host}:{port} HTTP/1.1", fields)
     cut = data.draw(some.integers(0, len(whole) - 1))
-    assert read_request(whole[:cut]) is None
-    assert read_request(whole) is not None
+    assert parse_request(whole[:cut]) is None
+    assert parse_request(whole) is not None
 
 
 @pytest.mark.parametrize(
@@ -91,18 +100,18 @@ def test_it_does_not_matter_how_it_is_cut(host, port, fields, data):
         b"GET http://user:word@a.test/ HTTP/1.1\r\n\r\n",
         b"GET http://a.test/ HTTP/2\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"CONNECT a.test:443 HTTP/1.1\r\n" + b"A" * LONGEST_HEAD,
+        b"CONNECT a.test:443 HTTP/1.1\r\n" + b"A" * MAX_HEAD_BYTES,
     ],
 )
 def test_what_two_readers_could_take_for_two_things(said):
     with pytest.raises(RefusedError):
-        read_request(said)
+        parse_request(said)
 
 
 @pytest.mark.parametrize("value", [b"Basic abc", b"\tBasic abc ", b"Basic abc\t"])
 def test_spaces_around_a_password_are_not_part_of_it(value):
-    request = read_request(
+    request = parse_request(
         b"CONNECT a.test:443 HTTP/1.1\r\nPROXY-authorization:" + value + b"\r\n\r\n"
     )
     assert request.password == b"Basic abc"
-    assert read_request(b"CONNECT a.test:443 HTTP/1.1\r\n\r\n").password == b""
+    assert parse_request(b"CONNECT a.test:443 HTTP/1.1\r\n\r\n").password == b""

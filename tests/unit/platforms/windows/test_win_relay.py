@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.network.http_proxy.request import LONGEST_HEAD, RefusedError, read_request
+from corral.network.destinations import Destination
+from corral.network.http_proxy.request import MAX_HEAD_BYTES, RefusedError, parse_request
 from corral.platforms.windows.relay import inside as shim
 
 NUMBERS = st.integers(0, 2**32 - 1)
@@ -216,26 +217,28 @@ def test_a_wait_has_an_end(pair):
     ],
 )
 def test_tunnels(data, host, port, address):
-    found = read_request(data + b"more")
-    assert (found.host, found.port, found.address, found.tunnel) == (host, port, address, True)
+    found = parse_request(data + b"more")
+    assert found.destination == Destination(host=host, port=port, address=address)
+    assert found.tunnel
     assert (found.head, found.rest) == (b"", b"more")
-    assert all(read_request(data[:end]) is None for end in range(len(data)))
+    assert all(parse_request(data[:end]) is None for end in range(len(data)))
 
 
 def test_a_plain_request_becomes_the_server_s_own():
-    found = read_request(
+    found = parse_request(
         b"POST http://Example.com:8080/a?b HTTP/1.1\r\nHost: other.example\r\nProxy-Authorization: x\r\n"
         b"Connection: keep-alive\r\nContent-Length: 2\r\nX-Y: z\r\n\r\nhi"
     )
-    assert (found.host, found.port, found.tunnel) == ("example.com", 8080, False)
+    assert found.destination == Destination(host="example.com", port=8080)
+    assert not found.tunnel
     assert found.rest == b"hi"
     assert found.head == (
         b"POST /a?b HTTP/1.1\r\nHost: example.com:8080\r\nContent-Length: 2\r\nX-Y: z\r\n"
         b"Connection: close\r\n\r\n"
     )
-    assert read_request(b"GET http://example.com HTTP/1.1\r\n\r\n").head.startswith(b"GET / HTTP")
-    assert read_request(b"GET http://example.com?q HTTP/1.1\r\n\r\n").head.startswith(b"GET /?q ")
-    assert read_request(b"GET http://example.com HTTP/1.1\r\n\r\n").port == 80
+    assert parse_request(b"GET http://example.com HTTP/1.1\r\n\r\n").head.startswith(b"GET / HTTP")
+    assert parse_request(b"GET http://example.com?q HTTP/1.1\r\n\r\n").head.startswith(b"GET /?q ")
+    assert parse_request(b"GET http://example.com HTTP/1.1\r\n\r\n").destination.port == 80
 
 
 @pytest.mark.parametrize(
@@ -265,21 +268,21 @@ def test_a_plain_request_becomes_the_server_s_own():
         b"GET http://a.com/ HTTP/1.1\r\nX: a\nHost: b\r\n\r\n",
         b"G(T http://a.com/ HTTP/1.1\r\n\r\n",
         b"\x05\x01\x00\r\n\r\n",
-        b"x" * (LONGEST_HEAD + 1),
-        b"CONNECT a.com:1 HTTP/1.1\r\nX: " + b"y" * LONGEST_HEAD + b"\r\n\r\n",
+        b"x" * (MAX_HEAD_BYTES + 1),
+        b"CONNECT a.com:1 HTTP/1.1\r\nX: " + b"y" * MAX_HEAD_BYTES + b"\r\n\r\n",
     ],
 )
 def test_what_is_no_request_to_us(data):
     with pytest.raises(RefusedError):
-        read_request(data)
+        parse_request(data)
 
 
 @given(st.binary(max_size=120))
 def test_no_bytes_break_the_reader(data):
     for head in (b"", b"CONNECT ", b"GET http://"):
         try:
-            found = read_request(head + data + b"\r\n\r\n")
+            found = parse_request(head + data + b"\r\n\r\n")
         except RefusedError:
             continue
         assert found is not None
-        assert found.host == found.host.lower()
+        assert found.destination.host == found.destination.host.lower()

@@ -18,17 +18,26 @@ import pytest
 from web_servers import BODY, LARGE
 
 from corral.denials.records import Denials
-from corral.network.addresses import read_network
-from corral.network.guard import OwnAddresses
-from corral.network.host_proxy import proxy_of
-from corral.network.http_proxy.outbound import IN_VAIN, Outbound, Timing
-from corral.network.rules import rules_of
+from corral.network.addresses import parse_network
+from corral.network.budgets import Timeouts
+from corral.network.destinations import DestinationCheck
+from corral.network.guard import HostAddresses
+from corral.network.host_proxy import proxy_from_environment
+from corral.network.http_proxy.outbound import MAX_FAILED, Outbound
+from corral.network.rules import parse_rules
 from corral.platforms.windows.relay import inside
 from corral.platforms.windows.relay import outside as outer
 from corral.platforms.windows.relay import start as relay_start
 
-LOOPBACK = (read_network("127.0.0.0/8"),)
-SHORT = Timing(head=0.3, connect=2.0)
+LOOPBACK = (parse_network("127.0.0.0/8"),)
+SHORT = Timeouts(request_seconds=0.3, connect_seconds=2.0)
+
+
+def outbound(allow, denials, *, admitted=(), proxy=None, tls_ports=frozenset({443}), **options):
+    check = DestinationCheck(
+        parse_rules(allow), denials, admitted=admitted, proxy=proxy, tls_ports=tls_ports
+    )
+    return Outbound(check, **options)
 
 
 class Running:
@@ -46,7 +55,7 @@ class Running:
         self.relay = outer.Relay(
             reader,
             os.dup(self.process.stdin.fileno()),
-            Outbound(rules=rules_of(allow), denials=self.denials, **options),
+            outbound(allow, self.denials, **options),
         )
         # The relay has the only other ends now, as the supervisor has.
         self.process.stdin.close()
@@ -274,7 +283,7 @@ def test_more_connections_than_there_may_be_at_once(run, web):
 
 @pytest.mark.not_wine(reason="its sockets end in order, whatever SO_LINGER says")
 def test_who_says_nothing_is_not_waited_for(run):
-    running = run(["allowed.test"], timing=SHORT)
+    running = run(["allowed.test"], timeouts=SHORT)
     end = socket.create_connection(("127.0.0.1", running.port), timeout=20)
     with end, pytest.raises(ConnectionResetError):
         end.recv(1)
@@ -291,7 +300,7 @@ def test_through_the_host_s_own_proxy(run, web):
     """A second relay plays the host's proxy: it sees a CONNECT with the name, and the first one resolves nothing."""
     port = web.server_port
     upstream = run([f"allowed.test:{port}"])
-    proxy = proxy_of({"https_proxy": f"http://127.0.0.1:{upstream.port}"})
+    proxy = proxy_from_environment({"https_proxy": f"http://127.0.0.1:{upstream.port}"})
     running = run([f"allowed.test:{port}"], proxy=proxy)
     assert status_of(lambda: running.open(f"http://allowed.test:{port}/")) == (200, BODY)
     assert (running.asked, upstream.asked) == ([], ["allowed.test"])
@@ -301,7 +310,7 @@ def test_through_the_host_s_own_proxy(run, web):
 
 
 def test_the_host_s_own_addresses_are_known():
-    own = OwnAddresses()
+    own = HostAddresses()
     assert bytes([127, 0, 0, 1]) in own
     assert bytes([192, 0, 2, 1]) not in own  # TEST-NET-1 belongs to nobody
     assert "127.0.0.1" not in own
@@ -323,7 +332,7 @@ class ByHand:
         reader, self.theirs = os.pipe()
         self.ours, writer = os.pipe()
         self.denials = Denials()
-        out = Outbound(rules=rules_of(allow), denials=self.denials, **options)
+        out = outbound(allow, self.denials, **options)
         self.relay = outer.Relay(reader, writer, out)
 
     def say(self, *frames):
@@ -406,7 +415,7 @@ def test_a_flood_is_heard_at_a_rate(monkeypatch):
     for _ in range(outer.MOST_HANDLERS):
         assert resting.acquire(timeout=60)
     # All handlers rest: of 3000 streams no more were looked at than there was a budget for.
-    assert len(rests) == IN_VAIN - 1 + outer.MOST_HANDLERS
+    assert len(rests) == MAX_FAILED - 1 + outer.MOST_HANDLERS
     assert not by_hand.relay._handlers.acquire(blocking=False)
     let_go.set()
     flooding.join(60)
@@ -414,7 +423,7 @@ def test_a_flood_is_heard_at_a_rate(monkeypatch):
     for _ in range(outer.MOST_HANDLERS):  # the last of them has ended
         assert by_hand.relay._handlers.acquire(timeout=60)
     assert len(rests) == 3000
-    assert rests[: IN_VAIN - 1] == [0.0] * (IN_VAIN - 1)
+    assert rests[: MAX_FAILED - 1] == [0.0] * (MAX_FAILED - 1)
     assert max(rests) > 1.0
 
 

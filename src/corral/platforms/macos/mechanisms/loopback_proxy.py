@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from corral.denials.records import Denials
-    from corral.network.http_proxy.server import HttpDoor
+    from corral.network.http_proxy.server import HttpProxy
     from corral.plan.model import Plan, Stage
     from corral.plan.results import Results
 
@@ -68,27 +68,19 @@ class ProxyPort:
 
         return b"Basic " + binascii.b2a_base64(f"{USER}:{self.password}".encode(), newline=False)
 
-    def serve(self, plan: Plan, denials: Denials | None) -> HttpDoor:
+    def serve(self, plan: Plan, denials: Denials | None) -> HttpProxy:
         """Start the proxy, which then owns the listener. It has threads, so the target must have
         been forked before.
         """
         import socket
 
-        from corral.denials.records import Denials
-        from corral.network.addresses import read_network
-        from corral.network.host_proxy import proxy_of
+        from corral.network.destinations import check_from_policy
         from corral.network.http_proxy.outbound import Outbound
-        from corral.network.http_proxy.server import HttpDoor
-        from corral.network.rules import rules_of
+        from corral.network.http_proxy.server import HttpProxy
 
-        out = Outbound(
-            rules=rules_of(plan.allow),
-            denials=Denials() if denials is None else denials,
-            admitted=[read_network(text) for text in plan.admit],
-            proxy=proxy_of(os.environ),
-        )
+        out = Outbound(check_from_policy(plan.allow, plan.admit, os.environ, denials))
         listener = socket.socket(fileno=self.listener.detach())
-        return HttpDoor(listener, self.authorization(), out)
+        return HttpProxy(listener, self.authorization(), out)
 
     def release(self) -> None:
         self.listener.close()

@@ -10,10 +10,9 @@ import os
 import socket
 
 from corral.abi import win32_process as abi
-from corral.denials.records import Denials
 from corral.errors import SandboxError
+from corral.network.destinations import check_from_policy
 from corral.network.http_proxy.outbound import Outbound
-from corral.network.rules import rules_of
 from corral.platforms.windows import undo
 from corral.platforms.windows.environment import machine
 from corral.platforms.windows.mechanisms import app_container, process_creation
@@ -119,9 +118,7 @@ def relayed(plain: Job) -> str:
         )
         running = trial.start(ASK, (*base, hosts, plain, process_creation.Creation()), *ports)
         reader, writer = running.child.doors()
-        outer = Relay(
-            reader, writer, Outbound(rules=rules_of(hosts.allow), denials=Denials(), proxy=None)
-        )
+        outer = Relay(reader, writer, Outbound(check_from_policy(hosts.allow, (), {}, None)))
         seen = running.finish()
         outer.close()
     if seen.said != "200 403":

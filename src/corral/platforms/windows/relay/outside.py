@@ -20,19 +20,16 @@ import threading
 import time
 
 from corral.denials.records import Denials
-from corral.network.addresses import read_network
-from corral.network.host_proxy import proxy_of
+from corral.network.destinations import check_from_policy
 from corral.network.http_proxy.connection import Connection
 from corral.network.http_proxy.outbound import Outbound
-from corral.network.rules import rules_of
 from corral.platforms.windows.relay import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from corral.denials.traffic import Traffic
-    from corral.network.http_proxy.outbound import Outbound
+    from corral.network.traffic import Traffic
     from corral.plan.model import Plan
     from corral.platforms.windows.relay.inside import Stream
 
@@ -70,7 +67,7 @@ class Relay:
     def close(self) -> None:
         """Once the shim is gone: the pipe has ended then, and so has whoever reads it."""
         self._thread.join(LAST_BREATH)
-        self._out.end()
+        self._out.stop_counting()
         if not self._thread.is_alive():
             for fd in self._descriptors:
                 os.close(fd)
@@ -79,7 +76,7 @@ class Relay:
         try:
             self._mux.run()
         except inside.ProtocolError as error:
-            self._out.deny("limit", "the relay's pipe", why=f"no frames of ours: {error}")
+            self.denials.add("limit", "the relay's pipe", why=f"no frames of ours: {error}")
 
     def _arrive(self, stream: Stream) -> None:
         # With all of them busy half have no stream any more, and end without what comes by pipe.
@@ -89,30 +86,14 @@ class Relay:
     def _handle(self, stream: Stream) -> None:
         connection = Connection(self._out, stream, lambda end: inside.Splice(end, stream))
         try:
-            connection.run()
-        except (OSError, ValueError):
-            _reset(stream)
+            connection.serve()
         finally:
-            # Whoever asked was answered before; it is the handler that is missing to the next ones.
-            if not connection.served:
-                time.sleep(self._out.spend())
+            time.sleep(connection.pause_seconds())
             self._handlers.release()
-
-
-def _reset(stream: Stream) -> None:
-    try:
-        stream.reset()
-    except OSError:
-        pass  # the pipe is gone
 
 
 def outlet(plan: Plan, doors: list[int], denials: Denials | None) -> Relay:
     """`doors` are the pipes from and to the relay's inner end."""
     reader, writer = doors
-    out = Outbound(
-        rules=rules_of(plan.allow),
-        denials=Denials() if denials is None else denials,
-        admitted=[read_network(text) for text in plan.admit],
-        proxy=proxy_of(os.environ),
-    )
-    return Relay(reader, writer, out)
+    check = check_from_policy(plan.allow, plan.admit, os.environ, denials)
+    return Relay(reader, writer, Outbound(check))

@@ -1,0 +1,154 @@
+"""The audit file of `run --audit`: a chain of lines that shows changes, and its verification.
+
+A line is a JSON object whose `previous` is the SHA-256 of the line before it, so a line that was
+changed, removed or inserted shows. A file that was rewritten as a whole, or cut off at its end,
+does not show (a run that was killed leaves no last line either).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from corral.denials.records import Denial
+from corral.record import record
+
+FIRST = "0" * 64
+"""The `previous` of the first line."""
+MAX_LINE_BYTES = 8192
+
+
+def open_audit(path: str) -> int:
+    """Open the audit file for appending, before the target runs; only one run may have it open.
+
+    OSError if it is a link or not a plain file, BlockingIOError if another run writes it.
+    """
+    import stat
+
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+    for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY", "O_BINARY", "O_NOINHERIT"):
+        flags |= getattr(os, name, 0)
+    fd = os.open(path, flags, 0o600)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(22, "not a plain file", path)
+        _lock(fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _lock(fd: int) -> None:
+    if sys.platform == "win32":
+        import msvcrt
+
+        # A lock on Windows also keeps readers out of the locked bytes, so this one is on a byte
+        # that no reader reaches. The C runtime has 32 bits for the offset.
+        os.lseek(fd, 1 << 30, os.SEEK_SET)
+        try:
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+        except OSError as error:
+            raise BlockingIOError(11, "another run writes it") from error
+        return
+    import fcntl
+
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+class Audit:
+    """Writes lines to a descriptor from `open_audit`, continuing the chain that the file has.
+
+    `incomplete`: a line could not be written, which the report has to say.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.incomplete = False
+        self._previous = _last_hash(fd)
+
+    def write(self, denial: Denial) -> None:
+        self._write_line(
+            kind=denial.kind,
+            destination=denial.destination,
+            why=denial.why,
+            allow=denial.allow,
+            count=denial.count,
+        )
+
+    def end(self, denials: int, lost: int) -> None:
+        self._write_line(kind="end", denials=denials, lost=lost)
+
+    def _write_line(self, **values: str | int) -> None:
+        import json
+
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        text = json.dumps({"time": now, **values, "previous": self._previous})
+        line = text.encode("ascii")
+        # One write: a run that is killed leaves whole lines. A full disk must not end the run.
+        try:
+            whole = os.write(self.fd, line + b"\n") > len(line)
+        except OSError:
+            whole = False
+        self.incomplete = self.incomplete or not whole
+        self._previous = digest(line)
+
+
+def digest(line: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(line).hexdigest()
+
+
+def _last_hash(fd: int) -> str:
+    """Return the hash of the last line; ValueError if that is not a whole line of an audit."""
+    size = os.fstat(fd).st_size
+    if size == 0:
+        return FIRST
+    os.lseek(fd, max(0, size - MAX_LINE_BYTES), os.SEEK_SET)
+    tail = os.read(fd, MAX_LINE_BYTES)
+    lines = tail.split(b"\n")
+    if len(lines) < 2 or lines[-1] or _previous(lines[-2]) is None:
+        raise ValueError("the file does not end in a line of an audit")
+    return digest(lines[-2])
+
+
+def _previous(line: bytes) -> str | None:
+    import json
+
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    value = found.get("previous") if isinstance(found, dict) else None
+    return value if isinstance(value, str) else None
+
+
+@record
+class Verdict:
+    """`broken` is the number of the first line that does not follow from those before it.
+
+    `ended`: the last run wrote its last line.
+    """
+
+    lines: int
+    broken: int | None = None
+    ended: bool = False
+
+
+def verify(path: str) -> Verdict:
+    """Check that every line follows from the one before it."""
+    import json
+
+    expected, number, last = FIRST, 0, b""
+    with open(path, "rb") as file:
+        while line := file.readline(MAX_LINE_BYTES + 1):
+            number += 1
+            whole = line.endswith(b"\n")
+            last = line.rstrip(b"\n")
+            if not whole or _previous(last) != expected:
+                return Verdict(lines=number, broken=number)
+            expected = digest(last)
+    ended = bool(last) and json.loads(last).get("kind") == "end"
+    return Verdict(lines=number, ended=ended)

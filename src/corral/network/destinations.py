@@ -1,0 +1,159 @@
+"""The check of where a target may connect to, shared by both network engines.
+
+The gateway (Linux) and the HTTP proxies (macOS, Windows) call the same `DestinationCheck` at the
+same points. They dial only addresses that it returned, and the host's own proxy:
+
+    allows              before anything is looked up: the name, or the address, and the port
+    allows_hello        when a TLS client names a server
+    proxy_for           whether the host's own proxy is asked instead of looking up the name
+    filter_addresses    when the addresses are known: the address guard
+
+Each denial is recorded with the entry of `network.allow` that would allow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+from corral.denials.records import Denials
+from corral.network.addresses import Network, format_address, parse_network, unmap
+from corral.network.guard import HostAddresses, find_refusal, is_admissible
+from corral.network.host_proxy import Proxy, proxy_from_environment
+from corral.network.rules import SYNTHETIC, Rules, format_host_port, is_host_name, parse_rules
+from corral.network.tls_hello import Hello
+from corral.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.denials.records import Kind
+
+TLS_PORTS = frozenset({443})
+
+
+@record
+class Destination:
+    """A name, or an address (then `host` is its text), and a port."""
+
+    host: str
+    port: int
+    address: bytes | None = None
+
+    def __str__(self) -> str:
+        return format_host_port(self.host, self.port)
+
+
+def address_destination(address: bytes, port: int) -> Destination:
+    """Return the destination for an address, with one spelling for each host that it can mean."""
+    plain = unmap(address)
+    return Destination(host=format_address(plain), port=port, address=plain)
+
+
+class DestinationCheck:
+    """`admitted` are networks of the user's config that the address guard lets names lead to.
+
+    `host_addresses` are the host's own, which it does not. `synthetic` has the gateway's addresses
+    for names.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        denials: Denials,
+        *,
+        admitted: Iterable[Network] = (),
+        host_addresses: Container[bytes] | None = None,
+        proxy: Proxy | None = None,
+        tls_ports: frozenset[int] = TLS_PORTS,
+        synthetic: Network = SYNTHETIC,
+    ) -> None:
+        self.rules = rules
+        self.denials = denials
+        self.synthetic = synthetic
+        self._admitted = tuple(admitted)
+        self._host_addresses = HostAddresses() if host_addresses is None else host_addresses
+        self._proxy = proxy
+        self._tls_ports = tls_ports
+
+    def allows(self, destination: Destination) -> bool:
+        """Whether the policy allows a destination; if not, record the denial."""
+        host, port, address = destination.host, destination.port, destination.address
+        if address is not None:
+            if self.rules.allows_address(address, port) is not None:
+                return True
+            why = "no name has this address" if address in self.synthetic else ""
+            self.denials.add("address", str(destination), allow=self.remedy(destination), why=why)
+        else:
+            if self.rules.allows_name(host, port) is not None:
+                return True
+            kind: Kind = "port" if self.rules.matches(host) else "name"
+            self.denials.add(kind, str(destination), allow=self.remedy(destination))
+        return False
+
+    def remedy(self, destination: Destination) -> str:
+        """Return the entry of `network.allow` for a destination; empty if it had no effect."""
+        address = destination.address
+        if address is not None and (address in self.synthetic or not is_admissible(address)):
+            return ""
+        return str(destination)
+
+    def needs_hello(self, destination: Destination) -> bool:
+        """Whether a client has to say which server it wants before it may go on."""
+        return destination.port in self._tls_ports
+
+    def allows_hello(self, hello: Hello, destination: Destination) -> bool | None:
+        """Whether a client with this hello may go on, None while it is incomplete.
+
+        A denial is recorded. A client that does not speak TLS, or names no server, may go on: it
+        reaches the allowed host only.
+        """
+        port = destination.port
+        if hello.state == "incomplete":
+            return None
+        if hello.state == "malformed":
+            wanted = "something that cannot be read"
+        elif hello.state == "name" and self.rules.allows_name(hello.name, port) is None:
+            wanted = hello.name
+        else:
+            return True
+        allow = format_host_port(wanted, port) if is_host_name(wanted) else ""
+        self.denials.add("sni", wanted, allow=allow, why=f"connected to {destination.host}")
+        return False
+
+    def proxy_for(self, destination: Destination) -> Proxy | None:
+        """Return the host's own proxy, if the host would use it for this destination."""
+        proxy = self._proxy
+        return proxy if proxy is not None and proxy.is_used_for(destination.host) else None
+
+    def filter_addresses(
+        self, destination: Destination, found: Sequence[bytes]
+    ) -> tuple[bytes, ...]:
+        """Return those of a destination's addresses that may be dialled; record the others."""
+        admitted = (*self.rules.named_networks(destination.port), *self._admitted)
+        good: list[bytes] = []
+        for address in map(unmap, found):
+            refusal = find_refusal(address, host_addresses=self._host_addresses, admitted=admitted)
+            if refusal is None:
+                good.append(address)
+                continue
+            text = format_host_port(format_address(address), destination.port)
+            led_to = text if destination.address is not None else f"{destination.host} ({text})"
+            allow = ""
+            if refusal.remedy is not None:
+                allow = format_host_port(format_address(refusal.remedy), destination.port)
+            self.denials.add("guard", led_to, allow=allow, why=refusal.why)
+        return tuple(good)
+
+
+def check_from_policy(
+    allow: Iterable[str],
+    admit: Iterable[str],
+    environment: Mapping[str, str],
+    denials: Denials | None,
+) -> DestinationCheck:
+    """Build the check of one run; `environment` is the user's and may name a proxy."""
+    return DestinationCheck(
+        parse_rules(allow),
+        Denials() if denials is None else denials,
+        admitted=map(parse_network, admit),
+        proxy=proxy_from_environment(environment),
+    )

@@ -1,0 +1,30 @@
+"""Socket calls that both network engines make."""
+
+from __future__ import annotations
+
+import _socket
+import struct
+import sys
+
+from corral.network.addresses import parse_address
+
+LINGER_ZERO = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
+
+
+def look_up_addresses(name: str) -> list[bytes]:
+    """Return the name's addresses in the order in which this host would try them; blocks."""
+    # As bytes: for a str Python would load its IDNA codec, and names here are ASCII.
+    found = _socket.getaddrinfo(
+        name.encode("ascii"), None, _socket.AF_UNSPEC, _socket.SOCK_STREAM, 0, 0
+    )
+    return [parse_address(str(item[4][0]).partition("%")[0]) for item in found]
+
+
+def close_socket(end: _socket.socket, *, reset: bool) -> None:
+    """Close a socket; a reset tells the peer that this is not an orderly end."""
+    if reset:
+        try:
+            end.setsockopt(_socket.SOL_SOCKET, _socket.SO_LINGER, LINGER_ZERO)
+        except OSError:
+            pass  # it is broken already
+    end.close()

@@ -1,0 +1,32 @@
+"""Connections and bytes by destination, for the report."""
+
+from __future__ import annotations
+
+from corral.record import record
+
+MAX_HOSTS = 4096
+
+
+@record
+class Traffic:
+    """Sums for one name or address: `up` from the target, `down` to it, in bytes."""
+
+    connections: int = 0
+    failed: int = 0
+    up: int = 0
+    down: int = 0
+
+
+def count_connection(
+    sums: dict[str, Traffic], host: str, *, failed: bool, up: int = 0, down: int = 0
+) -> None:
+    """Add one connection. Under a wildcard the target invents names, so their number is bounded."""
+    if host not in sums and len(sums) >= MAX_HOSTS:
+        host = ""  # all others
+    before = sums.get(host, Traffic())
+    sums[host] = Traffic(
+        connections=before.connections + 1,
+        failed=before.failed + failed,
+        up=before.up + up,
+        down=before.down + down,
+    )
