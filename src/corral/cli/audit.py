@@ -1,15 +1,12 @@
-"""`corral audit verify FILE`: does every line of an audit follow from the one before it?"""
+"""`corral audit verify FILE`: check that every line of an audit follows from the one before it."""
 
 from __future__ import annotations
 
 from corral.cli import output
-from corral.cli.option_parser import Flag, UsageError
+from corral.cli.option_parser import Flag, Options, UsageError
+from corral.denials.records import verify
 from corral.errors import SandboxError
 from corral.supervisor.report import plain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from corral.cli.option_parser import Options
 
 SUMMARY = "check the chain of an audit file that `run --audit` wrote"
 USAGE = "usage: corral audit [--json] verify FILE"
@@ -17,8 +14,6 @@ FLAGS = (Flag(name="--json", help="the verdict as JSON"),)
 
 
 def main(options: Options, rest: list[str]) -> int:
-    from corral.denials.records import verify
-
     if len(rest) != 2 or rest[0] != "verify":
         raise UsageError("say what to do with which file", hint=USAGE)
     try:

@@ -1,15 +1,11 @@
-"""`corral check FILE`: read a policy file and say everything that is wrong with it at once."""
+"""`corral check FILE`: read a policy file and list all of its mistakes at once."""
 
 from __future__ import annotations
 
 from corral.cli import output
-from corral.cli.option_parser import Flag, UsageError
-from corral.errors import ManifestError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from corral.cli.option_parser import Options
-    from corral.errors import Mistake
+from corral.cli.option_parser import Flag, Options, UsageError
+from corral.errors import ManifestError, Mistake
+from corral.policy.manifest import load
 
 SUMMARY = "check a policy file; every mistake with its place"
 USAGE = "usage: corral check [--json] FILE..."
@@ -17,8 +13,6 @@ FLAGS = (Flag(name="--json", help="mistakes as JSON"),)
 
 
 def main(options: Options, rest: list[str]) -> int:
-    from corral.policy.manifest import load
-
     if not rest:
         raise UsageError("there is no file to check", hint=USAGE)
     mistakes: list[Mistake] = []

@@ -1,15 +1,11 @@
-"""`corral clean`: take back what `windows.keep_grants` lets stay after a run."""
+"""`corral clean`: remove the permissions that `windows.keep_grants` leaves after a run."""
 
 from __future__ import annotations
 
 import sys
 
 from corral.cli import output
-from corral.cli.option_parser import Flag, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from corral.cli.option_parser import Options
+from corral.cli.option_parser import Flag, Options, UsageError
 
 SUMMARY = "remove the permissions that windows.keep_grants has kept"
 USAGE = "usage: corral clean [--json]"
@@ -31,7 +27,7 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _clean() -> tuple[list[str], list[str]]:
-    """Only on Windows are permissions of the host's own files ever changed."""
+    """Clean up on Windows: on no other system does corral change permissions of host files."""
     if sys.platform != "win32":
         return [], []
     from corral.platforms.windows import undo

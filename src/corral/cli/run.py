@@ -57,7 +57,7 @@ def main(options: Options, rest: list[str]) -> int:
         return _watch(plan, report_fd, denials)
     except (SandboxError, OSError) as problem:
         if report_fd >= 0:
-            told = output.of_the_system(problem) if isinstance(problem, OSError) else problem
+            told = output.from_os_error(problem) if isinstance(problem, OSError) else problem
             _write_refusal(rest, told, report_fd)
         raise
 
@@ -91,9 +91,9 @@ def _audited(path: str | None) -> Denials | None:
 
 def _keep_terminal() -> Callable[[], None]:
     if sys.platform != "win32" and os.isatty(0):
-        from corral.cli.terminal import keep
+        from corral.cli.terminal import save_terminal
 
-        return keep(0)
+        return save_terminal(0)
     return lambda: None
 
 

@@ -78,12 +78,12 @@ def here() -> str:
 def where(rest: list[str]) -> str:
     """The directory that the command starts in: this one, or what a client's configuration says."""
     if rest and ":" in rest[0]:
-        from corral.clients import find
+        from corral.clients.find_server import find_server
         from corral.servers.reference import parse
 
         reference = parse(rest[0])
         if reference is not None and reference.kind == "client":
-            return find(reference.name).cwd or here()
+            return find_server(reference.name).cwd or here()
     return here()
 
 
@@ -142,10 +142,10 @@ def _configured(options: Options, rest: list[str]) -> tuple[Options, list[str], 
         return options, rest, []
     from corral.cli import run
     from corral.cli.option_parser import parse as parse_flags
-    from corral.clients import find
+    from corral.clients.find_server import find_server
     from corral.policy.manifest import Manifest
 
-    server = find(reference.name)
+    server = find_server(reference.name)
     merged, _ = parse_flags(run.FLAGS, server.flags)
     merged.values.pop("--report", None)
     for name, values in options.values.items():
@@ -264,11 +264,11 @@ def _settled(request: Request, users: list[Source]) -> Source:
                 hint=f"look at it and run `corral approve {origin}`",
             )
     except PolicyError:
-        if not approve.on_terminal():
+        if not approve.is_on_terminal():
             raise
     else:
         return source  # it only tightens, or the user's own words grant the same
-    for line in approve.request_lines(request):
+    for line in approve.format_request(request):
         output.note(line)
     if not approve.confirm(source.manifest.directory or source.manifest.origin):
         return source

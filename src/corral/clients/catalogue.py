@@ -1,29 +1,23 @@
-"""The clients corral knows: where each keeps its servers, on the three systems.
+"""The MCP clients that corral knows, and the files in which each configures its servers.
 
-`docs/clients` has a page for each with where this was read. `own` files belong to the user and are
-what a client's name stands for. `project` files lie in a project, often shared with others, and
-are changed only when they are named themselves.
+`docs/clients` has a page for each client with the source of these paths. `own` files are the
+user's, and a client's name on the command line means these files. `project` files are in a project,
+are often shared with others, and are changed only when the user names the file itself.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 
 from corral.directories import absolute, home_directory
-from corral.errors import SandboxError
 from corral.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from corral.formats.positions import Format
 
 
 @record
-class Client:
-    """Paths start with one of the words in `roots`. `linux` and so on replace `own` there."""
+class ClientProgram:
+    """Paths start with a key of `base_directories`; those for one system replace `own` there."""
 
     name: str
     title: str
@@ -36,35 +30,35 @@ class Client:
 
 CODE = "CONFIG/Code/User"
 CLIENTS = (
-    Client(
+    ClientProgram(
         name="claude-desktop",
         title="Claude Desktop",
         own=("CONFIG/Claude/claude_desktop_config.json",),
     ),
-    Client(
+    ClientProgram(
         name="claude-code",
         title="Claude Code",
         own=("CLAUDE/.claude.json",),
         project=(".mcp.json",),
     ),
-    Client(
+    ClientProgram(
         name="cursor",
         title="Cursor",
         own=("HOME/.cursor/mcp.json",),
         project=(".cursor/mcp.json",),
     ),
-    Client(
+    ClientProgram(
         name="vscode",
         title="VS Code",
         own=(f"{CODE}/mcp.json", f"{CODE}/settings.json"),
         project=(".vscode/mcp.json",),
     ),
-    Client(
+    ClientProgram(
         name="windsurf",
         title="Windsurf",
         own=("HOME/.codeium/windsurf/mcp_config.json",),
     ),
-    Client(
+    ClientProgram(
         name="zed",
         title="Zed",
         linux=("CONFIG/zed/settings.json",),
@@ -72,19 +66,19 @@ CLIENTS = (
         win32=("CONFIG/Zed/settings.json",),
         project=(".zed/settings.json",),
     ),
-    Client(
+    ClientProgram(
         name="gemini",
         title="Gemini CLI",
         own=("HOME/.gemini/settings.json",),
         project=(".gemini/settings.json",),
     ),
-    Client(
+    ClientProgram(
         name="codex",
         title="Codex",
         own=("CODEX/config.toml",),
         project=(".codex/config.toml",),
     ),
-    Client(
+    ClientProgram(
         name="cline",
         title="Cline",
         own=(
@@ -92,13 +86,13 @@ CLIENTS = (
             f"{CODE}/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
         ),
     ),
-    Client(
+    ClientProgram(
         name="continue",
         title="Continue",
         own=("HOME/.continue/config.yaml",),
         project=(".continue/config.yaml",),
     ),
-    Client(
+    ClientProgram(
         name="goose",
         title="Goose",
         linux=("CONFIG/goose/config.yaml",),
@@ -109,12 +103,12 @@ CLIENTS = (
 NAMES = tuple(client.name for client in CLIENTS)
 
 
-def named(name: str) -> Client | None:
+def find_client(name: str) -> ClientProgram | None:
     return next((client for client in CLIENTS if client.name == name), None)
 
 
-def roots(platform: str, environ: Mapping[str, str], home: str) -> dict[str, str]:
-    """CONFIG is where the system keeps the settings of programs."""
+def base_directories(platform: str, environ: Mapping[str, str], home: str) -> dict[str, str]:
+    """Return the directory for each first word of a path; CONFIG has the settings of programs."""
     if platform == "win32":
         config = absolute(environ, "APPDATA", os.path.join(home, "AppData", "Roaming"))
     elif platform == "darwin":
@@ -130,35 +124,14 @@ def roots(platform: str, environ: Mapping[str, str], home: str) -> dict[str, str
 
 
 def own_files(
-    client: Client, *, platform: str = sys.platform, environ: Mapping[str, str] | None = None
+    client: ClientProgram, *, platform: str = sys.platform, environ: Mapping[str, str] = os.environ
 ) -> list[str]:
-    """Where the client's own files would be; they need not exist."""
-    environ = os.environ if environ is None else environ
-    places = roots(platform, environ, home_directory(environ))
+    """Return the paths of the client's own files; they need not exist."""
+    bases = base_directories(platform, environ, home_directory(environ))
     special = {"darwin": client.darwin, "win32": client.win32}.get(platform, client.linux)
-    words = [path.split("/") for path in special or client.own]
-    return [os.path.join(places[first], *rest) for first, *rest in words]
+    split = [path.split("/") for path in special or client.own]
+    return [os.path.join(bases[first], *rest) for first, *rest in split]
 
 
-def project_files(client: Client, directory: str) -> list[str]:
+def project_files(client: ClientProgram, directory: str) -> list[str]:
     return [os.path.join(directory, *path.split("/")) for path in client.project]
-
-
-def format_of(path: str) -> Format | None:
-    """By its name; the format is imported when a file of it is met."""
-    ending = os.path.splitext(path)[1].lower()
-    if ending in {".json", ".jsonc"}:
-        from corral.formats import jsonc
-
-        return jsonc
-    if ending == ".toml":
-        from corral.formats import toml
-
-        return toml
-    if ending in {".yaml", ".yml"}:
-        from corral.formats import yaml
-
-        if yaml.is_missing():
-            raise SandboxError(f"{path} is YAML, and PyYAML is not here", hint="pip install pyyaml")
-        return yaml
-    return None

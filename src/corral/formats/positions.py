@@ -12,34 +12,8 @@ from corral.record import record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Protocol
 
     Wanted = Callable[[tuple[str, ...]], bool]
-
-    class Format(Protocol):
-        """What wrapping has to know of a notation: `jsonc`, `toml` and `yaml` are such."""
-
-        def read(self, text: str, wanted: Wanted = ...) -> Value:
-            """Return every value with its position; raise BrokenFileError.
-
-            A notation may return values that are not `wanted` without positions inside them.
-            """
-
-        def load(self, text: str) -> object:
-            """The same values by somebody else's parser, to hold one to the other."""
-
-        def quote(self, text: str) -> str: ...
-
-        def member(
-            self, text: str, table: Value, after: Value, name: str, words: Sequence[str]
-        ) -> str:
-            """What to put behind the value `after` so that its `table` has one more list."""
-
-        def prepend(self, text: str, items: Value, drop: int, words: Sequence[str]) -> Splice:
-            """The first `drop` items replaced by `words`."""
-
-        def without(self, text: str, items: Value, drop: int) -> Splice:
-            """The first `drop` items taken away."""
 
 
 def everything(_keys: tuple[str, ...]) -> bool:

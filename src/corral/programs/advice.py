@@ -49,9 +49,9 @@ def notes(typed: Sequence[str], found: Executable, *, subprocess: bool) -> tuple
 
 
 def _without_it(typed: Sequence[str]) -> str:
-    from corral.programs.package_runners import Package, launched
+    from corral.programs.package_runners import RunnerPackage, parse_runner_command
 
-    package = launched(typed[0], typed[1:])
-    if isinstance(package, Package) and not package.extra:
+    package = parse_runner_command(typed[0], typed[1:])
+    if isinstance(package, RunnerPackage) and not package.extra:
         return f"`corral run {package.reference}` installs it apart and runs it without {typed[0]}"
     return "install the server first and run its own program instead"

@@ -1,22 +1,17 @@
-"""`npx`, `uvx` and their kin: which package do they start, and can it be started without them?
+"""Package runners such as `npx` and `uvx`: find the package that a command line would start.
 
-A launcher installs and runs in one go: it needs network, processes and a cache, and gives all of
-that to the server. What it would install is run by its own entry point instead, once it is pinned.
+A package runner needs network, processes and a cache, and gives all of that to the server. corral
+installs the package first instead, and then starts the package's own program.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
+from typing import Literal
 
 from corral.record import record, replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Literal
-
-    Registry = Literal["npm", "pypi"]
 
 NPM = re.compile(
     r"(?P<name>(?:@[a-z0-9][\w.-]*/)?[a-z0-9][\w.-]*)(?:@(?P<version>[^@/]+))?", re.IGNORECASE
@@ -28,8 +23,8 @@ PYPI = re.compile(
 )
 EXACT_NPM = re.compile(r"\d+\.\d+\.\d+(?:[-+][\w.+-]+)?")
 EXACT_PYPI = re.compile(r"v?(?:\d+!)?\d+(?:\.\d+)*(?:[._-]?(?:a|b|rc|alpha|beta|post|dev|pre)\d*)*")
-# They say how the launcher behaves, not what the server is.
-QUIET = frozenset((
+# These options say how the runner behaves, not what the server is.
+IGNORED_OPTIONS = frozenset((
     "-y", "--yes", "-q", "--quiet", "--silent", "-s", "--prefer-offline", "--prefer-online",
     "--offline", "--no-install", "--no-cache", "-n", "--refresh", "--isolated", "-U", "--upgrade",
     "--no-progress", "--no-config", "-v", "--verbose",
@@ -42,12 +37,14 @@ PYTHON_HINT = "install it into a virtual environment and name the program in its
 
 
 @record
-class Package:
-    """`name` may carry extras; `extra` packages are installed beside it. The first `used` arguments
-    of the launcher said all this: the others are the server's.
+class RunnerPackage:
+    """The package of a runner's command line.
+
+    `name` may carry extras; `extra` packages are installed beside it. The first `used` arguments
+    are the runner's own, the others are the server's.
     """
 
-    registry: Registry
+    registry: Literal["npm", "pypi"]
     name: str
     version: str = ""
     program: str = ""
@@ -56,13 +53,13 @@ class Package:
 
     @property
     def bare(self) -> str:
-        """Without version and extras, as profiles name it."""
+        """Return the reference without version and extras, as profiles name it."""
         name = self.name.partition("[")[0]
-        return f"{self.registry}:{name if self.registry == 'npm' else _normal(name)}"
+        return f"{self.registry}:{name if self.registry == 'npm' else _normalize(name)}"
 
     @property
     def reference(self) -> str:
-        """As `corral run` takes it."""
+        """Return the reference that `corral run` takes."""
         mark = "@" if self.registry == "npm" else "=="
         version = f"{mark}{self.version}" if self.version else ""
         program = f"#{self.program}" if self.program else ""
@@ -71,35 +68,35 @@ class Package:
 
 @record
 class Refusal:
-    """`apart` is what is fine as it is, only not corral's business."""
+    """Why a command line cannot be started without its runner.
+
+    `leave_alone` means that another sandbox encloses the server already.
+    """
 
     why: str
     hint: str
-    apart: bool = False
+    leave_alone: bool = False
 
 
-def launched(command: str, arguments: Sequence[str]) -> Package | Refusal | None:
-    """What a command line installs and starts; None for one that is no launcher."""
-    name = _program(command)
+def parse_runner_command(command: str, arguments: Sequence[str]) -> RunnerPackage | Refusal | None:
+    """Return the package that a command line installs and starts; None without a package runner."""
+    name = _program_name(command)
     words = list(arguments)
     if name == "cmd" and len(words) > 1 and words[0].lower() == "/c":
         # On Windows clients cannot start `npx.cmd` by itself.
-        found = launched(words[1], words[2:])
-        if isinstance(found, Package):
-            return _shifted(found, 2)
-        return found or _shell(name)
+        found = parse_runner_command(words[1], words[2:])
+        return _add_used(found, 2) or _refuse_shell(name)
     if name in CONTAINERS:
         return Refusal(
             why=f"{name} starts it in a container, which corral cannot look into",
             hint="its walls are the container's own",
-            apart=True,
+            leave_alone=True,
         )
     if name in SHELLS:
-        return _shell(name)
-    for launcher, prefix, read in LAUNCHERS:
-        if name == launcher and tuple(words[: len(prefix)]) == prefix:
-            found = read(words[len(prefix) :])
-            return _shifted(found, len(prefix)) if isinstance(found, Package) else found
+        return _refuse_shell(name)
+    for runner, prefix, parse_arguments in RUNNERS:
+        if name == runner and tuple(words[: len(prefix)]) == prefix:
+            return _add_used(parse_arguments(words[len(prefix) :]), len(prefix))
     if name == "uv" and "run" in words:
         return Refusal(
             why="`uv run` makes an environment and starts processes before the server runs",
@@ -108,114 +105,122 @@ def launched(command: str, arguments: Sequence[str]) -> Package | Refusal | None
     return None
 
 
-def _program(command: str) -> str:
+def _program_name(command: str) -> str:
     name = re.split(r"[/\\]", command)[-1].lower()
     stem, ending = os.path.splitext(name)
     return stem if ending in {".exe", ".cmd", ".bat", ".ps1"} else name
 
 
-def _shifted(found: Package, by: int) -> Package:
-    return replace(found, used=found.used + by)
+def _add_used(found: RunnerPackage | Refusal | None, words: int) -> RunnerPackage | Refusal | None:
+    """Count `words` before the parsed arguments as the runner's own."""
+    return replace(found, used=found.used + words) if isinstance(found, RunnerPackage) else found
 
 
-def _shell(name: str) -> Refusal:
+def _refuse_shell(name: str) -> Refusal:
     return Refusal(
         why=f"{name} would have to start the server as another process",
         hint="name the server's own program, or allow it: --allow-subprocess",
     )
 
 
-def _npm(words: list[str]) -> Package | Refusal:
-    """[OPTION...] PACKAGE ..., or --package PACKAGE PROGRAM ..."""
-    found = _split(words, spec=("-p", "--package"))
+def _parse_npm(words: list[str]) -> RunnerPackage | Refusal:
+    """Parse `[OPTION...] PACKAGE ...` or `--package PACKAGE PROGRAM ...`."""
+    found = _split(words, ("-p", "--package"), NODE_HINT)
     if isinstance(found, Refusal):
-        return Refusal(why=found.why, hint=NODE_HINT)
+        return found
     spec, program, extra, used = found
     if extra:
         return Refusal(why="it names more than one package", hint=NODE_HINT)
     match = NPM.fullmatch(spec)
     if match is None:
         return Refusal(why=f"{spec!r} is not a package of the npm registry", hint=NODE_HINT)
-    name, version = match["name"], match["version"] or ""
-    if version not in {"", NEWEST} and not EXACT_NPM.fullmatch(version):
-        return _many(name, version)
+    name = match["name"]
+    version = _exact_version(name, match["version"], EXACT_NPM)
+    if isinstance(version, Refusal):
+        return version
     program = "" if program == name.rpartition("/")[2] else program
-    version = "" if version == NEWEST else version
-    return Package(registry="npm", name=name, version=version, program=program, used=used)
+    return RunnerPackage(registry="npm", name=name, version=version, program=program, used=used)
 
 
-def _pypi(words: list[str]) -> Package | Refusal:
-    found = _split(words, spec=("--from", "--spec"))
+def _parse_pypi(words: list[str]) -> RunnerPackage | Refusal:
+    """Parse `[OPTION...] PACKAGE ...` or `--from PACKAGE PROGRAM ...`."""
+    found = _split(words, ("--from", "--spec"), PYTHON_HINT)
     if isinstance(found, Refusal):
-        return Refusal(why=found.why, hint=PYTHON_HINT)
+        return found
     spec, program, extra, used = found
     match = PYPI.fullmatch(spec)
     if match is None:
         return Refusal(why=f"{spec!r} is not a package of PyPI in one version", hint=PYTHON_HINT)
-    name, version = match["name"], match["version"] or ""
-    if version not in {"", NEWEST} and not EXACT_PYPI.fullmatch(version):
-        return _many(name, version)
-    program = "" if _normal(program) == _normal(name) else program
-    version = "" if version == NEWEST else version
+    name = match["name"]
+    version = _exact_version(name, match["version"], EXACT_PYPI)
+    if isinstance(version, Refusal):
+        return version
+    program = "" if _normalize(program) == _normalize(name) else program
     name += (match["extras"] or "").replace(" ", "")
-    return Package(
+    return RunnerPackage(
         registry="pypi", name=name, version=version, program=program, extra=extra, used=used
     )
 
 
-def _many(name: str, version: str) -> Refusal:
+def _exact_version(name: str, version: str | None, exact: re.Pattern[str]) -> str | Refusal:
+    """Return the version, "" for the newest; refuse a range of versions."""
+    if not version or version == NEWEST:
+        return ""
+    if exact.fullmatch(version):
+        return version
     why = f"{version!r} may be any of several versions of {name}"
     return Refusal(why=why, hint="name one version, or none for the newest")
 
 
-def _normal(name: str) -> str:
+def _normalize(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _split(
-    words: list[str], spec: tuple[str, ...]
+    words: list[str], package_options: tuple[str, ...], hint: str
 ) -> tuple[str, str, tuple[str, ...], int] | Refusal:
-    """(package, program if it is named apart, more packages, how many words that took)."""
-    named: dict[str, list[str]] = {"package": [], "--with": []}
+    """Return the package, the program if it is named itself, extra packages, and the words used."""
+    packages: list[str] = []
+    extra: list[str] = []
     at = 0
     while at < len(words) and words[at].startswith("-"):
         word, equals, value = words[at].partition("=")
         at += 1
         if word == "--":
             break
-        if word in QUIET and not equals:
+        if word in IGNORED_OPTIONS and not equals:
             continue
-        if word not in {*spec, "--with"}:
-            return Refusal(why=f"its option {word} cannot be carried over", hint="")
+        if word not in {*package_options, "--with"}:
+            return Refusal(why=f"its option {word} cannot be carried over", hint=hint)
         if not equals:
             value, at = (words[at] if at < len(words) else ""), at + 1
-        named["package" if word in spec else word].append(value)
+        (extra if word == "--with" else packages).append(value)
     if at >= len(words) or not words[at]:
-        return Refusal(why="it names no package", hint="")
-    if len(named["package"]) > 1:
-        return Refusal(why="it names more than one package", hint="")
-    program = words[at] if named["package"] else ""
-    [package] = named["package"] or [words[at]]
-    return package, program, tuple(named["--with"]), at + 1
+        return Refusal(why="it names no package", hint=hint)
+    if len(packages) > 1:
+        return Refusal(why="it names more than one package", hint=hint)
+    program = words[at] if packages else ""
+    [package] = packages or [words[at]]
+    return package, program, tuple(extra), at + 1
 
 
-LAUNCHERS = (
-    ("npx", (), _npm),
-    ("npm", ("exec",), _npm),
-    ("npm", ("x",), _npm),
-    ("pnpx", (), _npm),
-    ("pnpm", ("dlx",), _npm),
-    ("yarn", ("dlx",), _npm),
-    ("bunx", (), _npm),
-    ("bun", ("x",), _npm),
-    ("uvx", (), _pypi),
-    ("uv", ("tool", "run"), _pypi),
-    ("pipx", ("run",), _pypi),
+RUNNERS = (
+    ("npx", (), _parse_npm),
+    ("npm", ("exec",), _parse_npm),
+    ("npm", ("x",), _parse_npm),
+    ("pnpx", (), _parse_npm),
+    ("pnpm", ("dlx",), _parse_npm),
+    ("yarn", ("dlx",), _parse_npm),
+    ("bunx", (), _parse_npm),
+    ("bun", ("x",), _parse_npm),
+    ("uvx", (), _parse_pypi),
+    ("uv", ("tool", "run"), _parse_pypi),
+    ("pipx", ("run",), _parse_pypi),
 )
 
 
-def back(reference: str) -> list[str] | None:
-    """The launcher's words for a package reference; None for what is none."""
+def reference_to_runner_command(reference: str) -> list[str] | None:
+    """Return the runner's command line for a package reference; None for any other word."""
     registry, colon, rest = reference.partition(":")
     if not colon or registry not in {"npm", "pypi"}:
         return None

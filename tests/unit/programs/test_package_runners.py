@@ -4,7 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.programs.package_runners import Package, Refusal, back, launched
+from corral.programs.package_runners import (
+    Refusal,
+    RunnerPackage,
+    parse_runner_command,
+    reference_to_runner_command,
+)
 from corral.servers.reference import parse
 
 PACKAGES = {
@@ -39,14 +44,16 @@ PACKAGES = {
 @pytest.mark.parametrize("line", PACKAGES)
 def test_a_launcher_is_a_package_and_what_is_left(line):
     command, *arguments = line.split()
-    found = launched(command, arguments)
-    assert isinstance(found, Package)
+    found = parse_runner_command(command, arguments)
+    assert isinstance(found, RunnerPackage)
     assert (found.reference, found.used) == PACKAGES[line]
     assert parse(found.reference).kind == found.registry  # and `corral run` knows it
 
 
 def test_packages_beside_the_one_are_kept():
-    found = launched("uvx", ["--with", "mcp<2", "--with=x", "mcp-server-sqlite", "--db"])
+    found = parse_runner_command(
+        "uvx", ["--with", "mcp<2", "--with=x", "mcp-server-sqlite", "--db"]
+    )
     assert (found.reference, found.extra, found.used) == (
         "pypi:mcp-server-sqlite",
         ("mcp<2", "x"),
@@ -85,7 +92,7 @@ REFUSED = {
 @pytest.mark.parametrize("line", REFUSED)
 def test_what_cannot_be_told_is_refused_with_the_reason(line):
     command, *arguments = line.split()
-    found = launched(command, arguments)
+    found = parse_runner_command(command, arguments)
     assert isinstance(found, Refusal)
     assert REFUSED[line] in found.why
     assert found.hint
@@ -105,38 +112,38 @@ def test_what_cannot_be_told_is_refused_with_the_reason(line):
 )
 def test_everything_else_is_a_command(line):
     command, *arguments = line.split()
-    assert launched(command, arguments) is None
+    assert parse_runner_command(command, arguments) is None
 
 
 def test_only_containers_are_fine_as_they_are():
-    assert launched("docker", ["run", "x"]).apart
-    assert not launched("bash", ["-c", "x"]).apart
+    assert parse_runner_command("docker", ["run", "x"]).leave_alone
+    assert not parse_runner_command("bash", ["-c", "x"]).leave_alone
 
 
 @pytest.mark.parametrize("reference", [found for found, _ in PACKAGES.values()])
 def test_back_starts_the_same_package(reference):
-    command, *arguments = back(reference)
-    assert launched(command, arguments).reference == reference
+    command, *arguments = reference_to_runner_command(reference)
+    assert parse_runner_command(command, arguments).reference == reference
 
 
 @pytest.mark.parametrize("word", ["node", "/x/npm:y", "cursor:github", ""])
 def test_back_knows_references_only(word):
-    assert back(word) is None
+    assert reference_to_runner_command(word) is None
 
 
 @settings(deadline=None)
 @given(st.text(max_size=20), st.lists(st.text(max_size=12), max_size=5))
 def test_no_words_crash_it(command, arguments):
-    found = launched(command, arguments)
-    if isinstance(found, Package):
+    found = parse_runner_command(command, arguments)
+    if isinstance(found, RunnerPackage):
         assert 0 < found.used <= len(arguments)
 
 
 @settings(deadline=None)
 @given(st.sampled_from(["npx", "uvx"]), st.lists(st.text("-abyp@/=.1[]~ ", max_size=8), max_size=4))
 def test_a_package_is_never_an_option_or_a_path(command, arguments):
-    found = launched(command, arguments)
-    if isinstance(found, Package):
+    found = parse_runner_command(command, arguments)
+    if isinstance(found, RunnerPackage):
         name = found.name.rpartition("/")[2]
         assert name[0] not in ".-"
         assert " " not in found.reference
