@@ -15,7 +15,7 @@ from corral.clients.server_needs import UnfitError, refuse_unsafe_variables
 from corral.clients.unwrap import is_untouched
 from corral.errors import SandboxError
 from corral.policy.variables import masked
-from corral.programs.package_runners import Refusal, parse_runner_command
+from corral.programs.package_runners import Refusal, parse_runner
 from corral.record import record, replace
 from corral.safe_text import printable
 from corral.supervisor.report import plain
@@ -98,7 +98,7 @@ def _read_server(server: ConfiguredServer, text: str, original: Original | None)
             may=tuple(client_output.describe_permissions(server.run_flags, server.inner_argv)),
             command=masked(server.inner_argv),
         )
-    package = parse_runner_command(server.argv[0], server.argv[1:])
+    package = parse_runner(server.argv[0], server.argv[1:])
     return replace(
         status,
         state="left alone" if server.why else "not wrapped",

@@ -12,7 +12,7 @@ from corral.clients.edit_file import FileEdit, lock_client_file, wrap_file
 from corral.clients.rewrite import ServerOutcome
 from corral.clients.wrap import Proposal, WrapRequest, propose, refuse
 from corral.errors import SandboxError
-from corral.programs.package_runners import RunnerPackage
+from corral.programs.package_runners import Package
 from corral.record import fields, replace
 from corral.servers import reference
 from corral.servers.packages import package as packages
@@ -85,7 +85,7 @@ def check_run(flags: tuple[str, ...], arguments: tuple[str, ...]) -> None:
     prepare(command, sources, environment=environment, cwd=run_flags.here())
 
 
-def pin_package(package: RunnerPackage, flags: tuple[str, ...]) -> RunnerPackage:
+def pin_package(package: Package, flags: tuple[str, ...]) -> Package:
     """Install a package with what the flags add, and return it with its exact version."""
     found = reference.parse(package.reference)
     if found is None:

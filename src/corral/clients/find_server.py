@@ -10,7 +10,7 @@ from corral.clients import catalogue
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.edit_file import read_client_file
 from corral.errors import SandboxError
-from corral.programs.package_runners import Refusal, parse_runner_command
+from corral.programs.package_runners import Refusal, parse_runner
 from corral.record import record
 
 VARIABLE = re.compile(r"\$\{(?:env:)?(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\}|\$\{[^}]*\}")
@@ -62,7 +62,7 @@ def _prepare(path: str, server: ConfiguredServer) -> FoundServer:
     argv = server.unwrapped_argv
     if not argv:
         raise SandboxError(f"{path}: the arguments of {server.name} have no `--` with a command")
-    package = parse_runner_command(argv[0], argv[1:])
+    package = parse_runner(argv[0], argv[1:])
     if isinstance(package, Refusal):
         raise SandboxError(f"{server.name}: {package.why}", hint=package.hint)
     if package is not None:

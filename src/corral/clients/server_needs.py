@@ -18,9 +18,9 @@ from corral.policy.validation import check_name
 from corral.policy.variables import is_loader_variable, is_secret_name
 from corral.programs.needed_files import is_system
 from corral.programs.package_runners import (
-    RunnerPackage,
-    parse_runner_command,
-    reference_to_runner_command,
+    Package,
+    format_runner,
+    parse_runner,
 )
 
 # The sandbox sets these itself: the host's values would be wrong inside.
@@ -99,8 +99,7 @@ def refuse_unsafe_variables(server: ConfiguredServer) -> None:
 def _is_package(server: ConfiguredServer) -> bool:
     argv = server.unwrapped_argv
     return bool(argv) and (
-        reference_to_runner_command(argv[0]) is not None
-        or isinstance(parse_runner_command(argv[0], argv[1:]), RunnerPackage)
+        format_runner(argv[0]) is not None or isinstance(parse_runner(argv[0], argv[1:]), Package)
     )
 
 
@@ -130,7 +129,7 @@ def _find_foreign_directory(search: str) -> str:
     return ""
 
 
-def refuse_extra_code(server: ConfiguredServer, package: RunnerPackage, profile: Profile) -> None:
+def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profile) -> None:
     """Refuse a profile's grants to a package that is started together with other code."""
     variables = [
         name

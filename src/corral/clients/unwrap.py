@@ -20,7 +20,7 @@ from corral.clients.rewrite import (
     rewrite_servers,
 )
 from corral.formats.positions import Splice
-from corral.programs.package_runners import reference_to_runner_command
+from corral.programs.package_runners import format_runner
 from corral.record import record
 
 
@@ -87,7 +87,7 @@ def _derive(
         hint = "--force puts the recorded lines back" if recorded else "change it by hand"
         why = f"{edited}, and its arguments have no `--` with a command behind it"
         return None, describe_outcome(server, "refused", why, hint)
-    program, *lead = reference_to_runner_command(inner[0]) or [inner[0]]
+    program, *lead = format_runner(inner[0]) or [inner[0]]
     drop = len(server.argv) - len(inner)  # all up to the program, which is one of the arguments
     quoted = [form.quote(word) for word in lead]
     cut = form.prepend(text, args, drop, quoted) if lead else form.without(text, args, drop)

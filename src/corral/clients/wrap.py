@@ -32,7 +32,7 @@ from corral.clients.server_needs import (
 from corral.errors import SandboxError
 from corral.formats.positions import Splice
 from corral.policy import profiles
-from corral.programs.package_runners import Refusal, RunnerPackage, parse_runner_command
+from corral.programs.package_runners import Package, Refusal, parse_runner
 from corral.record import record, replace
 from corral.servers.reference import parse
 
@@ -57,7 +57,7 @@ class Proposal:
 
     server: ConfiguredServer
     flags: tuple[str, ...] = ()
-    package: RunnerPackage | None = None
+    package: Package | None = None
     suggested: tuple[str, ...] = ()
     outcome: ServerOutcome | None = None
 
@@ -166,15 +166,15 @@ def _find_reason_to_stay(server: ConfiguredServer, request: WrapRequest) -> Serv
     return None
 
 
-def _find_package(server: ConfiguredServer, request: WrapRequest) -> RunnerPackage | None:
+def _find_package(server: ConfiguredServer, request: WrapRequest) -> Package | None:
     args = server.args
     if args is not None and args.data is None and args.start == args.end:
         raise UnfitError("its list of arguments is empty", hint="write [], or take the key away")
-    found = parse_runner_command(server.argv[0], server.argv[1:])
+    found = parse_runner(server.argv[0], server.argv[1:])
     if isinstance(found, Refusal):
         if "--allow-subprocess" in request.flags and "--allow-subprocess" in found.hint:
             return None
-        raise UnfitError(found.why, hint=found.hint, leave_alone=found.leave_alone)
+        raise UnfitError(found.why, hint=found.hint, leave_alone=found.apart)
     if found is not None:
         try:
             parse(found.reference)
@@ -184,7 +184,7 @@ def _find_package(server: ConfiguredServer, request: WrapRequest) -> RunnerPacka
 
 
 def _find_profile(
-    server: ConfiguredServer, package: RunnerPackage | None, request: WrapRequest
+    server: ConfiguredServer, package: Package | None, request: WrapRequest
 ) -> profiles.Profile | None:
     """Return the profile for the package, unless the user names another or wants none.
 

@@ -1,8 +1,10 @@
-"""What a person should know about a program that works by starting or installing others."""
+"""Advice about a program that works by starting or installing other programs."""
 
 from __future__ import annotations
 
 import os
+
+from corral.programs.arguments import SHELLS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -10,7 +12,6 @@ if TYPE_CHECKING:
 
     from corral.programs.needed_files import Executable
 
-SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh")
 INSTALLERS = ("npx", "uvx", "bunx", "pnpx")
 INSTALLING = {
     "uv": ("run", "tool", "x"),
@@ -25,8 +26,9 @@ INSTALLING = {
 CONTAINERS = ("docker", "podman", "nerdctl")
 
 
-def notes(typed: Sequence[str], found: Executable, *, subprocess: bool) -> tuple[str, ...]:
-    """What the person should know about a program that works by starting others."""
+def find_advice(
+    typed: Sequence[str], executable: Executable, *, subprocess: bool
+) -> tuple[str, ...]:
     name = os.path.basename(typed[0])
     verbs = [word for word in typed[1:] if not word.startswith("-")]
     text = ""
@@ -38,9 +40,9 @@ def notes(typed: Sequence[str], found: Executable, *, subprocess: bool) -> tuple
     elif name in INSTALLERS or any(verb in INSTALLING.get(name, ()) for verb in verbs):
         text = (
             f"{name} installs at start, so it needs network, a writable cache and subprocesses; "
-            f"{_without_it(typed)}"
+            f"{_suggest_alternative(typed)}"
         )
-    elif os.path.basename(found.path) in SHELLS and not subprocess:
+    elif os.path.basename(executable.path) in SHELLS and not subprocess:
         text = (
             f"{typed[0]} is run by a shell, which can start nothing while subprocesses are off; "
             "name the program that it starts, or use --allow-subprocess"
@@ -48,10 +50,10 @@ def notes(typed: Sequence[str], found: Executable, *, subprocess: bool) -> tuple
     return (text,) if text else ()
 
 
-def _without_it(typed: Sequence[str]) -> str:
-    from corral.programs.package_runners import RunnerPackage, parse_runner_command
+def _suggest_alternative(typed: Sequence[str]) -> str:
+    from corral.programs.package_runners import Package, parse_runner
 
-    package = parse_runner_command(typed[0], typed[1:])
-    if isinstance(package, RunnerPackage) and not package.extra:
+    package = parse_runner(typed[0], typed[1:])
+    if isinstance(package, Package) and not package.extra:
         return f"`corral run {package.reference}` installs it apart and runs it without {typed[0]}"
     return "install the server first and run its own program instead"

@@ -1,4 +1,4 @@
-"""What a runtime was told to run: its options read just far enough to find the script."""
+"""Finds the script or module in a runtime's arguments: parses its options just far enough."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 
     Kind = Literal["python", "node", "deno", "bun", "java", "script", ""]
 
-SCRIPT_RUNNERS = (
-    "sh", "bash", "dash", "ash", "zsh", "ksh", "ruby", "perl", "php", "lua", "Rscript", "dotnet",
-    "tclsh",
-)  # fmt: skip
+SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh")
+SCRIPT_RUNNERS = (*SHELLS, "ruby", "perl", "php", "lua", "Rscript", "dotnet", "tclsh")
 NODE_WITH_VALUE = frozenset((
     "-r", "--require", "--import", "-C", "--conditions", "--loader", "--experimental-loader",
     "--env-file", "--env-file-if-exists", "--title", "--icu-data-dir", "--openssl-config",
@@ -37,22 +35,22 @@ NODE_WITHOUT_SCRIPT = (
     "-e", "--eval", "-p", "--print", "-pe", "--run", "--test", "-v", "--version", "-h", "-",
 )  # fmt: skip
 OTHER_WITH_VALUE = ("-c", "--config", "--import-map", "--cwd", "--env-file", "--preload", "-r")
-VERSION = "0123456789.t"  # python3.13t is the build without the global lock
+PYTHON_VERSION = "0123456789.t"  # python3.13t is the build without the global lock
 
 
 @record
 class Invocation:
-    """`script` is an index into the arguments, `module` the dotted name after `-m`."""
+    """What a runtime executes: `script` is an index into its arguments, `module` follows `-m`."""
 
     script: int | None = None
     module: str = ""
     flags: str = ""
 
 
-def kind_of(found: Executable) -> Kind:
-    for path in (found.path, found.real):
+def detect_kind(executable: Executable) -> Kind:
+    for path in (executable.path, executable.real):
         name = os.path.basename(path)
-        if name.rstrip(VERSION) in {"python", "pypy"}:
+        if name.rstrip(PYTHON_VERSION) in {"python", "pypy"}:
             return "python"
         if name in {"node", "nodejs"}:
             return "node"

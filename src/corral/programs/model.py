@@ -1,4 +1,4 @@
-"""A program that can be started inside: what to execute and which of the host's files it needs."""
+"""The Program that a command resolves to: what to execute, and the host's files that it needs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from corral.record import record
 
 @record
 class Program:
-    """`path` is what execve gets: absolute and unresolved, since a resolved path loses a venv.
+    """What to execute and what must be visible for it.
 
-    `reads` are real paths, bound read-only at the same place inside; `links` are the symlinks that
-    lead to them, recreated inside as (path, target text). `cwd` is where the target starts; empty
-    means that the caller's directory is not visible inside. `search` is PATH inside.
+    `path` is the argument of execve: absolute and unresolved, because a resolved path would leave a
+    venv. `reads` are real paths, bound read-only at the same path inside, and `why` has the reason
+    for each. `links` are the symlinks that lead to them, recreated inside as (path, target text).
+    `cwd` is where the target starts; empty means that the caller's directory is not visible inside.
+    `search` is PATH inside. `typed` is the command as the user gave it.
 
-    Between resolving and mounting, files can be swapped. So `seen` has (device, inode) of each of
-    `reads`, in the same order, and `device` and `inode` are those of `real`, the executable at the
-    end of all links: what is found inside must be the same, or the target does not start. `why`
-    says for each of `reads` what asked for it.
+    Files can be swapped between resolving and mounting. So `seen` has (device, inode) of each of
+    `reads`, and `device` and `inode` are those of `real`, the executable at the end of all links.
+    The target does not start if the files inside have other identities.
 
-    `environment` has what a launcher that is left out would have set for the program.
+    `environment` has what a skipped launcher would have set for the program.
     """
 
     path: str

@@ -1,7 +1,7 @@
-"""The host's files that a command reaches: looked up, followed link by link, and collected.
+"""Collects the host's files that a command needs: finds programs and follows symlinks.
 
-No directory is ever collected that holds more than one server: a home directory, a shared one like
-/tmp, or anything above them.
+A directory that may contain more than one server is never collected: a home directory, a shared one
+like /tmp, or anything above them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Already in every view, as the host has them.
+# Every target sees these as the host has them.
 SYSTEM = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
     "/etc/alternatives", "/nix/store", "/gnu/store", "/System",
 )  # fmt: skip
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
-# Directories that many programs or people share: a file in one is bound alone.
+# Many programs or people share these directories, so a file in one is bound alone.
 SHARED = frozenset((
     "/", "/home", "/media", "/mnt", "/nix", "/gnu", "/opt", "/root", "/run", "/run/media",
     "/run/user", "/snap", "/srv", "/var", "/var/cache", "/var/home", "/var/lib", "/var/opt",
@@ -33,8 +33,8 @@ SHARED = frozenset((
     "/private/var", "/private/var/tmp",
     "/tmp", "/var/tmp",  # noqa: S108 - named here so that they are never handed out
 ))  # fmt: skip
-# Each child of these is somebody's home, runtime directory or disk.
-HOMES = ("/home", "/Users", "/var/home", "/run/user", "/mnt", "/media", "/Volumes")
+# Each child of these is a user's home or runtime directory, or a disk.
+PARENTS_OF_HOMES = ("/home", "/Users", "/var/home", "/run/user", "/mnt", "/media", "/Volumes")
 NEVER_INSIDE = ("/boot", "/dev", "/etc", "/private/etc", "/proc", "/sys")
 SHARED_IN_HOME = (
     ".cache", ".cargo", ".config", ".local", ".local/bin", ".local/lib", ".local/share",
@@ -43,9 +43,9 @@ SHARED_IN_HOME = (
 )  # fmt: skip
 SECRET_IN_HOME = (".aws", ".docker", ".gnupg", ".kube", ".mozilla", ".password-store", ".ssh")
 
-LINK_LIMIT = 40  # path_resolution(7): ELOOP beyond
-HEAD_SIZE = 16384  # enough for a `#!` line and for the shell shims that package managers write
-TEXT_LIMIT = 1 << 20
+MAX_LINKS = 40  # path_resolution(7): ELOOP beyond
+MAX_HEAD_BYTES = 16384  # enough for a `#!` line and for the shell shims that package managers write
+MAX_TEXT_BYTES = 1 << 20
 
 
 def is_system(path: str) -> bool:
@@ -53,7 +53,7 @@ def is_system(path: str) -> bool:
 
 
 def _open(path: str, *, follow: bool) -> int:
-    # A fifo put where a file is expected would block for ever without O_NONBLOCK.
+    # Opening a fifo in place of a file would block for ever without O_NONBLOCK.
     flags: int = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     if not follow:
         flags |= getattr(os, "O_NOFOLLOW", 0)
@@ -61,20 +61,28 @@ def _open(path: str, *, follow: bool) -> int:
 
 
 def read_text(path: str) -> str:
-    """The text of a small regular file; empty when there is none, or when it is something else."""
+    """Return the text of a small regular file; '' if there is none or it is something else."""
     try:
         descriptor = _open(path, follow=True)
     except (OSError, ValueError):
         return ""
     try:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > TEXT_LIMIT:
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_TEXT_BYTES:
             return ""
-        return os.read(descriptor, TEXT_LIMIT).decode("utf-8", "surrogateescape")
+        return os.read(descriptor, MAX_TEXT_BYTES).decode("utf-8", "surrogateescape")
     except OSError:
         return ""
     finally:
         os.close(descriptor)
+
+
+def list_names(directory: str) -> list[str]:
+    """Return the sorted names in a directory; none if it cannot be read."""
+    try:
+        return sorted(os.listdir(directory))
+    except (OSError, ValueError):
+        return []
 
 
 def is_program(path: str) -> bool:
@@ -86,7 +94,7 @@ def is_program(path: str) -> bool:
 
 @record
 class Executable:
-    """A file that can be executed, as it was when it was looked at."""
+    """An executable file, with its identity and first bytes at the time it was inspected."""
 
     path: str
     real: str
@@ -97,14 +105,14 @@ class Executable:
 
 @record
 class Caller:
-    """Who asks: everything that decides what a name means."""
+    """The caller's settings that decide which file a typed name means."""
 
     environment: Mapping[str, str]
     cwd: str
     home: str
 
     def lookup(self, name: str, *, without: str = "") -> str:
-        """The absolute path that PATH gives for a name, or ''. Relative entries are never used."""
+        """Return the absolute path that PATH gives for a name, or ''. Skips relative entries."""
         for entry in self.search_path():
             if entry.rstrip("/") != without and is_program(f"{entry}/{name}"):
                 return self.absolute(f"{entry}/{name}")
@@ -115,27 +123,33 @@ class Caller:
         return [entry for entry in entries if entry.startswith("/")]
 
     def absolute(self, path: str) -> str:
-        """Absolute with its links kept; `..` resolved, for what it leaves may not exist inside."""
+        """Make a path absolute. Keeps links, but resolves `..`: its parent may not exist inside."""
         parts = [part for part in os.path.join(self.cwd, path).split("/") if part not in {"", "."}]
         if ".." in parts:
             last = len(parts) - 1 - parts[::-1].index("..")
             try:
                 above = os.path.realpath("/" + "/".join(parts[: last + 1]))
-            except (
-                ValueError
-            ):  # a NUL byte: such a path names nothing, and whoever opens it says so
+            except ValueError:  # a NUL byte: opening the path will fail and report it
                 return os.path.join(self.cwd, path)
             parts = [above.strip("/"), *parts[last + 1 :]]
         return "/" + "/".join(part for part in parts if part)
 
     def variable(self, name: str, default: str) -> str:
-        """A directory from the environment; a relative one would depend on the caller's cwd."""
+        """Return a directory from the environment; the default if it is not absolute."""
         value = self.environment.get(name, "")
         return value.rstrip("/") if value.startswith("/") else default
 
 
-class Reach:
-    """Collects what must be visible. Reads are real paths; links are what leads to them."""
+def find_on_path(name: str) -> str:
+    """Return the absolute path that this process's PATH gives for a name, or ''."""
+    return Caller(environment=os.environ, cwd="/", home="").lookup(name)
+
+
+class NeededFiles:
+    """Collects the files that must be visible inside.
+
+    `reads` maps a real path to the reason for it, `links` the path of a symlink to its target.
+    """
 
     def __init__(self, home: str) -> None:
         self.homes = {home.rstrip("/"), os.path.realpath(home)} - {""} if home else set()
@@ -155,7 +169,7 @@ class Reach:
         return self._targets[path]
 
     def trace(self, path: str) -> tuple[str, list[tuple[str, str]]]:
-        """The real path and the symlinks on the way as (place, target). OSError like open(2)."""
+        """Return the real path, and each symlink on it as (path, target). OSError like open(2)."""
         real, links = "", []
         left = path.split("/")[::-1]
         while left:
@@ -170,29 +184,36 @@ class Reach:
                 real = f"{real}/{name}"
                 continue
             links.append((f"{real}/{name}", target))
-            if len(links) > LINK_LIMIT:
+            if len(links) > MAX_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
             left.extend(target.split("/")[::-1])
             real = "" if target.startswith("/") else real
         return real or "/", links
 
+    def real_path(self, path: str) -> str:
+        """Return the real path; '' if the path leads nowhere."""
+        try:
+            return self.trace(path)[0]
+        except (OSError, ValueError):
+            return ""
+
     def follow(self, path: str) -> str:
-        """The real path; the links that lead to it become part of the view."""
+        """Return the real path, and collect the symlinks on it."""
         real, links = self.trace(path)
-        for place, target in links:
-            if not is_system(place):
-                self.links[place] = self._walkable(place, target)
+        for link, target in links:
+            if not is_system(link):
+                self.links[link] = self._walkable(link, target)
         return real
 
-    def _walkable(self, place: str, target: str) -> str:
+    def _walkable(self, link: str, target: str) -> str:
         # `a/../b` needs `a`, which may not exist inside; leading `..` only need the link's parents.
         if "/../" in target.lstrip("./") + "/":
-            return self.trace(os.path.join(os.path.dirname(place), target))[0]
+            return self.trace(os.path.join(os.path.dirname(link), target))[0]
         return target
 
-    def forbids(self, directory: str) -> bool:
-        """Whether this directory may hold more than the one server, and so is never bound whole."""
-        if directory in SHARED or os.path.dirname(directory) in HOMES:
+    def is_shared(self, directory: str) -> bool:
+        """Return whether a directory may contain more than one server: it is never bound whole."""
+        if directory in SHARED or os.path.dirname(directory) in PARENTS_OF_HOMES:
             return True
         if any(is_inside(directory, root) for root in NEVER_INSIDE):
             return True
@@ -213,7 +234,7 @@ class Reach:
             self.reads[real] = why
 
     def bind_path(self, path: str, why: str) -> str:
-        """Bind what an unresolved path leads to; '' when it leads nowhere."""
+        """Bind what an unresolved path leads to, and return that; '' if it leads nowhere."""
         try:
             real = self.follow(path)
         except (OSError, ValueError):
@@ -221,39 +242,41 @@ class Reach:
         self.bind(real, why)
         return real
 
-    def settled(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """Reads with their reasons and links, without those that lie inside another read."""
+    def collect(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+        """Return (reads with their reasons, links), without those that are inside another read."""
         reads = [
             (path, why)
             for path, why in self.reads.items()
             if not any(other != path and is_inside(path, other) for other in self.reads)
         ]
-        links = [(place, target) for place, target in self.links.items() if not self.covers(place)]
+        links = [(link, target) for link, target in self.links.items() if not self.covers(link)]
         return reads, links
 
 
-def inspect(path: str, reach: Reach) -> Executable:
-    """Look at the file that executing `path` would execute. CommandError when it cannot be."""
+def inspect_executable(path: str, needed: NeededFiles) -> Executable:
+    """Return the file that executing `path` would execute. CommandError if that would fail."""
     try:
-        real = reach.trace(path)[0]
+        real = needed.trace(path)[0]
         status = os.stat(real, follow_symlinks=False)
     except (OSError, ValueError) as error:
         number = error.errno if isinstance(error, OSError) else errno.ENOENT
         missing = number in {errno.ENOENT, errno.ENOTDIR}
         code = EXIT_NOT_FOUND if missing else EXIT_NOT_EXECUTABLE
         reason = os.strerror(number or errno.ENOENT)
-        raise CommandError(f"{path!r}: {reason}", exit_code=code, hint=_dangling(path)) from error
+        raise CommandError(
+            f"{path!r}: {reason}", exit_code=code, hint=_symlink_hint(path)
+        ) from error
     if not stat.S_ISREG(status.st_mode):
         kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
         raise CommandError(f"{path!r} is {kind}", exit_code=EXIT_NOT_EXECUTABLE)
     if not os.access(real, os.X_OK):
         hint = f"chmod +x {path}, or name the interpreter that runs it"
         raise CommandError(f"{path!r} is not executable", exit_code=EXIT_NOT_EXECUTABLE, hint=hint)
-    device, inode, head = _head(real, status)
+    device, inode, head = _read_head(real, status)
     return Executable(path=path, real=real, device=device, inode=inode, head=head)
 
 
-def _dangling(path: str) -> str | None:
+def _symlink_hint(path: str) -> str | None:
     try:
         target = os.readlink(path)
     except (OSError, ValueError):
@@ -261,13 +284,13 @@ def _dangling(path: str) -> str | None:
     return f"it is a symlink to {target!r}"
 
 
-def _head(real: str, status: os.stat_result) -> tuple[int, int, bytes]:
+def _read_head(real: str, status: os.stat_result) -> tuple[int, int, bytes]:
     try:
         descriptor = _open(real, follow=False)
-    except OSError:  # mode 0711: can be executed and not read, so it is no script either
+    except OSError:  # mode 0711: executable but not readable, so it cannot be a script
         return status.st_dev, status.st_ino, b""
     try:
         opened = os.fstat(descriptor)
-        return opened.st_dev, opened.st_ino, os.read(descriptor, HEAD_SIZE)
+        return opened.st_dev, opened.st_ino, os.read(descriptor, MAX_HEAD_BYTES)
     finally:
         os.close(descriptor)

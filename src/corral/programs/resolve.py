@@ -1,8 +1,8 @@
-"""What was typed after `corral run --`, resolved into a Program.
+"""Resolves a typed command into a Program, on POSIX systems.
 
-The first exec inside is the last one when subprocesses are off, so everything that would have led
-to it is followed here: PATH, symlinks, `#!` lines, the shims of version managers. No process is
-started for that. This is how POSIX systems name programs; Windows has its own way.
+When subprocesses are off, the target gets a single exec. So everything that would come before the
+real program is followed here: PATH, symlinks, `#!` lines, the shims of version managers. No process
+is started for that.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import os
 
 from corral.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, CommandError
 from corral.paths.posix import is_inside
-from corral.programs import arguments as options
 from corral.programs import runtimes
-from corral.programs.advice import notes
+from corral.programs.advice import find_advice
+from corral.programs.arguments import detect_kind, read_arguments
 from corral.programs.model import Program
 from corral.programs.needed_files import (
     Caller,
     Executable,
-    Reach,
-    inspect,
+    NeededFiles,
+    inspect_executable,
     is_program,
     is_system,
 )
@@ -29,16 +29,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-SHEBANG_SIZE = 255  # BINPRM_BUF_SIZE in linux/binfmts.h, less the NUL at its end
-SHEBANG_DEPTH = 4  # linux/fs/exec.c gives up with ELOOP after as many rewrites
-SHIM_DEPTH = 4
+MAX_SHEBANG_BYTES = 255  # BINPRM_BUF_SIZE in linux/binfmts.h, less the NUL at its end
+MAX_SHEBANGS = 4  # linux/fs/exec.c gives up with ELOOP after as many rewrites
+MAX_SHIMS = 4
 MULTICALL = ("volta-shim", "mise", "rtx", "snap")
 STANDARD_SEARCH = ("/usr/local/bin", "/usr/bin", "/bin")
 
 
 @record
 class Chain:
-    """Where following led: the file to execute, its arguments, the scripts passed on the way."""
+    """The file to execute, its arguments, and the scripts whose `#!` lines led to it."""
 
     found: Executable
     arguments: tuple[str, ...]
@@ -55,13 +55,13 @@ def resolve(
 ) -> Program:
     if not argv or not argv[0]:
         raise CommandError("there is no command to run", exit_code=EXIT_NOT_FOUND)
-    check_words(argv)
+    check_argv(argv)
     caller = Caller(environment=environment, cwd=cwd, home=home.rstrip("/"))
-    reach = Reach(home)
-    chain = follow(locate(argv[0], caller), tuple(argv[1:]), caller, reach)
-    arguments = collect(chain, caller, reach)
+    needed = NeededFiles(home)
+    chain = follow_chain(locate_program(argv[0], caller), tuple(argv[1:]), caller, needed)
+    arguments = collect_files(chain, caller, needed)
     found = chain.found
-    reads, links = reach.settled()
+    reads, links = needed.collect()
     real_cwd = os.path.realpath(cwd)
     visible = is_system(real_cwd) or any(is_inside(real_cwd, path) for path, _ in reads)
     return Program(
@@ -69,19 +69,19 @@ def resolve(
         argv=(found.path, *arguments),
         reads=tuple(path for path, _ in reads),
         why=tuple(why for _, why in reads),
-        seen=tuple(identity(path) for path, _ in reads),
+        seen=tuple(read_identity(path) for path, _ in reads),
         links=tuple(links),
-        search=search(found),
+        search=build_search_path(found),
         cwd=real_cwd if visible else "",
         typed=tuple(argv),
         real=found.real,
         device=found.device,
         inode=found.inode,
-        notes=(*notes(argv, found, subprocess=subprocess), *reach.notes),
+        notes=(*find_advice(argv, found, subprocess=subprocess), *needed.notes),
     )
 
 
-def check_words(argv: Sequence[str]) -> None:
+def check_argv(argv: Sequence[str]) -> None:
     try:
         nul = any(b"\0" in os.fsencode(word) for word in argv)
     except UnicodeEncodeError as error:
@@ -91,8 +91,8 @@ def check_words(argv: Sequence[str]) -> None:
         raise CommandError("a NUL byte cannot be part of a command", exit_code=EXIT_NOT_FOUND)
 
 
-def locate(name: str, caller: Caller) -> str:
-    """The absolute, unresolved path that a typed name stands for."""
+def locate_program(name: str, caller: Caller) -> str:
+    """Return the absolute, unresolved path that a typed name stands for."""
     if "/" in name:
         return caller.absolute(name)
     path = caller.lookup(name)
@@ -112,35 +112,37 @@ def locate(name: str, caller: Caller) -> str:
     raise CommandError(f"{name!r} was not found on PATH", exit_code=EXIT_NOT_FOUND, hint=hint)
 
 
-def redirect(found: Executable, caller: Caller) -> tuple[str, ...]:
-    """What a shim would execute; only what can be one pays for finding out."""
+def resolve_shim(found: Executable, caller: Caller) -> tuple[str, ...]:
+    """Return what a shim would execute. The import is only for files that can be shims."""
     if not found.head.startswith(b"#!") and os.path.basename(found.real) not in MULTICALL:
         return ()
     from corral.programs import version_managers
 
-    return version_managers.redirect(found, caller)
+    return version_managers.resolve_shim(found, caller)
 
 
-def follow(path: str, arguments: tuple[str, ...], caller: Caller, reach: Reach) -> Chain:
-    """Through shims and `#!` lines to the file that the kernel would finally load."""
+def follow_chain(
+    path: str, arguments: tuple[str, ...], caller: Caller, needed: NeededFiles
+) -> Chain:
+    """Follow shims and `#!` lines to the file that the kernel would finally load."""
     scripts: list[str] = []
     shims = 0
     while True:
-        found = inspect(path, reach)
-        target = redirect(found, caller)
+        found = inspect_executable(path, needed)
+        target = resolve_shim(found, caller)
         if target:
             shims += 1
-            if shims > SHIM_DEPTH:
+            if shims > MAX_SHIMS:
                 raise CommandError(
                     f"{found.path!r} is a shim that leads to itself", exit_code=EXIT_NOT_EXECUTABLE
                 )
             path, arguments = target[0], (*target[1:], *arguments)
             continue
-        line = interpreter(found)
+        line = parse_shebang(found)
         if line is None:
             return Chain(found=found, arguments=arguments, scripts=tuple(scripts))
         scripts.append(found.path)
-        if len(scripts) > SHEBANG_DEPTH:
+        if len(scripts) > MAX_SHEBANGS:
             raise CommandError(
                 f"{scripts[0]!r}: too many interpreters", exit_code=EXIT_NOT_EXECUTABLE
             )
@@ -148,14 +150,14 @@ def follow(path: str, arguments: tuple[str, ...], caller: Caller, reach: Reach) 
         path, arguments = words[0], (*words[1:], found.path, *arguments)
 
 
-def interpreter(found: Executable) -> tuple[str, ...] | None:
-    """The `#!` line as the kernel splits it, a path and at most one argument; None: no script."""
+def parse_shebang(found: Executable) -> tuple[str, ...] | None:
+    """Split a `#!` line as the kernel does: a path and at most one argument. None: no script."""
     if not found.head.startswith(b"#!"):
         return None
-    line, newline, _ = found.head[2:SHEBANG_SIZE].partition(b"\n")
+    line, newline, _ = found.head[2:MAX_SHEBANG_BYTES].partition(b"\n")
     text = line.partition(b"\0")[0].strip(b" \t")
     path = text.replace(b"\t", b" ").partition(b" ")[0]
-    truncated = not newline and len(found.head) >= SHEBANG_SIZE and path == text
+    truncated = not newline and len(found.head) >= MAX_SHEBANG_BYTES and path == text
     if not path.startswith(b"/") or truncated:
         what = "is longer than the kernel reads" if truncated else "names no absolute path"
         raise CommandError(
@@ -174,7 +176,7 @@ def interpreter(found: Executable) -> tuple[str, ...] | None:
 
 
 def expand_env(line: tuple[str, ...], found: Executable, caller: Caller) -> tuple[str, ...]:
-    """`/usr/bin/env NAME` and `env -S NAME ...` replaced by what env would execute."""
+    """Replace `/usr/bin/env NAME` and `env -S NAME ...` by what env would execute."""
     if os.path.basename(line[0]) != "env" or not is_system(line[0]):
         return (caller.absolute(line[0]), *line[1:])
     text = line[1] if len(line) > 1 else ""
@@ -190,7 +192,7 @@ def expand_env(line: tuple[str, ...], found: Executable, caller: Caller) -> tupl
             hint="name the interpreter in front of it",
         )
     try:
-        return (locate(words[0], caller), *words[1:])
+        return (locate_program(words[0], caller), *words[1:])
     except CommandError as error:
         hint = "env takes several words only after -S" if " " in words[0] else error.hint
         raise CommandError(
@@ -215,41 +217,42 @@ def split_words(text: str, found: Executable) -> list[str]:
         ) from error
 
 
-def collect(chain: Chain, caller: Caller, reach: Reach) -> tuple[str, ...]:
-    """Everything that must be visible; the arguments, with the script's path made absolute."""
+def collect_files(chain: Chain, caller: Caller, needed: NeededFiles) -> tuple[str, ...]:
+    """Collect what must be visible; return the arguments with the script's path made absolute."""
     found, arguments = chain.found, chain.arguments
-    reach.follow(found.path)
-    kind = options.kind_of(found)
-    told = options.read_arguments(kind, arguments)
-    sites = runtimes.bind_runtime(reach, found, kind, told.flags, caller)
+    needed.follow(found.path)
+    kind = detect_kind(found)
+    invocation = read_arguments(kind, arguments)
+    sites = runtimes.bind_runtime(needed, found, kind, invocation.flags, caller)
     if not kind:
-        runtimes.bind_server(reach, found.path, kind)
-    elif not reach.covers(found.real):
-        reach.bind(found.real, "the program")
+        runtimes.bind_server(needed, found.path, kind)
+    elif not needed.covers(found.real):
+        needed.bind(found.real, "the program")
     for script in chain.scripts:
-        runtimes.bind_server(reach, script, kind)
-    if told.module:
-        runtimes.bind_module(reach, told.module, told.flags, caller, sites)
-    if told.script is None:
+        runtimes.bind_server(needed, script, kind)
+    if invocation.module:
+        runtimes.bind_python_module(needed, invocation.module, invocation.flags, caller, sites)
+    at = invocation.script
+    if at is None:
         return arguments
     # The target may start in another directory, where a relative path would mean something else.
-    typed = arguments[told.script]
+    typed = arguments[at]
     script = caller.absolute(typed)
     if typed.startswith("/") and "/../" not in typed:
         script = typed
     elif not os.path.exists(script) and kind not in {"python", "node"}:
         return arguments  # `bun run dev`: a name, not a file
-    runtimes.bind_server(reach, script, kind)
-    return (*arguments[: told.script], script, *arguments[told.script + 1 :])
+    runtimes.bind_server(needed, script, kind)
+    return (*arguments[:at], script, *arguments[at + 1 :])
 
 
-def search(found: Executable) -> tuple[str, ...]:
-    """PATH inside: where the runtime's companions are, then the system's."""
+def build_search_path(found: Executable) -> tuple[str, ...]:
+    """Return PATH inside: the directories of the runtime, then the system's."""
     own = (os.path.dirname(found.path), os.path.dirname(found.real))
     return tuple(dict.fromkeys((*own, *STANDARD_SEARCH)))
 
 
-def identity(path: str) -> tuple[int, int]:
+def read_identity(path: str) -> tuple[int, int]:
     try:
         status = os.stat(path, follow_symlinks=False)
     except OSError as error:

@@ -1,8 +1,8 @@
-"""The files that a runtime needs: its prefix, its packages, and the server that it is told to run.
+"""Collects the files that a runtime needs: its prefix, its packages, and the server that it runs.
 
-A server's own files can name further directories (a `.pth` line, a linked package). They arrive
-with the server, so they are believed only where they lead to a project of that language, never to a
-plain directory, and one that lies elsewhere is put into the notes.
+A server's own files can name further directories (a `.pth` line, a linked package). Such a
+directory is bound only if it is a project of the server's language, because the server could name
+anything. If it is outside the server's own directory, a note says so.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 
 from corral.paths.posix import is_inside
-from corral.programs.needed_files import is_system, read_text
+from corral.programs.needed_files import is_system, list_names, read_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from corral.programs.arguments import Kind
-    from corral.programs.needed_files import Caller, Executable, Reach
+    from corral.programs.needed_files import Caller, Executable, NeededFiles
 
 PYTHON_MARKS = ("pyproject.toml", "setup.py", "setup.cfg")
 NODE_MARKS = ("package.json", "node_modules")
@@ -25,27 +25,27 @@ HOMEBREW = (
     "Cellar", "opt", "bin", "lib", "Frameworks", "share", "etc/openssl@3", "etc/openssl",
     "etc/ca-certificates",
 )  # fmt: skip
-"""Of a prefix of Homebrew's. In its `var` and `etc` are the user's databases and their keys."""
+"""The parts of a Homebrew prefix that are bound: the user's databases and keys are in the rest."""
 MARKS = (*NODE_MARKS, *PYTHON_MARKS, "manifest.json", "corral.toml", "corral.json")
 
 
 def bind_runtime(
-    reach: Reach, found: Executable, kind: Kind, flags: str, caller: Caller
+    needed: NeededFiles, found: Executable, kind: Kind, flags: str, caller: Caller
 ) -> list[str]:
-    """The prefix of the runtime; of a Python also its base and what its packages point to.
+    """Bind the prefix of a runtime; for Python also its base and what its packages point to.
 
-    Returns where a Python's packages are.
+    Returns the directories of a Python's packages.
     """
     if kind == "python":
-        return bind_python(reach, found, flags, caller)
+        return bind_python(needed, found, flags, caller)
     if kind:
-        prefix = prefix_of(found.real)
+        prefix = find_prefix(found.real)
         packages = [f"{prefix}/lib/node_modules"] if kind == "node" else []
-        bind_prefix(reach, prefix, [found.real, *packages], f"the prefix of {kind}")
+        bind_prefix(needed, prefix, [found.real, *packages], f"the prefix of {kind}")
     return []
 
 
-def prefix_of(real: str) -> str:
+def find_prefix(real: str) -> str:
     # Homebrew's programs load the libraries of their neighbours.
     root, cellar, _ = real.partition("/Cellar/")
     if cellar:
@@ -54,118 +54,107 @@ def prefix_of(real: str) -> str:
     return os.path.dirname(directory) if os.path.basename(directory) == "bin" else directory
 
 
-def bind_prefix(reach: Reach, prefix: str, parts: Iterable[str], why: str) -> None:
-    """A prefix that holds more than the runtime (~/.local) is not bound, only these parts of it."""
+def bind_prefix(needed: NeededFiles, prefix: str, parts: Iterable[str], why: str) -> None:
+    """Bind a prefix, or only these parts of it if it contains more than the runtime (~/.local)."""
     if is_system(prefix):
         return
     if os.path.isdir(f"{prefix}/Cellar"):
         parts = [f"{prefix}/{name}" for name in HOMEBREW]
-    elif not reach.forbids(prefix):
-        reach.bind(prefix, why)
+    elif not needed.is_shared(prefix):
+        needed.bind(prefix, why)
         return
     for part in parts:
         if os.path.exists(part):
-            reach.bind_path(part, why)
+            needed.bind_path(part, why)
 
 
-def bind_python(reach: Reach, found: Executable, flags: str, caller: Caller) -> list[str]:
-    settings, venv = venv_of(found.path)
-    base = prefix_of(found.real)
+def bind_python(needed: NeededFiles, found: Executable, flags: str, caller: Caller) -> list[str]:
+    settings, venv = find_venv(found.path)
+    base = find_prefix(found.real)
     version = os.path.basename(found.real)
     sites: list[str] = []
     if venv:
-        root = reach.follow(venv)
-        parts = [f"{root}/pyvenv.cfg", *libraries(root)]
-        bind_prefix(reach, root, parts, "the virtual environment")
-        sites += site_packages(root)
-    bind_prefix(reach, base, [found.real, *libraries(base, version)], "the prefix of python")
-    base = _bind_home(reach, settings.get("home", "")) or base
+        root = needed.follow(venv)
+        parts = [f"{root}/pyvenv.cfg", *list_libraries(root)]
+        bind_prefix(needed, root, parts, "the virtual environment")
+        sites += list_site_packages(root)
+    bind_prefix(needed, base, [found.real, *list_libraries(base, version)], "the prefix of python")
+    base = _bind_base(needed, settings.get("home", "")) or base
     if not venv or settings.get("include-system-site-packages", "").lower() == "true":
-        sites += site_packages(base)
+        sites += list_site_packages(base)
         if "s" not in flags and "I" not in flags:
-            sites += _bind_user_sites(reach, base, version, caller.home)
+            sites += _bind_user_sites(needed, base, version, caller.home)
     for site in sites:
-        bind_editables(reach, site, os.path.dirname(venv))
+        bind_editables(needed, site, os.path.dirname(venv))
     return sites
 
 
-def venv_of(path: str) -> tuple[dict[str, str], str]:
-    """Settings and directory of the venv that this unresolved path is in, as getpath.py looks."""
-    directory = os.path.dirname(path)
-    for place in (directory, os.path.dirname(directory)):
-        text = read_text(f"{place}/pyvenv.cfg")
+def find_venv(path: str) -> tuple[dict[str, str], str]:
+    """Return (settings, directory) of the venv of this unresolved path, found as by getpath.py."""
+    parent = os.path.dirname(path)
+    for directory in (parent, os.path.dirname(parent)):
+        text = read_text(f"{directory}/pyvenv.cfg")
         if text:
             pairs = (line.partition("=") for line in text.splitlines())
-            return {key.strip().lower(): value.strip() for key, _, value in pairs}, place
+            return {key.strip().lower(): value.strip() for key, _, value in pairs}, directory
     return {}, ""
 
 
-def libraries(prefix: str, version: str = "") -> Iterator[str]:
-    """lib/python3.12 and, where the interpreter is linked to it, lib/libpython3.12.so.1.0."""
+def list_libraries(prefix: str, version: str = "") -> Iterator[str]:
+    """Yield lib/python3.12, and lib/libpython3.12.so.1.0 if there is one."""
     known = version.removeprefix("python").count(".") > 0
     for directory in (f"{prefix}/lib", f"{prefix}/lib64"):
-        try:
-            names = [] if os.path.islink(directory) else sorted(os.listdir(directory))
-        except OSError:
-            continue
-        for name in names:
+        for name in () if os.path.islink(directory) else list_names(directory):
             if name.startswith(("python", "pypy", "libpython")) and (
                 not known or name == version or name.startswith(f"lib{version}.")
             ):
                 yield f"{directory}/{name}"
 
 
-def _bind_home(reach: Reach, home: str) -> str:
-    """The base that pyvenv.cfg names. The file came with the venv: only a Python is believed."""
-    if not home.startswith("/"):
-        return ""
-    try:
-        real = reach.trace(home)[0]
-    except (OSError, ValueError):
+def _bind_base(needed: NeededFiles, home: str) -> str:
+    """Bind the base that pyvenv.cfg names, if it is a Python: the venv's author wrote the file."""
+    real = needed.real_path(home) if home.startswith("/") else ""
+    if not real:
         return ""
     base = os.path.dirname(real)
-    parts = list(libraries(base))
+    parts = list(list_libraries(base))
     if not any(os.path.isfile(f"{library}/os.py") for library in parts):
         return ""
-    reach.follow(home)
-    bind_prefix(reach, prefix_of(f"{real}/python"), parts, "the base of the virtual environment")
+    needed.follow(home)
+    bind_prefix(needed, find_prefix(f"{real}/python"), parts, "the base of the virtual environment")
     return base
 
 
-def site_packages(prefix: str) -> list[str]:
-    if prefix == "/usr":  # Debian keeps what pip installs apart, and has no links in its own
-        return [f"{library}/dist-packages" for library in libraries("/usr/local")]
-    return [f"{library}/site-packages" for library in libraries(prefix)]
+def list_site_packages(prefix: str) -> list[str]:
+    if prefix == "/usr":  # Debian has what pip installs in /usr/local
+        return [f"{library}/dist-packages" for library in list_libraries("/usr/local")]
+    return [f"{library}/site-packages" for library in list_libraries(prefix)]
 
 
-def _bind_user_sites(reach: Reach, base: str, version: str, home: str) -> list[str]:
-    names = [version] if version.count(".") else [os.path.basename(p) for p in libraries(base)]
+def _bind_user_sites(needed: NeededFiles, base: str, version: str, home: str) -> list[str]:
+    names = [version] if version.count(".") else [os.path.basename(p) for p in list_libraries(base)]
     sites = [f"{home}/.local/lib/{name}/site-packages" for name in names]
     sites = [site for site in sites if home and os.path.isdir(site)]
     for site in sites:
-        reach.bind_path(site, "packages that the user installed")
+        needed.bind_path(site, "packages that the user installed")
     return sites
 
 
-def bind_editables(reach: Reach, site: str, beside: str) -> None:
-    """Packages installed as links to a project elsewhere: `.pth` lines and setuptools' finders."""
-    try:
-        names = sorted(os.listdir(site))
-    except OSError:
-        return
-    for name in names:
+def bind_editables(needed: NeededFiles, site: str, beside: str) -> None:
+    """Bind projects that editable installs name in `.pth` lines and setuptools' finders."""
+    for name in list_names(site):
         paths: list[str] = []
         if name.endswith(".pth"):
             lines = read_text(f"{site}/{name}").splitlines()
             paths = [line.rstrip() for line in lines if line.startswith("/")]
         elif name.startswith("__editable___") and name.endswith("_finder.py"):
-            paths = mapped(read_text(f"{site}/{name}"))
+            paths = parse_editable_finder(read_text(f"{site}/{name}"))
         for path in paths:
-            _bind_editable(reach, path, f"{site}/{name}", beside)
+            _bind_editable(needed, path, f"{site}/{name}", beside)
 
 
-def mapped(source: str) -> list[str]:
-    """The values of the MAPPING literal in a finder that setuptools wrote; it is never executed."""
+def parse_editable_finder(source: str) -> list[str]:
+    """Return the paths in the MAPPING literal of a finder of setuptools, without executing it."""
     import ast
 
     try:
@@ -185,129 +174,123 @@ def mapped(source: str) -> list[str]:
     return []
 
 
-def _bind_editable(reach: Reach, path: str, named_by: str, beside: str) -> None:
-    try:
-        real = reach.trace(path)[0]
-    except (OSError, ValueError):
-        return
-    if reach.covers(real):
+def _bind_editable(needed: NeededFiles, path: str, named_by: str, beside: str) -> None:
+    real = needed.real_path(path)
+    if not real or needed.covers(real):
         return
     directory = real if os.path.isdir(real) else os.path.dirname(real)
-    if reach.forbids(directory) or not project_of(reach, directory, PYTHON_MARKS):
+    if needed.is_shared(directory) or not find_project(needed, directory, PYTHON_MARKS):
         return
-    reach.bind_path(path, f"an editable install, {os.path.basename(named_by)}")
+    needed.bind_path(path, f"an editable install, {os.path.basename(named_by)}")
     if not beside or not is_inside(real, beside):
-        reach.notes.append(f"{real} is readable, because {named_by} names it")
+        needed.notes.append(f"{real} is readable, because {named_by} names it")
 
 
-def project_of(reach: Reach, directory: str, marks: Sequence[str]) -> str:
-    """The nearest directory upward with one of these, below everything that is never bound."""
-    while not reach.forbids(directory):
+def find_project(needed: NeededFiles, directory: str, marks: Sequence[str]) -> str:
+    """Return the nearest parent that has one of these files and may be bound; '' if none has."""
+    while not needed.is_shared(directory):
         if any(os.path.lexists(f"{directory}/{mark}") for mark in marks):
             return directory
         directory = os.path.dirname(directory)
     return ""
 
 
-def bind_module(
-    reach: Reach, module: str, flags: str, caller: Caller, sites: Sequence[str]
+def bind_python_module(
+    needed: NeededFiles, module: str, flags: str, caller: Caller, sites: Sequence[str]
 ) -> None:
-    """`python -m name` looks into the caller's directory first: a module there is the server.
+    """Bind the caller's directory if `python -m name` would load the module from there.
 
-    Not if one of that name is installed: clients start servers in whatever project is open, and it
-    may have a folder that is called so.
+    An installed module of that name comes first: clients start servers in whatever project is open,
+    and it may have a directory of the same name.
     """
     first = module.partition(".")[0]
     if not first or "/" in first or "I" in flags or "P" in flags:
         return
-    place = f"{caller.cwd.rstrip('/')}/{first}"
-    if not _is_module(place):
+    local = f"{caller.cwd.rstrip('/')}/{first}"
+    if not _is_module(local):
         return
     if installed := next(filter(_is_module, (f"{site}/{first}" for site in sites)), ""):
-        reach.notes.append(f"{place} is not readable, because {installed} has the same name")
+        needed.notes.append(f"{local} is not readable, because {installed} has the same name")
     else:
-        bind_server(reach, caller.cwd, "python")
+        bind_server(needed, caller.cwd, "python")
 
 
-def _is_module(place: str) -> bool:
-    return os.path.isdir(place) or os.path.isfile(f"{place}.py")
+def _is_module(path: str) -> bool:
+    return os.path.isdir(path) or os.path.isfile(f"{path}.py")
 
 
-def bind_server(reach: Reach, path: str, kind: Kind) -> None:
-    """The server's own files: its project, else its directory, else the one file."""
+def bind_server(needed: NeededFiles, path: str, kind: Kind) -> None:
+    """Bind the server's own files: its project, else its directory, else the one file."""
     try:
-        real = reach.follow(path)
+        real = needed.follow(path)
     except (OSError, ValueError):
-        return  # the runtime says in its own words that there is no such script
+        return  # the runtime itself will report that there is no such script
     directory = real if os.path.isdir(real) else os.path.dirname(real)
-    if not reach.covers(real):
-        _bind_own(reach, real, directory, kind)
+    if not needed.covers(real):
+        _bind_project(needed, real, directory, kind)
     if kind in {"node", "deno", "bun"}:
-        bind_modules(reach, directory, set())
+        bind_node_modules(needed, directory, set())
 
 
-def _bind_own(reach: Reach, real: str, directory: str, kind: Kind) -> None:
+def _bind_project(needed: NeededFiles, real: str, directory: str, kind: Kind) -> None:
     root, modules, _ = real.partition("/node_modules/")
     if modules:
-        reach.bind(f"{root}/node_modules", "the packages that the server is one of")
+        needed.bind(f"{root}/node_modules", "the packages that the server is one of")
         return
     marks = {"python": PYTHON_MARKS, "node": NODE_MARKS, "bun": NODE_MARKS}.get(kind, MARKS)
-    project = project_of(reach, directory, marks) or project_of(reach, directory, MARKS)
+    project = find_project(needed, directory, marks) or find_project(needed, directory, MARKS)
     if project:
-        reach.bind(project, "the server's project")
+        needed.bind(project, "the server's project")
     elif not kind and os.path.basename(directory) == "bin":
-        _bind_installed(reach, real, os.path.dirname(directory))
-    elif not reach.forbids(directory):
-        reach.bind(directory, "the server's directory")
+        _bind_installed(needed, real, os.path.dirname(directory))
+    elif not needed.is_shared(directory):
+        needed.bind(directory, "the server's directory")
     elif directory != real:
-        reach.bind(real, "the server")
+        needed.bind(real, "the server")
 
 
-def _bind_installed(reach: Reach, real: str, prefix: str) -> None:
-    """A native program in some bin: alone, unless its prefix is its own and has a lib beside it."""
+def _bind_installed(needed: NeededFiles, real: str, prefix: str) -> None:
+    """Bind a native program in a bin directory, with its prefix if that has libraries beside it."""
     beside = (f"{prefix}/{name}" for name in ("lib", "libexec", "share"))
-    if not reach.forbids(prefix) and any(map(os.path.isdir, beside)):
-        reach.bind(prefix, "the server's prefix")
+    if not needed.is_shared(prefix) and any(map(os.path.isdir, beside)):
+        needed.bind(prefix, "the server's prefix")
     else:
-        reach.bind(real, "the server")
+        needed.bind(real, "the server")
 
 
-def bind_modules(reach: Reach, directory: str, passed: set[str]) -> None:
-    """Every node_modules that node looks into, from the script up to HOME, with linked packages."""
+def bind_node_modules(needed: NeededFiles, directory: str, passed: set[str]) -> None:
+    """Bind every node_modules that node searches, from the script up to HOME, with its links."""
     while directory not in passed:
         passed.add(directory)
         modules = f"{directory}/node_modules"
         if os.path.isdir(modules) and not is_system(modules):
             real = os.path.realpath(modules)
             if real == modules or os.path.basename(real) == "node_modules":
-                reach.bind_path(modules, "packages that the server can load")
-                bind_linked(reach, real, passed)
-        if directory in reach.homes or reach.forbids(directory):
+                needed.bind_path(modules, "packages that the server can load")
+                bind_linked_packages(needed, real, passed)
+        if directory in needed.homes or needed.is_shared(directory):
             return
         directory = os.path.dirname(directory)
 
 
-def bind_linked(reach: Reach, modules: str, passed: set[str]) -> None:
-    """Packages that a workspace or `npm link` put there as links to a directory elsewhere."""
-    for entry in _package_links(modules):
-        try:
-            real = reach.trace(entry)[0]
-        except (OSError, ValueError):
-            continue
+def bind_linked_packages(needed: NeededFiles, modules: str, passed: set[str]) -> None:
+    """Bind packages that a workspace or `npm link` put there as links to another directory."""
+    for entry in _list_package_links(modules):
+        real = needed.real_path(entry)
         root, inside, _ = real.partition("/node_modules/")
         wanted = f"{root}/node_modules" if inside else real
-        if reach.covers(real) or not os.path.isfile(f"{real}/package.json"):
+        if not real or needed.covers(real) or not os.path.isfile(f"{real}/package.json"):
             continue
-        if reach.forbids(wanted):
+        if needed.is_shared(wanted):
             continue
-        reach.follow(entry)
-        reach.bind(wanted, "a linked package")
+        needed.follow(entry)
+        needed.bind(wanted, "a linked package")
         if not is_inside(wanted, os.path.dirname(modules)):
-            reach.notes.append(f"{wanted} is readable, because {entry} links to it")
-        bind_modules(reach, real, passed)
+            needed.notes.append(f"{wanted} is readable, because {entry} links to it")
+        bind_node_modules(needed, real, passed)
 
 
-def _package_links(modules: str) -> Iterator[str]:
+def _list_package_links(modules: str) -> Iterator[str]:
     try:
         with os.scandir(modules) as entries:
             found = list(entries)

@@ -1,7 +1,7 @@
-"""Programs that only start another one: version-manager shims, shell trampolines, installers.
+"""Resolves programs that only start another one: shims of version managers, shell trampolines.
 
-With subprocesses off, the first exec is the only one, so what a shim would start is worked out here
-from the files that the shim itself would read. No shim is ever run.
+When subprocesses are off, the target gets a single exec. So what a shim would start is worked out
+here from the files that the shim itself would read. No shim is ever run.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 
 from corral.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, CommandError
-from corral.programs.advice import SHELLS
-from corral.programs.needed_files import is_program, read_text
+from corral.programs.arguments import SHELLS
+from corral.programs.needed_files import is_program, list_names, read_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from corral.programs.needed_files import Caller, Executable
 
 
-def redirect(found: Executable, caller: Caller) -> tuple[str, ...]:
-    """What a shim would execute, as a path and leading arguments; () when `found` is no shim."""
+def resolve_shim(found: Executable, caller: Caller) -> tuple[str, ...]:
+    """Return what a shim would execute, a path and leading arguments; () if `found` is no shim."""
     name = os.path.basename(found.path)
     behind = os.path.basename(found.real)
     if behind == "volta-shim" and name != behind:
-        return volta(name, caller)
+        return resolve_volta(name, caller)
     if behind in {"mise", "rtx"} and name != behind:
-        return (mise(found.path, caller),)
+        return (resolve_mise(found.path, caller),)
     if behind == "snap" and name != behind:
         hint = f"give the path of the program itself, below /snap/{name}/current"
         text = f"{found.path} is started by snapd, outside of any sandbox"
@@ -35,14 +35,14 @@ def redirect(found: Executable, caller: Caller) -> tuple[str, ...]:
         return ()
     text = os.fsdecode(found.head)
     if "export PYENV_ROOT=" in text and 'exec "$program"' in text:
-        return (pyenv(found.path, text, caller),)
+        return (resolve_pyenv(found.path, text, caller),)
     if "# asdf-plugin: " in text and "asdf exec " in text:
-        return (asdf(found.path, text, caller),)
-    return trampoline(found, text, caller)
+        return (resolve_asdf(found.path, text, caller),)
+    return resolve_trampoline(found, text, caller)
 
 
-def trampoline(found: Executable, text: str, caller: Caller) -> tuple[str, ...]:
-    """What the shell scripts that pip, uv and pnpm write in place of a `#!` line would execute."""
+def resolve_trampoline(found: Executable, text: str, caller: Caller) -> tuple[str, ...]:
+    """Return what the shell scripts that pip, uv and pnpm write in place of a `#!` line execute."""
     first, _, rest = text.partition("\n")
     if os.path.basename(first[2:].strip().split(" ")[0]) not in SHELLS and "env bash" not in first:
         return ()
@@ -69,7 +69,7 @@ def unresolved(shim: str, why: str, hint: str) -> CommandError:
     return CommandError(f"{shim}: {why}", exit_code=EXIT_NOT_FOUND, hint=hint)
 
 
-def upward(directory: str) -> Iterator[str]:
+def walk_up(directory: str) -> Iterator[str]:
     while True:
         yield directory
         if directory in {"/", ""}:
@@ -77,8 +77,8 @@ def upward(directory: str) -> Iterator[str]:
         directory = os.path.dirname(directory)
 
 
-def pyenv(shim: str, text: str, caller: Caller) -> str:
-    """As pyenv-which: the first of the selected versions that has the command, then the system."""
+def resolve_pyenv(shim: str, text: str, caller: Caller) -> str:
+    """Find a command as pyenv-which does: in the selected versions, then on the system's PATH."""
     name, shims = os.path.basename(shim), os.path.dirname(shim)
     root = text.partition('export PYENV_ROOT="')[2].partition('"')[0]
     if not root.startswith("/"):
@@ -95,7 +95,7 @@ def pyenv(shim: str, text: str, caller: Caller) -> str:
     if path:
         return path
     versions = f"{root}/versions"
-    having = [v for v in _names(versions) if is_program(f"{versions}/{v}/bin/{name}")]
+    having = [v for v in list_names(versions) if is_program(f"{versions}/{v}/bin/{name}")]
     hint = "it exists in " + ", ".join(having) + ": set PYENV_VERSION" if having else "pyenv rehash"
     chosen = ":".join(selected)
     raise unresolved(shim, f"pyenv's selected version ({chosen}) has no {name!r}", hint)
@@ -105,8 +105,8 @@ def pyenv_selected(root: str, caller: Caller) -> list[str]:
     chosen = caller.environment.get("PYENV_VERSION", "")
     if chosen:
         return chosen.split(":")
-    files = [*(f"{place}/.python-version" for place in upward(caller.cwd)), f"{root}/version"]
-    file = next(filter(os.path.isfile, files), "")  # the nearest decides, even when it is empty
+    files = [*(f"{parent}/.python-version" for parent in walk_up(caller.cwd)), f"{root}/version"]
+    file = next(filter(os.path.isfile, files), "")  # the nearest decides, even if it is empty
     words = [line.split()[0] for line in read_text(file).splitlines() if line.split()]
     words = [word for word in words if not word.startswith("#")]
     # In files, and only there, `python-3.12` also means 3.12.
@@ -115,7 +115,7 @@ def pyenv_selected(root: str, caller: Caller) -> list[str]:
 
 
 def pyenv_version(root: str, wanted: str) -> str:
-    """The installed version that a name or a prefix stands for; one with `..` stands for none."""
+    """Return the installed version that a name or a prefix selects; '.' for a name with `..`."""
     if ".." in wanted.split("/") or wanted.startswith("/"):
         return "."
     if os.path.isdir(f"{root}/versions/{wanted}"):
@@ -123,7 +123,7 @@ def pyenv_version(root: str, wanted: str) -> str:
     stem = wanted.removesuffix("t")
     matching = [
         version
-        for version in _names(f"{root}/versions")
+        for version in list_names(f"{root}/versions")
         if version.startswith((f"{stem}.", f"{stem}-"))
         and _is_release(version, free_threaded=stem != wanted)
     ]
@@ -143,28 +143,23 @@ def _version_key(version: str) -> tuple[str, tuple[int, ...]]:
     return first, tuple(int(part or 0) for part in digits)
 
 
-def _names(directory: str) -> list[str]:
-    try:
-        return sorted(os.listdir(directory))
-    except (OSError, ValueError):
-        return []
-
-
-def volta(name: str, caller: Caller) -> tuple[str, ...]:
+def resolve_volta(name: str, caller: Caller) -> tuple[str, ...]:
     root = caller.variable("VOLTA_HOME", f"{caller.home}/.volta")
     image = f"{root}/tools/image"
-    package = _json(f"{root}/tools/user/bins/{name}.json")
+    package = _read_json(f"{root}/tools/user/bins/{name}.json")
     if package:
-        node = _text(package, "platform", "node", "runtime") or _text(package, "platform", "node")
-        script = f"{image}/packages/{_text(package, 'package')}/bin/{name}"
+        node = _read_text_at(package, "platform", "node", "runtime") or _read_text_at(
+            package, "platform", "node"
+        )
+        script = f"{image}/packages/{_read_text_at(package, 'package')}/bin/{name}"
         runtime = f"{image}/node/{node}/bin/node"
         if is_program(runtime) and is_program(script):
             return (runtime, script)
-    platform = _json(f"{root}/tools/user/platform.json")
+    platform = _read_json(f"{root}/tools/user/platform.json")
     pinned = volta_pinned(caller.cwd)
     tool = "npm" if name == "npx" else name
-    own = pinned.get(tool) or _text(platform, tool) or _text(platform, "node", tool)
-    node = pinned.get("node") or _text(platform, "node", "runtime")
+    own = pinned.get(tool) or _read_text_at(platform, tool) or _read_text_at(platform, "node", tool)
+    node = pinned.get("node") or _read_text_at(platform, "node", "runtime")
     candidates = [f"{image}/{tool}/{own}/bin/{name}"] if own else []
     if node:
         candidates.append(f"{image}/node/{node}/bin/{name}")
@@ -176,11 +171,11 @@ def volta(name: str, caller: Caller) -> tuple[str, ...]:
 
 
 def volta_pinned(cwd: str) -> dict[str, str]:
-    """The versions that the nearest package.json pins, with those that it extends."""
-    file = next((f for d in upward(cwd) if os.path.isfile(f := f"{d}/package.json")), "")
+    """Return the versions that the nearest package.json pins, with those that it extends."""
+    file = next((f for d in walk_up(cwd) if os.path.isfile(f := f"{d}/package.json")), "")
     pinned: dict[str, str] = {}
     for _ in range(8):
-        section = _json(file).get("volta") if file else None
+        section = _read_json(file).get("volta") if file else None
         if not isinstance(section, dict):
             break
         for tool, version in section.items():
@@ -191,7 +186,7 @@ def volta_pinned(cwd: str) -> dict[str, str]:
     return {tool: version for tool, version in pinned.items() if "/" not in version}
 
 
-def asdf(shim: str, text: str, caller: Caller) -> str:
+def resolve_asdf(shim: str, text: str, caller: Caller) -> str:
     name = os.path.basename(shim)
     root = caller.variable("ASDF_DATA_DIR", os.path.dirname(os.path.dirname(shim)))
     marks = [line.split() for line in text.splitlines() if line.startswith("# asdf-plugin: ")]
@@ -206,7 +201,7 @@ def asdf(shim: str, text: str, caller: Caller) -> str:
     raise unresolved(shim, f"no version that asdf has selected here has {name!r}", hint)
 
 
-def mise(shim: str, caller: Caller) -> str:
+def resolve_mise(shim: str, caller: Caller) -> str:
     name = os.path.basename(shim)
     data = caller.variable("XDG_DATA_HOME", f"{caller.home}/.local/share")
     root = caller.variable("MISE_DATA_DIR", f"{data}/mise")
@@ -235,16 +230,16 @@ def _installed(root: str, tool: str, version: str, name: str, caller: Caller) ->
 
 
 def tool_versions(caller: Caller, manager: str) -> Iterator[tuple[str, str]]:
-    """(tool, version), nearest first: the environment, files upward from cwd, the user's own."""
+    """Yield (tool, version) from the environment, files from cwd upward, the user's own files."""
     for variable, version in caller.environment.items():
         if variable.startswith(f"{manager}_") and variable.endswith("_VERSION"):
             tool = variable[len(manager) + 1 : -len("_VERSION")].lower().replace("_", "-")
             yield from ((tool, word) for word in version.split())
     config = caller.variable("XDG_CONFIG_HOME", f"{caller.home}/.config")
-    for place in upward(caller.cwd):
-        for tool, version in _chosen_in(place, manager):
-            # A project may choose among what is installed, and bring no runtime of its own: the
-            # server that would be run by it need not be the project's.
+    for directory in walk_up(caller.cwd):
+        for tool, version in _selected_in(directory, manager):
+            # A project may select among what is installed. It may not bring its own runtime,
+            # because the server that would run on it need not belong to the project.
             if not version.startswith("path:"):
                 yield tool, version
     if manager == "MISE":
@@ -252,13 +247,13 @@ def tool_versions(caller: Caller, manager: str) -> Iterator[tuple[str, str]]:
     yield from _tool_lines(f"{caller.home}/.tool-versions")
 
 
-def _chosen_in(place: str, manager: str) -> Iterator[tuple[str, str]]:
+def _selected_in(directory: str, manager: str) -> Iterator[tuple[str, str]]:
     if manager == "MISE":
         for file in ("mise.local.toml", ".mise.local.toml", "mise.toml", ".mise.toml",
                      "mise/config.toml", ".mise/config.toml", ".config/mise.toml",
                      ".config/mise/config.toml"):  # fmt: skip
-            yield from _mise_tools(f"{place}/{file}")
-    yield from _tool_lines(f"{place}/.tool-versions")
+            yield from _mise_tools(f"{directory}/{file}")
+    yield from _tool_lines(f"{directory}/.tool-versions")
 
 
 def _tool_lines(file: str) -> Iterator[tuple[str, str]]:
@@ -284,7 +279,7 @@ def _mise_tools(file: str) -> Iterator[tuple[str, str]]:
                 yield str(tool), str(version)
 
 
-def _json(file: str) -> dict[str, object]:
+def _read_json(file: str) -> dict[str, object]:
     text = read_text(file)
     if not text:
         return {}
@@ -297,7 +292,7 @@ def _json(file: str) -> dict[str, object]:
     return {str(k): v for k, v in value.items()} if isinstance(value, dict) else {}
 
 
-def _text(value: object, *keys: str) -> str:
+def _read_text_at(value: object, *keys: str) -> str:
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return (

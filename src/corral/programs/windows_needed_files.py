@@ -141,7 +141,7 @@ def pointed(name: str, text: str) -> list[str]:
         return [line.strip() for line in text.splitlines() if line[1:3] in {":\\", ":/"}]
     from corral.programs import runtimes
 
-    return [path for path in runtimes.mapped(text) if path[1:3] == ":\\"]
+    return [path for path in runtimes.parse_editable_finder(text) if path[1:3] == ":\\"]
 
 
 def _package(real: str) -> str:

@@ -14,7 +14,7 @@ from corral.paths.posix import is_inside
 from corral.policy.approvals import NAMES, Request, is_approved, request_for
 from corral.policy.model import Source
 from corral.policy.user_config import home_directory
-from corral.programs.arguments import kind_of
+from corral.programs.arguments import detect_kind
 from corral.programs.needed_files import Executable, is_system
 from corral.programs.resolve import resolve
 from corral.safe_text import printable
@@ -110,7 +110,7 @@ def outside(program: Program, roots: tuple[str, ...]) -> Iterator[str]:
     if own(program.path, roots) and not own(real, roots) and not is_system(real):
         # A link called `node` may lead anywhere; only the name at its end makes it a runtime.
         end = Executable(path=real, real=real, device=0, inode=0, head=b"")
-        if not kind_of(end):
+        if not detect_kind(end):
             yield real
     for path, why in zip(program.reads, program.why, strict=True):
         if own(path, roots) or why.startswith(RUNTIME):

@@ -19,7 +19,7 @@ from corral.formats import jsonc, toml, yaml
 from corral.formats.positions import same
 from corral.network.host_proxy import EXCEPTIONS, VARIABLES
 from corral.policy.variables import is_secret_name
-from corral.programs.package_runners import parse_runner_command
+from corral.programs.package_runners import parse_runner
 from corral.supervisor.prepare import CERTIFICATES
 
 CORRAL = "/home/me/.local/bin/corral"
@@ -31,7 +31,7 @@ TEXTS = st.text(LETTERS, max_size=8) | st.sampled_from(
     ["-y", "# no", "x: y", "'", '"', "// x", "~", "\\", "[", "true"]
 )
 COMMANDS = (
-    TEXTS.filter(lambda text: text and parse_runner_command(text, []) is None and "corral" not in text)
+    TEXTS.filter(lambda text: text and parse_runner(text, []) is None and "corral" not in text)
     | st.sampled_from(["node", "/opt/a b/server", r"C:\x\server.exe"])
 )  # fmt: skip
 NAMES = st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ_", min_size=1, max_size=8).filter(

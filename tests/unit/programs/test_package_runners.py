@@ -4,12 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.programs.package_runners import (
-    Refusal,
-    RunnerPackage,
-    parse_runner_command,
-    reference_to_runner_command,
-)
+from corral.programs.package_runners import Package, Refusal, format_runner, parse_runner
 from corral.servers.reference import parse
 
 PACKAGES = {
@@ -44,16 +39,14 @@ PACKAGES = {
 @pytest.mark.parametrize("line", PACKAGES)
 def test_a_launcher_is_a_package_and_what_is_left(line):
     command, *arguments = line.split()
-    found = parse_runner_command(command, arguments)
-    assert isinstance(found, RunnerPackage)
+    found = parse_runner(command, arguments)
+    assert isinstance(found, Package)
     assert (found.reference, found.used) == PACKAGES[line]
     assert parse(found.reference).kind == found.registry  # and `corral run` knows it
 
 
 def test_packages_beside_the_one_are_kept():
-    found = parse_runner_command(
-        "uvx", ["--with", "mcp<2", "--with=x", "mcp-server-sqlite", "--db"]
-    )
+    found = parse_runner("uvx", ["--with", "mcp<2", "--with=x", "mcp-server-sqlite", "--db"])
     assert (found.reference, found.extra, found.used) == (
         "pypi:mcp-server-sqlite",
         ("mcp<2", "x"),
@@ -92,7 +85,7 @@ REFUSED = {
 @pytest.mark.parametrize("line", REFUSED)
 def test_what_cannot_be_told_is_refused_with_the_reason(line):
     command, *arguments = line.split()
-    found = parse_runner_command(command, arguments)
+    found = parse_runner(command, arguments)
     assert isinstance(found, Refusal)
     assert REFUSED[line] in found.why
     assert found.hint
@@ -112,38 +105,38 @@ def test_what_cannot_be_told_is_refused_with_the_reason(line):
 )
 def test_everything_else_is_a_command(line):
     command, *arguments = line.split()
-    assert parse_runner_command(command, arguments) is None
+    assert parse_runner(command, arguments) is None
 
 
 def test_only_containers_are_fine_as_they_are():
-    assert parse_runner_command("docker", ["run", "x"]).leave_alone
-    assert not parse_runner_command("bash", ["-c", "x"]).leave_alone
+    assert parse_runner("docker", ["run", "x"]).apart
+    assert not parse_runner("bash", ["-c", "x"]).apart
 
 
 @pytest.mark.parametrize("reference", [found for found, _ in PACKAGES.values()])
 def test_back_starts_the_same_package(reference):
-    command, *arguments = reference_to_runner_command(reference)
-    assert parse_runner_command(command, arguments).reference == reference
+    command, *arguments = format_runner(reference)
+    assert parse_runner(command, arguments).reference == reference
 
 
 @pytest.mark.parametrize("word", ["node", "/x/npm:y", "cursor:github", ""])
 def test_back_knows_references_only(word):
-    assert reference_to_runner_command(word) is None
+    assert format_runner(word) is None
 
 
 @settings(deadline=None)
 @given(st.text(max_size=20), st.lists(st.text(max_size=12), max_size=5))
 def test_no_words_crash_it(command, arguments):
-    found = parse_runner_command(command, arguments)
-    if isinstance(found, RunnerPackage):
+    found = parse_runner(command, arguments)
+    if isinstance(found, Package):
         assert 0 < found.used <= len(arguments)
 
 
 @settings(deadline=None)
 @given(st.sampled_from(["npx", "uvx"]), st.lists(st.text("-abyp@/=.1[]~ ", max_size=8), max_size=4))
 def test_a_package_is_never_an_option_or_a_path(command, arguments):
-    found = parse_runner_command(command, arguments)
-    if isinstance(found, RunnerPackage):
+    found = parse_runner(command, arguments)
+    if isinstance(found, Package):
         name = found.name.rpartition("/")[2]
         assert name[0] not in ".-"
         assert " " not in found.reference

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from corral.errors import CommandError
 from corral.paths.posix import is_inside
 from corral.programs.arguments import Invocation, read_arguments
-from corral.programs.needed_files import Reach
+from corral.programs.needed_files import NeededFiles
 from corral.programs.resolve import resolve
 
 if TYPE_CHECKING:
@@ -913,7 +913,7 @@ def test_of_homebrew_only_programs_are_bound(run: Resolver, home: Path) -> None:
                   "~/..", "~/.ssh", "~/.ssh/deep", "~/.local", "~/.config", "~/Downloads", "/run/user/1000", "/mnt/c"],
 )  # fmt: skip
 def test_directories_that_are_never_bound(home: Path, directory: str) -> None:
-    assert Reach(str(home)).forbids(os.path.normpath(directory.replace("~", str(home))))
+    assert NeededFiles(str(home)).is_shared(os.path.normpath(directory.replace("~", str(home))))
 
 
 @pytest.mark.parametrize(
@@ -928,16 +928,16 @@ def test_directories_that_are_never_bound(home: Path, directory: str) -> None:
     ],
 )
 def test_directories_that_may_be_bound(home: Path, directory: str) -> None:
-    assert not Reach(str(home)).forbids(directory.replace("~", str(home)))
+    assert not NeededFiles(str(home)).is_shared(directory.replace("~", str(home)))
 
 
 def test_a_home_behind_a_link_is_still_home(tmp_path: Path) -> None:
     (tmp_path / "data" / "user").mkdir(parents=True)
     linked = link(tmp_path / "home", tmp_path / "data" / "user")
-    reach = Reach(str(linked))
-    assert reach.forbids(str(tmp_path / "data" / "user"))
-    assert reach.forbids(str(tmp_path / "data"))
-    assert not reach.forbids(str(tmp_path / "data" / "other"))
+    needed = NeededFiles(str(linked))
+    assert needed.is_shared(str(tmp_path / "data" / "user"))
+    assert needed.is_shared(str(tmp_path / "data"))
+    assert not needed.is_shared(str(tmp_path / "data" / "other"))
 
 
 # --- arguments of runtimes
