@@ -174,7 +174,7 @@ def _find_package(server: ConfiguredServer, request: WrapRequest) -> Package | N
     if isinstance(found, Refusal):
         if "--allow-subprocess" in request.flags and "--allow-subprocess" in found.hint:
             return None
-        raise UnfitError(found.why, hint=found.hint, leave_alone=found.apart)
+        raise UnfitError(found.why, hint=found.hint, leave_alone=found.leave_alone)
     if found is not None:
         try:
             parse(found.reference)

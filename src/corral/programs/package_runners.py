@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
+from typing import Literal
 
 from corral.programs.advice import CONTAINERS
 from corral.record import record, replace
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Literal
-
-    Registry = Literal["npm", "pypi"]
-
+Registry = Literal["npm", "pypi"]
 # They say how the runner behaves, not which server it starts.
 IGNORED_OPTIONS = frozenset((
     "-y", "--yes", "-q", "--quiet", "--silent", "-s", "--prefer-offline", "--prefer-online",
@@ -119,11 +115,11 @@ class Package:
 
 @record
 class Refusal:
-    """Why a command cannot run inside. `apart`: it needs no sandbox of corral's."""
+    """Why a command cannot run in the sandbox. `leave_alone`: another sandbox encloses it."""
 
     why: str
     hint: str
-    apart: bool = False
+    leave_alone: bool = False
 
 
 def parse_runner(command: str, arguments: Sequence[str]) -> Package | Refusal | None:
@@ -140,7 +136,7 @@ def parse_runner(command: str, arguments: Sequence[str]) -> Package | Refusal | 
         return Refusal(
             why=f"{name} starts it in a container, which corral cannot look into",
             hint="its walls are the container's own",
-            apart=True,
+            leave_alone=True,
         )
     if name in SHELLS:
         return _refuse_shell(name)

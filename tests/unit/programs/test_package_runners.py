@@ -109,8 +109,8 @@ def test_everything_else_is_a_command(line):
 
 
 def test_only_containers_are_fine_as_they_are():
-    assert parse_runner("docker", ["run", "x"]).apart
-    assert not parse_runner("bash", ["-c", "x"]).apart
+    assert parse_runner("docker", ["run", "x"]).leave_alone
+    assert not parse_runner("bash", ["-c", "x"]).leave_alone
 
 
 @pytest.mark.parametrize("reference", [found for found, _ in PACKAGES.values()])
