@@ -44,25 +44,25 @@ def _main(words: list[str]) -> int:
     try:
         return _dispatch(words)
     except SandboxError as problem:
-        output.error(problem)
+        output.write_error(problem)
         return problem.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
     except output.ReaderGoneError:
         return 0
     except OSError as problem:
-        output.error(output.from_os_error(problem))
+        output.write_error(output.from_os_error(problem))
         return EXIT_REFUSED
 
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in {"-h", "--help", "help"}:
-        output.say(format_overview())
+        output.write_line(format_overview())
         return 0
     if words[0] in {"-V", "--version"}:
         from corral import __version__
 
-        output.say(f"corral {__version__}")
+        output.write_line(f"corral {__version__}")
         return 0
     name = words.pop(0)
     if name not in COMMANDS:
@@ -76,7 +76,7 @@ def _dispatch(words: list[str]) -> int:
     chosen, rest = option_parser.parse(flags, words)
     late = name in LATE_OPTIONS and not {"-h", "--help"}.isdisjoint(rest)
     if chosen.has("--help") or late:
-        output.say(
+        output.write_line(
             "\n".join([command.USAGE, "", command.SUMMARY, "", *option_parser.help_lines(flags)])
         )
         return 0

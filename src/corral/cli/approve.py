@@ -53,16 +53,16 @@ def _approve(options: Options, rest: list[str]) -> int:
     approved = approvals.is_approved(request.digest)
     if not as_json:
         for line in format_request(request):
-            output.say(line)
+            output.write_line(line)
     # Nothing asked, nothing to record: such a request needs no approval.
     if asks and not approved and (yes or (not as_json and confirm(rest[0]))):
         remember(request)
         approved = True
     if as_json:
         answer = {"directory": request.subject, "digest": request.digest, "asks": asks}
-        output.json({**answer, "approved": approved})
+        output.write_json({**answer, "approved": approved})
     elif asks:
-        output.say(f"approved {request.digest}" if approved else "not approved")
+        output.write_line(f"approved {request.digest}" if approved else "not approved")
     return 0 if as_json or approved or not asks else 1
 
 
@@ -142,12 +142,14 @@ def confirm(directory: str) -> bool:
 def _list(*, as_json: bool) -> int:
     found = approvals.approvals()
     if as_json:
-        output.json(plain(tuple(found)))
+        output.write_json(plain(tuple(found)))
         return 0
     for approval in found:
-        output.say(f"{approval.digest}  {approval.approved}  {printable(approval.directory)}")
+        output.write_line(
+            f"{approval.digest}  {approval.approved}  {printable(approval.directory)}"
+        )
         for words in approval.asks:
-            output.say(f"  {words}")
+            output.write_line(f"  {words}")
     return 0
 
 
@@ -158,9 +160,9 @@ def _revoke(what: str, *, as_json: bool) -> int:
     digests += [one.digest for one in approvals.approvals() if one.directory in names]
     revoked = [digest for digest in digests if approvals.revoke(digest)]
     if as_json:
-        output.json({"revoked": revoked})
+        output.write_json({"revoked": revoked})
     for digest in () if as_json else revoked:
-        output.say(f"revoked {digest}")
+        output.write_line(f"revoked {digest}")
     if not revoked:
         raise SandboxError(f"there is no approval of {what}", hint="corral approve --list")
     return 0

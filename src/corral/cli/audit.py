@@ -23,10 +23,12 @@ def main(options: Options, rest: list[str]) -> int:
             f"cannot read {rest[1]}: {error.strerror}", hint="name a file that `run --audit` wrote"
         ) from error
     if options.has("--json"):
-        output.json(plain(verdict))
+        output.write_json(plain(verdict))
     elif verdict.broken is not None:
-        output.say(f"{rest[1]}: line {verdict.broken} does not follow from what stands before it")
+        output.write_line(
+            f"{rest[1]}: line {verdict.broken} does not follow from what stands before it"
+        )
     else:
         end = "" if verdict.ended else "; its last run did not end it"
-        output.say(f"{rest[1]}: {verdict.lines} lines, unbroken{end}")
+        output.write_line(f"{rest[1]}: {verdict.lines} lines, unbroken{end}")
     return 1 if verdict.broken is not None else 0

@@ -33,9 +33,9 @@ def main(options: Options, rest: list[str]) -> int:
 def _list(*, as_json: bool) -> int:
     found = store.entries()
     if as_json:
-        output.json([_entry_to_json(entry) for entry in found])
+        output.write_json([_entry_to_json(entry) for entry in found])
         return 0
-    output.table(
+    output.write_table(
         [
             (
                 _label(entry),
@@ -74,10 +74,10 @@ def _remove(words: list[str], *, as_json: bool) -> int:
             store.remove(entry)
         removed += fitting
     if as_json:
-        output.json({"removed": [entry.key for entry in removed]})
+        output.write_json({"removed": [entry.key for entry in removed]})
     else:
         for entry in removed:
-            output.say(f"removed {entry.key}")
+            output.write_line(f"removed {entry.key}")
     return 0
 
 
@@ -92,9 +92,9 @@ def _is_meant(entry: Entry, word: str) -> bool:
 def _collect(*, as_json: bool) -> int:
     removed = [*store.collect(), *_collect_runtime_copies()]
     if as_json:
-        output.json({"removed": removed})
+        output.write_json({"removed": removed})
     else:
-        output.say(f"removed {len(removed)} leftovers")
+        output.write_line(f"removed {len(removed)} leftovers")
     return 0
 
 
@@ -118,7 +118,7 @@ def _verify(*, as_json: bool) -> int:
             broken.append(entry.key)
             output.note(str(problem))
     if as_json:
-        output.json({"broken": broken})
+        output.write_json({"broken": broken})
     elif not broken:
-        output.say(f"all {len(found)} are what was installed")
+        output.write_line(f"all {len(found)} are what was installed")
     return 1 if broken else 0

@@ -23,11 +23,11 @@ def main(options: Options, rest: list[str]) -> int:
             mistakes += problem.mistakes
         else:
             if not options.has("--json"):
-                output.say(f"{path}: ok")
+                output.write_line(f"{path}: ok")
     if options.has("--json"):
         keys = ("file", "line", "key", "mistake")
-        output.json([dict(zip(keys, mistake, strict=True)) for mistake in mistakes])
+        output.write_json([dict(zip(keys, mistake, strict=True)) for mistake in mistakes])
     else:
         for mistake in mistakes:
-            output.say(str(mistake))
+            output.write_line(str(mistake))
     return 1 if mistakes else 0

@@ -17,10 +17,10 @@ def main(options: Options, rest: list[str]) -> int:
         raise UsageError(f"clean takes no further words: {rest[0]}", hint=USAGE)
     cleaned, problems = _clean()
     if options.has("--json"):
-        output.json(cleaned)
+        output.write_json(cleaned)
     else:
         for path in cleaned:
-            output.say(f"removed corral's permissions from {path}")
+            output.write_line(f"removed corral's permissions from {path}")
     for text in problems:
         output.warn(text)
     return 1 if problems else 0

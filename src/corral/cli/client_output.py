@@ -130,7 +130,7 @@ def edit_files(
         except SandboxError as error:
             problem = problem or error
     if options.has("--json"):
-        output.json([_edit_to_json(one, fields) for one in edits])
+        output.write_json([_edit_to_json(one, fields) for one in edits])
     else:
         for one in edits:
             _print_edit(one, texts, selection.word, dry_run=options.has("--dry-run"))
@@ -154,21 +154,21 @@ def _edit_to_json(edit: FileEdit, fields: Sequence[str]) -> dict[str, object]:
 def _print_edit(edit: FileEdit, texts: dict[str, str], word: str, *, dry_run: bool) -> None:
     """Print one block: the file, and each server with what happened to it and why."""
     linked = f" (really {printable(edit.real)})" if edit.real != os.path.abspath(edit.path) else ""
-    output.say(output.paint(printable(edit.path), "bold") + linked)
+    output.write_line(output.paint(printable(edit.path), "bold") + linked)
     for outcome in edit.outcomes:
         name = f"{outcome.name} ({outcome.scope})" if outcome.scope else outcome.name
         why = f": {outcome.why}" if outcome.why else ""
-        output.say(printable(f"  {name}  {texts[outcome.state]}{why}"))
+        output.write_line(printable(f"  {name}  {texts[outcome.state]}{why}"))
         if outcome.hint:
-            output.say(f"    hint: {printable(outcome.hint)}")
+            output.write_line(f"    hint: {printable(outcome.hint)}")
         if outcome.state in {"wrapped", "already"}:
             _print_permissions(outcome)
     if not edit.outcomes:
-        output.say("  nothing to do")
+        output.write_line("  nothing to do")
     if dry_run and edit.diff:
-        output.say("\n".join(map(printable, edit.diff.split("\n"))))
+        output.write_line("\n".join(map(printable, edit.diff.split("\n"))))
     if edit.backup:
-        output.say(f"  backup: {edit.backup}")
+        output.write_line(f"  backup: {edit.backup}")
     for outcome in edit.outcomes:
         # Users copy these commands, and the names and paths come from the file.
         name = quote(outcome.name)
@@ -178,7 +178,7 @@ def _print_edit(edit: FileEdit, texts: dict[str, str], word: str, *, dry_run: bo
                 f" corral unwrap {quote(word)} {name}, then corral wrap --read"
                 f" {quote(path)} {quote(word)} {name} (or --write)"
             )
-            output.say(printable(text))
+            output.write_line(printable(text))
 
 
 def _print_permissions(outcome: ServerOutcome) -> None:
@@ -186,10 +186,10 @@ def _print_permissions(outcome: ServerOutcome) -> None:
     end = command.index("--") if "--" in command else len(command)
     flags = command[1:end]
     permissions = describe_permissions(flags, command[end + 1 :])
-    output.say(printable(f"    may: {'; '.join(permissions) or 'nothing of yours'}"))
+    output.write_line(printable(f"    may: {'; '.join(permissions) or 'nothing of yours'}"))
     profile = parse(run.FLAGS, flags)[0].get("--profile") if outcome.state == "wrapped" else None
     if profile and (note := profiles.load(profile).note):
-        output.say(f"    hint: {note}")
+        output.write_line(f"    hint: {note}")
 
 
 def _note_project_files(word: str) -> None:

@@ -50,11 +50,11 @@ ZSH_CASE = "        {name}) compadd -- {flags} ;;"
 
 def main(_options: Options, rest: list[str]) -> int:
     if rest == ["fish"]:
-        output.say("\n".join(_fish()))
+        output.write_line("\n".join(_fish()))
     elif rest == ["bash"]:
-        output.say(_format_script(BASH, CASE))
+        output.write_line(_format_script(BASH, CASE))
     elif rest == ["zsh"]:
-        output.say(_format_script(ZSH, ZSH_CASE))
+        output.write_line(_format_script(ZSH, ZSH_CASE))
     else:
         raise UsageError("name a shell: bash, zsh or fish", hint=USAGE)
     return 0

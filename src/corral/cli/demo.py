@@ -54,7 +54,7 @@ def main(options: Options, rest: list[str]) -> int:
     rows = demo.perform()
     good = demo.passed(rows)
     if options.has("--json"):
-        output.json({"ok": good, "summary": demo.summary(rows), "acts": plain(rows)})
+        output.write_json({"ok": good, "summary": demo.summary(rows), "acts": plain(rows)})
     else:
         _print(rows, demo.summary(rows), good=good)
     return 0 if good else 1
@@ -68,12 +68,12 @@ def _print(rows: Sequence[Row], summary: str, *, good: bool) -> None:
     widths = fit(cells, shutil.get_terminal_size((WIDTH, 24)).columns)
     for row, colour in zip(cells, colours, strict=True):
         _say(row, widths, colour)
-    output.say()
+    output.write_line()
     for entry in rows:
         if entry.verdict in WORDS:
             mark, colour = MARKS[entry.verdict]
-            output.say(output.paint(f"{mark} {entry.act}: {WORDS[entry.verdict]}", colour))
-    output.say(output.paint(summary, "green" if good else "red"))
+            output.write_line(output.paint(f"{mark} {entry.act}: {WORDS[entry.verdict]}", colour))
+    output.write_line(output.paint(summary, "green" if good else "red"))
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -111,6 +111,6 @@ def _say(row: tuple[str, ...], widths: list[int], colour: str) -> None:
         line = [cell[at] if at < len(cell) else "" for cell in wrapped]
         padded = [f"{text:<{width}}" for text, width in zip(line, widths, strict=True)]
         if row is HEADER:
-            output.say(output.paint(GAP.join(padded).rstrip(), colour))
+            output.write_line(output.paint(GAP.join(padded).rstrip(), colour))
         else:
-            output.say(GAP.join([output.paint(padded[0], colour), *padded[1:]]).rstrip())
+            output.write_line(GAP.join([output.paint(padded[0], colour), *padded[1:]]).rstrip())

@@ -24,15 +24,17 @@ def main(options: Options, rest: list[str]) -> int:
     host = findings.current_host(fresh=True)
     architecture = ARCHITECTURES.get(host.machine, host.machine)
     if options.has("--json"):
-        output.json({"os": host.system, "arch": architecture, "findings": plain(host.findings)})
+        output.write_json(
+            {"os": host.system, "arch": architecture, "findings": plain(host.findings)}
+        )
         return 0
-    output.say(_mark("proven", f"OS: {host.system} ({architecture})"))
+    output.write_line(_mark("proven", f"OS: {host.system} ({architecture})"))
     for status, text, finding in current.load().doctor(host):
-        output.say(_mark(status, text))
+        output.write_line(_mark(status, text))
         if finding is not None and options.has("--verbose"):
-            output.say(f"      {finding.evidence}")
+            output.write_line(f"      {finding.evidence}")
         if finding is not None and finding.hint:
-            output.say(f"      hint: {finding.hint}")
+            output.write_line(f"      hint: {finding.hint}")
     return 0
 
 

@@ -32,10 +32,10 @@ def main(options: Options, rest: list[str]) -> int:
     run_flags.check_program(plan.program, sources)
     bundle = _bundle(rest[0]) if rest and rest[0].lower().endswith(run_flags.BUNDLES) else {}
     if options.has("--json"):
-        output.json({**as_data(plan), **({"bundle": bundle} if bundle else {})})
+        output.write_json({**as_data(plan), **({"bundle": bundle} if bundle else {})})
         return 0
     for key, text in bundle.items():
-        output.say(f"Bundle {key}: {text}")
+        output.write_line(f"Bundle {key}: {text}")
     if (name := options.get("--profile")) is not None:
         _print_profile(name)
     _print(plan)
@@ -77,24 +77,24 @@ def _print_profile(chosen: str) -> None:
     from corral.policy import profiles
 
     profile = profiles.load(chosen)
-    output.say(output.paint(f"Profile {profile.name}", "bold"))
+    output.write_line(output.paint(f"Profile {profile.name}", "bold"))
     for key, reason in profile.reasons:
-        output.say(_indent(f"{key}: {reason}"))
+        output.write_line(_indent(f"{key}: {reason}"))
 
 
 def _print(plan: Plan) -> None:
-    output.say(output.paint("Program", "bold"))
-    output.say(_indent(plan.program.describe()))
-    output.say("  environment " + ", ".join(key for key, _ in plan.environment))
-    output.say(output.paint("Controls", "bold"))
-    output.table([_row(held) for held in plan.controls])
-    output.say(output.paint("Steps", "bold"))
+    output.write_line(output.paint("Program", "bold"))
+    output.write_line(_indent(plan.program.describe()))
+    output.write_line("  environment " + ", ".join(key for key, _ in plan.environment))
+    output.write_line(output.paint("Controls", "bold"))
+    output.write_table([_row(held) for held in plan.controls])
+    output.write_line(output.paint("Steps", "bold"))
     for stage in ORDER:
         for step in plan.steps:
             if step.stage == stage:
-                output.say(_indent(f"{stage}: {step.describe()}"))
+                output.write_line(_indent(f"{stage}: {step.describe()}"))
     for text in plan.warnings:
-        output.say(f"warning: {text}")
+        output.write_line(f"warning: {text}")
 
 
 def _row(held: Held) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ def from_os_error(problem: OSError) -> SandboxError:
     return SandboxError(why, hint=ERRNO_HINTS.get(problem.errno or 0, DEFAULT_HINT))
 
 
-def say(text: str = "") -> None:
+def write_line(text: str = "") -> None:
     if sys.stdout is None:
         return  # stdout was closed when corral was started
     try:
@@ -105,17 +105,17 @@ def warn(text: str) -> None:
     note(f"warning: {text}")
 
 
-def error(problem: SandboxError) -> None:
+def write_error(problem: SandboxError) -> None:
     """Print two lines: what failed, then a hint."""
     note(problem.message)
     if problem.hint:
         _write_stderr(f"hint: {problem.hint}\n")
 
 
-def json(value: object) -> None:
-    import json as module
+def write_json(value: object) -> None:
+    import json
 
-    say(module.dumps(value, indent=2, ensure_ascii=False))
+    write_line(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def paint(text: str, colour: str) -> str:
@@ -125,8 +125,8 @@ def paint(text: str, colour: str) -> str:
     return f"\033[{COLOURS[colour]}m{text}\033[0m"
 
 
-def table(rows: list[tuple[str, ...]]) -> None:
+def write_table(rows: list[tuple[str, ...]]) -> None:
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))] if rows else []
     for row in rows:
         padded = [f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)]
-        say("  ".join(padded).rstrip())
+        write_line("  ".join(padded).rstrip())

@@ -18,12 +18,12 @@ def main(options: Options, rest: list[str]) -> int:
         raise UsageError("profiles takes one name at most", hint=USAGE)
     found = [profiles.load(name) for name in rest or profiles.names()]
     if options.has("--json"):
-        output.json([_profile_to_json(profile) for profile in found])
+        output.write_json([_profile_to_json(profile) for profile in found])
     elif rest:
         for line in _format_profile(found[0]):
-            output.say(line)
+            output.write_line(line)
     else:
-        output.table([(one.name, one.title, " ".join(one.packages)) for one in found])
+        output.write_table([(one.name, one.title, " ".join(one.packages)) for one in found])
     return 0
 
 

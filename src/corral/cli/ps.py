@@ -20,10 +20,10 @@ def main(options: Options, _rest: list[str]) -> int:
     system = current.load()
     found = [(entry, system.measure(entry.root)) for entry in run_records.live() if entry.root]
     if options.has("--json"):
-        output.json([_run_to_json(entry, usage) for entry, usage in found])
+        output.write_json([_run_to_json(entry, usage) for entry, usage in found])
         return 0
     header = ("RUN", "PID", "UP", "CPU", "MEMORY", "TASKS", "COMMAND")
-    output.table([header, *(_format_row(entry, usage) for entry, usage in found)])
+    output.write_table([header, *(_format_row(entry, usage) for entry, usage in found)])
     return 0
 
 

@@ -14,5 +14,5 @@ FLAGS: tuple[Flag, ...] = ()
 def main(_options: Options, rest: list[str]) -> int:
     if rest:
         raise UsageError(f"schema takes no further words: {rest[0]}", hint=USAGE)
-    output.json(json_schema())
+    output.write_json(json_schema())
     return 0

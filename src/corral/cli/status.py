@@ -53,12 +53,12 @@ def main(options: Options, rest: list[str]) -> int:
     named = [(word, path) for word in words for path in client_output.find_files(word)]
     found = [_read_file(client, path) for client, path in (named if words else _find_all_files())]
     if options.has("--json"):
-        output.json(plain(tuple(found)))
+        output.write_json(plain(tuple(found)))
     else:
         for file in found:
             _print_file(file)
         if not found:
-            output.say("none of the clients that corral knows has a configuration here")
+            output.write_line("none of the clients that corral knows has a configuration here")
     return int(any(file.error for file in found))
 
 
@@ -129,19 +129,21 @@ def _is_this_corral(text: str, server: ConfiguredServer, original: Original | No
 
 
 def _print_file(file: FileStatus) -> None:
-    output.say(f"{output.paint(file.client, 'bold')}  {printable(file.path)}")
+    output.write_line(f"{output.paint(file.client, 'bold')}  {printable(file.path)}")
     if file.error:
-        output.say(f"  {printable(file.error)}")
+        output.write_line(f"  {printable(file.error)}")
     for server in file.servers:
         name = f"{server.name} ({server.scope})" if server.scope else server.name
         off = ", switched off" if server.off else ""
         why = f": {server.why}" if server.why else ""
-        output.say(printable(f"  {name}  {server.state}{off}{why}"))
+        output.write_line(printable(f"  {name}  {server.state}{off}{why}"))
         if server.state == "wrapped":
-            output.say(printable(f"    may: {'; '.join(server.may) or 'nothing of yours'}"))
+            output.write_line(printable(f"    may: {'; '.join(server.may) or 'nothing of yours'}"))
         if os.path.isabs(server.corral) and not os.path.exists(server.corral):
-            output.say(printable(f"    it cannot start: {server.corral} is not there"))
+            output.write_line(printable(f"    it cannot start: {server.corral} is not there"))
         elif not server.own:
-            output.say(printable(f"    it is started by {server.corral}, which is not this corral"))
+            output.write_line(
+                printable(f"    it is started by {server.corral}, which is not this corral")
+            )
     if not file.servers and not file.error:
-        output.say("  no servers")
+        output.write_line("  no servers")

@@ -14,8 +14,8 @@ FLAGS = (Flag(name="--json", help="the removed paths as JSON"),)
 def main(options: Options, _rest: list[str]) -> int:
     removed = run_records.sweep(current.load().clean)
     if options.has("--json"):
-        output.json(removed)
+        output.write_json(removed)
     else:
         for path in removed:
-            output.say(f"removed {path}")
+            output.write_line(f"removed {path}")
     return 0
