@@ -141,15 +141,11 @@ def confirm(directory: str) -> bool:
 
 def _list(*, as_json: bool) -> int:
     found = approvals.approvals()
-    if as_json:
-        output.write_json(plain(tuple(found)))
-        return 0
+    lines = []
     for approval in found:
-        output.write_line(
-            f"{approval.digest}  {approval.approved}  {printable(approval.directory)}"
-        )
-        for words in approval.asks:
-            output.write_line(f"  {words}")
+        lines.append(f"{approval.digest}  {approval.approved}  {printable(approval.directory)}")
+        lines += [f"  {words}" for words in approval.asks]
+    output.write_result(plain(tuple(found)), lines, as_json=as_json)
     return 0
 
 
@@ -159,10 +155,8 @@ def _revoke(what: str, *, as_json: bool) -> int:
     names = {where, what, f"bundle {what}", f"server {what}"}
     digests += [one.digest for one in approvals.approvals() if one.directory in names]
     revoked = [digest for digest in digests if approvals.revoke(digest)]
-    if as_json:
-        output.write_json({"revoked": revoked})
-    for digest in () if as_json else revoked:
-        output.write_line(f"revoked {digest}")
+    lines = [f"revoked {digest}" for digest in revoked]
+    output.write_result({"revoked": revoked}, lines, as_json=as_json)
     if not revoked:
         raise SandboxError(f"there is no approval of {what}", hint="corral approve --list")
     return 0

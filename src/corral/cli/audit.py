@@ -22,13 +22,9 @@ def main(options: Options, rest: list[str]) -> int:
         raise SandboxError(
             f"cannot read {rest[1]}: {error.strerror}", hint="name a file that `run --audit` wrote"
         ) from error
-    if options.has("--json"):
-        output.write_json(plain(verdict))
-    elif verdict.broken is not None:
-        output.write_line(
-            f"{rest[1]}: line {verdict.broken} does not follow from what stands before it"
-        )
-    else:
-        end = "" if verdict.ended else "; its last run did not end it"
-        output.write_line(f"{rest[1]}: {verdict.lines} lines, unbroken{end}")
+    text = f"{verdict.lines} lines, unbroken"
+    text += "" if verdict.ended else "; its last run did not end it"
+    if verdict.broken is not None:
+        text = f"line {verdict.broken} does not follow from what stands before it"
+    output.write_result(plain(verdict), [f"{rest[1]}: {text}"], as_json=options.has("--json"))
     return 1 if verdict.broken is not None else 0

@@ -35,25 +35,16 @@ def _list(*, as_json: bool) -> int:
     if as_json:
         output.write_json([_entry_to_json(entry) for entry in found])
         return 0
-    output.write_table(
-        [
-            (
-                _label(entry),
-                entry.version,
-                f"{entry.size / 1e6:.1f} MB",
-                entry.created[:10],
-                entry.digest[:MIN_DIGITS],
-            )
-            for entry in found
-        ]
-    )
+    output.write_table([_format_row(entry) for entry in found])
     return 0
 
 
-def _label(entry: Entry) -> str:
-    """Return the name and the short digest of a bundle, or what was typed to run a package."""
+def _format_row(entry: Entry) -> tuple[str, ...]:
+    """Format an entry: a bundle with its name, a package as it was typed to run it."""
     short = entry.key[: len("bundle:") + MIN_DIGITS]
-    return f"{entry.name} ({short})" if entry.kind == "bundle" else entry.key
+    label = f"{entry.name} ({short})" if entry.kind == "bundle" else entry.key
+    size, digest = f"{entry.size / 1e6:.1f} MB", entry.digest[:MIN_DIGITS]
+    return label, entry.version, size, entry.created[:10], digest
 
 
 def _entry_to_json(entry: Entry) -> object:
@@ -73,11 +64,8 @@ def _remove(words: list[str], *, as_json: bool) -> int:
         for entry in fitting:
             store.remove(entry)
         removed += fitting
-    if as_json:
-        output.write_json({"removed": [entry.key for entry in removed]})
-    else:
-        for entry in removed:
-            output.write_line(f"removed {entry.key}")
+    keys = [entry.key for entry in removed]
+    output.write_result({"removed": keys}, [f"removed {key}" for key in keys], as_json=as_json)
     return 0
 
 
@@ -91,10 +79,8 @@ def _is_meant(entry: Entry, word: str) -> bool:
 
 def _collect(*, as_json: bool) -> int:
     removed = [*store.collect(), *_collect_runtime_copies()]
-    if as_json:
-        output.write_json({"removed": removed})
-    else:
-        output.write_line(f"removed {len(removed)} leftovers")
+    text = f"removed {len(removed)} leftovers"
+    output.write_result({"removed": removed}, [text], as_json=as_json)
     return 0
 
 
@@ -117,8 +103,6 @@ def _verify(*, as_json: bool) -> int:
         except (SandboxError, OSError) as problem:
             broken.append(entry.key)
             output.note(str(problem))
-    if as_json:
-        output.write_json({"broken": broken})
-    elif not broken:
-        output.write_line(f"all {len(found)} are what was installed")
+    lines = [] if broken else [f"all {len(found)} are what was installed"]
+    output.write_result({"broken": broken}, lines, as_json=as_json)
     return 1 if broken else 0

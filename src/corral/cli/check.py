@@ -16,18 +16,15 @@ def main(options: Options, rest: list[str]) -> int:
     if not rest:
         raise UsageError("there is no file to check", hint=USAGE)
     mistakes: list[Mistake] = []
+    lines = []
     for path in rest:
         try:
             load(path)
         except ManifestError as problem:
             mistakes += problem.mistakes
         else:
-            if not options.has("--json"):
-                output.write_line(f"{path}: ok")
-    if options.has("--json"):
-        keys = ("file", "line", "key", "mistake")
-        output.write_json([dict(zip(keys, mistake, strict=True)) for mistake in mistakes])
-    else:
-        for mistake in mistakes:
-            output.write_line(str(mistake))
+            lines.append(f"{path}: ok")
+    keys = ("file", "line", "key", "mistake")
+    data = [dict(zip(keys, mistake, strict=True)) for mistake in mistakes]
+    output.write_result(data, [*lines, *map(str, mistakes)], as_json=options.has("--json"))
     return 1 if mistakes else 0

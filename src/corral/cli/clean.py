@@ -16,11 +16,8 @@ def main(options: Options, rest: list[str]) -> int:
     if rest:
         raise UsageError(f"clean takes no further words: {rest[0]}", hint=USAGE)
     cleaned, problems = _clean()
-    if options.has("--json"):
-        output.write_json(cleaned)
-    else:
-        for path in cleaned:
-            output.write_line(f"removed corral's permissions from {path}")
+    lines = [f"removed corral's permissions from {path}" for path in cleaned]
+    output.write_result(cleaned, lines, as_json=options.has("--json"))
     for text in problems:
         output.warn(text)
     return 1 if problems else 0

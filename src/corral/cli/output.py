@@ -11,6 +11,7 @@ from corral.errors import SandboxError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import TextIO
 
 OUTPUT_HINT = "make room there, or send the output somewhere else"
@@ -116,6 +117,15 @@ def write_json(value: object) -> None:
     import json
 
     write_line(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def write_result(value: object, lines: Iterable[str], *, as_json: bool) -> None:
+    """Print a value as JSON, or as lines for people."""
+    if as_json:
+        write_json(value)
+        return
+    for line in lines:
+        write_line(line)
 
 
 def paint(text: str, colour: str) -> str:

@@ -13,9 +13,6 @@ FLAGS = (Flag(name="--json", help="the removed paths as JSON"),)
 
 def main(options: Options, _rest: list[str]) -> int:
     removed = run_records.sweep(current.load().clean)
-    if options.has("--json"):
-        output.write_json(removed)
-    else:
-        for path in removed:
-            output.write_line(f"removed {path}")
+    lines = [f"removed {path}" for path in removed]
+    output.write_result(removed, lines, as_json=options.has("--json"))
     return 0

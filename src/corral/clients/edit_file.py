@@ -97,7 +97,7 @@ def unwrap_file(
         records = list(known.values())
         edit = _edit(file, result.text, result.outcomes, records, dry_run=dry_run)
         if edit.backup:
-            backups.save(real, result.kept)
+            backups.save(real, result.originals)
         return edit
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from corral.clients.backups import Original
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.corral_path import is_corral
 from corral.clients.file_formats import Format
@@ -14,8 +15,6 @@ from corral.record import record
 
 KeyPath = tuple[str, ...]
 State = Literal["wrapped", "already", "left", "refused", "restored", "derived", "forced"]
-DOUBT = "its lines cannot be changed without doubt about the result"
-DOUBT_HINT = "write them more simply, or change them by hand"
 
 
 @record
@@ -36,6 +35,15 @@ class ServerOutcome:
 
 
 @record
+class RewrittenText:
+    """The new text of a file; `originals` are the records of servers that start through corral."""
+
+    text: str
+    outcomes: tuple[ServerOutcome, ...]
+    originals: tuple[Original, ...] = ()
+
+
+@record
 class Rewrite:
     """How one server's lines change, and its command afterwards.
 
@@ -47,17 +55,37 @@ class Rewrite:
 
 
 def describe_outcome(
-    server: ConfiguredServer, state: State, why: str = "", hint: str | None = ""
+    server: ConfiguredServer,
+    state: State,
+    why: str = "",
+    hint: str | None = None,
+    *,
+    command: tuple[str, ...] = (),
+    suggested: tuple[str, ...] = (),
 ) -> ServerOutcome:
     return ServerOutcome(
-        name=server.name, scope=server.scope, state=state, why=why, hint=hint or ""
+        name=server.name,
+        state=state,
+        scope=server.scope,
+        why=why,
+        hint=hint or "",
+        command=command,
+        suggested=suggested,
+    )
+
+
+def describe_doubt(server: ConfiguredServer) -> ServerOutcome:
+    """Describe a server that `rewrite_servers` has left as it was."""
+    why = "its lines cannot be changed without doubt about the result"
+    return describe_outcome(
+        server, "refused", why, "write them more simply, or change them by hand"
     )
 
 
 def rewrite_servers(
     text: str, form: Format, rewrites: Mapping[KeyPath, Rewrite]
 ) -> tuple[str, frozenset[KeyPath]]:
-    """Return the new text and the servers that changed: all, or those whose result is right."""
+    """Return the new text, and the servers that changed: all, or those whose result is right."""
     new = _apply(text, rewrites)
     if _is_right(form, text, new, rewrites):
         return new, frozenset(rewrites)

@@ -11,26 +11,16 @@ from corral.clients.backups import Original
 from corral.clients.configured_servers import ConfiguredServer, find_span
 from corral.clients.file_formats import Format
 from corral.clients.rewrite import (
-    DOUBT,
-    DOUBT_HINT,
     KeyPath,
     Rewrite,
+    RewrittenText,
     ServerOutcome,
+    describe_doubt,
     describe_outcome,
     rewrite_servers,
 )
 from corral.formats.positions import Splice
 from corral.programs.package_runners import format_runner
-from corral.record import record
-
-
-@record
-class UnwrappedText:
-    """`kept` are the records of servers that still start through corral."""
-
-    text: str
-    outcomes: tuple[ServerOutcome, ...]
-    kept: tuple[Original, ...] = ()
 
 
 def unwrap(
@@ -41,7 +31,7 @@ def unwrap(
     *,
     names: tuple[str, ...] = (),
     force: bool = False,
-) -> UnwrappedText:
+) -> RewrittenText:
     wrapped = {server.key_path: server for server in servers if server.is_wrapped}
     rewrites: dict[KeyPath, Rewrite] = {}
     outcomes: dict[KeyPath, ServerOutcome] = {}
@@ -51,9 +41,9 @@ def unwrap(
             rewrites.update({key: rewrite} if rewrite else {})
     new, done = rewrite_servers(text, form, rewrites)
     for key in rewrites.keys() - done:
-        outcomes[key] = describe_outcome(wrapped[key], "refused", DOUBT, DOUBT_HINT)
+        outcomes[key] = describe_doubt(wrapped[key])
     kept = [originals[key] for key in wrapped if key in originals and key not in done]
-    return UnwrappedText(text=new, outcomes=tuple(outcomes.values()), kept=tuple(kept))
+    return RewrittenText(text=new, outcomes=tuple(outcomes.values()), originals=tuple(kept))
 
 
 def _decide(

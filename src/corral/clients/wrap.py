@@ -8,27 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from corral.clients import server_needs
 from corral.clients.backups import Original, Part, ReplacedText
 from corral.clients.configured_servers import ConfiguredServer, find_span, read_servers
 from corral.clients.corral_path import is_same_program
 from corral.clients.file_formats import Format
 from corral.clients.rewrite import (
-    DOUBT,
-    DOUBT_HINT,
     KeyPath,
     Rewrite,
+    RewrittenText,
     ServerOutcome,
-    State,
+    describe_doubt,
     describe_outcome,
     rewrite_servers,
 )
-from corral.clients.server_needs import (
-    UnfitError,
-    environment_flags,
-    find_paths,
-    refuse_extra_code,
-    refuse_unsafe_variables,
-)
+from corral.clients.server_needs import UnfitError
 from corral.errors import SandboxError
 from corral.formats.positions import Splice
 from corral.policy import profiles
@@ -77,13 +71,6 @@ class Proposal:
         return self.server.argv[1 + self.dropped :]
 
 
-@record
-class WrappedText:
-    text: str
-    outcomes: tuple[ServerOutcome, ...]
-    originals: tuple[Original, ...] = ()
-
-
 def propose(servers: Iterable[ConfiguredServer], request: WrapRequest) -> list[Proposal]:
     """Return a proposal for each server that the request names."""
     chosen = [one for one in servers if not request.names or one.name in request.names]
@@ -93,33 +80,34 @@ def propose(servers: Iterable[ConfiguredServer], request: WrapRequest) -> list[P
 def refuse(proposal: Proposal, error: SandboxError) -> Proposal:
     """Return the decision to leave the server as it is, because of `error`."""
     left = isinstance(error, UnfitError) and error.leave_alone
-    state: State = "left" if left else "refused"
-    outcome = describe_outcome(proposal.server, state, error.message, error.hint)
+    outcome = describe_outcome(
+        proposal.server, "left" if left else "refused", error.message, error.hint
+    )
     return Proposal(server=proposal.server, outcome=outcome)
 
 
-def wrap(text: str, form: Format, proposals: Sequence[Proposal], corral: str) -> WrappedText:
+def wrap(text: str, form: Format, proposals: Sequence[Proposal], corral: str) -> RewrittenText:
     """Write the accepted proposals into the text; the other servers stay byte for byte."""
-    accepted = {one.server.key_path: one for one in proposals if one.outcome is None}
-    rewrites = {key: _rewrite(text, form, one, corral) for key, one in accepted.items()}
+    rewrites = {
+        one.server.key_path: _rewrite(text, form, one, corral)
+        for one in proposals
+        if one.outcome is None
+    }
     new, done = rewrite_servers(text, form, rewrites)
     after = {server.key_path: server for server in read_servers(form, new)}
     outcomes: dict[KeyPath, ServerOutcome] = {}
+    originals = []
     for one in proposals:
-        key = one.server.key_path
-        outcomes[key] = one.outcome or _outcome(one, done=key in done)
-    originals = [
-        _original(accepted[key].server, after[key], text, new) for key in accepted if key in done
-    ]
-    return WrappedText(text=new, outcomes=tuple(outcomes.values()), originals=tuple(originals))
-
-
-def _outcome(proposal: Proposal, *, done: bool) -> ServerOutcome:
-    if not done:
-        return describe_outcome(proposal.server, "refused", DOUBT, DOUBT_HINT)
-    outcome = describe_outcome(proposal.server, "wrapped")
-    command = (*proposal.new_words, *proposal.arguments)
-    return replace(outcome, command=command, suggested=proposal.suggested)
+        server, key = one.server, one.server.key_path
+        if key in done:
+            command = (*one.new_words, *one.arguments)
+            outcomes[key] = describe_outcome(
+                server, "wrapped", command=command, suggested=one.suggested
+            )
+            originals.append(_original(server, after[key], text, new))
+        else:
+            outcomes[key] = one.outcome or describe_doubt(server)
+    return RewrittenText(text=new, outcomes=tuple(outcomes.values()), originals=tuple(originals))
 
 
 def _propose(server: ConfiguredServer, request: WrapRequest) -> Proposal:
@@ -127,18 +115,22 @@ def _propose(server: ConfiguredServer, request: WrapRequest) -> Proposal:
     try:
         outcome = _find_reason_to_stay(server, request)
         if outcome is None or server.is_wrapped:
-            refuse_unsafe_variables(server)
+            server_needs.refuse_unsafe_variables(server)
         if outcome is not None:
             return replace(proposal, outcome=outcome)
         package = _find_package(server, request)
         proposal = replace(proposal, package=package)
         profile = _find_profile(server, package, request)
-        paths = () if profile and profile.arguments else find_paths(server, proposal.dropped)
+        paths = (
+            ()
+            if profile and profile.arguments
+            else server_needs.find_paths(server, proposal.dropped)
+        )
         granted = paths if request.grant_arguments else ()
         flags = (
             *(("--profile", profile.name) if profile else ()),
             *(word for extra in (package.extra if package else ()) for word in ("--with", extra)),
-            *environment_flags(server, request.flags),
+            *server_needs.environment_flags(server, request.flags),
             *request.flags,
             *(word for path in granted for word in ("--read", path)),
         )
@@ -149,15 +141,14 @@ def _propose(server: ConfiguredServer, request: WrapRequest) -> Proposal:
 
 def _find_reason_to_stay(server: ConfiguredServer, request: WrapRequest) -> ServerOutcome | None:
     if server.is_wrapped:
-        if not is_same_program(server.argv[0], request.corral):
-            why = f"it is started by {server.argv[0]}, which is not this corral"
-            outcome = describe_outcome(
-                server, "refused", why, "look at it, unwrap it, and wrap it again"
-            )
-        else:
-            outcome = describe_outcome(server, "already", "it starts through corral already")
         # Its permissions are shown too: the file may have come with this server wrapped.
-        return replace(outcome, command=server.argv[1:])
+        command = server.argv[1:]
+        if is_same_program(server.argv[0], request.corral):
+            why = "it starts through corral already"
+            return describe_outcome(server, "already", why, command=command)
+        why = f"it is started by {server.argv[0]}, which is not this corral"
+        hint = "look at it, unwrap it, and wrap it again"
+        return describe_outcome(server, "refused", why, hint, command=command)
     if server.why:
         return describe_outcome(server, "left", server.why)
     if server.disabled and server.name not in request.names:
@@ -202,7 +193,7 @@ def _find_profile(
             hint="to grant them: --grant-arguments; to say yourself what it may: --no-profile",
         )
     if found is not None:
-        refuse_extra_code(server, package, found)
+        server_needs.refuse_extra_code(server, package, found)
     return found
 
 

@@ -243,7 +243,7 @@ def test_any_configuration_is_wrapped_as_meant_and_comes_back_byte_for_byte(conf
     assert again.text == done.text  # nothing is wrapped twice
     undone = unwrap(done.text, form, {one.key_path: one for one in done.originals})
     assert undone.text == text
-    assert not undone.kept
+    assert not undone.originals
 
 
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -326,7 +326,7 @@ def test_one_server_of_two(file):
     known = {**records(done), **records(both)}
     one = unwrap(both.text, form, known, names=("a",))
     assert one.text == done.text
-    assert [kept.key_path[-1] for kept in one.kept] == ["b"]
+    assert [kept.key_path[-1] for kept in one.originals] == ["b"]
     assert unwrap(one.text, form, known).text == text
 
 
@@ -596,7 +596,7 @@ def test_one_that_cannot_be_unwrapped_does_not_hold_the_others():
     forced = unwrap(edited, jsonc, records(done), force=True)
     assert [one.state for one in forced.outcomes] == ["refused", "restored"]
     assert json.loads(forced.text)["mcpServers"]["a"]["timeout"] == 5
-    assert [kept.key_path[-1] for kept in forced.kept] == ["a"]
+    assert [kept.key_path[-1] for kept in forced.originals] == ["a"]
     derived = unwrap(edited, jsonc, records(done))
     assert json.loads(derived.text)["mcpServers"]["a"] == {"command": "x", "timeout": 5, "args": []}
 
