@@ -3,8 +3,6 @@
 On a terminal it asks. Elsewhere it needs `--yes`, because an approval has to be typed by the user.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

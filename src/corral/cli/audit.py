@@ -1,7 +1,5 @@
 """`corral audit verify FILE`: check that every line of an audit follows from the one before it."""
 
-from __future__ import annotations
-
 from corral.cli import output
 from corral.cli.option_parser import Flag, Options, UsageError
 from corral.denials.records import verify

@@ -1,7 +1,5 @@
 """`corral cache`: list, check and remove installed packages and unpacked bundles."""
 
-from __future__ import annotations
-
 import sys
 
 from corral.cli import output

@@ -1,7 +1,5 @@
 """`corral check FILE`: read a policy file and list all of its mistakes at once."""
 
-from __future__ import annotations
-
 from corral.cli import output
 from corral.cli.option_parser import Flag, Options, UsageError
 from corral.errors import ManifestError, Mistake

@@ -1,7 +1,5 @@
 """`corral clean`: remove the permissions that `windows.keep_grants` leaves after a run."""
 
-from __future__ import annotations
-
 import sys
 
 from corral.cli import output

@@ -1,7 +1,5 @@
 """What `wrap`, `unwrap` and `status` share: choose files, describe permissions, print edits."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from shlex import quote

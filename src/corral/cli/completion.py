@@ -1,7 +1,5 @@
 """`corral completion SHELL`: print a completion script, made from the tables of flags."""
 
-from __future__ import annotations
-
 from corral.cli import COMMANDS, HELP, load_command, output
 from corral.cli.option_parser import Flag, Options, UsageError
 from corral.clients.catalogue import NAMES

@@ -1,7 +1,5 @@
 """`corral doctor`: probe this machine and print one line for each capability."""
 
-from __future__ import annotations
-
 from corral.cli import output
 from corral.cli.option_parser import Flag, Options, UsageError
 from corral.platforms import current

@@ -1,7 +1,5 @@
 """`corral profiles`: list the curated policies, or show one with the reason for each grant."""
 
-from __future__ import annotations
-
 from corral.cli import output
 from corral.cli.option_parser import Flag, Options, UsageError
 from corral.policy import profiles

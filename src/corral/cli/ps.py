@@ -1,7 +1,5 @@
 """`corral ps`: list this user's live runs, and the resources that they use."""
 
-from __future__ import annotations
-
 import time
 
 from corral.cli import output

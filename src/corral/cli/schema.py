@@ -1,7 +1,5 @@
 """`corral schema`: print the JSON Schema of a policy file, for editors."""
 
-from __future__ import annotations
-
 from corral.cli import output
 from corral.cli.option_parser import Flag, Options, UsageError
 from corral.policy.schema import json_schema

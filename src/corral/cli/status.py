@@ -1,7 +1,5 @@
 """`corral status`: which servers of which clients start through corral, and what each may do."""
 
-from __future__ import annotations
-
 import os
 
 from corral.cli import client_output, output, run_flags

@@ -1,7 +1,5 @@
 """`corral sweep`: remove what killed runs left behind."""
 
-from __future__ import annotations
-
 from corral.cli import output
 from corral.cli.option_parser import Flag, Options
 from corral.platforms import current, run_records

@@ -1,7 +1,5 @@
 """`corral unwrap`: put a client's configuration back as it was before `corral wrap`."""
 
-from __future__ import annotations
-
 from corral.cli import client_output
 from corral.cli.option_parser import Flag, Options
 from corral.clients.edit_file import unwrap_file

@@ -1,7 +1,5 @@
 """`corral wrap`: rewrite a client's configuration so that its servers start through corral."""
 
-from __future__ import annotations
-
 import os
 import sys
 

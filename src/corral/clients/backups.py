@@ -4,8 +4,6 @@ Each file has one record and a few backups, named after a digest of its real pat
 secrets of the configuration, so only the user may use their directory.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import stat

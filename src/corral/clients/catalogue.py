@@ -5,8 +5,6 @@ user's, and a client's name on the command line means these files. `project` fil
 are often shared with others, and are changed only when the user names the file itself.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping

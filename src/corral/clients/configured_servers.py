@@ -4,8 +4,6 @@ Most clients have a table of servers under one key. Continue has a list of serve
 tables inside projects, and older versions of Zed put program and arguments into a nested table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from corral.clients.backups import Part

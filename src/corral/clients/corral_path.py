@@ -1,7 +1,5 @@
 """The path of corral that a client's configuration names; it must still exist tomorrow."""
 
-from __future__ import annotations
-
 import os
 import sys
 from shutil import which

@@ -1,7 +1,5 @@
 """Change one client's file as a whole or not at all: read, work out, record, back up, replace."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The notations of clients' files, and what wrapping needs to know of each."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from typing import Protocol

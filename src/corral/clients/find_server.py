@@ -1,7 +1,5 @@
 """Find a server by its name in a client's configuration (`cursor:github`), ready to run."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Mapping

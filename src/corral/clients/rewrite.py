@@ -1,7 +1,5 @@
 """Change servers in a file's text, and check the result with an independent parser."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

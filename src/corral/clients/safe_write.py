@@ -4,8 +4,6 @@ A new file takes the old one's name in one step, with its mode and owner, and on
 is still what was read. Another program can still write between that last check and the step.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import sys

@@ -4,8 +4,6 @@ The user gave the server its variables, so they are passed on, secrets as secret
 arguments are only suggested: a path in a command line is not a permission to use it.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from itertools import pairwise

@@ -3,8 +3,6 @@
 The text comes back byte for byte where nobody has edited the lines that corral wrote.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from corral.clients.backups import Original

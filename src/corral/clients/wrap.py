@@ -4,8 +4,6 @@
 and `refuse` or replace some. `wrap` then writes the accepted ones into the text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from corral.clients import server_needs
