@@ -254,8 +254,8 @@ def test_a_junction_in_a_package_is_a_link_that_leads_out(tmp_path):
     _winapi.CreateJunction(str(outside), str(package / "way"))
     assert [path for path, _ in tree.walk(str(package))] == ["way"]
     with pytest.raises(SandboxError, match="leads out"):
-        tree.check(str(package))
-    tree.freeze(str(package))
+        tree.check_tree(str(package))
+    tree.make_read_only(str(package))
     (outside / "mine").write_text("after")  # the control: it can still be written
     tree.remove_tree(str(package))
     assert not package.exists()

@@ -66,14 +66,14 @@ def _approve(options: Options, rest: list[str]) -> int:
 
 def _request(options: Options, rest: list[str]) -> Request:
     """Read what a directory, or anything else that can be run, asks for."""
-    opened = run_flags.open_reference(options, rest, complete=False)
-    if opened is not None and opened.request is None:
+    server = run_flags.open_server(options, rest, complete=False)
+    if server is not None and server.request is None:
         raise SandboxError(
             f"{rest[0]} asks for nothing: what it may do is yours to say",
             hint="by flags of `corral run`, a profile or a policy of your own",
         )
-    if opened is not None and opened.request is not None:
-        return opened.request
+    if server is not None and server.request is not None:
+        return server.request
     found = approvals.request_for(rest[0])
     if found is None:
         names = " or ".join(approvals.NAMES)

@@ -76,7 +76,7 @@ def _is_meant(entry: Entry, word: str) -> bool:
 
 
 def _collect(*, as_json: bool) -> int:
-    removed = [*store.collect(), *_collect_runtime_copies()]
+    removed = [*store.collect_garbage(), *_collect_runtime_copies()]
     text = f"removed {len(removed)} leftovers"
     output.write_result({"removed": removed}, [text], as_json=as_json)
     return 0

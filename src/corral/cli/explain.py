@@ -44,10 +44,10 @@ def main(options: Options, rest: list[str]) -> int:
 
 def _bundle(path: str) -> dict[str, str]:
     """Which file it is, and what nobody has looked at."""
-    from corral.servers.bundles.bundle import digest_of
+    from corral.servers.bundles.bundle import bundle_digest
 
     verified = "not verified, if it has one: only the digest tells that it is the file you mean"
-    return {"sha256": digest_of(path), "signature": verified}
+    return {"sha256": bundle_digest(path), "signature": verified}
 
 
 def as_data(plan: Plan) -> dict[str, object]:

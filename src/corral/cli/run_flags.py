@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from corral.policy.approvals import Request
     from corral.policy.manifest import Manifest
     from corral.programs.model import Program
-    from corral.servers.open_reference import Opened
+    from corral.servers.open_reference import ReadyServer
 
 FLAGS = (
     Flag(name="--profile", value="NAME", help="a curated policy; `corral profiles` lists them"),
@@ -79,9 +79,9 @@ def where(rest: list[str]) -> str:
     """The directory that the command starts in: this one, or what a client's configuration says."""
     if rest and ":" in rest[0]:
         from corral.clients.find_server import find_server
-        from corral.servers.reference import parse
+        from corral.servers.reference import parse_reference
 
-        reference = parse(rest[0])
+        reference = parse_reference(rest[0])
         if reference is not None and reference.kind == "client":
             return find_server(reference.name).cwd or here()
     return here()
@@ -95,15 +95,17 @@ def sources(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]
     if rest and ":" in rest[0]:
         options, command, found = _configured(options, rest)
     arguments = command[1:]
-    opened: Opened | None = None
+    server: ReadyServer | None = None
     if command and _may_be_reference(command[0]):
-        opened = open_reference(options, command)
-    if opened is not None:
-        request, command = opened.request, list(opened.command)
-        found += opened.granted
-        os.environ.update(opened.secrets)  # where secrets are taken from
+        server = open_server(options, command)
+    if server is not None:
+        request, command = server.request, list(server.command)
+        found += server.granted
+        os.environ.update(server.secrets)  # where secrets are taken from
     elif len(command) == 1 and _is_directory(command[0]):
-        request, command = _directory(command[0])
+        from corral.servers.server_directory import read_request
+
+        request, command = read_request(command[0])
     if (name := options.get("--profile")) is not None:
         from corral.policy import profiles
 
@@ -127,17 +129,17 @@ def check_program(program: Program, found: list[Source]) -> None:
     """What is started is what was looked at: its files may have changed while a person thought."""
     own = [one.manifest.directory for one in found if one.trust == "request"]
     if any(own) and os.name == "posix":
-        from corral.servers import directory
+        from corral.servers import server_directory
 
         for path in filter(None, own):
-            directory.check_program(program, path)
+            server_directory.check_program(program, path)
 
 
 def _configured(options: Options, rest: list[str]) -> tuple[Options, list[str], list[Source]]:
     """A server by its name in a client's configuration: that file is the user's own word."""
-    from corral.servers.reference import parse
+    from corral.servers.reference import parse_reference
 
-    reference = parse(rest[0])
+    reference = parse_reference(rest[0])
     if reference is None or reference.kind != "client":
         return options, rest, []
     from corral.cli import run
@@ -198,37 +200,31 @@ def _is_directory(word: str) -> bool:
     return bool(written) and os.path.isdir(word)
 
 
-def _directory(path: str) -> tuple[Request, list[str]]:
-    from corral.servers.directory import request
-
-    return request(path)
-
-
 def _may_be_reference(word: str) -> bool:
     """A look at the letters only: a plain command pays for nothing more."""
     space, slash, _ = word.partition("/")
     return ":" in word or word.lower().endswith(BUNDLES) or bool(slash and "." in space[1:])
 
 
-def open_reference(options: Options, rest: list[str], *, complete: bool = True) -> Opened | None:
-    """What the first word refers to, ready to run; None if it is a command like any other."""
-    from corral.servers.reference import parse
+def open_server(options: Options, rest: list[str], *, complete: bool = True) -> ReadyServer | None:
+    """Open the reference in the first word; None if it is a command."""
+    from corral.servers.reference import parse_reference
 
-    reference = parse(rest[0])
+    reference = parse_reference(rest[0])
     if reference is None:
         return None
     from corral.cli import output
-    from corral.servers import open_reference as opened
+    from corral.servers.open_reference import Choices, open_reference
 
-    choices = opened.Choices(
+    choices = Choices(
         scripts=options.has("--allow-install-scripts"),
         extra=companions(options),
         config=options.all("--config"),
         provided=(*options.all("--secret"), *(_name(word) for word in options.all("--env"))),
         complete=complete,
-        tell=output.note,
+        notify=output.note,
     )
-    return opened.open_reference(reference, rest[1:], choices)
+    return open_reference(reference, rest[1:], choices)
 
 
 def companions(options: Options) -> tuple[str, ...]:

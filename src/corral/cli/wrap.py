@@ -12,8 +12,8 @@ from corral.clients.wrap import Proposal, WrapRequest, propose, refuse
 from corral.errors import SandboxError
 from corral.programs.package_runners import Package
 from corral.record import fields, replace
-from corral.servers import reference
 from corral.servers.packages import package as packages
+from corral.servers.reference import parse_reference
 from corral.supervisor.prepare import prepare
 
 SUMMARY = "rewrite a client's configuration so that its servers start through corral"
@@ -85,15 +85,15 @@ def check_run(flags: tuple[str, ...], arguments: tuple[str, ...]) -> None:
 
 def pin_package(package: Package, flags: tuple[str, ...]) -> Package:
     """Install a package with what the flags add, and return it with its exact version."""
-    found = reference.parse(package.reference)
-    if found is None:
+    reference = parse_reference(package.reference)
+    if reference is None:
         raise SandboxError(f"{package.reference} is no package")
     options, _ = parse(run_flags.FLAGS, flags)
-    pinned = packages.pinned(
-        found,
+    pinned = packages.pin_package(
+        reference,
         scripts=options.has("--allow-install-scripts"),
         extra=run_flags.companions(options),
-        tell=output.note,
+        notify=output.note,
     )
     return replace(package, version=pinned.version)
 

@@ -18,7 +18,7 @@ from corral.clients import safe_write
 from corral.directories import directories
 from corral.errors import SandboxError
 from corral.record import record
-from corral.servers.store.locks import held
+from corral.servers.store.locks import lock_file
 
 Part = Literal["command", "args", "both"]
 PARTS: dict[str, Part] = {"command": "command", "args": "args", "both": "both"}
@@ -48,7 +48,7 @@ def lock(path: str) -> AbstractContextManager[None]:
     """Let one corral at a time edit a file: two would lose each other's records."""
     name = _stored_path(path, "lock")
     _make_private(os.path.dirname(name))
-    return held(name)
+    return lock_file(name)
 
 
 def load(path: str) -> dict[tuple[str, ...], Original]:

@@ -26,7 +26,7 @@ from corral.formats.positions import Splice
 from corral.policy import profiles
 from corral.programs.package_runners import Package, Refusal, parse_runner
 from corral.record import record, replace
-from corral.servers.reference import parse
+from corral.servers.reference import parse_reference
 
 
 @record
@@ -166,7 +166,7 @@ def _find_package(server: ConfiguredServer, request: WrapRequest) -> Package | N
         raise UnfitError(found.why, hint=found.hint, leave_alone=found.leave_alone)
     if found is not None:
         try:
-            parse(found.reference)
+            parse_reference(found.reference)
         except SandboxError as error:
             raise UnfitError(error.message, hint=error.hint) from error
     return found

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Literal
 
-    from corral.programs.needed_files import Executable
-
     Kind = Literal["python", "node", "deno", "bun", "java", "script", ""]
 
 SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh")
@@ -47,9 +45,10 @@ class Invocation:
     flags: str = ""
 
 
-def detect_kind(executable: Executable) -> Kind:
-    for path in (executable.path, executable.real):
-        name = os.path.basename(path)
+def detect_kind(path: str, real: str) -> Kind:
+    """Return the kind of a runtime from the name of its path, or of its real path."""
+    for executable in (path, real):
+        name = os.path.basename(executable)
         if name.rstrip(PYTHON_VERSION) in {"python", "pypy"}:
             return "python"
         if name in {"node", "nodejs"}:

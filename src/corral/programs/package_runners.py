@@ -32,6 +32,7 @@ class Syntax:
     `flags` are the options that name a package apart from its program; `exact` matches a version.
     """
 
+    runners: tuple[str, ...]
     flags: tuple[str, ...]
     pattern: re.Pattern[str]
     exact: re.Pattern[str]
@@ -43,11 +44,11 @@ class Syntax:
 
 SYNTAX: dict[Registry, Syntax] = {
     "npm": Syntax(
+        runners=("npx", "npm exec", "npm x", "pnpx", "pnpm dlx", "yarn dlx", "bunx", "bun x"),
         flags=("-p", "--package"),
         pattern=re.compile(
-            r"(?P<name>(?:@[a-z0-9][\w.-]*/)?[a-z0-9][\w.-]*)(?P<extras>)"
-            r"(?:@(?P<version>[^@/]+))?",
-            re.IGNORECASE,
+            r"(?i)(?P<name>(?:@[a-z0-9][\w.-]*/)?[a-z0-9][\w.-]*)(?P<extras>)"
+            r"(?:@(?P<version>[^@/]+))?"
         ),
         exact=re.compile(r"\d+\.\d+\.\d+(?:[-+][\w.+-]+)?"),
         separator="@",
@@ -56,11 +57,11 @@ SYNTAX: dict[Registry, Syntax] = {
         hint="install the package and name its program: node .../dist/index.js",
     ),
     "pypi": Syntax(
+        runners=("uvx", "uv tool run", "pipx run"),
         flags=("--from", "--spec"),
         pattern=re.compile(
-            r"(?P<name>[a-z0-9](?:[\w.-]*[a-z0-9])?)(?P<extras>\[[\w,. -]+\])?"
-            r"(?:(?:==|@)(?P<version>[^,;<>=!~@/ ]+))?",
-            re.IGNORECASE,
+            r"(?i)(?P<name>[a-z0-9](?:[\w.-]*[a-z0-9])?)(?P<extras>\[[\w,. -]+\])?"
+            r"(?:(?:==|@)(?P<version>[^,;<>=!~@/ ]+))?"
         ),
         exact=re.compile(
             r"v?(?:\d+!)?\d+(?:\.\d+)*(?:[._-]?(?:a|b|rc|alpha|beta|post|dev|pre)\d*)*"
@@ -71,19 +72,9 @@ SYNTAX: dict[Registry, Syntax] = {
         hint="install it into a virtual environment and name the program in its bin directory",
     ),
 }
-RUNNERS: tuple[tuple[str, tuple[str, ...], Registry], ...] = (
-    ("npx", (), "npm"),
-    ("npm", ("exec",), "npm"),
-    ("npm", ("x",), "npm"),
-    ("pnpx", (), "npm"),
-    ("pnpm", ("dlx",), "npm"),
-    ("yarn", ("dlx",), "npm"),
-    ("bunx", (), "npm"),
-    ("bun", ("x",), "npm"),
-    ("uvx", (), "pypi"),
-    ("uv", ("tool", "run"), "pypi"),
-    ("pipx", ("run",), "pypi"),
-)
+RUNNERS = [
+    (runner.split(), registry) for registry, syntax in SYNTAX.items() for runner in syntax.runners
+]
 
 
 @record
@@ -140,11 +131,11 @@ def parse_runner(command: str, arguments: Sequence[str]) -> Package | Refusal | 
         )
     if name in SHELLS:
         return _refuse_shell(name)
-    for runner, prefix, registry in RUNNERS:
-        if name == runner and tuple(words[: len(prefix)]) == prefix:
-            found = _parse_package(registry, words[len(prefix) :])
+    for (runner, *verbs), registry in RUNNERS:
+        if name == runner and words[: len(verbs)] == verbs:
+            found = _parse_package(registry, words[len(verbs) :])
             if isinstance(found, Package):
-                return replace(found, used=found.used + len(prefix))
+                return replace(found, used=found.used + len(verbs))
             return found
     if name == "uv" and "run" in words:
         return Refusal(

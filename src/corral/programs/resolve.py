@@ -221,7 +221,7 @@ def collect_files(chain: Chain, caller: Caller, needed: NeededFiles) -> tuple[st
     """Collect what must be visible; return the arguments with the script's path made absolute."""
     found, arguments = chain.found, chain.arguments
     needed.follow(found.path)
-    kind = detect_kind(found)
+    kind = detect_kind(found.path, found.real)
     invocation = read_arguments(kind, arguments)
     sites = runtimes.bind_runtime(needed, found, kind, invocation.flags, caller)
     if not kind:

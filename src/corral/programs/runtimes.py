@@ -8,6 +8,7 @@ anything. If it is outside the server's own directory, a note says so.
 from __future__ import annotations
 
 import os
+import sys
 
 from corral.paths.posix import is_inside
 from corral.programs.needed_files import is_system, list_names, read_text
@@ -43,6 +44,11 @@ def bind_runtime(
         packages = [f"{prefix}/lib/node_modules"] if kind == "node" else []
         bind_prefix(needed, prefix, [found.real, *packages], f"the prefix of {kind}")
     return []
+
+
+def find_own_python() -> str:
+    """Return the Python that corral itself runs on, outside of any virtual environment."""
+    return os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
 
 
 def find_prefix(real: str) -> str:

@@ -1,4 +1,4 @@
-"""What was typed in place of a command: a package, a bundle, a registry's or a client's server.
+"""Parses references: packages, bundles and servers that are typed in place of a command.
 
     npm:@scope/name@1.2.3#program     a package of npm's registry
     pypi:name[extra]==1.2.3#program   a package of PyPI
@@ -22,14 +22,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
-    Kind = Literal["npm", "pypi", "bundle", "registry", "client"]
+    PackageKind = Literal["npm", "pypi"]
+    Kind = Literal[PackageKind, "bundle", "registry", "client"]
 
+SEPARATORS = {"npm": "@", "pypi": "=="}
+"""Between the name and the version of a package, for each kind of package."""
 BUNDLES = (".mcpb", ".dxt")
 LETTERS = frozenset(string.ascii_letters + string.digits)
 NAME = LETTERS | frozenset("._-")
 NPM_NAME = NAME | frozenset("~")
 VERSION = LETTERS | frozenset("._-+!")
-LONGEST = 214  # npm's own limit for a name
+MAX_NAME_LENGTH = 214  # npm's own limit for a name
 
 
 @record
@@ -43,16 +46,21 @@ class Reference:
     program: str = ""
     extras: tuple[str, ...] = ()
 
+    def requirement(self) -> str:
+        """Return name, extras and version of a package."""
+        extras = f"[{','.join(self.extras)}]" if self.extras else ""
+        version = f"{SEPARATORS[self.kind]}{self.version}" if self.version else ""
+        return f"{self.name}{extras}{version}"
 
-def parse(word: str) -> Reference | None:
-    """None if this is a command like any other."""
+
+def parse_reference(word: str) -> Reference | None:
+    """Return the reference that a word is; None if it is a command."""
     scheme, colon, rest = word.partition(":")
-    if colon and scheme in {"npm", "pypi", "mcp"}:
-        reader = {"npm": npm, "pypi": pypi, "mcp": registry}[scheme]
-        return reader(word, rest)
+    if colon and scheme in SCHEMES:
+        return SCHEMES[scheme](word, rest)
     if word.lower().endswith(BUNDLES):
         return Reference(kind="bundle", text=word, name=word)
-    if colon and rest and "/" not in scheme and is_client(scheme):
+    if colon and rest and "/" not in scheme and is_client_name(scheme):
         return Reference(kind="client", text=word, name=word)
     if is_server_name(word.partition("@")[0]):
         if os.path.lexists(word):
@@ -60,85 +68,90 @@ def parse(word: str) -> Reference | None:
                 f"{word} is here, and is the name of a server of a registry as well",
                 hint=f"./{word} is the one in this directory, mcp:{word} the registry's",
             )
-        return registry(word, word)
+        return parse_registry_server(word, word)
     return None
 
 
-def is_client(scheme: str) -> bool:
+def parse_package(kind: PackageKind, name: str, version: str) -> Reference:
+    rest = f"{name}{SEPARATORS[kind]}{version}"
+    return SCHEMES[kind](f"{kind}:{rest}", rest)
+
+
+def is_client_name(scheme: str) -> bool:
     return bool(scheme) and scheme.islower() and LETTERS.issuperset(scheme.replace("-", ""))
 
 
 def is_server_name(text: str) -> bool:
-    """`org.example/name`: the dots tell it from a relative path such as `bin/server`."""
+    """Return whether this is `org.example/name`. The dots tell it from a path like `bin/server`."""
     space, slash, name = text.partition("/")
     plain = NAME.issuperset(space) and NAME.issuperset(name)
     return bool(slash and name and plain and "." in space.strip(".") and not space.startswith("."))
 
 
-def npm(text: str, rest: str) -> Reference:
+def parse_npm(text: str, rest: str) -> Reference:
     rest, _, program = rest.partition("#")
     at = rest.find("@", 1)
     name, version = (rest, "") if at < 0 else (rest[:at], rest[at + 1 :])
     scope, slash, bare = name.rpartition("/")
     scoped = not slash or (scope.startswith("@") and is_name(scope[1:], NPM_NAME))
     if not scoped or not is_name(bare, NPM_NAME) or (at > 0 and not is_version(version)):
-        raise wrong(text, "npm:@scope/name@1.2.3")
-    check_program(text, program)
+        raise _refused(text, "npm:@scope/name@1.2.3")
+    _check_program(text, program)
     return Reference(kind="npm", text=text, name=name, version=version, program=program)
 
 
-def pypi(text: str, rest: str) -> Reference:
+def parse_pypi(text: str, rest: str) -> Reference:
     rest, _, program = rest.partition("#")
     name, equals, version = rest.partition("==")
     name, bracket, inner = name.partition("[")
     extras = tuple(word.strip() for word in inner.removesuffix("]").split(",")) if bracket else ()
     closed = not bracket or inner.endswith("]")
-    if not closed or not all(is_name(word, NAME) for word in (name, *extras)):
-        raise wrong(text, "pypi:name==1.2.3")
-    if equals and not is_version(version):
-        raise wrong(text, "pypi:name==1.2.3")
-    check_program(text, program)
+    named = closed and all(is_name(word, NAME) for word in (name, *extras))
+    if not named or (equals and not is_version(version)):
+        raise _refused(text, "pypi:name==1.2.3")
+    _check_program(text, program)
     return Reference(
         kind="pypi",
         text=text,
-        name=normal(name),
+        name=normalize_name(name),
         version=version,
         program=program,
-        extras=tuple(sorted(map(normal, extras))),
+        extras=tuple(sorted(map(normalize_name, extras))),
     )
 
 
-def registry(text: str, rest: str) -> Reference:
+def parse_registry_server(text: str, rest: str) -> Reference:
     name, at, version = rest.partition("@")
     if not is_server_name(name) or (at and not is_version(version)):
-        raise wrong(text, "org.example/name@1.2.3")
+        raise _refused(text, "org.example/name@1.2.3")
     return Reference(kind="registry", text=text, name=name, version=version)
 
 
-def normal(name: str) -> str:
-    """One spelling of a Python project's name (PEP 503)."""
-    for mark in "_.":
-        name = name.replace(mark, "-")
-    while "--" in name:
-        name = name.replace("--", "-")
-    return name.lower()
+SCHEMES = {"npm": parse_npm, "pypi": parse_pypi, "mcp": parse_registry_server}
+
+
+def normalize_name(name: str) -> str:
+    """Return one spelling of a Python project's name (PEP 503)."""
+    import re
+
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def is_name(text: str, letters: frozenset[str]) -> bool:
-    """Letters, digits and marks, and never `.`, `..`, or something that looks like an option."""
-    return 0 < len(text) <= LONGEST and letters.issuperset(text) and text[0] not in ".-"
+    """Return whether a text has only these letters, and is neither a dot path nor an option."""
+    return 0 < len(text) <= MAX_NAME_LENGTH and letters.issuperset(text) and text[0] not in ".-"
 
 
 def is_version(text: str) -> bool:
-    return bool(text) and len(text) <= LONGEST and VERSION.issuperset(text) and text[0] not in ".-"
+    return is_name(text, VERSION)
 
 
-def check_program(text: str, program: str) -> None:
+def _check_program(text: str, program: str) -> None:
     if program and not is_name(program, NAME):
-        raise wrong(text, "npm:name@1.2.3#program")
+        raise _refused(text, "npm:name@1.2.3#program")
 
 
-def wrong(text: str, form: str) -> SandboxError:
+def _refused(text: str, form: str) -> SandboxError:
     from corral.safe_text import shown
 
     return SandboxError(f"{shown(text, 200)} is not a reference that corral knows", hint=form)

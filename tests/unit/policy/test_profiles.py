@@ -15,7 +15,7 @@ from corral.mcp import command_line
 from corral.policy import profiles
 from corral.policy.manifest import parse_toml
 from corral.policy.variables import is_secret_name
-from corral.servers.reference import parse
+from corral.servers.reference import parse_reference
 
 NAMES = profiles.names()
 GRANTS = {
@@ -63,7 +63,7 @@ def test_destinations_are_encrypted_and_named(name):
 def test_it_names_packages_that_can_be_run(name):
     packages = profiles.load(name).packages
     assert packages
-    assert all(parse(package) is not None for package in packages)
+    assert all(parse_reference(package) is not None for package in packages)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.programs.package_runners import Package, Refusal, format_runner, parse_runner
-from corral.servers.reference import parse
+from corral.servers.reference import parse_reference
 
 PACKAGES = {
     "npx -y pkg": ("npm:pkg", 2),
@@ -42,7 +42,7 @@ def test_a_launcher_is_a_package_and_what_is_left(line):
     found = parse_runner(command, arguments)
     assert isinstance(found, Package)
     assert (found.reference, found.used) == PACKAGES[line]
-    assert parse(found.reference).kind == found.registry  # and `corral run` knows it
+    assert parse_reference(found.reference).kind == found.registry  # and `corral run` knows it
 
 
 def test_packages_beside_the_one_are_kept():

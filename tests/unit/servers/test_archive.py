@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.servers.bundles.archive import Bounds, Refused, check_name, extract
+from corral.servers.bundles.archive import ArchiveError, Limits, check_name, extract_archive
 
-SMALL = Bounds(packed=1 << 20, total=1 << 20, entries=50)
+SMALL = Limits(max_packed_bytes=1 << 20, max_bytes=1 << 20, max_entries=50)
 GOOD = (("manifest.json", b"{}"), ("server/main.py", b"print()"))
 END = b"PK\x05\x06"
 
@@ -39,12 +39,12 @@ def archive(*entries: tuple[zipfile.ZipInfo | str, bytes]) -> bytes:
     return held.getvalue()
 
 
-def refusal(data: bytes, tmp_path, bounds: Bounds = SMALL) -> str:
+def refusal(data: bytes, tmp_path, limits: Limits = SMALL) -> str:
     """The reason; and nothing lies outside of the place that it was to be unpacked to."""
     place = tmp_path / "deep" / "place"
     place.mkdir(parents=True)
-    with pytest.raises(Refused) as caught:
-        extract(io.BytesIO(data), str(place), bounds=bounds)
+    with pytest.raises(ArchiveError) as caught:
+        extract_archive(io.BytesIO(data), str(place), limits=limits)
     assert [path.name for path in tmp_path.iterdir()] == ["deep"]
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["place"]
     return caught.value.message
@@ -52,7 +52,7 @@ def refusal(data: bytes, tmp_path, bounds: Bounds = SMALL) -> str:
 
 def test_a_good_archive_is_unpacked_with_its_executable_bits(tmp_path):
     data = archive(*GOOD, (entry("bin/tool", stat.S_IFREG | 0o755), b"#!"), ("empty/", b""))
-    extract(io.BytesIO(data), str(tmp_path), bounds=SMALL)
+    extract_archive(io.BytesIO(data), str(tmp_path), limits=SMALL)
     assert (tmp_path / "server" / "main.py").read_bytes() == b"print()"
     if sys.platform != "win32":  # there the name tells what is a program
         assert (tmp_path / "bin" / "tool").stat().st_mode & 0o111
@@ -139,12 +139,12 @@ def test_two_names_for_one_file(first, second, tmp_path):
 
 def test_a_directory_may_be_listed_after_what_is_in_it(tmp_path):
     """The control: zip tools write directories before, after or not at all."""
-    extract(io.BytesIO(archive(("d/a", b"1"), ("d/", b""), ("d/b", b"2"))), str(tmp_path))
+    extract_archive(io.BytesIO(archive(("d/a", b"1"), ("d/", b""), ("d/b", b"2"))), str(tmp_path))
     assert sorted(path.name for path in (tmp_path / "d").iterdir()) == ["a", "b"]
 
 
 def test_more_than_the_limits_is_refused_before_anything_is_written(tmp_path):
-    data = archive(*GOOD, ("zeros", bytes(SMALL.total + 1)))
+    data = archive(*GOOD, ("zeros", bytes(SMALL.max_bytes + 1)))
     assert len(data) < 10_000
     assert "unpacks to more than" in refusal(data, tmp_path)
     assert list((tmp_path / "deep" / "place").iterdir()) == []
@@ -155,7 +155,7 @@ def test_ten_gigabytes_of_zeros(tmp_path):
     data = bytearray(archive(("zeros", bytes(1000))))
     central = data.index(b"PK\x01\x02")
     data[central + 24 : central + 28] = struct.pack("<I", 0xFFFFFFF0)
-    assert "unpacks to more than" in refusal(bytes(data), tmp_path, Bounds())
+    assert "unpacks to more than" in refusal(bytes(data), tmp_path, Limits())
 
 
 def test_a_size_that_lies_is_found_out_while_reading(tmp_path):
@@ -179,9 +179,9 @@ def test_an_entry_that_is_shorter_than_it_says(tmp_path):
 
 
 def test_too_many_entries(tmp_path):
-    data = archive(*((f"f{at}", b"") for at in range(SMALL.entries + 1)))
+    data = archive(*((f"f{at}", b"") for at in range(SMALL.max_entries + 1)))
     assert "more than 50 entries" in refusal(data, tmp_path)
-    extract(io.BytesIO(data), str(tmp_path / "deep" / "place"))  # the control: other limits
+    extract_archive(io.BytesIO(data), str(tmp_path / "deep" / "place"))  # the control: other limits
 
 
 def test_a_large_archive(tmp_path):
@@ -220,8 +220,8 @@ def test_something_behind_the_archive(tmp_path):
     with zipfile.ZipFile(held, "w") as made:
         made.writestr(entry("manifest.json"), b"{}")
         made.comment = b"hello"
-    with pytest.raises(Refused, match="behind the end"):
-        extract(held, str(tmp_path / "deep" / "place"))
+    with pytest.raises(ArchiveError, match="behind the end"):
+        extract_archive(held, str(tmp_path / "deep" / "place"))
 
 
 @pytest.mark.parametrize("declared", [False, True], ids=["appended", "as a comment"])
@@ -231,7 +231,7 @@ def test_a_signed_bundle_is_unpacked(declared, tmp_path):
     data = bytearray(archive(*GOOD))
     if declared:
         data[-2:] = len(block).to_bytes(2, "little")
-    extract(io.BytesIO(bytes(data) + block), str(tmp_path))
+    extract_archive(io.BytesIO(bytes(data) + block), str(tmp_path))
     assert (tmp_path / "manifest.json").exists()
 
 
@@ -324,8 +324,8 @@ def test_damage_is_refused_or_harmless(at, value, tmp_path_factory):
     place = tmp_path_factory.mktemp("damage")
     (place / "in").mkdir()
     try:
-        extract(io.BytesIO(bytes(data)), str(place / "in"), bounds=SMALL)
-    except Refused:
+        extract_archive(io.BytesIO(bytes(data)), str(place / "in"), limits=SMALL)
+    except ArchiveError:
         pass
     assert [path.name for path in place.iterdir()] == ["in"]
 
@@ -334,7 +334,7 @@ def test_damage_is_refused_or_harmless(at, value, tmp_path_factory):
 def test_a_name_that_passes_stays_inside(name):
     try:
         check_name(name)
-    except Refused:
+    except ArchiveError:
         return
     parts = name.split("/")
     assert ".." not in parts

@@ -10,9 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.errors import SandboxError
-from corral.servers.bundles import manifest as bundle_manifest
 from corral.servers.bundles import user_values
-from corral.servers.bundles.policy import asked_for, granted, is_own, secret_names, warnings
+from corral.servers.bundles.manifest import MAX_MANIFEST_BYTES, Bundle, parse_manifest
+from corral.servers.bundles.policy import (
+    build_request,
+    find_warnings,
+    grant_values,
+    is_own_path,
+    secret_names,
+)
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="paths as POSIX has them")
 JSON = st.recursive(
@@ -31,8 +37,8 @@ def manifest(**more: object) -> dict:
     return {"manifest_version": "0.3", "name": "hello", "version": "1", "server": server, **more}
 
 
-def parse(data: object, platform: str = "linux") -> bundle_manifest.Bundle:
-    return bundle_manifest.parse(json.dumps(data).encode(), platform)
+def parse(data: object, platform: str = "linux") -> Bundle:
+    return parse_manifest(json.dumps(data).encode(), platform)
 
 
 def test_a_plain_manifest():
@@ -107,13 +113,13 @@ def test_what_is_wrong_is_named(case):
         b"{",
         b"\xff\xfe",
         b"[" * 100_000,
-        json.dumps(manifest()).encode().ljust(bundle_manifest.LARGEST + 1),
+        json.dumps(manifest()).encode().ljust(MAX_MANIFEST_BYTES + 1),
     ],
     ids=range(5),
 )
 def test_what_is_no_json(content):
     with pytest.raises(SandboxError, match=r"manifest\.json is"):
-        bundle_manifest.parse(content, "linux")
+        parse_manifest(content, "linux")
 
 
 @given(JSON, st.sampled_from(["server", "user_config", "_meta", "compatibility", "name"]))
@@ -131,14 +137,14 @@ SETTINGS = {
 }
 
 
-def configured(*arguments: str, **environment: str) -> bundle_manifest.Bundle:
+def configured(*arguments: str, **environment: str) -> Bundle:
     start = {"command": "node", "args": list(arguments), "env": environment}
     return parse(
         manifest(user_config=SETTINGS, server={**manifest()["server"], "mcp_config": start})
     )
 
 
-KNOWN = user_values.places("/tree", "/home/me")
+KNOWN = user_values.known_paths("/tree", "/home/me")
 
 
 def test_several_values_become_several_arguments(tmp_path):
@@ -212,30 +218,30 @@ def test_the_users_directories_are_granted_and_the_bundles_are_asked_for(tmp_pat
     own = tmp_path / "own"
     own.mkdir()
     (tmp_path / "Documents").mkdir()
-    known = user_values.places("/tree", str(tmp_path))
+    known = user_values.known_paths("/tree", str(tmp_path))
     made = configured("${user_config.dir}")
     nothing = user_values.collect(made, [], {})
-    assert asked_for(made, nothing, known, origin="x").read == (f"{tmp_path}/Documents",)
-    assert granted(made, nothing, known).manifest.read is None
+    assert build_request(made, nothing, known, origin="x").read == (f"{tmp_path}/Documents",)
+    assert grant_values(made, nothing, known).manifest.read is None
     said = user_values.collect(made, [f"dir={own}"], {})
-    assert asked_for(made, said, known, origin="x").read is None
-    assert granted(made, said, known).manifest.read == (str(own),)
+    assert build_request(made, said, known, origin="x").read is None
+    assert grant_values(made, said, known).manifest.read == (str(own),)
 
 
 def test_sensitive_values_are_secrets_and_never_where_they_could_steer():
     made = configured(T_KEY="Bearer ${user_config.key}", T_TEXT="${user_config.text}")
     values = user_values.collect(made, ["key=x"], {})
     assert secret_names(made, values) == ["T_KEY"]
-    assert asked_for(made, values, KNOWN, origin="x").set_values == (("T_TEXT", "plain"),)
-    assert granted(made, values, KNOWN).manifest.secret_names == ("T_KEY",)
+    assert build_request(made, values, KNOWN, origin="x").set_values == (("T_TEXT", "plain"),)
+    assert grant_values(made, values, KNOWN).manifest.secret_names == ("T_KEY",)
     evil = configured(LD_PRELOAD="/tree/${user_config.key}")
     with pytest.raises(SandboxError, match="may not set"):
         secret_names(evil, user_values.collect(evil, ["key=x"], {}))
 
 
 def test_a_secret_as_an_argument_is_warned_about():
-    assert "'key' as an argument" in warnings(configured("--key=${user_config.key}"))[0]
-    assert warnings(configured("${user_config.text}")) == []
+    assert "'key' as an argument" in find_warnings(configured("--key=${user_config.key}"))[0]
+    assert find_warnings(configured("${user_config.text}")) == []
 
 
 @POSIX
@@ -253,19 +259,19 @@ def test_a_secret_as_an_argument_is_warned_about():
     ],
 )
 def test_search_paths_are_its_own_only_inside(name, value, own):
-    assert is_own(name, value, "/tree") is own
+    assert is_own_path(name, value, "/tree") is own
 
 
 @POSIX
 def test_what_the_corral_table_asks_for_starts_in_the_bundle():
     meta = {"io.corral": {"filesystem": {"read": ["data", "~/x", "/abs"], "unix_sockets": ["s"]}}}
     made = parse(manifest(_meta=meta))
-    asked = asked_for(made, user_values.defaults(made), KNOWN, origin="x")
+    asked = build_request(made, user_values.defaults(made), KNOWN, origin="x")
     assert asked.read == ("/tree/data", "~/x", "/abs")
     assert asked.unix_sockets == ("/tree/s",)
     wrong = parse(manifest(_meta={"io.corral": {"filesystem": {"reed": []}}}))
     with pytest.raises(SandboxError, match="reed"):
-        asked_for(wrong, user_values.defaults(wrong), KNOWN, origin="x")
+        build_request(wrong, user_values.defaults(wrong), KNOWN, origin="x")
 
 
 def test_numbers_beyond_all_bounds_are_no_crash():

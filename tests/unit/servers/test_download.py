@@ -21,11 +21,11 @@ def registry():
 def test_a_file_and_its_digest(registry, tmp_path):
     registry.files["/a"] = b"content" * 10_000
     path = tmp_path / "file"
-    digest = download.fetch_file(f"{registry.url}/a", str(path), most=1 << 20)
+    digest = download.fetch_file(f"{registry.url}/a", str(path), max_bytes=1 << 20)
     assert path.read_bytes() == registry.files["/a"]
     assert digest == hashlib.sha256(registry.files["/a"]).hexdigest()
     with pytest.raises(FileExistsError):
-        download.fetch_file(f"{registry.url}/a", str(path), most=1 << 20)
+        download.fetch_file(f"{registry.url}/a", str(path), max_bytes=1 << 20)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_file_and_its_digest(registry, tmp_path):
 )  # fmt: skip
 def test_only_loopback_may_be_asked_without_tls(url):
     with pytest.raises(SandboxError, match="is not https"):
-        download.fetch_text(url, most=1000)
+        download.fetch_document(url, max_bytes=1000)
     assert download.check_url(url.replace("http:", "https:"))
 
 
@@ -55,20 +55,20 @@ def test_what_is_no_web_address(url):
 
 
 def test_redirects_are_followed_a_few_times(registry):
-    for at in range(download.MOST_REDIRECTS):
+    for at in range(download.MAX_REDIRECTS):
         registry.redirects[f"/{at}"] = f"/{at + 1}"
-    registry.files[f"/{download.MOST_REDIRECTS}"] = b"there"
-    assert download.fetch_text(f"{registry.url}/0", most=100) == b"there"
+    registry.files[f"/{download.MAX_REDIRECTS}"] = b"there"
+    assert download.fetch_document(f"{registry.url}/0", max_bytes=100) == b"there"
     registry.redirects["/round"] = "/round"
     with pytest.raises(SandboxError, match="more than 5 redirects"):
-        download.fetch_text(f"{registry.url}/round", most=100)
+        download.fetch_document(f"{registry.url}/round", max_bytes=100)
 
 
 @pytest.mark.parametrize("target", ["http://10.0.0.1/x", "file:///etc/passwd", "ftp://127.0.0.1/"])
 def test_a_redirect_is_checked_like_the_first(registry, target):
     registry.redirects["/x"] = target
     with pytest.raises(SandboxError, match=r"not https|no web address"):
-        download.fetch_text(f"{registry.url}/x", most=100)
+        download.fetch_document(f"{registry.url}/x", max_bytes=100)
 
 
 def test_a_redirect_may_not_leave_tls():
@@ -81,40 +81,40 @@ def test_what_is_too_large_is_refused_whatever_it_says(registry, tmp_path):
     registry.files["/large"] = bytes(5000)
     for most, fits in ((5000, True), (4999, False)):
         if fits:
-            assert len(download.fetch_text(f"{registry.url}/large", most=most)) == 5000
+            assert len(download.fetch_document(f"{registry.url}/large", max_bytes=most)) == 5000
         else:
             with pytest.raises(SandboxError, match="is larger than"):
-                download.fetch_text(f"{registry.url}/large", most=most)
+                download.fetch_document(f"{registry.url}/large", max_bytes=most)
     registry.longer["/huge"] = 1 << 30  # it says so, and is refused before any of it is read
     registry.files["/huge"] = b"x"
     with pytest.raises(SandboxError, match="is larger than"):
-        download.fetch_text(f"{registry.url}/huge", most=4999)
+        download.fetch_document(f"{registry.url}/huge", max_bytes=4999)
     registry.without_length.add("/large")
     with pytest.raises(SandboxError, match="is larger than"):
-        download.fetch_text(f"{registry.url}/large", most=4999)
-    assert len(download.fetch_text(f"{registry.url}/large", most=5000)) == 5000
+        download.fetch_document(f"{registry.url}/large", max_bytes=4999)
+    assert len(download.fetch_document(f"{registry.url}/large", max_bytes=5000)) == 5000
 
 
 def test_what_takes_too_long(registry, monkeypatch):
     registry.files["/slow"] = b"x"
-    assert download.fetch_text(f"{registry.url}/slow", most=10) == b"x"
-    monkeypatch.setattr(download, "LONGEST", -1.0)
+    assert download.fetch_document(f"{registry.url}/slow", max_bytes=10) == b"x"
+    monkeypatch.setattr(download, "MAX_DOWNLOAD_SECONDS", -1.0)
     with pytest.raises(SandboxError, match="took longer"):
-        download.fetch_text(f"{registry.url}/slow", most=10)
+        download.fetch_document(f"{registry.url}/slow", max_bytes=10)
 
 
 def test_what_breaks_off_is_refused(registry):
     registry.files["/short"] = bytes(5000)
     registry.longer["/short"] = 9000
     with pytest.raises(SandboxError, match=r"broke off|cannot be fetched"):
-        download.fetch_text(f"{registry.url}/short", most=1 << 20)
+        download.fetch_document(f"{registry.url}/short", max_bytes=1 << 20)
 
 
 def test_errors_have_words(registry):
-    with pytest.raises(download.Missing, match="is not there"):
-        download.fetch_text(f"{registry.url}/absent", most=100)
+    with pytest.raises(download.NotFoundError, match="is not there"):
+        download.fetch_document(f"{registry.url}/absent", max_bytes=100)
     registry.token = "x"
     with pytest.raises(SandboxError, match="answered 401"):
-        download.fetch_text(f"{registry.url}/absent", most=100)
+        download.fetch_document(f"{registry.url}/absent", max_bytes=100)
     with pytest.raises(SandboxError, match="cannot be fetched"):
-        download.fetch_text("http://127.0.0.1:9/", most=100)
+        download.fetch_document("http://127.0.0.1:9/", max_bytes=100)

@@ -10,7 +10,8 @@ import pytest
 
 from corral.errors import SandboxError
 from corral.servers.packages import npm, pypi
-from corral.servers.reference import parse
+from corral.servers.packages.sources import Registry
+from corral.servers.reference import parse_reference
 from corral.servers.store import tree
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="paths as POSIX has them")
@@ -31,24 +32,24 @@ GOOD = {"version": "1.0.0", "integrity": "sha512-x"}
 
 def test_every_npm_package_has_a_checksum(tmp_path):
     lock(tmp_path, thing=GOOD, bundled={"inBundle": True})
-    assert npm.locked(str(tmp_path), "thing") == ("1.0.0", "sha512-x")
+    assert npm.read_lock(str(tmp_path), "thing") == ("1.0.0", "sha512-x")
     for other in ({"version": "1"}, {**GOOD, "link": True}):
         lock(tmp_path, thing=GOOD, other=other)
         with pytest.raises(SandboxError, match="came without a checksum"):
-            npm.locked(str(tmp_path), "thing")
+            npm.read_lock(str(tmp_path), "thing")
     lock(tmp_path, other=GOOD)
     with pytest.raises(SandboxError, match="did not install thing"):
-        npm.locked(str(tmp_path), "thing")
+        npm.read_lock(str(tmp_path), "thing")
     for odd in ({"version": "1\033[2J"}, {"version": 1}, {"integrity": ["sha512-x"]}):
         lock(tmp_path, thing={**GOOD, **odd})
         with pytest.raises(SandboxError, match="did not install thing"):
-            npm.locked(str(tmp_path), "thing")
+            npm.read_lock(str(tmp_path), "thing")
     lock(tmp_path, thing={"version": "1.0.0", "inBundle": True})
     with pytest.raises(SandboxError, match="did not install thing"):
-        npm.locked(str(tmp_path), "thing")
+        npm.read_lock(str(tmp_path), "thing")
     put(tmp_path / "package-lock.json", "{")
     with pytest.raises(SandboxError, match="cannot be read"):
-        npm.locked(str(tmp_path), "thing")
+        npm.read_lock(str(tmp_path), "thing")
 
 
 def program(
@@ -59,7 +60,7 @@ def program(
     put(folder / "main.js", head)
     put(place / "node_modules" / "main.js", head)
     put(place / "main.js", head)
-    return npm.command(str(place), parse(word))
+    return npm.build_command(str(place), parse_reference(word))
 
 
 def test_the_program_of_an_npm_package(tmp_path):
@@ -86,10 +87,10 @@ def test_a_library_has_no_program(tmp_path, bins):
 
 def test_extra_packages_are_for_python(tmp_path):
     with pytest.raises(SandboxError, match="--with is for pypi"):
-        npm.install(parse("npm:x"), str(tmp_path), scripts=False, extra=["y"])
+        npm.install(parse_reference("npm:x"), str(tmp_path), scripts=False, extra=["y"])
     for item in ("-r /etc/passwd", "./here", "/there", "a\n--index-url=http://evil"):
         with pytest.raises(SandboxError, match="is no package"):
-            pypi.install(parse("pypi:x"), str(tmp_path), scripts=False, extra=[item])
+            pypi.install(parse_reference("pypi:x"), str(tmp_path), scripts=False, extra=[item])
 
 
 def test_every_python_package_has_a_hash(tmp_path):
@@ -111,9 +112,9 @@ def started(place, scripts: str, word: str = "pypi:my-thing") -> str:
         site / "my_thing" / "__init__.py",
         "import sys\ndef main(): print('main', *sys.argv)\nclass App:\n    @staticmethod\n    def run(): print('run'); return 3\n",
     )
-    pypi.write_start(str(place), str(site), parse(word))
+    pypi.write_start_script(str(place), str(site), parse_reference(word))
     done = subprocess.run(
-        [sys.executable, str(place / pypi.START), "a"], env={"PYTHONPATH": str(site)}, capture_output=True, text=True, check=False,
+        [sys.executable, str(place / pypi.START_SCRIPT), "a"], env={"PYTHONPATH": str(site)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     return f"{done.stdout.strip()} {done.returncode}"
 
@@ -146,20 +147,20 @@ def test_an_entry_point_is_names_and_nothing_else(tmp_path, target):
 def test_more_than_a_package_has(tmp_path, monkeypatch):
     for at in range(5):
         put(tmp_path / str(at), "12345")
-    tree.check(str(tmp_path))
-    monkeypatch.setattr(tree, "MOST_BYTES", 24)
+    tree.check_tree(str(tmp_path))
+    monkeypatch.setattr(tree, "MAX_BYTES", 24)
     with pytest.raises(SandboxError, match="more than"):
-        tree.check(str(tmp_path))
-    monkeypatch.setattr(tree, "MOST_BYTES", 1000)
-    monkeypatch.setattr(tree, "MOST_ENTRIES", 3)
+        tree.check_tree(str(tmp_path))
+    monkeypatch.setattr(tree, "MAX_BYTES", 1000)
+    monkeypatch.setattr(tree, "MAX_ENTRIES", 3)
     with pytest.raises(SandboxError, match="more than"):
-        tree.check(str(tmp_path))
+        tree.check_tree(str(tmp_path))
 
 
 @pytest.mark.parametrize("act", ["link", "file", "beside", "settings"])
 def test_what_decides_which_interpreter_starts(tmp_path, act):
-    pypi.make_environment(str(tmp_path), sys.executable)
-    pypi.check_environment(str(tmp_path), sys.executable)  # the control
+    made = pypi.make_environment(str(tmp_path), Registry(), "x")
+    pypi.check_environment(made)  # the control
     python = tmp_path / "bin" / "python"
     match act:
         case "link":
@@ -173,23 +174,23 @@ def test_what_decides_which_interpreter_starts(tmp_path, act):
         case "settings":
             put(tmp_path / "pyvenv.cfg", "home = /tmp\n")
     with pytest.raises(SandboxError, match="a package changed"):
-        pypi.check_environment(str(tmp_path), sys.executable)
+        pypi.check_environment(made)
 
 
 def test_a_program_that_is_not_there(tmp_path):
     package = {"bin": {"tool\x1b[2J": "none.js", "b": "b.js"}}
     put(tmp_path / "node_modules/a/package.json", json.dumps(package))
     with pytest.raises(SandboxError, match="of a cannot be read: No such file"):
-        npm.command(str(tmp_path), parse("npm:a#b"))
+        npm.build_command(str(tmp_path), parse_reference("npm:a#b"))
     with pytest.raises(SandboxError) as found:
-        npm.command(str(tmp_path), parse("npm:a"))
+        npm.build_command(str(tmp_path), parse_reference("npm:a"))
     assert "\x1b" not in f"{found.value.message}{found.value.hint}"
 
 
 def test_what_is_read_outside_of_the_walls_has_a_limit(tmp_path):
     """A package can make its own description as large as the disk."""
     for name, read in (
-        ("package-lock.json", lambda: npm.locked(str(tmp_path), "thing")),
+        ("package-lock.json", lambda: npm.read_lock(str(tmp_path), "thing")),
         (pypi.LOCK, lambda: pypi.check_lock(str(tmp_path))),
     ):
         with (tmp_path / name).open("wb") as file:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from corral.cli.run_flags import _may_be_reference
 from corral.errors import SandboxError
 from corral.record import replace
-from corral.servers.reference import Reference, normal, parse
+from corral.servers.reference import Reference, normalize_name, parse_reference
 
 GOOD = {
     "npm:server": Reference(kind="npm", text="", name="server"),
@@ -39,7 +39,7 @@ GOOD = {
 
 @pytest.mark.parametrize("word", GOOD)
 def test_what_is_a_reference(word):
-    assert parse(word) == replace(GOOD[word], text=word)
+    assert parse_reference(word) == replace(GOOD[word], text=word)
     assert _may_be_reference(word)
 
 
@@ -57,7 +57,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("word", COMMANDS)
 def test_what_is_a_command(word):
-    assert parse(word) is None
+    assert parse_reference(word) is None
 
 
 def test_a_plain_command_is_told_by_its_letters():
@@ -68,14 +68,14 @@ def test_a_plain_command_is_told_by_its_letters():
 def test_a_file_of_that_name_is_neither(tmp_path, monkeypatch):
     """Whoever fills this directory does not choose what is run: the user says which it is."""
     monkeypatch.chdir(tmp_path)
-    assert parse("my.tools/serve").kind == "registry"
+    assert parse_reference("my.tools/serve").kind == "registry"
     (tmp_path / "my.tools").mkdir()
     (tmp_path / "my.tools" / "serve").touch()
     with pytest.raises(SandboxError, match="as well") as caught:
-        parse("my.tools/serve")
+        parse_reference("my.tools/serve")
     assert caught.value.hint.startswith("./my.tools/serve is the one in this directory")
-    assert parse("./my.tools/serve") is None
-    assert parse("mcp:my.tools/serve").kind == "registry"
+    assert parse_reference("./my.tools/serve") is None
+    assert parse_reference("mcp:my.tools/serve").kind == "registry"
 
 
 BAD = [
@@ -91,13 +91,13 @@ BAD = [
 @pytest.mark.parametrize("word", BAD, ids=repr)
 def test_what_a_tool_would_read_otherwise_is_refused(word):
     with pytest.raises(SandboxError, match="not a reference"):
-        parse(word)
+        parse_reference(word)
 
 
 @given(st.sampled_from(["npm:", "pypi:", "mcp:", ""]), st.text(max_size=40))
 def test_names_and_versions_never_carry_options_or_paths(scheme, text):
     try:
-        found = parse(scheme + text)
+        found = parse_reference(scheme + text)
     except SandboxError:
         return
     if found is None or found.kind in {"bundle", "client"}:
@@ -108,4 +108,4 @@ def test_names_and_versions_never_carry_options_or_paths(scheme, text):
 
 
 def test_one_spelling_of_a_project():
-    assert normal("A__b.-c") == "a-b-c"
+    assert normalize_name("A__b.-c") == "a-b-c"

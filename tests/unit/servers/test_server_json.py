@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.errors import SandboxError
-from corral.servers.reference import Reference, parse
-from corral.servers.registry import lookup as registry
-from corral.servers.registry import server_json
+from corral.servers.bundles.user_values import parse_config
+from corral.servers.reference import Reference, parse_reference
+from corral.servers.registry import lookup, server_json
 
 DIGEST = "a" * 64
 NAME = Reference(kind="registry", text="org.example/x@1", name="org.example/x", version="1")
@@ -28,20 +28,20 @@ def npm(**more: object) -> dict:
 
 
 def read(**more: object) -> server_json.Package:
-    return server_json.choose({"packages": [npm(**more)]}, "x")
+    return server_json.choose_package({"packages": [npm(**more)]}, "x")
 
 
 def test_the_first_package_that_can_be_run_is_taken():
     image = {"registryType": "oci", "identifier": "docker.io/x", "transport": {"type": "stdio"}}
     http = npm(transport={"type": "streamable-http", "url": "http://localhost"})
-    chosen = server_json.choose({"packages": [image, http, npm(identifier="y")]}, "x")
+    chosen = server_json.choose_package({"packages": [image, http, npm(identifier="y")]}, "x")
     assert (chosen.kind, chosen.identifier) == ("npm", "y")
     with pytest.raises(SandboxError, match="'oci' packages are not run; 'streamable-http' is no"):
-        server_json.choose({"packages": [image, http]}, "x")
+        server_json.choose_package({"packages": [image, http]}, "x")
     with pytest.raises(SandboxError, match="reached over the network"):
-        server_json.choose({"remotes": [{"type": "sse", "url": "https://x"}]}, "x")
+        server_json.choose_package({"remotes": [{"type": "sse", "url": "https://x"}]}, "x")
     with pytest.raises(SandboxError, match="names no package"):
-        server_json.choose({}, "x")
+        server_json.choose_package({}, "x")
 
 
 BAD = {
@@ -75,7 +75,7 @@ def test_arguments():
             {"type": "named", "name": "--left-out", "valueHint": "v"},
         ]
     )  # fmt: skip
-    words, paths = server_json.arguments(package, {"b": "two"}, complete=True)
+    words, paths = server_json.build_arguments(package, {"b": "two"}, complete=True)
     assert words == ["fixed", "--verbose", "--port", "80", "--mode", "1-two-{c}"]
     assert paths == []
 
@@ -83,11 +83,14 @@ def test_arguments():
 def test_a_choice_is_one_of_those_given():
     mode = {"type": "named", "name": "--mode", "choices": ["fast", "slow"]}
     package = read(packageArguments=[mode])
-    assert server_json.arguments(package, {"mode": "fast"}, complete=True)[0] == ["--mode", "fast"]
+    assert server_json.build_arguments(package, {"mode": "fast"}, complete=True)[0] == [
+        "--mode",
+        "fast",
+    ]
     with pytest.raises(SandboxError, match="'mode' is one of 'fast', 'slow'"):
-        server_json.arguments(package, {"mode": "other"}, complete=True)
+        server_json.build_arguments(package, {"mode": "other"}, complete=True)
     with pytest.raises(SandboxError, match="has no value"):
-        server_json.given(["mode"])
+        parse_config(["mode"])
 
 
 def test_paths_are_granted_only_if_the_user_named_them(tmp_path):
@@ -98,9 +101,9 @@ def test_paths_are_granted_only_if_the_user_named_them(tmp_path):
         "default": "/etc/passwd",
     }
     package = read(packageArguments=[file])
-    assert server_json.arguments(package, {}, complete=True) == (["/etc/passwd"], [])
+    assert server_json.build_arguments(package, {}, complete=True) == (["/etc/passwd"], [])
     own = str(tmp_path)
-    assert server_json.arguments(package, {"file": own}, complete=True) == ([own], [own])
+    assert server_json.build_arguments(package, {"file": own}, complete=True) == ([own], [own])
 
 
 @pytest.mark.parametrize(("value", "own"), [("{dir}", True), ("{dir}/../.ssh", False)])
@@ -108,7 +111,7 @@ def test_a_path_around_what_the_user_named_is_the_publishers(value, own, tmp_pat
     """A setting that looks harmless, put into a path that leads elsewhere."""
     item = {"type": "positional", "format": "filepath", "value": value, "variables": {"dir": {}}}
     place = str(tmp_path)
-    words, paths = server_json.arguments(
+    words, paths = server_json.build_arguments(
         read(packageArguments=[item]), {"dir": place}, complete=True
     )
     assert words == [value.format(dir=place)]
@@ -121,14 +124,16 @@ def test_what_is_required_has_a_value_or_a_hint(monkeypatch):
         packageArguments=[needed], environmentVariables=[{"name": "T_A", "isRequired": True}]
     )
     with pytest.raises(SandboxError) as caught:
-        server_json.arguments(package, {}, complete=True)
+        server_json.build_arguments(package, {}, complete=True)
     assert "--config key=VALUE" in caught.value.hint
-    assert server_json.arguments(package, {"key": "v"}, complete=True) == (["--key", "v"], [])
-    assert server_json.arguments(package, {}, complete=False) == ([], [])
+    assert server_json.build_arguments(package, {"key": "v"}, complete=True) == (["--key", "v"], [])
+    assert server_json.build_arguments(package, {}, complete=False) == ([], [])
     monkeypatch.delenv("T_A", raising=False)
     with pytest.raises(SandboxError, match="T_A has no value"):
-        server_json.variables(package, {}, (), complete=True)
-    assert server_json.variables(package, {}, (), complete=False).asked.pass_names == ("T_A",)
+        server_json.collect_variables(package, {}, (), complete=True)
+    assert server_json.collect_variables(package, {}, (), complete=False).asked.pass_names == (
+        "T_A",
+    )
 
 
 def test_whose_word_a_variable_is():
@@ -141,26 +146,28 @@ def test_whose_word_a_variable_is():
             {"name": "T_PASSED", "isRequired": True, "isSecret": True},
         ]
     )
-    said = {"T_OWN": "mine", "T_SECRET": "s3cret"}
-    wishes = server_json.variables(package, said, ("T_PASSED",), complete=True)
-    assert wishes.asked.set_values == (("T_FIXED", "theirs"),)
-    assert wishes.granted.set_values == (("T_OWN", "mine"),)
-    assert wishes.granted.secret_names == ("T_SECRET",)
-    assert wishes.secrets == {"T_SECRET": "s3cret"}
-    assert (wishes.asked.secret_names, wishes.asked.pass_names) == (None, None)
+    given_values = {"T_OWN": "mine", "T_SECRET": "s3cret"}
+    found = server_json.collect_variables(package, given_values, ("T_PASSED",), complete=True)
+    assert found.asked.set_values == (("T_FIXED", "theirs"),)
+    assert found.granted.set_values == (("T_OWN", "mine"),)
+    assert found.granted.secret_names == ("T_SECRET",)
+    assert found.secrets == {"T_SECRET": "s3cret"}
+    assert (found.asked.secret_names, found.asked.pass_names) == (None, None)
 
 
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "PATH", "HOME", "HTTPS_PROXY", "XDG_CACHE_HOME"])
 def test_a_secret_may_not_steer_corral_itself(name):
     package = read(environmentVariables=[{"name": name, "isSecret": True}])
     with pytest.raises(SandboxError, match="may not set"):
-        server_json.variables(package, {name: "x"}, (), complete=True)
+        server_json.collect_variables(package, {name: "x"}, (), complete=True)
 
 
 @pytest.mark.parametrize("name", ["", "A=B", "A B", "1A", None, "Ä"])
 def test_names_of_variables(name):
     with pytest.raises(SandboxError, match="names a variable"):
-        server_json.variables(read(environmentVariables=[{"name": name}]), {}, (), complete=True)
+        server_json.collect_variables(
+            read(environmentVariables=[{"name": name}]), {}, (), complete=True
+        )
 
 
 ANSWERS = {
@@ -174,20 +181,20 @@ ANSWERS = {
 @pytest.mark.parametrize("case", ANSWERS)
 def test_an_answer_about_something_else(case):
     with pytest.raises(SandboxError, match="registry answered with"):
-        registry.parse(json.dumps(ANSWERS[case]).encode(), NAME)
+        lookup.parse_answer(json.dumps(ANSWERS[case]).encode(), NAME)
     good = {"server": {"name": "org.example/x", "version": "1"}}
-    assert registry.parse(json.dumps(good).encode(), NAME) == good["server"]
+    assert lookup.parse_answer(json.dumps(good).encode(), NAME) == good["server"]
 
 
 def test_a_version_is_fit_to_be_shown():
     """It comes from the registry where the user named none, and goes to a terminal."""
-    newest = parse("org.example/x")
+    newest = parse_reference("org.example/x")
     good = {"server": {"name": "org.example/x", "version": "1.0.0-rc.1+b"}}
-    assert registry.parse(json.dumps(good).encode(), newest)["version"] == "1.0.0-rc.1+b"
+    assert lookup.parse_answer(json.dumps(good).encode(), newest)["version"] == "1.0.0-rc.1+b"
     for version in ("1\u001b[2J", "", "../1", 1):
         bad = {"server": {"name": "org.example/x", "version": version}}
         with pytest.raises(SandboxError, match="another version"):
-            registry.parse(json.dumps(bad).encode(), newest)
+            lookup.parse_answer(json.dumps(bad).encode(), newest)
 
 
 @given(
@@ -199,8 +206,8 @@ def test_a_version_is_fit_to_be_shown():
 )
 def test_whatever_a_registry_answers(data):
     try:
-        found = registry.parse(json.dumps(data).encode(), NAME)
-        server_json.choose(found, "x")
+        found = lookup.parse_answer(json.dumps(data).encode(), NAME)
+        server_json.choose_package(found, "x")
     except SandboxError:
         pass
 
@@ -219,12 +226,12 @@ def test_a_publisher_cannot_send_us_to_loopback(monkeypatch, tmp_path):
         reference = Reference(kind="registry", text="a.b/c", name="a.b/c")
         monkeypatch.setenv("CORRAL_REGISTRY", "https://registry.example.com")
         with pytest.raises(SandboxError, match="is not https"):
-            registry.fetched(package, reference)
+            lookup.fetch_bundle(package, reference)
         assert made.asked == []
         # The control: a registry on loopback may name its neighbour.
         monkeypatch.setenv("CORRAL_REGISTRY", made.url)
         with pytest.raises(SandboxError, match="is not there"):
-            registry.fetched(package, reference)
+            lookup.fetch_bundle(package, reference)
         assert made.asked == ["/a.mcpb"]
     finally:
         made.close()

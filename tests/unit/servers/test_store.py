@@ -32,8 +32,8 @@ def home(tmp_path, monkeypatch):
 
 
 def put(key: str = "npm:thing@1", content: str = "code", **more: object) -> store.Entry:
-    store.make()
-    place = store.staged(key)
+    store.make_directories()
+    place = store.make_staging(key)
     os.makedirs(f"{place}/lib")
     with open(f"{place}/lib/main.js", "w", encoding="utf-8") as file:
         file.write(content)
@@ -46,7 +46,7 @@ def put(key: str = "npm:thing@1", content: str = "code", **more: object) -> stor
         "version": "1",
         "command": ["node", "{tree}/lib/main.js"],
     }
-    return store.adopt(place, {**values, **more})
+    return store.commit(place, {**values, **more})
 
 
 def test_what_is_put_in_is_found():
@@ -57,14 +57,14 @@ def test_what_is_put_in_is_found():
     assert os.path.basename(found.path()) == found.digest == tree_digest(found.path())
     assert (found.size, found.files) == (4, 1)
     assert store.find("npm:thing@2") is None
-    assert os.listdir(store.staging()) == []
+    assert os.listdir(store.staging_root()) == []
 
 
 @POSIX
 def test_it_is_private_and_read_only():
     made = put()
     for part in ("", "trees", "entries", "locks", "verified"):
-        assert stat.S_IMODE(os.stat(os.path.join(store.root(), part)).st_mode) == 0o700
+        assert stat.S_IMODE(os.stat(store.store_path(part)).st_mode) == 0o700
     for path, found in walk(made.path()):
         if not stat.S_ISLNK(found.st_mode):
             assert not found.st_mode & 0o222, path
@@ -77,7 +77,7 @@ def test_it_can_never_be_granted(home):
     free.mkdir()
     places = own_places(str(home / "home"))
     check_own(make("read", str(free)), places, str(home / "home"), {})  # the control
-    for path in (store.root(), made.path(), f"{made.path()}/lib/main.js"):
+    for path in (store.store_path(), made.path(), f"{made.path()}/lib/main.js"):
         for access in ("read", "write"):
             with pytest.raises(Refused, match="corral's cache"):
                 check_own(make(access, path), places, str(home / "home"), {})
@@ -86,10 +86,10 @@ def test_it_can_never_be_granted(home):
 @POSIX
 def test_a_store_that_others_can_write_is_refused():
     put()
-    os.chmod(store.root(), 0o770)
+    os.chmod(store.store_path(), 0o770)
     with pytest.raises(SandboxError, match="only you can write"):
         put("npm:other@1")
-    os.chmod(store.root(), 0o700)
+    os.chmod(store.store_path(), 0o700)
     put("npm:other@1")
 
 
@@ -98,23 +98,23 @@ def test_a_store_that_others_can_write_is_refused():
 def test_what_others_could_have_put_there_is_not_found(part):
     put()
     assert store.find("npm:thing@1") is not None
-    os.chmod(os.path.join(store.root(), part), 0o770)
+    os.chmod(store.store_path(part), 0o770)
     with pytest.raises(SandboxError, match="only you can write"):
         store.find("npm:thing@1")
 
 
 @POSIX
 def test_a_staging_directory_of_somebody_elses_is_not_used(home):
-    os.makedirs(store.staging(), mode=0o700)
-    os.rmdir(store.staged("npm:thing@1"))  # the control
-    os.chmod(store.staging(), 0o777)
+    os.makedirs(store.staging_root(), mode=0o700)
+    os.rmdir(store.make_staging("npm:thing@1"))  # the control
+    os.chmod(store.staging_root(), 0o777)
     with pytest.raises(SandboxError, match="only you can write"):
-        store.staged("npm:thing@1")
+        store.make_staging("npm:thing@1")
 
 
 def test_one_tree_under_two_keys():
     entry = put()
-    store.also(entry, "npm:thing@1.0")
+    store.add_key(entry, "npm:thing@1.0")
     found = store.find("npm:thing@1.0")
     assert found is not None
     assert (found.digest, found.command, found.key) == (
@@ -123,15 +123,15 @@ def test_one_tree_under_two_keys():
         "npm:thing@1.0",
     )
     other = put("npm:other@1", "other")
-    store.also(other, "npm:thing@1.0")  # it leads somewhere already
+    store.add_key(other, "npm:thing@1.0")  # it leads somewhere already
     assert store.find("npm:thing@1.0") == found
 
 
 @pytest.mark.links
 def test_a_store_that_is_a_link_is_refused(home):
     (home / "elsewhere").mkdir()
-    os.makedirs(os.path.dirname(store.root()), mode=0o700)
-    os.symlink(home / "elsewhere", store.root(), target_is_directory=True)
+    os.makedirs(os.path.dirname(store.store_path()), mode=0o700)
+    os.symlink(home / "elsewhere", store.store_path(), target_is_directory=True)
     with pytest.raises(SandboxError, match="not a directory"):
         put()
 
@@ -143,14 +143,14 @@ def change(path: str, content: str) -> None:
 
 
 def forget_boot(entry: store.Entry) -> None:
-    os.unlink(os.path.join(store.root(), "verified", entry.digest))
+    os.unlink(store.store_path("verified", entry.digest))
 
 
 def test_what_changed_is_refused_at_the_first_use_after_a_boot():
     made = put()
     forget_boot(made)
     assert store.find(made.key) == made  # the control: unchanged, and now known to be
-    assert store.verified(made.digest)
+    assert store.is_verified(made.digest)
     forget_boot(made)
     change(f"{made.path()}/lib/main.js", "evil")
     with pytest.raises(SandboxError, match="not what was installed"):
@@ -195,11 +195,11 @@ def test_times_and_owners_write_bits_are_not_part_of_it():
 @pytest.mark.links
 @pytest.mark.parametrize("leads", ["/etc/passwd", "../../..", "../../../x"])
 def test_a_link_that_leads_out_is_refused(leads):
-    store.make()
-    place = store.staged("key")
+    store.make_directories()
+    place = store.make_staging("key")
     os.symlink(leads, f"{place}/link")
     with pytest.raises(SandboxError, match="leads out"):
-        store.adopt(place, {"key": "key", "kind": "npm", "name": "x", "version": "1"})
+        store.commit(place, {"key": "key", "kind": "npm", "name": "x", "version": "1"})
     assert store.entries() == []
 
 
@@ -218,11 +218,11 @@ def test_a_junction_is_a_link_and_no_directory(tmp_path):
 
 @POSIX
 def test_what_is_no_file_is_refused():
-    store.make()
-    place = store.staged("key")
+    store.make_directories()
+    place = store.make_staging("key")
     os.mkfifo(f"{place}/pipe")
     with pytest.raises(SandboxError, match="neither a file nor a directory"):
-        store.adopt(place, {"key": "key", "kind": "npm", "name": "x", "version": "1"})
+        store.commit(place, {"key": "key", "kind": "npm", "name": "x", "version": "1"})
 
 
 def test_the_same_content_is_kept_once():
@@ -231,7 +231,7 @@ def test_the_same_content_is_kept_once():
     store.remove(first)
     assert store.find("npm:b@1") == second
     store.remove(second)
-    assert os.listdir(os.path.join(store.root(), "trees")) == []
+    assert os.listdir(store.store_path("trees")) == []
 
 
 def test_a_damaged_tree_is_replaced_by_a_good_one():
@@ -269,7 +269,7 @@ HOLD = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from corral.servers.store import locks
-with locks.held(sys.argv[2]):
+with locks.lock_file(sys.argv[2]):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -278,7 +278,7 @@ with locks.held(sys.argv[2]):
 def test_a_lock_is_held_by_one_and_dies_with_its_holder(home):
     source = os.path.dirname(os.path.dirname(directories.__file__))
     path = str(home / "lock")
-    assert not locks.is_held(path)
+    assert not locks.is_locked(path)
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, source, path],
         stdin=subprocess.PIPE,
@@ -286,20 +286,20 @@ def test_a_lock_is_held_by_one_and_dies_with_its_holder(home):
     )
     with holder:
         assert holder.stdout.readline().strip() == b"held"
-        assert locks.is_held(path)
+        assert locks.is_locked(path)
         holder.kill()
         holder.wait()
-        with locks.held(path):
-            assert locks.is_held(path)
+        with locks.lock_file(path):
+            assert locks.is_locked(path)
 
 
 def test_leftovers_are_collected_and_nothing_else(capsys):
     made = put()
-    stray = os.path.join(store.root(), "trees", "0" * 64)
+    stray = store.store_path("trees", "0" * 64)
     os.mkdir(stray)
-    killed = store.staged("npm:killed@1")
-    with locks.held(store.lock_path("npm:busy@1")):
-        busy = store.staged("npm:busy@1")
+    killed = store.make_staging("npm:killed@1")
+    with locks.lock_file(store.lock_path("npm:busy@1")):
+        busy = store.make_staging("npm:busy@1")
         assert main(["cache", "gc", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["removed"] == [stray, killed]
         assert os.path.isdir(busy)

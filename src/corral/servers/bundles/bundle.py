@@ -1,181 +1,153 @@
-"""An MCPB bundle (`.mcpb`, `.dxt`): a zip with a manifest, unpacked once, known by its digest.
+"""MCPB bundles (`.mcpb`, `.dxt`): zip archives with a manifest, unpacked once, named by digest.
 
-Everything in it is the server's word. Its command is checked like a directory's; what it asks for
-(`_meta."io.corral"`, defaults that name files) waits for the user's approval of exactly this file.
-Signatures are not looked at: the digest is what is approved.
+The bundle's author wrote everything in it. Its command is checked like that of a server's
+directory. What it asks for (`_meta."io.corral"`, defaults that name files) needs the user's
+approval of exactly this file. Signatures are not verified, because the user approves the digest.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import sys
+from collections.abc import Mapping, Sequence
+from hashlib import file_digest
 
 from corral.directories import home_directory
 from corral.errors import SandboxError
 from corral.policy.approvals import Request, is_approved, request_from
 from corral.policy.model import Source
+from corral.programs.needed_files import find_on_path
+from corral.programs.runtimes import find_own_python
 from corral.record import record, replace
 from corral.safe_text import printable, shown
-from corral.servers import directory
-from corral.servers.bundles import manifest as bundle_manifest
 from corral.servers.bundles import user_values
-from corral.servers.bundles.archive import Bounds, extract
-from corral.servers.bundles.policy import asked_for, granted, variables, warnings
-from corral.servers.packages.package import usable
-from corral.servers.store import locks, store
-from corral.servers.store.tree import remove_tree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from corral.servers.bundles.manifest import Bundle
-    from corral.servers.bundles.user_values import Values
-    from corral.servers.store.store import Entry
+from corral.servers.bundles.archive import Limits, extract_archive
+from corral.servers.bundles.manifest import MAX_MANIFEST_BYTES, Bundle, parse_manifest
+from corral.servers.bundles.policy import build_request, find_warnings, grant_values, variables
+from corral.servers.bundles.user_values import Values
+from corral.servers.open_reference import Choices, ReadyServer
+from corral.servers.server_directory import check_command, make_absolute
+from corral.servers.store import store
+from corral.servers.store.store import Entry
 
 MANIFEST = "manifest.json"
-CHUNK = 1 << 20
-LAUNCHERS = {"npx": "npm", "uvx": "pypi", "bunx": "npm", "pipx": "pypi"}
+RUNNERS = {"npx": "npm", "uvx": "pypi", "bunx": "npm", "pipx": "pypi"}
 
 
 @record
-class Found:
-    """A bundle that is in the store; `content` is its manifest's."""
+class StoredBundle:
+    """A bundle in the store; `origin` is how the user calls it, `content` its manifest's bytes."""
 
-    path: str
+    origin: str
     digest: str
     content: bytes
     bundle: Bundle
     entry: Entry
 
 
-@record
-class Start:
-    """A bundle made ready: its command, what it asks for, what the user's values grant."""
-
-    command: tuple[str, ...]
-    request: Request
-    granted: Source
-    secrets: Mapping[str, str]
-    warnings: tuple[str, ...] = ()
+def open_bundle(path: str, arguments: Sequence[str], choices: Choices) -> ReadyServer:
+    digest = bundle_digest(path)
+    return open_stored(store_bundle(path, digest), digest, path, arguments, choices)
 
 
-def open_unpacked(
-    entry: Entry,
-    digest: str,
-    origin: str,
-    arguments: Sequence[str],
-    *,
-    config: Sequence[str] = (),
-    provided: Sequence[str] = (),
-    complete: bool = True,
-) -> Start:
-    """`origin` is how the user calls it; `provided` are variables that the user passes himself.
-
-    Not `complete`: only to look at what it asks for, so settings may still lack a value.
-    """
+def open_stored(
+    entry: Entry, digest: str, origin: str, arguments: Sequence[str], choices: Choices
+) -> ReadyServer:
+    """Open a bundle that is in the store; `origin` is how the user calls it."""
     with open(os.path.join(entry.path(), MANIFEST), "rb") as file:
-        content = file.read(bundle_manifest.LARGEST + 1)
-    bundle = bundle_manifest.parse(content, sys.platform)
+        content = file.read(MAX_MANIFEST_BYTES + 1)
+    bundle = parse_manifest(content, sys.platform)
     if bundle.platforms and sys.platform not in bundle.platforms:
         raise SandboxError(f"{bundle.name} is for {', '.join(map(shown, bundle.platforms))} only")
-    values = user_values.collect(bundle, config, user_values.read_kept(bundle.name))
-    lacking = user_values.missing(bundle, values, provided)
-    if lacking and complete:
+    values = user_values.collect(bundle, choices.config, user_values.read_stored(bundle.name))
+    lacking = user_values.find_missing(bundle, values, choices.provided)
+    if lacking and choices.complete:
         first = lacking[0].key
         raise SandboxError(
             f"{bundle.name} needs a value for " + ", ".join(shown(one.key) for one in lacking),
             hint=f"--config {first}=VALUE, or [{bundle.name}] in {user_values.FILE} of corral's"
             " configuration",
         )
-    found = Found(path=origin, digest=digest, content=content, bundle=bundle, entry=entry)
-    return ready(found, values, arguments)
+    found = StoredBundle(origin=origin, digest=digest, content=content, bundle=bundle, entry=entry)
+    ready = _make_ready(found, values, arguments)
+    for text in find_warnings(bundle):
+        choices.notify(f"warning: {text}")
+    return ready
 
 
-def ready(found: Found, values: Values, arguments: Sequence[str]) -> Start:
+def _make_ready(found: StoredBundle, values: Values, arguments: Sequence[str]) -> ReadyServer:
     bundle, tree = found.bundle, found.entry.path()
-    known = user_values.places(tree, home_directory())
-    command = [*command_of(found, values, known), *arguments]
-    directory.check(command, tree)
-    origin = printable(found.path)
-    # An approval is of everything that it asks for, also of what the user's values replace today.
-    whole, approval = request_from(
-        asked_for(bundle, user_values.defaults(bundle), known, origin=origin),
+    known = user_values.known_paths(tree, home_directory())
+    command = [*_build_command(found, values, known), *arguments]
+    check_command(command, tree)
+    origin = printable(found.origin)
+    # The approval is for all that the bundle asks for, even if the user's values replace it today.
+    complete, approval = request_from(
+        build_request(bundle, user_values.defaults(bundle), known, origin=origin),
         found.content,
         ("bundle", found.digest),
     )
-    asked = asked_for(bundle, values, known, origin=origin)
-    manifest = replace(asked, resolved=whole.resolved)
+    asked = build_request(bundle, values, known, origin=origin)
+    manifest = replace(asked, resolved=complete.resolved)
     source = Source(manifest=manifest, trust="request", approved=is_approved(approval))
     environment, secret = variables(bundle, values, known)
-    return Start(
+    return ReadyServer(
         command=tuple(command),
         request=Request(
             source=source,
             digest=approval,
             subject=f"bundle {bundle.name}",
-            asks=tuple(f"get your value of {key} in {user_values.FILE}" for key in values.kept),
+            asks=tuple(f"get your value of {key} in {user_values.FILE}" for key in values.stored),
         ),
-        granted=granted(bundle, values, known),
+        granted=(grant_values(bundle, values, known),),
         secrets={name: environment[name] for name in secret},
-        warnings=tuple(warnings(bundle)),
     )
 
 
-def digest_of(path: str) -> str:
-    from hashlib import sha256
-
+def bundle_digest(path: str) -> str:
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    total = sha256()
     try:
         with open(os.open(path, flags), "rb") as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
                 raise SandboxError(f"{printable(path)} is not a file")
-            if found.st_size > Bounds().packed:
+            if found.st_size > Limits().max_packed_bytes:
                 raise SandboxError(f"{printable(path)} is larger than any bundle")
-            while chunk := file.read(CHUNK):
-                total.update(chunk)
+            return file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise SandboxError(f"{printable(path)} cannot be read: {error.strerror}") from error
-    return total.hexdigest()
 
 
-def unpacked(path: str, digest: str, *, origin: str = "") -> Entry:
-    """The bundle in the store, put there if need be; `origin` is where it came from."""
+def store_bundle(path: str, digest: str, *, origin: str = "") -> Entry:
+    """Return the bundle in the store, unpacked if need be; `origin` is where it came from."""
     key = f"bundle:{digest}"
-    store.make()
-    with locks.held(store.lock_path(key)):
-        found = usable(key)
+    with store.lock_key(key):
+        found = store.find_usable(key)
         if found is not None:
             return found
-        staging = store.staged(key)
-        try:
-            return unpack(path, digest, staging, origin=origin or os.path.abspath(path))
-        finally:
-            remove_tree(staging)
+        with store.staging_directory(key) as staging:
+            return _unpack(path, digest, staging, origin=origin or os.path.abspath(path))
 
 
-def unpack(path: str, digest: str, staging: str, *, origin: str) -> Entry:
-    """From a copy of our own: what is hashed is what is unpacked, whoever writes to the file."""
-    import shutil
-
+def _unpack(path: str, digest: str, staging: str, *, origin: str) -> Entry:
+    """Unpack a private copy, so that no process can change the file after it was hashed."""
     copy = os.path.join(staging, "archive")
     tree = os.path.join(staging, "tree")
     os.mkdir(tree, 0o700)
     shutil.copyfile(path, copy)
-    if digest_of(copy) != digest:
+    if bundle_digest(copy) != digest:
         raise SandboxError(f"{printable(path)} changed while it was read")
     with open(copy, "rb") as file:
-        extract(file, tree)
+        extract_archive(file, tree)
     if not os.path.isfile(os.path.join(tree, MANIFEST)):
         raise SandboxError(f"{printable(path)} has no {MANIFEST}: it is no bundle")
     with open(os.path.join(tree, MANIFEST), "rb") as file:
-        bundle = bundle_manifest.parse(file.read(bundle_manifest.LARGEST + 1), sys.platform)
+        bundle = parse_manifest(file.read(MAX_MANIFEST_BYTES + 1), sys.platform)
     entry_point = os.path.join(tree, bundle.entry)
     if bundle.type == "binary" and os.path.isfile(entry_point):
-        os.chmod(entry_point, 0o700)  # zips that Windows made have no executable bits
+        os.chmod(entry_point, 0o700)  # archives made on Windows have no executable bits
     values: dict[str, object] = {
         "key": f"bundle:{digest}",
         "kind": "bundle",
@@ -189,42 +161,31 @@ def unpack(path: str, digest: str, staging: str, *, origin: str) -> Entry:
         from corral.servers.bundles.uv_dependencies import install
 
         return install(bundle, tree, values)
-    return store.adopt(tree, values)
+    return store.commit(tree, values)
 
 
-def command_of(found: Found, values: Values, known: Mapping[str, str]) -> list[str]:
+def _build_command(found: StoredBundle, values: Values, known: Mapping[str, str]) -> list[str]:
     bundle, tree = found.bundle, known["__dirname"]
     if bundle.type == "uv":
-        return [*found.entry.argv(), *after_entry(bundle, values, known)]
+        return [*found.entry.argv(), *_arguments_after_entry(bundle, values, known)]
     program = user_values.substitute(bundle.command, known, values)
-    if program in LAUNCHERS:
+    if program in RUNNERS:
         raise SandboxError(
             f"{bundle.name} fetches its program at each start, with {program}",
-            hint=f"run the package itself: corral run {LAUNCHERS[program]}:NAME",
+            hint=f"run the package itself: corral run {RUNNERS[program]}:NAME",
         )
     words = user_values.expand(bundle.arguments, known, values)
     if not program:
-        program, words = default_program(bundle), [os.path.join(tree, bundle.entry), *words]
+        program = {"node": "node", "python": "python3"}.get(bundle.type, "")
+        words = [os.path.join(tree, bundle.entry), *words]
     if program in {"python", "python3"}:
-        program = python()
-    return directory.absolute([program, *words], tree)
+        # Many systems have no `python`, and some clients pass a PATH without any Python.
+        program = "python3" if find_on_path("python3") else find_own_python()
+    return make_absolute([program, *words], tree)
 
 
-def default_program(bundle: Bundle) -> str:
-    return {"node": "node", "python": "python3"}.get(bundle.type, "")
-
-
-def python() -> str:
-    """The caller's Python; many systems have no `python`, and some clients no PATH to speak of."""
-    from corral.programs.needed_files import Caller
-    from corral.servers.packages.pypi import interpreter
-
-    caller = Caller(environment=os.environ, cwd="/", home="")
-    return "python3" if caller.lookup("python3") else interpreter()
-
-
-def after_entry(bundle: Bundle, values: Values, known: Mapping[str, str]) -> list[str]:
-    """Arguments behind the entry point in `uv run ... src/server.py --flag`."""
+def _arguments_after_entry(bundle: Bundle, values: Values, known: Mapping[str, str]) -> list[str]:
+    """Return the arguments after the entry point in `uv run ... src/server.py --flag`."""
     words = user_values.expand(bundle.arguments, known, values)
     names = [at for at, word in enumerate(words) if word.endswith(os.path.basename(bundle.entry))]
     return words[names[0] + 1 :] if names else []

@@ -1,8 +1,9 @@
-"""`manifest.json` of an MCPB bundle -> Bundle: what it says, checked; nothing is believed yet."""
+"""Parses `manifest.json` of an MCPB bundle into a Bundle. Only the form is checked here."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from corral.errors import SandboxError
 from corral.record import record
@@ -10,7 +11,6 @@ from corral.safe_text import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Literal
 
     Type = Literal["node", "python", "binary", "uv"]
@@ -20,14 +20,14 @@ VERSIONS = ("0.1", "0.2", "0.3", "0.4")
 TYPES = ("node", "python", "binary", "uv")
 SHAPES = ("string", "number", "boolean", "directory", "file")
 META = "io.corral"
-LARGEST = 1 << 20
-LONGEST_TITLE = 200
+MAX_MANIFEST_BYTES = 1 << 20
+MAX_TITLE_LENGTH = 200
 HINT = "the form is described at https://github.com/modelcontextprotocol/mcpb"
 
 
 @record
 class Setting:
-    """One entry of `user_config`; `default` as texts, since most settings have one value."""
+    """One entry of `user_config`; `default` has several values if `multiple`."""
 
     key: str
     shape: Shape
@@ -54,139 +54,150 @@ class Bundle:
     platforms: tuple[str, ...] = ()
 
 
-def parse(content: bytes, platform: str) -> Bundle:
+def parse_manifest(content: bytes, platform: str) -> Bundle:
     try:
-        if len(content) > LARGEST:
-            raise wrong("is larger than 1 MiB")
+        if len(content) > MAX_MANIFEST_BYTES:
+            raise _refused("is larger than 1 MiB")
         data: object = json.loads(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise wrong(f"is not JSON: {shown(str(error), 200)}") from None
-    top = table(data, "manifest.json")
+        raise _refused(f"is not JSON: {shown(str(error), 200)}") from None
+    top = _read_table(data, "manifest.json")
     written = top.get("manifest_version", top.get("dxt_version"))
     if written not in VERSIONS:
-        raise wrong(f"has version {shown(written)}; corral knows {', '.join(VERSIONS)}")
-    server = table(top.get("server"), "server")
-    kind = text(server.get("type"), "server.type")
+        raise _refused(f"has version {shown(written)}; corral knows {', '.join(VERSIONS)}")
+    server = _read_table(top.get("server"), "server")
+    kind = _read_text(server.get("type"), "server.type")
     if kind not in TYPES:
-        raise wrong(f"has the server type {shown(kind)}; corral knows {', '.join(TYPES)}")
-    start = overridden(table(server.get("mcp_config", {}), "server.mcp_config"), platform)
+        raise _refused(f"has the server type {shown(kind)}; corral knows {', '.join(TYPES)}")
+    start = _apply_overrides(
+        _read_table(server.get("mcp_config", {}), "server.mcp_config"), platform
+    )
     return Bundle(
-        name=title(top.get("name"), "name"),
-        version=title(top.get("version"), "version"),
+        name=_read_title(top.get("name"), "name"),
+        version=_read_title(top.get("version"), "version"),
         type=kind,  # type: ignore[arg-type] # it is one of TYPES
-        entry=inner(server.get("entry_point")),
-        command=text(start.get("command", ""), "server.mcp_config.command", empty=True),
-        arguments=texts(start.get("args", []), "server.mcp_config.args"),
-        environment=variables(start.get("env", {})),
-        settings=settings(top.get("user_config", {})),
-        request=request(top.get("_meta", {})),
-        platforms=platforms(top.get("compatibility", {})),
+        entry=_read_entry_point(server.get("entry_point")),
+        command=_read_text(start.get("command", ""), "server.mcp_config.command", empty=True),
+        arguments=_read_texts(start.get("args", []), "server.mcp_config.args"),
+        environment=_read_variables(start.get("env", {})),
+        settings=_read_settings(top.get("user_config", {})),
+        request=_read_request(top.get("_meta", {})),
+        platforms=_read_platforms(top.get("compatibility", {})),
     )
 
 
-def overridden(start: Mapping[str, object], platform: str) -> Mapping[str, object]:
-    """An override replaces what it names whole: its arguments are not added to the others."""
-    overrides = table(start.get("platform_overrides", {}), "server.mcp_config.platform_overrides")
-    own = table(overrides.get(platform, {}), f"server.mcp_config.platform_overrides.{platform}")
+def _apply_overrides(start: Mapping[str, object], platform: str) -> Mapping[str, object]:
+    """Replace what a platform overrides, completely: its arguments are not added to the others."""
+    overrides = _read_table(
+        start.get("platform_overrides", {}), "server.mcp_config.platform_overrides"
+    )
+    own = _read_table(
+        overrides.get(platform, {}), f"server.mcp_config.platform_overrides.{platform}"
+    )
     return {**start, **own}
 
 
-def settings(value: object) -> dict[str, Setting]:
+def _read_settings(value: object) -> dict[str, Setting]:
     found: dict[str, Setting] = {}
-    for key, item in table(value, "user_config").items():
-        title(key, "name of a setting")
+    for key, item in _read_table(value, "user_config").items():
+        _read_title(key, "name of a setting")
         where = f"user_config.{key}"
-        entry = table(item, where)
-        shape = text(entry.get("type"), f"{where}.type")
+        entry = _read_table(item, where)
+        shape = _read_text(entry.get("type"), f"{where}.type")
         if shape not in SHAPES:
-            raise wrong(f"has {where} of the type {shown(shape)}")
+            raise _refused(f"has {where} of the type {shown(shape)}")
         found[key] = Setting(
             key=key,
             shape=shape,  # type: ignore[arg-type] # it is one of SHAPES
-            title=text(entry.get("title", key), f"{where}.title"),
+            title=_read_text(entry.get("title", key), f"{where}.title"),
             required=entry.get("required") is True,
             sensitive=entry.get("sensitive") is True,
             multiple=entry.get("multiple") is True,
-            default=values(entry.get("default"), f"{where}.default"),
-            low=number(entry.get("min")),
-            high=number(entry.get("max")),
+            default=_read_values(entry.get("default"), f"{where}.default"),
+            low=_read_number(entry.get("min")),
+            high=_read_number(entry.get("max")),
         )
     return found
 
 
-def values(value: object, where: str) -> tuple[str, ...]:
+def _read_values(value: object, where: str) -> tuple[str, ...]:
     if value is None:
         return ()
     items = value if isinstance(value, list) else [value]
-    return tuple(plain(item, where) for item in items)
+    return tuple(_read_scalar(item, where) for item in items)
 
 
-def plain(value: object, where: str) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, (int, float)) else text(value, where, empty=True)
+def _read_scalar(value: object, where: str) -> str:
+    if isinstance(value, (bool, int, float)):
+        return format_value(value)
+    return _read_text(value, where, empty=True)
 
 
-def number(value: object) -> float | None:
+def format_value(value: object) -> str:
+    """Return a value as the target gets it."""
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def _read_number(value: object) -> float | None:
     try:
         return float(value) if isinstance(value, (int, float)) else None
     except OverflowError:
-        raise wrong("has a number that is too large") from None
+        raise _refused("has a number that is too large") from None
 
 
-def request(meta: object) -> Mapping[str, object] | None:
-    own = table(meta, "_meta").get(META)
-    return None if own is None else table(own, f"_meta.{META}")
+def _read_request(meta: object) -> Mapping[str, object] | None:
+    own = _read_table(meta, "_meta").get(META)
+    return None if own is None else _read_table(own, f"_meta.{META}")
 
 
-def platforms(value: object) -> tuple[str, ...]:
-    listed = table(value, "compatibility").get("platforms", [])
-    return texts(listed, "compatibility.platforms")
+def _read_platforms(value: object) -> tuple[str, ...]:
+    listed = _read_table(value, "compatibility").get("platforms", [])
+    return _read_texts(listed, "compatibility.platforms")
 
 
-def table(value: object, where: str) -> dict[str, object]:
+def _read_table(value: object, where: str) -> dict[str, object]:
     if not isinstance(value, dict):
-        raise wrong(f"has no table {where}")
+        raise _refused(f"has no table {where}")
     return value
 
 
-def text(value: object, where: str, *, empty: bool = False) -> str:
+def _read_text(value: object, where: str, *, empty: bool = False) -> str:
     if not isinstance(value, str) or "\0" in value or not (value or empty):
-        raise wrong(f"has no text for {where}")
+        raise _refused(f"has no text for {where}")
     return value
 
 
-def title(value: object, where: str) -> str:
-    """What is shown to people: one line, nothing that moves a terminal's cursor."""
-    found = text(value, where)
-    if not found.isprintable() or len(found) > LONGEST_TITLE:
-        raise wrong(f"has a {where} that cannot be shown")
+def _read_title(value: object, where: str) -> str:
+    """Return a text for people: one line, without characters that control a terminal."""
+    found = _read_text(value, where)
+    if not found.isprintable() or len(found) > MAX_TITLE_LENGTH:
+        raise _refused(f"has a {where} that cannot be shown")
     return found
 
 
-def inner(value: object) -> str:
-    """A path that stays in the bundle."""
-    found = text(value, "server.entry_point")
+def _read_entry_point(value: object) -> str:
+    """Return a path that is inside the bundle."""
+    found = _read_text(value, "server.entry_point")
     parts = found.replace("\\", "/").split("/")
     if found.startswith(("/", "\\")) or ".." in parts or ":" in found:
-        raise wrong(f"has an entry point outside of the bundle: {shown(found, 200)}")
+        raise _refused(f"has an entry point outside of the bundle: {shown(found, 200)}")
     return found
 
 
-def texts(value: object, where: str) -> tuple[str, ...]:
+def _read_texts(value: object, where: str) -> tuple[str, ...]:
     if not isinstance(value, list):
-        raise wrong(f"has no list for {where}")
-    return tuple(text(item, where, empty=True) for item in value)
+        raise _refused(f"has no list for {where}")
+    return tuple(_read_text(item, where, empty=True) for item in value)
 
 
-def variables(value: object) -> dict[str, str]:
+def _read_variables(value: object) -> dict[str, str]:
     where = "server.mcp_config.env"
-    found = table(value, where)
+    found = _read_table(value, where)
     for name in found:
         if not name.isidentifier() or not name.isascii():
-            raise wrong(f"sets a variable with the name {shown(name)}")
-    return {name: plain(item, where) for name, item in found.items()}
+            raise _refused(f"sets a variable with the name {shown(name)}")
+    return {name: _read_scalar(item, where) for name, item in found.items()}
 
 
-def wrong(what: str) -> SandboxError:
+def _refused(what: str) -> SandboxError:
     return SandboxError(f"the bundle's manifest.json {what}", hint=HINT)

@@ -1,7 +1,7 @@
-"""What the user says for a bundle's `user_config`, and the command that comes of it.
+"""Collects the user's values for a bundle's `user_config`, and fills them into its command.
 
-A directory or file that the user named for the bundle is granted for reading; to let it be changed
-takes `--write` as well, since the manifest has no word for the difference. One that only the bundle
+A directory or file that the user named for the bundle is granted for reading. Writing also needs
+`--write`, because the manifest does not tell reading from writing. A path that only the bundle
 names, as a default, is a request. Sensitive values become secrets.
 """
 
@@ -9,106 +9,110 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Mapping, Sequence
 
+from corral.directories import directories
 from corral.errors import SandboxError
+from corral.policy.manifest import decode_toml, read_file
+from corral.policy.user_config import check_owner
 from corral.record import record
 from corral.safe_text import shown
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from corral.servers.bundles.manifest import Bundle, Setting
+from corral.servers.bundles.manifest import Bundle, Setting, format_value
 
 VARIABLE = re.compile(r"\$\{([^${}]*)\}")
 FILE = "bundles.toml"
+HOME_DIRECTORIES = ("Desktop", "Documents", "Downloads")
 
 
 @record
 class Values:
-    """`said` are keys whose value is the user's own word; the others are the bundle's defaults.
+    """The value of each setting. The user gave those in `given`, the others are defaults.
 
-    Those `kept` were said to a bundle of this name, and any file can call itself by it.
+    Those in `stored` are from `bundles.toml`. They are for any bundle of this name, and any file
+    can have that name.
     """
 
     texts: Mapping[str, tuple[str, ...]]
-    said: frozenset[str]
-    kept: tuple[str, ...] = ()
+    given: frozenset[str]
+    stored: tuple[str, ...] = ()
 
 
-def collect(bundle: Bundle, flags: Iterable[str], kept: Mapping[str, object]) -> Values:
-    given: dict[str, list[str]] = {}
-    taken: list[str] = []
-    for word in flags:
+def parse_config(words: Iterable[str]) -> list[tuple[str, str]]:
+    """Return (key, value) of each `--config KEY=VALUE`."""
+    found: list[tuple[str, str]] = []
+    for word in words:
         key, equals, value = word.partition("=")
         if not equals:
             raise SandboxError(f"--config {shown(key)} has no value", hint="--config KEY=VALUE")
-        given.setdefault(key, []).append(value)
-    for key, said in kept.items():
-        items = said if isinstance(said, list) else [said]
+        found.append((key, value))
+    return found
+
+
+def collect(bundle: Bundle, flags: Iterable[str], stored: Mapping[str, object]) -> Values:
+    given: dict[str, list[str]] = {}
+    used: list[str] = []
+    for key, text in parse_config(flags):
+        given.setdefault(key, []).append(text)
+    for key, value in stored.items():
         if key not in given:
-            given[key] = [_written(item) for item in items]
-            taken.append(key)
+            given[key] = [
+                format_value(one) for one in (value if isinstance(value, list) else [value])
+            ]
+            used.append(key)
     for key in given:
         if key not in bundle.settings:
             known = ", ".join(bundle.settings) or "none"
             raise SandboxError(f"{bundle.name} has no setting {shown(key)}", hint=f"known: {known}")
     texts = {
-        key: tuple(check(setting, given[key])) if key in given else setting.default
+        key: tuple(_check_values(setting, given[key])) if key in given else setting.default
         for key, setting in bundle.settings.items()
     }
-    return Values(texts=texts, said=frozenset(given), kept=tuple(taken))
+    return Values(texts=texts, given=frozenset(given), stored=tuple(used))
 
 
 def defaults(bundle: Bundle) -> Values:
-    """As if the user had said nothing."""
-    texts = {key: setting.default for key, setting in bundle.settings.items()}
-    return Values(texts=texts, said=frozenset())
+    """Return the values if the user gives none."""
+    return collect(bundle, (), {})
 
 
-def _written(value: object) -> str:
-    return ("true" if value else "false") if isinstance(value, bool) else str(value)
-
-
-def check(setting: Setting, given: Sequence[str]) -> list[str]:
+def _check_values(setting: Setting, given: Sequence[str]) -> list[str]:
     if len(given) > 1 and not setting.multiple:
         raise SandboxError(f"{shown(setting.key)} takes one value")
-    return [check_one(setting, value) for value in given]
+    return [_check_value(setting, value) for value in given]
 
 
-def check_one(setting: Setting, value: str) -> str:
+def _check_value(setting: Setting, value: str) -> str:
     match setting.shape:
         case "boolean":
             if value not in {"true", "false"}:
                 raise SandboxError(f"{shown(setting.key)} is true or false")
         case "number":
-            check_number(setting, value)
+            _check_number(setting, value)
         case "directory" | "file":
             path = os.path.abspath(os.path.expanduser(value))
-            right = os.path.isdir(path) if setting.shape == "directory" else os.path.isfile(path)
-            if not right:
-                raise SandboxError(
-                    f"{shown(setting.key)}: {shown(value, 200)} is no {setting.shape}"
-                )
+            exists = os.path.isdir if setting.shape == "directory" else os.path.isfile
+            if not exists(path):
+                text = f"{shown(setting.key)}: {shown(value, 200)} is no {setting.shape}"
+                raise SandboxError(text)
             return path
         case "string":
             pass
     return value
 
 
-def check_number(setting: Setting, value: str) -> None:
+def _check_number(setting: Setting, value: str) -> None:
     try:
         number = float(value)
     except ValueError:
         raise SandboxError(f"{shown(setting.key)} is a number") from None
     low, high = setting.low, setting.high
-    # Written so that `nan`, which compares with nothing, is refused.
+    # The condition is negated so that `nan` is refused: all its comparisons are false.
     if not ((low is None or number >= low) and (high is None or number <= high)):
         raise SandboxError(f"{shown(setting.key)} lies outside of what the bundle allows")
 
 
-def missing(bundle: Bundle, values: Values, provided: Iterable[str]) -> list[Setting]:
-    """Required settings without a value, but for those whose variable the user passes anyway."""
+def find_missing(bundle: Bundle, values: Values, provided: Iterable[str]) -> list[Setting]:
+    """Return required settings without a value, unless the user passes their variable anyway."""
     passed = set(provided)
     found: list[Setting] = []
     for key, setting in bundle.settings.items():
@@ -120,23 +124,21 @@ def missing(bundle: Bundle, values: Values, provided: Iterable[str]) -> list[Set
     return found
 
 
-def places(directory: str, home: str) -> dict[str, str]:
-    folders = {name: os.path.join(home, name.capitalize()) for name in ("desktop", "documents")}
+def known_paths(directory: str, home: str) -> dict[str, str]:
+    """Return the paths that a manifest may use as `${NAME}`."""
     return {
         "__dirname": directory,
         "HOME": home,
-        "DESKTOP": folders["desktop"],
-        "DOCUMENTS": folders["documents"],
-        "DOWNLOADS": os.path.join(home, "Downloads"),
+        **{name.upper(): os.path.join(home, name) for name in HOME_DIRECTORIES},
         "pathSeparator": os.sep,
         "/": os.sep,
     }
 
 
 def substitute(text: str, known: Mapping[str, str], values: Values) -> str:
-    """Once, from left to right: what a value brings along is never looked at again."""
+    """Replace each `${...}` once, from left to right, and not in the values themselves."""
 
-    def one(found: re.Match[str]) -> str:
+    def replacement(found: re.Match[str]) -> str:
         name = found[1]
         if name.startswith("user_config."):
             return ",".join(values.texts.get(name.removeprefix("user_config."), ()))
@@ -144,35 +146,30 @@ def substitute(text: str, known: Mapping[str, str], values: Values) -> str:
             raise SandboxError(f"the bundle uses {shown(found[0])}, which nobody knows")
         return known[name]
 
-    return VARIABLE.sub(one, text)
+    return VARIABLE.sub(replacement, text)
 
 
 def expand(words: Iterable[str], known: Mapping[str, str], values: Values) -> list[str]:
-    """Arguments; one that is only a setting with several values becomes as many."""
+    """Fill in arguments. One that is only a setting with several values becomes as many."""
     found: list[str] = []
     for word in words:
-        whole = VARIABLE.fullmatch(word)
-        key = whole[1].removeprefix("user_config.") if whole else ""
-        if whole and whole[1] != key:
+        match = VARIABLE.fullmatch(word)
+        key = match[1].removeprefix("user_config.") if match else ""
+        if match and match[1] != key:
             found += values.texts.get(key, ())
         else:
             found.append(substitute(word, known, values))
     return found
 
 
-def mentioned(text: str) -> list[str]:
-    """The settings that a text uses."""
+def find_keys(text: str) -> list[str]:
+    """Return the keys of the settings that a text uses."""
     names = (found[1] for found in VARIABLE.finditer(text))
     return [name.removeprefix("user_config.") for name in names if name.startswith("user_config.")]
 
 
-def read_kept(name: str) -> Mapping[str, object]:
-    """`[name]` of bundles.toml in corral's configuration: the user's word, so only if nobody else
-    could have written it.
-    """
-    from corral.policy.manifest import decode_toml, read_file
-    from corral.policy.user_config import check_owner, directories
-
+def read_stored(name: str) -> Mapping[str, object]:
+    """Return `[name]` of bundles.toml in corral's configuration. Refuse a file of another user."""
     path = os.path.join(directories().config, FILE)
     if not os.path.lexists(path):
         return {}

@@ -1,31 +1,28 @@
-"""A bundle of the type `uv`: its dependencies are named, not brought along.
+"""Installs the dependencies of a bundle of the type `uv`, which names them and does not have them.
 
-They are installed as for a package, into a virtual environment beside the bundle's files. Its own
-`uv.lock` is not read; what was chosen is listed with hashes in the tree.
+They are installed as for a package, into a virtual environment beside the bundle's files. The
+bundle's own `uv.lock` is not read; the tree has a lock file with hashes.
 """
 
 from __future__ import annotations
 
 import os
-import string
+import tomllib
+from collections.abc import Mapping
 
 from corral.errors import SandboxError
+from corral.programs.needed_files import read_text
 from corral.safe_text import shown
+from corral.servers.bundles.manifest import Bundle
 from corral.servers.packages import pypi
-from corral.servers.packages.npm import put
-from corral.servers.packages.pypi_settings import indexes
-from corral.servers.packages.sandboxed_install import LINKS
+from corral.servers.packages.pypi_settings import INTERPRETER, read_registry
+from corral.servers.packages.sandboxed_install import write_text
+from corral.servers.packages.sources import Registry
+from corral.servers.reference import LETTERS
 from corral.servers.store import store
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from corral.servers.bundles.manifest import Bundle
-    from corral.servers.store.store import Entry
+from corral.servers.store.store import Entry
 
 PROJECT = "pyproject.toml"
-LETTERS = frozenset(string.ascii_letters + string.digits)
 MARKS = frozenset(" ._-*+!<>=~,;()[]'\"")
 
 
@@ -33,28 +30,21 @@ def install(bundle: Bundle, tree: str, values: Mapping[str, object]) -> Entry:
     entry = os.path.normpath(bundle.entry)
     if entry.startswith(("..", "/")) or not os.path.isfile(os.path.join(tree, entry)):
         raise SandboxError(f"{bundle.name} has no {shown(bundle.entry)} in it")
-    for name in ("bin", "lib", "pyvenv.cfg", pypi.WANTED, pypi.LOCK):
+    for name in ("bin", "lib", pypi.VENV_SETTINGS, pypi.REQUIREMENTS, pypi.LOCK):
         if os.path.lexists(os.path.join(tree, name)):
             raise SandboxError(f"{bundle.name} brings {name} along, where its packages belong")
-    wanted = dependencies(os.path.join(tree, PROJECT))
-    base = pypi.interpreter()
-    site = pypi.make_environment(tree, base)
+    wanted = _read_dependencies(os.path.join(tree, PROJECT))
+    registry = read_registry(os.environ) if wanted else Registry()
+    environment = pypi.make_environment(tree, registry, bundle.name)
     if wanted:
-        put(tree, pypi.WANTED, "\n".join([*wanted, ""]))
-        place = pypi.Place(
-            staging=tree, site=site, base=base, registry=indexes(os.environ), label=bundle.name
-        )
-        pypi.fill(place, scripts=False)
+        write_text(tree, pypi.REQUIREMENTS, "\n".join([*wanted, ""]))
+        pypi.install_requirements(environment, scripts=False)
         pypi.check_lock(tree)
-    command = [f"{{tree}}/{pypi.PYTHON}", f"{{tree}}/{entry}"]
-    return store.adopt(tree, {**values, "command": command}, allowed=LINKS)
+    command = [f"{{tree}}/{INTERPRETER}", f"{{tree}}/{entry}"]
+    return store.commit(tree, {**values, "command": command}, allowed=(INTERPRETER,))
 
 
-def dependencies(path: str) -> list[str]:
-    import tomllib
-
-    from corral.programs.needed_files import read_text
-
+def _read_dependencies(path: str) -> list[str]:
     try:
         project = tomllib.loads(read_text(path)).get("project", {})
     except (ValueError, RecursionError):
@@ -68,10 +58,9 @@ def dependencies(path: str) -> list[str]:
 
 
 def is_requirement(text: str) -> bool:
-    """A name with marks (PEP 508), of an index.
+    """Return whether this is a name with marks (PEP 508), of a package in an index.
 
-    `name @ url`, paths, options, variables and whatever an installer takes for the end of a line
-    lead elsewhere.
+    `name @ url`, paths, options, variables and line ends are refused: they could name other files.
     """
     words = text.split()
     plain = (LETTERS | MARKS).issuperset(text) and text[:1] in LETTERS

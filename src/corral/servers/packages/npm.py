@@ -1,96 +1,88 @@
-"""A package of npm's registry: installed once with the host's npm, run by node alone.
+"""Installs a package of npm's registry with the host's npm; node alone runs it later.
 
-Install scripts are off: nothing of the package runs before the server itself does. npm checks each
-archive against the registry's checksum; the lock file with all of them stays in the tree.
+Install scripts are off, so that no code of the package runs before the server itself does. npm
+checks each archive against the registry's checksum. The lock file with all checksums stays in the
+tree.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 
 from corral.errors import EXIT_NOT_FOUND, CommandError, SandboxError
-from corral.safe_text import printable, shown
-from corral.servers.packages.npm_settings import SETTINGS, lines, settings
-from corral.servers.packages.sandboxed_install import run
-from corral.servers.reference import is_version
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from corral.servers.reference import Reference
+from corral.programs.needed_files import find_on_path
+from corral.safe_text import shown
+from corral.servers.packages.npm_settings import SETTINGS_FILE, read_registry, settings_lines
+from corral.servers.packages.sandboxed_install import (
+    choose_program,
+    read_json,
+    run_installer,
+    write_text,
+)
+from corral.servers.reference import Reference, is_version
 
 FLAGS = (
     "install", "--no-audit", "--no-fund", "--no-update-notifier", "--omit=dev", "--no-progress",
     "--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=2000",
 )  # fmt: skip
 LOCK = "package-lock.json"
-LARGEST = 32 << 20
 HINT = "install Node.js, which brings npm, or name the server's own command"
 
 
 def install(
     reference: Reference, staging: str, *, scripts: bool, extra: Sequence[str]
 ) -> dict[str, object]:
-    """Into `staging`; what the store should remember."""
+    """Install into `staging`; return values for the store's entry."""
     if extra:
         raise SandboxError("--with is for pypi: packages", hint="npm: has no such thing")
-    registry = settings(os.environ)
-    wanted = reference.version or "latest"
-    put(staging, "package.json", json.dumps({"private": True, "dependencies": {
-        reference.name: wanted,
-    }}))  # fmt: skip
-    put(staging, SETTINGS, "".join(f"{k}={v}\n" for k, v in lines(registry, os.environ)))
+    registry = read_registry(os.environ)
+    wanted = {reference.name: reference.version or "latest"}
+    write_text(staging, "package.json", json.dumps({"private": True, "dependencies": wanted}))
+    lines = settings_lines(registry, os.environ)
+    write_text(staging, SETTINGS_FILE, "".join(f"{key}={value}\n" for key, value in lines))
     try:
-        run(
-            [npm_program(), *FLAGS, *([] if scripts else ["--ignore-scripts"])],
+        run_installer(
+            [_find_npm(), *FLAGS, *([] if scripts else ["--ignore-scripts"])],
             staging=staging,
             registry=registry,
             label=reference.text,
             settings={
-                "npm_config_userconfig": os.path.join(staging, SETTINGS),
+                "npm_config_userconfig": os.path.join(staging, SETTINGS_FILE),
                 "npm_config_globalconfig": os.path.join(staging, ".none"),
                 "npm_config_prefix": "/tmp/prefix",  # noqa: S108 - the sandbox's own
             },
             subprocess=scripts,
         )
     finally:
-        os.unlink(os.path.join(staging, SETTINGS))
-    version, integrity = locked(staging, reference.name)
+        os.unlink(os.path.join(staging, SETTINGS_FILE))
+    version, integrity = read_lock(staging, reference.name)
     return {
         "version": version,
         "integrity": integrity,
         "origin": registry.urls[0],
-        "command": command(staging, reference),
+        "command": build_command(staging, reference),
     }
 
 
-def npm_program() -> str:
-    from corral.programs.needed_files import Caller
-
-    caller = Caller(environment=os.environ, cwd="/", home="")
-    found = caller.lookup("npm")
+def _find_npm() -> str:
+    found = find_on_path("npm")
     if not found:
         raise CommandError("npm was not found on PATH", exit_code=EXIT_NOT_FOUND, hint=HINT)
     return found
 
 
-def put(directory: str, name: str, text: str) -> None:
-    with open(os.path.join(directory, name), "w", encoding="utf-8") as file:
-        file.write(text)
-
-
-def locked(staging: str, name: str) -> tuple[str, str]:
-    """(version, integrity) of the package; every other must have been checked as well."""
+def read_lock(staging: str, name: str) -> tuple[str, str]:
+    """Return (version, integrity) of a package. Refuse it if any package has no checksum."""
     packages = read_json(os.path.join(staging, LOCK)).get("packages")
     found = packages if isinstance(packages, dict) else {}
-    for place, item in found.items():
+    for path, item in found.items():
         if not isinstance(item, dict):
             raise SandboxError(f"{LOCK} is not what npm writes")
-        checked = not place or item.get("integrity") or item.get("inBundle")
+        checked = not path or item.get("integrity") or item.get("inBundle")
         if not checked or item.get("link"):
-            raise SandboxError(f"{shown(place, 200)} came without a checksum")
+            raise SandboxError(f"{shown(path, 200)} came without a checksum")
     own = found.get(f"node_modules/{name}")
     version, integrity = (own.get("version"), own.get("integrity")) if own else ("", "")
     if not isinstance(version, str) or not is_version(version) or not isinstance(integrity, str):
@@ -98,14 +90,14 @@ def locked(staging: str, name: str) -> tuple[str, str]:
     return version, integrity
 
 
-def command(staging: str, reference: Reference) -> list[str]:
-    """The package's program with node, or the program itself if it is none of node's."""
+def build_command(staging: str, reference: Reference) -> list[str]:
+    """Return the command of a package's program: with node, unless a `#!` line names another."""
     folder = os.path.join("node_modules", *reference.name.split("/"))
     package = read_json(os.path.join(staging, folder, "package.json"))
     bins = package.get("bin")
     bare = reference.name.rpartition("/")[2]
     programs = {bare: bins} if isinstance(bins, str) else bins if isinstance(bins, dict) else {}
-    name = choose(list(programs), reference, bare)
+    name = choose_program(list(programs), reference, bare)
     path = os.path.normpath(os.path.join(folder, str(programs[name])))
     if not path.startswith("node_modules" + os.sep):
         raise SandboxError(f"the program {shown(name)} of {reference.name} lies outside of it")
@@ -118,40 +110,3 @@ def command(staging: str, reference: Reference) -> list[str]:
     if head.startswith(b"#!") and b"node" not in head:
         return [f"{{tree}}/{path}"]
     return ["node", f"{{tree}}/{path}"]
-
-
-def choose(programs: Sequence[str], reference: Reference, usual: str) -> str:
-    """As npx and uvx do: the one that was named, the only one, the one named like the package."""
-    if not programs:
-        raise SandboxError(f"{reference.name} has no program to run: it is a library")
-    if reference.program:
-        if reference.program in programs:
-            return reference.program
-    elif len(programs) == 1:
-        return programs[0]
-    elif usual in programs:
-        return usual
-    what = reference.program or "one program"
-    raise SandboxError(
-        f"{reference.name} does not have {what}, but " + ", ".join(map(shown, sorted(programs))),
-        hint=f"say which: {reference.text.partition('#')[0]}#{printable(min(programs))}",
-    )
-
-
-def read_json(path: str) -> dict[str, object]:
-    try:
-        data: object = json.loads(read_listed(path))
-    except (OSError, ValueError, RecursionError) as error:
-        raise SandboxError(f"{shown(path, 200)} cannot be read: {error}") from None
-    return data if isinstance(data, dict) else {}
-
-
-def read_listed(path: str) -> str:
-    """A file that an installer left or a package brought: read outside of the walls, so not all of
-    it whatever its size.
-    """
-    with open(path, encoding="utf-8", errors="replace") as file:
-        text = file.read(LARGEST + 1)
-    if len(text) > LARGEST:
-        raise SandboxError(f"{shown(path, 200)} is larger than {LARGEST >> 20} MiB")
-    return text

@@ -1,46 +1,47 @@
-"""Where the user's own npm would look for packages, and with which credentials."""
+"""Reads the user's npm settings: which registries npm would ask, and with which credentials."""
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping, Sequence
 
+from corral.directories import home_directory
 from corral.errors import SandboxError
+from corral.programs.needed_files import read_text
 from corral.safe_text import shown
-from corral.servers.packages.source import Registry, plain, told
+from corral.servers.packages.sources import Registry, fingerprint, without_credentials
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-DEFAULT = "https://registry.npmjs.org/"
+DEFAULT_URL = "https://registry.npmjs.org/"
 CREDENTIALS = ("_authToken", "_auth", "_password", "username", "email")
-SETTINGS = ".npmrc"
+SETTINGS_FILE = ".npmrc"
 
 
-def origin(environment: Mapping[str, str]) -> str:
-    """The registries in one word; "" for npm's own."""
-    return told(addresses(read_settings(environment)), DEFAULT)
+def fingerprint_registry(environment: Mapping[str, str]) -> str:
+    return fingerprint(_registry_urls(read_settings(environment)), DEFAULT_URL)
 
 
-def addresses(found: Mapping[str, str]) -> list[str]:
-    return [found.get("registry", DEFAULT), *(url for key, url in found.items() if is_scope(key))]
+def _registry_urls(settings: Mapping[str, str]) -> list[str]:
+    scopes = [url for key, url in settings.items() if _is_scope(key)]
+    return [settings.get("registry", DEFAULT_URL), *scopes]
 
 
-def settings(environment: Mapping[str, str]) -> Registry:
-    """The registries that the user's own npm would ask, with what it would show them."""
-    found = read_settings(environment)
-    urls = addresses(found)
+def read_registry(environment: Mapping[str, str]) -> Registry:
+    """Return the registries that the user's own npm would ask, with the credentials for them."""
+    settings = read_settings(environment)
+    urls = _registry_urls(settings)
     for url in urls:
+        plain = without_credentials(url)
         if not url.startswith(("https://", "http://")):
-            raise SandboxError(f"the npm registry {shown(plain(url))} is no web address")
-        if plain(url) != url:
-            # npm would write it into files that are kept.
+            raise SandboxError(f"the npm registry {shown(plain)} is no web address")
+        if plain != url:
+            # npm would write the password into files that are kept.
             raise SandboxError(
-                f"the address of the npm registry {shown(plain(url))} has a password in it",
+                f"the address of the npm registry {shown(plain)} has a password in it",
                 hint="npm takes credentials from //HOST/:_authToken=... in .npmrc",
             )
-    values = [found[key] for key in credentials(found, urls)]
-    authority = found.get("cafile", "")
+    values = [settings[key] for key in _credential_keys(settings, urls)]
+    authority = settings.get("cafile", "")
     return Registry(
         urls=tuple(dict.fromkeys(urls)),
         secrets={f"CORRAL_NPM_{at}": value for at, value in enumerate(values)},
@@ -49,27 +50,27 @@ def settings(environment: Mapping[str, str]) -> Registry:
     )
 
 
-def is_scope(key: str) -> bool:
+def _is_scope(key: str) -> bool:
     return key.startswith("@") and key.endswith(":registry")
 
 
-def credentials(found: Mapping[str, str], urls: Sequence[str]) -> list[str]:
-    """The keys that are for one of these registries; the others are none of its business."""
-    places = [url.partition(":")[2].rstrip("/") + "/" for url in urls]
+def _credential_keys(settings: Mapping[str, str], urls: Sequence[str]) -> list[str]:
+    """Return the keys of credentials for one of these registries, and of no other."""
+    addresses = [url.partition(":")[2].rstrip("/") + "/" for url in urls]
     return [
         key
-        for key in found
+        for key in settings
         if key.startswith("//")
         and key.endswith(CREDENTIALS)
-        and any(place.startswith(key.rpartition(":")[0].rstrip("/") + "/") for place in places)
+        and any(one.startswith(key.rpartition(":")[0].rstrip("/") + "/") for one in addresses)
     ]
 
 
-def lines(registry: Registry, environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The settings file inside; credentials stay in variables that nothing prints."""
-    found = read_settings(environment)
-    kept = {key: value for key, value in found.items() if is_scope(key) or key == "cafile"}
-    named = zip(credentials(found, registry.urls), registry.secrets, strict=True)
+def settings_lines(registry: Registry, environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the settings file for inside; credentials stay in variables that are not printed."""
+    settings = read_settings(environment)
+    kept = {key: value for key, value in settings.items() if _is_scope(key) or key == "cafile"}
+    named = zip(_credential_keys(settings, registry.urls), registry.secrets, strict=True)
     return [
         ("registry", registry.urls[0]),
         *kept.items(),
@@ -78,34 +79,28 @@ def lines(registry: Registry, environment: Mapping[str, str]) -> list[tuple[str,
 
 
 def read_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The settings of npm, weakest first: the machine's, the user's, the environment's.
+    """Return npm's settings: the machine's, overridden by the user's, then by the environment's.
 
-    The working directory's are left out: it may be anybody's.
+    Those of the working directory are left out: another person may have written them.
     """
-    from corral.directories import home_directory
-
     own = environment.get("NPM_CONFIG_USERCONFIG") or environment.get("npm_config_userconfig")
     files = ["/etc/npmrc", "/usr/etc/npmrc", "/usr/local/etc/npmrc"]
-    files.append(own or os.path.join(home_directory(environment), SETTINGS))
+    files.append(own or os.path.join(home_directory(environment), SETTINGS_FILE))
     found: dict[str, str] = {}
     for file in files:
-        found.update(read_lines(file, environment))
+        found.update(_read_file(file, environment))
     for name, value in environment.items():
         if name.lower() in {"npm_config_registry", "npm_config_cafile"} and value:
             found[name.lower().removeprefix("npm_config_")] = value
     return found
 
 
-def read_lines(file: str, environment: Mapping[str, str]) -> dict[str, str]:
-    import re
-
-    from corral.programs.needed_files import read_text
-
+def _read_file(file: str, environment: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for line in read_text(file).splitlines():
         key, equals, value = line.partition("=")
         if equals and not line.lstrip().startswith(("#", ";")):
             text = value.strip().strip("\"'")
-            whole = re.sub(r"\$\{(\w+)\}", lambda m: environment.get(m[1], ""), text)
-            found[key.strip()] = whole
+            filled = re.sub(r"\$\{(\w+)\}", lambda m: environment.get(m[1], ""), text)
+            found[key.strip()] = filled
     return found

@@ -1,115 +1,90 @@
-"""Packages (`npm:`, `pypi:`): installed once, in a sandbox of their own, run from the store."""
+"""Packages (`npm:`, `pypi:`): installed once, in their own sandbox, and run from the store."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Sequence
 
 from corral.errors import SandboxError
 from corral.record import replace
-from corral.servers.store import locks, store
-from corral.servers.store.tree import remove_tree
+from corral.servers.packages import npm_settings, pypi_settings
+from corral.servers.packages.sources import Source
+from corral.servers.reference import Reference
+from corral.servers.store import store
+from corral.servers.store.store import Entry
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+# The module of the same name installs a package of this kind: packages/npm.py, packages/pypi.py.
+SOURCES = {
+    "npm": Source(host="registry.npmjs.org", fingerprint=npm_settings.fingerprint_registry),
+    "pypi": Source(
+        host="pypi.org",
+        fingerprint=pypi_settings.fingerprint_registry,
+        runtime=f"python{sys.version_info[0]}.{sys.version_info[1]}",
+        links=(pypi_settings.INTERPRETER,),
+    ),
+}
 
-    from corral.servers.reference import Reference
-    from corral.servers.store.store import Entry
 
-
-def key_of(reference: Reference, *, scripts: bool, extra: Sequence[str], origin: str = "") -> str:
-    """Everything that makes another installation of it."""
-    version = f"@{reference.version}" if reference.version else ""
-    words = [f"npm:{reference.name}{version}"]
-    if reference.kind == "pypi":
-        extras = f"[{','.join(reference.extras)}]" if reference.extras else ""
-        pin = f"=={reference.version}" if reference.version else ""
-        words = [
-            f"pypi:{reference.name}{extras}{pin}",
-            f"python{sys.version_info[0]}.{sys.version_info[1]}",
-        ]
+def package_key(
+    reference: Reference, *, scripts: bool, extra: Sequence[str], origin: str = ""
+) -> str:
+    """Return a text of everything that makes another installation."""
+    runtime = SOURCES[reference.kind].runtime
+    words = [f"{reference.kind}:{reference.requirement()}", *([runtime] if runtime else [])]
     words += [f"#{reference.program}"] if reference.program else []
     words += ["scripts"] if scripts else []
     words += [f"from:{origin}"] if origin else []
     return " ".join([*words, *(f"with:{item}" for item in sorted(extra))])
 
 
-def fetch(
-    reference: Reference,
-    *,
-    scripts: bool = False,
-    extra: Sequence[str] = (),
-    tell: Callable[[str], None] = lambda _: None,
+def fetch_package(
+    reference: Reference, *, scripts: bool, extra: Sequence[str], notify: Callable[[str], None]
 ) -> Entry:
-    """The installed package; a cached one costs no process and no network."""
+    """Return the installed package; if it is in the store, without a process or the network."""
     if sys.platform == "win32":
-        # Package managers there are started by scripts and start others: an AppContainer of the
-        # installer's own has not been written.
+        # Package managers there are started by scripts and start processes: corral has no
+        # AppContainer for installers yet.
         raise SandboxError(
             "packages are not installed on Windows yet",
             hint="install it yourself and name its program, or use corral in WSL2",
         )
-    origin = origin_of(reference)
-    key = key_of(reference, scripts=scripts, extra=extra, origin=origin)
-    found = usable(key)
+    origin = SOURCES[reference.kind].fingerprint(os.environ)
+    key = package_key(reference, scripts=scripts, extra=extra, origin=origin)
+    found = store.find_usable(key)
     if found is not None:
         return found
-    store.make()
-    with locks.held(store.lock_path(key)):
-        found = usable(key)  # somebody else may have been faster
+    with store.lock_key(key):
+        found = store.find_usable(key)  # another process may have installed it meanwhile
         if found is None:
-            found = install(reference, key, scripts=scripts, extra=extra)
-            tell(f"installed {reference.name} {found.version} from {found.origin}")
+            found = _install(reference, key, scripts=scripts, extra=extra)
+            notify(f"installed {reference.name} {found.version} from {found.origin}")
             if not reference.version:
-                tell(
+                notify(
                     f"{reference.text} stays at {found.version} until `corral cache rm` removes it"
                 )
     return found
 
 
-def pinned(
-    reference: Reference, *, scripts: bool, extra: Sequence[str], tell: Callable[[str], None]
+def pin_package(
+    reference: Reference, *, scripts: bool, extra: Sequence[str], notify: Callable[[str], None]
 ) -> Entry:
-    """Installed, and found under its exact version from now on too."""
-    found = fetch(reference, scripts=scripts, extra=extra, tell=tell)
+    """Install a package, and store it under its exact version as well."""
+    found = fetch_package(reference, scripts=scripts, extra=extra, notify=notify)
     if not reference.version:
         exact = replace(reference, version=found.version)
-        store.also(found, key_of(exact, scripts=scripts, extra=extra, origin=origin_of(reference)))
+        origin = SOURCES[reference.kind].fingerprint(os.environ)
+        store.add_key(found, package_key(exact, scripts=scripts, extra=extra, origin=origin))
     return found
 
 
-def origin_of(reference: Reference) -> str:
-    """Where it would be installed from, if that is not where everybody's packages are."""
-    if reference.kind == "npm":
-        from corral.servers.packages import npm_settings
+def _install(reference: Reference, key: str, *, scripts: bool, extra: Sequence[str]) -> Entry:
+    from importlib import import_module
 
-        return npm_settings.origin(os.environ)
-    from corral.servers.packages import pypi_settings
-
-    return pypi_settings.origin(os.environ)
-
-
-def usable(key: str) -> Entry | None:
-    """Not when the interpreter that it was made for is gone."""
-    found = store.find(key)
-    gone = found and any(
-        os.path.isabs(word) and not os.path.exists(word) for word in found.argv()[:1]
-    )
-    return None if gone else found
-
-
-def install(reference: Reference, key: str, *, scripts: bool, extra: Sequence[str]) -> Entry:
-    from corral.servers.packages import npm, pypi
-    from corral.servers.packages.sandboxed_install import LINKS
-
-    staging = store.staged(key)
-    try:
-        if reference.kind == "npm":
-            made = npm.install(reference, staging, scripts=scripts, extra=extra)
-        else:
-            made = pypi.install(reference, staging, scripts=scripts, extra=extra)
+    installer = import_module(f"corral.servers.packages.{reference.kind}")
+    with store.staging_directory(key) as staging:
+        made: dict[str, object] = installer.install(
+            reference, staging, scripts=scripts, extra=extra
+        )
         values = {"key": key, "kind": reference.kind, "name": reference.name, **made}
-        return store.adopt(staging, values, allowed=LINKS if reference.kind == "pypi" else ())
-    finally:
-        remove_tree(staging)
+        return store.commit(staging, values, allowed=SOURCES[reference.kind].links)

@@ -1,39 +1,41 @@
-"""A package of PyPI: installed once into a virtual environment of its own, run by its Python.
+"""Installs a package of PyPI into its own virtual environment, whose Python runs it later.
 
-Wheels only: building a source archive would run code of the package before the server itself runs.
-The installer is uv where there is one, else the interpreter's own pip. Each file is checked against
-the index's hash; the list of them stays in the tree.
+Only wheels are installed: building a source archive would run code of the package before the server
+itself runs. The installer is uv if the host has it, else the interpreter's own pip. Each file is
+checked against the index's hash, and the list of hashes stays in the tree.
 """
 
 from __future__ import annotations
 
 import configparser
 import os
+import subprocess
 import sys
+from collections.abc import Sequence
+from hashlib import sha256
 
 from corral.errors import EXIT_NOT_FOUND, CommandError, SandboxError
+from corral.programs.needed_files import find_on_path, read_text
+from corral.programs.runtimes import find_own_python
 from corral.record import record
 from corral.safe_text import shown
-from corral.servers.packages.npm import choose, put, read_json, read_listed
-from corral.servers.packages.pypi_settings import indexes
-from corral.servers.packages.sandboxed_install import LINKS, run
-from corral.servers.packages.source import plain
-from corral.servers.reference import is_version, normal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from corral.servers.packages.source import Registry
-    from corral.servers.reference import Reference
+from corral.servers.packages.pypi_settings import INTERPRETER, read_registry
+from corral.servers.packages.sandboxed_install import (
+    choose_program,
+    read_bounded_text,
+    read_json,
+    run_installer,
+    write_text,
+)
+from corral.servers.packages.sources import Registry, without_credentials
+from corral.servers.reference import Reference, is_version, normalize_name
 
 LOCK = "requirements.lock"
-WANTED = "requirements.in"
+REQUIREMENTS = "requirements.in"
 REPORT = "report.json"
-START = "start.py"
-SETTINGS = "pyvenv.cfg"
-LARGEST = 1 << 16
-PYTHON = LINKS[0]
+START_SCRIPT = "start.py"
+VENV_SETTINGS = "pyvenv.cfg"
+MAX_SETTINGS_BYTES = 1 << 16
 HINT = "install uv (https://docs.astral.sh/uv/), or pip for the Python that runs corral"
 WHEELS = ("--only-binary", ":all:")
 UV = {
@@ -62,8 +64,8 @@ runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
 
 
 @record
-class Place:
-    """One installation: where it goes, for which interpreter, from where."""
+class Environment:
+    """A virtual environment to be filled: its paths, its base interpreter, its package source."""
 
     staging: str
     site: str
@@ -81,139 +83,125 @@ def install(
     for item in extra:
         if item.startswith(("-", ".", "/")) or not item.isprintable():
             raise SandboxError(f"--with {shown(item)} is no package", hint="--with 'name<2'")
-    registry = indexes(os.environ)
-    base = interpreter()
-    site = make_environment(staging, base)
-    extras = f"[{','.join(reference.extras)}]" if reference.extras else ""
-    pin = f"=={reference.version}" if reference.version else ""
-    put(staging, WANTED, "\n".join([f"{reference.name}{extras}{pin}", *extra, ""]))
-    place = Place(staging=staging, site=site, base=base, registry=registry, label=reference.text)
-    fill(place, scripts=scripts)
+    registry = read_registry(os.environ)
+    write_text(staging, REQUIREMENTS, "\n".join([reference.requirement(), *extra, ""]))
+    environment = make_environment(staging, registry, reference.text)
+    install_requirements(environment, scripts=scripts)
     chosen, integrity = check_lock(staging)
     if not is_version(chosen.get(reference.name, "")):
         raise SandboxError(f"{reference.name} was not installed")
-    write_start(staging, site, reference)
+    write_start_script(staging, environment.site, reference)
     return {
         "version": chosen[reference.name],
         "integrity": integrity,
-        "origin": plain(registry.urls[0]) if registry.urls else "this machine",
-        "command": [f"{{tree}}/{PYTHON}", "-P", f"{{tree}}/{START}"],
+        "origin": without_credentials(registry.urls[0]) if registry.urls else "this machine",
+        "command": [f"{{tree}}/{INTERPRETER}", "-P", f"{{tree}}/{START_SCRIPT}"],
     }
 
 
-def interpreter() -> str:
-    """The Python that corral itself runs on, outside of any virtual environment."""
-    return os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
-
-
-def find_uv() -> str:
-    from corral.programs.needed_files import Caller
-
-    return Caller(environment=os.environ, cwd="/", home="").lookup("uv")
-
-
-def make_environment(staging: str, base: str) -> str:
-    """A virtual environment is a link and a line; the packages' place in it."""
+def make_environment(staging: str, registry: Registry, label: str) -> Environment:
+    """Make a virtual environment: a link to the interpreter and a file of settings."""
+    base = find_own_python()
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     site = os.path.join(staging, "lib", f"python{version}", "site-packages")
     os.makedirs(site)
     os.mkdir(os.path.join(staging, "bin"))
-    os.symlink(base, os.path.join(staging, PYTHON))
-    put(staging, SETTINGS, settings(base))
-    return site
+    os.symlink(base, os.path.join(staging, INTERPRETER))
+    write_text(staging, VENV_SETTINGS, _venv_settings(base))
+    return Environment(staging=staging, site=site, base=base, registry=registry, label=label)
 
 
-def settings(base: str) -> str:
+def _venv_settings(base: str) -> str:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     text = f"home = {os.path.dirname(base)}\ninclude-system-site-packages = false\n"
     return f"{text}version = {version}\n"
 
 
-def check_environment(staging: str, base: str) -> None:
-    """What decides which interpreter starts is still as corral made it.
+def check_environment(environment: Environment) -> None:
+    """Refuse an environment in which a package changed what decides which interpreter starts.
 
-    A package brings names of scripts and files along, and an installer with a hole would follow
-    them out of the place for packages; one whose scripts ran may have put anything anywhere.
+    A package chooses the names of its scripts and files, and an installer with a bug would follow
+    them out of the directory for packages. A package whose scripts ran may have written anywhere.
     """
-    link = os.path.join(staging, PYTHON)
-    with open(os.path.join(staging, SETTINGS), "rb") as file:
-        written = file.read(LARGEST)
+    base, link = environment.base, environment.path(INTERPRETER)
+    with open(environment.path(VENV_SETTINGS), "rb") as file:
+        written = file.read(MAX_SETTINGS_BYTES)
     own = os.listdir(os.path.dirname(link)) == [os.path.basename(link)]
-    if not own or not os.path.islink(link) or written != settings(base).encode():
-        raise SandboxError(f"a package changed {PYTHON} or {SETTINGS}: it is not run")
+    if not own or not os.path.islink(link) or written != _venv_settings(base).encode():
+        raise SandboxError(f"a package changed {INTERPRETER} or {VENV_SETTINGS}: it is not run")
     if os.readlink(link) != base:
-        raise SandboxError(f"a package changed where {PYTHON} leads: it is not run")
+        raise SandboxError(f"a package changed where {INTERPRETER} leads: it is not run")
 
 
-def fill(place: Place, *, scripts: bool) -> None:
-    """Install what `requirements.in` names, and leave the list of what that was."""
-    uv = find_uv()
+def install_requirements(environment: Environment, *, scripts: bool) -> None:
+    """Install what `requirements.in` names, and write the lock file."""
+    uv = find_on_path("uv")
     if uv:
-        with_uv(uv, place, scripts=scripts)
+        _install_with_uv(uv, environment, scripts=scripts)
     else:
-        with_pip(place, scripts=scripts)
-    check_environment(place.staging, place.base)
+        _install_with_pip(environment, scripts=scripts)
+    check_environment(environment)
 
 
-def with_uv(uv: str, place: Place, *, scripts: bool) -> None:
-    """Resolve to a list with hashes, then install exactly that."""
-    shared = ["--python", place.base, *([] if scripts else WHEELS)]
-    lock = place.path(LOCK)
+def _install_with_uv(uv: str, environment: Environment, *, scripts: bool) -> None:
+    """Write a lock file with hashes, then install exactly that."""
+    base, lock = environment.base, environment.path(LOCK)
+    shared = ["--python", base, *([] if scripts else WHEELS)]
     steps = (
         ["compile", "--generate-hashes", "--no-header", "--no-annotate", "-q", "-o", lock,
-         place.path(WANTED)],
-        ["install", "--require-hashes", "--compile-bytecode", "--target", place.site, "-r", lock],
+         environment.path(REQUIREMENTS)],
+        ["install", "--require-hashes", "--compile-bytecode", "--target", environment.site,
+         "-r", lock],
     )  # fmt: skip
-    prefix = os.path.dirname(os.path.dirname(place.base))
+    prefix = os.path.dirname(os.path.dirname(base))
     for verb, *words in steps:
-        run(
+        run_installer(
             [uv, "pip", verb, *shared, *words],
-            staging=place.staging,
-            registry=place.registry,
-            label=place.label,
+            staging=environment.staging,
+            registry=environment.registry,
+            label=environment.label,
             settings=UV,
-            subprocess=True,  # uv asks the interpreter which it is
+            subprocess=True,  # uv starts the interpreter to learn its version
             reads=[] if prefix.startswith("/usr") else [prefix],
-            links=LINKS,
+            links=(INTERPRETER,),
         )
 
 
-def with_pip(place: Place, *, scripts: bool) -> None:
-    if not has_pip(place.base):
-        text = f"neither uv nor pip for {place.base} was found"
+def _install_with_pip(environment: Environment, *, scripts: bool) -> None:
+    base, report = environment.base, environment.path(REPORT)
+    if not _has_pip(base):
+        text = f"neither uv nor pip for {base} was found"
         raise CommandError(text, exit_code=EXIT_NOT_FOUND, hint=HINT)
-    report = place.path(REPORT)
-    words = ["--target", place.site, "--report", report, "-r", place.path(WANTED)]
-    run(
-        [place.base, "-I", "-m", "pip", "install", "--no-input", "--no-cache-dir", "-q",
-         "--disable-pip-version-check", *([] if scripts else WHEELS), *words],
-        staging=place.staging,
-        registry=place.registry,
-        label=place.label,
+    run_installer(
+        [base, "-I", "-m", "pip", "install", "--no-input", "--no-cache-dir", "-q",
+         "--disable-pip-version-check", *([] if scripts else WHEELS), "--target", environment.site,
+         "--report", report, "-r", environment.path(REQUIREMENTS)],
+        staging=environment.staging,
+        registry=environment.registry,
+        label=environment.label,
         settings={"PIP_CONFIG_FILE": os.devnull},
         subprocess=scripts,
-        links=LINKS,
+        links=(INTERPRETER,),
     )  # fmt: skip
-    put(place.staging, LOCK, "".join(f"{line}\n" for line in report_lines(report)))
+    lines = _report_to_lock(report)
+    write_text(environment.staging, LOCK, "".join(f"{line}\n" for line in lines))
     os.unlink(report)
 
 
-def has_pip(base: str) -> bool:
-    import subprocess
-
+def _has_pip(base: str) -> bool:
     argv = [base, "-I", "-c", "import pip"]
     return subprocess.run(argv, capture_output=True, check=False, env={}).returncode == 0
 
 
-def report_lines(report: str) -> list[str]:
-    """What pip reports, in the form of the list that uv makes."""
+def _report_to_lock(report: str) -> list[str]:
+    """Return what pip reports as lines of the lock file that uv writes."""
     items = read_json(report).get("install")
     found: list[str] = []
     for item in items if isinstance(items, list) else ():
         try:
             meta, archive = item["metadata"], item["download_info"].get("archive_info", {})
             digest = archive.get("hashes", {}).get("sha256", "")
-            name, version = normal(meta["name"]), meta["version"]
+            name, version = normalize_name(meta["name"]), meta["version"]
         except (KeyError, TypeError, AttributeError):
             raise SandboxError(f"{REPORT} is not what pip writes") from None
         found += [f"{name}=={version} \\", f"    --hash=sha256:{digest}"]
@@ -221,10 +209,8 @@ def report_lines(report: str) -> list[str]:
 
 
 def check_lock(staging: str) -> tuple[dict[str, str], str]:
-    """(version of each package, the list's own digest); one without a hash is refused."""
-    from hashlib import sha256
-
-    text = read_listed(os.path.join(staging, LOCK))
+    """Return (version of each package, the lock file's digest). Refuse one without a hash."""
+    text = read_bounded_text(os.path.join(staging, LOCK))
     chosen: dict[str, str] = {}
     for line in text.replace("\\\n", " ").splitlines():
         words = line.split()
@@ -233,33 +219,31 @@ def check_lock(staging: str) -> tuple[dict[str, str], str]:
         if not any(word.startswith("--hash=sha256:") and len(word) > 70 for word in words):
             raise SandboxError(f"{shown(words[0], 200)} came without a hash")
         project, _, found = words[0].partition("==")
-        chosen[normal(project.partition("[")[0])] = found
+        chosen[normalize_name(project.partition("[")[0])] = found
     return chosen, f"sha256-{sha256(text.encode()).hexdigest()}"
 
 
-def write_start(staging: str, site: str, reference: Reference) -> None:
-    """What the package's own script would do, without a path in its first line."""
+def write_start_script(staging: str, site: str, reference: Reference) -> None:
+    """Write a script like the package's own, without a path in its first line."""
     scripts = console_scripts(site, reference.name)
     module = reference.name.replace("-", "_")
     if not scripts and os.path.isfile(os.path.join(site, module, "__main__.py")):
-        put(staging, START, MODULE.format(name=reference.name, module=module))
+        write_text(staging, START_SCRIPT, MODULE.format(name=reference.name, module=module))
         return
-    name = choose(list(scripts), reference, reference.name)
+    name = choose_program(list(scripts), reference, reference.name)
     where, _, attribute = scripts[name].partition("[")[0].strip().partition(":")
     words = [*where.strip().split("."), *attribute.strip().split(".")]
     if not all(word.isidentifier() for word in words):
         raise SandboxError(f"the script {shown(name)} of {reference.name} cannot be read")
     first = attribute.strip().partition(".")[0]
     text = SCRIPT.format(name=name, module=where.strip(), first=first, call=attribute.strip())
-    put(staging, START, text)
+    write_text(staging, START_SCRIPT, text)
 
 
 def console_scripts(site: str, name: str) -> dict[str, str]:
-    from corral.programs.needed_files import read_text
-
     for folder in sorted(os.listdir(site)):
         project, info, _ = folder.partition(".dist-info")
-        if not info or normal(project.rpartition("-")[0]) != name:
+        if not info or normalize_name(project.rpartition("-")[0]) != name:
             continue
         reader = configparser.ConfigParser(delimiters=("=",), interpolation=None)
         reader.optionxform = str  # type: ignore[assignment,method-assign] # names keep their case

@@ -1,44 +1,45 @@
-"""Where the user's own pip or uv would look for Python packages, and with which credentials."""
+"""Reads the user's settings of uv and pip: which indexes they would ask, with which credentials."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 
+from corral.directories import home_directory
 from corral.errors import SandboxError
+from corral.programs.needed_files import read_text
 from corral.record import record, replace
 from corral.safe_text import shown
-from corral.servers.packages.source import Registry, plain, told
+from corral.servers.packages.sources import Registry, fingerprint, without_credentials
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-DEFAULT = "https://pypi.org/simple"
-FILES = {"pypi.org": "https://files.pythonhosted.org/"}
+DEFAULT_URL = "https://pypi.org/simple"
+INTERPRETER = "bin/python"
+"""A link in each installed package, made by corral, to the interpreter outside of it."""
+FILE_HOSTS = {"pypi.org": "https://files.pythonhosted.org/"}
 
 
 @record
-class Index:
+class Indexes:
     main: str = ""
     more: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
 
 
-def indexes(environment: Mapping[str, str]) -> Registry:
-    """The settings of uv where there are any, else pip's, else PyPI.
+def read_registry(environment: Mapping[str, str]) -> Registry:
+    """Return the indexes in uv's settings if it has any, else in pip's, else PyPI.
 
-    The addresses travel in variables that are never printed: they may carry credentials.
+    The addresses are passed in variables that are never printed: they may contain credentials.
     """
-    found, own = configured(environment)
+    found, from_uv = _read_indexes(environment)
     main = found.main
     urls: list[str] = []
     reads: list[str] = []
     for url in (main, *found.more, *found.links):
-        if host := host_of(url):
-            urls += [url, *([FILES[host]] if host in FILES else [])]
+        if host := _parse_host(url):
+            urls += [url, *([FILE_HOSTS[host]] if host in FILE_HOSTS else [])]
         else:
-            reads.append(above(local(url)))
+            reads.append(_index_root(_url_to_path(url)))
     variables = {
         "UV_DEFAULT_INDEX": main,
         "UV_INDEX": " ".join(found.more),
@@ -50,72 +51,71 @@ def indexes(environment: Mapping[str, str]) -> Registry:
     return Registry(
         urls=tuple(dict.fromkeys(urls)),
         reads=tuple(dict.fromkeys(path for path in reads if os.path.exists(path))),
-        # pip takes the best of all indexes, so settings of pip's mean that to uv as well.
-        settings={} if own else {"UV_INDEX_STRATEGY": "unsafe-best-match"},
+        # pip takes the best version of all indexes, so with pip's settings uv has to do the same.
+        settings={} if from_uv else {"UV_INDEX_STRATEGY": "unsafe-best-match"},
         secrets={name: value for name, value in variables.items() if value},
-        hidden=tuple(filter(None, map(password_of, urls))),
+        hidden=tuple(filter(None, map(_parse_secret, urls))),
     )
 
 
-def configured(environment: Mapping[str, str]) -> tuple[Index, bool]:
-    """The settings that count, and whether they are uv's own."""
-    found = uv_settings(environment)
-    own = found != Index()
-    if not own:
-        found = pip_settings(environment)
-    return replace(found, main=found.main or DEFAULT), own
+def _read_indexes(environment: Mapping[str, str]) -> tuple[Indexes, bool]:
+    """Return the indexes, and whether they are from uv's own settings."""
+    found = _read_uv_settings(environment)
+    from_uv = found != Indexes()
+    if not from_uv:
+        found = _read_pip_settings(environment)
+    return replace(found, main=found.main or DEFAULT_URL), from_uv
 
 
-def origin(environment: Mapping[str, str]) -> str:
-    """The indexes in one word; "" for PyPI."""
-    found, _ = configured(environment)
-    return told((found.main, *found.more, *found.links), DEFAULT)
+def fingerprint_registry(environment: Mapping[str, str]) -> str:
+    found, _ = _read_indexes(environment)
+    return fingerprint((found.main, *found.more, *found.links), DEFAULT_URL)
 
 
-def host_of(url: str) -> str:
-    """The host of a web address; "" for a place on this machine."""
+def _parse_host(url: str) -> str:
+    """Return the host of a web address; "" for a path on this machine."""
     from urllib.parse import urlsplit
 
     parts = urlsplit(url)
     if parts.scheme in {"http", "https"} and parts.hostname:
         return parts.hostname
-    if os.path.isabs(local(url)):
+    if os.path.isabs(_url_to_path(url)):
         return ""
-    raise SandboxError(f"the package index {shown(plain(url))} is no address that corral knows")
+    plain = shown(without_credentials(url))
+    raise SandboxError(f"the package index {plain} is no address that corral knows")
 
 
-def password_of(url: str) -> str:
-    """A token may also stand where the user's name would."""
+def _parse_secret(url: str) -> str:
+    """Return the password of an address, or a token in place of the user's name."""
     from urllib.parse import urlsplit
 
     parts = urlsplit(url)
     return parts.password or parts.username or ""
 
 
-def local(url: str) -> str:
+def _url_to_path(url: str) -> str:
     from urllib.parse import unquote
 
     return unquote(url.removeprefix("file://")) if url.startswith("file://") else url
 
 
-def above(path: str) -> str:
-    """The files of an index on disk lie beside its `simple` directory as a rule."""
+def _index_root(path: str) -> str:
+    """Return the parent of a `simple` directory: the files of such an index are usually in it."""
     path = path.rstrip("/")
     return os.path.dirname(path) if os.path.basename(path) == "simple" else path
 
 
-def pip_settings(environment: Mapping[str, str]) -> Index:
-    everybody, files = pip_files(environment)
-    if own := environment.get("PIP_CONFIG_FILE", ""):
-        files = [own]
-    files = [*everybody, *files] if own != os.devnull else []
+def _read_pip_settings(environment: Mapping[str, str]) -> Indexes:
+    shared, own = pip_files(environment)
+    if chosen := environment.get("PIP_CONFIG_FILE", ""):
+        own = [chosen]
     found: dict[str, str] = {}
-    for file in files:
-        found.update(read_ini(file))
+    for file in [*shared, *own] if chosen != os.devnull else []:
+        found.update(_read_ini(file))
     for key in ("index-url", "extra-index-url", "find-links"):
         if value := environment.get("PIP_" + key.upper().replace("-", "_"), ""):
             found[key] = value
-    return Index(
+    return Indexes(
         main=found.get("index-url", ""),
         more=tuple(found.get("extra-index-url", "").split()),
         links=tuple(found.get("find-links", "").split()),
@@ -123,34 +123,31 @@ def pip_settings(environment: Mapping[str, str]) -> Index:
 
 
 def pip_files(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """For everybody on this machine, and the user's own."""
-    from corral.directories import home_directory
-
+    """Return (the machine's files, the user's own)."""
     home = home_directory(environment)
+    machine, config = _config_directories(environment, home)
     if sys.platform == "win32":
-        # Not /etc, which anybody may make there.
-        machine = os.path.join(environment.get("PROGRAMDATA") or "C:\\ProgramData", "pip")
-        places = [os.path.join(home, "pip"), os.path.join(roaming(environment, home), "pip")]
-        return [os.path.join(machine, "pip.ini")], [os.path.join(p, "pip.ini") for p in places]
-    config = environment.get("XDG_CONFIG_HOME") or f"{home}/.config"
-    places = [os.path.join(home, ".pip"), os.path.join(config, "pip")]
-    return (
-        ["/etc/xdg/pip/pip.conf", "/etc/pip.conf"],
-        [os.path.join(place, "pip.conf") for place in places],
-    )
+        own = [os.path.join(home, "pip"), os.path.join(config, "pip")]
+        return [os.path.join(machine, "pip", "pip.ini")], [os.path.join(p, "pip.ini") for p in own]
+    own = [os.path.join(home, ".pip"), os.path.join(config, "pip")]
+    shared = ["/etc/xdg/pip/pip.conf", "/etc/pip.conf"]
+    return shared, [os.path.join(directory, "pip.conf") for directory in own]
 
 
-def roaming(environment: Mapping[str, str], home: str) -> str:
-    return environment.get("APPDATA") or os.path.join(home, "AppData", "Roaming")
+def _config_directories(environment: Mapping[str, str], home: str) -> tuple[str, str]:
+    """Return (the machine's, the user's)."""
+    if sys.platform == "win32":
+        # Not /etc: on Windows any user may make such a directory.
+        machine = environment.get("PROGRAMDATA") or "C:\\ProgramData"
+        return machine, environment.get("APPDATA") or os.path.join(home, "AppData", "Roaming")
+    return "/etc", environment.get("XDG_CONFIG_HOME") or f"{home}/.config"
 
 
-def read_ini(file: str) -> dict[str, str]:
-    from corral.programs.needed_files import read_text
-
+def _read_ini(file: str) -> dict[str, str]:
     text = read_text(file)
     if not text:
         return {}
-    import configparser  # 3 ms, which a cached package should not pay for nothing
+    import configparser  # takes 3 ms, so only if there are settings
 
     reader = configparser.RawConfigParser()
     try:
@@ -164,58 +161,47 @@ def read_ini(file: str) -> dict[str, str]:
     return found
 
 
-def uv_settings(environment: Mapping[str, str]) -> Index:
-    from corral.directories import home_directory
-
-    home = home_directory(environment)
-    if sys.platform == "win32":
-        everybody = environment.get("PROGRAMDATA") or "C:\\ProgramData"
-        config = roaming(environment, home)
-    else:
-        everybody = "/etc"
-        config = environment.get("XDG_CONFIG_HOME") or f"{home}/.config"
-    found = Index()
-    for place in (everybody, config):
-        file = os.path.join(place, "uv", "uv.toml")
-        found = read_uv(file) if os.path.exists(file) else found
+def _read_uv_settings(environment: Mapping[str, str]) -> Indexes:
+    found = Indexes()
+    for directory in _config_directories(environment, home_directory(environment)):
+        file = os.path.join(directory, "uv", "uv.toml")
+        found = _read_uv_file(file) if os.path.exists(file) else found
     main = environment.get("UV_DEFAULT_INDEX") or environment.get("UV_INDEX_URL") or found.main
     more = environment.get("UV_INDEX", "").split()
     more += environment.get("UV_EXTRA_INDEX_URL", "").split()
     links = environment.get("UV_FIND_LINKS", "").split(",")
-    return Index(
-        main=unnamed(main),
-        more=tuple(map(unnamed, more)) or found.more,
+    return Indexes(
+        main=_without_name(main),
+        more=tuple(map(_without_name, more)) or found.more,
         links=tuple(filter(None, links)) or found.links,
     )
 
 
-def unnamed(index: str) -> str:
-    """An address without the name that uv lets stand before it: `name=https://...`."""
+def _without_name(index: str) -> str:
+    """Return an address without the name that uv allows before it: `name=https://...`."""
     name, equals, url = index.partition("=")
     return url if equals and "/" not in name else index
 
 
-def read_uv(file: str) -> Index:
+def _read_uv_file(file: str) -> Indexes:
     import tomllib
-
-    from corral.programs.needed_files import read_text
 
     try:
         data: dict[str, object] = tomllib.loads(read_text(file))
     except (ValueError, RecursionError):
         raise SandboxError(f"{file} is not valid TOML") from None
     table = data.get("pip")
-    whole = {**data, **(table if isinstance(table, dict) else {})}
-    main, more = str(whole.get("index-url") or ""), texts(whole.get("extra-index-url"))
-    listed = whole.get("index")
+    merged = {**data, **(table if isinstance(table, dict) else {})}
+    main, more = str(merged.get("index-url") or ""), _texts(merged.get("extra-index-url"))
+    listed = merged.get("index")
     for item in listed if isinstance(listed, list) else ():
         url = str(item.get("url") or "") if isinstance(item, dict) else ""
         if url and item.get("default") is True:
             main = url
         elif url:
             more.append(url)
-    return Index(main=main, more=tuple(more), links=tuple(texts(whole.get("find-links"))))
+    return Indexes(main=main, more=tuple(more), links=tuple(_texts(merged.get("find-links"))))
 
 
-def texts(value: object) -> list[str]:
+def _texts(value: object) -> list[str]:
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []

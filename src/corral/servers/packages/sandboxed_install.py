@@ -1,42 +1,45 @@
-"""One command of a package manager, run behind corral's own walls.
+"""Runs one command of a package manager in a sandbox, and reads what it left.
 
-It sees the system, itself, and one staging directory; it reaches the hosts of its registry and
-nothing else; of the user's settings it gets those that it needs. What it leaves in the staging
-directory is looked at afterwards, when nothing of it runs any more.
+The package manager sees the system, itself, and one staging directory. It reaches only the hosts of
+its registry, and gets only the settings of the user that it needs. The staging directory is checked
+afterwards, when none of its processes runs any more.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import tempfile
 import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import IO
+from urllib.parse import urlsplit
 
+from corral.api.launch import launch
+from corral.api.sandbox import Sandbox, let_go
 from corral.errors import SandboxError
-from corral.servers.packages import progress
-from corral.servers.store.tree import check
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import IO
-
-    from corral.api.sandbox import Sandbox
-    from corral.servers.packages.source import Registry
+from corral.network.guard import refusal
+from corral.policy.user_config import load
+from corral.safe_text import printable, shown
+from corral.servers.packages.sources import Registry
+from corral.servers.reference import Reference
+from corral.servers.registry.download import is_progress_shown, show_progress
+from corral.servers.store.tree import check_tree
 
 LIMITS: Mapping[str, object] = {"memory": "4G", "disk": "4G", "pids": 512, "timeout": "15m"}
-TOLD = 12
-NO_LOG = "A complete log of this run"
-LINKS = ("bin/python",)
-"""Made by corral itself: a virtual environment is a link to its interpreter."""
-LONGEST_LOG = 1 << 16
-TICK = 0.2
-WALLED = (
+MAX_LOG_LINES = 12
+MAX_LOG_BYTES = 1 << 16
+MAX_FILE_BYTES = 32 << 20
+PROGRESS_SECONDS = 0.2
+NPM_LOG_NOTE = "A complete log of this run"
+SANDBOX_HINT = (
     "packages are installed inside walls with network access to their registry only; see"
     " `corral doctor` for what is missing here"
 )
 
 
-def run(
+def run_installer(
     argv: Sequence[str],
     *,
     staging: str,
@@ -47,20 +50,17 @@ def run(
     reads: Sequence[str] = (),
     links: tuple[str, ...] = (),
 ) -> None:
-    """Raises with the last lines of what it said when it failed; `links` may lead out."""
-    from corral.api.launch import launch
-    from corral.api.sandbox import let_go
-
+    """Run the command. An error has the last lines of its output. `links` may lead out."""
     policy: dict[str, object] = {
-        "limits": limits(),
-        "network": {"allow": destinations(registry.urls)},
+        "limits": _read_limits(),
+        "network": {"allow": urls_to_rules(registry.urls)},
         "filesystem": {"write": [staging], "read": [*registry.reads, *reads]},
         "subprocess": {"allow": subprocess},
         "environment": {
             "set": {**settings, **registry.settings},
             "secrets": list(registry.secrets),
         },
-        # The walls are what counts here; a limit that this host lacks is no reason to refuse.
+        # A missing limit is no reason to refuse: isolation is what counts here.
         "degrade": {"allow": ["memory", "pids", "disk", "timeout"]},
     }
     environment = {**os.environ, **registry.secrets}
@@ -69,97 +69,132 @@ def run(
             with launch(
                 argv, policy, stdin=-3, stdout=log, stderr=log, env=environment, cwd=staging
             ) as sandbox:
-                code = wait(sandbox, label)
+                code = _wait(sandbox, label)
         except SandboxError as problem:
-            hint = f"{problem.hint}; {WALLED}" if problem.hint else WALLED
+            hint = f"{problem.hint}; {SANDBOX_HINT}" if problem.hint else SANDBOX_HINT
             raise SandboxError(f"cannot install {label}: {problem.message}", hint=hint) from problem
         finally:
             let_go()  # the server that follows is started by this very process
         if code:
-            why = told(log, registry.hidden)
-            hint = refused(sandbox) or "is the name right, and can the registry be reached?"
+            why = read_log_end(log, registry.hidden)
+            hint = (
+                _describe_denials(sandbox) or "is the name right, and can the registry be reached?"
+            )
             raise SandboxError(f"cannot install {label}: {why}", hint=hint)
-    # Before anything of it is opened: a pipe in place of a file would hold us for ever.
-    check(staging, allowed=links)
+    # Before any file is opened: opening a pipe in place of a file would block for ever.
+    check_tree(staging, allowed=links)
 
 
-def limits() -> dict[str, object]:
-    """Room for a large package; where the user's ceilings are lower, those."""
-    from corral.policy.user_config import load
-
+def _read_limits() -> dict[str, object]:
+    """Return limits that are enough for a large package, except where the user has ceilings."""
     ceilings = load().ceilings
     lower = ceilings.limits if ceilings else {}
     return {name: value for name, value in LIMITS.items() if lower.get(name) is None}
 
 
-def wait(sandbox: Sandbox, label: str) -> int:
-    """Until it has ended, with a line of progress for a person who looks."""
+def _wait(sandbox: Sandbox, label: str) -> int:
+    """Wait for the end, and show progress meanwhile if stderr is a terminal."""
     started = time.monotonic()
     try:
         while True:
             try:
-                return sandbox.wait(TICK if progress.is_shown() else None)
+                return sandbox.wait(PROGRESS_SECONDS if is_progress_shown() else None)
             except TimeoutError:
-                progress.show(f"installing {label} ... {time.monotonic() - started:.0f} s")
+                show_progress(f"installing {label} ... {time.monotonic() - started:.0f} s")
     except BaseException:
         sandbox.kill()  # nothing in there is worth waiting for
         raise
     finally:
-        progress.show("")
+        show_progress("")
 
 
-def told(log: IO[bytes], hidden: Iterable[str]) -> str:
-    """The last lines of what it said; they come from strangers, and never hold a secret."""
-    log.seek(max(0, os.fstat(log.fileno()).st_size - LONGEST_LOG))
+def read_log_end(log: IO[bytes], hidden: Iterable[str]) -> str:
+    """Return the last lines of the installer's output, without secrets and control characters."""
+    log.seek(max(0, os.fstat(log.fileno()).st_size - MAX_LOG_BYTES))
     text = log.read().decode(errors="replace")
     for secret in hidden:
         text = text.replace(secret, "***")
-    # npm's own log was written inside, where nobody can look for it.
-    lines = [line.rstrip() for line in text.splitlines() if line.strip() and NO_LOG not in line]
-    clean = ["".join(c if c.isprintable() else " " for c in line) for line in lines[-TOLD:]]
+    # npm's note names a log file inside, which is gone.
+    lines = [one.rstrip() for one in text.splitlines() if one.strip() and NPM_LOG_NOTE not in one]
+    lines = lines[-MAX_LOG_LINES:]
+    clean = ["".join(c if c.isprintable() else " " for c in line) for line in lines]
     return "\n  ".join(["the package manager failed:", *clean])
 
 
-def refused(sandbox: Sandbox) -> str:
-    """What the walls stopped is the likeliest reason."""
+def _describe_denials(sandbox: Sandbox) -> str:
+    """Return the hosts that were denied: they are the likeliest reason of a failure."""
     report = sandbox.report
     names = sorted({row.destination for row in report.denials}) if report else []
     return f"it tried to reach {', '.join(names[:3])}, which is not the registry" if names else ""
 
 
-def destinations(urls: Sequence[str]) -> list[str]:
-    """The hosts and ports of these URLs, as rules.
+def urls_to_rules(urls: Sequence[str]) -> list[str]:
+    """Return rules for the hosts and ports of these URLs.
 
-    A name that leads to a private or loopback address is refused by the gateway's guard unless the
-    address is named too. Here the name is the user's own registry, so its addresses are.
+    The gateway's guard refuses a name with a private or loopback address, unless a rule names the
+    address too. Here the user chose the registry, so its addresses get rules.
     """
-    from urllib.parse import urlsplit
-
     found: dict[str, None] = {}
     for url in urls:
         parts = urlsplit(url)
         host = parts.hostname or ""
         port = parts.port or (80 if parts.scheme == "http" else 443)
-        found[rule(host, port)] = None
-        found.update(dict.fromkeys(rule(one, port) for one in guarded(host, port)))
+        hosts = [host, *_find_guarded_addresses(host, port)]
+        found.update(dict.fromkeys(_format_rule(one, port) for one in hosts))
     return list(found)
 
 
-def rule(host: str, port: int) -> str:
+def _format_rule(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def guarded(host: str, port: int) -> list[str]:
-    """The addresses of a host that the guard would refuse."""
-    import socket
-
-    from corral.network.guard import refusal
-
+def _find_guarded_addresses(host: str, port: int) -> list[str]:
+    """Return the addresses of a host that the guard would refuse."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
         return []
-    addresses = {(family, str(place[0]).partition("%")[0]) for family, _, _, _, place in found}
+    addresses = {(family, str(peer[0]).partition("%")[0]) for family, _, _, _, peer in found}
     return sorted(
         text for family, text in addresses if refusal(socket.inet_pton(family, text)) is not None
+    )
+
+
+def write_text(directory: str, name: str, text: str) -> None:
+    with open(os.path.join(directory, name), "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def read_bounded_text(path: str) -> str:
+    """Return the text of a file that an installer left, which may be as large as the disk."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        text = file.read(MAX_FILE_BYTES + 1)
+    if len(text) > MAX_FILE_BYTES:
+        raise SandboxError(f"{shown(path, 200)} is larger than {MAX_FILE_BYTES >> 20} MiB")
+    return text
+
+
+def read_json(path: str) -> dict[str, object]:
+    try:
+        data: object = json.loads(read_bounded_text(path))
+    except (OSError, ValueError, RecursionError) as error:
+        raise SandboxError(f"{shown(path, 200)} cannot be read: {error}") from None
+    return data if isinstance(data, dict) else {}
+
+
+def choose_program(programs: Sequence[str], reference: Reference, default: str) -> str:
+    """Choose as npx and uvx do: the named one, the only one, or the one named like the package."""
+    if not programs:
+        raise SandboxError(f"{reference.name} has no program to run: it is a library")
+    if reference.program:
+        if reference.program in programs:
+            return reference.program
+    elif len(programs) == 1:
+        return programs[0]
+    elif default in programs:
+        return default
+    what = reference.program or "one program"
+    raise SandboxError(
+        f"{reference.name} does not have {what}, but " + ", ".join(map(shown, sorted(programs))),
+        hint=f"say which: {reference.text.partition('#')[0]}#{printable(min(programs))}",
     )

@@ -1,39 +1,39 @@
-"""Fetch a file or a small document over HTTPS: bounded in size, time and redirects.
+"""Downloads a file or a small document over HTTPS, with limits of size, time and redirects.
 
-HTTP without TLS is for loopback only, where there is nobody in between; a redirect may not leave
-HTTPS. What was fetched is written to a new file, and counts only once its digest was compared.
+HTTP without TLS is for loopback only, where no other machine can change the answer. A redirect may
+not leave HTTPS. A download is written to a new file, and its digest is compared before it is used.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 from corral.errors import SandboxError
 from corral.safe_text import shown
-from corral.servers.packages import progress
+from corral.servers.store.tree import sha256_of_file
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a server that was looked up before starts without http.client
     from http.client import HTTPResponse
     from typing import BinaryIO
 
-CHUNK = 1 << 16
-MOST_REDIRECTS = 5
-SILENCE = 30.0
-"""Seconds without a byte."""
-LONGEST = 600.0
-"""Seconds for a whole file, however slowly it comes."""
+CHUNK_BYTES = 1 << 16
+MAX_REDIRECTS = 5
+MAX_SILENCE_SECONDS = 30.0
+MAX_DOWNLOAD_SECONDS = 600.0
+CLEAR_LINE = "\r\033[K"
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
-class Missing(SandboxError):  # noqa: N818 - the server's own word for it is "not found"
+class NotFoundError(SandboxError):
     pass
 
 
 def check_url(url: str, *, after: str = "") -> str:
-    """The URL, if it may be asked."""
+    """Return the URL if corral may ask it; `after` is the URL that led to it."""
     from urllib.parse import urlsplit
 
     try:
@@ -53,88 +53,89 @@ def check_url(url: str, *, after: str = "") -> str:
     )
 
 
-def fetch_text(url: str, *, most: int) -> bytes:
-    """A small document."""
+def fetch_document(url: str, *, max_bytes: int) -> bytes:
     import io
 
-    held = io.BytesIO()
-    copy(url, held, most=most, label="")
-    return held.getvalue()
+    document = io.BytesIO()
+    _copy(url, document, max_bytes=max_bytes, label="")
+    return document.getvalue()
 
 
-def fetch_file(url: str, path: str, *, most: int) -> str:
-    """Into a new file at `path`; its SHA-256."""
-    from corral.servers.store.tree import file_digest
-
+def fetch_file(url: str, path: str, *, max_bytes: int) -> str:
+    """Download into a new file at `path`; return its SHA-256."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
     flags |= getattr(os, "O_BINARY", 0)
     with open(os.open(path, flags, 0o600), "wb") as file:
-        copy(url, file, most=most, label=url.rpartition("/")[2])
-    return file_digest(path).hex()
+        _copy(url, file, max_bytes=max_bytes, label=url.rpartition("/")[2])
+    return sha256_of_file(path).hex()
 
 
-def copy(url: str, target: BinaryIO, *, most: int, label: str) -> None:
+def _copy(url: str, target: BinaryIO, *, max_bytes: int, label: str) -> None:
     import http.client
 
-    until = time.monotonic() + LONGEST
+    until = time.monotonic() + MAX_DOWNLOAD_SECONDS
+    too_large = SandboxError(f"{shown(url, 200)} is larger than {max_bytes >> 20} MiB")
     try:
-        with opened(check_url(url)) as answer:
-            told = answer.headers.get("Content-Length", "")
-            size = int(told) if told.isdigit() else 0
-            if size > most:
-                raise too_large(url, most)
+        with _open(check_url(url)) as answer:
+            length = answer.headers.get("Content-Length", "")
+            size = int(length) if length.isdigit() else 0
+            if size > max_bytes:
+                raise too_large
             done = 0
-            while chunk := answer.read1(CHUNK):
+            while chunk := answer.read1(CHUNK_BYTES):
                 done += len(chunk)
-                if done > most:
-                    raise too_large(url, most)
+                if done > max_bytes:
+                    raise too_large
                 if time.monotonic() > until:
-                    raise SandboxError(f"{shown(url, 200)} took longer than {LONGEST:.0f} s")
+                    text = f"took longer than {MAX_DOWNLOAD_SECONDS:.0f} s"
+                    raise SandboxError(f"{shown(url, 200)} {text}")
                 target.write(chunk)
-                show(label, done, size)
+                if label:
+                    total = f" of {size >> 10}" if size else ""
+                    show_progress(f"fetching {label[:60]!r} ... {done >> 10}{total} KiB")
             if size and done != size:
                 raise SandboxError(f"{shown(url, 200)} broke off after {done} of {size} bytes")
     except (OSError, http.client.HTTPException) as error:
         why = getattr(error, "reason", error)
         raise SandboxError(f"{shown(url, 200)} cannot be fetched: {why}") from error
     finally:
-        progress.show("")
+        show_progress("")
 
 
-def too_large(url: str, most: int) -> SandboxError:
-    return SandboxError(f"{shown(url, 200)} is larger than {most >> 20} MiB")
+def is_progress_shown() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
-def show(label: str, done: int, size: int) -> None:
-    if label:
-        whole = f" of {size >> 10}" if size else ""
-        progress.show(f"fetching {label[:60]!r} ... {done >> 10}{whole} KiB")
+def show_progress(text: str) -> None:
+    """Replace the last line of a terminal; empty text removes it. Without a terminal do nothing."""
+    if is_progress_shown():
+        sys.stderr.write(f"{CLEAR_LINE}corral: {text}" if text else CLEAR_LINE)
+        sys.stderr.flush()
 
 
-def opened(url: str) -> HTTPResponse:
-    """Redirects by hand: each is checked like the first."""
+def _open(url: str) -> HTTPResponse:
+    """Open a URL. Redirects are followed here, because each is checked like the first URL."""
     import urllib.error
     import urllib.request
+    from urllib.parse import urljoin
 
-    class Stay(urllib.request.HTTPRedirectHandler):
+    class NoRedirects(urllib.request.HTTPRedirectHandler):
         def redirect_request(self, *_: object) -> None:
             return None
 
-    opener = urllib.request.build_opener(Stay())
-    for _ in range(MOST_REDIRECTS + 1):
+    opener = urllib.request.build_opener(NoRedirects())
+    for _ in range(MAX_REDIRECTS + 1):
         request = urllib.request.Request(url, headers={"User-Agent": "corral", "Accept": "*/*"})  # noqa: S310 - checked
         try:
-            answer: HTTPResponse = opener.open(request, timeout=SILENCE)
+            answer: HTTPResponse = opener.open(request, timeout=MAX_SILENCE_SECONDS)
         except urllib.error.HTTPError as error:
             with error:
                 following = error.headers.get("Location", "")
             if error.code in REDIRECTS and following:
-                from urllib.parse import urljoin
-
                 url = check_url(urljoin(url, following), after=url)
                 continue
             if error.code == 404:
-                raise Missing(f"{shown(url, 200)} is not there") from None
+                raise NotFoundError(f"{shown(url, 200)} is not there") from None
             raise SandboxError(f"{shown(url, 200)} answered {error.code}") from None
         return answer
-    raise SandboxError(f"more than {MOST_REDIRECTS} redirects, the last to {shown(url, 200)}")
+    raise SandboxError(f"more than {MAX_REDIRECTS} redirects, the last to {shown(url, 200)}")

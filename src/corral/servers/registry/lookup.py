@@ -1,8 +1,8 @@
-"""A server of an MCP registry: `org.example/name@version` -> its package, as server.json says.
+"""Looks up a server of an MCP registry: `org.example/name@version` -> its package.
 
-The registry is the user's choice (`CORRAL_REGISTRY`), the official one by default. Its answer is
-kept, so that later runs ask nobody, also where no version was given. What server.json says is the
-publisher's word: variables that it wants are a request, and what a person has to fill in comes from
+The user chooses the registry (`CORRAL_REGISTRY`); the default is the official one. Its answer is
+stored, so that later runs do not ask again, even if no version was given. The publisher wrote
+server.json, so the variables in it are a request. What the user has to fill in comes from
 `--config`.
 """
 
@@ -10,61 +10,54 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 
 from corral.errors import SandboxError
 from corral.policy.approvals import Request, is_approved, request_from
 from corral.policy.model import Source
 from corral.record import replace
 from corral.safe_text import shown
-from corral.servers import open_reference
 from corral.servers.bundles import bundle
-from corral.servers.reference import is_version, npm, pypi
+from corral.servers.bundles.user_values import parse_config
+from corral.servers.open_reference import Choices, ReadyServer, open_reference
+from corral.servers.reference import Reference, is_version, parse_package
 from corral.servers.registry import download, server_json
-from corral.servers.store import locks, store
-from corral.servers.store.tree import remove_tree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from corral.servers.open_reference import Choices, Opened
-    from corral.servers.reference import Reference
-    from corral.servers.registry.server_json import Package
-    from corral.servers.store.store import Entry
+from corral.servers.registry.server_json import Package
+from corral.servers.store import store
+from corral.servers.store.store import Entry
 
 OFFICIAL = "https://registry.modelcontextprotocol.io"
-VERSIONS = ("v0.1", "v0")
-LARGEST_ANSWER = 1 << 20
-LARGEST_BUNDLE = 1 << 30
+API_VERSIONS = ("v0.1", "v0")
+MAX_ANSWER_BYTES = 1 << 20
+MAX_BUNDLE_BYTES = 1 << 30
 FILE = "server.json"
 
 
-def open_server(reference: Reference, arguments: Sequence[str], choices: Choices) -> Opened:
-    content = answer_for(reference, choices)
-    package = server_json.choose(parse(content, reference), reference.name)
-    given = server_json.given(choices.config)
-    words, paths = server_json.arguments(package, given, complete=choices.complete)
+def open_server(reference: Reference, arguments: Sequence[str], choices: Choices) -> ReadyServer:
+    content = _fetch_answer(reference, choices)
+    package = server_json.choose_package(parse_answer(content, reference), reference.name)
+    given = dict(parse_config(choices.config))
+    words, paths = server_json.build_arguments(package, given, complete=choices.complete)
+    words += arguments
     if package.kind == "mcpb":
-        entry = fetched(package, reference)
-        return open_reference.open_entry(
-            entry, package.sha256, reference.text, [*words, *arguments], choices
-        )
-    if package.runtime:
-        choices.tell(f"warning: {reference.name}: its runtimeArguments are not used")
-    mark, reader = {"npm": ("@", npm), "pypi": ("==", pypi)}[package.kind]
-    name = f"{package.identifier}{mark}{package.version}"
-    inner = reader(f"{package.kind}:{name}", name)
-    found = open_reference.open_reference(inner, [*words, *arguments], choices)
-    wishes = server_json.variables(package, given, choices.provided, complete=choices.complete)
-    asked = replace(wishes.asked, origin=reference.text)
+        entry = fetch_bundle(package, reference)
+        return bundle.open_stored(entry, package.sha256, reference.text, words, choices)
+    if package.has_runtime_arguments:
+        choices.notify(f"warning: {reference.name}: its runtimeArguments are not used")
+    inner = parse_package(package.kind, package.identifier, package.version)
+    found = open_reference(inner, words, choices)
+    variables = server_json.collect_variables(
+        package, given, choices.provided, complete=choices.complete
+    )
+    asked = replace(variables.asked, origin=reference.text)
     manifest, digest = request_from(asked, content, ("server", reference.name))
     source = Source(manifest=manifest, trust="request", approved=is_approved(digest))
-    granted = replace(wishes.granted, read=tuple(paths) or None)
+    granted = replace(variables.granted, read=tuple(paths) or None)
     return replace(
         found,
         request=Request(source=source, digest=digest, subject=f"server {reference.name}"),
         granted=(*found.granted, Source(manifest=granted, trust="user", approved=True)),
-        secrets=wishes.secrets,
+        secrets=variables.secrets,
     )
 
 
@@ -72,26 +65,23 @@ def base_url() -> str:
     return (os.environ.get("CORRAL_REGISTRY") or OFFICIAL).rstrip("/")
 
 
-def answer_for(reference: Reference, choices: Choices) -> bytes:
-    """From the store if this was asked before, else from the registry."""
+def _fetch_answer(reference: Reference, choices: Choices) -> bytes:
+    """Return the registry's answer, from the store if it was asked before."""
     version = f"@{reference.version}" if reference.version else ""
     elsewhere = "" if base_url() == OFFICIAL else f" {base_url()}"
     key = f"mcp:{reference.name}{version}{elsewhere}"
-    store.make()
-    with locks.held(store.lock_path(key)):
+    with store.lock_key(key):
         entry = store.find(key)
         if entry is None:
-            content = ask(reference)
-            entry = keep(key, reference, content)
-            choices.tell(f"{reference.name} {entry.version} according to {base_url()}")
+            entry = _store_answer(key, reference, _ask_registry(reference))
+            choices.notify(f"{reference.name} {entry.version} according to {base_url()}")
     with open(os.path.join(entry.path(), FILE), "rb") as file:
         return file.read()
 
 
-def keep(key: str, reference: Reference, content: bytes) -> Entry:
-    version = parse(content, reference).get("version")
-    staging = store.staged(key)
-    try:
+def _store_answer(key: str, reference: Reference, content: bytes) -> Entry:
+    version = parse_answer(content, reference).get("version")
+    with store.staging_directory(key) as staging:
         with open(os.path.join(staging, FILE), "wb") as file:
             file.write(content)
         values = {
@@ -102,20 +92,18 @@ def keep(key: str, reference: Reference, content: bytes) -> Entry:
             "origin": base_url(),
             "command": [],
         }
-        return store.adopt(staging, values)
-    finally:
-        remove_tree(staging)
+        return store.commit(staging, values)
 
 
-def ask(reference: Reference) -> bytes:
+def _ask_registry(reference: Reference) -> bytes:
     from urllib.parse import quote
 
     name, version = quote(reference.name, safe=""), quote(reference.version or "latest", safe="")
-    for api in VERSIONS:
+    for api in API_VERSIONS:
         try:
             url = f"{base_url()}/{api}/servers/{name}/versions/{version}"
-            return download.fetch_text(url, most=LARGEST_ANSWER)
-        except download.Missing:
+            return download.fetch_document(url, max_bytes=MAX_ANSWER_BYTES)
+        except download.NotFoundError:
             continue
     raise SandboxError(
         f"{base_url()} has no {reference.name} {reference.version}".rstrip(),
@@ -123,7 +111,7 @@ def ask(reference: Reference) -> bytes:
     )
 
 
-def parse(content: bytes, reference: Reference) -> dict[str, object]:
+def parse_answer(content: bytes, reference: Reference) -> dict[str, object]:
     try:
         answer: object = json.loads(content)
     except (ValueError, RecursionError):
@@ -138,26 +126,21 @@ def parse(content: bytes, reference: Reference) -> dict[str, object]:
     return data
 
 
-def fetched(package: Package, reference: Reference) -> Entry:
-    """The bundle, unpacked: fetched if it is not in the store, kept if it is what was promised."""
+def fetch_bundle(package: Package, reference: Reference) -> Entry:
+    """Return the unpacked bundle. Download it if it is not in the store, and check its digest."""
     known = store.find(f"bundle:{package.sha256}")
     if known is not None:
         return known
     key = f"download:{package.sha256}"
-    store.make()
-    with locks.held(store.lock_path(key)):
-        staging = store.staged(key)
-        try:
-            path = os.path.join(staging, "archive")
-            # Its publisher's word may not send us to what listens on this machine's loopback.
-            download.check_url(package.identifier, after=base_url())
-            digest = download.fetch_file(package.identifier, path, most=LARGEST_BUNDLE)
-            if digest != package.sha256:
-                raise SandboxError(
-                    f"{shown(package.identifier, 200)} has the SHA-256 {digest}, and the registry"
-                    f" promised {package.sha256}",
-                    hint=f"it is not the file that {reference.name} published; do not run it",
-                )
-            return bundle.unpacked(path, digest, origin=package.identifier)
-        finally:
-            remove_tree(staging)
+    with store.lock_key(key), store.staging_directory(key) as staging:
+        path = os.path.join(staging, "archive")
+        # A publisher may not send corral to a service on this machine's loopback.
+        download.check_url(package.identifier, after=base_url())
+        digest = download.fetch_file(package.identifier, path, max_bytes=MAX_BUNDLE_BYTES)
+        if digest != package.sha256:
+            raise SandboxError(
+                f"{shown(package.identifier, 200)} has the SHA-256 {digest}, and the registry"
+                f" promised {package.sha256}",
+                hint=f"it is not the file that {reference.name} published; do not run it",
+            )
+        return bundle.store_bundle(path, digest, origin=package.identifier)

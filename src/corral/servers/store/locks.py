@@ -1,19 +1,16 @@
-"""A lock on a file, held by a process and gone with it: two runs never install the same thing."""
+"""File locks that end with the process that has them: two runs never install the same thing."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from corral.errors import SandboxError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
-
-def _take(descriptor: int, *, wait: bool) -> None:
+def _lock(descriptor: int, *, wait: bool) -> None:
     if sys.platform == "win32":
         import msvcrt
 
@@ -38,8 +35,8 @@ def _open(path: str) -> int:
 
 
 @contextmanager
-def held(path: str) -> Iterator[None]:
-    """Waits for whoever has it. The file stays: removing it would let two have it."""
+def lock_file(path: str) -> Iterator[None]:
+    """Wait for the lock. The file stays: if it were removed, two processes could get the lock."""
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         descriptor = _open(path)
@@ -48,19 +45,19 @@ def held(path: str) -> Iterator[None]:
             f"{path} cannot be made: {error.strerror}", hint="corral keeps its locks there"
         ) from error
     try:
-        _take(descriptor, wait=True)
+        _lock(descriptor, wait=True)
         yield
     finally:
         os.close(descriptor)
 
 
-def is_held(path: str) -> bool:
+def is_locked(path: str) -> bool:
     try:
         descriptor = _open(path)
     except OSError:
         return False
     try:
-        _take(descriptor, wait=False)
+        _lock(descriptor, wait=False)
     except OSError:
         return True
     finally:

@@ -1,43 +1,48 @@
-"""The content-addressed cache of what was installed or unpacked.
+"""The content-addressed cache of installed packages and unpacked bundles.
 
-A tree is named by a SHA-256 over its paths, kinds, executable bits and contents; it is read-only
-and shared by all entries that lead to it. An entry is one small file, named by what was asked for.
-Both appear by renaming, so that they are whole or not there. The directory is private, lies in the
-cache of corral itself, and so can never be granted to a target.
+A tree is named by a SHA-256 over its paths, kinds, executable bits and contents. It is read-only,
+and all entries of the same content share it. An entry is one small file, named by what was asked
+for. Both appear by renaming, so that they are complete or absent. The directory is private, and no
+target can get it, because it is inside corral's own cache.
 
-A tree is hashed again at its first use after a boot, and by `corral cache verify`: nobody but the
-user can write here, so what the check finds is a broken disk or a careless hand, and reading
-thousands of files at each start would cost more than the start itself.
+A tree is hashed again at its first use after a boot, and by `corral cache verify`. Only the user
+can write here, so the check is for broken disks and accidents. Reading thousands of files at each
+start would cost more than the start itself.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import stat
+import sys
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 
 from corral.directories import directories
 from corral.errors import SandboxError
+from corral.policy.approvals import is_digest
+from corral.programs.needed_files import list_names
 from corral.record import fields, record
-from corral.servers.store import locks
-from corral.servers.store.tree import READ_ONLY, check, freeze, measure, remove_tree, tree_digest
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from contextlib import AbstractContextManager
+from corral.servers.store.locks import is_locked, lock_file
+from corral.servers.store.tree import (
+    READ_ONLY,
+    check_tree,
+    make_read_only,
+    measure_tree,
+    remove_tree,
+    tree_digest,
+)
 
 FORMAT = 1
-HEX = frozenset("0123456789abcdef")
 
 
 @record
 class Entry:
-    """What `key` led to. In `command` the word `{tree}` stands for the tree's path.
+    """What was stored under `key`. In `command` the word `{tree}` stands for the tree's path.
 
-    `integrity` is what the package manager verified; `lock` the file in the tree that lists it.
+    `integrity` is the checksum that the package manager verified.
     """
 
     key: str
@@ -59,24 +64,24 @@ class Entry:
         return [word.replace("{tree}", self.path()) for word in self.command]
 
 
-def root() -> str:
-    return os.path.join(directories().cache, "store")
+def store_path(*parts: str) -> str:
+    return os.path.join(directories().cache, "store", *parts)
 
 
 def tree_path(digest: str) -> str:
-    return os.path.join(root(), "trees", digest)
+    return store_path("trees", digest)
 
 
 def entry_path(key: str) -> str:
     from hashlib import sha256
 
-    return os.path.join(root(), "entries", sha256(key.encode()).hexdigest() + ".json")
+    return store_path("entries", sha256(key.encode()).hexdigest() + ".json")
 
 
-def make() -> None:
-    """The directories, refused if anybody else could have put something there."""
-    for part in ("", "trees", "entries", "locks", "verified", "files"):
-        path = os.path.join(root(), part) if part else root()
+def make_directories() -> None:
+    """Make the store. Refuse it if another user could have written there."""
+    parts = ("trees", "entries", "locks", "verified", "files")
+    for path in (store_path(), *map(store_path, parts)):
         try:
             os.makedirs(path, mode=0o700, exist_ok=True)
             found = os.lstat(path)
@@ -87,35 +92,40 @@ def make() -> None:
 
 
 def refuse_shared(path: str, found: os.stat_result) -> None:
-    own = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
-    if not stat.S_ISDIR(found.st_mode) or not own or (os.name == "posix" and _open(found)):
+    shared = sys.platform != "win32" and (
+        found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077
+    )
+    if shared or not stat.S_ISDIR(found.st_mode):
         raise SandboxError(
             f"{path} is not a directory that only you can write to",
             hint=f"look at what is in it and whose it is, then: chmod 700 {path}",
         )
 
 
-def _open(found: os.stat_result) -> bool:
-    return bool(stat.S_IMODE(found.st_mode) & 0o077)
-
-
 def find(key: str) -> Entry | None:
-    """The entry, if its tree is there and is still what it was."""
-    for path in (root(), os.path.join(root(), "entries"), os.path.join(root(), "trees")):
-        # Somebody else's, as with `sudo` and the user's own HOME: its entries are their word.
+    """Return the entry of a key, if its tree exists and is unchanged."""
+    for path in (store_path(), store_path("entries"), store_path("trees")):
+        # With `sudo` and the user's own HOME the store would be another user's.
         try:
             refuse_shared(path, os.lstat(path))
         except FileNotFoundError:
             return None
-    entry = read(entry_path(key))
+    entry = read_entry(entry_path(key))
     if entry is None or entry.key != key or not os.path.isdir(entry.path()):
         return None
-    if not verified(entry.digest):
+    if not is_verified(entry.digest):
         verify(entry)
     return entry
 
 
-def read(path: str) -> Entry | None:
+def find_usable(key: str) -> Entry | None:
+    """Return the entry of a key, unless the interpreter that it was made for is gone."""
+    found = find(key)
+    words = found.argv()[:1] if found else []
+    return None if any(os.path.isabs(one) and not os.path.exists(one) for one in words) else found
+
+
+def read_entry(path: str) -> Entry | None:
     try:
         with open(path, encoding="utf-8") as file:
             data: object = json.load(file)
@@ -123,73 +133,76 @@ def read(path: str) -> Entry | None:
         return None
     if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
         return None
-    command = data.pop("command", None)
+    digest, command = data.get("digest"), data.pop("command", None)
+    if not isinstance(digest, str) or not is_digest(digest):
+        return None
     try:
-        entry = Entry(command=tuple(map(str, command or ())), **data)
+        return Entry(command=tuple(map(str, command or ())), **data)
     except TypeError:
         return None
-    return entry if is_digest(entry.digest) else None
 
 
-def is_digest(text: object) -> bool:
-    return isinstance(text, str) and len(text) == 64 and HEX.issuperset(text)
+def commit(staging: str, entry: Mapping[str, object], *, allowed: tuple[str, ...] = ()) -> Entry:
+    """Move a staging directory into the store as a tree, under the entry's key.
 
-
-def adopt(staged: str, entry: Mapping[str, object], *, allowed: tuple[str, ...] = ()) -> Entry:
-    """Make what lies in `staged` a tree, and remember it under the entry's key.
-
-    `allowed` are links out of it that corral itself made.
+    `allowed` are links out of the tree that corral itself made.
     """
-    make()
-    freeze(staged)
-    check(staged, allowed=allowed)
-    digest = tree_digest(staged)
-    size, files = measure(staged)
+    make_directories()
+    make_read_only(staging)
+    check_tree(staging, allowed=allowed)
+    digest = tree_digest(staging)
+    size, files = measure_tree(staging)
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     values = {"digest": digest, "created": now, "size": size, "files": files, **entry}
-    with whole():
-        _move(staged, tree_path(digest))
+    with lock_all():
+        _move_tree(staging, digest)
         mark_verified(digest)
-        write(entry_path(str(entry["key"])), json.dumps({"format": FORMAT, **values}).encode())
-    found = read(entry_path(str(entry["key"])))
+        _write_entry(values)
+    found = read_entry(entry_path(str(entry["key"])))
     if found is None:
         raise SandboxError("the cache could not be written")
     return found
 
 
-def also(entry: Entry, key: str) -> None:
-    """One more key that leads to the same tree, unless it leads somewhere already."""
+def add_key(entry: Entry, key: str) -> None:
+    """Store the same tree under one more key, unless that key exists already."""
     values = {name: getattr(entry, name) for name in fields(entry)}
-    with whole():
-        if read(entry_path(key)) is None:
-            content = json.dumps({"format": FORMAT, **values, "key": key})
-            write(entry_path(key), content.encode())
+    with lock_all():
+        if read_entry(entry_path(key)) is None:
+            _write_entry({**values, "key": key})
 
 
-def _move(staged: str, place: str) -> None:
-    digest = os.path.basename(place)
-    if os.path.isdir(place) and tree_digest(place) == digest:
-        remove_tree(staged)  # the same content is here already
+def _write_entry(values: Mapping[str, object]) -> None:
+    content = json.dumps({"format": FORMAT, **values})
+    write_file(entry_path(str(values["key"])), content.encode())
+
+
+def _move_tree(staging: str, digest: str) -> None:
+    import shutil
+
+    path = tree_path(digest)
+    if os.path.isdir(path) and tree_digest(path) == digest:
+        remove_tree(staging)  # the same content is in the store already
         return
-    discard(digest)  # what lies there under this name is something else
-    fresh = f"{place}.{os.urandom(8).hex()}"
+    discard_tree(digest)  # the tree of this name is damaged
+    fresh = f"{path}.{os.urandom(8).hex()}"
     try:
         # A directory without write permission cannot be renamed: its `..` would change.
-        os.chmod(staged, 0o700)
+        os.chmod(staging, 0o700)
         try:
-            os.rename(staged, fresh)
+            os.rename(staging, fresh)
         except OSError:
-            shutil.copytree(staged, fresh, symlinks=True)
-            remove_tree(staged)
+            shutil.copytree(staging, fresh, symlinks=True)
+            remove_tree(staging)
         os.chmod(fresh, READ_ONLY)
-        os.rename(fresh, place)
+        os.rename(fresh, path)
     except OSError as error:
         remove_tree(fresh)
-        if not os.path.isdir(place):
+        if not os.path.isdir(path):
             raise SandboxError(f"the cache cannot be written: {error.strerror}") from error
 
 
-def write(path: str, content: bytes) -> None:
+def write_file(path: str, content: bytes) -> None:
     fresh = f"{path}.{os.urandom(8).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
     try:
@@ -200,8 +213,8 @@ def write(path: str, content: bytes) -> None:
         raise SandboxError(f"the cache cannot be written: {error.strerror}") from error
 
 
-def boot() -> str:
-    """What changes when the machine starts anew; elsewhere than on Linux, the day."""
+def boot_id() -> str:
+    """Return a text that changes at each boot; on other systems than Linux, each day."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -209,20 +222,20 @@ def boot() -> str:
         return time.strftime("%Y-%m-%d")
 
 
-def verified(digest: str) -> bool:
+def is_verified(digest: str) -> bool:
     try:
-        with open(os.path.join(root(), "verified", digest), encoding="ascii") as file:
-            return file.read() == boot()
+        with open(store_path("verified", digest), encoding="ascii") as file:
+            return file.read() == boot_id()
     except OSError:
         return False
 
 
 def mark_verified(digest: str) -> None:
-    write(os.path.join(root(), "verified", digest), boot().encode())
+    write_file(store_path("verified", digest), boot_id().encode())
 
 
 def verify(entry: Entry) -> None:
-    """Hash the tree again; raises when it is not what was stored."""
+    """Hash the tree again; raise if it has changed."""
     if tree_digest(entry.path()) != entry.digest:
         raise SandboxError(
             f"{entry.name} {entry.version} in the cache is not what was installed",
@@ -232,66 +245,78 @@ def verify(entry: Entry) -> None:
 
 
 def entries() -> list[Entry]:
-    try:
-        names = sorted(os.listdir(os.path.join(root(), "entries")))
-    except OSError:
-        return []
-    found = [read(os.path.join(root(), "entries", name)) for name in names]
+    directory = store_path("entries")
+    found = [read_entry(os.path.join(directory, name)) for name in list_names(directory)]
     return sorted((one for one in found if one), key=lambda one: one.key)
 
 
 def remove(entry: Entry) -> None:
-    """Forget an entry, and its tree when no other entry leads to it."""
-    with whole():
+    """Remove an entry, and its tree if no other entry has it."""
+    with lock_all():
         try:
             os.unlink(entry_path(entry.key))
         except FileNotFoundError:
             pass
         if not any(one.digest == entry.digest for one in entries()):
-            discard(entry.digest)
+            discard_tree(entry.digest)
 
 
-def whole() -> AbstractContextManager[None]:
-    """Held while trees and entries change together: no tree is taken for a leftover in between."""
-    return locks.held(os.path.join(root(), "locks", "store"))
+def lock_all() -> AbstractContextManager[None]:
+    """Lock the store while trees and entries change together, so that no new tree is collected."""
+    return lock_file(store_path("locks", "store"))
 
 
-def collect() -> list[str]:
-    """Take away what nothing leads to."""
-    with whole():
-        gone = list(leftovers())
+def collect_garbage() -> list[str]:
+    """Remove leftovers, and return their paths."""
+    with lock_all():
+        gone = list(find_leftovers())
         for path in gone:
             remove_tree(path)
     return gone
 
 
-def discard(digest: str) -> None:
-    """Take a tree away at once, whatever is left of it later."""
+def discard_tree(digest: str) -> None:
+    """Remove a tree. It is renamed first, so that it is gone at once."""
     gone = f"{tree_path(digest)}.{os.urandom(8).hex()}"
     try:
         os.chmod(tree_path(digest), 0o700)
         os.rename(tree_path(digest), gone)
-        os.unlink(os.path.join(root(), "verified", digest))
+        os.unlink(store_path("verified", digest))
     except OSError:
         pass
     remove_tree(gone)
 
 
 def lock_path(key: str) -> str:
-    return os.path.join(root(), "locks", os.path.basename(entry_path(key)).removesuffix(".json"))
+    return store_path("locks", os.path.basename(entry_path(key)).removesuffix(".json"))
 
 
-def staging() -> str:
-    """Beside the cache and not in it: what is installed here is granted to the installer."""
+def lock_key(key: str) -> AbstractContextManager[None]:
+    """Wait until no other process installs this key. Makes the store if need be."""
+    make_directories()
+    return lock_file(lock_path(key))
+
+
+def staging_root() -> str:
+    """Return a directory beside the cache: installers may write to it, but not to the cache."""
     return directories().cache + "-staging"
 
 
-def staged(key: str) -> str:
-    """A fresh directory for installing `key`, whose lock the caller holds."""
-    path = os.path.join(staging(), os.path.basename(lock_path(key))[:32])
+@contextmanager
+def staging_directory(key: str) -> Iterator[str]:
+    """Make a staging directory for a key, whose lock the caller has, and remove it at the end."""
+    path = make_staging(key)
     try:
-        os.makedirs(staging(), mode=0o700, exist_ok=True)
-        refuse_shared(staging(), os.lstat(staging()))
+        yield path
+    finally:
+        remove_tree(path)
+
+
+def make_staging(key: str) -> str:
+    path = os.path.join(staging_root(), os.path.basename(lock_path(key))[:32])
+    try:
+        os.makedirs(staging_root(), mode=0o700, exist_ok=True)
+        refuse_shared(staging_root(), os.lstat(staging_root()))
         remove_tree(path)  # left by a run that was killed
         os.mkdir(path, 0o700)
     except OSError as error:
@@ -299,25 +324,14 @@ def staged(key: str) -> str:
     return path
 
 
-def leftovers() -> Iterator[str]:
-    """Trees that nothing leads to, and what killed installations left; not what is being made."""
+def find_leftovers() -> Iterator[str]:
+    """Yield trees without an entry, and staging directories of installations that were killed."""
     used = {one.digest for one in entries()}
-    trees = os.path.join(root(), "trees")
-    for name in _names(trees):
+    trees, locks = store_path("trees"), store_path("locks")
+    for name in list_names(trees):
         if name not in used:
             yield os.path.join(trees, name)
-    busy = {name[:32] for name in _names(os.path.join(root(), "locks")) if _is_held(name)}
-    for name in _names(staging()):
+    busy = {name[:32] for name in list_names(locks) if is_locked(os.path.join(locks, name))}
+    for name in list_names(staging_root()):
         if name not in busy:
-            yield os.path.join(staging(), name)
-
-
-def _is_held(name: str) -> bool:
-    return locks.is_held(os.path.join(root(), "locks", name))
-
-
-def _names(directory: str) -> list[str]:
-    try:
-        return sorted(os.listdir(directory))
-    except OSError:
-        return []
+            yield os.path.join(staging_root(), name)
