@@ -1,8 +1,8 @@
-"""The MCP clients that corral knows, and the files in which each configures its servers.
+"""Find the files in which MCP clients configure their servers, on this machine.
 
-`docs/clients` has a page for each client with the source of these paths. `own` files are the
-user's, and a client's name on the command line means these files. `project` files are in a project,
-are often shared with others, and are changed only when the user names the file itself.
+The table of clients is in `policy/secret_files`, because their files contain tokens. A client's
+name on the command line means its own files, which are the user's. Files of a project are often
+shared with others, and are changed only when the user names the file itself.
 """
 
 import os
@@ -10,103 +10,19 @@ import sys
 from collections.abc import Mapping
 
 from corral.directories import absolute, home_directory
-from corral.record import record
+from corral.policy.secret_files import CLIENTS, Client
 
+__all__ = ["CLIENTS", "NAMES", "find_client", "own_files", "project_files"]
 
-@record
-class ClientProgram:
-    """Paths start with a key of `base_directories`; those for one system replace `own` there."""
-
-    name: str
-    title: str
-    own: tuple[str, ...] = ()
-    project: tuple[str, ...] = ()
-    linux: tuple[str, ...] = ()
-    darwin: tuple[str, ...] = ()
-    win32: tuple[str, ...] = ()
-
-
-CODE = "CONFIG/Code/User"
-CLIENTS = (
-    ClientProgram(
-        name="claude-desktop",
-        title="Claude Desktop",
-        own=("CONFIG/Claude/claude_desktop_config.json",),
-    ),
-    ClientProgram(
-        name="claude-code",
-        title="Claude Code",
-        own=("CLAUDE/.claude.json",),
-        project=(".mcp.json",),
-    ),
-    ClientProgram(
-        name="cursor",
-        title="Cursor",
-        own=("HOME/.cursor/mcp.json",),
-        project=(".cursor/mcp.json",),
-    ),
-    ClientProgram(
-        name="vscode",
-        title="VS Code",
-        own=(f"{CODE}/mcp.json", f"{CODE}/settings.json"),
-        project=(".vscode/mcp.json",),
-    ),
-    ClientProgram(
-        name="windsurf",
-        title="Windsurf",
-        own=("HOME/.codeium/windsurf/mcp_config.json",),
-    ),
-    ClientProgram(
-        name="zed",
-        title="Zed",
-        linux=("CONFIG/zed/settings.json",),
-        darwin=("HOME/.config/zed/settings.json",),
-        win32=("CONFIG/Zed/settings.json",),
-        project=(".zed/settings.json",),
-    ),
-    ClientProgram(
-        name="gemini",
-        title="Gemini CLI",
-        own=("HOME/.gemini/settings.json",),
-        project=(".gemini/settings.json",),
-    ),
-    ClientProgram(
-        name="codex",
-        title="Codex",
-        own=("CODEX/config.toml",),
-        project=(".codex/config.toml",),
-    ),
-    ClientProgram(
-        name="cline",
-        title="Cline",
-        own=(
-            "HOME/.cline/data/settings/cline_mcp_settings.json",
-            f"{CODE}/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
-        ),
-    ),
-    ClientProgram(
-        name="continue",
-        title="Continue",
-        own=("HOME/.continue/config.yaml",),
-        project=(".continue/config.yaml",),
-    ),
-    ClientProgram(
-        name="goose",
-        title="Goose",
-        linux=("CONFIG/goose/config.yaml",),
-        darwin=("HOME/.config/goose/config.yaml",),
-        win32=("CONFIG/Block/goose/config/config.yaml",),
-    ),
-)
 NAMES = tuple(client.name for client in CLIENTS)
 
 
-def find_client(name: str) -> ClientProgram | None:
+def find_client(name: str) -> Client | None:
     return next((client for client in CLIENTS if client.name == name), None)
 
 
 def base_directories(platform: str, environ: Mapping[str, str], home: str) -> dict[str, str]:
-    """Return the directory for each first word of a path; CONFIG has the settings of programs."""
+    """Return the directory for each word in capitals that a path of the table starts with."""
     if platform == "win32":
         config = absolute(environ, "APPDATA", os.path.join(home, "AppData", "Roaming"))
     elif platform == "darwin":
@@ -114,7 +30,6 @@ def base_directories(platform: str, environ: Mapping[str, str], home: str) -> di
     else:
         config = absolute(environ, "XDG_CONFIG_HOME", os.path.join(home, ".config"))
     return {
-        "HOME": home,
         "CONFIG": config,
         "CLAUDE": absolute(environ, "CLAUDE_CONFIG_DIR", home),
         "CODEX": absolute(environ, "CODEX_HOME", os.path.join(home, ".codex")),
@@ -122,14 +37,20 @@ def base_directories(platform: str, environ: Mapping[str, str], home: str) -> di
 
 
 def own_files(
-    client: ClientProgram, *, platform: str = sys.platform, environ: Mapping[str, str] = os.environ
+    client: Client, *, platform: str = sys.platform, environ: Mapping[str, str] = os.environ
 ) -> list[str]:
     """Return the paths of the client's own files; they need not exist."""
-    bases = base_directories(platform, environ, home_directory(environ))
-    special = {"darwin": client.darwin, "win32": client.win32}.get(platform, client.linux)
-    split = [path.split("/") for path in special or client.own]
-    return [os.path.join(bases[first], *rest) for first, *rest in split]
+    home = home_directory(environ)
+    bases = base_directories(platform, environ, home)
+    if platform == "darwin":
+        files = client.files_on("macos")
+    else:
+        files = client.files_on("windows" if platform == "win32" else "linux")
+    split = [path.split("/") for path in files]
+    return [
+        os.path.join(bases.get(first, os.path.join(home, first)), *rest) for first, *rest in split
+    ]
 
 
-def project_files(client: ClientProgram, directory: str) -> list[str]:
+def project_files(client: Client, directory: str) -> list[str]:
     return [os.path.join(directory, *path.split("/")) for path in client.project]

@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from corral.formats.line_numbers import Path
+    from corral.formats.positions import Path
 
 COMMAND_LINE = "command line"
 # What to do about a mistake, by where it was made.
@@ -28,7 +28,7 @@ IN_FORM = "correct it there; https://toml.io and https://json.org describe the t
 NO_FILE = "name a TOML or JSON file of your own of at most 1 MiB"
 LARGEST_FILE = 1 << 20
 # tomllib joins the parts of a dotted key one by one: time by the square of their number.
-MOST_DOTS = 1000
+MAX_DOTS = 1000
 MOST_MISTAKES = 100
 PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
@@ -99,13 +99,15 @@ def parse_toml(text: str, origin: str, *, directory: str = "") -> Manifest:
 
 
 def decode_toml(text: str, origin: str) -> tuple[dict[str, object], Mapping[str, int]]:
+    """Return the data of a TOML text, and the line of each key."""
     import tomllib
 
-    from corral.formats import line_numbers as places
+    from corral.formats import toml
+    from corral.formats.positions import BrokenFileError, line_numbers
 
     for number, line in enumerate(text.split("\n"), 1):
-        if line.count(".") > MOST_DOTS:
-            raise broken(origin, number, f"more than {MOST_DOTS} dots in one line")
+        if line.count(".") > MAX_DOTS:
+            raise broken(origin, number, f"more than {MAX_DOTS} dots in one line")
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -115,7 +117,10 @@ def decode_toml(text: str, origin: str) -> tuple[dict[str, object], Mapping[str,
     except (ValueError, OverflowError) as error:
         # Numbers of thousands of digits and impossible dates reach int() and datetime().
         raise broken(origin, None, f"not valid TOML: {printable(str(error))}") from None
-    found, _ = places.find(text, data, toml=True)
+    try:
+        found = line_numbers(text, toml.locate(text, data))
+    except BrokenFileError:
+        found = {}  # no line is better than a wrong one
     return data, {path_text(path): line for path, line in found.items()}
 
 
@@ -133,40 +138,25 @@ def toml_place(message: str, text: str) -> tuple[int | None, str]:
 def parse_json(text: str, origin: str, *, directory: str = "") -> Manifest:
     import json
 
-    from corral.formats import line_numbers as places
+    from corral.formats import jsonc
+    from corral.formats.positions import line_counter, line_numbers
 
-    repeats: list[str] = []
     try:
-        data: object = json.loads(
-            text,
-            object_pairs_hook=lambda pairs: unrepeated(pairs, repeats),
-            parse_constant=refuse_constant,
-        )
+        data: object = json.loads(text, parse_constant=refuse_constant)
     except json.JSONDecodeError as error:
         raise broken(origin, error.lineno, f"not valid JSON: {error.msg}") from None
     except RecursionError:
         raise broken(origin, None, "nested too deeply") from None
     except ValueError as error:
         raise broken(origin, None, f"not valid JSON: {printable(str(error))}") from None
-    found, repeated = places.find(text, data, toml=False)
+    line_of = line_counter(text)
+    repeated: list[tuple[Path, int]] = []
+    found = jsonc.Reader(text, max_depth=len(text), repeated=repeated).document()
     twice = [
-        Mistake((origin, line, path_text(path), "written twice"))
-        for path, line in repeated
-        if path[-1] in repeats
-    ] or [Mistake((origin, None, path_text((name,)), "written twice")) for name in repeats]
-    lines = {path_text(path): line for path, line in found.items()}
+        Mistake((origin, line_of(at), path_text(path), "written twice")) for path, at in repeated
+    ]
+    lines = {path_text(path): line for path, line in line_numbers(text, found).items()}
     return from_data(data, origin, directory=directory, places=lines, mistakes=twice)
-
-
-def unrepeated(pairs: list[tuple[str, object]], repeats: list[str]) -> dict[str, object]:
-    data = dict(pairs)
-    if len(data) != len(pairs):
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                repeats.append(name)
-            seen.add(name)
-    return data
 
 
 def refuse_constant(name: str) -> object:

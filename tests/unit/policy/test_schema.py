@@ -13,7 +13,7 @@ from corral.record import fields
 
 jsonschema = pytest.importorskip("jsonschema")
 
-REFERENCE = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "policy.md")
+REFERENCE = os.path.join(os.path.dirname(__file__), "..", "..", "..", "docs", "policy.md")
 
 VALID = [
     {},
