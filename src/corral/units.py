@@ -12,10 +12,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LARGEST = (1 << 63) - 1
+MAX_AMOUNT = (1 << 63) - 1
 # A million cores: beyond any machine, and far below where quota arithmetic could overflow.
-LARGEST_CPU = 10**9
-LONGEST_NUMBER = 40
+MAX_CPU = 10**9
+MAX_DIGITS = 40
 DIGITS = "0123456789"
 
 SIZES: Mapping[str, int] = {
@@ -48,7 +48,7 @@ def split_number(text: str) -> tuple[str, str]:
 def scale(number: str, factor: int) -> int | None:
     """`number` times `factor`, rounded down, in integers; None if `number` is no plain decimal."""
     whole, point, part = number.partition(".")
-    if not is_digits(whole) or (point and not is_digits(part)) or len(number) > LONGEST_NUMBER:
+    if not is_digits(whole) or (point and not is_digits(part)) or len(number) > MAX_DIGITS:
         return None
     return int(whole + part) * factor // int(10 ** len(part))
 
@@ -66,7 +66,7 @@ def in_range(value: int, written: object, largest: int, smallest: str) -> int:
 def parse_size(value: object) -> int | None:
     """`64M`, `1.5G`, `1GiB` or a number of bytes; K, M, G and T are powers of 1024."""
     if isinstance(value, int) and not isinstance(value, bool):
-        return in_range(value, value, LARGEST, "one byte")
+        return in_range(value, value, MAX_AMOUNT, "one byte")
     if value == "none":
         return None
     number, unit = split_number(value) if isinstance(value, str) else ("", "")
@@ -76,7 +76,7 @@ def parse_size(value: object) -> int | None:
     amount = scale(number, factor) if factor is not None else None
     if amount is None:
         raise ValueError(f"{shown(value)} is not a size: write 64M, 1.5G or a number of bytes")
-    return in_range(amount, value, LARGEST, "one byte")
+    return in_range(amount, value, MAX_AMOUNT, "one byte")
 
 
 def parse_duration(value: object) -> int | None:
@@ -88,7 +88,7 @@ def parse_duration(value: object) -> int | None:
         factor = DURATIONS.get(unit)
         amount = scale(number, factor) if factor is not None else None
         if amount is not None:
-            return in_range(amount, value, LARGEST, "one millisecond")
+            return in_range(amount, value, MAX_AMOUNT, "one millisecond")
     bare = is_digits(str(value)) if isinstance(value, (int, str)) else False
     advice = f"write {str(value)[:20]}s" if bare else 'write 500ms, 60s, 5m, 1h or "none"'
     raise ValueError(f"{shown(value)} is not a duration: {advice}")
@@ -99,7 +99,7 @@ def parse_cpu(value: object) -> int | None:
     if isinstance(value, float):
         return cpu_from_float(value)
     if isinstance(value, int) and not isinstance(value, bool):
-        return in_range(value * 1000, value, LARGEST_CPU, "one millicore")
+        return in_range(value * 1000, value, MAX_CPU, "one millicore")
     if value == "none":
         return None
     if isinstance(value, str):
@@ -107,17 +107,17 @@ def parse_cpu(value: object) -> int | None:
         factor = {"": 1000, "m": 1}.get(unit)
         amount = scale(number, factor) if factor is not None else None
         if amount is not None:
-            return in_range(amount, value, LARGEST_CPU, "one millicore")
+            return in_range(amount, value, MAX_CPU, "one millicore")
     raise ValueError(f'{shown(value)} is not a share of CPU: write "500m" or 0.5')
 
 
 def cpu_from_float(value: float) -> int:
     # NaN compares false with everything, so it is asked for in the positive.
-    if not -LARGEST_CPU <= value <= LARGEST_CPU:
+    if not -MAX_CPU <= value <= MAX_CPU:
         raise ValueError(f"{shown(value)} is not a number of cores")
     if value < 0:
         raise ValueError(f"{shown(value)} is negative")
-    return in_range(round(value * 1000), value, LARGEST_CPU, "one millicore")
+    return in_range(round(value * 1000), value, MAX_CPU, "one millicore")
 
 
 def parse_cpu_flag(text: str) -> int | None:

@@ -47,12 +47,12 @@ def main(options: Options, rest: list[str]) -> int:
 
 def _approve(options: Options, rest: list[str]) -> int:
     from corral.policy import approvals
-    from corral.policy.model import requested_grants
+    from corral.policy.requests import describe_requests
 
     yes, as_json = options.has("--yes"), options.has("--json")
     request = _request(options, rest)
     manifest = request.source.manifest
-    asks = [*requested_grants(manifest), *request.asks]
+    asks = [*describe_requests(manifest), *request.asks]
     approved = approvals.is_approved(request.digest)
     if not as_json:
         for line in request_lines(request):
@@ -71,7 +71,7 @@ def _approve(options: Options, rest: list[str]) -> int:
 
 def _request(options: Options, rest: list[str]) -> Request:
     """What a directory, or whatever else can be run, asks for."""
-    from corral.cli.run_flags import open_reference
+    from corral.cli.what_to_run import open_reference
     from corral.policy import approvals
     from corral.policy.model import Source
 
@@ -108,13 +108,13 @@ def remember(request: Request) -> None:
 def request_lines(request: Request) -> list[str]:
     """What is asked for; beside what was approved of the same server before, what is new."""
     from corral.policy import approvals
-    from corral.policy.model import requested_grants
+    from corral.policy.requests import describe_requests
     from corral.safe_text import printable
 
     manifest = request.source.manifest
     origin = printable(manifest.origin)
-    asks = [*requested_grants(manifest), *request.asks]
-    before = approvals.previous(request.subject)
+    asks = [*describe_requests(manifest), *request.asks]
+    before = approvals.previous_approval(request.subject)
     known = before.asks if before else ()
     lines = [f"{origin} asks to:"]
     lines += [f"  {words}" + (" (new)" if before and words not in known else "") for words in asks]
@@ -155,11 +155,11 @@ def confirm(directory: str) -> bool:
 def _list(*, as_json: bool) -> int:
     from corral.policy import approvals
     from corral.safe_text import printable
-    from corral.supervisor.report import plain
+    from corral.supervisor.report import to_json
 
-    found = approvals.approvals()
+    found = approvals.list_approvals()
     if as_json:
-        output.json(plain(tuple(found)))
+        output.json(to_json(tuple(found)))
         return 0
     for approval in found:
         output.say(f"{approval.digest}  {approval.approved}  {printable(approval.directory)}")
@@ -170,11 +170,12 @@ def _list(*, as_json: bool) -> int:
 
 def _revoke(what: str, *, as_json: bool) -> int:
     from corral.policy import approvals
+    from corral.safe_text import is_digest
 
-    digests = [what] if approvals.is_digest(what) else []
+    digests = [what] if is_digest(what) else []
     where = os.path.realpath(what)
     names = {where, what, f"bundle {what}", f"server {what}"}
-    digests += [one.digest for one in approvals.approvals() if one.directory in names]
+    digests += [one.digest for one in approvals.list_approvals() if one.directory in names]
     revoked = [digest for digest in digests if approvals.revoke(digest)]
     if as_json:
         output.json({"revoked": revoked})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from corral.cli import output
 from corral.cli.option_parser import Flag, UsageError
 from corral.errors import SandboxError
-from corral.supervisor.report import plain
+from corral.supervisor.report import to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def main(options: Options, rest: list[str]) -> int:
             f"cannot read {rest[1]}: {error.strerror}", hint="name a file that `run --audit` wrote"
         ) from error
     if options.has("--json"):
-        output.json(plain(verdict))
+        output.json(to_json(verdict))
     elif verdict.broken is not None:
         output.say(f"{rest[1]}: line {verdict.broken} does not follow from what stands before it")
     else:

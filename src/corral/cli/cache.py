@@ -61,9 +61,9 @@ def _label(entry: Entry) -> str:
 
 
 def _row(entry: Entry) -> object:
-    from corral.supervisor.report import plain
+    from corral.supervisor.report import to_json
 
-    row = plain(entry)
+    row = to_json(entry)
     return {**row, "path": entry.path()} if isinstance(row, dict) else row
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from corral.cli import option_parser as command_line
-from corral.cli import output, run_flags
+from corral.cli import output, run_flags, what_to_run
 from corral.clients import catalogue
 from corral.clients.edit_file import opened
 from corral.errors import SandboxError
@@ -20,10 +20,7 @@ if TYPE_CHECKING:
     from corral.clients.edit_file import Edit
 
 
-OUTPUTS = (
-    command_line.Flag(name="--report", value="FILE", help="", many=True),
-    command_line.Flag(name="--audit", value="FILE", help="", many=True),
-)
+RUN_FLAGS = (*run_flags.FLAGS, *run_flags.OUTPUTS)
 MORE = {
     "--best-effort": "run even if a control cannot be enforced",
     "--allow-install-scripts": "run code while it is installed",
@@ -32,17 +29,17 @@ MORE = {
 
 def may(flags: Sequence[str], command: Sequence[str]) -> list[str]:
     """What the flags of `run` in a configuration let a server do, in the words of `approve`."""
-    from corral.policy.model import requested_grants
+    from corral.policy.requests import describe_requests
 
     try:
-        options, rest = command_line.parse((*run_flags.FLAGS, *OUTPUTS), flags)
+        options, rest = command_line.parse(RUN_FLAGS, flags)
         if rest or not command:
             return ["nothing: it cannot start: its `--` is missing"]
         # Only its arguments matter here: what it is is not looked up.
-        sources, _ = run_flags.sources(options, [os.devnull, *command[1:]])
+        sources, _ = what_to_run.sources_and_command(options, [os.devnull, *command[1:]])
     except SandboxError as error:
         return [f"nothing: it cannot start: {error.message}"]
-    found = [words for source in sources for words in requested_grants(source.manifest)]
+    found = [words for source in sources for words in describe_requests(source.manifest)]
     found += _filled_in(options, command)
     found += [words for flag, words in MORE.items() if options.has(flag)]
     return list(dict.fromkeys(found))
@@ -50,7 +47,7 @@ def may(flags: Sequence[str], command: Sequence[str]) -> list[str]:
 
 def _note(flags: Sequence[str]) -> str:
     """What the profile in these flags leaves to the user."""
-    name = command_line.parse((*run_flags.FLAGS, *OUTPUTS), flags)[0].get("--profile")
+    name = command_line.parse(RUN_FLAGS, flags)[0].get("--profile")
     return profiles.load(name).note if name else ""
 
 
@@ -143,11 +140,11 @@ def project_note(word: str) -> None:
 
 def data(edit: Edit) -> dict[str, object]:
     from corral.clients.configured_servers import without_secrets
-    from corral.supervisor.report import plain
+    from corral.supervisor.report import to_json
 
     servers: list[object] = []
     for one in edit.outcomes:
-        row = plain(one)
+        row = to_json(one)
         if isinstance(row, dict) and row.get("command"):
             row["command"] = without_secrets(row["command"])
         servers.append(row)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral.cli import output
 from corral.cli.option_parser import Flag, UsageError
-from corral.supervisor.report import plain
+from corral.supervisor.report import to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,11 @@ def main(options: Options, rest: list[str]) -> int:
 
     found = findings.current_host(fresh=True)
     if options.has("--json"):
-        data = {"os": found.system, "arch": architecture(found), "findings": plain(found.findings)}
+        data = {
+            "os": found.system,
+            "arch": architecture(found),
+            "findings": to_json(found.findings),
+        }
         output.json(data)
         return 0
     output.say(_mark("proven", f"OS: {found.system} ({architecture(found)})"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from corral.cli import client_output, output, run_flags
+from corral.cli import client_output, output, what_to_run
 from corral.cli.option_parser import Flag
 from corral.errors import SandboxError
 from corral.policy.variables import masked
@@ -23,13 +23,13 @@ FLAGS = (Flag(name="--json", help="as JSON"),)
 
 
 def main(options: Options, rest: list[str]) -> int:
-    from corral.supervisor.report import plain
+    from corral.supervisor.report import to_json
 
     words = client_output.words(FLAGS, options, rest)
     found = _named(words) if words else _everywhere()
     told = [_file(client, path) for client, path in found]
     if options.has("--json"):
-        output.json(plain(tuple(told)))
+        output.json(to_json(tuple(told)))
     else:
         for one in told:
             _tell(one)
@@ -46,7 +46,7 @@ def _everywhere() -> list[tuple[str, str]]:
     """Every client's own files, and those of the project in the current directory."""
     from corral.clients import catalogue
 
-    here = run_flags.here()
+    here = what_to_run.current_directory()
     found: dict[str, tuple[str, str]] = {}
     for client in catalogue.CLIENTS:
         for path in (*catalogue.own_files(client), *catalogue.project_files(client, here)):

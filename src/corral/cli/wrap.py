@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from corral.cli import client_output, output, run_flags
+from corral.cli import client_output, output, run_flags, what_to_run
 from corral.cli.option_parser import Flag, Options, UsageError
 from corral.errors import SandboxError
 from corral.safe_text import printable
@@ -75,10 +75,10 @@ def tried(flags: tuple[str, ...], arguments: tuple[str, ...]) -> None:
     for values in options.values.values():
         values[:] = [value for value in values if not value.startswith("${")]
     stand_in = [sys.executable, "-c", "pass", *arguments]
-    sources, command = run_flags.sources(options, stand_in)
+    sources, command = what_to_run.sources_and_command(options, stand_in)
     # The client will set them.
     environment = {**os.environ, **dict.fromkeys(names, "")}
-    prepare(command, sources, environment=environment, cwd=run_flags.here())
+    prepare(command, sources, environment=environment, cwd=what_to_run.current_directory())
 
 
 def pinned(package: Package, flags: tuple[str, ...]) -> Package:
@@ -95,7 +95,7 @@ def pinned(package: Package, flags: tuple[str, ...]) -> Package:
     found = packages.pinned(
         reference,
         scripts=options.has("--allow-install-scripts"),
-        extra=run_flags.companions(options),
+        extra=what_to_run.extra_packages(options),
         tell=output.note,
     )
     return replace(package, version=found.version)
@@ -111,7 +111,9 @@ def _flags(options: Options) -> list[str]:
             chosen.values.setdefault(flag.name, []).append(value)
             found += [flag.name, value] if flag.value else [flag.name]
     if found:
-        run_flags.sources(chosen, [os.devnull])  # mistakes are told now, not by the client
+        what_to_run.sources_and_command(
+            chosen, [os.devnull]
+        )  # mistakes are told now, not by the client
     return found
 
 

@@ -10,7 +10,7 @@ import os
 from itertools import pairwise
 
 from corral.errors import SandboxError
-from corral.policy.model import requested_grants
+from corral.policy.requests import describe_requests
 from corral.policy.validation import check_name
 from corral.policy.variables import is_loader_variable, is_secret_name
 from corral.programs.needed_files import is_system
@@ -140,7 +140,7 @@ def refuse_company(server: Server, package: Package, profile: Profile) -> None:
         if value is not None and is_loader_variable(name) and name.upper() not in KNOWN
     ]
     found = [*package.extra, *steers]
-    if found and (profile.arguments or requested_grants(profile.manifest)):
+    if found and (profile.arguments or describe_requests(profile.manifest)):
         raise UnfitError(
             f"{', '.join(found)} could change what it does, and the profile {profile.name} is for"
             " the package alone",

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 
+from corral.directories import home_directory
 from corral.errors import SandboxError
 from corral.paths.posix import is_inside
 from corral.policy.approvals import NAMES, Request, is_approved, request_for
 from corral.policy.model import Source
-from corral.policy.user_config import home_directory
 from corral.programs.arguments import kind_of
 from corral.programs.needed_files import Executable, is_system
 from corral.programs.resolve import resolve

@@ -170,8 +170,9 @@ def read_kept(name: str) -> Mapping[str, object]:
     """`[name]` of bundles.toml in corral's configuration: the user's word, so only if nobody else
     could have written it.
     """
+    from corral.directories import directories
     from corral.policy.manifest import decode_toml, read_file
-    from corral.policy.user_config import check_owner, directories
+    from corral.policy.user_config import check_owner
 
     path = os.path.join(directories().config, FILE)
     if not os.path.lexists(path):

@@ -8,8 +8,7 @@ import re
 from corral.errors import SandboxError
 from corral.policy.manifest import Manifest
 from corral.record import record
-from corral.safe_text import shown
-from corral.servers.store.store import is_digest
+from corral.safe_text import is_digest, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import stat
 import time
 
-from corral.directories import directories
+from corral.directories import directories, refuse_shared
 from corral.errors import SandboxError
 from corral.record import fields, record
+from corral.safe_text import is_digest
 from corral.servers.store import locks
 from corral.servers.store.tree import READ_ONLY, check, freeze, measure, remove_tree, tree_digest
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 FORMAT = 1
-HEX = frozenset("0123456789abcdef")
 
 
 @record
@@ -83,20 +82,7 @@ def make() -> None:
         except OSError as error:
             hint = "XDG_CACHE_HOME names another place for it" if os.name == "posix" else None
             raise SandboxError(f"{path} cannot be made: {error.strerror}", hint=hint) from error
-        refuse_shared(path, found)
-
-
-def refuse_shared(path: str, found: os.stat_result) -> None:
-    own = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
-    if not stat.S_ISDIR(found.st_mode) or not own or (os.name == "posix" and _open(found)):
-        raise SandboxError(
-            f"{path} is not a directory that only you can write to",
-            hint=f"look at what is in it and whose it is, then: chmod 700 {path}",
-        )
-
-
-def _open(found: os.stat_result) -> bool:
-    return bool(stat.S_IMODE(found.st_mode) & 0o077)
+        refuse_shared(path, found, 0o077)
 
 
 def find(key: str) -> Entry | None:
@@ -104,7 +90,7 @@ def find(key: str) -> Entry | None:
     for path in (root(), os.path.join(root(), "entries"), os.path.join(root(), "trees")):
         # Somebody else's, as with `sudo` and the user's own HOME: its entries are their word.
         try:
-            refuse_shared(path, os.lstat(path))
+            refuse_shared(path, os.lstat(path), 0o077)
         except FileNotFoundError:
             return None
     entry = read(entry_path(key))
@@ -129,10 +115,6 @@ def read(path: str) -> Entry | None:
     except TypeError:
         return None
     return entry if is_digest(entry.digest) else None
-
-
-def is_digest(text: object) -> bool:
-    return isinstance(text, str) and len(text) == 64 and HEX.issuperset(text)
 
 
 def adopt(staged: str, entry: Mapping[str, object], *, allowed: tuple[str, ...] = ()) -> Entry:
@@ -291,7 +273,7 @@ def staged(key: str) -> str:
     path = os.path.join(staging(), os.path.basename(lock_path(key))[:32])
     try:
         os.makedirs(staging(), mode=0o700, exist_ok=True)
-        refuse_shared(staging(), os.lstat(staging()))
+        refuse_shared(staging(), os.lstat(staging()), 0o077)
         remove_tree(path)  # left by a run that was killed
         os.mkdir(path, 0o700)
     except OSError as error:
