@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral import units
+from corral.safe_text import shown
 
 HUGE = (1 << 63) - 1
 TRICKS = [
@@ -151,4 +152,4 @@ def outcome(parse, value):
 
 @given(st.text())
 def test_shown_text_is_harmless(text):
-    assert units.shown(text).isprintable()
+    assert shown(text).isprintable()

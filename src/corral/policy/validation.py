@@ -206,15 +206,23 @@ def parse_scalar(key: Key, value: object, *, flags: bool) -> object:
             if not isinstance(value, str) or value not in key.choices:
                 raise ValueError(f"{shown(value)} is not one of {', '.join(key.choices)}")
             return value
-        case "size":
-            return check_minimum(key, parse_size(value))
-        case "duration":
+        case "count":
+            return parse_count(key, value, flags=flags)
+        case _:
+            return parse_amount(key, value, flags=flags)
+
+
+def parse_amount(key: Key, value: object, *, flags: bool) -> int | None:
+    try:
+        if key.kind == "duration":
             return parse_duration(value)
-        case "cpu":
+        if key.kind == "cpu":
             bare = flags and isinstance(value, str)
             return parse_cpu_flag(str(value)) if bare else parse_cpu(value)
-        case _:
-            return parse_count(key, value, flags=flags)
+        size = parse_size(value)
+    except ValueError as error:
+        raise ValueError(f"{shown(value)} {error}") from None
+    return check_minimum(key, size)
 
 
 def check_minimum(key: Key, amount: int | None) -> int | None:
