@@ -107,7 +107,7 @@ class Sandbox:
             self._lock.release()
 
     def send_signal(self, number: int) -> None:
-        """To every process of the target. What it does not obey in 5 s is killed."""
+        """To every process of the target. What does not obey in the grace time is killed."""
         if not 0 < number <= LAST_SIGNAL:
             raise ValueError(f"{number} is no signal")
         if self._report is None:
@@ -117,7 +117,7 @@ class Sandbox:
                 pass  # it has ended; `wait` will tell
 
     def stop(self) -> int:
-        """SIGTERM, 5 s, SIGKILL; returns the exit code."""
+        """Send SIGTERM, after a grace time SIGKILL, and return the exit code."""
         self.send_signal(SIGTERM)
         return self.wait()
 

@@ -36,7 +36,7 @@ def run(
         watch = start.run(plan, stdio, signals=current.load().signals(signals), control=hearing)
         let_go()
         _tell(telling, b"B" + str(watch.child.target()).encode())
-        _tell(telling, b"R" + wire.encode(report.of(plan, watch.until_end())))
+        _tell(telling, b"R" + wire.encode(report.build_report(plan, watch.until_end())))
         code = 0
     except SandboxError as problem:
         _tell(telling, b"E" + wire.encode_problem(problem))

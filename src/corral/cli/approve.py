@@ -6,14 +6,15 @@ On a terminal it asks. Elsewhere it needs `--yes`, because an approval has to be
 import os
 import sys
 
-from corral.cli import output, run_flags
+from corral.cli import output, what_to_run
 from corral.cli.option_parser import Flag, Options, UsageError
 from corral.errors import SandboxError
 from corral.policy import approvals
 from corral.policy.approvals import Request
-from corral.policy.model import Source, requested_grants
-from corral.safe_text import printable
-from corral.supervisor.report import plain
+from corral.policy.model import Source
+from corral.policy.requests import describe_requests
+from corral.safe_text import is_digest, printable
+from corral.supervisor.report import to_json
 
 SUMMARY = "approve what a server asks for; list and revoke approvals"
 USAGE = (
@@ -47,7 +48,7 @@ def _approve(options: Options, rest: list[str]) -> int:
     yes, as_json = options.has("--yes"), options.has("--json")
     request = _request(options, rest)
     manifest = request.source.manifest
-    asks = [*requested_grants(manifest), *request.asks]
+    asks = [*describe_requests(manifest), *request.asks]
     approved = approvals.is_approved(request.digest)
     if not as_json:
         for line in format_request(request):
@@ -66,7 +67,7 @@ def _approve(options: Options, rest: list[str]) -> int:
 
 def _request(options: Options, rest: list[str]) -> Request:
     """Read what a directory, or anything else that can be run, asks for."""
-    server = run_flags.open_server(options, rest, complete=False)
+    server = what_to_run.open_server(options, rest, complete=False)
     if server is not None and server.request is None:
         raise SandboxError(
             f"{rest[0]} asks for nothing: what it may do is yours to say",
@@ -98,8 +99,8 @@ def format_request(request: Request) -> list[str]:
     """List what a server asks for, and mark what is new since its last approval."""
     manifest = request.source.manifest
     origin = printable(manifest.origin)
-    asks = [*requested_grants(manifest), *request.asks]
-    before = approvals.previous(request.subject)
+    asks = [*describe_requests(manifest), *request.asks]
+    before = approvals.previous_approval(request.subject)
     known = before.asks if before else ()
     lines = [f"{origin} asks to:"]
     lines += [f"  {words}" + (" (new)" if before and words not in known else "") for words in asks]
@@ -138,20 +139,20 @@ def confirm(directory: str) -> bool:
 
 
 def _list(*, as_json: bool) -> int:
-    found = approvals.approvals()
+    found = approvals.list_approvals()
     lines = []
     for approval in found:
         lines.append(f"{approval.digest}  {approval.approved}  {printable(approval.directory)}")
         lines += [f"  {words}" for words in approval.asks]
-    output.write_result(plain(tuple(found)), lines, as_json=as_json)
+    output.write_result(to_json(tuple(found)), lines, as_json=as_json)
     return 0
 
 
 def _revoke(what: str, *, as_json: bool) -> int:
-    digests = [what] if approvals.is_digest(what) else []
+    digests = [what] if is_digest(what) else []
     where = os.path.realpath(what)
     names = {where, what, f"bundle {what}", f"server {what}"}
-    digests += [one.digest for one in approvals.approvals() if one.directory in names]
+    digests += [one.digest for one in approvals.list_approvals() if one.directory in names]
     revoked = [digest for digest in digests if approvals.revoke(digest)]
     lines = [f"revoked {digest}" for digest in revoked]
     output.write_result({"revoked": revoked}, lines, as_json=as_json)

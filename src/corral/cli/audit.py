@@ -4,7 +4,7 @@ from corral.cli import output
 from corral.cli.option_parser import Flag, Options, UsageError
 from corral.denials.records import verify
 from corral.errors import SandboxError
-from corral.supervisor.report import plain
+from corral.supervisor.report import to_json
 
 SUMMARY = "check the chain of an audit file that `run --audit` wrote"
 USAGE = "usage: corral audit [--json] verify FILE"
@@ -24,5 +24,5 @@ def main(options: Options, rest: list[str]) -> int:
     text += "" if verdict.ended else "; its last run did not end it"
     if verdict.broken is not None:
         text = f"line {verdict.broken} does not follow from what stands before it"
-    output.write_result(plain(verdict), [f"{rest[1]}: {text}"], as_json=options.has("--json"))
+    output.write_result(to_json(verdict), [f"{rest[1]}: {text}"], as_json=options.has("--json"))
     return 1 if verdict.broken is not None else 0

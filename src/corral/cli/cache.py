@@ -7,7 +7,7 @@ from corral.cli.option_parser import Flag, Options, UsageError
 from corral.errors import SandboxError
 from corral.servers.store import store
 from corral.servers.store.store import Entry
-from corral.supervisor.report import plain
+from corral.supervisor.report import to_json
 
 SUMMARY = "list, check and remove installed packages and bundles"
 USAGE = "usage: corral cache ls | rm WHAT... | gc | verify  [--json]"
@@ -46,7 +46,7 @@ def _format_row(entry: Entry) -> tuple[str, ...]:
 
 
 def _entry_to_json(entry: Entry) -> object:
-    row = plain(entry)
+    row = to_json(entry)
     return {**row, "path": entry.path()} if isinstance(row, dict) else row
 
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from shlex import quote
 
-from corral.cli import output, run, run_flags
+from corral.cli import output, run, what_to_run
 from corral.cli.option_parser import Flag, Options, UsageError, parse
 from corral.clients import catalogue
 from corral.clients.configured_servers import mask_command
@@ -13,7 +13,7 @@ from corral.clients.file_formats import load_format
 from corral.clients.rewrite import ServerOutcome
 from corral.errors import SandboxError
 from corral.policy import profiles
-from corral.policy.model import requested_grants
+from corral.policy.requests import describe_requests
 from corral.record import record
 from corral.safe_text import printable
 
@@ -40,10 +40,10 @@ def describe_permissions(flags: Sequence[str], command: Sequence[str]) -> list[s
         if rest or not command:
             return ["nothing: it cannot start: its `--` is missing"]
         # Only the arguments matter here, so the program is not looked up.
-        sources, _ = run_flags.sources(options, [os.devnull, *command[1:]])
+        sources, _ = what_to_run.sources_and_command(options, [os.devnull, *command[1:]])
     except SandboxError as error:
         return [f"nothing: it cannot start: {error.message}"]
-    found = [words for source in sources for words in requested_grants(source.manifest)]
+    found = [words for source in sources for words in describe_requests(source.manifest)]
     found += _describe_variables(options, command)
     found += [words for flag, words in OTHER_PERMISSIONS.items() if options.has(flag)]
     return list(dict.fromkeys(found))

@@ -49,12 +49,12 @@ def main(options: Options, rest: list[str]) -> int:
             hint="`corral doctor -v` tries what holds on Windows, each with its control",
         )
     from corral.demo import run as demo
-    from corral.supervisor.report import plain
+    from corral.supervisor.report import to_json
 
     rows = demo.perform()
     good = demo.passed(rows)
     if options.has("--json"):
-        output.write_json({"ok": good, "summary": demo.summary(rows), "acts": plain(rows)})
+        output.write_json({"ok": good, "summary": demo.summary(rows), "acts": to_json(rows)})
     else:
         _print(rows, demo.summary(rows), good=good)
     return 0 if good else 1

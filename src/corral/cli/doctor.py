@@ -4,7 +4,7 @@ from corral.cli import output
 from corral.cli.option_parser import Flag, Options, UsageError
 from corral.platforms import current
 from corral.supervisor import findings
-from corral.supervisor.report import plain
+from corral.supervisor.report import to_json
 
 SUMMARY = "probe this machine by effect and say what holds"
 USAGE = "usage: corral doctor [-v] [--json]"
@@ -23,7 +23,7 @@ def main(options: Options, rest: list[str]) -> int:
     architecture = ARCHITECTURES.get(host.machine, host.machine)
     if options.has("--json"):
         output.write_json(
-            {"os": host.system, "arch": architecture, "findings": plain(host.findings)}
+            {"os": host.system, "arch": architecture, "findings": to_json(host.findings)}
         )
         return 0
     output.write_line(_mark("proven", f"OS: {host.system} ({architecture})"))

@@ -1,15 +1,15 @@
-"""`corral explain`: exactly the plan that `run` would execute, and what it would hold."""
+"""`corral explain`: exactly the plan that `run` would execute, and what it would enforce."""
 
 from __future__ import annotations
 
 import os
 
-from corral.cli import output, run_flags
+from corral.cli import output, run_flags, what_to_run
 from corral.cli.option_parser import Flag
 from corral.policy.variables import masked
 from corral.record import replace
 from corral.supervisor.prepare import prepare
-from corral.supervisor.report import plain
+from corral.supervisor.report import to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,14 +23,15 @@ USAGE = (
     "CLIENT:SERVER | ORG/NAME [ARGUMENT...]"
 )
 FLAGS = (*run_flags.FLAGS, Flag(name="--json", help="as JSON"))
-ORDER = ("supervisor", "clone", "after_clone", "init", "target")
+STAGES = ("supervisor", "clone", "after_clone", "init", "target")
 
 
 def main(options: Options, rest: list[str]) -> int:
-    sources, command = run_flags.sources(options, rest)
-    plan = prepare(command, sources, environment=os.environ, cwd=run_flags.where(rest))
-    run_flags.check_program(plan.program, sources)
-    bundle = _bundle(rest[0]) if rest and rest[0].lower().endswith(run_flags.BUNDLES) else {}
+    sources, command = what_to_run.sources_and_command(options, rest)
+    cwd = what_to_run.start_directory(rest)
+    plan = prepare(command, sources, environment=os.environ, cwd=cwd)
+    what_to_run.check_program(plan.program, sources)
+    bundle = _bundle(rest[0]) if rest and rest[0].lower().endswith(what_to_run.BUNDLES) else {}
     if options.has("--json"):
         output.write_json({**as_data(plan), **({"bundle": bundle} if bundle else {})})
         return 0
@@ -43,7 +44,7 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _bundle(path: str) -> dict[str, str]:
-    """Which file it is, and what nobody has looked at."""
+    """Return the digest of a bundle, and that its signature was not verified."""
     from corral.servers.bundles.bundle import bundle_digest
 
     verified = "not verified, if it has one: only the digest tells that it is the file you mean"
@@ -51,18 +52,18 @@ def _bundle(path: str) -> dict[str, str]:
 
 
 def as_data(plan: Plan) -> dict[str, object]:
-    """The environment by name only: a value may be a secret, and so may an argument."""
+    """Return the plan as JSON data, without values of variables and without secret arguments."""
     program = plan.program
-    told = replace(program, argv=masked(program.argv), typed=masked(program.typed))
+    shown = replace(program, argv=masked(program.argv), typed=masked(program.typed))
     return {
-        "program": plain(told),
-        "controls": plain(plan.controls),
+        "program": to_json(shown),
+        "controls": to_json(plan.controls),
         "steps": [
             {
                 "step": step.name,
                 "stage": step.stage,
                 "does": step.describe(),
-                "data": plain(step),
+                "data": to_json(step),
             }
             for step in plan.steps
         ],
@@ -89,7 +90,7 @@ def _print(plan: Plan) -> None:
     output.write_line(output.paint("Controls", "bold"))
     output.write_table([_row(held) for held in plan.controls])
     output.write_line(output.paint("Steps", "bold"))
-    for stage in ORDER:
+    for stage in STAGES:
         for step in plan.steps:
             if step.stage == stage:
                 output.write_line(_indent(f"{stage}: {step.describe()}"))

@@ -2,7 +2,7 @@
 
 import os
 
-from corral.cli import client_output, output, run_flags
+from corral.cli import client_output, output, what_to_run
 from corral.cli.option_parser import Flag, Options
 from corral.clients import backups, catalogue
 from corral.clients.backups import Original
@@ -16,7 +16,7 @@ from corral.policy.variables import masked
 from corral.programs.package_runners import Refusal, parse_runner
 from corral.record import record, replace
 from corral.safe_text import printable
-from corral.supervisor.report import plain
+from corral.supervisor.report import to_json
 
 SUMMARY = "show which servers of which clients are wrapped, and what each may do"
 USAGE = "usage: corral status [--json] [CLIENT|FILE...]"
@@ -51,7 +51,7 @@ def main(options: Options, rest: list[str]) -> int:
     named = [(word, path) for word in words for path in client_output.find_files(word)]
     found = [_read_file(client, path) for client, path in (named if words else _find_all_files())]
     if options.has("--json"):
-        output.write_json(plain(tuple(found)))
+        output.write_json(to_json(tuple(found)))
     else:
         for file in found:
             _print_file(file)
@@ -62,7 +62,7 @@ def main(options: Options, rest: list[str]) -> int:
 
 def _find_all_files() -> list[tuple[str, str]]:
     """Return every client's own files, and those of the project in the current directory."""
-    here = run_flags.here()
+    here = what_to_run.current_directory()
     found: dict[str, tuple[str, str]] = {}
     for client in catalogue.CLIENTS:
         for path in (*catalogue.own_files(client), *catalogue.project_files(client, here)):

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from corral.cli import client_output, output, run_flags
+from corral.cli import client_output, output, run_flags, what_to_run
 from corral.cli.option_parser import Flag, Options, parse
 from corral.clients.corral_path import find_corral
 from corral.clients.edit_file import FileEdit, lock_client_file, wrap_file
@@ -77,10 +77,10 @@ def check_run(flags: tuple[str, ...], arguments: tuple[str, ...]) -> None:
     for values in options.values.values():
         values[:] = [value for value in values if not value.startswith("${")]
     stand_in = [sys.executable, "-c", "pass", *arguments]
-    sources, command = run_flags.sources(options, stand_in)
+    sources, command = what_to_run.sources_and_command(options, stand_in)
     # The client will set these variables.
     environment = {**os.environ, **{value.partition("=")[0]: "" for value in given}}
-    prepare(command, sources, environment=environment, cwd=run_flags.here())
+    prepare(command, sources, environment=environment, cwd=what_to_run.current_directory())
 
 
 def pin_package(package: Package, flags: tuple[str, ...]) -> Package:
@@ -92,7 +92,7 @@ def pin_package(package: Package, flags: tuple[str, ...]) -> Package:
     pinned = packages.pin_package(
         reference,
         scripts=options.has("--allow-install-scripts"),
-        extra=run_flags.companions(options),
+        extra=what_to_run.extra_packages(options),
         notify=output.note,
     )
     return replace(package, version=pinned.version)
@@ -108,7 +108,8 @@ def _select_flags(options: Options) -> list[str]:
             chosen.values.setdefault(flag.name, []).append(value)
             found += [flag.name, value] if flag.value else [flag.name]
     if found:
-        run_flags.sources(chosen, [os.devnull])  # reports mistakes now instead of in the client
+        # Reports mistakes now instead of in the client.
+        what_to_run.sources_and_command(chosen, [os.devnull])
     return found
 
 

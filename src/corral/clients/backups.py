@@ -7,7 +7,6 @@ secrets of the configuration, so only the user may use their directory.
 import json
 import os
 import stat
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -15,7 +14,7 @@ from hashlib import sha256
 from typing import Literal
 
 from corral.clients import safe_write
-from corral.directories import directories
+from corral.directories import directories, is_private
 from corral.errors import SandboxError
 from corral.record import record
 from corral.servers.store.locks import lock_file
@@ -58,7 +57,11 @@ def load(path: str) -> dict[tuple[str, ...], Original]:
         data: object = json.loads(content.data)
     except (SandboxError, ValueError, RecursionError):
         return {}
-    if not isinstance(data, dict) or data.get("path") != path or not _is_private(content.stat):
+    if (
+        not isinstance(data, dict)
+        or data.get("path") != path
+        or not is_private(content.stat, 0o077)
+    ):
         return {}
     listed = data.get("servers")
     originals = map(_parse_original, listed) if isinstance(listed, list) else ()
@@ -134,7 +137,7 @@ def _make_private(directory: str) -> None:
         found = os.lstat(directory)
     except OSError as error:
         raise _recording_failed(directory, error) from error
-    if not stat.S_ISDIR(found.st_mode) or not _is_private(found):
+    if not stat.S_ISDIR(found.st_mode) or not is_private(found, 0o077):
         raise SandboxError(
             f"{directory} is not a directory that only you can use",
             hint=f"look at what is in it, then: chmod 700 {directory}",
@@ -146,13 +149,6 @@ def _recording_failed(directory: str, error: OSError) -> SandboxError:
         f"what was there before cannot be recorded in {directory}: {error.strerror}",
         hint="nothing was changed",
     )
-
-
-def _is_private(found: os.stat_result) -> bool:
-    """Return whether only this user has access. Windows guards the user profile by itself."""
-    if sys.platform == "win32":
-        return True
-    return found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
 
 
 def _stored_path(path: str, ending: str) -> str:

@@ -10,8 +10,8 @@ from itertools import pairwise
 
 from corral.clients.configured_servers import ConfiguredServer
 from corral.errors import SandboxError
-from corral.policy.model import requested_grants
 from corral.policy.profiles import Profile
+from corral.policy.requests import describe_requests
 from corral.policy.validation import check_name
 from corral.policy.variables import is_loader_variable, is_secret_name
 from corral.programs.needed_files import is_system
@@ -135,7 +135,7 @@ def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profi
         if value is not None and is_loader_variable(name) and name.upper() not in NO_EXTRA_CODE
     ]
     found = [*package.extra, *variables]
-    if found and (profile.arguments or requested_grants(profile.manifest)):
+    if found and (profile.arguments or describe_requests(profile.manifest)):
         raise UnfitError(
             f"{', '.join(found)} could change what it does, and the profile {profile.name} is for"
             " the package alone",

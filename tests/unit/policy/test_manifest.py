@@ -75,8 +75,8 @@ def test_everything_that_was_written_and_nothing_else():
     assert found.degrade == ("cpu",)
     assert (found.app_container, found.windows_network, found.minifilter) == (True, "none", None)
     assert found.seatbelt == "auto"
-    assert found.place("limits.cpu") == "policy:6: limits.cpu"
-    assert found.places["environment.set.LOG_LEVEL"] == 20
+    assert found.locate("limits.cpu") == "policy:6: limits.cpu"
+    assert found.lines["environment.set.LOG_LEVEL"] == 20
 
 
 def test_json_and_toml_say_the_same():
@@ -172,7 +172,7 @@ def test_json_oddities(constant):
     "opener", ["[", "{", '{"a":', "[[", "a=[", "a={b=", "[a.", "a.", '"', "'''", "#"]
 )
 def test_a_megabyte_of_nesting(opener):
-    text = opener * (manifest.LARGEST_FILE // len(opener))
+    text = opener * (manifest.MAX_FILE_SIZE // len(opener))
     for parse in (manifest.parse_toml, manifest.parse_json):
         assert mistakes(text, parse)
     assert mistakes("version = 1\na = " + text)
@@ -186,7 +186,7 @@ def test_only_version_one(version):
 
 def test_a_flood_of_mistakes_is_cut_short():
     found = mistakes("".join(f"key{number} = 1\n" for number in range(50_000)))
-    assert len(found) == manifest.MOST_MISTAKES + 1
+    assert len(found) == manifest.MAX_MISTAKES + 1
     assert "more mistakes" in found[-1][3]
 
 
@@ -223,7 +223,7 @@ def test_flags_are_a_manifest():
     assert found.limits == {"cpu": 100, "pids": 12, "timeout": None}
     assert (found.allow, found.listen) == (("api.example:8000-8002",), (80,))
     assert (found.subprocess, found.strict, found.best_effort) == (True, True, None)
-    assert found.place("limits.cpu") == "--max-cpu"
+    assert found.locate("limits.cpu") == "--max-cpu"
 
 
 def test_mistakes_in_flags_name_the_flag():
@@ -248,8 +248,8 @@ def test_load(tmp_path):
 
 
 def test_load_refuses_what_is_no_small_text_file(tmp_path):
-    (tmp_path / "big").write_bytes(b"#" * (manifest.LARGEST_FILE + 1))
-    (tmp_path / "fits").write_bytes(b"version = 1\n" + b"#" * (manifest.LARGEST_FILE - 12))
+    (tmp_path / "big").write_bytes(b"#" * (manifest.MAX_FILE_SIZE + 1))
+    (tmp_path / "fits").write_bytes(b"version = 1\n" + b"#" * (manifest.MAX_FILE_SIZE - 12))
     (tmp_path / "latin").write_bytes(b"version = 1\n# caf\xe9\n")
     assert manifest.load(str(tmp_path / "fits")).version == 1
     for name in ("big", "latin", "absent", "."):

@@ -58,7 +58,7 @@ def test_reports_and_plans_do_not_show_them(capsys):
     argv = ("/usr/bin/python3", "-c", "pass", "--token", "k3y", "kept")
     assert "k3y" not in Program(path=argv[0], argv=argv).describe()
     assert "'kept'" in Program(path=argv[0], argv=argv).describe()
-    refused = report.refusal(argv, SandboxError("no"))
+    refused = report.build_refusal(argv, SandboxError("no"))
     assert refused.command == (*argv[:4], MASK, "kept")
     if sys.platform == "linux":
         assert main(["explain", "--json", "--", *argv]) == 0

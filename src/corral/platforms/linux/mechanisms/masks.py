@@ -19,10 +19,10 @@ import os
 import sys
 
 from corral.errors import PolicyError
+from corral.paths.mounts import on_disk, read_mounts
 from corral.paths.posix import is_below, is_inside
 from corral.platforms.linux.mechanisms import root_filesystem
 from corral.policy import secret_files
-from corral.policy.path_grants import mounts, on_disk
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
@@ -258,7 +258,7 @@ def _alias(base: str, grant: Grant) -> Iterator[str]:
 
 def _parts(grants: Sequence[Grant], homes: Iterable[str]) -> Iterator[Candidate]:
     """A part of a home that is mounted a second time: nothing above it there is the home."""
-    table = mounts()
+    table = read_mounts()
     places = dict.fromkeys(on_disk(home, table) for home in homes if home)
     for grant in grants:
         device, place = on_disk(grant.path, table)
