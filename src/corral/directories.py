@@ -1,23 +1,25 @@
-"""Where the user's own files live.
+"""The directories of the user and of corral, and whether only the user can write to them.
 
-Written by hand because a directory library costs more at start than everything else here.
+Written by hand because a library for this costs more at start than all the rest.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import sys
 
-from corral.errors import SandboxError
+from corral.errors import PolicyError, SandboxError
 from corral.record import record
+from corral.safe_text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CONFIG_FILE = "config.toml"
-NOWHERE = "/nonexistent"
-"""As user databases say it of accounts without a home."""
+NO_HOME = "/nonexistent"
+"""As in user databases for accounts without a home."""
 
 
 @record
@@ -28,7 +30,7 @@ class Directories:
 
 
 def home_directory(environ: Mapping[str, str] | None = None) -> str:
-    """HOME if it is absolute, otherwise what the user database says."""
+    """Return HOME if it is absolute, otherwise the home in the user database."""
     environ = os.environ if environ is None else environ
     name = "USERPROFILE" if sys.platform == "win32" else "HOME"
     home = environ.get(name, "")
@@ -42,7 +44,7 @@ def home_directory(environ: Mapping[str, str] | None = None) -> str:
 
 
 def _recorded_home() -> str:
-    """Not by expanduser, which believes HOME whatever it says."""
+    """Return the home without HOME, which `expanduser` would take whatever it is."""
     if sys.platform == "win32":
         return os.environ.get("HOMEDRIVE", "") + os.environ.get("HOMEPATH", "")
     import pwd
@@ -50,11 +52,11 @@ def _recorded_home() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
-        return NOWHERE
+        return NO_HOME
 
 
 def directories(environ: Mapping[str, str] | None = None, home: str | None = None) -> Directories:
-    """Absolute paths; nothing is created. Relative values in the environment are ignored (XDG)."""
+    """Return absolute paths, and create nothing. Relative values of variables are ignored (XDG)."""
     environ = os.environ if environ is None else environ
     home = home_directory(environ) if home is None else home
     if sys.platform == "win32":
@@ -74,12 +76,12 @@ def directories(environ: Mapping[str, str] | None = None, home: str | None = Non
             state=os.path.join(config, "state"),
             cache=os.path.join(library, "Caches", "corral"),
         )
-    places = {
+    paths = {
         "config": absolute(environ, "XDG_CONFIG_HOME", os.path.join(home, ".config")),
         "state": absolute(environ, "XDG_STATE_HOME", os.path.join(home, ".local", "state")),
         "cache": absolute(environ, "XDG_CACHE_HOME", os.path.join(home, ".cache")),
     }
-    return Directories(**{name: os.path.join(path, "corral") for name, path in places.items()})
+    return Directories(**{name: os.path.join(path, "corral") for name, path in paths.items()})
 
 
 def absolute(environ: Mapping[str, str], name: str, otherwise: str) -> str:
@@ -89,3 +91,22 @@ def absolute(environ: Mapping[str, str], name: str, otherwise: str) -> str:
 
 def config_file() -> str:
     return os.path.join(directories().config, CONFIG_FILE)
+
+
+def is_private(found: os.stat_result, forbidden: int = 0o022) -> bool:
+    """Return whether a file is this user's, and gives nobody else the forbidden permissions.
+
+    Windows has no modes; there the access list of the user's profile guards the file.
+    """
+    if sys.platform == "win32":
+        return True
+    return found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & forbidden
+
+
+def refuse_shared(path: str, found: os.stat_result, forbidden: int = 0o022) -> None:
+    """Refuse what is not a directory, or is one that others could have written to."""
+    if not stat.S_ISDIR(found.st_mode) or not is_private(found, forbidden):
+        raise PolicyError(
+            f"{printable(path)} is not a directory that only you can write to",
+            hint=f"look at what is in it and whose it is, then: chmod 700 {printable(path)}",
+        )

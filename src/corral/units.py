@@ -1,21 +1,19 @@
 """Sizes, durations and CPU shares as written -> bytes, milliseconds, millicores, and back.
 
-Only ASCII digits, at most one point, one unit and nothing around them are read; everything else is
-a ValueError whose text is a sentence for the person who wrote it. `"none"` is None: no such limit.
+Only ASCII digits, at most one point, one unit and nothing around them are read. Everything else is
+a ValueError whose text completes a sentence that begins with the value. `"none"` is None.
 """
 
 from __future__ import annotations
-
-from corral.safe_text import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LARGEST = (1 << 63) - 1
+MAX_AMOUNT = (1 << 63) - 1
 # A million cores: beyond any machine, and far below where quota arithmetic could overflow.
-LARGEST_CPU = 10**9
-LONGEST_NUMBER = 40
+MAX_CPU = 10**9
+MAX_DIGITS = 40
 DIGITS = "0123456789"
 
 SIZES: Mapping[str, int] = {
@@ -34,7 +32,7 @@ DURATIONS: Mapping[str, int] = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 
 def is_digits(text: str) -> bool:
-    """`str.isdigit` alone also takes digits of other scripts."""
+    """Return whether all are ASCII digits; `str.isdigit` also takes those of other scripts."""
     return text.isascii() and text.isdigit()
 
 
@@ -46,41 +44,41 @@ def split_number(text: str) -> tuple[str, str]:
 
 
 def scale(number: str, factor: int) -> int | None:
-    """`number` times `factor`, rounded down, in integers; None if `number` is no plain decimal."""
+    """Return `number` times `factor`, rounded down; None if `number` is not a plain decimal."""
     whole, point, part = number.partition(".")
-    if not is_digits(whole) or (point and not is_digits(part)) or len(number) > LONGEST_NUMBER:
+    if not is_digits(whole) or (point and not is_digits(part)) or len(number) > MAX_DIGITS:
         return None
     return int(whole + part) * factor // int(10 ** len(part))
 
 
-def in_range(value: int, written: object, largest: int, smallest: str) -> int:
+def check_range(value: int, maximum: int, minimum: str) -> int:
     if value < 0:
-        raise ValueError(f"{shown(written)} is negative")
+        raise ValueError("is negative")
     if value == 0:
-        raise ValueError(f"{shown(written)} is less than {smallest}")
-    if value > largest:
-        raise ValueError(f"{shown(written)} is larger than anything this can mean")
+        raise ValueError(f"is less than {minimum}")
+    if value > maximum:
+        raise ValueError("is larger than anything this can mean")
     return value
 
 
 def parse_size(value: object) -> int | None:
-    """`64M`, `1.5G`, `1GiB` or a number of bytes; K, M, G and T are powers of 1024."""
+    """Read `64M`, `1.5G`, `1GiB` or a number of bytes; K, M, G and T are powers of 1024."""
     if isinstance(value, int) and not isinstance(value, bool):
-        return in_range(value, value, LARGEST, "one byte")
+        return check_range(value, MAX_AMOUNT, "one byte")
     if value == "none":
         return None
     number, unit = split_number(value) if isinstance(value, str) else ("", "")
     if unit.lower() in {"kb", "mb", "gb", "tb"}:
-        raise ValueError(f"{shown(value)} could mean two sizes: write {number}{unit[0].upper()}")
+        raise ValueError(f"could mean two sizes: write {number}{unit[0].upper()}")
     factor = SIZES.get(unit.lower()) if unit.isascii() else None
     amount = scale(number, factor) if factor is not None else None
     if amount is None:
-        raise ValueError(f"{shown(value)} is not a size: write 64M, 1.5G or a number of bytes")
-    return in_range(amount, value, LARGEST, "one byte")
+        raise ValueError("is not a size: write 64M, 1.5G or a number of bytes")
+    return check_range(amount, MAX_AMOUNT, "one byte")
 
 
 def parse_duration(value: object) -> int | None:
-    """`500ms`, `60s`, `5m` or `1h` in milliseconds. A bare number has no unit and is refused."""
+    """Read `500ms`, `60s`, `5m` or `1h` in milliseconds. A bare number is refused."""
     if isinstance(value, str):
         if value == "none":
             return None
@@ -88,18 +86,18 @@ def parse_duration(value: object) -> int | None:
         factor = DURATIONS.get(unit)
         amount = scale(number, factor) if factor is not None else None
         if amount is not None:
-            return in_range(amount, value, LARGEST, "one millisecond")
+            return check_range(amount, MAX_AMOUNT, "one millisecond")
     bare = is_digits(str(value)) if isinstance(value, (int, str)) else False
     advice = f"write {str(value)[:20]}s" if bare else 'write 500ms, 60s, 5m, 1h or "none"'
-    raise ValueError(f"{shown(value)} is not a duration: {advice}")
+    raise ValueError(f"is not a duration: {advice}")
 
 
 def parse_cpu(value: object) -> int | None:
-    """`"500m"`, `0.5` or `"0.5"` (cores) in millicores."""
+    """Read `"500m"`, `0.5` or `"0.5"` (cores) in millicores."""
     if isinstance(value, float):
         return cpu_from_float(value)
     if isinstance(value, int) and not isinstance(value, bool):
-        return in_range(value * 1000, value, LARGEST_CPU, "one millicore")
+        return check_range(value * 1000, MAX_CPU, "one millicore")
     if value == "none":
         return None
     if isinstance(value, str):
@@ -107,21 +105,21 @@ def parse_cpu(value: object) -> int | None:
         factor = {"": 1000, "m": 1}.get(unit)
         amount = scale(number, factor) if factor is not None else None
         if amount is not None:
-            return in_range(amount, value, LARGEST_CPU, "one millicore")
-    raise ValueError(f'{shown(value)} is not a share of CPU: write "500m" or 0.5')
+            return check_range(amount, MAX_CPU, "one millicore")
+    raise ValueError('is not a share of CPU: write "500m" or 0.5')
 
 
 def cpu_from_float(value: float) -> int:
-    # NaN compares false with everything, so it is asked for in the positive.
-    if not -LARGEST_CPU <= value <= LARGEST_CPU:
-        raise ValueError(f"{shown(value)} is not a number of cores")
+    # NaN compares false with everything, so the condition is for what is allowed.
+    if not -MAX_CPU <= value <= MAX_CPU:
+        raise ValueError("is not a number of cores")
     if value < 0:
-        raise ValueError(f"{shown(value)} is negative")
-    return in_range(round(value * 1000), value, LARGEST_CPU, "one millicore")
+        raise ValueError("is negative")
+    return check_range(round(value * 1000), MAX_CPU, "one millicore")
 
 
 def parse_cpu_flag(text: str) -> int | None:
-    """As `parse_cpu`, but a bare integer is millicores: `--max-cpu 100` is a tenth of a core."""
+    """Read as `parse_cpu`, but a bare integer is millicores: `100` is a tenth of a core."""
     return parse_cpu(f"{text}m" if is_digits(text) else text)
 
 

@@ -168,12 +168,12 @@ def planned(argv, **values):
 def started(plan, stdio=(0, 1, 2)):
     # Its exit code, or the words of the step that failed.
     from corral.errors import SandboxError
-    from corral.supervisor.report import outcome
+    from corral.supervisor.report import find_outcome
     try:
         watch = start.run(plan, stdio, signals=current.load().signals(()), control=-1)
     except SandboxError as error:
         return str(error)
-    return outcome(plan, watch.until_end()).exit_code
+    return find_outcome(plan, watch.until_end()).exit_code
 """
 
 

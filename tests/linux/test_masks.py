@@ -11,7 +11,7 @@ import pytest
 from corral.platforms.linux.mechanisms import masks
 from corral.platforms.linux.mechanisms.masks import created, find, protected_absent
 from corral.policy.model import Grant
-from corral.policy.path_grants import make
+from corral.policy.path_grants import make_grant
 
 if TYPE_CHECKING:
     import pathlib
@@ -102,7 +102,7 @@ def listing(root: pathlib.Path) -> dict[str, tuple[object, ...]]:
 
 
 def grant(path: pathlib.Path, access: str = "read") -> Grant:
-    return make(access, str(path))
+    return make_grant(access, str(path))
 
 
 def repository(user, root: pathlib.Path) -> None:

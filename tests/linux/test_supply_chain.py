@@ -12,7 +12,7 @@ import test_packages
 from test_bundles import manifest, packed, put, start
 from test_packages import ONE_USER, REFUSED, entries, said
 
-from corral.cli import run_flags
+from corral.cli import what_to_run
 from corral.cli.option_parser import Options
 from corral.errors import SandboxError
 from corral.supervisor.prepare import prepare
@@ -326,13 +326,13 @@ def test_a_script_that_becomes_a_link_while_a_person_thinks(tmp_path, monkeypatc
     def plan():
         return prepare(command, sources, environment=os.environ, cwd=str(tmp_path))
 
-    sources, command = run_flags.sources(Options(), [str(server)])
-    run_flags.check_program(plan().program, sources)  # the control
+    sources, command = what_to_run.sources_and_command(Options(), [str(server)])
+    what_to_run.check_program(plan().program, sources)  # the control
     (server / "main.py").unlink()
     (server / "main.py").symlink_to(private / "notes.py")
     assert str(private) in plan().program.reads  # what it would have been given
     with pytest.raises(SandboxError, match=f"leads out of it, to {private}"):
-        run_flags.check_program(plan().program, sources)
+        what_to_run.check_program(plan().program, sources)
 
 
 @ONE_USER

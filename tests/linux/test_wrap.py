@@ -207,7 +207,7 @@ class Desk:
             "home": self.home,
         }
         [path, *_] = catalogue.own_files(
-            catalogue.named(client), platform="linux", environ={"HOME": str(self.home)}
+            catalogue.find_client(client), platform="linux", environ={"HOME": str(self.home)}
         )
         return self.put(os.path.relpath(path, self.home), SETTINGS[client] % words)
 

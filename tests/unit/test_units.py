@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral import units
+from corral.safe_text import shown
 
 HUGE = (1 << 63) - 1
 TRICKS = [
@@ -124,7 +125,7 @@ def test_a_bare_integer_is_millicores_on_the_command_line_only():
 def test_what_is_formatted_reads_back(value):
     assert units.parse_size(units.format_size(value)) == value
     assert units.parse_duration(units.format_duration(value)) == value
-    share = value % units.LARGEST_CPU + 1
+    share = value % units.MAX_CPU + 1
     assert units.parse_cpu(units.format_cpu(share)) == share
 
 
@@ -151,4 +152,4 @@ def outcome(parse, value):
 
 @given(st.text())
 def test_shown_text_is_harmless(text):
-    assert units.shown(text).isprintable()
+    assert shown(text).isprintable()

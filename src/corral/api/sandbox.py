@@ -103,7 +103,7 @@ class Sandbox:
             self._lock.release()
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to every process of the target, and kill those that stay for 5 s."""
+        """Send a signal to every process of the target, and kill those that stay after the grace time."""
         if not 0 < number <= LAST_SIGNAL:
             raise ValueError(f"{number} is not a signal")
         if self.report is None:
@@ -113,7 +113,7 @@ class Sandbox:
                 pass  # the target has ended; `wait` returns how
 
     def stop(self) -> int:
-        """Send SIGTERM, and SIGKILL after 5 s; return the exit code."""
+        """Send SIGTERM, after a grace time SIGKILL, and return the exit code."""
         self.send_signal(SIGTERM)
         return self.wait()
 

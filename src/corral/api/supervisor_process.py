@@ -41,7 +41,7 @@ def run(
         watch = start.run(plan, stdio, signals=current.load().signals(signals), control=reader)
         close_stdio()
         _send(writer, b"B" + str(watch.child.target()).encode())
-        _send(writer, b"R" + wire_format.encode(report.of(plan, watch.until_end())))
+        _send(writer, b"R" + wire_format.encode(report.build_report(plan, watch.until_end())))
         code = 0
     except SandboxError as error:
         _send(writer, b"E" + wire_format.encode_error(error))

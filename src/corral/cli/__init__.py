@@ -1,4 +1,4 @@
-"""`corral COMMAND ...`: one file a command, loaded when it is asked for."""
+"""`corral COMMAND ...`: find the command's module, parse its flags and run it."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ COMMANDS = (
     "run", "explain", "check", "doctor", "wrap", "unwrap", "status", "approve", "profiles", "cache",
     "ps", "sweep", "clean", "audit", "schema", "demo", "completion",
 )  # fmt: skip
-MIXED = ("wrap", "unwrap", "status")
+# These commands take options behind other words too, and parse those themselves.
+LATE_OPTIONS = ("wrap", "unwrap", "status")
 HELP = option_parser.Flag(name="--help", short="-h", help="show this help")
 INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """As the console script, ends the process itself: tearing an interpreter down takes 2 ms."""
+    """Run a command. The console script ends the process here, which saves 2 ms of teardown."""
     if arguments is not None:
         return _main(list(arguments))
-    gc.disable()  # a run allocates little and lives in the kernel
+    gc.disable()  # a run allocates little, and its supervisor mostly waits
     code = _main(sys.argv[1:])
     os._exit(output.finish(code))
 
@@ -43,25 +44,25 @@ def _main(words: list[str]) -> int:
     try:
         return _dispatch(words)
     except SandboxError as problem:
-        output.error(problem)
+        output.write_error(problem)
         return problem.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
     except output.ReaderGoneError:
         return 0
     except OSError as problem:
-        output.error(output.of_the_system(problem))
+        output.write_error(output.from_os_error(problem))
         return EXIT_REFUSED
 
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in {"-h", "--help", "help"}:
-        output.say(overview())
+        output.write_line(format_overview())
         return 0
     if words[0] in {"-V", "--version"}:
         from corral import __version__
 
-        output.say(f"corral {__version__}")
+        output.write_line(f"corral {__version__}")
         return 0
     name = words.pop(0)
     if name not in COMMANDS:
@@ -70,31 +71,30 @@ def _dispatch(words: list[str]) -> int:
         near = difflib.get_close_matches(name, COMMANDS, 1)
         hint = f"did you mean `corral {near[0]}`?" if near else "`corral --help` lists the commands"
         raise option_parser.UsageError(f"there is no command {name!r}", hint=hint)
-    command = load(name)
+    command = load_command(name)
     flags = (*command.FLAGS, HELP)
     chosen, rest = option_parser.parse(flags, words)
-    # Where options may stand behind words too, they are parsed by the command itself.
-    late = name in MIXED and not {"-h", "--help"}.isdisjoint(rest)
+    late = name in LATE_OPTIONS and not {"-h", "--help"}.isdisjoint(rest)
     if chosen.has("--help") or late:
-        output.say(
+        output.write_line(
             "\n".join([command.USAGE, "", command.SUMMARY, "", *option_parser.help_lines(flags)])
         )
         return 0
     return command.main(chosen, rest)
 
 
-def load(name: str) -> Command:
+def load_command(name: str) -> Command:
     __import__(f"corral.cli.{name}")
     command: Command = sys.modules[f"corral.cli.{name}"]
     return command
 
 
-def overview() -> str:
+def format_overview() -> str:
     lines = [
         "usage: corral COMMAND [OPTIONS] ...",
         "",
         "Runs MCP servers inside walls and limits.",
         "",
     ]
-    lines += [f"  {name:<12}{load(name).SUMMARY}" for name in COMMANDS]
+    lines += [f"  {name:<12}{load_command(name).SUMMARY}" for name in COMMANDS]
     return "\n".join([*lines, "", "`corral COMMAND --help` tells more."])

@@ -1,21 +1,20 @@
-"""`corral approve`: the user's word on what a server asks for, and on exactly that.
+"""`corral approve`: approve exactly what a server asks for.
 
-On a terminal it asks. Elsewhere it needs `--yes`: an approval that nobody typed is nobody's word.
+On a terminal it asks. Elsewhere it needs `--yes`, because an approval has to be typed by the user.
 """
-
-from __future__ import annotations
 
 import os
 import sys
 
-from corral.cli import output
-from corral.cli.option_parser import Flag, UsageError
+from corral.cli import output, what_to_run
+from corral.cli.option_parser import Flag, Options, UsageError
 from corral.errors import SandboxError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from corral.cli.option_parser import Options
-    from corral.policy.approvals import Request
+from corral.policy import approvals
+from corral.policy.approvals import Request
+from corral.policy.model import Source
+from corral.policy.requests import describe_requests
+from corral.safe_text import is_digest, printable
+from corral.supervisor.report import to_json
 
 SUMMARY = "approve what a server asks for; list and revoke approvals"
 USAGE = (
@@ -46,36 +45,29 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _approve(options: Options, rest: list[str]) -> int:
-    from corral.policy import approvals
-    from corral.policy.model import requested_grants
-
     yes, as_json = options.has("--yes"), options.has("--json")
     request = _request(options, rest)
     manifest = request.source.manifest
-    asks = [*requested_grants(manifest), *request.asks]
+    asks = [*describe_requests(manifest), *request.asks]
     approved = approvals.is_approved(request.digest)
     if not as_json:
-        for line in request_lines(request):
-            output.say(line)
+        for line in format_request(request):
+            output.write_line(line)
     # Nothing asked, nothing to record: such a request needs no approval.
     if asks and not approved and (yes or (not as_json and confirm(rest[0]))):
         remember(request)
         approved = True
     if as_json:
         answer = {"directory": request.subject, "digest": request.digest, "asks": asks}
-        output.json({**answer, "approved": approved})
+        output.write_json({**answer, "approved": approved})
     elif asks:
-        output.say(f"approved {request.digest}" if approved else "not approved")
+        output.write_line(f"approved {request.digest}" if approved else "not approved")
     return 0 if as_json or approved or not asks else 1
 
 
 def _request(options: Options, rest: list[str]) -> Request:
-    """What a directory, or whatever else can be run, asks for."""
-    from corral.cli.run_flags import open_server
-    from corral.policy import approvals
-    from corral.policy.model import Source
-
-    server = open_server(options, rest, complete=False)
+    """Read what a directory, or anything else that can be run, asks for."""
+    server = what_to_run.open_server(options, rest, complete=False)
     if server is not None and server.request is None:
         raise SandboxError(
             f"{rest[0]} asks for nothing: what it may do is yours to say",
@@ -95,9 +87,7 @@ def _request(options: Options, rest: list[str]) -> Request:
 
 
 def remember(request: Request) -> None:
-    """Directories are read again: what was shown may have changed meanwhile."""
-    from corral.policy import approvals
-
+    """Record an approval. A directory is read again, because it may have changed meanwhile."""
     if request.source.manifest.directory:
         approvals.approve(request.source.manifest.directory, expected=request.digest)
     else:
@@ -105,16 +95,12 @@ def remember(request: Request) -> None:
         approvals.remember(manifest, request.digest, subject, asks=request.asks)
 
 
-def request_lines(request: Request) -> list[str]:
-    """What is asked for; beside what was approved of the same server before, what is new."""
-    from corral.policy import approvals
-    from corral.policy.model import requested_grants
-    from corral.safe_text import printable
-
+def format_request(request: Request) -> list[str]:
+    """List what a server asks for, and mark what is new since its last approval."""
     manifest = request.source.manifest
     origin = printable(manifest.origin)
-    asks = [*requested_grants(manifest), *request.asks]
-    before = approvals.previous(request.subject)
+    asks = [*describe_requests(manifest), *request.asks]
+    before = approvals.previous_approval(request.subject)
     known = before.asks if before else ()
     lines = [f"{origin} asks to:"]
     lines += [f"  {words}" + (" (new)" if before and words not in known else "") for words in asks]
@@ -126,14 +112,14 @@ def request_lines(request: Request) -> list[str]:
     return lines
 
 
-def on_terminal() -> bool:
-    """Whether a person can see a question and is there to answer."""
+def is_on_terminal() -> bool:
+    """Return whether a user can see a question and answer it."""
     return os.isatty(0) and os.isatty(2)
 
 
 def confirm(directory: str) -> bool:
-    """The answer comes from the terminal itself: in `run` standard input is the server's."""
-    if not on_terminal():
+    """Ask on the terminal itself: in `run` standard input is the server's."""
+    if not is_on_terminal():
         raise SandboxError(
             "there is no terminal to ask on, and an approval is your word",
             hint=f"look at what is asked, then: corral approve --yes {directory}",
@@ -142,7 +128,7 @@ def confirm(directory: str) -> bool:
     sys.stderr.write("corral: approve exactly this, until the manifest changes? [y/N] ")
     sys.stderr.flush()
     try:
-        # The server inherits nothing: the descriptor is closed before it exists.
+        # Closed before the server starts, which therefore does not inherit it.
         with open(TERMINAL, encoding="utf-8", errors="replace") as terminal:
             return terminal.readline().strip().lower() in YES
     except OSError as error:
@@ -153,33 +139,23 @@ def confirm(directory: str) -> bool:
 
 
 def _list(*, as_json: bool) -> int:
-    from corral.policy import approvals
-    from corral.safe_text import printable
-    from corral.supervisor.report import plain
-
-    found = approvals.approvals()
-    if as_json:
-        output.json(plain(tuple(found)))
-        return 0
+    found = approvals.list_approvals()
+    lines = []
     for approval in found:
-        output.say(f"{approval.digest}  {approval.approved}  {printable(approval.directory)}")
-        for words in approval.asks:
-            output.say(f"  {words}")
+        lines.append(f"{approval.digest}  {approval.approved}  {printable(approval.directory)}")
+        lines += [f"  {words}" for words in approval.asks]
+    output.write_result(to_json(tuple(found)), lines, as_json=as_json)
     return 0
 
 
 def _revoke(what: str, *, as_json: bool) -> int:
-    from corral.policy import approvals
-
-    digests = [what] if approvals.is_digest(what) else []
+    digests = [what] if is_digest(what) else []
     where = os.path.realpath(what)
     names = {where, what, f"bundle {what}", f"server {what}"}
-    digests += [one.digest for one in approvals.approvals() if one.directory in names]
+    digests += [one.digest for one in approvals.list_approvals() if one.directory in names]
     revoked = [digest for digest in digests if approvals.revoke(digest)]
-    if as_json:
-        output.json({"revoked": revoked})
-    for digest in () if as_json else revoked:
-        output.say(f"revoked {digest}")
+    lines = [f"revoked {digest}" for digest in revoked]
+    output.write_result({"revoked": revoked}, lines, as_json=as_json)
     if not revoked:
         raise SandboxError(f"there is no approval of {what}", hint="corral approve --list")
     return 0

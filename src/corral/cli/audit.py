@@ -1,15 +1,10 @@
-"""`corral audit verify FILE`: does every line of an audit follow from the one before it?"""
-
-from __future__ import annotations
+"""`corral audit verify FILE`: check that every line of an audit follows from the one before it."""
 
 from corral.cli import output
-from corral.cli.option_parser import Flag, UsageError
+from corral.cli.option_parser import Flag, Options, UsageError
+from corral.denials.audit import verify
 from corral.errors import SandboxError
-from corral.supervisor.report import plain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from corral.cli.option_parser import Options
+from corral.supervisor.report import to_json
 
 SUMMARY = "check the chain of an audit file that `run --audit` wrote"
 USAGE = "usage: corral audit [--json] verify FILE"
@@ -17,8 +12,6 @@ FLAGS = (Flag(name="--json", help="the verdict as JSON"),)
 
 
 def main(options: Options, rest: list[str]) -> int:
-    from corral.denials.audit import verify
-
     if len(rest) != 2 or rest[0] != "verify":
         raise UsageError("say what to do with which file", hint=USAGE)
     try:
@@ -27,11 +20,9 @@ def main(options: Options, rest: list[str]) -> int:
         raise SandboxError(
             f"cannot read {rest[1]}: {error.strerror}", hint="name a file that `run --audit` wrote"
         ) from error
-    if options.has("--json"):
-        output.json(plain(verdict))
-    elif verdict.broken is not None:
-        output.say(f"{rest[1]}: line {verdict.broken} does not follow from what stands before it")
-    else:
-        end = "" if verdict.ended else "; its last run did not end it"
-        output.say(f"{rest[1]}: {verdict.lines} lines, unbroken{end}")
+    text = f"{verdict.lines} lines, unbroken"
+    text += "" if verdict.ended else "; its last run did not end it"
+    if verdict.broken is not None:
+        text = f"line {verdict.broken} does not follow from what stands before it"
+    output.write_result(to_json(verdict), [f"{rest[1]}: {text}"], as_json=options.has("--json"))
     return 1 if verdict.broken is not None else 0

@@ -1,23 +1,19 @@
-"""`corral cache`: what was installed or unpacked, and taking it away again."""
-
-from __future__ import annotations
+"""`corral cache`: list, check and remove installed packages and unpacked bundles."""
 
 import sys
 
 from corral.cli import output
-from corral.cli.option_parser import Flag, UsageError
+from corral.cli.option_parser import Flag, Options, UsageError
 from corral.errors import SandboxError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from corral.cli.option_parser import Options
-    from corral.servers.store.store import Entry
+from corral.servers.store import store
+from corral.servers.store.store import Entry
+from corral.supervisor.report import to_json
 
 SUMMARY = "list, check and remove installed packages and bundles"
 USAGE = "usage: corral cache ls | rm WHAT... | gc | verify  [--json]"
 FLAGS = (Flag(name="--json", help="as JSON"),)
 VERBS = ("ls", "rm", "gc", "verify")
-SHORT = 12
+MIN_DIGITS = 12
 """Digits of a digest that are shown, and that are enough to name it."""
 
 
@@ -33,83 +29,61 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _list(*, as_json: bool) -> int:
-    from corral.servers.store import store
-
     found = store.entries()
     if as_json:
-        output.json([_row(entry) for entry in found])
+        output.write_json([_entry_to_json(entry) for entry in found])
         return 0
-    output.table(
-        [
-            (
-                _label(entry),
-                entry.version,
-                f"{entry.size / 1e6:.1f} MB",
-                entry.created[:10],
-                entry.digest[:SHORT],
-            )
-            for entry in found
-        ]
-    )
+    output.write_table([_format_row(entry) for entry in found])
     return 0
 
 
-def _label(entry: Entry) -> str:
-    """Bundles have a name of their own; what was typed for them is only a path."""
-    short = entry.key[: len("bundle:") + SHORT]
-    return f"{entry.name} ({short})" if entry.kind == "bundle" else entry.key
+def _format_row(entry: Entry) -> tuple[str, ...]:
+    """Format an entry: a bundle with its name, a package as it was typed to run it."""
+    short = entry.key[: len("bundle:") + MIN_DIGITS]
+    label = f"{entry.name} ({short})" if entry.kind == "bundle" else entry.key
+    size, digest = f"{entry.size / 1e6:.1f} MB", entry.digest[:MIN_DIGITS]
+    return label, entry.version, size, entry.created[:10], digest
 
 
-def _row(entry: Entry) -> object:
-    from corral.supervisor.report import plain
-
-    row = plain(entry)
+def _entry_to_json(entry: Entry) -> object:
+    row = to_json(entry)
     return {**row, "path": entry.path()} if isinstance(row, dict) else row
 
 
 def _remove(words: list[str], *, as_json: bool) -> int:
-    """By what was typed to run it, by its name, or by the start of its digest."""
-    from corral.servers.store import store
-
-    gone: list[Entry] = []
+    """Remove entries by what was typed to run them, by name, or by the start of a digest."""
+    removed: list[Entry] = []
     for word in words:
-        fitting = [entry for entry in store.entries() if _fits(entry, word)]
+        fitting = [entry for entry in store.entries() if _is_meant(entry, word)]
         if not fitting:
             raise SandboxError(
                 f"there is nothing called {word} in the cache", hint="corral cache ls"
             )
         for entry in fitting:
             store.remove(entry)
-        gone += fitting
-    if as_json:
-        output.json({"removed": [entry.key for entry in gone]})
-    else:
-        for entry in gone:
-            output.say(f"removed {entry.key}")
+        removed += fitting
+    keys = [entry.key for entry in removed]
+    output.write_result({"removed": keys}, [f"removed {key}" for key in keys], as_json=as_json)
     return 0
 
 
-def _fits(entry: Entry, word: str) -> bool:
-    """A digest may be cut short, as `ls` shows it; a name may not."""
+def _is_meant(entry: Entry, word: str) -> bool:
+    """Return whether a word names an entry. A digest may be cut short, a name may not."""
     digests = [entry.digest, *([entry.key] if entry.kind == "bundle" else [])]
-    if len(word) >= SHORT and any(digest.startswith(word) for digest in digests):
+    if len(word) >= MIN_DIGITS and any(digest.startswith(word) for digest in digests):
         return True
     return word in {entry.key, entry.key.partition(" ")[0], entry.name}
 
 
 def _collect(*, as_json: bool) -> int:
-    from corral.servers.store import store
-
-    gone = [*store.collect_garbage(), *_copies()]
-    if as_json:
-        output.json({"removed": gone})
-    else:
-        output.say(f"removed {len(gone)} leftovers")
+    removed = [*store.collect_garbage(), *_collect_runtime_copies()]
+    text = f"removed {len(removed)} leftovers"
+    output.write_result({"removed": removed}, [text], as_json=as_json)
     return 0
 
 
-def _copies() -> list[str]:
-    """Only on Windows are programs copied to be run: a copy that no run uses is left over."""
+def _collect_runtime_copies() -> list[str]:
+    """Remove copies of programs that no run uses; only on Windows are programs copied."""
     if sys.platform != "win32":
         return []
     from corral.platforms.windows.runtime_copies import python_paths
@@ -119,17 +93,14 @@ def _copies() -> list[str]:
 
 
 def _verify(*, as_json: bool) -> int:
-    from corral.servers.store import store
-
+    found = store.entries()
     broken: list[str] = []
-    for entry in store.entries():
+    for entry in found:
         try:
             store.verify(entry)
         except (SandboxError, OSError) as problem:
             broken.append(entry.key)
             output.note(str(problem))
-    if as_json:
-        output.json({"broken": broken})
-    elif not broken:
-        output.say(f"all {len(store.entries())} are what was installed")
+    lines = [] if broken else [f"all {len(found)} are what was installed"]
+    output.write_result({"broken": broken}, lines, as_json=as_json)
     return 1 if broken else 0

@@ -1,15 +1,9 @@
-"""`corral check FILE`: read a policy file and say everything that is wrong with it at once."""
-
-from __future__ import annotations
+"""`corral check FILE`: read a policy file and list all of its mistakes at once."""
 
 from corral.cli import output
-from corral.cli.option_parser import Flag, UsageError
-from corral.errors import ManifestError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from corral.cli.option_parser import Options
-    from corral.errors import Mistake
+from corral.cli.option_parser import Flag, Options, UsageError
+from corral.errors import ManifestError, Mistake
+from corral.policy.manifest import load
 
 SUMMARY = "check a policy file; every mistake with its place"
 USAGE = "usage: corral check [--json] FILE..."
@@ -17,23 +11,18 @@ FLAGS = (Flag(name="--json", help="mistakes as JSON"),)
 
 
 def main(options: Options, rest: list[str]) -> int:
-    from corral.policy.manifest import load
-
     if not rest:
         raise UsageError("there is no file to check", hint=USAGE)
     mistakes: list[Mistake] = []
+    lines = []
     for path in rest:
         try:
             load(path)
         except ManifestError as problem:
             mistakes += problem.mistakes
         else:
-            if not options.has("--json"):
-                output.say(f"{path}: ok")
-    if options.has("--json"):
-        keys = ("file", "line", "key", "mistake")
-        output.json([dict(zip(keys, mistake, strict=True)) for mistake in mistakes])
-    else:
-        for mistake in mistakes:
-            output.say(str(mistake))
+            lines.append(f"{path}: ok")
+    keys = ("file", "line", "key", "mistake")
+    data = [dict(zip(keys, mistake, strict=True)) for mistake in mistakes]
+    output.write_result(data, [*lines, *map(str, mistakes)], as_json=options.has("--json"))
     return 1 if mistakes else 0

@@ -1,15 +1,9 @@
-"""`corral clean`: take back what `windows.keep_grants` lets stay after a run."""
-
-from __future__ import annotations
+"""`corral clean`: remove the permissions that `windows.keep_grants` leaves after a run."""
 
 import sys
 
 from corral.cli import output
-from corral.cli.option_parser import Flag, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from corral.cli.option_parser import Options
+from corral.cli.option_parser import Flag, Options, UsageError
 
 SUMMARY = "remove the permissions that windows.keep_grants has kept"
 USAGE = "usage: corral clean [--json]"
@@ -20,18 +14,15 @@ def main(options: Options, rest: list[str]) -> int:
     if rest:
         raise UsageError(f"clean takes no further words: {rest[0]}", hint=USAGE)
     cleaned, problems = _clean()
-    if options.has("--json"):
-        output.json(cleaned)
-    else:
-        for path in cleaned:
-            output.say(f"removed corral's permissions from {path}")
+    lines = [f"removed corral's permissions from {path}" for path in cleaned]
+    output.write_result(cleaned, lines, as_json=options.has("--json"))
     for text in problems:
         output.warn(text)
     return 1 if problems else 0
 
 
 def _clean() -> tuple[list[str], list[str]]:
-    """Only on Windows are permissions of the host's own files ever changed."""
+    """Clean up on Windows: on no other system does corral change permissions of host files."""
     if sys.platform != "win32":
         return [], []
     from corral.platforms.windows import undo

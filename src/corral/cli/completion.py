@@ -1,19 +1,16 @@
-"""`corral completion SHELL`: completion for bash, zsh and fish, made from the tables of flags."""
+"""`corral completion SHELL`: print a completion script, made from the tables of flags."""
 
-from __future__ import annotations
-
-from corral.cli import output
-from corral.cli.option_parser import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from corral.cli.option_parser import Flag, Options
+from corral.cli import COMMANDS, HELP, load_command, output
+from corral.cli.option_parser import Flag, Options, UsageError
+from corral.clients.catalogue import NAMES
 
 SUMMARY = "print a completion script for bash, zsh or fish"
 USAGE = "usage: corral completion bash|zsh|fish"
 FLAGS: tuple[Flag, ...] = ()
 
 SHELLS = ("bash", "zsh", "fish")
+# Words that may follow a command besides flags and files.
+WORDS = {"completion": SHELLS, **dict.fromkeys(("wrap", "unwrap", "status"), NAMES)}
 SEEN = "'__fish_seen_subcommand_from {}'"
 
 BASH = """\
@@ -51,55 +48,46 @@ ZSH_CASE = "        {name}) compadd -- {flags} ;;"
 
 def main(_options: Options, rest: list[str]) -> int:
     if rest == ["fish"]:
-        output.say("\n".join(_fish()))
+        output.write_line("\n".join(_fish()))
     elif rest == ["bash"]:
-        output.say(_filled(BASH, CASE))
+        output.write_line(_format_script(BASH, CASE))
     elif rest == ["zsh"]:
-        output.say(_filled(ZSH, ZSH_CASE))
+        output.write_line(_format_script(ZSH, ZSH_CASE))
     else:
         raise UsageError("name a shell: bash, zsh or fish", hint=USAGE)
     return 0
 
 
-def _flags() -> dict[str, tuple[Flag, ...]]:
-    from corral.cli import COMMANDS, HELP, load
-
-    return {name: (*load(name).FLAGS, HELP) for name in COMMANDS}
+def _all_flags() -> dict[str, tuple[Flag, ...]]:
+    return {name: (*load_command(name).FLAGS, HELP) for name in COMMANDS}
 
 
-def _words() -> dict[str, tuple[str, ...]]:
-    """What follows a command besides flags and files."""
-    from corral.clients.catalogue import NAMES
-
-    return {"completion": SHELLS, **dict.fromkeys(("wrap", "unwrap", "status"), NAMES)}
-
-
-def _filled(template: str, case: str) -> str:
-    flags = _flags()
+def _format_script(template: str, case: str) -> str:
+    flags = _all_flags()
     words = {name: [flag.name for flag in found] for name, found in flags.items()}
-    for name, more in _words().items():
+    for name, more in WORDS.items():
         words[name] += more
     cases = [case.format(name=name, flags=" ".join(found)) for name, found in words.items()]
     return template.format(commands=" ".join(flags), cases="\n".join(cases)).rstrip()
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _fish() -> list[str]:
-    from corral.cli import load
-
     first = "__fish_use_subcommand"
     lines = [f"complete -c corral -n {first} -l {name}" for name in ("help", "version")]
-    for name, flags in _flags().items():
-        lines.append(f"complete -c corral -f -n {first} -a {name} -d {_quoted(load(name).SUMMARY)}")
+    for name, flags in _all_flags().items():
+        lines.append(
+            f"complete -c corral -f -n {first} -a {name} -d {_quote(load_command(name).SUMMARY)}"
+        )
         lines += [
             f"complete -c corral -n {SEEN.format(name)} -l {flag.name[2:]}"
-            f"{' -r' if flag.value else ''} -d {_quoted(flag.help)}"
+            f"{' -r' if flag.value else ''} -d {_quote(flag.help)}"
             for flag in flags
         ]
-    for name, more in _words().items():
+    for name, more in WORDS.items():
         only = " -f" if name == "completion" else ""
         lines.append(f"complete -c corral{only} -n {SEEN.format(name)} -a '{' '.join(more)}'")
     return [line.replace("`", "") for line in lines]

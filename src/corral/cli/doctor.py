@@ -1,15 +1,10 @@
-"""`corral doctor`: what this machine was seen to do, one line a capability."""
-
-from __future__ import annotations
+"""`corral doctor`: probe this machine and print one line for each capability."""
 
 from corral.cli import output
-from corral.cli.option_parser import Flag, UsageError
-from corral.supervisor.report import plain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from corral.cli.option_parser import Options
-    from corral.plan.host import Host
+from corral.cli.option_parser import Flag, Options, UsageError
+from corral.platforms import current
+from corral.supervisor import findings
+from corral.supervisor.report import to_json
 
 SUMMARY = "probe this machine by effect and say what holds"
 USAGE = "usage: corral doctor [-v] [--json]"
@@ -22,29 +17,23 @@ MARKS = {"proven": ("[✓]", "green"), "absent": ("[!]", "yellow"), "advice": ("
 
 
 def main(options: Options, rest: list[str]) -> int:
-    from corral.platforms import current
-    from corral.supervisor import findings
-
     if rest:
         raise UsageError(f"doctor takes no further words: {rest[0]}", hint=USAGE)
-
-    found = findings.current_host(fresh=True)
+    host = findings.current_host(fresh=True)
+    architecture = ARCHITECTURES.get(host.machine, host.machine)
     if options.has("--json"):
-        data = {"os": found.system, "arch": architecture(found), "findings": plain(found.findings)}
-        output.json(data)
+        output.write_json(
+            {"os": host.system, "arch": architecture, "findings": to_json(host.findings)}
+        )
         return 0
-    output.say(_mark("proven", f"OS: {found.system} ({architecture(found)})"))
-    for status, text, finding in current.load().doctor(found):
-        output.say(_mark(status, text))
+    output.write_line(_mark("proven", f"OS: {host.system} ({architecture})"))
+    for status, text, finding in current.load().doctor(host):
+        output.write_line(_mark(status, text))
         if finding is not None and options.has("--verbose"):
-            output.say(f"      {finding.evidence}")
+            output.write_line(f"      {finding.evidence}")
         if finding is not None and finding.hint:
-            output.say(f"      hint: {finding.hint}")
+            output.write_line(f"      hint: {finding.hint}")
     return 0
-
-
-def architecture(found: Host) -> str:
-    return ARCHITECTURES.get(found.machine, found.machine)
 
 
 def _mark(status: str, text: str) -> str:

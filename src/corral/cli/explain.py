@@ -1,15 +1,15 @@
-"""`corral explain`: exactly the plan that `run` would execute, and what it would hold."""
+"""`corral explain`: exactly the plan that `run` would execute, and what it would enforce."""
 
 from __future__ import annotations
 
 import os
 
-from corral.cli import output, run_flags
+from corral.cli import output, run_flags, what_to_run
 from corral.cli.option_parser import Flag
 from corral.policy.variables import masked
 from corral.record import replace
 from corral.supervisor.prepare import prepare
-from corral.supervisor.report import plain
+from corral.supervisor.report import to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,19 +23,20 @@ USAGE = (
     "CLIENT:SERVER | ORG/NAME [ARGUMENT...]"
 )
 FLAGS = (*run_flags.FLAGS, Flag(name="--json", help="as JSON"))
-ORDER = ("supervisor", "clone", "after_clone", "init", "target")
+STAGES = ("supervisor", "clone", "after_clone", "init", "target")
 
 
 def main(options: Options, rest: list[str]) -> int:
-    sources, command = run_flags.sources(options, rest)
-    plan = prepare(command, sources, environment=os.environ, cwd=run_flags.where(rest))
-    run_flags.check_program(plan.program, sources)
-    bundle = _bundle(rest[0]) if rest and rest[0].lower().endswith(run_flags.BUNDLES) else {}
+    sources, command = what_to_run.sources_and_command(options, rest)
+    cwd = what_to_run.start_directory(rest)
+    plan = prepare(command, sources, environment=os.environ, cwd=cwd)
+    what_to_run.check_program(plan.program, sources)
+    bundle = _bundle(rest[0]) if rest and rest[0].lower().endswith(what_to_run.BUNDLES) else {}
     if options.has("--json"):
-        output.json({**as_data(plan), **({"bundle": bundle} if bundle else {})})
+        output.write_json({**as_data(plan), **({"bundle": bundle} if bundle else {})})
         return 0
     for key, text in bundle.items():
-        output.say(f"Bundle {key}: {text}")
+        output.write_line(f"Bundle {key}: {text}")
     if (name := options.get("--profile")) is not None:
         _print_profile(name)
     _print(plan)
@@ -43,7 +44,7 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _bundle(path: str) -> dict[str, str]:
-    """Which file it is, and what nobody has looked at."""
+    """Return the digest of a bundle, and that its signature was not verified."""
     from corral.servers.bundles.bundle import bundle_digest
 
     verified = "not verified, if it has one: only the digest tells that it is the file you mean"
@@ -51,18 +52,18 @@ def _bundle(path: str) -> dict[str, str]:
 
 
 def as_data(plan: Plan) -> dict[str, object]:
-    """The environment by name only: a value may be a secret, and so may an argument."""
+    """Return the plan as JSON data, without values of variables and without secret arguments."""
     program = plan.program
-    told = replace(program, argv=masked(program.argv), typed=masked(program.typed))
+    shown = replace(program, argv=masked(program.argv), typed=masked(program.typed))
     return {
-        "program": plain(told),
-        "controls": plain(plan.controls),
+        "program": to_json(shown),
+        "controls": to_json(plan.controls),
         "steps": [
             {
                 "step": step.name,
                 "stage": step.stage,
                 "does": step.describe(),
-                "data": plain(step),
+                "data": to_json(step),
             }
             for step in plan.steps
         ],
@@ -77,24 +78,24 @@ def _print_profile(chosen: str) -> None:
     from corral.policy import profiles
 
     profile = profiles.load(chosen)
-    output.say(output.paint(f"Profile {profile.name}", "bold"))
+    output.write_line(output.paint(f"Profile {profile.name}", "bold"))
     for key, reason in profile.reasons:
-        output.say(_indent(f"{key}: {reason}"))
+        output.write_line(_indent(f"{key}: {reason}"))
 
 
 def _print(plan: Plan) -> None:
-    output.say(output.paint("Program", "bold"))
-    output.say(_indent(plan.program.describe()))
-    output.say("  environment " + ", ".join(key for key, _ in plan.environment))
-    output.say(output.paint("Controls", "bold"))
-    output.table([_row(held) for held in plan.controls])
-    output.say(output.paint("Steps", "bold"))
-    for stage in ORDER:
+    output.write_line(output.paint("Program", "bold"))
+    output.write_line(_indent(plan.program.describe()))
+    output.write_line("  environment " + ", ".join(key for key, _ in plan.environment))
+    output.write_line(output.paint("Controls", "bold"))
+    output.write_table([_row(held) for held in plan.controls])
+    output.write_line(output.paint("Steps", "bold"))
+    for stage in STAGES:
         for step in plan.steps:
             if step.stage == stage:
-                output.say(_indent(f"{stage}: {step.describe()}"))
+                output.write_line(_indent(f"{stage}: {step.describe()}"))
     for text in plan.warnings:
-        output.say(f"warning: {text}")
+        output.write_line(f"warning: {text}")
 
 
 def _row(held: Held) -> tuple[str, ...]:

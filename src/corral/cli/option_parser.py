@@ -1,6 +1,6 @@
-"""Flags as data: one table a command serves parsing, help and completion.
+"""Flags as data: one table a command for parsing, help and completion.
 
-`argparse` alone costs as much as a bare interpreter, so the parser is this page.
+`argparse` alone takes as long to import as a bare interpreter takes to start.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ if TYPE_CHECKING:
 
 @record
 class Flag:
-    """No `value` means a switch; `many` may be given several times."""
+    """Without `value` it is a switch; with `many` it may be given several times.
+
+    `key` is what it sets in the policy of a run.
+    """
 
     name: str
     help: str
     value: str = ""
     many: bool = False
     short: str = ""
+    key: str = ""
 
 
 class UsageError(SandboxError):
@@ -44,7 +48,7 @@ class Options:
 
 
 def parse(flags: Sequence[Flag], arguments: Sequence[str]) -> tuple[Options, list[str]]:
-    """Options up to the first word that is none, and the rest; `--` ends them at once."""
+    """Return the options before the first other word, and the rest; `--` ends the options."""
     known = {flag.name: flag for flag in flags}
     known.update({flag.short: flag for flag in flags if flag.short})
     options, rest = Options(), list(arguments)

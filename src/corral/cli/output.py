@@ -1,4 +1,4 @@
-"""The only place that prints. stdout is the target's in `run`, so corral speaks on stderr there."""
+"""Print for the user: the only module that prints. `run` uses stderr, as stdout is the target's."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from corral.errors import SandboxError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import TextIO
 
-ELSEWHERE = "make room there, or send the output somewhere else"
-ADVICE = {
+OUTPUT_HINT = "make room there, or send the output somewhere else"
+ERRNO_HINTS = {
     errno.EACCES: "see whose it is: corral has no other rights than you",
     errno.EPERM: "see whose it is: corral has no other rights than you",
     errno.ENOSPC: "make room on that disk",
@@ -22,7 +23,7 @@ ADVICE = {
     errno.EMFILE: "raise `ulimit -n` where corral is started",
     errno.ENOMEM: "the machine has no memory left for it",
 }
-USUAL_ADVICE = "the system refused it; `corral doctor -v` shows what works here"
+DEFAULT_HINT = "the system refused it; `corral doctor -v` shows what works here"
 COLOURS = {"green": "32", "yellow": "33", "red": "31", "bold": "1", "dim": "2"}
 
 
@@ -31,55 +32,55 @@ class UnwrittenError(SandboxError):
 
 
 class ReaderGoneError(Exception):
-    """Nobody reads our stdout any more. Of all broken pipes this one is nobody's error."""
+    """The reader closed corral's stdout. Unlike other broken pipes this is not an error."""
 
 
-def of_the_system(problem: OSError) -> SandboxError:
-    """What no part of corral has put into words of its own."""
+def from_os_error(problem: OSError) -> SandboxError:
+    """Make a message for an error of the system that no other code has described."""
     why = problem.strerror or str(problem)
     if problem.filename is not None:
         why = f"{os.fsdecode(problem.filename)!r}: {why}"
-    return SandboxError(why, hint=ADVICE.get(problem.errno or 0, USUAL_ADVICE))
+    return SandboxError(why, hint=ERRNO_HINTS.get(problem.errno or 0, DEFAULT_HINT))
 
 
-def say(text: str = "") -> None:
+def write_line(text: str = "") -> None:
     if sys.stdout is None:
-        return  # it was closed by whoever started us
+        return  # stdout was closed when corral was started
     try:
         _write(sys.stdout, text + "\n")
     except BrokenPipeError:
         sys.stdout = None
         raise ReaderGoneError from None
     except OSError as problem:
-        sys.stdout = None  # or the end would tell it once more
-        raise UnwrittenError(f"cannot write: {problem.strerror}", hint=ELSEWHERE) from problem
+        sys.stdout = None  # otherwise `finish` reports the same error again
+        raise UnwrittenError(f"cannot write: {problem.strerror}", hint=OUTPUT_HINT) from problem
 
 
 def _write(stream: TextIO, text: str) -> None:
     try:
         stream.write(text)
     except UnicodeEncodeError:
-        # A file name that is no text, or a terminal that knows fewer letters than we use.
+        # A file name that is not text, or a terminal without some characters.
         stream.write(text.encode(stream.encoding, "backslashreplace").decode(stream.encoding))
 
 
 def note(text: str) -> None:
-    _tell(f"corral: {text}\n")
+    _write_stderr(f"corral: {text}\n")
 
 
-def _tell(text: str) -> None:
-    """A run goes on when nobody reads its warnings: what is lost is only the warning."""
-    if sys.stderr is None or not _has_room(sys.stderr.fileno()):
+def _write_stderr(text: str) -> None:
+    """Write a message if stderr takes it. A run goes on without its warnings."""
+    if sys.stderr is None or not _is_writable(sys.stderr.fileno()):
         return
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
     except OSError:
-        sys.stderr = None  # or the interpreter tries again at its end
+        sys.stderr = None  # otherwise the interpreter tries again when it exits
 
 
-def _has_room(fd: int) -> bool:
-    """A pipe that its reader let run full would hold corral, and with it the stop of the target."""
+def _is_writable(fd: int) -> bool:
+    """Return whether a write would not block: a full pipe would also block stopping the target."""
     if sys.platform == "win32":
         return True
     poll = select.poll()
@@ -88,15 +89,15 @@ def _has_room(fd: int) -> bool:
 
 
 def finish(code: int) -> int:
-    """Flush; the exit code, unless what was said could not be written."""
+    """Flush the streams, and return the exit code, or another if stdout cannot be written."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:
                 stream.flush()
         except BrokenPipeError:
-            pass  # the reader is gone; what it did not read is nobody's error
+            pass  # the reader is gone, which is not an error
         except OSError as problem:
-            _tell(f"corral: cannot write: {problem.strerror}\nhint: {ELSEWHERE}\n")
+            _write_stderr(f"corral: cannot write: {problem.strerror}\nhint: {OUTPUT_HINT}\n")
             code = code or UnwrittenError.exit_code
     return code
 
@@ -105,28 +106,37 @@ def warn(text: str) -> None:
     note(f"warning: {text}")
 
 
-def error(problem: SandboxError) -> None:
-    """Two lines: what, then a hint."""
+def write_error(problem: SandboxError) -> None:
+    """Print two lines: what failed, then a hint."""
     note(problem.message)
     if problem.hint:
-        _tell(f"hint: {problem.hint}\n")
+        _write_stderr(f"hint: {problem.hint}\n")
 
 
-def json(value: object) -> None:
-    import json as module
+def write_json(value: object) -> None:
+    import json
 
-    say(module.dumps(value, indent=2, ensure_ascii=False))
+    write_line(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def write_result(value: object, lines: Iterable[str], *, as_json: bool) -> None:
+    """Print a value as JSON, or as lines for people."""
+    if as_json:
+        write_json(value)
+        return
+    for line in lines:
+        write_line(line)
 
 
 def paint(text: str, colour: str) -> str:
-    """Colour only where a person looks and has not refused it."""
+    """Colour text on a terminal, unless NO_COLOR is set."""
     if "NO_COLOR" in os.environ or sys.stdout is None or not sys.stdout.isatty():
         return text
     return f"\033[{COLOURS[colour]}m{text}\033[0m"
 
 
-def table(rows: list[tuple[str, ...]]) -> None:
+def write_table(rows: list[tuple[str, ...]]) -> None:
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))] if rows else []
     for row in rows:
         padded = [f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)]
-        say("  ".join(padded).rstrip())
+        write_line("  ".join(padded).rstrip())

@@ -1,15 +1,9 @@
-"""`corral profiles`: the curated policies, and why each line of them is there."""
-
-from __future__ import annotations
+"""`corral profiles`: list the curated policies, or show one with the reason for each grant."""
 
 from corral.cli import output
-from corral.cli.option_parser import Flag, UsageError
+from corral.cli.option_parser import Flag, Options, UsageError
 from corral.policy import profiles
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from corral.cli.option_parser import Options
-    from corral.policy.profiles import Profile
+from corral.policy.profiles import Profile
 
 SUMMARY = "list the curated policies for known servers, or show one with its reasons"
 USAGE = "usage: corral profiles [--json] [NAME]"
@@ -22,31 +16,30 @@ def main(options: Options, rest: list[str]) -> int:
         raise UsageError("profiles takes one name at most", hint=USAGE)
     found = [profiles.load(name) for name in rest or profiles.names()]
     if options.has("--json"):
-        output.json([_data(profile) for profile in found])
+        output.write_json([_profile_to_json(profile) for profile in found])
     elif rest:
-        for line in lines(found[0]):
-            output.say(line)
+        for line in _format_profile(found[0]):
+            output.write_line(line)
     else:
-        output.table([(one.name, one.title, " ".join(one.packages)) for one in found])
+        output.write_table([(one.name, one.title, " ".join(one.packages)) for one in found])
     return 0
 
 
-def lines(profile: Profile) -> list[str]:
-    """The profile as a policy, each grant with its reason."""
-    told = [f"{profile.name}: {profile.title}", f"for {', '.join(profile.packages)}", ""]
-    told += [f"  {key}: {reason}" for key, reason in profile.reasons]
-    told += [] if profile.reasons else ["  asks for nothing beyond the defaults"]
-    return [*told, *(["", profile.note] if profile.note else []), "", *_policy(profile)]
+def _format_profile(profile: Profile) -> list[str]:
+    lines = [f"{profile.name}: {profile.title}", f"for {', '.join(profile.packages)}", ""]
+    lines += [f"  {key}: {reason}" for key, reason in profile.reasons]
+    lines += [] if profile.reasons else ["  asks for nothing beyond the defaults"]
+    return [*lines, *(["", profile.note] if profile.note else []), "", *_read_policy(profile)]
 
 
-def _policy(profile: Profile) -> list[str]:
-    """The file without what is said about it: it can be saved as a policy and changed."""
+def _read_policy(profile: Profile) -> list[str]:
+    """Return the policy in the profile's file, without the tables about it."""
     with open(profiles.path(profile.name), encoding="utf-8") as file:
         tables = file.read().strip().split("\n\n")
     return "\n\n".join(table for table in tables if not table.startswith(HEADINGS)).split("\n")
 
 
-def _data(profile: Profile) -> dict[str, object]:
+def _profile_to_json(profile: Profile) -> dict[str, object]:
     return {
         "name": profile.name,
         "title": profile.title,
@@ -54,5 +47,5 @@ def _data(profile: Profile) -> dict[str, object]:
         "arguments": profile.arguments,
         "note": profile.note,
         "reasons": dict(profile.reasons),
-        "policy": "\n".join(_policy(profile)),
+        "policy": "\n".join(_read_policy(profile)),
     }

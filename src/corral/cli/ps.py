@@ -1,18 +1,13 @@
-"""`corral ps`: the runs of this user that are alive, and what they use."""
-
-from __future__ import annotations
+"""`corral ps`: list this user's live runs, and the resources that they use."""
 
 import time
 
 from corral.cli import output
-from corral.cli.option_parser import Flag
+from corral.cli.option_parser import Flag, Options
+from corral.platforms import current, run_records
+from corral.platforms.contract import Usage
+from corral.platforms.run_records import Entry
 from corral.policy.variables import masked
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from corral.cli.option_parser import Options
-    from corral.platforms.contract import Usage
-    from corral.platforms.run_records import Entry
 
 SUMMARY = "list live runs with what they use"
 USAGE = "usage: corral ps [--json]"
@@ -20,20 +15,17 @@ FLAGS = (Flag(name="--json", help="as JSON"),)
 
 
 def main(options: Options, _rest: list[str]) -> int:
-    from corral.platforms import current, run_records
-
     system = current.load()
     found = [(entry, system.measure(entry.root)) for entry in run_records.live() if entry.root]
     if options.has("--json"):
-        output.json([_data(entry, usage) for entry, usage in found])
+        output.write_json([_run_to_json(entry, usage) for entry, usage in found])
         return 0
-    rows: list[tuple[str, ...]] = [("RUN", "PID", "UP", "CPU", "MEMORY", "TASKS", "COMMAND")]
-    rows += [_row(entry, usage) for entry, usage in found]
-    output.table(rows)
+    header = ("RUN", "PID", "UP", "CPU", "MEMORY", "TASKS", "COMMAND")
+    output.write_table([header, *(_format_row(entry, usage) for entry, usage in found)])
     return 0
 
 
-def _data(entry: Entry, usage: Usage) -> dict[str, object]:
+def _run_to_json(entry: Entry, usage: Usage) -> dict[str, object]:
     return {
         "run": entry.name,
         "pid": entry.pid,
@@ -45,7 +37,7 @@ def _data(entry: Entry, usage: Usage) -> dict[str, object]:
     }
 
 
-def _row(entry: Entry, usage: Usage) -> tuple[str, ...]:
+def _format_row(entry: Entry, usage: Usage) -> tuple[str, ...]:
     up = int(time.time()) - entry.started
     clock = f"{up // 3600}:{up // 60 % 60:02}:{up % 60:02}"
     size = f"{usage.memory / (1 << 20):.0f}M"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from corral.cli import output, run_flags
-from corral.cli.option_parser import Flag
+from corral.cli import output, run_flags, what_to_run
 from corral.errors import SandboxError
 from corral.platforms import current
 from corral.supervisor import start
@@ -28,37 +27,34 @@ USAGE = (
     "       corral run [OPTIONS] DIRECTORY | BUNDLE.mcpb | npm:PACKAGE | pypi:PACKAGE | "
     "CLIENT:SERVER | ORG/NAME [ARGUMENT...]"
 )
-FLAGS = (
-    *run_flags.FLAGS,
-    Flag(name="--report", value="FILE", help="write what was asked, enforced and used (JSON)"),
-    Flag(name="--audit", value="FILE", help="append every denial, hash-chained (JSON lines)"),
-)
-
-
-OWN_FILES = ("--report", "--audit")
+FLAGS = (*run_flags.FLAGS, *run_flags.OUTPUTS)
 
 
 def main(options: Options, rest: list[str]) -> int:
     _fill_streams()
     report_fd = _open(options.get("--report"))
     try:
-        sources, command = run_flags.sources(options, rest)
+        sources, command = what_to_run.sources_and_command(options, rest)
         plan = prepare(
             command,
             sources,
             environment=os.environ,
-            cwd=run_flags.where(rest),
-            protected=[os.path.realpath(path) for name in OWN_FILES for path in options.all(name)],
+            cwd=what_to_run.start_directory(rest),
+            protected=[
+                os.path.realpath(path)
+                for flag in run_flags.OUTPUTS
+                for path in options.all(flag.name)
+            ],
         )
-        run_flags.check_program(plan.program, sources)
-        denials = _audited(options.get("--audit"))
+        what_to_run.check_program(plan.program, sources)
+        denials = _open_audit(options.get("--audit"))
         for text in plan.warnings:
             output.warn(text)
         return _watch(plan, report_fd, denials)
     except (SandboxError, OSError) as problem:
         if report_fd >= 0:
-            told = output.of_the_system(problem) if isinstance(problem, OSError) else problem
-            _write_refusal(rest, told, report_fd)
+            error = output.from_os_error(problem) if isinstance(problem, OSError) else problem
+            _write_refusal(rest, error, report_fd)
         raise
 
 
@@ -66,15 +62,15 @@ def _watch(plan: Plan, report_fd: int, denials: Denials | None) -> int:
     signals = current.load().signals(_forwarded())
     restore = _keep_terminal()
     watch = start.run(plan, (0, 1, 2), signals=signals, control=-1, denials=denials)
-    _let_go_of_stdio()
+    _release_stdio()
     try:
         return _finish(plan, watch, report_fd)
     finally:
         restore()
 
 
-def _audited(path: str | None) -> Denials | None:
-    """Opened before anything of the target runs, like the report."""
+def _open_audit(path: str | None) -> Denials | None:
+    """Open the audit before anything of the target runs, like the report."""
     if path is None:
         return None
     from corral.denials.audit import Audit, open_audit
@@ -92,14 +88,14 @@ def _audited(path: str | None) -> Denials | None:
 
 def _keep_terminal() -> Callable[[], None]:
     if sys.platform != "win32" and os.isatty(0):
-        from corral.cli.terminal import keep
+        from corral.cli.terminal import save_terminal
 
-        return keep(0)
+        return save_terminal(0)
     return lambda: None
 
 
 def _forwarded() -> list[int]:
-    """What was ignored when we were started stays so: `nohup corral run` outlives its terminal."""
+    """Return the signals to forward. One that is ignored stays so: `nohup corral run` works."""
     import _signal  # type: ignore[import-not-found]  # `signal` itself would import enum
 
     from corral.abi.signal_numbers import FORWARDED
@@ -108,10 +104,10 @@ def _forwarded() -> list[int]:
 
 
 def _finish(plan: Plan, watch: Watcher, report_fd: int) -> int:
-    from corral.supervisor import report  # the target runs already: this import costs nobody time
+    from corral.supervisor import report  # imported while the target runs already
 
     ending = watch.until_end()
-    result = report.of(plan, ending)
+    result = report.build_report(plan, ending)
     if report_fd >= 0:
         _write(result, report_fd)
     _explain_end(result)
@@ -119,7 +115,7 @@ def _finish(plan: Plan, watch: Watcher, report_fd: int) -> int:
 
 
 def _signed(code: int) -> int:
-    """As a process ends with it: Windows' codes have 32 bits, and a crash has set the highest."""
+    """Return the code as `exit` takes it: on Windows a crash sets the highest of 32 bits."""
     return code - (1 << 32) if code >> 31 else code
 
 
@@ -143,7 +139,7 @@ def _explain_end(result: Report) -> None:
 
 
 def _fill_streams() -> None:
-    """A file that corral opens must not land on a closed stdin and become the target's."""
+    """Open closed streams: a file that corral opens must not become the target's stdin."""
     for fd in range(3):
         try:
             os.fstat(fd)
@@ -151,8 +147,8 @@ def _fill_streams() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
-def _let_go_of_stdio() -> None:
-    """The streams are the target's: a client must see them close when the target closes them."""
+def _release_stdio() -> None:
+    """Close corral's copies, so that a client sees the streams close when the target does it."""
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
@@ -160,7 +156,7 @@ def _let_go_of_stdio() -> None:
 
 
 def _open(path: str | None) -> int:
-    """Before anything of the target runs, and never through a link that somebody put there."""
+    """Open the report before anything of the target runs, and never through a link."""
     if path is None:
         return -1
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
@@ -169,7 +165,7 @@ def _open(path: str | None) -> int:
     except OSError as error:
         raise SandboxError(
             f"cannot write the report to {path}: {error.strerror}",
-            hint="give a path in a directory of yours that is no symbolic link",
+            hint="give a path in a directory of yours that is not a symbolic link",
         ) from error
 
 
@@ -177,8 +173,8 @@ def _write_refusal(rest: list[str], problem: SandboxError, fd: int) -> None:
     try:
         from corral.errors import LaunchError
         from corral.supervisor import report
-    except OSError as error:  # no descriptor left, and `problem` is about to be told
+    except OSError as error:  # no descriptor left; `problem` is reported by the caller
         output.warn(f"the report could not be written: {error.strerror}")
         return
     kind: Kind = "setup_failed" if isinstance(problem, LaunchError) else "refused"
-    _write(report.refusal(tuple(rest), problem, kind=kind), fd)
+    _write(report.build_refusal(tuple(rest), problem, kind=kind), fd)

@@ -1,13 +1,8 @@
-"""`corral schema`: the JSON Schema of a policy file, for editors."""
-
-from __future__ import annotations
+"""`corral schema`: print the JSON Schema of a policy file, for editors."""
 
 from corral.cli import output
-from corral.cli.option_parser import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from corral.cli.option_parser import Flag, Options
+from corral.cli.option_parser import Flag, Options, UsageError
+from corral.policy.schema import json_schema
 
 SUMMARY = "print the JSON Schema of a policy file"
 USAGE = "usage: corral schema"
@@ -15,10 +10,7 @@ FLAGS: tuple[Flag, ...] = ()
 
 
 def main(_options: Options, rest: list[str]) -> int:
-    from corral.policy.schema import json_schema
-
     if rest:
         raise UsageError(f"schema takes no further words: {rest[0]}", hint=USAGE)
-
-    output.json(json_schema())
+    output.write_json(json_schema())
     return 0

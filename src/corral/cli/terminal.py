@@ -1,4 +1,4 @@
-"""The user's terminal: a target may change it and be killed, so it is given back as it was."""
+"""Restore the user's terminal: a target may change its settings and be killed."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def keep(fd: int) -> Callable[[], None]:
-    """Remember the terminal on `fd`; the answer puts it back, wherever `fd` leads by then."""
+def save_terminal(fd: int) -> Callable[[], None]:
+    """Save the settings of the terminal on `fd`; return a function that restores them."""
     import termios
 
     state, terminal = termios.tcgetattr(fd), os.dup(fd)
 
     def restore() -> None:
         try:
-            # From the background this would stop us, and the terminal is somebody else's by then.
+            # From the background this would stop corral, and another job uses the terminal then.
             if os.tcgetpgrp(terminal) == os.getpgrp():
                 termios.tcsetattr(terminal, termios.TCSANOW, state)
         except (OSError, termios.error):
-            pass  # it was closed, or never was ours to control
+            pass  # the terminal was closed, or is not this session's
         os.close(terminal)
 
     return restore

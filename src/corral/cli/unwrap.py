@@ -1,13 +1,8 @@
-"""`corral unwrap`: a client's configuration as it was before `corral wrap`."""
+"""`corral unwrap`: put a client's configuration back as it was before `corral wrap`."""
 
-from __future__ import annotations
-
-from corral.cli import client_output, output
-from corral.cli.option_parser import Flag, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from corral.cli.option_parser import Options
+from corral.cli import client_output
+from corral.cli.option_parser import Flag, Options
+from corral.clients.edit_file import unwrap_file
 
 SUMMARY = "put a client's configuration back as it was before `corral wrap`"
 USAGE = "usage: corral unwrap [OPTIONS] CLIENT|FILE [SERVER...]"
@@ -22,24 +17,16 @@ TEXTS = {
     "forced": "as it was; what was edited since is gone",
     "refused": "refused",
 }
+FIELDS = ("name", "state", "scope", "why", "hint")
 
 
 def main(options: Options, rest: list[str]) -> int:
-    from corral.clients.edit_file import unwrap_file
-
-    words = client_output.words(FLAGS, options, rest)
-    if not words:
-        raise UsageError("name a client or a file", hint=USAGE)
-    paths, names = client_output.files_of(words[0]), tuple(words[1:])
-    client_output.check_names(paths, names)
+    selection = client_output.select(FLAGS, options, rest, USAGE)
     dry_run, force = options.has("--dry-run"), options.has("--force")
-    edits, problem = client_output.edited(
-        paths, lambda path: unwrap_file(path, names=names, force=force, dry_run=dry_run)
+    return client_output.edit_files(
+        selection,
+        lambda path: unwrap_file(path, names=selection.names, force=force, dry_run=dry_run),
+        options,
+        texts=TEXTS,
+        fields=FIELDS,
     )
-    if options.has("--json"):
-        output.json([client_output.data(edit) for edit in edits])
-    else:
-        for edit in edits:
-            client_output.tell(edit, TEXTS, dry_run=dry_run)
-        client_output.project_note(words[0])
-    return client_output.outcome(edits, problem)

@@ -1,19 +1,20 @@
-"""`corral wrap`: every server of a client starts through corral from now on."""
-
-from __future__ import annotations
+"""`corral wrap`: rewrite a client's configuration so that its servers start through corral."""
 
 import os
 import sys
 
-from corral.cli import client_output, output, run_flags
-from corral.cli.option_parser import Flag, Options, UsageError
+from corral.cli import client_output, output, run_flags, what_to_run
+from corral.cli.option_parser import Flag, Options, parse
+from corral.clients.corral_path import find_corral
+from corral.clients.edit_file import FileEdit, lock_client_file, wrap_file
+from corral.clients.rewrite import ServerOutcome
+from corral.clients.wrap import Proposal, WrapRequest, propose, refuse
 from corral.errors import SandboxError
-from corral.safe_text import printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from corral.clients.edit_file import Edit
-    from corral.programs.package_runners import Package
+from corral.programs.package_runners import Package
+from corral.record import fields, replace
+from corral.servers.packages import package as packages
+from corral.servers.reference import parse_reference
+from corral.supervisor.prepare import prepare
 
 SUMMARY = "rewrite a client's configuration so that its servers start through corral"
 USAGE = "usage: corral wrap [OPTIONS] CLIENT|FILE [SERVER...]"
@@ -26,112 +27,93 @@ OWN = (
     Flag(name="--json", help="as JSON"),
 )
 FLAGS = (*OWN, *run_flags.FLAGS)
-PATHS = ("--read", "--write", "--policy")
-# Only the client can fill in variables, and it does so in the arguments of corral too; a brace
-# alone begins a policy that is written out.
-NO_PATHS = ("${", "{")
-VARIABLES = ("--env", "--secret")
+PATH_FLAGS = ("--read", "--write", "--policy")
+# Only the client can fill in variables, and it does so in the arguments of corral too. A brace
+# alone starts a policy as JSON text.
+NOT_PATHS = ("${", "{")
 TEXTS = {"wrapped": "wrapped", "already": "unchanged", "left": "left alone", "refused": "refused"}
-DRY = {**TEXTS, "wrapped": "would be wrapped"}
 
 
 def main(options: Options, rest: list[str]) -> int:
-    from corral.clients.corral_path import executable
-    from corral.clients.edit_file import wrap_file
-    from corral.clients.wrap import Wish
-
-    words = client_output.words(FLAGS, options, rest)
-    if not words:
-        raise UsageError("name a client or a file", hint=USAGE)
-    paths, names = client_output.files_of(words[0]), tuple(words[1:])
+    selection = client_output.select(FLAGS, options, rest, USAGE)
     dry_run = options.has("--dry-run")
-    wish = Wish(
-        corral=executable(options.get("--corral")),
-        names=names,
-        flags=tuple(_flags(options)),
-        grant=options.has("--grant-arguments"),
-        profiles=not options.has("--no-profile"),
-        trial=tried,
-        pin=pinned if options.has("--pin") and not dry_run else None,
+    pin = options.has("--pin") and not dry_run
+    request = WrapRequest(
+        corral=find_corral(options.get("--corral")),
+        names=selection.names,
+        flags=tuple(_select_flags(options)),
+        grant_arguments=options.has("--grant-arguments"),
+        use_profiles=not options.has("--no-profile"),
     )
-    client_output.check_names(paths, names)
-    edits, problem = client_output.edited(
-        paths, lambda path: wrap_file(path, wish, dry_run=dry_run)
+
+    def edit(path: str) -> FileEdit:
+        with lock_client_file(path, dry_run=dry_run) as file:
+            proposals = [check(one, pin=pin) for one in propose(file.servers, request)]
+            return wrap_file(file, proposals, request.corral, dry_run=dry_run)
+
+    texts = {**TEXTS, "wrapped": "would be wrapped"} if dry_run else TEXTS
+    return client_output.edit_files(
+        selection, edit, options, texts=texts, fields=fields(ServerOutcome)
     )
-    if options.has("--json"):
-        output.json([client_output.data(edit) for edit in edits])
-    else:
-        _tell(words[0], edits, dry_run=dry_run)
-    return client_output.outcome(edits, problem)
 
 
-def tried(flags: tuple[str, ...], arguments: tuple[str, ...]) -> None:
-    """Would `corral run` start with these here? All but the program itself is worked out."""
-    from corral.cli.option_parser import parse
-    from corral.supervisor.prepare import prepare
+def check(proposal: Proposal, *, pin: bool) -> Proposal:
+    """Refuse a server that would not start on this host; pin the version of its package."""
+    if proposal.outcome is not None:
+        return proposal
+    try:
+        check_run(proposal.flags, proposal.arguments)
+        if pin and proposal.package is not None:
+            return replace(proposal, package=pin_package(proposal.package, proposal.flags))
+    except SandboxError as error:
+        return refuse(proposal, error)
+    return proposal
 
+
+def check_run(flags: tuple[str, ...], arguments: tuple[str, ...]) -> None:
+    """Prepare `corral run` with these flags as far as possible without the program itself."""
     options, _ = parse(run_flags.FLAGS, flags)
-    names = [value.partition("=")[0] for name in VARIABLES for value in options.all(name)]
+    given = [value for name in ("--env", "--secret") for value in options.all(name)]
     for values in options.values.values():
         values[:] = [value for value in values if not value.startswith("${")]
     stand_in = [sys.executable, "-c", "pass", *arguments]
-    sources, command = run_flags.sources(options, stand_in)
-    # The client will set them.
-    environment = {**os.environ, **dict.fromkeys(names, "")}
-    prepare(command, sources, environment=environment, cwd=run_flags.here())
+    sources, command = what_to_run.sources_and_command(options, stand_in)
+    # The client will set these variables.
+    environment = {**os.environ, **{value.partition("=")[0]: "" for value in given}}
+    prepare(command, sources, environment=environment, cwd=what_to_run.current_directory())
 
 
-def pinned(package: Package, flags: tuple[str, ...]) -> Package:
-    """Installed as the client will ask for it: its exact version, with what these flags add."""
-    from corral.cli.option_parser import parse
-    from corral.record import replace
-    from corral.servers.packages.package import pin_package
-    from corral.servers.reference import parse_reference
-
+def pin_package(package: Package, flags: tuple[str, ...]) -> Package:
+    """Install a package with what the flags add, and return it with its exact version."""
     reference = parse_reference(package.reference)
     if reference is None:
         raise SandboxError(f"{package.reference} is no package")
     options, _ = parse(run_flags.FLAGS, flags)
-    found = pin_package(
+    pinned = packages.pin_package(
         reference,
         scripts=options.has("--allow-install-scripts"),
-        extra=run_flags.companions(options),
+        extra=what_to_run.extra_packages(options),
         notify=output.note,
     )
-    return replace(package, version=found.version)
+    return replace(package, version=pinned.version)
 
 
-def _flags(options: Options) -> list[str]:
-    """The user's own, with paths that mean the same wherever the client starts corral."""
+def _select_flags(options: Options) -> list[str]:
+    """Return the flags of `run`, with absolute paths, because the client may start anywhere."""
     chosen = Options()
     found = []
     for flag in run_flags.FLAGS:
         for typed in options.all(flag.name):
-            value = _absolute(typed) if flag.name in PATHS else typed
+            value = _make_absolute(typed) if flag.name in PATH_FLAGS else typed
             chosen.values.setdefault(flag.name, []).append(value)
             found += [flag.name, value] if flag.value else [flag.name]
     if found:
-        run_flags.sources(chosen, [os.devnull])  # mistakes are told now, not by the client
+        # Reports mistakes now instead of in the client.
+        what_to_run.sources_and_command(chosen, [os.devnull])
     return found
 
 
-def _absolute(value: str) -> str:
-    if value.startswith(NO_PATHS):
+def _make_absolute(value: str) -> str:
+    if value.startswith(NOT_PATHS):
         return value
     return os.path.abspath(os.path.expanduser(value))
-
-
-def _tell(word: str, edits: list[Edit], *, dry_run: bool) -> None:
-    from shlex import quote  # names and places come from the file, and people copy what they see
-
-    for edit in edits:
-        client_output.tell(edit, DRY if dry_run else TEXTS, dry_run=dry_run)
-        for one in edit.outcomes:
-            for place in getattr(one, "suggested", ()):
-                told = (
-                    f"  {one.name} was configured with {place} and may not reach it; to let it:"
-                    f" corral unwrap {quote(word)} {quote(one.name)}, then corral wrap --read"
-                    f" {quote(place)} {quote(word)} {quote(one.name)} (or --write)"
-                )
-                output.say(printable(told))
-    client_output.project_note(word)

@@ -1,7 +1,1 @@
-"""MCP clients and their configurations: which servers they start, and starting them by corral."""
-
-from __future__ import annotations
-
-from corral.clients.find_server import Configured, find
-
-__all__ = ["Configured", "find"]
+"""Configuration files of MCP clients: find their servers, and start those through corral."""

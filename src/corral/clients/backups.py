@@ -1,39 +1,34 @@
-"""What corral replaced in which file, so that it can be put back byte for byte; and backups.
+"""Records of the text that corral replaced in clients' files, and backups of whole files.
 
-One record and a few backups a file, named after a digest of its real path. They hold what the
-configuration held, secrets too: the directory is the user's alone.
+Each file has one record and a few backups, named after a digest of its real path. They contain the
+secrets of the configuration, so only the user may use their directory.
 """
-
-from __future__ import annotations
 
 import json
 import os
 import stat
-import sys
 import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from hashlib import sha256
+from typing import Literal
 
 from corral.clients import safe_write
-from corral.directories import directories
+from corral.directories import directories, is_private
 from corral.errors import SandboxError
 from corral.record import record
+from corral.servers.store.locks import lock_file
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from contextlib import AbstractContextManager
-    from typing import Literal
-
-    Part = Literal["command", "args", "both"]
-
+Part = Literal["command", "args", "both"]
+PARTS: dict[str, Part] = {"command": "command", "args": "args", "both": "both"}
 VERSION = 1
 STORE = "clients"
-KEPT = 10
-PARTS: dict[str, Part] = {"command": "command", "args": "args", "both": "both"}
+MAX_BACKUPS = 10
 
 
 @record
-class Change:
-    """The text of one span before and after. `both` runs from the command to the arguments."""
+class ReplacedText:
+    """The text of one part before and after. `both` runs from the command to the arguments."""
 
     part: Part
     before: str
@@ -42,50 +37,54 @@ class Change:
 
 @record
 class Original:
-    at: tuple[str, ...]
-    changes: tuple[Change, ...]
+    """The text that corral replaced in one server, which `key_path` leads to."""
+
+    key_path: tuple[str, ...]
+    replaced: tuple[ReplacedText, ...]
 
 
-def locked(path: str) -> AbstractContextManager[None]:
-    """One corral at a time for each file: two would forget each other's records."""
-    from corral.servers.store.locks import lock_file
-
-    name = _name(path, "lock")
-    _make(os.path.dirname(name))
+def lock(path: str) -> AbstractContextManager[None]:
+    """Let one corral at a time edit a file: two would lose each other's records."""
+    name = _stored_path(path, "lock")
+    _make_private(os.path.dirname(name))
     return lock_file(name)
 
 
 def load(path: str) -> dict[tuple[str, ...], Original]:
-    """By the place in the file. A record that cannot be read is no record."""
+    """Return the originals by key path; none from a record that cannot be read."""
     try:
-        content = safe_write.read(_name(path, "json"))
+        content = safe_write.read(_stored_path(path, "json"))
         data: object = json.loads(content.data)
     except (SandboxError, ValueError, RecursionError):
         return {}
-    if not isinstance(data, dict) or data.get("path") != path or not _is_private(content.found):
+    if (
+        not isinstance(data, dict)
+        or data.get("path") != path
+        or not is_private(content.stat, 0o077)
+    ):
         return {}
     listed = data.get("servers")
-    made = [_original(item) for item in listed] if isinstance(listed, list) else []
-    return {one.at: one for one in made if one is not None}
+    originals = map(_parse_original, listed) if isinstance(listed, list) else ()
+    return {one.key_path: one for one in originals if one is not None}
 
 
-def _original(item: object) -> Original | None:
+def _parse_original(item: object) -> Original | None:
     if not isinstance(item, dict):
         return None
-    at, changes = item.get("at"), item.get("changes")
-    if not isinstance(at, list) or not isinstance(changes, list):
+    keys, changes = item.get("at"), item.get("changes")
+    if not isinstance(keys, list) or not isinstance(changes, list):
         return None
-    made = tuple(
-        Change(part=PARTS[one["part"]], before=str(one["before"]), after=str(one["after"]))
+    replaced = tuple(
+        ReplacedText(part=PARTS[one["part"]], before=str(one["before"]), after=str(one["after"]))
         for one in changes
         if isinstance(one, dict) and one.get("part") in PARTS and {"before", "after"} <= one.keys()
     )
-    return Original(at=tuple(map(str, at)), changes=made) if made else None
+    return Original(key_path=tuple(map(str, keys)), replaced=replaced) if replaced else None
 
 
 def save(path: str, originals: Sequence[Original]) -> None:
-    """Before the file itself is changed: a crash in between leaves a record too many, not few."""
-    name = _name(path, "json")
+    """Record the originals of a file; without any, remove its record."""
+    name = _stored_path(path, "json")
     if not originals:
         try:
             os.unlink(name)
@@ -94,10 +93,10 @@ def save(path: str, originals: Sequence[Original]) -> None:
         return
     servers = [
         {
-            "at": list(one.at),
+            "at": list(one.key_path),
             "changes": [
-                {"part": change.part, "before": change.before, "after": change.after}
-                for change in one.changes
+                {"part": text.part, "before": text.before, "after": text.after}
+                for text in one.replaced
             ],
         }
         for one in originals
@@ -107,60 +106,51 @@ def save(path: str, originals: Sequence[Original]) -> None:
 
 
 def back_up(path: str, data: bytes) -> str:
-    """The whole file as it was; the oldest of many goes."""
+    """Save a whole file, remove its oldest backups, and return the path of the new one."""
     stamp = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(3).hex()}"
-    name = _name(path, f"{stamp}.backup")
+    name = _stored_path(path, f"{stamp}.backup")
     _write(name, data)
-    directory, base = os.path.split(_name(path, ""))
+    directory, base = os.path.split(_stored_path(path, ""))
     found = sorted(
         entry
         for entry in os.listdir(directory)
         if entry.startswith(base) and entry.endswith(".backup")
     )
-    for entry in found[:-KEPT]:
+    for entry in found[:-MAX_BACKUPS]:
         os.unlink(os.path.join(directory, entry))
     return name
 
 
 def _write(name: str, data: bytes) -> None:
-    _make(os.path.dirname(name))
+    _make_private(os.path.dirname(name))
     try:
-        os.replace(safe_write.write_beside(name, data), name)
+        os.replace(safe_write.write_temporary(name, data), name)
         safe_write.sync_directory(os.path.dirname(name))
     except OSError as error:
-        raise _unrecorded(os.path.dirname(name), error) from error
+        raise _recording_failed(os.path.dirname(name), error) from error
 
 
-def _make(directory: str) -> None:
-    """The user's alone, or nothing is put there."""
+def _make_private(directory: str) -> None:
+    """Make a directory for this user alone; refuse one that others may use."""
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         found = os.lstat(directory)
     except OSError as error:
-        raise _unrecorded(directory, error) from error
-    if not stat.S_ISDIR(found.st_mode) or not _is_private(found):
+        raise _recording_failed(directory, error) from error
+    if not stat.S_ISDIR(found.st_mode) or not is_private(found, 0o077):
         raise SandboxError(
             f"{directory} is not a directory that only you can use",
             hint=f"look at what is in it, then: chmod 700 {directory}",
         )
 
 
-def _unrecorded(directory: str, error: OSError) -> SandboxError:
+def _recording_failed(directory: str, error: OSError) -> SandboxError:
     return SandboxError(
         f"what was there before cannot be recorded in {directory}: {error.strerror}",
         hint="nothing was changed",
     )
 
 
-def _is_private(found: os.stat_result) -> bool:
-    """Windows has no modes; there the profile's own access list guards it."""
-    if sys.platform == "win32":
-        return True
-    return found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
-
-
-def _name(path: str, ending: str) -> str:
-    from hashlib import sha256
-
+def _stored_path(path: str, ending: str) -> str:
     digest = sha256(os.fsencode(path)).hexdigest()[:32]
     return os.path.join(directories().state, STORE, f"{digest}.{ending}")

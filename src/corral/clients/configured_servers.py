@@ -1,26 +1,22 @@
-"""The servers in a client's file: where their keys stand, what they are, how they are started.
+"""Read the servers that a client's file configures, with the positions of their keys.
 
-The shapes are few. Most clients have a table of servers under one key, Continue has a list of them,
-Claude Code has tables inside projects, Zed once put program and arguments into one table more.
+Most clients have a table of servers under one key. Continue has a list of servers, Claude Code has
+tables inside projects, and older versions of Zed put program and arguments into a nested table.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator, Mapping, Sequence
 
+from corral.clients.backups import Part
 from corral.clients.corral_path import is_corral
+from corral.clients.file_formats import Format
+from corral.formats.positions import Value
 from corral.policy.variables import masked
 from corral.record import record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from corral.clients.backups import Part
-    from corral.formats.positions import Format, Value
-
-EVERY = "*"
+ANY_KEY = "*"
 SHAPES = (
     ("mcpServers",),
-    ("projects", EVERY, "mcpServers"),
+    ("projects", ANY_KEY, "mcpServers"),
     ("servers",),
     ("mcp", "servers"),
     ("context_servers",),
@@ -36,20 +32,20 @@ LOCAL = frozenset(("", "stdio"))
 
 
 @record
-class Server:
-    """`at` is the path of its keys in the file; `table` is what has `command` and `args`.
+class ConfiguredServer:
+    """`key_path` leads to the server in the file; `table` is the value with `command` and `args`.
 
-    `why` says why it cannot be wrapped and is empty if it can be. `off` means that the client does
-    not start it now.
+    `why` says why the server cannot be wrapped; it is empty for one that can be. A `disabled`
+    server is one that the client does not start now.
     """
 
     name: str
-    at: tuple[str, ...]
+    key_path: tuple[str, ...]
     table: Value
     command: Value | None = None
     args: Value | None = None
     why: str = ""
-    off: bool = False
+    disabled: bool = False
     env: Mapping[str, object] = {}
     forwarded: tuple[str, ...] = ()
     env_file: str = ""
@@ -57,58 +53,59 @@ class Server:
 
     @property
     def scope(self) -> str:
-        """The project that it belongs to, if it does."""
-        return self.at[1] if self.at[0] == "projects" else ""
+        """Return the project that the server belongs to, or ""."""
+        return self.key_path[1] if self.key_path[0] == "projects" else ""
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """Program and arguments as configured."""
-        first = self.command.data if self.command else ""
-        rest = self.args.data if self.args and isinstance(self.args.data, list) else []
-        return (str(first), *map(str, rest))
+    def argv(self) -> tuple[str, ...]:
+        """Return program and arguments as configured."""
+        program = self.command.data if self.command else ""
+        arguments = self.args.data if self.args and isinstance(self.args.data, list) else []
+        return (str(program), *map(str, arguments))
 
     @property
-    def wrapped(self) -> bool:
-        return is_corral(self.words[0]) and self.words[1:2] == ("run",)
+    def is_wrapped(self) -> bool:
+        return is_corral(self.argv[0]) and self.argv[1:2] == ("run",)
 
     @property
-    def flags(self) -> tuple[str, ...]:
-        """What stands between `run` and `--`."""
-        words = self.words[2:]
+    def run_flags(self) -> tuple[str, ...]:
+        """Return the words between `run` and `--` of a wrapped server."""
+        words = self.argv[2:]
         return words[: words.index("--")] if "--" in words else words
 
     @property
-    def inner(self) -> tuple[str, ...]:
-        """What corral was told to run; empty where that cannot be told for sure."""
-        words = self.words
-        return words[words.index("--") + 1 :] if "--" in words else ()
+    def inner_argv(self) -> tuple[str, ...]:
+        """Return what a wrapped server lets corral run; empty without a `--`."""
+        return self.argv[self.argv.index("--") + 1 :] if "--" in self.argv else ()
+
+    @property
+    def unwrapped_argv(self) -> tuple[str, ...]:
+        """Return program and arguments without corral in front of them."""
+        return self.inner_argv if self.is_wrapped else self.argv
 
 
-def without_secrets(words: Sequence[str]) -> tuple[str, ...]:
-    """A command for people. Of corral's own flags `--secret` has a name behind it, no value."""
+def mask_command(words: Sequence[str]) -> tuple[str, ...]:
+    """Mask secrets in a command. corral's own `--secret` is followed by a name, not by a secret."""
     wrapped = "run" in words[:2] and "--" in words
     end = words.index("--") if wrapped else 0
-    return (*(told for word in words[:end] for told in masked((word,))), *masked(words[end:]))
+    return (*(shown for word in words[:end] for shown in masked((word,))), *masked(words[end:]))
 
 
-def servers(root: Value) -> list[Server]:
-    return [server for shape in SHAPES for server in _under(root, shape, ())]
+def read_servers(form: Format, text: str) -> list[ConfiguredServer]:
+    root = form.read(text, may_contain_server)
+    return [server for shape in SHAPES for server in _find_servers(root, shape, ())]
 
 
-def read_servers(form: Format, text: str) -> list[Server]:
-    return servers(form.read(text, may_hold))
-
-
-def may_hold(at: tuple[str, ...]) -> bool:
-    """Whether what these keys lead to could be a server, or have one in it."""
+def may_contain_server(keys: tuple[str, ...]) -> bool:
+    """Return whether the value at these keys could be a server or contain one."""
     return any(
-        all(want in {EVERY, name} for want, name in zip(shape, at, strict=False))
+        all(want in {ANY_KEY, name} for want, name in zip(shape, keys, strict=False))
         for shape in SHAPES
     )
 
 
-def span(server: Server, part: Part) -> tuple[int, int]:
-    """Where the text of a change stands. `both` is for arguments that corral itself added."""
+def find_span(server: ConfiguredServer, part: Part) -> tuple[int, int]:
+    """Return start and end of a part's text. `both` is for arguments that corral itself added."""
     command, args = server.command, server.args
     if command is None or (part == "args" and args is None):
         return 0, 0
@@ -117,29 +114,34 @@ def span(server: Server, part: Part) -> tuple[int, int]:
     return (args.start if part == "args" else command.start), args.end
 
 
-def _under(value: Value, shape: tuple[str, ...], at: tuple[str, ...]) -> Iterator[Server]:
+def _find_servers(
+    value: Value, shape: tuple[str, ...], keys: tuple[str, ...]
+) -> Iterator[ConfiguredServer]:
     if not shape:
-        yield from _listed(value, at)
+        yield from _read_collection(value, keys)
         return
     first, *rest = shape
     members = value.members or {}
-    for name in members if first == EVERY else [first]:
+    for name in members if first == ANY_KEY else [first]:
         if name in members:
-            yield from _under(members[name], tuple(rest), (*at, name))
+            yield from _find_servers(members[name], tuple(rest), (*keys, name))
 
 
-def _listed(value: Value, at: tuple[str, ...]) -> Iterator[Server]:
+def _read_collection(value: Value, keys: tuple[str, ...]) -> Iterator[ConfiguredServer]:
+    """Read a table of servers by name, or a list of servers with a name each."""
     for name, entry in (value.members or {}).items():
         if entry.members is not None:
-            yield _server(name, (*at, name), entry)
+            yield _read_server(name, (*keys, name), entry)
     listed = [(_text(entry, "name"), entry) for entry in value.items or ()]
     names = [name for name, _ in listed]
     for name, entry in listed:
         if name:
-            yield _server(name, (*at, name), entry, twin=names.count(name) > 1)
+            yield _read_server(name, (*keys, name), entry, twin=names.count(name) > 1)
 
 
-def _server(name: str, at: tuple[str, ...], entry: Value, *, twin: bool = False) -> Server:
+def _read_server(
+    name: str, key_path: tuple[str, ...], entry: Value, *, twin: bool = False
+) -> ConfiguredServer:
     members = entry.members or {}
     command = members.get("command") or members.get("cmd")
     table = entry
@@ -147,25 +149,25 @@ def _server(name: str, at: tuple[str, ...], entry: Value, *, twin: bool = False)
         table, command = command, command.members.get("path")
     inner = table.members or {}
     env = inner.get("env") or inner.get("envs") or members.get("env")
-    names = members.get("env_vars") or members.get("env_keys")
     args = inner.get("args")
     values = env.data if env is not None and isinstance(env.data, dict) else {}
-    return Server(
+    return ConfiguredServer(
         name=name,
-        at=at,
+        key_path=key_path,
         table=table,
         command=command,
         args=args,
-        why="another server has the same name" if twin else _why(entry, command, args),
-        off=_is(entry, "disabled", said=True) or _is(entry, "enabled", said=False),
+        why="another server has the same name" if twin else _find_obstacle(entry, command, args),
+        disabled=_is_set_to(entry, "disabled", True) or _is_set_to(entry, "enabled", False),
         env={str(key): value for key, value in values.items()},
-        forwarded=_names(names),
+        forwarded=_read_names(members.get("env_vars") or members.get("env_keys")),
         env_file=_text(entry, "envFile"),
         cwd=_text(entry, "cwd"),
     )
 
 
-def _why(entry: Value, command: Value | None, args: Value | None) -> str:
+def _find_obstacle(entry: Value, command: Value | None, args: Value | None) -> str:
+    """Return why corral cannot start this server, or ""."""
     kind = _text(entry, "type") or _text(entry, "transport")
     if kind in REMOTE or (command is None and any(_text(entry, key) for key in ADDRESSES)):
         return "it is remote: nothing of it runs on this machine"
@@ -182,7 +184,7 @@ def _why(entry: Value, command: Value | None, args: Value | None) -> str:
         return "its arguments are no list of texts"
     if any(part is not None and part.shared for part in (entry, command, args)):
         return "it shares its lines with other places of the file (an alias)"
-    if _is(entry, "sandboxEnabled", said=True):
+    if _is_set_to(entry, "sandboxEnabled", True):
         return "the client runs it in its own sandbox (sandboxEnabled)"
     return ""
 
@@ -192,13 +194,13 @@ def _text(entry: Value, key: str) -> str:
     return found.data if found is not None and isinstance(found.data, str) else ""
 
 
-def _is(entry: Value, key: str, *, said: bool) -> bool:
+def _is_set_to(entry: Value, key: str, value: object) -> bool:
     found = (entry.members or {}).get(key)
-    return found is not None and found.data is said
+    return found is not None and found.data is value
 
 
-def _names(found: Value | None) -> tuple[str, ...]:
-    """Codex lists names, or tables with a name in them; Goose lists names."""
+def _read_names(found: Value | None) -> tuple[str, ...]:
+    """Read a list of names. Codex also lists tables with a name in them."""
     if found is None or not isinstance(found.data, list):
         return ()
     named = [item.get("name") if isinstance(item, dict) else item for item in found.data]

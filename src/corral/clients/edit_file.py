@@ -1,31 +1,24 @@
-"""One file changed as a whole, or not at all: read, work out, record, back up, replace."""
+"""Change one client's file as a whole or not at all: read, work out, record, back up, replace."""
 
-from __future__ import annotations
-
+import difflib
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
-from corral.clients import backups, catalogue, safe_write
-from corral.clients.configured_servers import read_servers, without_secrets
+from corral.clients import backups, safe_write
+from corral.clients.configured_servers import ConfiguredServer, mask_command, read_servers
+from corral.clients.file_formats import Format, load_format
+from corral.clients.rewrite import ServerOutcome
+from corral.clients.safe_write import FileContent
 from corral.clients.unwrap import unwrap
-from corral.clients.wrap import wrap
+from corral.clients.wrap import Proposal, wrap
 from corral.errors import SandboxError
 from corral.formats.positions import BrokenFileError, Splice, splice
 from corral.policy.variables import MASK, is_secret_name
 from corral.record import record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from corral.clients.configured_servers import Server
-    from corral.clients.safe_write import Content
-    from corral.clients.unwrap import Outcome as Undone
-    from corral.clients.wrap import Outcome as Done
-    from corral.clients.wrap import Wish
-    from corral.formats.positions import Format
-
-SHORT = 4
-"""A secret of fewer letters may be part of any word: it is masked in its own place only."""
+MIN_SECRET_LENGTH = 4
+"""A shorter secret may be part of any word, so it is masked only as the value of its own key."""
 KEY = re.compile(r"([A-Za-z_][\w.-]*)[\"']?[ \t]*[:=][ \t]*")
 VALUE = re.compile(
     r"""("(?:[^"\\\n]++|\\.)*+"|'[^'\n]*')"""
@@ -34,29 +27,29 @@ VALUE = re.compile(
 
 
 @record
-class Opened:
-    """A configuration as it was found, with the servers in it."""
+class ClientFile:
+    """A client's file as it was read, with the servers in it."""
 
     path: str
-    content: Content
+    content: FileContent
     form: Format
-    servers: tuple[Server, ...]
+    servers: tuple[ConfiguredServer, ...]
 
 
 @record
-class Edit:
+class FileEdit:
     """`diff` is what changes, with secrets masked; `backup` is empty if nothing was written."""
 
     path: str
     real: str
-    outcomes: tuple[Done | Undone, ...]
+    outcomes: tuple[ServerOutcome, ...]
     diff: str = ""
     backup: str = ""
 
 
-def opened(path: str) -> Opened:
+def read_client_file(path: str) -> ClientFile:
     content = safe_write.read(path)
-    form = catalogue.format_of(path) or catalogue.format_of(content.path)
+    form = load_format(path) or load_format(content.path)
     if form is None:
         raise SandboxError(
             f"{path}: corral reads configurations in JSON, TOML and YAML, told by their names"
@@ -64,109 +57,111 @@ def opened(path: str) -> Opened:
     if not content.text.strip("\ufeff \t\r\n"):
         raise SandboxError(f"{path} is empty: there are no servers in it")
     try:
-        found = tuple(read_servers(form, content.text))
+        servers = tuple(read_servers(form, content.text))
     except BrokenFileError as error:
         raise SandboxError(
             f"{path}: {error.message}", hint="nothing was changed; the client cannot read it either"
         ) from None
-    return Opened(path=path, content=content, form=form, servers=found)
+    return ClientFile(path=path, content=content, form=form, servers=servers)
 
 
-def wrap_file(path: str, wish: Wish, *, dry_run: bool = False) -> Edit:
-    with _alone(path, dry_run=dry_run):
-        found = opened(path)
-        result = wrap(found.content.text, found.form, wish, found.servers)
-        real = found.content.path
-        known = {**backups.load(real), **{one.at: one for one in result.originals}}
-        at = {server.at for server in found.servers if server.wrapped}
-        at |= {one.at for one in result.originals}
-        records = [one for place, one in known.items() if place in at]
-        backup = _write(found, result.text, records, dry_run=dry_run)
-        return _edit(found, result.text, result.outcomes, backup)
+@contextmanager
+def lock_client_file(path: str, *, dry_run: bool) -> Iterator[ClientFile]:
+    """Read a file while no other corral edits it. A dry run takes no lock, which leaves a file."""
+    real = safe_write.read(path).path  # raises before a lock is made for a file that is not there
+    with nullcontext() if dry_run else backups.lock(real):
+        yield read_client_file(path)
+
+
+def wrap_file(
+    file: ClientFile, proposals: Sequence[Proposal], corral: str, *, dry_run: bool = False
+) -> FileEdit:
+    """Write the accepted proposals into a locked file."""
+    result = wrap(file.content.text, file.form, proposals, corral)
+    new = {one.key_path: one for one in result.originals}
+    known = {**backups.load(file.content.path), **new}
+    wrapped = {server.key_path for server in file.servers if server.is_wrapped} | new.keys()
+    records = [one for key_path, one in known.items() if key_path in wrapped]
+    return _edit(file, result.text, result.outcomes, records, dry_run=dry_run)
 
 
 def unwrap_file(
     path: str, *, names: tuple[str, ...] = (), force: bool = False, dry_run: bool = False
-) -> Edit:
-    with _alone(path, dry_run=dry_run):
-        found = opened(path)
-        known = backups.load(found.content.path)
-        result = unwrap(
-            found.content.text, found.form, known, names=names, force=force, found=found.servers
-        )
-        backup = _write(found, result.text, list(known.values()), dry_run=dry_run)
-        if backup:
-            backups.save(found.content.path, result.kept)
-        return _edit(found, result.text, result.outcomes, backup)
+) -> FileEdit:
+    with lock_client_file(path, dry_run=dry_run) as file:
+        text, real = file.content.text, file.content.path
+        known = backups.load(real)
+        result = unwrap(text, file.form, file.servers, known, names=names, force=force)
+        records = list(known.values())
+        edit = _edit(file, result.text, result.outcomes, records, dry_run=dry_run)
+        if edit.backup:
+            backups.save(real, result.originals)
+        return edit
 
 
-def _alone(path: str, *, dry_run: bool) -> AbstractContextManager[None]:
-    """A lock leaves a file behind, so it is taken only for files that are there."""
-    from contextlib import nullcontext
-
-    real = safe_write.read(path).path
-    return nullcontext() if dry_run else backups.locked(real)
-
-
-def _write(found: Opened, text: str, records: list[backups.Original], *, dry_run: bool) -> str:
-    """The backup's path. Records come first: a crash leaves one too many, never one too few."""
-    if text == found.content.text or dry_run:
-        return ""
-    safe_write.refuse_unwritable(found.content)
-    backup = backups.back_up(found.content.path, found.content.data)
-    backups.save(found.content.path, records)
-    safe_write.replace(found.content, text.encode())
-    return backup
-
-
-def _edit(found: Opened, text: str, outcomes: tuple[Done | Undone, ...], backup: str) -> Edit:
-    return Edit(
-        path=found.path,
-        real=found.content.path,
+def _edit(
+    file: ClientFile,
+    text: str,
+    outcomes: tuple[ServerOutcome, ...],
+    records: list[backups.Original],
+    *,
+    dry_run: bool,
+) -> FileEdit:
+    """Replace the file's text, after the records: a crash leaves one too many, never too few."""
+    backup = ""
+    if text != file.content.text and not dry_run:
+        safe_write.refuse_unwritable(file.content)
+        backup = backups.back_up(file.content.path, file.content.data)
+        backups.save(file.content.path, records)
+        safe_write.replace(file.content, text.encode())
+    return FileEdit(
+        path=file.path,
+        real=file.content.path,
         outcomes=outcomes,
-        diff=_diff(found, text),
+        diff=_diff(file, text),
         backup=backup,
     )
 
 
-def _diff(found: Opened, new: str) -> str:
-    import difflib
-
-    old = found.content.text
+def _diff(file: ClientFile, new: str) -> str:
+    old = file.content.text
     if old == new:
         return ""
-    # Before the lines are taken apart: a text may have several.
-    for secret, shown in _secrets(found):
+    # Masked before the lines are compared, because a secret may have several lines.
+    for secret, shown in _find_secrets(file):
         old, new = old.replace(secret, shown), new.replace(secret, shown)
     lines = difflib.unified_diff(
-        old.splitlines(), new.splitlines(), found.path, found.path, lineterm="", n=1
+        old.splitlines(), new.splitlines(), file.path, file.path, lineterm="", n=1
     )
-    return _masked("\n".join(lines))
+    return _mask_values("\n".join(lines))
 
 
-def _masked(text: str) -> str:
-    """Whatever has a telling name, also beside the servers: a file may be one single line."""
-    places = [
+def _mask_values(text: str) -> str:
+    """Mask the value of every key with a secret's name, also outside of the servers."""
+    splices = [
         Splice(start=value.start(), end=value.end(), text=f'"{MASK}"' if value[1] else MASK)
         for key in KEY.finditer(text)
         if is_secret_name(key[1]) and (value := VALUE.match(text, key.end()))
     ]
-    return splice(text, places)
+    return splice(text, splices)
 
 
-def _secrets(found: Opened) -> list[tuple[str, str]]:
-    """As they are and as the file writes them; the longest first, since one may contain another."""
-    text, quote = found.content.text, found.form.quote
+def _find_secrets(file: ClientFile) -> list[tuple[str, str]]:
+    """Return the servers' secrets as the file writes them, each with its mask.
+
+    The longest comes first, because one secret may contain another.
+    """
+    text, quote = file.content.text, file.form.quote
     pairs: dict[str, str] = {}
-    for server in found.servers:
+    for server in file.servers:
         named = [
             value
             for name, value in server.env.items()
-            if is_secret_name(name) and isinstance(value, str) and len(value) >= SHORT
+            if is_secret_name(name) and isinstance(value, str) and len(value) >= MIN_SECRET_LENGTH
         ]
         pairs |= {one: MASK for value in named for one in (value, quote(value)[1:-1])}
         items = (server.args.items or ()) if server.args else ()
-        for item, told in zip(items, without_secrets(server.words)[1:], strict=False):
-            if told != item.data:
-                pairs[text[item.start : item.end]] = quote(told)
+        for item, shown in zip(items, mask_command(server.argv)[1:], strict=False):
+            if shown != item.data:
+                pairs[text[item.start : item.end]] = quote(shown)
     return sorted(pairs.items(), key=lambda pair: len(pair[0]), reverse=True)

@@ -1,32 +1,26 @@
-"""`cursor:github`: a server by its name in a client's configuration, ready to be run."""
-
-from __future__ import annotations
+"""Find a server by its name in a client's configuration (`cursor:github`), ready to run."""
 
 import os
 import re
+from collections.abc import Iterator, Mapping
 
 from corral.clients import catalogue
-from corral.clients.edit_file import opened
+from corral.clients.configured_servers import ConfiguredServer
+from corral.clients.edit_file import read_client_file
 from corral.errors import SandboxError
 from corral.programs.package_runners import Refusal, parse_runner
 from corral.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from corral.clients.configured_servers import Server
 
 VARIABLE = re.compile(r"\$\{(?:env:)?(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\}|\$\{[^}]*\}")
 
 
 @record
-class Configured:
-    """`argv` starts with a program or a package reference, never with corral or a launcher.
+class FoundServer:
+    """`argv` starts with a program or a package reference, never with corral or a package runner.
 
-    `env` is what the client would set. `forwarded` names what it would pass on from its own
+    `env` is what the client would set; `forwarded` names what it would pass on from its own
     environment. `flags` are those of `corral run` that a wrapped server has in the file, without
-    the names of what is in `env`: those are not in the environment of whoever runs it here.
+    the ones for variables in `env`, because those are not in this process's environment.
     """
 
     argv: tuple[str, ...]
@@ -37,14 +31,15 @@ class Configured:
     path: str = ""
 
 
-def find(name: str) -> Configured:
-    """Only files of the user's own: what a project brings along is named by its file."""
+def find_server(name: str) -> FoundServer:
+    """Find `CLIENT:SERVER` in the client's own files; a project's file must be named itself."""
     client, _, wanted = name.partition(":")
-    known = catalogue.named(client)
+    known = catalogue.find_client(client)
     if known is None:
-        raise SandboxError(f"{client!r} is no client that corral knows", hint=_list())
+        hint = "known: " + ", ".join(catalogue.NAMES)
+        raise SandboxError(f"{client!r} is no client that corral knows", hint=hint)
     paths = [path for path in catalogue.own_files(known) if os.path.exists(path)]
-    found = [(path, server) for path in paths for server in opened(path).servers]
+    found = [(path, server) for path in paths for server in read_client_file(path).servers]
     here = os.path.realpath(os.curdir)
     fitting = [
         (path, server)
@@ -54,39 +49,35 @@ def find(name: str) -> Configured:
     if not fitting:
         names = ", ".join(dict.fromkeys(server.name for _, server in found)) or "none"
         raise SandboxError(f"{known.title} has no server {wanted!r} here", hint=f"it has: {names}")
-    # A server of this very project comes before one of the same name for all of them.
+    # A server of this project comes before one of the same name for all projects.
     path, server = max(fitting, key=lambda one: one[1].scope)
-    return _configured(path, server)
+    return _prepare(path, server)
 
 
-def _list() -> str:
-    return "known: " + ", ".join(catalogue.NAMES)
-
-
-def _configured(path: str, server: Server) -> Configured:
+def _prepare(path: str, server: ConfiguredServer) -> FoundServer:
     if server.why:
         raise SandboxError(f"{server.name} cannot be run: {server.why}")
-    words = server.inner if server.wrapped else server.words
-    if not words:
+    argv = server.unwrapped_argv
+    if not argv:
         raise SandboxError(f"{path}: the arguments of {server.name} have no `--` with a command")
-    package = parse_runner(words[0], words[1:])
+    package = parse_runner(argv[0], argv[1:])
     if isinstance(package, Refusal):
         raise SandboxError(f"{server.name}: {package.why}", hint=package.hint)
     if package is not None:
-        words = (package.reference, *words[1 + package.used :])
+        argv = (package.reference, *argv[1 + package.used :])
     values = {name: value for name, value in server.env.items() if value is not None}
-    return Configured(
-        argv=tuple(filled(word) for word in words),
-        env={name: filled(str(value)) for name, value in values.items()},
-        cwd=filled(server.cwd),
+    return FoundServer(
+        argv=tuple(map(fill_variables, argv)),
+        env={name: fill_variables(str(value)) for name, value in values.items()},
+        cwd=fill_variables(server.cwd),
         forwarded=server.forwarded,
-        flags=tuple(_flags(server)) if server.wrapped else (),
+        flags=tuple(_select_flags(server)) if server.is_wrapped else (),
         path=path,
     )
 
 
-def _flags(server: Server) -> Iterator[str]:
-    words = iter(server.flags)
+def _select_flags(server: ConfiguredServer) -> Iterator[str]:
+    words = iter(server.run_flags)
     for word in words:
         if word in {"--env", "--secret"} and (value := next(words, "")) not in server.env:
             yield from (word, value)
@@ -94,8 +85,8 @@ def _flags(server: Server) -> Iterator[str]:
             yield word
 
 
-def filled(text: str) -> str:
-    """Variables of the environment filled in as clients do; what only a client knows is refused."""
+def fill_variables(text: str) -> str:
+    """Fill in variables of the environment as clients do; refuse what only a client knows."""
 
     def value(found: re.Match[str]) -> str:
         if found[0] == "${userHome}":

@@ -1,93 +1,132 @@
-"""Text with some servers changed, judged by a parser that had no part in writing it."""
+"""Change servers in a file's text, and check the result with an independent parser."""
 
-from __future__ import annotations
+from collections.abc import Mapping
+from typing import Literal
 
+from corral.clients.backups import Original
+from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.corral_path import is_corral
+from corral.clients.file_formats import Format
 from corral.errors import SandboxError
 from corral.formats.positions import Splice, same, splice
 from corral.record import record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from corral.formats.positions import Format
-
-    Place = tuple[str, ...]
-    Words = tuple[str, ...]
-
-
-DOUBT = "its lines cannot be changed without doubt about the result"
-HINT = "write them more simply, or change them by hand"
+KeyPath = tuple[str, ...]
+State = Literal["wrapped", "already", "left", "refused", "restored", "derived", "forced"]
 
 
 @record
-class Turn:
-    """How one server's lines change, and what it is started as afterwards.
+class ServerOutcome:
+    """What was done with one server of a file, and why.
 
-    No `words` stand for whatever was recorded, as long as it is not corral.
+    `command` is what corral is started with. `suggested` are paths that the server was configured
+    with and that it may not reach.
+    """
+
+    name: str
+    state: State
+    scope: str = ""
+    why: str = ""
+    hint: str = ""
+    command: tuple[str, ...] = ()
+    suggested: tuple[str, ...] = ()
+
+
+@record
+class RewrittenText:
+    """The new text of a file; `originals` are the records of servers that start through corral."""
+
+    text: str
+    outcomes: tuple[ServerOutcome, ...]
+    originals: tuple[Original, ...] = ()
+
+
+@record
+class Rewrite:
+    """How one server's lines change, and its command afterwards.
+
+    Without an `argv` any command is right, as long as it is not corral.
     """
 
     splices: tuple[Splice, ...]
-    words: tuple[str, ...] | None
+    argv: tuple[str, ...] | None
 
 
-def rewrite(text: str, form: Format, turns: Mapping[Place, Turn]) -> tuple[str, frozenset[Place]]:
-    """The new text, and the places that changed: all, or all whose result is beyond doubt."""
-    new = _turned(text, turns)
-    if _is_right(form, text, new, turns):
-        return new, frozenset(turns)
-    done: dict[Place, Turn] = {}
+def describe_outcome(
+    server: ConfiguredServer,
+    state: State,
+    why: str = "",
+    hint: str | None = None,
+    *,
+    command: tuple[str, ...] = (),
+    suggested: tuple[str, ...] = (),
+) -> ServerOutcome:
+    return ServerOutcome(
+        name=server.name,
+        state=state,
+        scope=server.scope,
+        why=why,
+        hint=hint or "",
+        command=command,
+        suggested=suggested,
+    )
+
+
+def describe_doubt(server: ConfiguredServer) -> ServerOutcome:
+    """Describe a server that `rewrite_servers` has left as it was."""
+    why = "its lines cannot be changed without doubt about the result"
+    return describe_outcome(
+        server, "refused", why, "write them more simply, or change them by hand"
+    )
+
+
+def rewrite_servers(
+    text: str, form: Format, rewrites: Mapping[KeyPath, Rewrite]
+) -> tuple[str, frozenset[KeyPath]]:
+    """Return the new text, and the servers that changed: all, or those whose result is right."""
+    new = _apply(text, rewrites)
+    if _is_right(form, text, new, rewrites):
+        return new, frozenset(rewrites)
+    done: dict[KeyPath, Rewrite] = {}
     new = text
-    for at, turn in turns.items():
-        tried = {**done, at: turn}
-        result = _turned(text, tried)
+    for key_path, rewrite in rewrites.items():
+        tried = {**done, key_path: rewrite}
+        result = _apply(text, tried)
         if _is_right(form, text, result, tried):
             new, done = result, tried
     return new, frozenset(done)
 
 
-def _turned(text: str, turns: Mapping[Place, Turn]) -> str:
-    return splice(text, [one for turn in turns.values() for one in turn.splices])
+def _apply(text: str, rewrites: Mapping[KeyPath, Rewrite]) -> str:
+    return splice(text, [one for rewrite in rewrites.values() for one in rewrite.splices])
 
 
-def _is_right(form: Format, old: str, new: str, turns: Mapping[Place, Turn]) -> bool:
-    """The servers at these places have exactly these words, and nothing else is different."""
+def _is_right(form: Format, old: str, new: str, rewrites: Mapping[KeyPath, Rewrite]) -> bool:
+    """Return whether these servers have exactly the new commands, and nothing else is different."""
     try:
         before, after = form.load(old), form.load(new)
-        if not all(_fits(words_at(after, at), turn.words) for at, turn in turns.items()):
-            return False
-        for at in turns:
-            _blank(before, at)
-            _blank(after, at)
+        for key_path, rewrite in rewrites.items():
+            _remove_command(before, key_path)
+            found = _remove_command(after, key_path)
+            if is_corral(found[0]) if rewrite.argv is None else found != rewrite.argv:
+                return False
     except (ValueError, TypeError, KeyError, RecursionError, SandboxError):
         return False
     return same(before, after)
 
 
-def _fits(found: Words, words: Words | None) -> bool:
-    return not is_corral(found[0]) if words is None else found == words
+def _remove_command(data: object, key_path: KeyPath) -> tuple[str, ...]:
+    """Take program and arguments out of the server's table, and return them."""
+    table, key = _find_command(data, key_path)
+    arguments = table.pop("args", None)
+    return (str(table.pop(key)), *map(str, arguments if isinstance(arguments, list) else []))
 
 
-def words_at(data: object, at: Place) -> Words:
-    table, key = _table(data, at)
-    listed = table.get("args")
-    rest = listed if isinstance(listed, list) else []
-    return (str(table[key]), *map(str, rest))
-
-
-def _blank(data: object, at: Place) -> None:
-    table, key = _table(data, at)
-    table.pop(key)
-    table.pop("args", None)
-
-
-def _table(data: object, at: Place) -> tuple[dict[object, object], str]:
-    """What has the program and its arguments, and the key of the program."""
-    for name in at:
+def _find_command(data: object, key_path: KeyPath) -> tuple[dict[object, object], str]:
+    """Return the table that has the program and its arguments, and the key of the program."""
+    for name in key_path:
         if isinstance(data, list):
-            named = [item for item in data if isinstance(item, dict) and item.get("name") == name]
-            [data] = named
+            [data] = [item for item in data if isinstance(item, dict) and item.get("name") == name]
         elif isinstance(data, dict):
             data = data[name]
     if not isinstance(data, dict):

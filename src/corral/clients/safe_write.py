@@ -1,10 +1,8 @@
-"""Reading and replacing somebody else's file so that nothing is ever lost.
+"""Read and replace another program's file without ever losing its content.
 
-A new file takes the old one's place in one step, with its mode and owner, and only if the old one
-is still what was read. Between that last look and the step lies a moment that nobody can close.
+A new file takes the old one's name in one step, with its mode and owner, and only if the old file
+is still what was read. Another program can still write between that last check and the step.
 """
-
-from __future__ import annotations
 
 import os
 import stat
@@ -13,18 +11,18 @@ import sys
 from corral.errors import SandboxError
 from corral.record import record
 
-LARGEST = 32 << 20
-BINARY = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-CAREFUL = BINARY | getattr(os, "O_NOFOLLOW", 0)
+MAX_SIZE = 32 << 20
+# Windows has only the first of these, POSIX only the other two.
+OPEN_FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
 @record
-class Content:
+class FileContent:
     """`path` is the real file at the end of all links."""
 
     path: str
     data: bytes
-    found: os.stat_result
+    stat: os.stat_result
 
     @property
     def text(self) -> str:
@@ -35,10 +33,10 @@ class Content:
             raise SandboxError(f"{self.path}: line {line}: this is no UTF-8 text") from None
 
 
-def read(path: str) -> Content:
+def read(path: str) -> FileContent:
     real = os.path.realpath(path)
     try:
-        fd = os.open(real, os.O_RDONLY | CAREFUL | getattr(os, "O_NONBLOCK", 0))
+        fd = os.open(real, os.O_RDONLY | OPEN_FLAGS | getattr(os, "O_NONBLOCK", 0))
     except OSError as error:
         raise SandboxError(f"{path} cannot be read: {error.strerror}") from error
     found = os.fstat(fd)
@@ -46,16 +44,16 @@ def read(path: str) -> Content:
         os.close(fd)
         raise SandboxError(f"{path} is no regular file")
     with open(fd, "rb") as stream:
-        if found.st_size > LARGEST:
+        if found.st_size > MAX_SIZE:
             raise SandboxError(
-                f"{path} is larger than {LARGEST >> 20} MiB", hint="is it the right file?"
+                f"{path} is larger than {MAX_SIZE >> 20} MiB", hint="is it the right file?"
             )
-        return Content(path=real, data=stream.read(LARGEST), found=found)
+        return FileContent(path=real, data=stream.read(MAX_SIZE), stat=found)
 
 
-def refuse_unwritable(content: Content) -> None:
-    """Said before anything is worked out, and for root too, who may write what nobody should."""
-    found, path = content.found, content.path
+def refuse_unwritable(content: FileContent) -> None:
+    """Refuse a read-only file, for root too, and a file with other names, which would stay old."""
+    found, path = content.stat, content.path
     if not found.st_mode & 0o222 or not os.access(path, os.W_OK):
         raise SandboxError(
             f"{path} is read-only",
@@ -68,12 +66,12 @@ def refuse_unwritable(content: Content) -> None:
         )
 
 
-def replace(content: Content, data: bytes) -> None:
-    """`data` instead of exactly `content`; raises and leaves everything as it is otherwise."""
+def replace(content: FileContent, data: bytes) -> None:
+    """Replace exactly `content` by `data`, or raise and leave the file as it is."""
     try:
-        fresh = write_beside(content.path, data, content.found)
+        fresh = write_temporary(content.path, data, content.stat)
         try:
-            if not _unchanged(content):
+            if not _is_unchanged(content):
                 raise SandboxError(
                     f"{content.path} was changed by somebody else meanwhile",
                     hint="nothing was written; try again",
@@ -87,22 +85,22 @@ def replace(content: Content, data: bytes) -> None:
         raise SandboxError(f"{content.path} cannot be replaced: {error.strerror}") from error
 
 
-def _unchanged(content: Content) -> bool:
+def _is_unchanged(content: FileContent) -> bool:
     now = read(content.path)
-    return now.data == content.data and os.path.samestat(now.found, content.found)
+    return now.data == content.data and os.path.samestat(now.stat, content.stat)
 
 
-def write_beside(path: str, data: bytes, like: os.stat_result | None = None) -> str:
-    """A finished file in the same directory, on disk, that has yet to take its name."""
+def write_temporary(path: str, data: bytes, like: os.stat_result | None = None) -> str:
+    """Write and sync a file in the directory of `path`, with the owner and mode of `like`."""
     directory, name = os.path.split(path)
     fresh = os.path.join(directory, f".{name}.{os.urandom(6).hex()}.corral")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | CAREFUL, 0o600)
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | OPEN_FLAGS, 0o600)
     try:
         with open(fd, "wb") as stream:
             stream.write(data)
             stream.flush()
-            if like is not None and sys.platform != "win32":
-                _take_after(fd, like)
+            if like is not None:
+                _copy_owner_and_mode(fd, like)
             os.fsync(fd)
     except BaseException:
         os.unlink(fresh)
@@ -110,12 +108,12 @@ def write_beside(path: str, data: bytes, like: os.stat_result | None = None) -> 
     return fresh
 
 
-def _take_after(fd: int, like: os.stat_result) -> None:
+def _copy_owner_and_mode(fd: int, like: os.stat_result) -> None:
     if sys.platform == "win32":
         return
     own = os.fstat(fd)
     if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
-        # Fails for a file of somebody else's: better than to make it ours.
+        # Fails for another user's file: taking the file over would be worse.
         os.fchown(fd, like.st_uid, like.st_gid)
     os.fchmod(fd, stat.S_IMODE(like.st_mode))
 

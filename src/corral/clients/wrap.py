@@ -1,164 +1,189 @@
-"""A configuration's text with its servers started through corral: text in, text out."""
+"""Change a configuration's text so that its servers start through corral.
 
-from __future__ import annotations
+`propose` works out how each server would start. The caller may check the proposals on this host,
+and `refuse` or replace some. `wrap` then writes the accepted ones into the text.
+"""
 
-from corral.clients.backups import Change, Original
-from corral.clients.configured_servers import read_servers, span
-from corral.clients.corral_path import is_same
-from corral.clients.rewrite import DOUBT, HINT, Turn, rewrite
-from corral.clients.server_needs import (
-    UnfitError,
-    environment,
-    places,
-    refuse_company,
-    refuse_steering,
+from collections.abc import Iterable, Sequence
+
+from corral.clients import server_needs
+from corral.clients.backups import Original, Part, ReplacedText
+from corral.clients.configured_servers import ConfiguredServer, find_span, read_servers
+from corral.clients.corral_path import is_same_program
+from corral.clients.file_formats import Format
+from corral.clients.rewrite import (
+    KeyPath,
+    Rewrite,
+    RewrittenText,
+    ServerOutcome,
+    describe_doubt,
+    describe_outcome,
+    rewrite_servers,
 )
+from corral.clients.server_needs import UnfitError
 from corral.errors import SandboxError
 from corral.formats.positions import Splice
-from corral.policy.profiles import fitting, paths
+from corral.policy import profiles
 from corral.programs.package_runners import Package, Refusal, parse_runner
-from corral.record import record
+from corral.record import record, replace
 from corral.servers.reference import parse_reference
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Literal
-
-    from corral.clients.backups import Part
-    from corral.clients.configured_servers import Server
-    from corral.formats.positions import Format, Value
-    from corral.policy.profiles import Profile
-
-    Place = tuple[str, ...]
-    State = Literal["wrapped", "already", "left", "refused"]
 
 
 @record
-class Wish:
-    """What the user asked for: which servers (none: all), by which corral, with which flags.
-
-    `trial` takes flags and arguments and raises if this host would not run them; `pin` makes one
-    version of a package that runs with these flags, where that is wanted.
-    """
+class WrapRequest:
+    """What the user asked for: which servers (none: all), by which corral, with which flags."""
 
     corral: str
     names: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
-    grant: bool = False
-    profiles: bool = True
-    trial: Callable[[tuple[str, ...], tuple[str, ...]], None] | None = None
-    pin: Callable[[Package, tuple[str, ...]], Package] | None = None
+    grant_arguments: bool = False
+    use_profiles: bool = True
 
 
 @record
-class Outcome:
-    """`suggested` are places that the server was configured with and that it may not reach."""
+class Proposal:
+    """How one server would start: `corral run FLAGS -- PROGRAM ARGUMENTS`.
 
-    name: str
-    state: State
-    scope: str = ""
-    why: str = ""
-    hint: str = ""
-    command: tuple[str, ...] = ()
+    A proposal with an `outcome` is decided already: the server stays as it is.
+    """
+
+    server: ConfiguredServer
+    flags: tuple[str, ...] = ()
+    package: Package | None = None
     suggested: tuple[str, ...] = ()
-
-
-@record
-class Wrapped:
-    text: str
-    outcomes: tuple[Outcome, ...]
-    originals: tuple[Original, ...] = ()
-
-
-@record
-class Line:
-    """How one server is to be started: `words` replace its program and `drop` arguments."""
-
-    server: Server
-    words: tuple[str, ...]
-    drop: int = 0
+    outcome: ServerOutcome | None = None
 
     @property
-    def whole(self) -> tuple[str, ...]:
-        return (*self.words, *self.server.words[1 + self.drop :])
+    def dropped(self) -> int:
+        """Return how many of the configured arguments are the package runner's."""
+        return self.package.used if self.package else 0
+
+    @property
+    def new_words(self) -> tuple[str, ...]:
+        """Return the words that replace the program and its dropped arguments."""
+        program = self.package.reference if self.package else self.server.argv[0]
+        return ("run", *self.flags, "--", program)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return self.server.argv[1 + self.dropped :]
 
 
-def wrap(text: str, form: Format, wish: Wish, found: Sequence[Server] | None = None) -> Wrapped:
-    """Every server that can be; what cannot is told and stays. `found` are those in the text."""
-    lines: list[Line] = []
-    outcomes: dict[Place, Outcome] = {}
-    for server in read_servers(form, text) if found is None else found:
-        if wish.names and server.name not in wish.names:
-            continue
-        try:
-            line, outcomes[server.at] = _decide(server, wish)
-            lines += [line] if line is not None else []
-        except UnfitError as refusal:
-            outcomes[server.at] = _refused(server, refusal)
-    turns = {line.server.at: _turn(text, form, line, wish.corral) for line in lines}
-    new, done = rewrite(text, form, turns)
-    after = {server.at: server for server in read_servers(form, new)}
+def propose(servers: Iterable[ConfiguredServer], request: WrapRequest) -> list[Proposal]:
+    """Return a proposal for each server that the request names."""
+    chosen = [one for one in servers if not request.names or one.name in request.names]
+    return [_propose(server, request) for server in chosen]
+
+
+def refuse(proposal: Proposal, error: SandboxError) -> Proposal:
+    """Return the decision to leave the server as it is, because of `error`."""
+    left = isinstance(error, UnfitError) and error.leave_alone
+    outcome = describe_outcome(
+        proposal.server, "left" if left else "refused", error.message, error.hint
+    )
+    return Proposal(server=proposal.server, outcome=outcome)
+
+
+def wrap(text: str, form: Format, proposals: Sequence[Proposal], corral: str) -> RewrittenText:
+    """Write the accepted proposals into the text; the other servers stay byte for byte."""
+    rewrites = {
+        one.server.key_path: _rewrite(text, form, one, corral)
+        for one in proposals
+        if one.outcome is None
+    }
+    new, done = rewrite_servers(text, form, rewrites)
+    after = {server.key_path: server for server in read_servers(form, new)}
+    outcomes: dict[KeyPath, ServerOutcome] = {}
     originals = []
-    for server in (line.server for line in lines):
-        if server.at in done:
-            originals.append(_original(server, after[server.at], text, new))
+    for one in proposals:
+        server, key = one.server, one.server.key_path
+        if key in done:
+            command = (*one.new_words, *one.arguments)
+            outcomes[key] = describe_outcome(
+                server, "wrapped", command=command, suggested=one.suggested
+            )
+            originals.append(_original(server, after[key], text, new))
         else:
-            outcomes[server.at] = _refused(server, UnfitError(DOUBT, hint=HINT))
-    return Wrapped(text=new, outcomes=tuple(outcomes.values()), originals=tuple(originals))
+            outcomes[key] = one.outcome or describe_doubt(server)
+    return RewrittenText(text=new, outcomes=tuple(outcomes.values()), originals=tuple(originals))
 
 
-def _refused(server: Server, refusal: UnfitError) -> Outcome:
-    return Outcome(
-        name=server.name,
-        scope=server.scope,
-        state="left" if refusal.apart else "refused",
-        why=refusal.message,
-        hint=refusal.hint or "",
-    )
+def _propose(server: ConfiguredServer, request: WrapRequest) -> Proposal:
+    proposal = Proposal(server=server)
+    try:
+        outcome = _find_reason_to_stay(server, request)
+        if outcome is None or server.is_wrapped:
+            server_needs.refuse_unsafe_variables(server)
+        if outcome is not None:
+            return replace(proposal, outcome=outcome)
+        package = _find_package(server, request)
+        proposal = replace(proposal, package=package)
+        profile = _find_profile(server, package, request)
+        paths = (
+            ()
+            if profile and profile.arguments
+            else server_needs.find_paths(server, proposal.dropped)
+        )
+        granted = paths if request.grant_arguments else ()
+        flags = (
+            *(("--profile", profile.name) if profile else ()),
+            *(word for extra in (package.extra if package else ()) for word in ("--with", extra)),
+            *server_needs.environment_flags(server, request.flags),
+            *request.flags,
+            *(word for path in granted for word in ("--read", path)),
+        )
+        return replace(proposal, flags=flags, suggested=() if granted else paths)
+    except UnfitError as error:
+        return refuse(proposal, error)
 
 
-def _decide(server: Server, wish: Wish) -> tuple[Line | None, Outcome]:
-    stays = _stays(server, wish)
-    if stays is None or server.wrapped:
-        refuse_steering(server)
-    if stays is not None:
-        return None, stays
-    package = _package(server, wish)
-    drop = package.used if package else 0
-    profile = _profile(server, package, wish)
-    suggested = () if profile and profile.arguments else places(server, drop)
-    granted = [word for place in suggested if wish.grant for word in ("--read", place)]
-    flags = (
-        *(("--profile", profile.name) if profile else ()),
-        *(word for one in (package.extra if package else ()) for word in ("--with", one)),
-        *environment(server, wish.flags),
-        *wish.flags,
-        *granted,
-    )
-    package = _tried(package, wish, flags, server.words[1 + drop :])
-    program = package.reference if package else server.words[0]
-    line = Line(server=server, words=("run", *flags, "--", program), drop=drop)
-    outcome = Outcome(
-        name=server.name,
-        scope=server.scope,
-        state="wrapped",
-        command=line.whole,
-        suggested=() if wish.grant else suggested,
-    )
-    return line, outcome
+def _find_reason_to_stay(server: ConfiguredServer, request: WrapRequest) -> ServerOutcome | None:
+    if server.is_wrapped:
+        # Its permissions are shown too: the file may have come with this server wrapped.
+        command = server.argv[1:]
+        if is_same_program(server.argv[0], request.corral):
+            why = "it starts through corral already"
+            return describe_outcome(server, "already", why, command=command)
+        why = f"it is started by {server.argv[0]}, which is not this corral"
+        hint = "look at it, unwrap it, and wrap it again"
+        return describe_outcome(server, "refused", why, hint, command=command)
+    if server.why:
+        return describe_outcome(server, "left", server.why)
+    if server.disabled and server.name not in request.names:
+        hint = "name it to wrap it all the same"
+        return describe_outcome(server, "left", "it is switched off", hint)
+    return None
 
 
-def _profile(server: Server, package: Package | None, wish: Wish) -> Profile | None:
-    """The curated one for its package, unless the user names another or wants none.
+def _find_package(server: ConfiguredServer, request: WrapRequest) -> Package | None:
+    args = server.args
+    if args is not None and args.data is None and args.start == args.end:
+        raise UnfitError("its list of arguments is empty", hint="write [], or take the key away")
+    found = parse_runner(server.argv[0], server.argv[1:])
+    if isinstance(found, Refusal):
+        if "--allow-subprocess" in request.flags and "--allow-subprocess" in found.hint:
+            return None
+        raise UnfitError(found.why, hint=found.hint, leave_alone=found.leave_alone)
+    if found is not None:
+        try:
+            parse_reference(found.reference)
+        except SandboxError as error:
+            raise UnfitError(error.message, hint=error.hint) from error
+    return found
 
-    Some grant what the server's arguments name, and that needs the user's word.
+
+def _find_profile(
+    server: ConfiguredServer, package: Package | None, request: WrapRequest
+) -> profiles.Profile | None:
+    """Return the profile for the package, unless the user names another or wants none.
+
+    Some profiles grant the paths in the server's arguments. Those need `--grant-arguments`.
     """
-    if package is None or not wish.profiles or "--profile" in wish.flags:
+    if package is None or not request.use_profiles or "--profile" in request.flags:
         return None
-    found = fitting(package.bare)
-    if found is not None and found.arguments and not wish.grant:
-        named = ", ".join(paths(server.words[1 + package.used :])) or "none here"
+    found = profiles.fitting(package.bare)
+    if found is not None and found.arguments and not request.grant_arguments:
+        named = ", ".join(profiles.paths(server.argv[1 + package.used :])) or "none here"
         does = "change" if found.arguments == "write" else "read"
         raise UnfitError(
             f"it is there to {does} the places in its arguments ({named}), and nobody has granted"
@@ -166,86 +191,35 @@ def _profile(server: Server, package: Package | None, wish: Wish) -> Profile | N
             hint="to grant them: --grant-arguments; to say yourself what it may: --no-profile",
         )
     if found is not None:
-        refuse_company(server, package, found)
+        server_needs.refuse_extra_code(server, package, found)
     return found
 
 
-def _stays(server: Server, wish: Wish) -> Outcome | None:
-    state: State = "left"
-    why, hint, command = server.why, "", server.words[1:] if server.wrapped else ()
-    if server.wrapped:
-        # Shown like one that was just wrapped: who wrote this may have granted himself everything.
-        state, why = "already", "it starts through corral already"
-        if not is_same(server.words[0], wish.corral):
-            why = f"it is started by {server.words[0]}, which is not this corral"
-            state, hint = "refused", "look at it, unwrap it, and wrap it again"
-    elif not why and server.off and server.name not in wish.names:
-        why, hint = "it is switched off", "name it to wrap it all the same"
-    if not why:
-        return None
-    return Outcome(
-        name=server.name, scope=server.scope, state=state, why=why, hint=hint, command=command
-    )
-
-
-def _package(server: Server, wish: Wish) -> Package | None:
-    if (
-        server.args is not None
-        and server.args.data is None
-        and server.args.start == server.args.end
-    ):
-        raise UnfitError("its list of arguments is empty", hint="write [], or take the key away")
-    command, *arguments = server.words
-    found = parse_runner(command, arguments)
-    if isinstance(found, Refusal):
-        if "--allow-subprocess" in wish.flags and "--allow-subprocess" in found.hint:
-            return None
-        raise UnfitError(found.why, hint=found.hint, apart=found.leave_alone)
-    return found
-
-
-def _tried(
-    package: Package | None, wish: Wish, flags: tuple[str, ...], arguments: tuple[str, ...]
-) -> Package | None:
-    """A client whose servers do not start is worse off than before: whatever can be known is."""
-    try:
-        if wish.trial is not None:
-            wish.trial(flags, arguments)
-        if package is not None:
-            parse_reference(package.reference)
-        return wish.pin(package, flags) if package and wish.pin else package
-    except SandboxError as error:
-        raise UnfitError(error.message, hint=error.hint) from error
-
-
-def _turn(text: str, form: Format, line: Line, corral: str) -> Turn:
-    server, words = line.server, [form.quote(word) for word in line.words]
-    command, args = _value(server.command), server.args
+def _rewrite(text: str, form: Format, proposal: Proposal, corral: str) -> Rewrite:
+    server, words = proposal.server, [form.quote(word) for word in proposal.new_words]
+    command, args = server.command, server.args
+    if command is None:
+        raise TypeError("a server that can be wrapped has a command")
     program = form.quote(corral)
     if args is None:
         program += form.member(text, server.table, command, "args", words)
-    changes = [Splice(start=command.start, end=command.end, text=program)]
+    splices = [Splice(start=command.start, end=command.end, text=program)]
     if args is not None and args.items is None:
-        changes.append(Splice(start=args.start, end=args.end, text=f"[{', '.join(words)}]"))
+        splices.append(Splice(start=args.start, end=args.end, text=f"[{', '.join(words)}]"))
     elif args is not None:
-        changes.append(form.prepend(text, args, line.drop, words))
-    return Turn(splices=tuple(changes), words=(corral, *line.whole))
+        splices.append(form.prepend(text, args, proposal.dropped, words))
+    argv = (corral, *proposal.new_words, *proposal.arguments)
+    return Rewrite(splices=tuple(splices), argv=argv)
 
 
-def _value(found: Value | None) -> Value:
-    if found is None:
-        raise TypeError("a server that can be wrapped has a command")
-    return found
-
-
-def _original(before: Server, after: Server, text: str, new: str) -> Original:
+def _original(before: ConfiguredServer, after: ConfiguredServer, text: str, new: str) -> Original:
     parts: tuple[Part, ...] = ("both",) if before.args is None else ("command", "args")
-    changes = [
-        Change(
+    replaced = [
+        ReplacedText(
             part=part,
-            before=text[slice(*span(before, part))],
-            after=new[slice(*span(after, part))],
+            before=text[slice(*find_span(before, part))],
+            after=new[slice(*find_span(after, part))],
         )
         for part in parts
     ]
-    return Original(at=before.at, changes=tuple(changes))
+    return Original(key_path=before.key_path, replaced=tuple(replaced))

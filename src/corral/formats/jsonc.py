@@ -1,28 +1,33 @@
-"""JSON, and JSON with comments and trailing commas, as the clients' own parsers take it."""
+"""JSON, and JSON with comments and trailing commas as clients' own parsers take it."""
 
 from __future__ import annotations
 
 import json
 import re
 
-from corral.formats import positions
 from corral.formats.positions import (
+    MAX_LINE_DEPTH,
     BrokenFileError,
-    Splice,
+    Container,
     Value,
     everything,
     indent,
+    line_and_column,
     newline,
-    place,
+    prepend,
+    without,
 )
+
+__all__ = ["Reader", "load", "member", "prepend", "quote", "read", "without"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corral.formats.positions import Wanted
+    from corral.formats.positions import Path, Wanted
 
-DEEPEST = 200
+MAX_DEPTH = 200
+"""Of clients' files, whose values other code of corral walks through by recursion."""
 # Possessive: nothing is tried twice, and a text of megabytes takes no memory but its own.
 TOKEN = re.compile(
     r"""(?P<skip>(?:[ \t\r\n]++|//[^\n]*+|/\*(?:[^*]++|\*(?!/))*+\*/)++)
@@ -31,22 +36,34 @@ TOKEN = re.compile(
     |(?P<mark>[][{},:])""",
     re.VERBOSE,
 )
-# For `load`, which shares nothing with the reader above.
+# For `load`, which shares nothing with the reader below.
 STRING_OR_COMMENT = re.compile(r'("(?:\\.|[^"\\]++)*+")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 STRING_OR_COMMA = re.compile(r'("(?:\\.|[^"\\]++)*+")|,(?=\s*[\]}])')
 
 
 def _refuse(name: str) -> object:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 STRICT = json.JSONDecoder(parse_constant=_refuse)
 
 
 class Reader:
-    def __init__(self, text: str, wanted: Wanted) -> None:
+    """Reads one text. With `repeated`, a key that is written twice is added there, not refused."""
+
+    def __init__(
+        self,
+        text: str,
+        wanted: Wanted | None = None,
+        *,
+        max_depth: int = MAX_DEPTH,
+        repeated: list[tuple[Path, int]] | None = None,
+    ) -> None:
         self.text = text
         self.wanted = wanted
+        self.max_depth = max_depth
+        self.repeated = repeated
+        self.outer: list[Container] = []
         self.at = 1 if text.startswith("\ufeff") else 0
         self.kind = ""
         self.strict = True
@@ -55,21 +72,22 @@ class Reader:
         self.step()
 
     def step(self) -> None:
-        """To the next token that means something; its kind is empty at the end."""
+        """Go to the next token that is not white space or a comment; its kind is "" at the end."""
         while True:
             if self.at >= len(self.text):
                 self.kind, self.start, self.end = "", len(self.text), len(self.text)
                 return
             found = TOKEN.match(self.text, self.at)
             if found is None or found.lastgroup is None:
-                raise self.wrong(self.at, self.strange())
+                raise self.error(self.at, self.describe_text())
             self.at = found.end()
             if found.lastgroup != "skip":
                 break
         self.start, self.end = found.span()
         self.kind = found[0] if found.lastgroup == "mark" else found.lastgroup
 
-    def strange(self) -> str:
+    def describe_text(self) -> str:
+        """Say what is wrong with the text here, which is not a token."""
         char = self.text[self.at]
         if char == '"':
             return "this text has no end on its line"
@@ -77,35 +95,58 @@ class Reader:
             return "this comment has no end"
         return f"{char!r} does not belong here"
 
-    def wrong(self, at: int, what: str) -> BrokenFileError:
+    def error(self, at: int, what: str) -> BrokenFileError:
         if at >= len(self.text):
             what = "the file ends in the middle of a value"
-        return BrokenFileError(what, place(self.text, at))
+        return BrokenFileError(what, line_and_column(self.text, at))
 
-    def value(self, key: int = -1, depth: int = 0, at: tuple[str, ...] = ()) -> Value:
-        if depth > DEEPEST:
-            raise self.wrong(self.start, "nested too deeply")
-        if self.kind in {"{", "["} and (found := self.passed(key, at)):
-            return found
-        if self.kind == "{":
-            return self.table(key, depth, at)
-        if self.kind == "[":
-            return self.list(key, depth, at)
+    def document(self) -> Value:
+        found = self.value()
+        if self.kind:
+            raise self.error(self.start, "something stands behind the end")
+        return found
+
+    def value(self) -> Value:
+        key = -1
+        while True:
+            found = self.scalar_or_unwanted(key)
+            if found is None:
+                self.outer.append(Container(self.kind, self.start, key))
+                self.step()
+            while True:
+                if found is not None:
+                    if not self.outer:
+                        return found
+                    self.add(found)
+                if self.kind != self.outer[-1].closing:
+                    break
+                found = self.outer.pop().close(self.end)
+                self.step()
+            key = self.member() if self.outer[-1].is_table else -1
+
+    def scalar_or_unwanted(self, key: int) -> Value | None:
+        """Read a value that needs no container; None at the beginning of a list or table."""
+        if len(self.outer) > self.max_depth:
+            raise self.error(self.start, "nested too deeply")
+        if self.kind in {"{", "["}:
+            return self.unwanted(key)
         if self.kind not in {"string", "word"}:
-            raise self.wrong(self.start, "a value is missing here")
+            raise self.error(self.start, "a value is missing here")
         found = Value(data=self.scalar(), start=self.start, end=self.end, key=key)
         self.step()
         return found
 
-    def passed(self, key: int, at: tuple[str, ...]) -> Value | None:
-        """Read what the caller does not want positions of in one go: some files are megabytes long."""
-        if not self.strict or self.wanted(at):
+    def unwanted(self, key: int) -> Value | None:
+        """Read a value without positions inside it in one go: some files are megabytes long."""
+        if self.wanted is None or not self.strict:
+            return None
+        if self.wanted(tuple(name for one in self.outer for name in one.path)):
             return None
         try:
             data: object
             data, self.at = STRICT.raw_decode(self.text, self.start)
         except (ValueError, RecursionError):
-            self.strict = False  # a comment, or a mistake: the slow way tells them apart
+            self.strict = False  # a comment or a mistake: token by token they are told apart
             return None
         found = Value(data=data, start=self.start, end=self.at, key=key)
         self.step()
@@ -118,59 +159,44 @@ class Reader:
         try:
             found: object = json.loads(source)
         except ValueError:
-            raise self.wrong(self.start, "this is no JSON value") from None
+            raise self.error(self.start, "this is not a JSON value") from None
         return found
 
-    def table(self, key: int, depth: int, at: tuple[str, ...]) -> Value:
-        start, members = self.start, dict[str, Value]()
+    def member(self) -> int:
+        """Read a key of the innermost table and return where it begins."""
+        if self.kind != "string":
+            raise self.error(self.start, "a key in double quotes is missing here")
+        key, name = self.start, str(self.scalar())
+        self.outer[-1].path = (name,)
+        if name in self.outer[-1].members:
+            if self.repeated is None:
+                raise self.error(key, f"the key {name!r} is written twice")
+            deep = len(self.outer) > MAX_LINE_DEPTH
+            self.repeated.append(((name,) if deep else self.path(), key))
         self.step()
-        while self.kind != "}":
-            if self.kind != "string":
-                raise self.wrong(self.start, "a key in double quotes is missing here")
-            start_of_key, name = self.start, str(self.scalar())
-            if name in members:
-                raise self.wrong(start_of_key, f"the key {name!r} is written twice")
-            self.step()
-            self.expect(":")
-            members[name] = self.value(start_of_key, depth + 1, (*at, name))
-            self.comma("}")
-        end = self.close()
-        data = {name: value.data for name, value in members.items()}
-        return Value(data=data, start=start, end=end, key=key, members=members)
-
-    def list(self, key: int, depth: int, at: tuple[str, ...]) -> Value:
-        start, items = self.start, list[Value]()
+        if self.kind != ":":
+            raise self.error(self.start, "':' is missing here")
         self.step()
-        while self.kind != "]":
-            items.append(self.value(-1, depth + 1, at))
-            self.comma("]")
-        end = self.close()
-        data = [item.data for item in items]
-        return Value(data=data, start=start, end=end, key=key, items=items)
+        return key
 
-    def expect(self, mark: str) -> None:
-        if self.kind != mark:
-            raise self.wrong(self.start, f"{mark!r} is missing here")
-        self.step()
+    def path(self) -> Path:
+        return tuple(one.path[0] if one.is_table else len(one.items) for one in self.outer)
 
-    def comma(self, end: str) -> None:
+    def add(self, found: Value) -> None:
+        """Add a value to the innermost list or table, and read the comma behind it."""
+        inner = self.outer[-1]
+        if inner.is_table:
+            inner.members[inner.path[0]] = found
+        else:
+            inner.items.append(found)
         if self.kind == ",":
             self.step()
-        elif self.kind != end:
-            raise self.wrong(self.start, f"',' or {end!r} is missing here")
-
-    def close(self) -> int:
-        end = self.end
-        self.step()
-        return end
+        elif self.kind != inner.closing:
+            raise self.error(self.start, f"',' or {inner.closing!r} is missing here")
 
 
 def read(text: str, wanted: Wanted = everything) -> Value:
-    reader = Reader(text, wanted)
-    found = reader.value()
-    if reader.kind:
-        raise reader.wrong(reader.start, "something stands behind the end")
-    return found
+    return Reader(text, wanted).document()
 
 
 def load(text: str) -> object:
@@ -192,11 +218,3 @@ def member(text: str, _table: Value, after: Value, name: str, words: Sequence[st
     alone = indent(text, after.key)
     gap = " " if alone is None else newline(text) + alone
     return f",{gap}{quote(name)}: [{', '.join(words)}]"
-
-
-def prepend(text: str, items: Value, drop: int, words: Sequence[str]) -> Splice:
-    return positions.prepend(text, items, drop, words)
-
-
-def without(_text: str, items: Value, drop: int) -> Splice:
-    return positions.without(items, drop)

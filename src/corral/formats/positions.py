@@ -1,7 +1,9 @@
-"""Values with their places: what an editor of somebody else's file needs, and no parser keeps.
+"""Values with their positions in a text, which no parser of the standard library keeps.
 
-Every format reads its text into `Value`s. A change is a list of `Splice`s of the text itself, so
-whatever is not touched stays byte for byte: comments, order, indentation, line endings.
+Policies need them for line numbers in messages, clients' files for editing. Every format reads its
+text into `Value`s, without recursion, because the nesting of a text may be an attacker's choice. A
+change is a list of `Splice`s of the text itself, so that everything else keeps its bytes: comments,
+order, indentation, line endings.
 """
 
 from __future__ import annotations
@@ -11,35 +13,13 @@ from corral.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Protocol
+    from collections.abc import Callable, Iterable, Sequence
 
     Wanted = Callable[[tuple[str, ...]], bool]
+    Path = tuple[str | int, ...]
 
-    class Format(Protocol):
-        """What wrapping has to know of a notation: `jsonc`, `toml` and `yaml` are such."""
-
-        def read(self, text: str, wanted: Wanted = ...) -> Value:
-            """Return every value with its position; raise BrokenFileError.
-
-            A notation may return values that are not `wanted` without positions inside them.
-            """
-
-        def load(self, text: str) -> object:
-            """The same values by somebody else's parser, to hold one to the other."""
-
-        def quote(self, text: str) -> str: ...
-
-        def member(
-            self, text: str, table: Value, after: Value, name: str, words: Sequence[str]
-        ) -> str:
-            """What to put behind the value `after` so that its `table` has one more list."""
-
-        def prepend(self, text: str, items: Value, drop: int, words: Sequence[str]) -> Splice:
-            """The first `drop` items replaced by `words`."""
-
-        def without(self, text: str, items: Value, drop: int) -> Splice:
-            """The first `drop` items taken away."""
+MAX_LINE_DEPTH = 4
+"""The schema has no deeper key; longer paths would cost memory by the square of the nesting."""
 
 
 def everything(_keys: tuple[str, ...]) -> bool:
@@ -47,28 +27,48 @@ def everything(_keys: tuple[str, ...]) -> bool:
 
 
 class BrokenFileError(SandboxError):
-    """A file that is not what its name says. `place` counts lines and columns from one."""
+    """A text that is not in its format. `at` is the line and the column, both counted from one."""
 
-    def __init__(self, what: str, place: tuple[int, int] | None = None) -> None:
-        super().__init__(what if place is None else f"line {place[0]}, column {place[1]}: {what}")
+    def __init__(self, what: str, at: tuple[int, int] | None = None) -> None:
+        super().__init__(what if at is None else f"line {at[0]}, column {at[1]}: {what}")
 
 
 @record
 class Value:
-    """`start` and `end` are its own span; `key` is where the key of a member begins, else -1.
+    """`start` and `end` are its own span; `key` is where its key is first written, else -1.
 
-    A table that TOML spreads over several headers has no span: -1. `shared` says that other
-    places in the file mean this very value (a YAML alias), so that it cannot be changed here.
+    A table that TOML spreads over several headers has no span: -1. `shared` says that other lines
+    of the file mean this very value (a YAML alias), so that it cannot be changed here.
     """
 
     data: object
     start: int = -1
     end: int = -1
     key: int = -1
-    members: Mapping[str, Value] | None = None
+    members: dict[str, Value] | None = None
     items: Sequence[Value] | None = None
     flow: bool = True
     shared: bool = False
+
+
+class Container:
+    """A list or table that is being read. `path` leads to the member that is being read now."""
+
+    def __init__(self, opening: str, start: int, key: int) -> None:
+        self.is_table = opening == "{"
+        self.closing = "}" if self.is_table else "]"
+        self.start = start
+        self.key = key
+        self.path: tuple[str, ...] = ()
+        self.members: dict[str, Value] = {}
+        self.items: list[Value] = []
+
+    def close(self, end: int) -> Value:
+        if self.is_table:
+            data = {name: value.data for name, value in self.members.items()}
+            return Value(data=data, start=self.start, end=end, key=self.key, members=self.members)
+        listed = [item.data for item in self.items]
+        return Value(data=listed, start=self.start, end=end, key=self.key, items=self.items)
 
 
 @record
@@ -79,15 +79,38 @@ class Splice:
 
 
 def splice(text: str, changes: Sequence[Splice]) -> str:
-    """All at once; the places are those of the text before any of them."""
+    """Make all changes at once; their positions are those of the text before any of them."""
     for change in sorted(changes, key=lambda one: one.start, reverse=True):
         text = text[: change.start] + change.text + text[change.end :]
     return text
 
 
-def place(text: str, at: int) -> tuple[int, int]:
+def line_and_column(text: str, at: int) -> tuple[int, int]:
     line = text.count("\n", 0, at)
     return line + 1, at - (text.rfind("\n", 0, at) + 1) + 1
+
+
+def line_counter(text: str) -> Callable[[int], int]:
+    """Return a function that gives the line of a position, for many positions of one text."""
+    from bisect import bisect_left
+
+    ends = [at for at, char in enumerate(text) if char == "\n"]
+    return lambda at: bisect_left(ends, at) + 1
+
+
+def line_numbers(text: str, root: Value) -> dict[Path, int]:
+    """Return the line of each key, and of each item of a list, down to MAX_LINE_DEPTH."""
+    line_of = line_counter(text)
+    found: dict[Path, int] = {}
+    pending: list[tuple[Path, Value]] = [((), root)]
+    while pending:
+        path, value = pending.pop()
+        below: Iterable[tuple[str | int, Value]] = enumerate(value.items or ())
+        for part, item in value.members.items() if value.members else below:
+            found[*path, part] = line_of(item.start if item.key < 0 else item.key)
+            if (item.members or item.items) and len(path) + 1 < MAX_LINE_DEPTH:
+                pending.append(((*path, part), item))
+    return found
 
 
 def newline(text: str) -> str:
@@ -101,7 +124,7 @@ def indent(text: str, at: int) -> str | None:
 
 
 def prepend(text: str, items: Value, drop: int, words: Sequence[str]) -> Splice:
-    """For lists in brackets: one item a line if they stood so, all in one line otherwise."""
+    """Replace items of a list in brackets: one item a line if they were so, else in one line."""
     found = items.items or ()
     if not found:
         return Splice(start=items.start + 1, end=items.start + 1, text=", ".join(words))
@@ -113,7 +136,8 @@ def prepend(text: str, items: Value, drop: int, words: Sequence[str]) -> Splice:
     return Splice(start=first, end=found[drop].start, text=comma.join([*words, ""]))
 
 
-def without(items: Value, drop: int) -> Splice:
+def without(_text: str, items: Value, drop: int) -> Splice:
+    """Take items out of a list in brackets."""
     found = items.items or ()
     if drop >= len(found):
         return Splice(start=items.start + 1, end=items.end - 1, text="")
@@ -121,7 +145,7 @@ def without(items: Value, drop: int) -> Splice:
 
 
 def escaped(text: str) -> str:
-    """In double quotes, for TOML and YAML: both know these escapes and mean the same by them."""
+    """Return a text in double quotes for TOML and YAML, where these escapes mean the same."""
     return '"' + "".join(map(_letter, text)) + '"'
 
 
@@ -134,9 +158,18 @@ def _letter(char: str) -> str:
 
 
 def same(one: object, other: object) -> bool:
-    """Like `==`, but true is not 1, and what is no number is itself."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    return type(one) is type(other) and (one == other or repr(one) == repr(other))
+    """Compare like `==`, but true is not 1, NaN is NaN, and the order of keys counts."""
+    pending = [(one, other)]
+    while pending:
+        one, other = pending.pop()
+        if isinstance(one, dict) and isinstance(other, dict):
+            if list(one) != list(other):
+                return False
+            pending += [(one[key], other[key]) for key in one]
+        elif isinstance(one, list) and isinstance(other, list):
+            if len(one) != len(other):
+                return False
+            pending += zip(one, other, strict=True)
+        elif type(one) is not type(other) or (one != other and repr(one) != repr(other)):
+            return False
+    return True

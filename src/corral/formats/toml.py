@@ -1,7 +1,7 @@
-"""TOML: `tomllib` says what the values are, this says where they stand.
+"""TOML: `tomllib` says what the values are, this module says where they are.
 
-Only text that `tomllib` has accepted is scanned, and what was found is compared with its answer:
-a place that is not beyond doubt is an error, never a guess.
+Only text that `tomllib` has accepted is scanned, and the result is compared with `tomllib`'s: a
+position that is not beyond doubt is an error, never a guess.
 """
 
 from __future__ import annotations
@@ -9,17 +9,21 @@ from __future__ import annotations
 import re
 import tomllib
 
-from corral.formats import positions
 from corral.formats.positions import (
     BrokenFileError,
-    Splice,
+    Container,
     Value,
-    escaped,
     everything,
     indent,
+    line_and_column,
     newline,
+    prepend,
     same,
+    without,
 )
+from corral.formats.positions import escaped as quote
+
+__all__ = ["load", "locate", "member", "prepend", "quote", "read", "without"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
 
 BLANK = re.compile(r"[ \t]*")
 SKIP = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)*+")
+COMMA = re.compile(f"{SKIP.pattern},?{SKIP.pattern}")
 STRING = re.compile(
     r'"""(?:[^"\\]++|\\.|"(?!""))*+"{3,5}'
     r"|'''(?:[^']++|'(?!''))*+'{3,5}"
@@ -38,6 +43,9 @@ STRING = re.compile(
 )
 BARE = re.compile(r"[A-Za-z0-9_-]+")
 WORD = re.compile(r"[^,\]}#\n]*[^,\]}#\s]")
+UNSURE = "corral cannot tell for sure where the values in this file stand"
+ARRAY = Value(data=None)
+"""In place of an array of tables while a text is scanned: no setting of a client is in one."""
 
 
 class Scanner:
@@ -48,9 +56,8 @@ class Scanner:
     def skip(self, pattern: re.Pattern[str]) -> str:
         found = pattern.match(self.text, self.at)
         if found is None:
-            raise BrokenFileError(
-                "a place that cannot be read", positions.place(self.text, self.at)
-            )
+            where = line_and_column(self.text, self.at)
+            raise BrokenFileError("a place that cannot be read", where)
         self.at = found.end()
         return found[0]
 
@@ -62,7 +69,7 @@ class Scanner:
         quoted = self.sees('"') or self.sees("'")
         source = self.skip(STRING if quoted else BARE)
         self.skip(BLANK)
-        return str(_value(source)) if quoted else source
+        return str(_decoded(source)) if quoted else source
 
     def path(self) -> tuple[str, ...]:
         parts = [self.part()]
@@ -71,143 +78,170 @@ class Scanner:
             parts.append(self.part())
         return tuple(parts)
 
-    def value(self, key: int) -> Value:
-        start = self.at
-        if self.sees("["):
-            return self.list(key)
-        if self.sees("{"):
-            return self.table(key)
-        source = self.skip(STRING if self.sees('"') or self.sees("'") else WORD)
-        return Value(data=_value(source), start=start, end=self.at, key=key)
-
-    def list(self, key: int) -> Value:
-        start, items = self.at, list[Value]()
+    def member(self) -> tuple[tuple[str, ...], int]:
+        """Read a key with its equals sign; return it, and where it begins."""
+        key, path = self.at, self.path()
         self.at += 1
-        self.skip(SKIP)
-        while not self.sees("]"):
-            items.append(self.value(-1))
-            self.skip(SKIP)
-            if self.sees(","):
-                self.at += 1
-                self.skip(SKIP)
-        self.at += 1
-        data = [item.data for item in items]
-        return Value(data=data, start=start, end=self.at, key=key, items=items)
-
-    def table(self, key: int) -> Value:
-        start = self.at
-        tree: dict[str, object] = {}
-        self.at += 1
-        self.skip(SKIP)
-        while not self.sees("}"):
-            self.pair(tree, ())
-            self.skip(SKIP)
-            if self.sees(","):
-                self.at += 1
-                self.skip(SKIP)
-        self.at += 1
-        return _grown(tree, start=start, end=self.at, key=key, flow=True)
-
-    def pair(self, tree: dict[str, object], prefix: tuple[str, ...]) -> None:
-        key = self.at
-        path = self.path()
-        self.at += 1  # the equals sign
         self.skip(BLANK)
-        _put(tree, (*prefix, *path), self.value(key))
+        return path, key
+
+    def value(self, key: int) -> Value:
+        outer: list[Container] = []
+        while True:
+            start, first = self.at, self.text[self.at : self.at + 1]
+            found: Value | None = None
+            if first in {"[", "{"}:
+                outer.append(Container(first, start, key))
+                self.at += 1
+            else:
+                source = self.skip(STRING if first in {'"', "'"} else WORD)
+                found = Value(data=_decoded(source), start=start, end=self.at, key=key)
+            while True:
+                if found is not None:
+                    if not outer:
+                        return found
+                    _add(outer[-1], found)
+                self.skip(COMMA)
+                if not self.sees(outer[-1].closing):
+                    break
+                self.at += 1
+                found = outer.pop().close(self.at)
+            key = -1
+            if outer[-1].is_table:
+                outer[-1].path, key = self.member()
 
     def document(self) -> Value:
-        """Arrays of tables hold no servers: what is in them is passed over."""
-        tree: dict[str, object] = {}
-        arrays: list[tuple[str, ...]] = []
-        into, prefix = tree, tuple[str, ...]()
+        root = table = _table(-1, flow=False)
+        arrays: list[tuple[Value, str]] = []
         self.skip(SKIP)
         while self.at < len(self.text):
             if self.sees("["):
                 marks = 2 if self.sees("[[") else 1
                 self.at += marks
-                prefix = self.path()
+                key, path = self.at, self.path()
                 self.at += marks
-                if marks == 2:
-                    arrays.append(prefix)
-                inside = any(prefix[: len(array)] == array for array in arrays)
-                into = {} if inside else tree
-                _put(into, prefix, {})
+                if marks == 1:
+                    table = _enter(root, path, key)
+                else:
+                    above = _enter(root, path[:-1], key)
+                    _members(above)[path[-1]] = ARRAY
+                    arrays.append((above, path[-1]))
+                    table = _table(-1, flow=False)
             else:
-                self.pair(into, prefix)
+                path, key = self.member()
+                found = self.value(key)
+                _put(_enter(table, path[:-1], key), path[-1], found)
             self.skip(SKIP)
-        return _grown(tree)
+        for above, name in arrays:
+            _members(above).pop(name, None)
+        return root
 
 
-def _value(source: str) -> object:
+def _decoded(source: str) -> object:
+    """Return the value that a scalar stands for; the common ones without a parser's start."""
+    if source.isascii() and source.isdigit():
+        return int(source)
+    mark = source[:1]
+    if mark in {'"', "'"} and "\\" not in source and not source.startswith(mark * 3):
+        return source[1:-1]
     found: object = tomllib.loads(f"x = {source}")["x"]
     return found
 
 
-def _put(tree: dict[str, object], path: tuple[str, ...], found: object) -> None:
-    """`found` is a Value, or an empty table that a header names."""
-    for part in path[:-1]:
-        below = tree.setdefault(part, {})
-        if not isinstance(below, dict):
-            raise BrokenFileError("corral cannot tell for sure where the values in this file stand")
-        tree = below
-    if isinstance(found, Value):
-        tree[path[-1]] = found
+def _table(key: int, *, flow: bool) -> Value:
+    """Return an empty table, which is filled while the text is scanned."""
+    return Value(data={}, key=key, members={}, flow=flow)
+
+
+def _members(table: Value) -> dict[str, Value]:
+    if table.members is None:
+        raise BrokenFileError(UNSURE)
+    return table.members
+
+
+def _put(table: Value, name: str, found: Value) -> None:
+    _members(table)[name] = found
+    if isinstance(table.data, dict):
+        table.data[name] = found.data
+
+
+def _enter(table: Value, path: Sequence[str], key: int) -> Value:
+    """Return the table that a path leads to, made where it is missing."""
+    for name in path:
+        below = _members(table).get(name)
+        if below is ARRAY:
+            return _table(-1, flow=False)
+        if below is None:
+            below = _table(key, flow=table.flow)
+            _put(table, name, below)
+        table = below
+    return table
+
+
+def _add(container: Container, found: Value) -> None:
+    if not container.is_table:
+        container.items.append(found)
+        return
+    first, *rest = container.path
+    if rest:
+        table = container.members.setdefault(first, _table(found.key, flow=True))
+        _put(_enter(table, rest[:-1], found.key), rest[-1], found)
     else:
-        tree.setdefault(path[-1], {})
-
-
-def _grown(
-    tree: dict[str, object], *, start: int = -1, end: int = -1, key: int = -1, flow: bool = False
-) -> Value:
-    members = {
-        name: below if isinstance(below, Value) else _grown(_tree(below), flow=flow)
-        for name, below in tree.items()
-    }
-    data = {name: value.data for name, value in members.items()}
-    return Value(data=data, start=start, end=end, key=key, members=members, flow=flow)
-
-
-def _tree(value: object) -> dict[str, object]:
-    return value if isinstance(value, dict) else {}
+        container.members[first] = found
 
 
 def read(text: str, _wanted: Wanted = everything) -> Value:
-    bare = text.removeprefix("\ufeff")
     try:
-        expected = tomllib.loads(bare)
+        expected = load(text)
     except tomllib.TOMLDecodeError as error:
         raise BrokenFileError(str(error)) from None
     except RecursionError:
         raise BrokenFileError("nested too deeply") from None
+    return locate(text, expected)
+
+
+def locate(text: str, expected: object) -> Value:
+    """Return the values of a text with their positions. `expected` is what `tomllib` read."""
     scanner = Scanner(text)
-    scanner.at = len(text) - len(bare)
-    found = scanner.document()
+    scanner.at = len(text) - len(text.removeprefix("\ufeff"))
+    try:
+        found = scanner.document()
+    except ValueError:
+        raise BrokenFileError(UNSURE) from None
     if not _agrees(found.data, expected):
-        raise BrokenFileError("corral cannot tell for sure where the values in this file stand")
+        raise BrokenFileError(UNSURE)
     return found
 
 
 def _agrees(found: object, expected: object) -> bool:
-    """Everything found is there; what is missing stands in arrays of tables."""
-    if isinstance(found, dict) and isinstance(expected, dict):
-        return all(
-            name in expected and _agrees(value, expected[name]) for name, value in found.items()
-        ) and all(name in found or _has_tables(value) for name, value in expected.items())
-    return same(found, expected)
+    """Return whether everything found is expected; what was not found is in arrays of tables."""
+    pending = [(found, expected)]
+    while pending:
+        one, other = pending.pop()
+        if isinstance(one, dict) and isinstance(other, dict):
+            if any(name not in other for name in one):
+                return False
+            pending += [(one[name], other[name]) for name in one]
+            if not all(name in one or _has_tables(value) for name, value in other.items()):
+                return False
+        elif not same(one, other):
+            return False
+    return True
 
 
 def _has_tables(value: object) -> bool:
-    if isinstance(value, dict):
-        return any(map(_has_tables, value.values()))
-    return isinstance(value, list) and any(isinstance(item, dict) for item in value)
+    pending = [value]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, dict):
+            pending += one.values()
+        elif isinstance(one, list) and any(isinstance(item, dict) for item in one):
+            return True
+    return False
 
 
 def load(text: str) -> object:
     return tomllib.loads(text.removeprefix("\ufeff"))
-
-
-def quote(text: str) -> str:
-    return escaped(text)
 
 
 def member(text: str, table: Value, after: Value, name: str, words: Sequence[str]) -> str:
@@ -223,11 +257,3 @@ def member(text: str, table: Value, after: Value, name: str, words: Sequence[str
     if table.flow:
         return f", {listed}"
     return f"{newline(text)}{indent(text, after.key) or ''}{listed}"
-
-
-def prepend(text: str, items: Value, drop: int, words: Sequence[str]) -> Splice:
-    return positions.prepend(text, items, drop, words)
-
-
-def without(_text: str, items: Value, drop: int) -> Splice:
-    return positions.without(items, drop)

@@ -1,9 +1,15 @@
-"""YAML: PyYAML's nodes know where they begin; where they really end is found here."""
+"""YAML: PyYAML says where each value begins; this module finds where the value ends.
+
+The reading is recursive: only clients' files are YAML, never policies.
+"""
 
 from __future__ import annotations
 
 from corral.formats import positions
-from corral.formats.positions import BrokenFileError, Splice, Value, escaped, everything, newline
+from corral.formats.positions import BrokenFileError, Splice, Value, everything, newline
+from corral.formats.positions import escaped as quote
+
+__all__ = ["is_missing", "load", "member", "prepend", "quote", "read", "without"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,11 +20,11 @@ if TYPE_CHECKING:
     from corral.formats.positions import Wanted
 
 MERGE = "tag:yaml.org,2002:merge"
-MOST_NODES = 1_000_000
+MAX_NODES = 1_000_000
 
 
 class Reader:
-    """Nodes to values. An alias is the same node again: marked as shared, never read twice."""
+    """Turns nodes into values. An alias is the same node again: marked as shared, read once."""
 
     def __init__(self, text: str, loader: yaml.SafeLoader) -> None:
         self.text = text
@@ -28,14 +34,14 @@ class Reader:
         self.made: dict[int, Value] = {}
 
     def size(self, node: yaml.Node) -> int:
-        """How many nodes it is with every alias written out, as programs that read it will do."""
+        """Count the nodes with every alias written out, as programs that read the file do."""
         self.uses[id(node)] = self.uses.get(id(node), 0) + 1
         if self.uses[id(node)] > 1:
             if id(node) not in self.sizes:
                 raise _broken("an alias contains itself", node)
             return self.sizes[id(node)]
         found = 1 + sum(map(self.size, _below(node)))
-        if found > MOST_NODES:
+        if found > MAX_NODES:
             raise _broken("aliases that grow without end", node)
         self.sizes[id(node)] = found
         return found
@@ -73,7 +79,7 @@ class Reader:
         return Value(data=scalar, start=start, end=end, key=key, shared=shared)
 
     def members(self, node: yaml.MappingNode, *, shared: bool) -> dict[str, Value]:
-        """What a table takes over from another one (`<<`) is said in two places."""
+        """Read a table. If it takes members over from another one (`<<`), all are shared."""
         shared = shared or any(name.tag == MERGE for name, _ in node.value)
         found: dict[str, Value] = {}
         for name, below in node.value:
@@ -115,7 +121,7 @@ def read(text: str, _wanted: Wanted = everything) -> Value:
         return reader.value(node)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        what = str(getattr(error, "problem", None) or getattr(error, "reason", "this is no YAML"))
+        what = str(getattr(error, "problem", None) or getattr(error, "reason", "this is not YAML"))
         raise BrokenFileError(what, (mark.line + 1, mark.column + 1) if mark else None) from None
     except (ValueError, TypeError) as error:
         raise BrokenFileError(str(error)) from None
@@ -131,10 +137,6 @@ def load(text: str) -> object:
     except yaml.YAMLError as error:
         raise BrokenFileError(str(error)) from None
     return value
-
-
-def quote(text: str) -> str:
-    return escaped(text)
 
 
 def member(text: str, table: Value, after: Value, name: str, words: Sequence[str]) -> str:
@@ -160,7 +162,7 @@ def prepend(text: str, items: Value, drop: int, words: Sequence[str]) -> Splice:
 def without(text: str, items: Value, drop: int) -> Splice:
     found = items.items or ()
     if items.flow or not found:
-        return positions.without(items, drop)
+        return positions.without(text, items, drop)
     start = _dash(text, found[0])
     if drop >= len(found):
         return Splice(start=start, end=items.end, text="[]")

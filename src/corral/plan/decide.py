@@ -1,9 +1,10 @@
-"""Policy x Host -> what enforces each control: the only place that degrades or refuses. Pure.
+"""Policy x Host -> what enforces each control: the only module that degrades or refuses. Pure.
 
-Each control has a chain of options, best first. The first one whose every need was proven on this
-host is taken. When none is: walls and stated limits are missing and the run refuses, naming all of
-them at once; a limit that is only a default goes unenforced with a warning; the user's word may let
-any control go. After planning nothing degrades: a step succeeds, or the target never runs.
+Each control has a chain of options, best first. The first option whose needs were all proven on
+this host is taken. If there is none, the run is refused for a wall or a stated limit, naming all of
+them together; a limit that is only a default goes unenforced with a warning; and the user may allow
+any control to go unenforced. After planning nothing degrades: a step succeeds, or the target never
+runs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def decide(policy: Policy, host: Host, chains: Chains) -> tuple[Held, ...]:
-    """Choose a mechanism for every control, or refuse with all that is missing."""
+    """Choose a mechanism for every control, or refuse and name everything that is missing."""
     decisions = [_decide(control, policy, host, chains.get(control, ())) for control in CONTROLS]
     missing = [
         (held.control, held.why, _hint(held.control, host, chains))
@@ -38,7 +39,7 @@ def decide(policy: Policy, host: Host, chains: Chains) -> tuple[Held, ...]:
 
 
 def sample(controls: Sequence[Held], policy: Policy) -> Sample | None:
-    """What is left to sampling; None lets the supervisor sleep."""
+    """Return the limits that are left to sampling; with None the supervisor can sleep."""
     names = [held.control for held in controls if held.mechanism == SAMPLING]
     values = {name: getattr(policy.limits, name) for name in names}
     return Sample(**values) if values else None
@@ -52,8 +53,8 @@ def warnings(controls: Sequence[Held]) -> tuple[str, ...]:
     )
 
 
-def asked(control: Control, policy: Policy, system: System) -> str:
-    """What the policy asks of a control there, in words; empty when it asks nothing."""
+def describe_control(control: Control, policy: Policy, system: System) -> str:
+    """Return what the policy asks of a control on a system, in words; "" if nothing."""
     if control == "filesystem":
         written = [f"{grant.access} {grant.path}" for grant in policy.grants]
         return ", ".join(written) or "nothing of the user's"
@@ -68,11 +69,15 @@ def asked(control: Control, policy: Policy, system: System) -> str:
     if control in {"syscalls", "tree"}:
         return "always"
     value: int | None = getattr(policy.limits, control)
-    return "" if value is None else _quantity(control, value)
+    if value is None:
+        return ""
+    from corral.policy.schema import format_limit
+
+    return format_limit(control, value) + ("/s" if control == "io" else "")
 
 
 def _decide(control: Control, policy: Policy, host: Host, chain: Sequence[Option]) -> Held:
-    words, stated = asked(control, policy, host.system), control in policy.stated
+    words, stated = describe_control(control, policy, host.system), control in policy.stated
     common = {"control": control, "asked": words, "stated": stated}
     if not words:
         return Held(**common, mechanism="", status="not asked")  # type: ignore[arg-type]
@@ -85,7 +90,7 @@ def _decide(control: Control, policy: Policy, host: Host, chain: Sequence[Option
 
 
 def _absence(host: Host, chain: Sequence[Option]) -> str:
-    """The first thing that the best way lacks: what else lacks, `doctor` tells."""
+    """Return what the best option lacks first; `doctor` shows the rest."""
     absent = [need for option in chain for need in option.needs if not host.has(need)]
     if not absent:
         return f"nothing on {host.system} holds it"
@@ -102,15 +107,3 @@ def _required(held: Held, policy: Policy) -> bool:
     if policy.best_effort or held.control in policy.degrade:
         return False
     return held.control in WALLS or held.stated or policy.strict
-
-
-def _quantity(control: Control, value: int) -> str:
-    from corral.units import format_cpu, format_duration, format_size
-
-    if control in {"memory", "disk", "address_space"}:
-        return format_size(value)
-    if control == "io":
-        return f"{format_size(value)}/s"
-    if control in {"cpu_time", "timeout"}:
-        return format_duration(value)
-    return format_cpu(value) if control == "cpu" else str(value)

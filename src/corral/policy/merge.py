@@ -1,33 +1,24 @@
-"""Sources -> one Policy: who may say what, and whose word counts.
+"""Sources -> one Policy: whose values count.
 
-Every rule here keeps one promise: adding an unapproved request never loosens anything. What keeps
-the sources from becoming a policy is collected and told at once.
+Every rule here keeps one promise: adding an unapproved request never loosens anything. All problems
+are collected and reported together.
 """
 
 from __future__ import annotations
 
 from corral.errors import PolicyError
 from corral.policy.model import LIMITS, Limits, Macos, Policy, Windows
+from corral.policy.schema import MAX_PORTS, SWITCHES
+from corral.policy.variables import is_loader_variable
 from corral.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from corral.policy.manifest import Manifest
     from corral.policy.model import Access, Control, Grant, Source
 
-# For each switch the value that asks for nothing, which is also the default.
-SWITCHES: Mapping[str, object] = {
-    "state": False,
-    "subprocess": False,
-    "app_container": True,
-    "minifilter": True,
-    "fail_on_app_container_error": True,
-    "windows_network": "none",
-    "keep_grants": False,
-    "seatbelt": "auto",
-}
 PATHS: tuple[tuple[str, str, Access], ...] = (
     ("read", "filesystem.read", "read"),
     ("write", "filesystem.write", "write"),
@@ -38,34 +29,44 @@ MENTIONS: Mapping[Control, tuple[str, ...]] = {
     "network": ("allow", "listen"),
     "subprocess": ("subprocess",),
 }
-MOST_PORTS = 64
 
 
 def merge(
-    sources: Sequence[Source],
-    ceilings: Manifest | None,
+    sources: Iterable[Source],
     *,
+    ceilings: Manifest | None = None,
     home: str,
     cwd: str,
-    protected: Sequence[str],
+    protected: Sequence[str] = (),
 ) -> Policy:
-    refuse_unapproved(sources, home, cwd)
+    """Return one policy from all sources, lowest precedence first.
+
+    The user's values override those before them. Lists add up, and an empty list takes back the
+    entries before it. A request tightens; what it grants counts only if it was approved, and never
+    against a value of the user. `protected` are files of this run (report, audit) that no write
+    grant may hold.
+    """
+    sources = tuple(sources)
+    if any(source.trust == "request" and not source.approved for source in sources):
+        from corral.policy.requests import refuse_unapproved
+
+        refuse_unapproved(sources, home, cwd)
     problems = Problems()
-    limits, said_by = limits_of(sources)
-    stated = stated_walls(sources) | {name for name in said_by if limits[name] is not None}
+    limits, stated_by = merge_limits(sources)
+    stated = stated_walls(sources) | {name for name in stated_by if limits[name] is not None}
     if ceilings is not None:
-        stated |= apply_ceilings(limits, said_by, ceilings, problems)
-    destinations, ports = check_ports(sources, problems)
-    grants = grants_of(sources, home, cwd, protected, problems)
-    problems.settle()
-    switches = {name: switch_of(sources, name) for name in SWITCHES}
+        stated |= apply_ceilings(limits, stated_by, ceilings, problems)
+    destinations, ports = merge_ports(sources, problems)
+    grants = make_grants(sources, home, cwd, protected, problems)
+    problems.raise_all()
+    switches = {name: merge_switch(sources, name) for name in SWITCHES}
     return replace(
         Policy(
             allow=destinations,
             listen=ports,
             grants=grants,
             stated=frozenset(stated),
-            degrade=frozenset(str(item) for _, _, item in entries_of(sources, "degrade")),
+            degrade=frozenset(str(item) for _, _, item in collect_entries(sources, "degrade")),
             best_effort=user_switch(sources, "best_effort"),
             strict=user_switch(sources, "strict"),
         ),
@@ -74,60 +75,60 @@ def merge(
         subprocess=switches.pop("subprocess"),
         macos=replace(Macos(), seatbelt=switches.pop("seatbelt")),
         windows=replace(Windows(), network=switches.pop("windows_network"), **switches),
-        **environment_of(sources),
+        **merge_environment(sources),
     )
 
 
 class Problems(list[tuple[str, str]]):
-    """Everything that keeps the sources from becoming one policy, to be told at once."""
+    """(text, hint) of everything that keeps the sources from becoming one policy."""
 
-    def settle(self) -> None:
+    def raise_all(self) -> None:
         if self:
             hints = dict.fromkeys(hint for _, hint in self if hint)
             raise PolicyError("\n".join(text for text, _ in self), hint="; ".join(hints) or None)
 
 
-def larger(asked: int | None, than: int | None) -> bool:
+def is_larger(asked: int | None, than: int | None) -> bool:
     """None is no limit, which is larger than any."""
     return than is not None and (asked is None or asked > than)
 
 
-def limits_of(sources: Sequence[Source]) -> tuple[dict[str, int | None], dict[str, Manifest]]:
-    """The limits, and for each that anybody stated the manifest whose value it is."""
+def merge_limits(sources: Sequence[Source]) -> tuple[dict[str, int | None], dict[str, Manifest]]:
+    """Return the limits, and for each stated one the manifest whose value it is."""
     values: dict[str, int | None] = {name: getattr(Limits(), name) for name in LIMITS}
-    said_by: dict[str, Manifest] = {}
+    stated_by: dict[str, Manifest] = {}
     users = {
         name for source in sources if source.trust == "user" for name in source.manifest.limits
     }
     for source in sources:
         for name, value in source.manifest.limits.items():
             free = source.trust == "user" or (source.approved and name not in users)
-            if free or not larger(value, values[name]):
+            if free or not is_larger(value, values[name]):
                 values[name] = value
-                said_by[name] = source.manifest
-    return values, said_by
+                stated_by[name] = source.manifest
+    return values, stated_by
 
 
-def switch_of(sources: Sequence[Source], name: str) -> object:
+def merge_switch(sources: Sequence[Source], name: str) -> object:
     value = SWITCHES[name]
     users = any(
         source.trust == "user" and getattr(source.manifest, name) is not None for source in sources
     )
     for source in sources:
-        said = getattr(source.manifest, name)
-        free = source.trust == "user" or said == SWITCHES[name] or (source.approved and not users)
-        if said is not None and free:
-            value = said
+        own = getattr(source.manifest, name)
+        free = source.trust == "user" or own == SWITCHES[name] or (source.approved and not users)
+        if own is not None and free:
+            value = own
     return value
 
 
 def user_switch(sources: Sequence[Source], name: str) -> bool:
-    said = [getattr(source.manifest, name) for source in sources if source.trust == "user"]
-    return next((value for value in reversed(said) if value is not None), False) is True
+    values = [getattr(source.manifest, name) for source in sources if source.trust == "user"]
+    return next((value for value in reversed(values) if value is not None), False) is True
 
 
-def entries_of(sources: Sequence[Source], name: str) -> tuple[tuple[Source, int, object], ...]:
-    """(source, position in its list, entry): the approved requests' entries, then the user's."""
+def collect_entries(sources: Sequence[Source], name: str) -> tuple[tuple[Source, int, object], ...]:
+    """Return (source, index, entry) of the approved requests' entries, then of the user's."""
     found: list[tuple[Source, int, object]] = []
     for source in sorted(sources, key=lambda one: one.trust == "user"):
         listed = getattr(source.manifest, name)
@@ -138,14 +139,14 @@ def entries_of(sources: Sequence[Source], name: str) -> tuple[tuple[Source, int,
     return tuple(found)
 
 
-def environment_of(sources: Sequence[Source]) -> dict[str, object]:
-    """Each name is passed, set or secret as whoever mentioned it last said; the user is last."""
+def merge_environment(sources: Sequence[Source]) -> dict[str, object]:
+    """Each name is passed, set or secret as in the last source that has it; the user is last."""
     found: dict[str, tuple[str, str]] = {}
     for source in sorted(sources, key=lambda one: one.trust == "user"):
         counts = source.trust == "user" or source.approved
         manifest = source.manifest
         for name, value in manifest.set_values or ():
-            if counts or not loads_code(name):
+            if counts or not is_loader_variable(name):
                 found[name] = ("set", value)
         if counts:
             found.update(dict.fromkeys(manifest.pass_names or (), ("pass", "")))
@@ -155,12 +156,6 @@ def environment_of(sources: Sequence[Source]) -> dict[str, object]:
         "secret_names": tuple(name for name, (kind, _) in found.items() if kind == "secret"),
         "set_values": tuple((name, text) for name, (kind, text) in found.items() if kind == "set"),
     }
-
-
-def loads_code(name: str) -> bool:
-    from corral.policy.variables import is_loader_variable
-
-    return is_loader_variable(name)
 
 
 def stated_walls(sources: Sequence[Source]) -> set[str]:
@@ -174,69 +169,65 @@ def stated_walls(sources: Sequence[Source]) -> set[str]:
 
 def apply_ceilings(
     limits: dict[str, int | None],
-    said_by: Mapping[str, Manifest],
+    stated_by: Mapping[str, Manifest],
     ceilings: Manifest,
     problems: Problems,
 ) -> set[str]:
-    """Lower defaults to their ceilings, refuse stated values above; what has one is stated."""
-    held: set[str] = set()
+    """Lower defaults to their ceilings and refuse stated values above; return all with one."""
+    found: set[str] = set()
     for name, ceiling in ceilings.limits.items():
         if ceiling is None:
             continue
-        held.add(name)
-        if not larger(limits[name], ceiling):
+        found.add(name)
+        if not is_larger(limits[name], ceiling):
             continue
-        if name in said_by:
-            places = said_by[name].place(f"limits.{name}"), ceilings.place(f"ceilings.{name}")
-            problems.append((f"{places[0]} is above the ceiling at {places[1]}", ""))
+        if name in stated_by:
+            own, limit = stated_by[name].locate(f"limits.{name}"), f"ceilings.{name}"
+            problems.append((f"{own} is above the ceiling at {ceilings.locate(limit)}", ""))
         limits[name] = ceiling
-    return held
+    return found
 
 
-def check_ports(
+def merge_ports(
     sources: Sequence[Source], problems: Problems
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Destinations and listening ports; they may not meet: one listener cannot serve both."""
-    allow = {str(item): source for source, _, item in entries_of(sources, "allow")}
-    listen = {int(str(item)): source for source, _, item in entries_of(sources, "listen")}
+    """Return destinations and listening ports. No port may be in both: it has one listener."""
+    allow = {str(item): source for source, _, item in collect_entries(sources, "allow")}
+    listen = {int(str(item)): source for source, _, item in collect_entries(sources, "listen")}
     if allow:
         from corral.network.rules import collect_ports
 
         for text, source in allow.items():
-            for port in collect_ports([text], max_ports=MOST_PORTS).intersection(listen):
-                places = (
-                    source.manifest.place("network.allow"),
-                    listen[port].manifest.place("network.listen"),
-                )
-                problems.append(
-                    (f"{places[0]}: {text} uses port {port}, and so does {places[1]}", "")
-                )
-        if len(collect_ports(allow, max_ports=MOST_PORTS)) > MOST_PORTS:
-            problems.append((f"network.allow names more than {MOST_PORTS} ports in all", ""))
-    if len(listen) > MOST_PORTS:
-        problems.append((f"network.listen names more than {MOST_PORTS} ports in all", ""))
+            for port in collect_ports([text], max_ports=MAX_PORTS).intersection(listen):
+                one = source.manifest.locate("network.allow")
+                other = listen[port].manifest.locate("network.listen")
+                problems.append((f"{one}: {text} uses port {port}, and so does {other}", ""))
+        if len(collect_ports(allow, max_ports=MAX_PORTS)) > MAX_PORTS:
+            problems.append((f"network.allow names more than {MAX_PORTS} ports in all", ""))
+    if len(listen) > MAX_PORTS:
+        problems.append((f"network.listen names more than {MAX_PORTS} ports in all", ""))
     return tuple(allow), tuple(listen)
 
 
-def paths_of(
+def resolve_paths(
     sources: Sequence[Source], home: str, cwd: str, problems: Problems | None = None
 ) -> Iterator[tuple[Source, str, Access, str]]:
-    """(source, place, access, absolute path) for each path that counts."""
-    from corral.policy.path_grants import Refused, absolute
+    """Yield (source, where it was written, access, absolute path) for each path that counts."""
+    from corral.policy.path_grants import Refused, make_absolute
 
     for name, key, access in PATHS:
-        for source, index, item in entries_of(sources, name):
-            place = source.manifest.place(f"{key}[{index}]")
+        for source, index, item in collect_entries(sources, name):
+            where = source.manifest.locate(f"{key}[{index}]")
             try:
-                path = absolute(str(item), source.manifest.directory or cwd, home)
+                path = make_absolute(str(item), source.manifest.directory or cwd, home)
             except Refused as error:
                 if problems is not None:
-                    problems.append((f"{place}: {error}", error.hint))
+                    problems.append((f"{where}: {error}", error.hint))
                 continue
-            yield source, place, access, path
+            yield source, where, access, path
 
 
-def grants_of(
+def make_grants(
     sources: Sequence[Source],
     home: str,
     cwd: str,
@@ -245,42 +236,42 @@ def grants_of(
 ) -> tuple[Grant, ...]:
     if not any(getattr(source.manifest, name) for source in sources for name, _, _ in PATHS):
         return ()
+    from corral.paths.mounts import read_mounts
     from corral.policy.path_grants import (
         Protected,
         Refused,
         check_links,
         check_own,
-        collapse,
-        make,
-        mounts,
-        own_places,
+        make_grant,
+        merge_grants,
+        own_paths,
     )
 
-    own = [*own_places(home)]
+    own = [*own_paths(home)]
     own += [Protected(path=path, what="a file of this run") for path in protected]
     # A target that can rewrite the user's policy grants itself everything in the next run.
     files = {source.manifest.file for source in sources if source.trust == "user"} - {""}
     own += [Protected(path=file, what="the policy itself") for file in sorted(files)]
     found: list[Grant] = []
-    table = mounts()
-    for source, place, access, path in paths_of(sources, home, cwd, problems):
+    mounts = read_mounts()
+    for source, where, access, path in resolve_paths(sources, home, cwd, problems):
         try:
-            grant = make(access, path)
-            check_own(grant, own, home, table)
-            check_request(source, grant)
+            grant = make_grant(access, path)
+            check_own(grant, own, home, mounts)
+            check_approved_path(source, grant)
         except Refused as error:
-            problems.append((f"{place}: {error}", error.hint))
+            problems.append((f"{where}: {error}", error.hint))
             continue
         found.append(grant)
     try:
         check_links(found)
     except Refused as error:
         problems.append((str(error), error.hint))
-    return collapse(found)
+    return merge_grants(found)
 
 
-def check_request(source: Source, grant: Grant) -> None:
-    """What a request's path leads to must be what the user approved."""
+def check_approved_path(source: Source, grant: Grant) -> None:
+    """Refuse a path of a request that leads elsewhere than when the user approved it."""
     from corral.policy.path_grants import Refused
 
     resolved = source.manifest.resolved
@@ -288,45 +279,3 @@ def check_request(source: Source, grant: Grant) -> None:
         seen = dict(resolved).get(grant.written)
         if seen != grant.path:
             raise Refused(f"{grant.written!r} leads elsewhere than when it was approved")
-
-
-def refuse_unapproved(sources: Sequence[Source], home: str, cwd: str) -> None:
-    waiting = [one for one in sources if one.trust == "request" and not one.approved]
-    if not waiting:
-        return
-    from corral.policy.requests import asks
-    from corral.safe_text import printable
-
-    users = tuple(one for one in sources if one.trust == "user")
-    for source in waiting:
-        open_asks = [
-            ask.words
-            for ask in asks(source.manifest, home, cwd)
-            if not covered(ask.field, ask.item, users, home, cwd)
-        ]
-        if open_asks:
-            origin = printable(source.manifest.origin)
-            where = printable(source.manifest.directory) or origin
-            raise PolicyError(
-                f"{origin} asks for what you have not approved: to " + "; to ".join(open_asks),
-                hint=f"look at it and run `corral approve {where}`",
-            )
-
-
-def covered(field: str, item: object, users: Sequence[Source], home: str, cwd: str) -> bool:
-    """Has the user granted the same anyway? Then nothing is left to approve."""
-    if field in LIMITS:
-        return not larger(item if isinstance(item, int) else None, limits_of(users)[0][field])
-    if field in SWITCHES:
-        return switch_of(users, field) == item
-    if field in {"read", "write", "unix_sockets"}:
-        wanted = {"read": ("read", "write"), "write": ("write",)}.get(field, ("socket",))
-        granted = {(access, path) for _, _, access, path in paths_of(users, home, cwd)}
-        return any((access, item) in granted for access in wanted)
-    if field in {"pass_names", "secret_names", "set_values"}:
-        names = environment_of(users).values()
-        flat = [entry for group in names if isinstance(group, tuple) for entry in group]
-        return item in {entry[0] if isinstance(entry, tuple) else entry for entry in flat}
-    if field == "degrade" and user_switch(users, "best_effort"):
-        return True
-    return item in {entry for _, _, entry in entries_of(users, field)}

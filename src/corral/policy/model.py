@@ -1,6 +1,6 @@
-"""Sources by trust -> Policy: absolute, validated, the same on every operating system, frozen.
+"""The policy of a run: absolute, validated, the same on every operating system, frozen.
 
-Units are fixed here so that no later stage converts: bytes, milliseconds, millicores.
+Amounts are in bytes, milliseconds and millicores, so that no later stage converts.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from corral.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
     from typing import Literal
 
     from corral.policy.manifest import Manifest
@@ -34,7 +33,7 @@ GIB = 1 << 30
 
 @record
 class Limits:
-    """None means: no such limit is asked for."""
+    """The defaults. None means that there is no such limit."""
 
     memory: int | None = GIB
     cpu: int | None = None
@@ -49,11 +48,11 @@ class Limits:
 
 @record
 class Grant:
-    """A path the user granted, as it was when the policy was made.
+    """A path that the user granted, as it was when the policy was made.
 
     `device` and `inode` are compared again inside the new mount namespace: a path that was swapped
     in between is not what was granted. `path` is real; `written` is absolute but may go through
-    links, which the view inside has to show as well ("": the same as `path`).
+    links, which the target has to see as well ("": the same as `path`).
     """
 
     path: str
@@ -82,7 +81,7 @@ class Macos:
 
 @record
 class Policy:
-    """`admit`: networks of the user's config that what `allow` names may lead to."""
+    """`admit`: networks of the user's configuration that the hosts in `allow` may lead to."""
 
     limits: Limits = Limits()
     allow: tuple[str, ...] = ()
@@ -104,38 +103,8 @@ class Policy:
 
 @record
 class Source:
-    """Who said it. A request came with a server; `approved`: the user agreed to exactly that."""
+    """A manifest and whose it is. A request came with a server; the user may have approved it."""
 
     manifest: Manifest
     trust: Trust = "user"
     approved: bool = False
-
-
-def merge(
-    sources: Iterable[Source],
-    *,
-    ceilings: Manifest | None = None,
-    home: str,
-    cwd: str,
-    protected: Sequence[str] = (),
-) -> Policy:
-    """One policy from all sources, lowest precedence first.
-
-    The user's word overrides what stands before it; lists add up, and an empty list takes back what
-    stood before. A request tightens; what it grants counts only if it was approved, and never
-    against what the user said. `protected` are files of this run (report, audit) that no
-    write grant may hold.
-    """
-    from corral.policy.merge import merge as merged
-
-    return merged(tuple(sources), ceilings, home=home, cwd=cwd, protected=protected)
-
-
-def requested_grants(manifest: Manifest, *, home: str = "", cwd: str = "") -> list[str]:
-    """What a server's manifest asks for beyond the defaults, in plain words."""
-    import os
-
-    from corral.directories import home_directory
-    from corral.policy.requests import asks
-
-    return [ask.words for ask in asks(manifest, home or home_directory(), cwd or os.getcwd())]

@@ -1,8 +1,8 @@
 """Written paths -> Grants, and the paths that are never granted.
 
-A grant is for what the path leads to now: its real path, device and inode. Comparisons with
-protected places go by name and by inode, since bind mounts and case-insensitive volumes give one
-directory many names.
+A grant is for what the path leads to now: its real path, device and inode. Protected paths are
+compared by name and by inode, because bind mounts and case-insensitive volumes give one directory
+many names.
 """
 
 from __future__ import annotations
@@ -11,28 +11,29 @@ import os
 import stat
 import sys
 
+from corral.paths.mounts import on_disk
 from corral.paths.native import is_inside
 from corral.policy.model import Grant
-from corral.record import record
+from corral.record import record, replace
 from corral.safe_text import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
+    from corral.paths.mounts import Mounts
     from corral.policy.model import Access
 
     Identity = tuple[int, int]
-    Mounts = Mapping[str, tuple[str, str]]
 
-KERNEL = ("/proc", "/sys", "/dev", "/run", "/private/var/run")
-# Sockets of services live here, and granting one names exactly one service.
-SOCKET_PLACES = ("/run", "/private/var/run")
+SYSTEM_PATHS = ("/proc", "/sys", "/dev", "/run", "/private/var/run")
+# Sockets of services are here, and granting one names exactly one service.
+SOCKET_DIRECTORIES = ("/run", "/private/var/run")
 
 
 @record
 class Protected:
-    """A place of corral's own. `reads`: not even a read grant may lie in it."""
+    """A path of corral itself. `reads`: no read grant may be in it either."""
 
     path: str
     what: str
@@ -45,8 +46,8 @@ class Refused(Exception):  # noqa: N818 - becomes one line of a PolicyError
         self.hint = hint
 
 
-def absolute(text: str, base: str, home: str) -> str:
-    """As written, but absolute and without `.`, `..` and doubled slashes. `..` goes by the text."""
+def make_absolute(text: str, base: str, home: str) -> str:
+    """Return a path without `~`, `.`, `..` and doubled slashes; `..` goes by the text."""
     if text.startswith("~"):
         if text[1:2] not in {"", "/", os.sep}:
             raise Refused(f"{shown(text)}: only your own ~ is expanded", "write the path in full")
@@ -58,7 +59,7 @@ def absolute(text: str, base: str, home: str) -> str:
     return "/" + path.lstrip("/") if path.startswith("//") else path
 
 
-def real(written: str) -> str:
+def resolve(written: str) -> str:
     try:
         path = os.path.realpath(written, strict=True)
     except FileNotFoundError:
@@ -68,7 +69,7 @@ def real(written: str) -> str:
     return "/" + path.lstrip("/") if path.startswith("//") else path
 
 
-def identity(path: str) -> Identity | None:
+def file_identity(path: str) -> Identity | None:
     try:
         found = os.stat(path)
     except OSError:
@@ -76,61 +77,33 @@ def identity(path: str) -> Identity | None:
     return found.st_dev, found.st_ino
 
 
-def lineage(path: str) -> frozenset[Identity]:
-    """The identities of a path and of every directory above it, the root left out."""
+def identities_above(path: str) -> frozenset[Identity]:
+    """Return the identities of a path and of every directory above it except the root."""
     found: set[Identity] = set()
     while (parent := os.path.dirname(path)) != path:
-        if (one := identity(path)) is not None:
+        if (one := file_identity(path)) is not None:
             found.add(one)
         path = parent
     return frozenset(found)
 
 
-def contains(outer: str, inner: str, table: Mounts) -> bool:
-    """By name, by inode, and by place on the disk: what is mounted a second time has other
-    directories above it.
+def contains(outer: str, inner: str, mounts: Mounts) -> bool:
+    """Compare by name, by inode and by the path on the disk.
+
+    A directory that is mounted a second time has other directories above it.
     """
-    if is_inside(inner, outer) or identity(outer) in lineage(inner):
+    if is_inside(inner, outer) or file_identity(outer) in identities_above(inner):
         return True
-    one, other = on_disk(outer, table), on_disk(inner, table)
+    one, other = on_disk(outer, mounts), on_disk(inner, mounts)
     return one[0] == other[0] != "" and is_inside(other[1], one[1])
 
 
-def mounts() -> Mounts:
-    """By where it is mounted: the device, and the directory of its file system. A later mount
-    covers an earlier one.
-    """
-    if sys.platform != "linux":
-        return {}
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-            rows = [line.split(" ", 5) for line in file]
-    except OSError:
-        return {}
-    return {unescaped(row[4]): (row[2], unescaped(row[3])) for row in rows}
-
-
-def unescaped(text: str) -> str:
-    for code, letter in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        text = text.replace(code, letter)
-    return text
-
-
-def on_disk(path: str, table: Mounts) -> tuple[str, str]:
-    """The device and the path on it; empty where no mount is known."""
-    point = path
-    while point not in table and (parent := os.path.dirname(point)) != point:
-        point = parent
-    device, root = table.get(point, ("", ""))
-    return device, f"{root.rstrip('/')}/{path[len(point) :].lstrip('/')}".rstrip("/")
-
-
-def make(access: Access, written: str) -> Grant:
-    """Look at a path once and keep what was seen; raise Refused if it can never be granted."""
-    path = real(written)
+def make_grant(access: Access, written: str) -> Grant:
+    """Inspect a path once and return what was found; raise Refused if it is never granted."""
+    path = resolve(written)
     found = os.lstat(path)
     check_kind(path, access, found)
-    check_place(path, access, found)
+    check_system_path(path, access, found)
     return Grant(
         path=path,
         access=access,
@@ -154,44 +127,44 @@ def check_kind(path: str, access: Access, found: os.stat_result) -> None:
         )
 
 
-def check_place(path: str, access: Access, found: os.stat_result) -> None:
+def check_system_path(path: str, access: Access, found: os.stat_result) -> None:
     if os.path.dirname(path) == path:
         raise Refused(f"{shown(path)} is everything there is", "grant the directories it needs")
     if os.name == "nt":
-        return  # what belongs to that system its own backend refuses
-    for place in KERNEL:
-        if access == "socket" and place in SOCKET_PLACES:
+        return  # Windows' own backend refuses system paths
+    for system in SYSTEM_PATHS:
+        if access == "socket" and system in SOCKET_DIRECTORIES:
             continue
-        # The same file system mounted elsewhere is the same thing under another name. Looked at
-        # from right above: on macOS users' files are on another volume than the root is.
-        here, above = identity(place), identity(os.path.dirname(place))
+        # The same file system mounted elsewhere is the same thing under another name. A mount is
+        # told by its parent, because on macOS the root is on another volume than users' files.
+        here, above = file_identity(system), file_identity(os.path.dirname(system))
         mounted = here is not None and above is not None and here[0] != above[0]
-        if is_inside(path, place) or (mounted and here is not None and found.st_dev == here[0]):
+        if is_inside(path, system) or (mounted and here is not None and found.st_dev == here[0]):
             raise Refused(
-                f"{shown(path, 200)} belongs to the system ({place})", "grant files of your own"
+                f"{shown(path, 200)} belongs to the system ({system})", "grant files of your own"
             )
 
 
-def check_own(grant: Grant, protected: Iterable[Protected], home: str, table: Mounts) -> None:
-    """Refuse what would let the target rewrite corral, its policy or its records."""
-    if grant.access == "write" and contains(grant.path, home, table):
+def check_own(grant: Grant, protected: Iterable[Protected], home: str, mounts: Mounts) -> None:
+    """Refuse a grant by which the target could rewrite corral, its policy or its records."""
+    if grant.access == "write" and contains(grant.path, home, mounts):
         raise Refused(
             f"{shown(grant.path, 200)} is your home directory or holds it",
             "grant the directories in it that the server needs",
         )
     for item in protected:
-        place = os.path.realpath(item.path)
-        if os.path.dirname(place) == place:
+        path = os.path.realpath(item.path)
+        if os.path.dirname(path) == path:
             continue
-        within = contains(place, grant.path, table)
+        within = contains(path, grant.path, mounts)
         if within and (item.reads or grant.access == "write"):
             raise Refused(f"{shown(grant.path, 200)} belongs to {item.what}")
-        if grant.access == "write" and contains(grant.path, place, table):
-            raise Refused(f"{shown(grant.path, 200)} holds {item.what} ({shown(place, 200)})")
+        if grant.access == "write" and contains(grant.path, path, mounts):
+            raise Refused(f"{shown(grant.path, 200)} holds {item.what} ({shown(path, 200)})")
 
 
-def own_places(home: str) -> tuple[Protected, ...]:
-    """Directories, code and interpreter of corral itself."""
+def own_paths(home: str) -> tuple[Protected, ...]:
+    """Return the directories, code and interpreter of corral itself."""
     from corral.directories import directories
 
     kept = directories(home=home)
@@ -208,30 +181,24 @@ def own_places(home: str) -> tuple[Protected, ...]:
 
 
 def check_links(grants: Iterable[Grant]) -> None:
-    """A link that an earlier run could have planted in a writable grant must not lead out of it."""
+    """Refuse a link that an earlier run could have made in a writable grant, and that leads out."""
     grants = tuple(grants)
+    writable = [grant for grant in grants if grant.access == "write" and grant.directory]
     for grant in grants:
-        for open_one in grants:
-            planted = (
-                open_one.access == "write"
-                and open_one.directory
-                and grant.written not in {grant.path, open_one.written}
-                and (
-                    is_inside(grant.written, open_one.path)
-                    or is_inside(grant.written, open_one.written)
-                )
+        for outer in writable:
+            in_outer = is_inside(grant.written, outer.path) or is_inside(
+                grant.written, outer.written
             )
-            if planted and not is_inside(grant.path, open_one.path):
+            linked = in_outer and grant.written not in {grant.path, outer.written}
+            if linked and not is_inside(grant.path, outer.path):
                 raise Refused(
-                    f"{shown(grant.written, 200)} is a link out of {shown(open_one.path, 200)},"
+                    f"{shown(grant.written, 200)} is a link out of {shown(outer.path, 200)},"
                     " which the server can write"
                 )
 
 
-def collapse(grants: Iterable[Grant]) -> tuple[Grant, ...]:
-    """One grant for each path and spelling, parents first; read and write together are write."""
-    from corral.record import replace
-
+def merge_grants(grants: Iterable[Grant]) -> tuple[Grant, ...]:
+    """Return one grant for each path and spelling, parents first; read and write are write."""
     grants = tuple(grants)
     written = {grant.path for grant in grants if grant.access == "write"}
     found = {

@@ -1,27 +1,38 @@
 """What a server's own manifest asks for beyond corral's defaults, in plain words.
 
-Tightening is nobody's concern; everything here counts only after the user approved it.
+A request may tighten freely; everything here counts only after the user approved it.
 """
 
 from __future__ import annotations
 
 import os
 
-from corral.policy.merge import SWITCHES, larger
-from corral.policy.model import Limits
-from corral.policy.path_grants import Refused, absolute
+from corral.directories import home_directory
+from corral.errors import PolicyError
+from corral.policy.merge import (
+    collect_entries,
+    is_larger,
+    merge_environment,
+    merge_limits,
+    merge_switch,
+    resolve_paths,
+    user_switch,
+)
+from corral.policy.model import LIMITS, Limits
+from corral.policy.path_grants import Refused, make_absolute
+from corral.policy.schema import SWITCHES, format_limit
 from corral.policy.variables import is_loader_variable
 from corral.record import record
 from corral.safe_text import printable, shown
-from corral.units import format_cpu, format_duration, format_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator, Sequence
 
     from corral.policy.manifest import Manifest
+    from corral.policy.model import Source
 
-WORDS = {
+SWITCH_TEXTS = {
     "state": "keep a private directory between runs",
     "subprocess": "start other programs",
     "app_container": "run without an AppContainer (Windows)",
@@ -32,67 +43,108 @@ WORDS = {
     "seatbelt": "run without Seatbelt (macOS)",
 }
 PATHS = (("read", "read"), ("write", "read and write"), ("unix_sockets", "connect to the socket"))
-FORMATS: dict[str, Callable[[int | None], str]] = {
-    "cpu": format_cpu,
-    "cpu_time": format_duration,
-    "timeout": format_duration,
-    "pids": lambda value: "none" if value is None else str(value),
-    "fds": lambda value: "none" if value is None else str(value),
-}
 
 
 @record
-class Ask:
-    """`field` is the manifest's, `item` what was asked of it: a limit, an entry, a value."""
+class RequestedItem:
+    """`field` is the manifest's, `value` what it has there: a limit, one entry or a switch."""
 
     field: str
-    item: object
-    words: str
+    value: object
+    text: str
 
 
-def asks(manifest: Manifest, home: str, cwd: str) -> Iterator[Ask]:
-    """Everything asked for, with each path made absolute so that people see what they approve."""
-    yield from ask_limits(manifest)
+def describe_requests(manifest: Manifest, *, home: str = "", cwd: str = "") -> list[str]:
+    """Return what a manifest asks for beyond the defaults, in plain words."""
+    items = requested_items(manifest, home or home_directory(), cwd or os.getcwd())
+    return [item.text for item in items]
+
+
+def requested_items(manifest: Manifest, home: str, cwd: str) -> Iterator[RequestedItem]:
+    """Yield what is asked for, with absolute paths, so that people see what they approve."""
+    yield from _limits(manifest)
     base = manifest.directory or cwd
     for field, verb in PATHS:
         for text in getattr(manifest, field) or ():
-            yield ask_path(field, verb, text, base, home)
+            yield _path(field, verb, text, base, home)
     for destination in manifest.allow or ():
-        yield Ask(field="allow", item=destination, words=f"connect to {destination}")
+        yield RequestedItem(field="allow", value=destination, text=f"connect to {destination}")
     for port in manifest.listen or ():
-        yield Ask(field="listen", item=port, words=f"be reached on port {port} of this machine")
-    for field, tight in SWITCHES.items():
+        text = f"be reached on port {port} of this machine"
+        yield RequestedItem(field="listen", value=port, text=text)
+    for field, default in SWITCHES.items():
         value = getattr(manifest, field)
-        if value is not None and value != tight:
+        if value is not None and value != default:
             more = f": {value}" if isinstance(value, str) else ""
-            yield Ask(field=field, item=value, words=WORDS[field] + more)
+            yield RequestedItem(field=field, value=value, text=SWITCH_TEXTS[field] + more)
     for name in manifest.pass_names or ():
-        yield Ask(field="pass_names", item=name, words=f"see the environment variable {name}")
+        text = f"see the environment variable {name}"
+        yield RequestedItem(field="pass_names", value=name, text=text)
     for name in manifest.secret_names or ():
-        yield Ask(field="secret_names", item=name, words=f"see the secret {name}")
+        yield RequestedItem(field="secret_names", value=name, text=f"see the secret {name}")
     for name, value in manifest.set_values or ():
         if is_loader_variable(name):
-            words = f"set {name} to {shown(value)}, which changes what programs load or trust"
-            yield Ask(field="set_values", item=name, words=words)
+            text = f"set {name} to {shown(value)}, which changes what programs load or trust"
+            yield RequestedItem(field="set_values", value=name, text=text)
     for control in manifest.degrade or ():
-        yield Ask(field="degrade", item=control, words=f"run even if {control} cannot be enforced")
+        text = f"run even if {control} cannot be enforced"
+        yield RequestedItem(field="degrade", value=control, text=text)
 
 
-def ask_limits(manifest: Manifest) -> Iterator[Ask]:
-    defaults = Limits()
+def _limits(manifest: Manifest) -> Iterator[RequestedItem]:
     for name, value in manifest.limits.items():
-        usual: int | None = getattr(defaults, name)
-        if larger(value, usual):
-            show = FORMATS.get(name, format_size)
-            words = f"have {name} {show(value)} (default {show(usual)})"
-            yield Ask(field=name, item=value, words=words)
+        default: int | None = getattr(Limits(), name)
+        if is_larger(value, default):
+            usual = format_limit(name, default)
+            text = f"have {name} {format_limit(name, value)} (default {usual})"
+            yield RequestedItem(field=name, value=value, text=text)
 
 
-def ask_path(field: str, verb: str, text: str, base: str, home: str) -> Ask:
+def _path(field: str, verb: str, text: str, base: str, home: str) -> RequestedItem:
     try:
-        path = absolute(text, base, home)
+        path = make_absolute(text, base, home)
     except Refused:
-        return Ask(field=field, item=text, words=f"{verb} {shown(text, 200)}")
-    leads = os.path.realpath(path)
-    more = "" if leads == path else f" (leads to {printable(leads)})"
-    return Ask(field=field, item=path, words=f"{verb} {printable(path)}{more}")
+        return RequestedItem(field=field, value=text, text=f"{verb} {shown(text, 200)}")
+    real = os.path.realpath(path)
+    more = "" if real == path else f" (leads to {printable(real)})"
+    return RequestedItem(field=field, value=path, text=f"{verb} {printable(path)}{more}")
+
+
+def refuse_unapproved(sources: Sequence[Source], home: str, cwd: str) -> None:
+    """Refuse if a request that was not approved asks for more than the user grants anyway."""
+    users = tuple(one for one in sources if one.trust == "user")
+    for source in sources:
+        if source.trust == "user" or source.approved:
+            continue
+        texts = [
+            item.text
+            for item in requested_items(source.manifest, home, cwd)
+            if not _is_granted(item.field, item.value, users, home, cwd)
+        ]
+        if texts:
+            origin = printable(source.manifest.origin)
+            where = printable(source.manifest.directory) or origin
+            raise PolicyError(
+                f"{origin} asks for what you have not approved: to " + "; to ".join(texts),
+                hint=f"look at it and run `corral approve {where}`",
+            )
+
+
+def _is_granted(field: str, value: object, users: Sequence[Source], home: str, cwd: str) -> bool:
+    """Return whether the user's own sources grant the same."""
+    if field in LIMITS:
+        own = merge_limits(users)[0][field]
+        return not is_larger(value if isinstance(value, int) else None, own)
+    if field in SWITCHES:
+        return merge_switch(users, field) == value
+    if field in {"read", "write", "unix_sockets"}:
+        wanted = {"read": ("read", "write"), "write": ("write",)}.get(field, ("socket",))
+        granted = {(access, path) for _, _, access, path in resolve_paths(users, home, cwd)}
+        return any((access, value) in granted for access in wanted)
+    if field in {"pass_names", "secret_names", "set_values"}:
+        names = merge_environment(users).values()
+        flat = [entry for group in names if isinstance(group, tuple) for entry in group]
+        return value in {entry[0] if isinstance(entry, tuple) else entry for entry in flat}
+    if field == "degrade" and user_switch(users, "best_effort"):
+        return True
+    return value in {entry for _, _, entry in collect_entries(users, field)}

@@ -1,14 +1,14 @@
 """The one table of policy keys; parser, JSON Schema and reference are all made from it.
 
-The schema is as strict as JSON Schema can say: what it cannot (a total of ports, a string below a
-minimum, a whole float where an integer is meant) only the parser refuses.
+The JSON Schema is as strict as it can be. Some mistakes only the parser refuses: a total of ports,
+a string below a minimum, a whole float where an integer is meant. Defaults are those of the model.
 """
 
 from __future__ import annotations
 
-from corral.policy.model import CONTROLS, MIB
-from corral.record import record
-from corral.units import LARGEST, LARGEST_CPU
+from corral.policy.model import CONTROLS, MIB, Limits, Macos, Policy, Windows
+from corral.record import fields, record
+from corral.units import MAX_AMOUNT, MAX_CPU, format_cpu, format_duration, format_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,161 +20,165 @@ if TYPE_CHECKING:
     ]  # fmt: skip
 
 VERSION = 1
-MOST_ITEMS = 256
-MOST_PORTS = 64
-LONGEST_PATH = 4096
+MAX_ITEMS = 256
+MAX_PORTS = 64
+MAX_PATH_LENGTH = 4096
 # MAX_ARG_STRLEN on Linux: execve refuses a longer argument or NAME=value.
-LONGEST_TEXT = 131_071
-LONGEST_NAME = 255
-MOST_PIDS = 1 << 22  # PID_MAX_LIMIT
-MOST_FDS = 1 << 30
+MAX_TEXT_LENGTH = 131_071
+MAX_NAME_LENGTH = 255
+MAX_PIDS = 1 << 22  # PID_MAX_LIMIT
+MAX_FDS = 1 << 30
 PAGE = 4096
 
 
 @record
 class Key:
-    """`default` is as a person would write it; `field` is the name in Manifest."""
+    """`field` is the name in Manifest; `flag` the option of `corral run` that sets the key."""
 
     path: str
     field: str
     kind: Kind
-    default: str
     text: str
     flag: str = ""
-    smallest: int = 1
-    largest: int = LARGEST
+    minimum: int = 1
+    maximum: int = MAX_AMOUNT
     choices: tuple[str, ...] = ()
 
 
 KEYS: tuple[Key, ...] = (
     Key(
-        path="version", field="version", kind="version", default="(required)",
+        path="version", field="version", kind="version",
         text="Which version of this schema is the file written in? Only 1 exists.",
     ),
     Key(
-        path="server.command", field="command", kind="arguments", default="(none)",
+        path="server.command", field="command", kind="arguments",
         text="How is the server started? The program and its arguments, never a shell line.",
     ),
     Key(
-        path="limits.memory", field="memory", kind="size", default='"1G"', flag="--max-memory",
-        smallest=MIB, text="How much memory may the whole process tree use?",
+        path="limits.memory", field="memory", kind="size", flag="--max-memory", minimum=MIB,
+        text="How much memory may the whole process tree use?",
     ),
     Key(
-        path="limits.cpu", field="cpu", kind="cpu", default='"none"', flag="--max-cpu",
-        largest=LARGEST_CPU,
+        path="limits.cpu", field="cpu", kind="cpu", flag="--max-cpu", maximum=MAX_CPU,
         text='How many cores may the tree keep busy? `0.5` is half a core, `"500m"` the same.',
     ),
     Key(
-        path="limits.cpu_time", field="cpu_time", kind="duration", default='"none"',
-        flag="--max-cpu-time", text="How much CPU time may the tree use in total?",
+        path="limits.cpu_time", field="cpu_time", kind="duration", flag="--max-cpu-time",
+        text="How much CPU time may the tree use in total?",
     ),
     Key(
-        path="limits.pids", field="pids", kind="count", default="128", flag="--max-pids",
-        largest=MOST_PIDS,
+        path="limits.pids", field="pids", kind="count", flag="--max-pids", maximum=MAX_PIDS,
         text="How many processes and threads may exist at once? A node server alone needs 11.",
     ),
     Key(
-        path="limits.fds", field="fds", kind="count", default="1024", flag="--max-fds",
-        smallest=3, largest=MOST_FDS, text="How many descriptors may one process have open?",
+        path="limits.fds", field="fds", kind="count", flag="--max-fds", minimum=3, maximum=MAX_FDS,
+        text="How many descriptors may one process have open?",
     ),
     Key(
-        path="limits.disk", field="disk", kind="size", default='"1G"', flag="--max-disk",
-        smallest=PAGE,
+        path="limits.disk", field="disk", kind="size", flag="--max-disk", minimum=PAGE,
         text="How large may the private writable space be, and any one file?",
     ),
     Key(
-        path="limits.io", field="io", kind="size", default='"none"', smallest=PAGE,
+        path="limits.io", field="io", kind="size", minimum=PAGE,
         text="How many bytes a second may be read and written, where the host can hold it?",
     ),
     Key(
-        path="limits.timeout", field="timeout", kind="duration", default='"none"',
-        flag="--timeout", text="After how much wall-clock time is the server stopped?",
+        path="limits.timeout", field="timeout", kind="duration", flag="--timeout",
+        text="After how much wall-clock time is the server stopped?",
     ),
     Key(
-        path="limits.address_space", field="address_space", kind="size", default='"none"',
-        smallest=MIB,
+        path="limits.address_space", field="address_space", kind="size", minimum=MIB,
         text="How much address space may one process map (RLIMIT_AS)? It breaks node.",
     ),
     Key(
-        path="network.allow", field="allow", kind="destinations", default="[]",
-        flag="--allow-net",
-        text="Which hosts may be reached? A name, `*.name`, an address or a network, with `:port`"
-        " or `:low-high`; without one, ports 80 and 443. An empty list allows nothing.",
+        path="network.allow", field="allow", kind="destinations", flag="--allow-net",
+        text="Which hosts may be reached? A name, `*.name`, an address or a network, with"
+        " `:port` or `:low-high`; without one, ports 80 and 443. An empty list allows nothing.",
     ),
     Key(
-        path="network.listen", field="listen", kind="ports", default="[]", flag="--listen",
+        path="network.listen", field="listen", kind="ports", flag="--listen",
         text="Which of the server's ports can be reached from the host's loopback?",
     ),
     Key(
-        path="filesystem.read", field="read", kind="paths", default="[]", flag="--read",
+        path="filesystem.read", field="read", kind="paths", flag="--read",
         text="Which files and directories may be read?",
     ),
     Key(
-        path="filesystem.write", field="write", kind="paths", default="[]", flag="--write",
+        path="filesystem.write", field="write", kind="paths", flag="--write",
         text="Which files and directories may be read and written?",
     ),
     Key(
-        path="filesystem.unix_sockets", field="unix_sockets", kind="paths", default="[]",
+        path="filesystem.unix_sockets", field="unix_sockets", kind="paths",
         text="Which socket files may be connected to?",
     ),
     Key(
-        path="filesystem.state", field="state", kind="switch", default="false",
+        path="filesystem.state", field="state", kind="switch",
         text="Does the server keep a private directory between runs?",
     ),
     Key(
-        path="subprocess.allow", field="subprocess", kind="switch", default="false",
-        flag="--allow-subprocess",
+        path="subprocess.allow", field="subprocess", kind="switch", flag="--allow-subprocess",
         text="May the server start other programs? Threads are always possible.",
     ),
     Key(
-        path="environment.pass", field="pass_names", kind="names", default="[]", flag="--env",
+        path="environment.pass", field="pass_names", kind="names", flag="--env",
         text="Which environment variables are passed on from the host?",
     ),
     Key(
-        path="environment.set", field="set_values", kind="variables", default="{}",
-        flag="--env", text="Which environment variables are set, and to what?",
+        path="environment.set", field="set_values", kind="variables", flag="--env",
+        text="Which environment variables are set, and to what?",
     ),
     Key(
-        path="environment.secrets", field="secret_names", kind="names", default="[]",
-        flag="--secret",
+        path="environment.secrets", field="secret_names", kind="names", flag="--secret",
         text="Which environment variables are passed on but never printed or logged?",
     ),
     Key(
-        path="degrade.allow", field="degrade", kind="controls", default="[]", choices=CONTROLS,
+        path="degrade.allow", field="degrade", kind="controls", choices=CONTROLS,
         text="Which controls may go unenforced, with a warning, where the host cannot hold them?",
     ),
     Key(
-        path="windows.app_container", field="app_container", kind="switch", default="true",
+        path="windows.app_container", field="app_container", kind="switch",
         text="Does the server run in an AppContainer?",
     ),
     Key(
-        path="windows.minifilter", field="minifilter", kind="switch", default="true",
+        path="windows.minifilter", field="minifilter", kind="switch",
         text="Is the server registered with a file system filter driver, where one listens?",
     ),
     Key(
         path="windows.fail_on_app_container_error", field="fail_on_app_container_error",
-        kind="switch", default="true",
-        text="Does the run refuse when the AppContainer cannot be made? If not, a restricted token"
-        " takes its place, which is no wall for reads or network.",
+        kind="switch",
+        text="Does the run refuse when the AppContainer cannot be made? If not, a restricted"
+        " token takes its place, which is no wall for reads or network.",
     ),
     Key(
-        path="windows.network", field="windows_network", kind="choice", default='"none"',
-        choices=("none", "outbound", "local", "full"),
-        text="Which network capabilities does the AppContainer get?",
+        path="windows.network", field="windows_network", kind="choice", choices=("none", "outbound",
+        "local", "full"), text="Which network capabilities does the AppContainer get?",
     ),
     Key(
-        path="windows.keep_grants", field="keep_grants", kind="switch", default="false",
+        path="windows.keep_grants", field="keep_grants", kind="switch",
         text="Do permissions set for granted paths stay after the run? Saves time on large trees.",
     ),
     Key(
-        path="macos.seatbelt", field="seatbelt", kind="choice", default='"auto"',
-        choices=("auto", "off"),
+        path="macos.seatbelt", field="seatbelt", kind="choice", choices=("auto", "off"),
         text="Is Seatbelt used? `auto`: wherever its probe proves it.",
     ),
 )  # fmt: skip
 BY_PATH = {key.path: key for key in KEYS}
 TABLES = tuple(dict.fromkeys(key.path.partition(".")[0] for key in KEYS if "." in key.path))
 LIMIT_KEYS = tuple(key for key in KEYS if key.path.startswith("limits."))
+LISTS = frozenset(("arguments", "destinations", "ports", "paths", "names", "controls"))
+DEFAULTS = {
+    **{
+        name: getattr(part, name)
+        for part in (Limits(), Windows(), Macos())
+        for name in fields(part)
+    },
+    "windows_network": Windows().network,
+    "state": Policy().state,
+    "subprocess": Policy().subprocess,
+}
+"""By field. What is not here is a list or a table, and empty by default."""
+SWITCHES = {key.field: DEFAULTS[key.field] for key in KEYS if key.kind in {"switch", "choice"}}
+"""By field, the value that asks for nothing, which is also the default."""
 
 NUMBER = "[0-9]+(\\.[0-9]+)?"
 PATTERNS = {
@@ -182,16 +186,47 @@ PATTERNS = {
     "duration": f"^(none|{NUMBER}(ms|s|m|h))$",
     "cpu": f"^(none|{NUMBER}m?)$",
 }
-NAME = {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_()]*$", "maxLength": LONGEST_NAME}
+NAME = {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_()]*$", "maxLength": MAX_NAME_LENGTH}
 NO_NUL = "^[^\\u0000]*$"
 
 
+def format_limit(name: str, value: int | None) -> str:
+    """Return a limit as a person would write it."""
+    match BY_PATH[f"limits.{name}"].kind:
+        case "size":
+            return format_size(value)
+        case "duration":
+            return format_duration(value)
+        case "cpu":
+            return format_cpu(value)
+        case _:
+            return "none" if value is None else str(value)
+
+
+def format_default(key: Key) -> str:
+    """Return a key's default as a person would write it in a policy."""
+    match key.kind:
+        case "version":
+            return "(required)"
+        case "arguments":
+            return "(none)"
+        case "switch":
+            return "true" if DEFAULTS[key.field] else "false"
+        case "choice":
+            return f'"{DEFAULTS[key.field]}"'
+        case "size" | "duration" | "cpu" | "count":
+            text = format_limit(key.field, DEFAULTS[key.field])
+            return text if text.isdigit() else f'"{text}"'
+        case _:
+            return "{}" if key.kind == "variables" else "[]"
+
+
 def value_schema(key: Key) -> dict[str, object]:
-    """What one key may hold, without its documentation."""
+    """Return the JSON Schema of one key's value, without its documentation."""
     integer: dict[str, object] = {
         "type": "integer",
-        "minimum": key.smallest,
-        "maximum": key.largest,
+        "minimum": key.minimum,
+        "maximum": key.maximum,
     }
     match key.kind:
         case "version":
@@ -200,7 +235,7 @@ def value_schema(key: Key) -> dict[str, object]:
             text: dict[str, object] = {"type": "string", "pattern": PATTERNS[key.kind]}
             return text if key.kind == "duration" else {"anyOf": [integer, text]}
         case "cpu":
-            cores = {"type": "number", "minimum": 0.0005, "maximum": LARGEST_CPU // 1000}
+            cores = {"type": "number", "minimum": 0.0005, "maximum": MAX_CPU // 1000}
             return {"anyOf": [cores, {"type": "string", "pattern": PATTERNS["cpu"]}]}
         case "count":
             return {"anyOf": [integer, {"const": "none"}]}
@@ -209,21 +244,21 @@ def value_schema(key: Key) -> dict[str, object]:
         case "choice":
             return {"enum": list(key.choices)}
         case "variables":
-            value = {"type": "string", "pattern": NO_NUL, "maxLength": LONGEST_TEXT}
+            value = {"type": "string", "pattern": NO_NUL, "maxLength": MAX_TEXT_LENGTH}
             return {
                 "type": "object",
                 "propertyNames": NAME,
                 "additionalProperties": value,
-                "maxProperties": MOST_ITEMS,
+                "maxProperties": MAX_ITEMS,
             }
         case _:
-            return {"type": "array", "items": item_schema(key), "maxItems": most_items(key)} | (
+            return {"type": "array", "items": item_schema(key), "maxItems": max_items(key)} | (
                 {"minItems": 1} if key.kind == "arguments" else {}
             )
 
 
-def most_items(key: Key) -> int:
-    return MOST_PORTS if key.kind == "ports" else MOST_ITEMS
+def max_items(key: Key) -> int:
+    return MAX_PORTS if key.kind == "ports" else MAX_ITEMS
 
 
 def item_schema(key: Key) -> dict[str, object]:
@@ -237,25 +272,25 @@ def item_schema(key: Key) -> dict[str, object]:
         case "controls":
             return {"enum": list(key.choices)}
         case "arguments":
-            return {"type": "string", "pattern": NO_NUL, "maxLength": LONGEST_TEXT}
+            return {"type": "string", "pattern": NO_NUL, "maxLength": MAX_TEXT_LENGTH}
         case _:
             return {
                 "type": "string",
                 "pattern": NO_NUL,
                 "minLength": 1,
-                "maxLength": LONGEST_PATH,
+                "maxLength": MAX_PATH_LENGTH,
             }
 
 
 def json_schema() -> dict[str, object]:
-    """JSON Schema (draft 2020-12) of a policy file, for editors and for other implementations."""
+    """Return the JSON Schema (draft 2020-12) of a policy file, for editors and other programs."""
     tables: dict[str, dict[str, object]] = {name: {} for name in TABLES}
     top: dict[str, object] = {}
     for key in KEYS:
         table, dot, name = key.path.partition(".")
         described = value_schema(key) | {
             "description": key.text,
-            "$comment": f"default {key.default}",
+            "$comment": f"default {format_default(key)}",
         }
         (tables[table] if dot else top)[name if dot else table] = described
     for table, properties in tables.items():
@@ -271,9 +306,9 @@ def json_schema() -> dict[str, object]:
 
 
 def reference_table() -> str:
-    """The table of keys in docs/policy.md; a test compares the two."""
+    """Return the table of keys in docs/policy.md; a test compares the two."""
     rows = ["| key | default | flag | question |", "|---|---|---|---|"]
     for key in KEYS:
         flag = f"`{key.flag}`" if key.flag else ""
-        rows.append(f"| `{key.path}` | `{key.default}` | {flag} | {key.text} |")
+        rows.append(f"| `{key.path}` | `{format_default(key)}` | {flag} | {key.text} |")
     return "\n".join(rows) + "\n"

@@ -1,46 +1,239 @@
-"""Names that hold secrets or run by themselves, the same on every system.
+"""The one table of file names that hold secrets or run by themselves, with a column a system.
 
-Each system adds its own, and has its own way to keep a target from them.
+Everything that protects such files reads them here: masks, Seatbelt rules, Windows' grants, the
+search for the files that a program needs, and the catalogue of MCP clients. Paths are below a home
+directory and written with "/" on every system. The first word CONFIG stands for the directory of
+programs' settings there; CLAUDE and CODEX for directories that a variable can move.
 """
 
-KEYS = (
-    ".ssh", ".aws", ".azure", ".config/gcloud", ".oci", ".kube", ".docker", ".config/containers",
-    ".gnupg", ".password-store", ".netrc", ".authinfo", ".authinfo.gpg", ".npmrc", ".yarnrc.yml",
-    ".pypirc", ".git-credentials", ".config/git/credentials", ".config/gh", ".config/glab-cli",
-    ".config/hub", ".terraform.d/credentials.tfrc.json", ".cargo/credentials",
-    ".cargo/credentials.toml", ".gem/credentials", ".vault-token", ".config/rclone",
-    ".config/doctl", ".fly", ".config/heroku", ".pgpass", ".my.cnf", ".config/sops",
-    ".config/age", ".huggingface", ".cache/huggingface/token", ".config/op", ".1password",
-    ".bitcoin", ".ethereum", ".config/solana", ".electrum",
-)  # fmt: skip
-"""Below a home directory: what logs in somewhere."""
+from __future__ import annotations
 
-TYPED = (
-    ".bash_history", ".zsh_history", ".histfile", ".python_history", ".node_repl_history",
-    ".psql_history", ".mysql_history", ".sqlite_history", ".lesshst", ".viminfo",
-    ".local/share/atuin", ".local/share/fish/fish_history", ".local/state/python_history",
-)  # fmt: skip
-"""Below a home directory: what was typed."""
+from corral.record import record
 
-SHELLS = (
-    ".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".profile",
-    ".zshrc", ".zprofile", ".zshenv", ".zlogin", ".zlogout", ".config/zsh", ".config/fish",
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    Column = Literal["linux", "macos", "windows"]
+
+LOCAL, ROAMING = "AppData/Local", "AppData/Roaming"
+CONFIG = {"linux": ".config", "macos": "Library/Application Support", "windows": ROAMING}
+CLINE_IN_CODE = "CONFIG/Code/User/globalStorage/saoudrizwan.claude-dev"
+MOVABLE = {"CLAUDE": "", "CODEX": ".codex"}
+
+
+@record
+class Names:
+    """Paths of one kind: those of every system, and those that only one system has."""
+
+    everywhere: tuple[str, ...] = ()
+    linux: tuple[str, ...] = ()
+    macos: tuple[str, ...] = ()
+    windows: tuple[str, ...] = ()
+
+    def on(self, system: Column) -> tuple[str, ...]:
+        own: tuple[str, ...] = getattr(self, system)
+        return tuple(expand(name, system) for name in (*self.everywhere, *own))
+
+
+@record
+class Client:
+    """An MCP client: where it keeps its servers, and the tokens that they are started with.
+
+    `linux` and so on replace `files` there. `project` files lie in a project. `private` is hidden
+    from targets; a test holds that every one of the files is in it.
+    """
+
+    name: str
+    title: str
+    private: Names
+    files: tuple[str, ...] = ()
+    linux: tuple[str, ...] = ()
+    macos: tuple[str, ...] = ()
+    windows: tuple[str, ...] = ()
+    project: tuple[str, ...] = ()
+
+    def files_on(self, system: Column) -> tuple[str, ...]:
+        """Return the client's own files as the table has them, with CONFIG and the like."""
+        own: tuple[str, ...] = getattr(self, system)
+        return own or self.files
+
+
+KEYS = Names(
+    everywhere=(
+        ".ssh", ".aws", ".azure", ".config/gcloud", ".oci", ".kube", ".docker",
+        ".config/containers", ".gnupg", ".password-store", ".netrc", ".authinfo", ".authinfo.gpg",
+        ".npmrc", ".yarnrc.yml", ".pypirc", ".git-credentials", ".config/git/credentials",
+        ".config/gh", ".config/glab-cli", ".config/hub", ".terraform.d/credentials.tfrc.json",
+        ".cargo/credentials", ".cargo/credentials.toml", ".gem/credentials", ".vault-token",
+        ".config/rclone", ".config/doctl", ".fly", ".config/heroku", ".pgpass", ".my.cnf",
+        ".config/sops", ".config/age", ".huggingface", ".cache/huggingface/token", ".config/op",
+        ".1password", ".bitcoin", ".ethereum", ".config/solana", ".electrum", "id_rsa",
+        "id_ed25519", "id_ecdsa", "CONFIG/1Password", "CONFIG/Bitwarden", "CONFIG/Bitwarden CLI",
+        "CONFIG/keepassxc", "CONFIG/Exodus",
+    ),
+    linux=(".local/share/keyrings", ".local/share/kwalletd", ".pki"),
+    macos=(".config/1Password", "Library/Keychains", "Library/Accounts"),
+    windows=(
+        "_netrc", f"{ROAMING}/Microsoft/Credentials", f"{ROAMING}/Microsoft/Protect",
+        f"{ROAMING}/Microsoft/Vault", f"{LOCAL}/Microsoft/Credentials",
+        f"{LOCAL}/Microsoft/Vault", f"{ROAMING}/gcloud", f"{ROAMING}/gnupg",
+        f"{ROAMING}/GitHub CLI", f"{ROAMING}/glab-cli", f"{LOCAL}/glab-cli", f"{ROAMING}/rclone",
+        f"{ROAMING}/doctl", f"{LOCAL}/heroku", f"{ROAMING}/postgresql", f"{ROAMING}/sops",
+        f"{ROAMING}/terraform.d/credentials.tfrc.json", f"{LOCAL}/1Password",
+        f"{LOCAL}/KeePassXC", f"{ROAMING}/Bitcoin", f"{LOCAL}/Bitcoin", f"{ROAMING}/Ethereum",
+        f"{LOCAL}/Ethereum", f"{ROAMING}/Electrum",
+    ),
 )  # fmt: skip
-"""Below a home directory: what shells run, with the tokens that people put there."""
+"""What logs in somewhere. On Windows a name without a directory counts at any depth of a grant."""
+
+HISTORY = Names(
+    everywhere=(
+        ".bash_history", ".zsh_history", ".histfile", ".python_history", ".node_repl_history",
+        ".psql_history", ".mysql_history", ".sqlite_history", ".lesshst", ".viminfo",
+        ".local/share/atuin", ".local/share/fish/fish_history", ".local/state/python_history",
+    ),
+    macos=(".zsh_sessions",),
+    windows=(f"{ROAMING}/Microsoft/Windows/PowerShell",),
+)  # fmt: skip
+"""What was typed. On Windows a name without a directory counts at any depth of a grant."""
+
+SHELLS = Names(
+    everywhere=(
+        ".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".profile",
+        ".zshrc", ".zprofile", ".zshenv", ".zlogin", ".zlogout", ".config/zsh", ".config/fish",
+    ),
+)  # fmt: skip
+"""What shells run, with the tokens that people put there."""
+
+BROWSERS = Names(
+    everywhere=(".mozilla", "CONFIG/Signal", "CONFIG/Slack", "CONFIG/discord"),
+    linux=(
+        ".config/mozilla", ".config/google-chrome", ".config/chromium",
+        ".config/microsoft-edge", ".config/BraveSoftware", ".config/vivaldi", ".config/opera",
+        ".librewolf", ".zen", ".thunderbird", ".local/share/TelegramDesktop", "snap/firefox",
+        "snap/chromium", "snap/thunderbird", "snap/brave",
+    ),
+    macos=(
+        "Library/Cookies", "Library/Messages", "Library/Mail", "Library/Safari",
+        "Library/Calendars", "Library/Thunderbird",
+    ),
+    windows=(
+        f"{LOCAL}/Google/Chrome", f"{LOCAL}/Chromium", f"{LOCAL}/Microsoft/Edge",
+        f"{LOCAL}/BraveSoftware/Brave-Browser", f"{LOCAL}/Vivaldi", f"{ROAMING}/Mozilla/Firefox",
+        f"{ROAMING}/Opera Software/Opera Stable", f"{ROAMING}/librewolf", f"{ROAMING}/zen",
+        f"{ROAMING}/Thunderbird", f"{ROAMING}/Telegram Desktop",
+    ),
+)  # fmt: skip
+"""What browsers, mail programs and messengers remember."""
+
+APPLICATIONS = Names(
+    linux=(".var/app",),
+    macos=(
+        "Library/Containers", "Library/Group Containers", "Library/Application Support",
+        "Library/Caches", "Library/Preferences",
+    ),
+)  # fmt: skip
+"""What all kinds of applications keep. Programs are installed there as well."""
 
 CLIENTS = (
-    ".claude.json", ".claude", ".cursor", ".codeium", ".windsurf", ".gemini", ".codex",
-    ".continue", ".cline", ".copilot", ".config/github-copilot", ".config/zed", ".config/goose",
-    ".config/opencode", ".local/share/opencode", ".lmstudio/mcp.json",
+    Client(
+        name="claude-desktop", title="Claude Desktop",
+        files=("CONFIG/Claude/claude_desktop_config.json",),
+        private=Names(everywhere=("CONFIG/Claude",)),
+    ),
+    Client(
+        name="claude-code", title="Claude Code", files=("CLAUDE/.claude.json",),
+        project=(".mcp.json",), private=Names(everywhere=(".claude.json", ".claude")),
+    ),
+    Client(
+        name="cursor", title="Cursor", files=(".cursor/mcp.json",), project=(".cursor/mcp.json",),
+        private=Names(
+            everywhere=(".cursor", ".cursor-server", "CONFIG/Cursor"),
+            windows=("CONFIG/Cursor/User",),
+        ),
+    ),
+    Client(
+        name="vscode", title="VS Code", project=(".vscode/mcp.json",),
+        files=("CONFIG/Code/User/mcp.json", "CONFIG/Code/User/settings.json"),
+        private=Names(
+            everywhere=(
+                "CONFIG/Code/User", "CONFIG/Code - Insiders/User", "CONFIG/VSCodium/User",
+                ".vscode-server", ".vscode-server-insiders",
+            ),
+        ),
+    ),
+    Client(
+        name="windsurf", title="Windsurf", files=(".codeium/windsurf/mcp_config.json",),
+        private=Names(
+            everywhere=(".codeium", ".windsurf", "CONFIG/Windsurf"),
+            windows=("CONFIG/Windsurf/User",),
+        ),
+    ),
+    Client(
+        name="zed", title="Zed", project=(".zed/settings.json",),
+        linux=("CONFIG/zed/settings.json",), macos=(".config/zed/settings.json",),
+        windows=("CONFIG/Zed/settings.json",),
+        private=Names(everywhere=(".config/zed",), windows=("CONFIG/Zed",)),
+    ),
+    Client(
+        name="gemini", title="Gemini CLI", files=(".gemini/settings.json",),
+        project=(".gemini/settings.json",), private=Names(everywhere=(".gemini",)),
+    ),
+    Client(
+        name="codex", title="Codex", files=("CODEX/config.toml",),
+        project=(".codex/config.toml",), private=Names(everywhere=(".codex",)),
+    ),
+    Client(
+        name="cline", title="Cline",
+        files=(
+            ".cline/data/settings/cline_mcp_settings.json",
+            f"{CLINE_IN_CODE}/settings/cline_mcp_settings.json",
+        ),
+        private=Names(everywhere=(".cline",)),
+    ),
+    Client(
+        name="continue", title="Continue", files=(".continue/config.yaml",),
+        project=(".continue/config.yaml",), private=Names(everywhere=(".continue",)),
+    ),
+    Client(
+        name="goose", title="Goose",
+        linux=("CONFIG/goose/config.yaml",), macos=(".config/goose/config.yaml",),
+        windows=("CONFIG/Block/goose/config/config.yaml",),
+        private=Names(everywhere=(".config/goose",), windows=("CONFIG/Block/goose",)),
+    ),
 )  # fmt: skip
-"""Below a home directory: which servers MCP clients start, and with which tokens."""
+"""Clients whose files corral can change; `docs/clients` has a page for each with the sources."""
 
-STARTERS = (
-    ".gitconfig", ".config/git", ".local/bin", "bin", ".vimrc", ".vim", ".config/nvim", ".emacs",
-    ".emacs.d", ".config/emacs", ".tmux.conf", ".config/tmux", ".gdbinit", ".config/gdb",
-    ".lldbinit", ".config/direnv", ".config/pip", ".config/mise", ".inputrc",
+OTHER_CLIENTS = Names(
+    everywhere=(
+        ".copilot", ".config/github-copilot", ".config/opencode", ".local/share/opencode",
+        ".lmstudio/mcp.json",
+    ),
 )  # fmt: skip
-"""Below a home directory: they run at login, or change what every program of the user does."""
+
+STARTERS = Names(
+    everywhere=(
+        ".gitconfig", ".config/git", ".local/bin", "bin", ".vimrc", ".vim", ".config/nvim",
+        ".emacs", ".emacs.d", ".config/emacs", ".tmux.conf", ".config/tmux", ".gdbinit",
+        ".config/gdb", ".lldbinit", ".config/direnv", ".config/pip", ".config/mise", ".inputrc",
+    ),
+    linux=(
+        ".config/autostart", ".config/systemd", ".config/environment.d", ".local/share/systemd",
+        ".local/share/applications", ".local/share/dbus-1", ".pam_environment", ".xprofile",
+        ".xsession", ".xsessionrc", ".xinitrc", ".config/plasma-workspace",
+    ),
+    macos=(
+        "Library/LaunchAgents", "Library/Services", "Library/Scripts", "Library/QuickLook",
+        "Library/Input Methods", "Library/Python",
+    ),
+    windows=(
+        f"{ROAMING}/Microsoft/Windows/Start Menu", "Documents/PowerShell",
+        "Documents/WindowsPowerShell", "OneDrive/Documents/PowerShell",
+        "OneDrive/Documents/WindowsPowerShell",
+    ),
+)  # fmt: skip
+"""What runs at login, or changes what every program of the user does."""
 
 PROJECT = (
     ".vscode", ".idea", ".zed", ".fleet", ".devcontainer", ".devcontainer.json", ".mcp.json",
@@ -51,7 +244,51 @@ PROJECT = (
 """At the top of a project: opening it in an editor, entering it or committing runs them."""
 
 GIT = ("hooks", "config", "config.worktree", "commondir")
-"""In a repository's own directory: they run, or say what runs."""
+"""In a repository's own directory: they run, or name what runs."""
 
 PUBLISHED = (".example", ".sample", ".template", ".dist", ".defaults", ".schema")
 """`.env.example` and its like are published on purpose."""
+
+
+def expand(name: str, system: Column) -> str:
+    """Return a path of the table with its first word replaced by the usual directory."""
+    word, _, rest = name.partition("/")
+    directory = CONFIG[system] if word == "CONFIG" else MOVABLE.get(word, word)
+    return f"{directory}/{rest}".strip("/")
+
+
+def hidden(system: Column) -> tuple[str, ...]:
+    """Return what no grant of a directory around it shows."""
+    kinds = [KEYS, HISTORY, SHELLS, BROWSERS, APPLICATIONS, OTHER_CLIENTS]
+    kinds += [client.private for client in CLIENTS]
+    return tuple(name for kind in kinds for name in kind.on(system))
+
+
+def hidden_anywhere(system: Column) -> tuple[str, ...]:
+    """Return the names among them that are secret in whatever directory they are."""
+    names = (*KEYS.on(system), *HISTORY.on(system))
+    names += tuple(expand(file, system) for one in CLIENTS for file in one.files_on(system))
+    return tuple(name for name in names if "/" not in name)
+
+
+def protected(system: Column) -> tuple[str, ...]:
+    """Return what no write grant of a directory around it lets a target change."""
+    return STARTERS.on(system)
+
+
+def is_near_secrets(directory: str, system: Column) -> bool:
+    """Return whether a directory below a home is in one of secrets, or has secrets in it.
+
+    A directory of an application or a client is no such: servers are installed in them.
+    """
+    fold = str.lower if system == "windows" else str
+    path = fold(directory) + "/"
+    kinds = (KEYS, HISTORY, SHELLS, BROWSERS)
+    if any(path.startswith(fold(name) + "/") for kind in kinds for name in kind.on(system)):
+        return True
+    return any((fold(name) + "/").startswith(path) for name in hidden(system))
+
+
+def is_environment_file(name: str) -> bool:
+    """Return whether a file name is `.env`, or begins so and is not published on purpose."""
+    return name == ".env" or (name.startswith(".env.") and not name.endswith(PUBLISHED))

@@ -1,4 +1,4 @@
-"""The user's config.toml: what it sets for every run."""
+"""The user's config.toml, which holds for every run."""
 
 from __future__ import annotations
 
@@ -6,18 +6,11 @@ import os
 import stat
 import sys
 
-from corral.directories import CONFIG_FILE, Directories, directories, home_directory
+from corral.directories import CONFIG_FILE, config_file
 from corral.errors import ManifestError, PolicyError
-from corral.policy.manifest import (
-    Manifest,
-    broken,
-    decode_toml,
-    in_order,
-    nearest,
-    path_text,
-    read_file,
-)
+from corral.policy.manifest import Manifest, decode_toml, file_error, read_file, sort_mistakes
 from corral.policy.schema import BY_PATH
+from corral.policy.validation import Validator, format_path, suggest_key
 from corral.record import record, replace
 from corral.safe_text import printable, shown
 
@@ -25,18 +18,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from corral.policy.validation import Reading
-
-__all__ = ["Config", "Directories", "directories", "home_directory", "load"]
-
 TABLES = ("ceilings", "network")
-MOST_ADMITTED = 64
+MAX_ADMITTED = 64
 
 
 @record
 class Config:
-    """`ceilings`: a manifest whose limits nothing may exceed. `admit`: networks that names which a
-    policy allows may lead to, past the address guard.
+    """`ceilings`: a manifest whose limits no source may exceed. `admit`: networks that allowed
+    hosts may lead to, although the address guard would refuse them.
     """
 
     ceilings: Manifest | None = None
@@ -44,72 +33,73 @@ class Config:
 
 
 def load(directory: str | None = None) -> Config:
-    """config.toml of the user's, empty if there is none.
+    """Return the user's config.toml, empty if there is none.
 
-    The file is the user's word, so it counts only if nobody else could have written it.
+    It counts as the user's decision, so it is refused if other users could have written it.
     """
-    path = os.path.join(directories().config if directory is None else directory, CONFIG_FILE)
+    path = config_file() if directory is None else os.path.join(directory, CONFIG_FILE)
     if not os.path.lexists(path):
         return Config()
     content = read_file(path, check=lambda found: check_owner(path, found))
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise broken(path, None, "not UTF-8 text") from None
-    data, places = decode_toml(text, path)
-    return read_config(data, path, places)
+        raise file_error(path, None, "not UTF-8 text") from None
+    data, lines = decode_toml(text, path)
+    return read_config(data, path, lines)
 
 
-def read_config(data: Mapping[str, object], path: str, places: Mapping[str, int]) -> Config:
-    from corral.policy.validation import Reading
-
-    reading = Reading(printable(path), places, [])
+def read_config(data: Mapping[str, object], path: str, lines: Mapping[str, int]) -> Config:
+    validator = Validator(printable(path), lines, [])
     for name in data:
         if name not in TABLES:
-            reading.wrong(path_text((name,)), f"unknown key; known here: {', '.join(TABLES)}")
-    limits = _limits(reading, _table(reading, data, "ceilings"))
-    admit = _admitted(reading, _table(reading, data, "network"))
-    if reading.mistakes:
+            validator.add(format_path((name,)), f"unknown key; known here: {', '.join(TABLES)}")
+    limits = _limits(validator, _table(validator, data, "ceilings"))
+    admit = _admitted(validator, _table(validator, data, "network"))
+    if validator.mistakes:
         raise ManifestError(
-            in_order(reading.mistakes), hint=f"{CONFIG_FILE} holds [ceilings] and [network] admit"
+            sort_mistakes(validator.mistakes),
+            hint=f"{CONFIG_FILE} holds [ceilings] and [network] admit",
         )
-    ceilings = replace(Manifest(origin=path, file=path, places=places), limits=limits)
+    ceilings = replace(Manifest(origin=path, file=path, lines=lines), limits=limits)
     return Config(ceilings=ceilings, admit=admit)
 
 
-def _table(reading: Reading, data: Mapping[str, object], name: str) -> Mapping[str, object]:
+def _table(validator: Validator, data: Mapping[str, object], name: str) -> Mapping[str, object]:
     table = data.get(name, {})
     if isinstance(table, dict):
         return table
-    reading.wrong(name, "is a table of keys")
+    validator.add(name, "is a table of keys")
     return {}
 
 
-def _limits(reading: Reading, table: Mapping[str, object]) -> dict[str, object]:
+def _limits(validator: Validator, table: Mapping[str, object]) -> dict[str, object]:
     limits: dict[str, object] = {}
     for name, value in table.items():
         key = BY_PATH.get(f"limits.{name}")
         if key is None or "." in name:
-            reading.wrong(path_text(("ceilings", name)), f"unknown key; {nearest(name, 'limits')}")
+            validator.add(
+                format_path(("ceilings", name)), f"unknown key; {suggest_key(name, 'limits')}"
+            )
         else:
-            limits[name] = reading.value(replace(key, path=f"ceilings.{name}"), value)
+            limits[name] = validator.value(replace(key, path=f"ceilings.{name}"), value)
     return limits
 
 
-def _admitted(reading: Reading, table: Mapping[str, object]) -> tuple[str, ...]:
-    """Hosts are allowed in policies, where it is seen who asks: this file has no list of them."""
+def _admitted(validator: Validator, table: Mapping[str, object]) -> tuple[str, ...]:
+    """Return `admit`. There is no `allow` here: hosts are allowed in the policy that needs them."""
     for name in table:
         if name != "admit":
-            reading.wrong(path_text(("network", name)), "unknown key; known here: admit")
+            validator.add(format_path(("network", name)), "unknown key; known here: admit")
     entries = table.get("admit", [])
-    if not isinstance(entries, list) or len(entries) > MOST_ADMITTED:
-        reading.wrong("network.admit", f"is a list of at most {MOST_ADMITTED} networks")
+    if not isinstance(entries, list) or len(entries) > MAX_ADMITTED:
+        validator.add("network.admit", f"is a list of at most {MAX_ADMITTED} networks")
         return ()
-    found = [_network(reading, index, entry) for index, entry in enumerate(entries)]
+    found = [_network(validator, index, entry) for index, entry in enumerate(entries)]
     return tuple(dict.fromkeys(filter(None, found)))
 
 
-def _network(reading: Reading, index: int, entry: object) -> str:
+def _network(validator: Validator, index: int, entry: object) -> str:
     from corral.network.guard_exceptions import parse_admitted
 
     if isinstance(entry, str):
@@ -118,13 +108,13 @@ def _network(reading: Reading, index: int, entry: object) -> str:
         except ValueError as error:
             why = str(error)
     else:
-        why = "is no text"
-    reading.wrong(f"network.admit[{index}]", f"{shown(entry)}: {why}")
+        why = "is not a text"
+    validator.add(f"network.admit[{index}]", f"{shown(entry)}: {why}")
     return ""
 
 
 def check_owner(path: str, found: os.stat_result) -> None:
-    """Root may write it as well: an administrator can set ceilings for everybody."""
+    """Refuse a file of another user but root, who may set ceilings for everybody."""
     if sys.platform == "win32":
         return
     if found.st_uid not in {0, os.geteuid()}:

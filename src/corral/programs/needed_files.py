@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 
 from corral.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, CommandError
 from corral.paths.posix import is_inside
@@ -17,6 +18,8 @@ from corral.record import record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from corral.policy.secret_files import Column
 
 # Every target sees these as the host has them.
 SYSTEM = (
@@ -41,7 +44,6 @@ SHARED_IN_HOME = (
     ".local/state", "bin", "Desktop", "Documents", "Downloads", "Library",
     "Library/Application Support",
 )  # fmt: skip
-SECRET_IN_HOME = (".aws", ".docker", ".gnupg", ".kube", ".mozilla", ".password-store", ".ssh")
 
 MAX_LINKS = 40  # path_resolution(7): ELOOP beyond
 MAX_HEAD_BYTES = 16384  # enough for a `#!` line and for the shell shims that package managers write
@@ -213,6 +215,8 @@ class NeededFiles:
 
     def is_shared(self, directory: str) -> bool:
         """Return whether a directory may contain more than one server: it is never bound whole."""
+        from corral.policy.secret_files import is_near_secrets
+
         if directory in SHARED or os.path.dirname(directory) in PARENTS_OF_HOMES:
             return True
         if any(is_inside(directory, root) for root in NEVER_INSIDE):
@@ -222,7 +226,9 @@ class NeededFiles:
                 f"{home}/{name}" for name in SHARED_IN_HOME
             }:
                 return True
-            if any(is_inside(directory, f"{home}/{name}") for name in SECRET_IN_HOME):
+            below = directory.removeprefix(f"{home}/")
+            system: Column = "macos" if sys.platform == "darwin" else "linux"
+            if below != directory and is_near_secrets(below, system):
                 return True
         return os.path.lexists(f"{directory}/.ssh") or os.path.lexists(f"{directory}/.gnupg")
 

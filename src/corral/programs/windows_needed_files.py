@@ -10,6 +10,7 @@ from __future__ import annotations
 import ntpath
 
 from corral.paths.windows import is_inside
+from corral.policy.secret_files import is_near_secrets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ SHARED_IN_HOME = (
     "AppData\\Local\\Microsoft\\WindowsApps", "AppData\\Local\\Microsoft\\WinGet\\Links", ".local",
     ".local\\bin", ".cargo\\bin", "go\\bin", "scoop", "scoop\\shims", "scoop\\apps",
 )  # fmt: skip
-SECRET_IN_HOME = (".aws", ".docker", ".gnupg", ".kube", ".ssh", ".azure")
 SYSTEM = ("PROGRAMFILES", "PROGRAMFILES(X86)", "PROGRAMW6432", "PROGRAMDATA", "PUBLIC")
 
 
@@ -56,8 +56,10 @@ class Needs:
         places = [ntpath.join(self.home, name) for name in SHARED_IN_HOME if name]
         if any(is_inside(one, directory) for one in places):
             return True
-        secret = [ntpath.join(self.home, name) for name in SECRET_IN_HOME]
-        return any(is_inside(directory, one) for one in secret)
+        if not is_inside(directory, self.home):
+            return False
+        below = directory[len(self.home) :].strip("\\").replace("\\", "/")
+        return is_near_secrets(below, "windows")
 
     def covers(self, path: str) -> bool:
         return is_inside(path, self.windows) or any(is_inside(path, root) for root in self.reads)

@@ -1,8 +1,8 @@
-"""Findings of this boot, so that `run` pays nothing for the probes.
+"""The cache of probe results, so that `run` does not have to probe.
 
-The key names everything that can change an answer: boot, user, corral, kernel, namespaces, security
-label, filters and sysctls. A different key is a different file; a file that does not carry the
-whole key is not read. The directory is private and can never be granted to a target.
+The key names everything that can change a result: boot, user, corral, kernel, namespaces, security
+label, filters and sysctls. A different key is a different file, and a file without the whole key is
+not read. The directory is private and can never be granted to a target.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def load() -> tuple[Finding, ...] | None:
         return None
     rows = [line.split(FIELD) for line in rest.split(LINE) if line]
     if not rows or any(len(row) != COLUMNS for row in rows):
-        return None  # half written, or not by us
+        return None  # half written, or not by corral
     return tuple(
         Finding(capability=name, status=_status(status), evidence=evidence, hint=hint)
         for name, status, evidence, hint in rows
@@ -55,7 +55,7 @@ def _status(text: str) -> Status:
 
 
 def store(findings: Iterable[Finding]) -> None:
-    """A cache that cannot be written costs the next run its probes, nothing else."""
+    """Write the cache. If that fails, the next run probes again."""
     key = _key()
     rows = [(item.capability, item.status, item.evidence, item.hint) for item in findings]
     lines = [FIELD.join(_flat(cell) for cell in row) for row in rows]
@@ -77,12 +77,16 @@ def _flat(text: str) -> str:
 
 def _key() -> str:
     system = current.load()
-    parts = (__version__, *system.cache_key(), _age(os.path.dirname(system.__file__ or "")))
+    parts = (
+        __version__,
+        *system.cache_key(),
+        _newest_change(os.path.dirname(system.__file__ or "")),
+    )
     return "|".join(map(_flat, parts))
 
 
-def _age(folder: str) -> str:
-    """Other probes may come to other answers, also between releases."""
+def _newest_change(folder: str) -> str:
+    """Return when the backend's code changed: other probes may have other results."""
     newest = 0
     for part in (folder, os.path.join(folder, "mechanisms"), os.path.join(folder, "probes")):
         with os.scandir(part) as entries:
@@ -93,7 +97,6 @@ def _age(folder: str) -> str:
 def _path(key: str) -> str:
     from corral.directories import directories
 
-    name = (
-        f"{sum(key.encode()):x}-{len(key)}"  # only has to differ now and then: the key is compared
-    )
+    # The name need not be unique, because the key in the file is compared.
+    name = f"{sum(key.encode()):x}-{len(key)}"
     return os.path.join(directories().cache, "findings", name)

@@ -1,6 +1,6 @@
-"""From what was asked to a Plan: gather the sources, look at the host, decide. Nothing is started.
+"""Command and sources -> Plan: merge the policy, resolve the program, decide. Nothing is started.
 
-`run`, `explain` and the Python API all come through here, so `explain` prints what `run` executes.
+`run`, `explain` and the Python API all use this, so `explain` prints what `run` executes.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ CERTIFICATES = (
     "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT", "AWS_CA_BUNDLE",
 )  # fmt: skip
 STATE = "${STATE_DIRECTORY}"
-"""In a value that the policy sets: where this system puts the directory that survives runs."""
-VISIBLE = ("/usr/", "/etc/ssl/certs", "/etc/pki/", "/etc/ca-certificates/")
+"""In a value that the policy sets, this stands for the directory that is kept between runs."""
+ALWAYS_VISIBLE = ("/usr/", "/etc/ssl/certs", "/etc/pki/", "/etc/ca-certificates/")
 
 
 def prepare(
@@ -46,9 +46,9 @@ def prepare(
     machine: Host | None = None,
     protected: Sequence[str] = (),
 ) -> Plan:
-    """`protected` are files of this run, such as its report, that no grant may hold."""
+    """Return the plan of a run. No grant may hold the `protected` files, such as its report."""
     home = os.path.realpath(home_directory(environment))
-    policy = _policy(sources, home, cwd, protected)
+    policy = _merge_policy(sources, home, cwd, protected)
     system = current.load()
     program = system.resolve(
         argv, environment=environment, cwd=cwd, home=home, subprocess=policy.subprocess
@@ -70,7 +70,9 @@ def prepare(
         program=replace(program, cwd=start_in),
         steps=made.steps,
         controls=controls,
-        environment=inside(policy, program, {**environment, **authorities}, made, authorities),
+        environment=target_environment(
+            policy, program, {**environment, **authorities}, made, authorities
+        ),
         secret_names=policy.secret_names,
         timeout=policy.limits.timeout,
         cpu_time=policy.limits.cpu_time,
@@ -81,25 +83,26 @@ def prepare(
         run=made.run,
         residue=made.residue,
         watched=made.watched,
-        warnings=(*warnings(controls), *_admissions(policy), *program.notes),
+        warnings=(*warnings(controls), *_admission_warnings(policy), *program.notes),
     )
 
 
-def _policy(sources: Sequence[Source], home: str, cwd: str, protected: Sequence[str]) -> Policy:
-    """Where nobody said anything the default is the policy, and nothing more is imported for it."""
+def _merge_policy(
+    sources: Sequence[Source], home: str, cwd: str, protected: Sequence[str]
+) -> Policy:
+    """Return the policy. Without any source it is the default, and nothing more is imported."""
     if not sources and not os.path.lexists(config_file()):
         return Policy()
-    from corral.policy.model import merge
+    from corral.policy.merge import merge
     from corral.policy.user_config import load
 
     config = load()
     policy = merge(sources, ceilings=config.ceilings, home=home, cwd=cwd, protected=protected)
-    # What the guard lets through matters only to those who may connect.
     return replace(policy, admit=config.admit) if policy.allow else policy
 
 
-def _admissions(policy: Policy) -> tuple[str, ...]:
-    """What of the user's config has to be said each time."""
+def _admission_warnings(policy: Policy) -> tuple[str, ...]:
+    """Return a warning for each network that the user's configuration admits and that needs one."""
     if not policy.admit:
         return ()
     from corral.network.addresses import parse_network
@@ -109,7 +112,7 @@ def _admissions(policy: Policy) -> tuple[str, ...]:
 
 
 def _server_directory(sources: Sequence[Source], program: Program) -> str:
-    """A server that came as a directory starts in it, as far as it can be seen."""
+    """Return the directory of a server that came as one, if the target can see it."""
     own = [one.manifest.directory for one in sources if one.trust == "request"]
     for directory in filter(None, own):
         if any(is_inside(directory, path) for path in program.reads):
@@ -118,14 +121,14 @@ def _server_directory(sources: Sequence[Source], program: Program) -> str:
 
 
 def _granted_directory(policy: Policy, cwd: str) -> str:
-    """The caller's directory, if the target may see it."""
+    """Return the caller's directory if it is granted."""
     here = os.path.realpath(cwd)
     granted = any(grant.directory and is_inside(here, grant.path) for grant in policy.grants)
     return here if granted else ""
 
 
 def _check_proxy(environment: Mapping[str, str]) -> None:
-    """Before anything starts: the gateway goes out by the host's own proxy, if it can."""
+    """Refuse a proxy of the host that the gateway could not use, before anything starts."""
     from corral.network.host_proxy import proxy_from_environment
 
     try:
@@ -138,7 +141,7 @@ def _check_proxy(environment: Mapping[str, str]) -> None:
 
 
 def _authorities(environment: Mapping[str, str]) -> dict[str, str]:
-    """Where this host's clients find the certificates that they trust, by variable."""
+    """Return the host's certificate files and directories, by the variable that names them."""
     found = {name: environment.get(name, "") for name in CERTIFICATES}
     return {
         name: os.path.realpath(path)
@@ -148,8 +151,8 @@ def _authorities(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_reads(program: Program, paths: Iterable[str]) -> Program:
-    """The program with more files to read, those that are not there already."""
-    new = [path for path in dict.fromkeys(paths) if not path.startswith(VISIBLE)]
+    """Return the program with more files that it reads, except those that it reads already."""
+    new = [path for path in dict.fromkeys(paths) if not path.startswith(ALWAYS_VISIBLE)]
     new = [path for path in new if path not in program.reads]
     if not new:
         return program
@@ -162,30 +165,30 @@ def _with_reads(program: Program, paths: Iterable[str]) -> Program:
     )
 
 
-def _spelled(name: str) -> str:
-    """Windows does not tell the variables `Path` and `PATH` apart."""
+def _fold(name: str) -> str:
+    """Return a variable's name for comparisons: on Windows `Path` is `PATH`."""
     return name.upper() if sys.platform == "win32" else name
 
 
-def inside(
+def target_environment(
     policy: Policy,
     program: Program,
     environment: Mapping[str, str],
     made: Composition,
-    more: Iterable[str] = (),
+    certificates: Iterable[str] = (),
 ) -> tuple[tuple[str, str], ...]:
-    """The target's environment: nothing of the caller's but what the policy passes."""
-    known = {_spelled(name): value for name, value in environment.items()}
-    missing = [name for name in policy.secret_names if _spelled(name) not in known]
+    """Return the target's environment: of the caller's, only what the policy passes."""
+    known = {_fold(name): value for name, value in environment.items()}
+    missing = [name for name in policy.secret_names if _fold(name) not in known]
     if missing:
         raise PolicyError(
             f"secrets that are not in the environment: {', '.join(missing)}",
             hint="set them where corral is started; their values are never printed",
         )
     values = {"PATH": os.pathsep.join(program.search), **dict(made.environment)}
-    for name in (*more, *policy.pass_names, *policy.secret_names):
-        if _spelled(name) in known:
-            values[name] = known[_spelled(name)]
+    for name in (*certificates, *policy.pass_names, *policy.secret_names):
+        if _fold(name) in known:
+            values[name] = known[_fold(name)]
     state = values.get("STATE_DIRECTORY", STATE)
     values.update((name, value.replace(STATE, state)) for name, value in policy.set_values)
     return tuple(values.items())

@@ -1,7 +1,7 @@
-"""Plan -> running target: the only place that starts one.
+"""Plan -> running target: the only module that starts one.
 
-This runs in a single-threaded process of corral's own: the command line's, or a supervisor that the
-zygote forked. A process with threads is never forked.
+It runs in a process of corral with one thread: the command line's, or a supervisor that the zygote
+forked. A process with threads is never forked.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def run(
     control: int,
     denials: Denials | None = None,
 ) -> Watcher:
-    """The target executes, or an error says which step failed and nothing is left."""
+    """Start the target. An error says which step failed, and then nothing is left behind."""
     _check_streams(stdio)
     system = current.load()
     run_records.sweep(system.clean)
@@ -46,7 +46,7 @@ def run(
         child, timeout=timeout, signals=signals, control=control, sample=plan.sample, run=entry
     )
     failed_later = parse_exec_result(watch.until_exec())
-    if failed_later and not _asked_to_leave(watch, failed_later):
+    if failed_later and not _was_stopped(watch, failed_later):
         child.kill()
         watch.until_end()
         raise _error(failed_later) from failed_later
@@ -62,18 +62,18 @@ def _has_network_services(plan: Plan) -> bool:
 
 
 def _check_streams(stdio: tuple[int, int, int]) -> None:
-    """A directory is a way out: everything beside it is one `..` away."""
+    """Refuse a directory as a stream: everything beside it is one `..` away."""
     for name, fd in zip(("stdin", "stdout", "stderr"), stdio, strict=True):
         try:
-            leads_out = stat.S_ISDIR(os.fstat(fd).st_mode)
+            is_directory = stat.S_ISDIR(os.fstat(fd).st_mode)
         except OSError:
-            continue  # closed: the target finds it closed as well
-        if leads_out:
+            continue  # closed, and so it is for the target
+        if is_directory:
             raise LaunchError(name, "is a directory", hint="give the target a file or a pipe")
 
 
-def _asked_to_leave(watch: Watcher, failed: StepFailed) -> bool:
-    """A deadline or a signal may come before the target executes: that is no failure."""
+def _was_stopped(watch: Watcher, failed: StepFailed) -> bool:
+    """Return whether a deadline or a signal came before the target executed."""
     return bool(watch.reason) and failed.cause == DIED
 
 

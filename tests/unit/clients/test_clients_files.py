@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import stat
 import subprocess
 import sys
@@ -10,16 +11,23 @@ import pytest
 
 from corral.clients import backups as originals
 from corral.clients import catalogue, edit_file, safe_write
-from corral.clients.corral_path import executable, is_corral
-from corral.clients.edit_file import unwrap_file, wrap_file
-from corral.clients.find_server import filled, find
-from corral.clients.wrap import Wish
+from corral.clients.corral_path import find_corral, is_corral
+from corral.clients.edit_file import lock_client_file, unwrap_file
+from corral.clients.find_server import fill_variables, find_server
+from corral.clients.wrap import WrapRequest, propose
 from corral.directories import directories
 from corral.errors import SandboxError
 
-WISH = Wish(corral="/usr/bin/corral")
+REQUEST = WrapRequest(corral="/usr/bin/corral")
 TEXT = '{\r\n\t"mcpServers": { // mine\r\n\t\t"a": {"command": "node", "args": ["x"], "env": {"A_TOKEN": "hunter2", "B": "b"}}}}'
 posix = pytest.mark.skipif(sys.platform == "win32", reason="modes and links of POSIX")
+
+
+def wrap_file(path, request, *, dry_run=False):
+    """What `corral wrap` does, without its checks of the host."""
+    with lock_client_file(path, dry_run=dry_run) as file:
+        proposals = propose(file.servers, request)
+        return edit_file.wrap_file(file, proposals, request.corral, dry_run=dry_run)
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +70,7 @@ def state():
 
 
 def test_wrap_and_unwrap_give_the_same_bytes_and_keep_the_mode(config):
-    done = wrap_file(str(config), WISH)
+    done = wrap_file(str(config), REQUEST)
     assert config.read_bytes() != TEXT.encode()
     with open(done.backup, "rb") as backup:
         assert backup.read() == TEXT.encode()
@@ -76,9 +84,9 @@ def test_wrap_and_unwrap_give_the_same_bytes_and_keep_the_mode(config):
 
 
 def test_nothing_is_written_when_there_is_nothing_to_do(config):
-    wrap_file(str(config), WISH)
+    wrap_file(str(config), REQUEST)
     before, inode = config.read_bytes(), config.stat().st_ino
-    again = wrap_file(str(config), WISH)
+    again = wrap_file(str(config), REQUEST)
     assert (config.read_bytes(), config.stat().st_ino, again.backup) == (before, inode, "")
     unwrap_file(str(config))
     inode = config.stat().st_ino
@@ -88,7 +96,7 @@ def test_nothing_is_written_when_there_is_nothing_to_do(config):
 
 def test_a_dry_run_writes_nothing_and_shows_no_secret(config, home):
     before = everything(home)
-    edit = wrap_file(str(config), WISH, dry_run=True)
+    edit = wrap_file(str(config), REQUEST, dry_run=True)
     assert everything(home) == before
     assert (
         '+\t\t"a": {"command": "/usr/bin/corral", "args": ["run", "--secret", "A_TOKEN"'
@@ -106,7 +114,7 @@ def test_a_secret_of_one_letter_is_masked_in_its_own_place_only(home, name):
         "a.yaml": "mcpServers:\n  a:\n    command: node\n    env: {A_TOKEN: e, B: e}\n",
     }[name]
     (home / name).write_text(text)
-    diff = wrap_file(str(home / name), WISH, dry_run=True).diff
+    diff = wrap_file(str(home / name), REQUEST, dry_run=True).diff
     assert "node" in diff
     shown = diff.replace('"', "").replace(" ", "").replace("=", ":")
     assert "A_TOKEN:***,B:e}" in shown
@@ -137,7 +145,7 @@ def test_secrets_elsewhere_in_the_file_are_masked_too(home, name):
     }[name]
     (home / name).write_text(text)
     path = str(home / name)
-    there = wrap_file(path, WISH).diff
+    there = wrap_file(path, REQUEST).diff
     back = unwrap_file(path).diff
     for diff in (there, back):
         assert "/usr/bin/corral" in diff
@@ -150,7 +158,7 @@ def test_secrets_elsewhere_in_the_file_are_masked_too(home, name):
 
 @posix
 def test_what_is_recorded_is_nobody_elses(config):
-    wrap_file(str(config), WISH)
+    wrap_file(str(config), REQUEST)
     assert stat.S_IMODE(os.stat(state()).st_mode) == 0o700
     names = os.listdir(state())
     assert {name.rpartition(".")[2] for name in names} == {"json", "backup", "lock"}
@@ -162,7 +170,7 @@ def test_what_is_recorded_is_nobody_elses(config):
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="chown needs root")
 def test_the_owner_stays(config):
     os.chown(config, 4321, 8765)
-    wrap_file(str(config), WISH)
+    wrap_file(str(config), REQUEST)
     assert (config.stat().st_uid, config.stat().st_gid) == (4321, 8765)
 
 
@@ -172,7 +180,7 @@ def test_a_linked_configuration_is_changed_at_the_end_of_its_links(config, home)
     real = home / "dotfiles" / "settings"
     config.rename(real)
     config.symlink_to("dotfiles/settings")
-    edit = wrap_file(str(config), WISH)
+    edit = wrap_file(str(config), REQUEST)
     assert edit.real == str(real)
     assert config.is_symlink()
     assert b"/usr/bin/corral" in real.read_bytes()
@@ -184,7 +192,7 @@ def test_a_linked_configuration_is_changed_at_the_end_of_its_links(config, home)
 def test_records_follow_the_real_file_and_not_the_name(config, home):
     other = home / "other.json"
     other.symlink_to(config)
-    wrap_file(str(other), WISH)
+    wrap_file(str(other), REQUEST)
     assert unwrap_file(str(config)).outcomes[0].state == "restored"
 
 
@@ -192,7 +200,7 @@ def test_records_follow_the_real_file_and_not_the_name(config, home):
 def test_a_file_with_two_names_is_refused(config, home):
     os.link(config, home / "second.json")
     with pytest.raises(SandboxError, match="2 names"):
-        wrap_file(str(config), WISH)
+        wrap_file(str(config), REQUEST)
     assert config.read_bytes() == TEXT.encode()
 
 
@@ -200,10 +208,10 @@ def test_a_file_with_two_names_is_refused(config, home):
 def test_a_read_only_file_is_refused_for_everybody(config):
     config.chmod(0o444)
     with pytest.raises(SandboxError, match="is read-only"):
-        wrap_file(str(config), WISH)
+        wrap_file(str(config), REQUEST)
     assert config.read_bytes() == TEXT.encode()
     config.chmod(0o644)
-    wrap_file(str(config), WISH)  # the control
+    wrap_file(str(config), REQUEST)  # the control
 
 
 UNREADABLE = {
@@ -221,7 +229,7 @@ UNREADABLE = {
 @pytest.mark.parametrize("content", UNREADABLE, ids=range(len(UNREADABLE)))
 def test_broken_files_are_told_and_stay(config, content):
     config.write_bytes(content)
-    for work in (lambda: wrap_file(str(config), WISH), lambda: unwrap_file(str(config))):
+    for work in (lambda: wrap_file(str(config), REQUEST), lambda: unwrap_file(str(config))):
         with pytest.raises(SandboxError, match=UNREADABLE[content]) as caught:
             work()
         assert str(config) in caught.value.message
@@ -234,15 +242,15 @@ def test_every_half_written_file_is_an_error_or_a_whole(config):
     for length in range(1, len(content)):
         config.write_bytes(content[:length])
         with pytest.raises(SandboxError):
-            wrap_file(str(config), WISH)
+            wrap_file(str(config), REQUEST)
         assert config.read_bytes() == content[:length]
 
 
 def test_a_huge_file_is_refused_unread(config):
     with open(config, "wb") as stream:
-        stream.truncate(safe_write.LARGEST + 1)
+        stream.truncate(safe_write.MAX_SIZE + 1)
     with pytest.raises(SandboxError, match="larger than"):
-        wrap_file(str(config), WISH)
+        wrap_file(str(config), REQUEST)
 
 
 def test_a_large_file_is_fine(config):
@@ -252,7 +260,7 @@ def test_a_large_file_is_fine(config):
         {"history": history, "projects": {"/p": {"mcpServers": {"a": {"command": "node"}}}}}
     )
     config.write_text(text)
-    assert wrap_file(str(config), WISH).outcomes[0].scope == "/p"
+    assert wrap_file(str(config), REQUEST).outcomes[0].scope == "/p"
     unwrap_file(str(config))
     assert config.read_text() == text
 
@@ -261,7 +269,7 @@ def test_a_large_file_is_fine(config):
 def test_a_file_of_another_kind_is_refused(home, name):
     (home / name).write_text("x")
     with pytest.raises(SandboxError, match="JSON, TOML and YAML"):
-        wrap_file(str(home / name), WISH)
+        wrap_file(str(home / name), REQUEST)
 
 
 @posix
@@ -271,27 +279,27 @@ def test_what_is_no_file_is_refused(home):
     (home / "loop.json").symlink_to("loop.json")
     for name in ("fifo.json", "directory.json", "loop.json", "absent.json"):
         with pytest.raises(SandboxError, match=r"no regular file|cannot be read"):
-            wrap_file(str(home / name), WISH)
+            wrap_file(str(home / name), REQUEST)
 
 
 def test_a_file_that_changes_meanwhile_is_left_as_it_became(config, monkeypatch):
     """The other program writes after corral has read and before it replaces."""
-    write = safe_write.write_beside
+    write = safe_write.write_temporary
 
     def slow(path, data, like=None):
         if path == str(config):
             config.write_bytes(b'{"theirs": 1}')
         return write(path, data, like)
 
-    monkeypatch.setattr(safe_write, "write_beside", slow)
+    monkeypatch.setattr(safe_write, "write_temporary", slow)
     with pytest.raises(SandboxError, match="changed by somebody else"):
-        wrap_file(str(config), WISH)
+        wrap_file(str(config), REQUEST)
     assert config.read_bytes() == b'{"theirs": 1}'
     assert [path.name for path in config.parent.glob(".mcp.json*")] == []
 
 
 def test_the_same_bytes_in_another_file_are_another_file(config, monkeypatch):
-    write = safe_write.write_beside
+    write = safe_write.write_temporary
 
     def slow(path, data, like=None):
         if path == str(config):
@@ -300,17 +308,16 @@ def test_the_same_bytes_in_another_file_are_another_file(config, monkeypatch):
             os.replace(fresh, config)
         return write(path, data, like)
 
-    monkeypatch.setattr(safe_write, "write_beside", slow)
+    monkeypatch.setattr(safe_write, "write_temporary", slow)
     with pytest.raises(SandboxError, match="changed by somebody else"):
-        wrap_file(str(config), WISH)
+        wrap_file(str(config), REQUEST)
 
 
 CRASH = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from corral.clients import safe_write
-from corral.clients.edit_file import wrap_file
-from corral.clients.wrap import Wish
+from corral.clients.edit_file import lock_client_file, wrap_file
+from corral.clients.wrap import WrapRequest, propose
 real, count = os.replace, [0]
 def replace(one, other):
     count[0] += 1
@@ -318,7 +325,9 @@ def replace(one, other):
         os._exit(9)
     real(one, other)
 os.replace = replace
-wrap_file(sys.argv[2], Wish(corral="/usr/bin/corral"))
+request = WrapRequest(corral="/usr/bin/corral")
+with lock_client_file(sys.argv[2], dry_run=False) as file:
+    wrap_file(file, propose(file.servers, request), request.corral)
 """
 
 
@@ -329,14 +338,14 @@ def test_a_crash_at_any_step_loses_nothing(config, moment):
     argv = [sys.executable, "-c", CRASH, source, str(config), str(moment)]
     assert subprocess.run(argv, check=False).returncode == 9
     assert config.read_bytes() == TEXT.encode()
-    wrap_file(str(config), WISH)
+    wrap_file(str(config), REQUEST)
     assert unwrap_file(str(config)).outcomes[0].state == "restored"
     assert config.read_bytes() == TEXT.encode()
 
 
 @posix
 def test_a_record_that_others_can_read_is_no_record(config):
-    wrap_file(str(config), WISH)
+    wrap_file(str(config), REQUEST)
     [record] = [
         os.path.join(state(), name) for name in os.listdir(state()) if name.endswith(".json")
     ]
@@ -348,7 +357,7 @@ def test_a_record_that_others_can_read_is_no_record(config):
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"path": 1}', '{"servers": [{"at": 1}]}'])
 def test_a_broken_record_is_no_record(config, content):
-    wrap_file(str(config), WISH)
+    wrap_file(str(config), REQUEST)
     [record] = [
         os.path.join(state(), name) for name in os.listdir(state()) if name.endswith(".json")
     ]
@@ -362,7 +371,7 @@ def test_a_directory_of_records_that_others_may_use_is_refused(config):
     os.makedirs(state())
     os.chmod(state(), 0o755)
     with pytest.raises(SandboxError, match="only you can use"):
-        wrap_file(str(config), WISH)
+        wrap_file(str(config), REQUEST)
     assert config.read_bytes() == TEXT.encode()
 
 
@@ -372,21 +381,21 @@ def test_a_state_directory_that_cannot_be_made_is_told(config):
     with open(place, "w", encoding="utf-8"):
         pass
     with pytest.raises(SandboxError, match="cannot be recorded") as caught:
-        wrap_file(str(config), WISH)
+        wrap_file(str(config), REQUEST)
     assert caught.value.hint == "nothing was changed"
     assert config.read_bytes() == TEXT.encode()
 
 
 def test_backups_do_not_pile_up(config):
-    for _ in range(originals.KEPT):
-        wrap_file(str(config), WISH)
+    for _ in range(originals.MAX_BACKUPS):
+        wrap_file(str(config), REQUEST)
         unwrap_file(str(config))
     backups = [name for name in os.listdir(state()) if name.endswith(".backup")]
-    assert len(backups) == originals.KEPT
+    assert len(backups) == originals.MAX_BACKUPS
 
 
 HOME = "/home/me" if sys.platform != "win32" else "C:\\Users\\me"
-PLACES = {
+PATHS = {
     "linux": {
         "claude-desktop": ".config/Claude/claude_desktop_config.json",
         "claude-code": ".claude.json",
@@ -416,12 +425,12 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("platform", PLACES)
+@pytest.mark.parametrize("platform", PATHS)
 def test_where_clients_keep_their_servers(platform):
     environ = {"HOME": HOME, "USERPROFILE": HOME}
-    for name, place in PLACES[platform].items():
-        found = catalogue.own_files(catalogue.named(name), platform=platform, environ=environ)
-        assert found[0] == os.path.join(HOME, *place.split("/"))
+    for name, path in PATHS[platform].items():
+        found = catalogue.own_files(catalogue.find_client(name), platform=platform, environ=environ)
+        assert found[0] == os.path.join(HOME, *path.split("/"))
 
 
 def test_variables_that_move_a_configuration():
@@ -432,7 +441,7 @@ def test_variables_that_move_a_configuration():
         "XDG_CONFIG_HOME": "relative",
     }
     codex, goose = (
-        catalogue.own_files(catalogue.named(name), platform="linux", environ=environ)[0]
+        catalogue.own_files(catalogue.find_client(name), platform="linux", environ=environ)[0]
         for name in ("codex", "goose")
     )
     assert codex == os.path.join(HOME, "c", "config.toml")
@@ -440,12 +449,9 @@ def test_variables_that_move_a_configuration():
 
 
 def test_every_client_has_a_page_with_its_command():
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    pages = pathlib.Path(__file__).parents[3] / "docs" / "clients"
     for client in catalogue.CLIENTS:
-        with open(
-            os.path.join(root, "docs", "clients", f"{client.name}.md"), encoding="utf-8"
-        ) as page:
-            text = page.read()
+        text = (pages / f"{client.name}.md").read_text(encoding="utf-8")
         assert f"corral wrap {client.name}\n" in text
         for file in client.project:
             assert file in text
@@ -465,7 +471,7 @@ def test_a_server_is_found_by_its_name(home, monkeypatch):
         "cwd": "${userHome}",
     }
     write(home, ".cursor/mcp.json", {"mcpServers": {"a": entry}})
-    found = find("cursor:a")
+    found = find_server("cursor:a")
     assert (found.argv, found.env) == (("node", "me", "x"), {"T": "me", "U": "else"})
     assert (found.cwd, found.flags) == (str(home), ())
 
@@ -473,9 +479,9 @@ def test_a_server_is_found_by_its_name(home, monkeypatch):
 def test_a_wrapped_server_is_found_as_it_is_inside(home):
     entry = {"command": "uvx", "args": ["mcp-server-time"]}
     write(home, ".cursor/mcp.json", {"mcpServers": {"a": entry}})
-    assert find("cursor:a").argv == ("pypi:mcp-server-time",)
-    wrap_file(str(home / ".cursor/mcp.json"), WISH)
-    found = find("cursor:a")
+    assert find_server("cursor:a").argv == ("pypi:mcp-server-time",)
+    wrap_file(str(home / ".cursor/mcp.json"), REQUEST)
+    found = find_server("cursor:a")
     assert (found.argv, found.flags) == (("pypi:mcp-server-time",), ("--profile", "time"))
 
 
@@ -495,7 +501,7 @@ def test_flags_that_pass_on_what_only_the_client_sets_are_left_out(home):
     ]
     entry = {"command": "/usr/bin/corral", "args": args, "env": {"T_KEY": "t"}}
     write(home, ".cursor/mcp.json", {"mcpServers": {"a": entry}})
-    found = find("cursor:a")
+    found = find_server("cursor:a")
     assert found.flags == ("--env", "LANG", "--env", "A=1", "--read", "/x")
     assert found.env == {"T_KEY": "t"}
 
@@ -510,9 +516,9 @@ def test_the_project_one_is_in_comes_first(home, monkeypatch):
     write(
         home, ".claude.json", {"mcpServers": {"a": {"command": "everywhere"}}, "projects": scopes}
     )
-    assert find("claude-code:a").argv == ("here",)
+    assert find_server("claude-code:a").argv == ("here",)
     with pytest.raises(SandboxError, match="no server 'b'"):
-        find("claude-code:b")
+        find_server("claude-code:b")
 
 
 REFUSED = {
@@ -535,14 +541,14 @@ def test_a_server_that_cannot_be_run_is_told(home, name):
     }
     write(home, ".cursor/mcp.json", {"mcpServers": servers})
     with pytest.raises(SandboxError, match=REFUSED[name]):
-        find(name)
+        find_server(name)
 
 
 def test_what_only_an_editor_knows_is_not_made_up():
     for text in ("${workspaceFolder}/x", "${fileDirname}", "${input:x}", "${config:x}"):
         with pytest.raises(SandboxError):
-            filled(text)
-    assert filled("$5 {x} $HOME") == "$5 {x} $HOME"
+            fill_variables(text)
+    assert fill_variables("$5 {x} $HOME") == "$5 {x} $HOME"
 
 
 def program(path):
@@ -555,22 +561,24 @@ def program(path):
 @posix
 def test_corral_is_named_by_the_path_it_was_started_by(home, monkeypatch):
     monkeypatch.setenv("TMPDIR", "/nonexistent")
-    monkeypatch.setattr("corral.clients.corral_path._temporary", lambda: ["/nonexistent"])
+    monkeypatch.setattr(
+        "corral.clients.corral_path._temporary_directories", lambda: ["/nonexistent"]
+    )
     real = program(home / "venvs" / "bin" / "corral")
     link = home / "bin" / "corral"
     link.parent.mkdir()
     link.symlink_to(real)
     monkeypatch.setattr(sys, "argv", [str(link)])
-    assert executable() == str(link)  # what it leads to may be upgraded away
+    assert find_corral() == str(link)  # what it leads to may be upgraded away
     monkeypatch.setattr(sys, "argv", ["-c"])
     monkeypatch.setattr(sys, "executable", str(home / "venvs" / "bin" / "python"))
-    assert executable() == real
+    assert find_corral() == real
     monkeypatch.setattr(sys, "executable", str(home / "nowhere" / "python"))
     with pytest.raises(SandboxError, match="where its own program is"):
-        executable()
-    assert executable(real) == real
+        find_corral()
+    assert find_corral(real) == real
     with pytest.raises(SandboxError, match="no program"):
-        executable(str(home / "absent"))
+        find_corral(str(home / "absent"))
 
 
 @posix
@@ -583,10 +591,12 @@ def test_corral_is_named_by_the_path_it_was_started_by(home, monkeypatch):
     ],
 )
 def test_a_corral_that_will_not_last_is_refused(home, monkeypatch, place):
-    monkeypatch.setattr("corral.clients.corral_path._temporary", lambda: [str(home / "tmp")])
+    monkeypatch.setattr(
+        "corral.clients.corral_path._temporary_directories", lambda: [str(home / "tmp")]
+    )
     monkeypatch.setattr(sys, "argv", [program(home / place)])
     with pytest.raises(SandboxError, match="emptied") as caught:
-        executable()
+        find_corral()
     assert "uv tool install" in caught.value.hint
 
 

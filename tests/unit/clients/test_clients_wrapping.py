@@ -8,9 +8,12 @@ import yaml as pyyaml
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
-from corral.clients.server_needs import OWN, STEERING, STEERING_NAMES
-from corral.clients.unwrap import unwrap
-from corral.clients.wrap import Wish, wrap
+from corral.cli import wrap as wrap_command
+from corral.clients import unwrap as unwrapping
+from corral.clients import wrap as wrapping
+from corral.clients.configured_servers import read_servers
+from corral.clients.server_needs import SET_BY_CORRAL, UNSAFE_NAMES, UNSAFE_PREFIXES
+from corral.clients.wrap import WrapRequest, propose
 from corral.errors import SandboxError
 from corral.formats import jsonc, toml, yaml
 from corral.formats.positions import same
@@ -20,7 +23,7 @@ from corral.programs.package_runners import parse_runner
 from corral.supervisor.prepare import CERTIFICATES
 
 CORRAL = "/home/me/.local/bin/corral"
-WISH = Wish(corral=CORRAL)
+REQUEST = WrapRequest(corral=CORRAL)
 
 # Everything of Unicode that a file may hold; what JSON's writer cannot escape for TOML is left out.
 LETTERS = st.characters(exclude_categories=["Cs"], max_codepoint=0xFFFF, exclude_characters="\x7f")
@@ -32,7 +35,7 @@ COMMANDS = (
     | st.sampled_from(["node", "/opt/a b/server", r"C:\x\server.exe"])
 )  # fmt: skip
 NAMES = st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ_", min_size=1, max_size=8).filter(
-    lambda name: name not in OWN | STEERING_NAMES and not name.startswith(STEERING)
+    lambda name: name not in SET_BY_CORRAL | UNSAFE_NAMES and not name.startswith(UNSAFE_PREFIXES)
 )
 ENTRIES = st.fixed_dictionaries(
     {"command": COMMANDS},
@@ -48,6 +51,15 @@ OTHERS = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
     max_leaves=5,
 )
+
+
+def wrap(text, form, request, check=lambda proposal: proposal):
+    proposals = map(check, propose(read_servers(form, text), request))
+    return wrapping.wrap(text, form, list(proposals), request.corral)
+
+
+def unwrap(text, form, originals, **options):
+    return unwrapping.unwrap(text, form, read_servers(form, text), originals, **options)
 
 
 def meant(entry: dict) -> dict:
@@ -221,24 +233,24 @@ def tables(data, servers):
 @given(configurations())
 def test_any_configuration_is_wrapped_as_meant_and_comes_back_byte_for_byte(configuration):
     form, text, servers = configuration
-    done = wrap(text, form, WISH)
+    done = wrap(text, form, REQUEST)
     assert {one.state for one in done.outcomes} <= {"wrapped"}
     assert len(done.outcomes) == len(servers)
     data = form.load(done.text)
     assert tables(data, servers) == {name: meant(entry) for name, entry in servers.items()}
     assert same(data.get("other"), form.load(text).get("other"))
-    again = wrap(done.text, form, WISH)
+    again = wrap(done.text, form, REQUEST)
     assert again.text == done.text  # nothing is wrapped twice
-    undone = unwrap(done.text, form, {one.at: one for one in done.originals})
+    undone = unwrap(done.text, form, {one.key_path: one for one in done.originals})
     assert undone.text == text
-    assert not undone.kept
+    assert not undone.originals
 
 
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(configurations())
 def test_without_a_record_the_same_servers_come_back(configuration):
     form, text, servers = configuration
-    done = wrap(text, form, WISH)
+    done = wrap(text, form, REQUEST)
     undone = unwrap(done.text, form, {})
     expected = {name: {**entry, "args": entry.get("args", [])} for name, entry in servers.items()}
     assert tables(form.load(undone.text), servers) == expected
@@ -258,19 +270,19 @@ def file(request):
 
 
 def records(done):
-    return {one.at: one for one in done.originals}
+    return {one.key_path: one for one in done.originals}
 
 
 def test_comments_stay_while_it_is_wrapped(file):
     form, text = file
-    done = wrap(text, form, WISH)
+    done = wrap(text, form, REQUEST)
     for comment in ("c\n", "second"):
         assert comment in done.text
 
 
 def test_other_edits_stay_when_it_is_unwrapped(file):
     form, text = file
-    done = wrap(text, form, WISH)
+    done = wrap(text, form, REQUEST)
     edited = done.text.replace("'1'", "'2'").replace('"1"', '"2"')
     assert edited != done.text
     undone = unwrap(edited, form, records(done))
@@ -280,7 +292,7 @@ def test_other_edits_stay_when_it_is_unwrapped(file):
 
 def test_an_edited_server_is_derived_and_keeps_what_is_its_own(file):
     form, text = file
-    done = wrap(text, form, WISH)
+    done = wrap(text, form, REQUEST)
     flag = {jsonc: '"--",', toml: '"--",', yaml: '- "--"'}[form]
     more = {
         jsonc: '"--strict", "--",',
@@ -307,20 +319,20 @@ def test_an_edited_server_is_derived_and_keeps_what_is_its_own(file):
 
 def test_one_server_of_two(file):
     form, text = file
-    done = wrap(text, form, Wish(corral=CORRAL, names=("b",)))
+    done = wrap(text, form, WrapRequest(corral=CORRAL, names=("b",)))
     assert [one.name for one in done.outcomes] == ["b"]
-    both = wrap(done.text, form, WISH)
+    both = wrap(done.text, form, REQUEST)
     assert [one.state for one in both.outcomes] == ["wrapped", "already"]
     known = {**records(done), **records(both)}
     one = unwrap(both.text, form, known, names=("a",))
     assert one.text == done.text
-    assert [kept.at[-1] for kept in one.kept] == ["b"]
+    assert [kept.key_path[-1] for kept in one.originals] == ["b"]
     assert unwrap(one.text, form, known).text == text
 
 
 def test_a_server_without_two_dashes_is_refused_and_the_others_come_back(file):
     form, text = file
-    done = wrap(text, form, WISH)
+    done = wrap(text, form, REQUEST)
     cut = done.text.replace('"--"', '"--strict"', 1)
     undone = unwrap(cut, form, {})
     assert [one.state for one in undone.outcomes] == ["refused", "derived"]
@@ -349,7 +361,7 @@ ENTRIES_LEFT = {
 @pytest.mark.parametrize("entry", ENTRIES_LEFT)
 def test_what_is_not_corrals_is_left_alone_and_said(entry):
     text = f'{{"mcpServers": {{"a": {entry}, "good": {{"command": "node"}}}}}}'
-    done = wrap(text, jsonc, WISH)
+    done = wrap(text, jsonc, REQUEST)
     left, good = done.outcomes
     assert (left.state, good.state) == ("left", "wrapped")
     assert ENTRIES_LEFT[entry] in left.why
@@ -358,7 +370,9 @@ def test_what_is_not_corrals_is_left_alone_and_said(entry):
 
 def test_a_server_that_is_off_is_wrapped_when_it_is_named():
     text = '{"mcpServers": {"a": {"command": "x", "disabled": true}}}'
-    assert wrap(text, jsonc, Wish(corral=CORRAL, names=("a",))).outcomes[0].state == "wrapped"
+    assert (
+        wrap(text, jsonc, WrapRequest(corral=CORRAL, names=("a",))).outcomes[0].state == "wrapped"
+    )
 
 
 ENTRIES_REFUSED = {
@@ -373,16 +387,16 @@ ENTRIES_REFUSED = {
 @pytest.mark.parametrize("entry", ENTRIES_REFUSED)
 def test_what_would_not_work_is_refused_and_the_others_go_on(entry):
     text = f'{{"mcpServers": {{"a": {entry}, "good": {{"command": "node"}}}}}}'
-    done = wrap(text, jsonc, WISH)
+    done = wrap(text, jsonc, REQUEST)
     refused, good = done.outcomes
     assert (refused.state, good.state) == ("refused", "wrapped")
     assert ENTRIES_REFUSED[entry] in refused.why
     assert entry in done.text
 
 
-def words_of(entry, **wish):
+def words_of(entry, **request):
     text = json.dumps({"mcpServers": {"a": entry}})
-    done = wrap(text, jsonc, Wish(corral=CORRAL, **wish))
+    done = wrap(text, jsonc, WrapRequest(corral=CORRAL, **request))
     assert done.outcomes[0].state == "wrapped", done.outcomes
     return done.outcomes[0], json.loads(done.text)["mcpServers"]["a"]["args"]
 
@@ -399,10 +413,10 @@ def test_the_users_flags_go_to_every_server_and_win_over_ours():
 
 def test_forwarded_names_and_nulls():
     text = '[mcp_servers.a]\ncommand = "x"\nenv_vars = ["GH_TOKEN", { name = "LANG", source = "local" }]\n'
-    args = toml.load(wrap(text, toml, WISH).text)["mcp_servers"]["a"]["args"]
+    args = toml.load(wrap(text, toml, REQUEST).text)["mcp_servers"]["a"]["args"]
     assert args == ["run", "--secret", "GH_TOKEN", "--env", "LANG", "--", "x"]
     text = "extensions:\n  a:\n    type: stdio\n    cmd: x\n    envs: {A: b}\n    env_keys: [K_TOKEN]\n    enabled: true\n"
-    entry = yaml.load(wrap(text, yaml, WISH).text)["extensions"]["a"]
+    entry = yaml.load(wrap(text, yaml, REQUEST).text)["extensions"]["a"]
     assert entry["cmd"] == CORRAL
     assert entry["args"] == ["run", "--env", "A", "--secret", "K_TOKEN", "--", "x"]
     assert words_of({"command": "x", "env": {"A": None}})[1] == ["run", "--", "x"]
@@ -410,7 +424,7 @@ def test_forwarded_names_and_nulls():
 
 def test_zeds_older_table_of_a_command():
     text = '{"context_servers": {"a": {"command": {"path": "node", "args": ["x"], "env": {"T_KEY": ""}}, "settings": {}}}}'
-    done = wrap(text, jsonc, WISH)
+    done = wrap(text, jsonc, REQUEST)
     command = json.loads(done.text)["context_servers"]["a"]["command"]
     assert command == {
         "path": CORRAL,
@@ -436,7 +450,7 @@ def test_places_in_the_arguments_are_suggested_and_granted_only_when_told(tmp_pa
     outcome, words = words_of(entry)
     assert outcome.suggested == (str(tmp_path / "data"), str(script), str(tmp_path))
     assert words == ["run", "--", "node", *args]
-    outcome, words = words_of(entry, grant=True)
+    outcome, words = words_of(entry, grant_arguments=True)
     assert outcome.suggested == ()
     assert words[:7] == [
         "run",
@@ -456,7 +470,7 @@ def test_places_in_the_arguments_are_suggested_and_granted_only_when_told(tmp_pa
 def test_a_package_gets_its_profile_unless_told_otherwise():
     entry = {"command": "uvx", "args": ["mcp-server-time", "--x"]}
     assert words_of(entry)[1] == ["run", "--profile", "time", "--", "pypi:mcp-server-time", "--x"]
-    assert words_of(entry, profiles=False)[1] == ["run", "--", "pypi:mcp-server-time", "--x"]
+    assert words_of(entry, use_profiles=False)[1] == ["run", "--", "pypi:mcp-server-time", "--x"]
     mine = words_of(entry, flags=("--profile", "fetch"))[1]
     assert mine == ["run", "--profile", "fetch", "--", "pypi:mcp-server-time", "--x"]
 
@@ -466,33 +480,41 @@ def test_a_profile_that_grants_arguments_waits_for_the_users_word(tmp_path):
         "command": "npx",
         "args": ["-y", "@modelcontextprotocol/server-filesystem", str(tmp_path)],
     }
-    words = words_of(entry, grant=True)[1]
+    words = words_of(entry, grant_arguments=True)[1]
     name = "npm:@modelcontextprotocol/server-filesystem"
     assert words == ["run", "--profile", "filesystem", "--", name, str(tmp_path)]
-    outcome, words = words_of(entry, profiles=False)
+    outcome, words = words_of(entry, use_profiles=False)
     assert words == ["run", "--", name, str(tmp_path)]
     assert outcome.suggested == (str(tmp_path),)
 
 
-def test_a_package_is_pinned_where_that_is_wanted():
+def test_a_package_is_pinned_where_that_is_wanted(monkeypatch):
     from corral.record import replace
 
     entry = {"command": "uvx", "args": ["--with", "x", "some-server"]}
+    text = json.dumps({"mcpServers": {"a": entry}})
     seen = []
 
     def pin(package, flags):
         seen.append(flags)
         return replace(package, version="9.1")
 
-    words = words_of(entry, pin=pin, flags=("--with", "y"))[1]
+    def wrapped(request, *, pin=True):
+        return wrap(text, jsonc, request, lambda one: wrap_command.check(one, pin=pin))
+
+    monkeypatch.setattr(wrap_command, "check_run", lambda flags, arguments: None)
+    monkeypatch.setattr(wrap_command, "pin_package", pin)
+    request = WrapRequest(corral=CORRAL, flags=("--with", "y"))
+    words = json.loads(wrapped(request).text)["mcpServers"]["a"]["args"]
     assert words == ["run", "--with", "x", "--with", "y", "--", "pypi:some-server==9.1"]
     assert seen == [("--with", "x", "--with", "y")]
+    assert "9.1" not in wrapped(request, pin=False).text  # the control
 
     def fails(package, flags):
         raise SandboxError("no network", hint="plug it in")
 
-    text = json.dumps({"mcpServers": {"a": entry}})
-    done = wrap(text, jsonc, Wish(corral=CORRAL, pin=fails))
+    monkeypatch.setattr(wrap_command, "pin_package", fails)
+    done = wrapped(REQUEST)
     assert (done.text, done.outcomes[0].state, done.outcomes[0].why) == (
         text,
         "refused",
@@ -500,19 +522,21 @@ def test_a_package_is_pinned_where_that_is_wanted():
     )
 
 
-def test_a_server_that_this_host_would_not_run_is_refused():
+def test_a_server_that_this_host_would_not_run_is_refused(monkeypatch):
     def trial(flags, arguments):
         if "--read" in flags or arguments == ("bad",):
             raise SandboxError("this host cannot", hint="another one can")
 
+    monkeypatch.setattr(wrap_command, "check_run", trial)
+    check = lambda one: wrap_command.check(one, pin=False)
     servers = {"a": {"command": "x", "args": ["bad"]}, "b": {"command": "y", "args": ["good"]}}
     text = json.dumps({"mcpServers": servers})
-    done = wrap(text, jsonc, Wish(corral=CORRAL, trial=trial))
+    done = wrap(text, jsonc, REQUEST, check)
     assert [(one.state, one.why, one.hint) for one in done.outcomes] == [
         ("refused", "this host cannot", "another one can"),
         ("wrapped", "", ""),
     ]
-    done = wrap(text, jsonc, Wish(corral=CORRAL, trial=trial, flags=("--read", "/x")))
+    done = wrap(text, jsonc, WrapRequest(corral=CORRAL, flags=("--read", "/x")), check)
     assert (done.text, {one.state for one in done.outcomes}) == (text, {"refused"})
 
 
@@ -524,7 +548,7 @@ def test_an_allowed_shell_is_wrapped():
 
 def test_aliases_are_left_alone():
     text = "x: &c node\nmcpServers:\n- name: a\n  command: *c\n- name: b\n  command: srv\n"
-    done = wrap(text, yaml, WISH)
+    done = wrap(text, yaml, REQUEST)
     assert [one.state for one in done.outcomes] == ["left", "wrapped"]
     assert done.text.startswith(text.partition("- name: b")[0])
 
@@ -533,7 +557,7 @@ def test_two_servers_of_one_name_in_a_list():
     text = (
         "mcpServers:\n- {name: a, command: x}\n- {name: a, command: y}\n- {name: b, command: z}\n"
     )
-    done = wrap(text, yaml, WISH)
+    done = wrap(text, yaml, REQUEST)
     assert {one.name: one.state for one in done.outcomes} == {"a": "left", "b": "wrapped"}
     assert done.text.startswith(text.partition("- {name: b")[0])
 
@@ -549,7 +573,7 @@ def test_two_servers_of_one_name_in_a_list():
 def test_lines_that_cannot_be_changed_without_doubt_are_not(text):
     """Whatever the splice got wrong, the other parser sees it, and these lines stay as they are."""
     text += "- name: b\n  command: y\n"
-    done = wrap(text, yaml, WISH)
+    done = wrap(text, yaml, REQUEST)
     first, second = done.outcomes
     assert (first.state, second.state) == ("refused", "wrapped")
     assert "without doubt" in first.why
@@ -560,19 +584,19 @@ def test_a_check_that_is_not_met_raises(monkeypatch):
     """The control of the test above: a splice gone wrong."""
     monkeypatch.setattr(jsonc, "quote", lambda text: '"elsewhere"')
     text = '{"mcpServers": {"a": {"command": "node"}}}'
-    done = wrap(text, jsonc, WISH)
+    done = wrap(text, jsonc, REQUEST)
     assert (done.text, done.outcomes[0].state) == (text, "refused")
 
 
 def test_one_that_cannot_be_unwrapped_does_not_hold_the_others():
     """`both` reaches from the command to the arguments; between them is now something of the user's."""
     text = '{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}}'
-    done = wrap(text, jsonc, WISH)
+    done = wrap(text, jsonc, REQUEST)
     edited = done.text.replace('"args"', '"timeout": 5, "args"', 1)
     forced = unwrap(edited, jsonc, records(done), force=True)
     assert [one.state for one in forced.outcomes] == ["refused", "restored"]
     assert json.loads(forced.text)["mcpServers"]["a"]["timeout"] == 5
-    assert [kept.at[-1] for kept in forced.kept] == ["a"]
+    assert [kept.key_path[-1] for kept in forced.originals] == ["a"]
     derived = unwrap(edited, jsonc, records(done))
     assert json.loads(derived.text)["mcpServers"]["a"] == {"command": "x", "timeout": 5, "args": []}
 
@@ -582,9 +606,9 @@ def test_a_name_with_the_path_of_this_file_is_no_corral():
     assert words_of(entry)[1] == ["run", "--", entry["command"], *entry["args"]]
 
 
-def state_of(entry, **wish):
+def state_of(entry, **request):
     text = json.dumps({"mcpServers": {"a": entry}})
-    return wrap(text, jsonc, Wish(corral=CORRAL, **wish)).outcomes[0].state
+    return wrap(text, jsonc, WrapRequest(corral=CORRAL, **request)).outcomes[0].state
 
 
 @pytest.mark.parametrize("name", [*CERTIFICATES, *VARIABLES, *EXCEPTIONS, "XDG_RUNTIME_DIR"])
@@ -656,7 +680,7 @@ def test_a_profile_is_for_the_package_alone(more):
     entry = {"command": "uvx", "args": ["mcp-server-sqlite"]}
     assert state_of(entry) == "wrapped"
     assert state_of({**entry, **more}) == "refused"
-    assert state_of({**entry, **more}, profiles=False) == "wrapped"
+    assert state_of({**entry, **more}, use_profiles=False) == "wrapped"
     assert state_of({**entry, **more}, flags=("--profile", "sqlite")) == "wrapped"
     # One that grants nothing beyond the defaults has nothing to give away.
     words = [word.replace("sqlite", "time") for word in {**entry, **more}["args"]]
@@ -666,13 +690,13 @@ def test_a_profile_is_for_the_package_alone(more):
 def test_what_only_calls_itself_corral_is_told(tmp_path):
     entry = {"command": CORRAL, "args": ["run", "--write", "/", "--", "x"]}
     text = json.dumps({"mcpServers": {"a": entry}})
-    [outcome] = wrap(text, jsonc, WISH).outcomes
+    [outcome] = wrap(text, jsonc, REQUEST).outcomes
     assert (outcome.state, outcome.command) == ("already", tuple(entry["args"]))
     named = {"command": "corral", "args": ["run", "--", "x"], "env": {"PATH": "/usr/bin"}}
-    done = wrap(json.dumps({"mcpServers": {"a": named}}), jsonc, Wish(corral="corral"))
+    done = wrap(json.dumps({"mcpServers": {"a": named}}), jsonc, WrapRequest(corral="corral"))
     assert done.outcomes[0].why.startswith("PATH in its env would change corral itself")
     for other in (str(tmp_path / "corral"), "./corral", "corral"):
-        [outcome] = wrap(text.replace(CORRAL, other), jsonc, WISH).outcomes
+        [outcome] = wrap(text.replace(CORRAL, other), jsonc, REQUEST).outcomes
         assert (outcome.state, outcome.why) == (
             "refused",
             f"it is started by {other}, which is not this corral",

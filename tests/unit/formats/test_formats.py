@@ -94,9 +94,45 @@ def test_broken_json_is_told_with_its_place(text):
 
 @pytest.mark.parametrize("form", [jsonc, toml, yaml])
 def test_nesting_without_end_is_an_error_and_no_crash(form):
-    deep = "[" * 5_000
-    with pytest.raises(BrokenFileError):
-        form.read(f"x = {deep}" if form is toml else deep)
+    for deep in ("[" * 5_000, "[" * 5_000 + "]" * 5_000):
+        with pytest.raises(BrokenFileError):
+            form.read(f"x = {deep}" if form is toml else deep)
+
+
+DEPTH = 20_000
+
+
+@pytest.mark.parametrize(
+    ("opening", "closing", "expected"),
+    [
+        ("[", "]", {(0,) * depth: depth + 2 for depth in range(1, 5)}),
+        ('{"a":', "}", {("a",) * depth: depth + 1 for depth in range(1, 5)}),
+        ('[{"a":', "}]", {(0,): 2, (0, "a"): 2, (0, "a", 0): 3, (0, "a", 0, "a"): 3}),
+    ],
+    ids=["lists", "tables", "both"],
+)
+def test_json_is_read_without_recursion(opening, closing, expected):
+    text = f"\n{opening}" * DEPTH + "1" + closing * DEPTH
+    found = jsonc.Reader(text, max_depth=len(text)).document()
+    assert positions.line_numbers(text, found) == expected
+    with pytest.raises(BrokenFileError, match="nested too deeply"):
+        jsonc.read(text)
+
+
+def test_toml_is_read_without_recursion():
+    """`tomllib` refuses lists and inline tables that are as deep as these, but no dotted keys."""
+    path = ".".join(["a"] * 900)
+    expected: dict[str, object] = {"b": 1}
+    for _ in range(1_800):
+        expected = {"a": expected}
+    text = f"[{path}]\n{path}.b = 1\n"
+    assert same(toml.locate(text, expected).data, expected)
+    assert positions.line_numbers(text, toml.read(text)) == {("a",) * n: 1 for n in range(1, 5)}
+    listed: object = 1
+    for _ in range(DEPTH):
+        listed = [{"k": listed}]
+    text = "x = " + "[{k=" * DEPTH + "1" + "}]" * DEPTH
+    assert same(toml.locate(text, {"x": listed}).data, {"x": listed})
 
 
 @settings(deadline=None)
@@ -245,8 +281,8 @@ def test_splices_are_made_all_at_once():
 
 
 def test_places_count_from_one():
-    assert positions.place("ab\ncd", 0) == (1, 1)
-    assert positions.place("ab\ncd", 4) == (2, 2)
+    assert positions.line_and_column("ab\ncd", 0) == (1, 1)
+    assert positions.line_and_column("ab\ncd", 4) == (2, 2)
 
 
 def test_sameness_is_strict():

@@ -13,7 +13,7 @@ from corral.errors import ManifestError, PolicyError
 from corral.network.addresses import Network, format_address, parse_address
 from corral.network.guard import GUARDED_NETWORKS, find_refusal
 from corral.network.guard_exceptions import format_warning, parse_admitted
-from corral.plan.decide import asked
+from corral.plan.decide import describe_control
 from corral.policy import user_config
 from corral.policy.model import Policy
 
@@ -130,7 +130,7 @@ def test_a_file_that_others_can_write_admits_nothing(tmp_path):
 
 def test_what_is_asked_of_the_network_says_it():
     policy = Policy(allow=("a.example",), admit=("10.0.0.0/8",), listen=(80,))
-    assert asked("network", policy, "linux") == "a.example, admit 10.0.0.0/8, listen 80"
+    assert describe_control("network", policy, "linux") == "a.example, admit 10.0.0.0/8, listen 80"
 
 
 @given(st.sampled_from(GUARDED_NETWORKS))

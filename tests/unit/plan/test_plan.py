@@ -161,9 +161,9 @@ def test_what_is_not_asked_is_not_missing():
     ],
 )
 def test_what_is_asked_in_words(policy, control, words):
-    assert plan.asked(control, policy, "linux") == words
+    assert plan.describe_control(control, policy, "linux") == words
 
 
 def test_a_grant_is_named_as_asked():
     grant = Grant(path="/a", access="write", device=1, inode=2, directory=True, owner=0, group=0)
-    assert plan.asked("filesystem", Policy(grants=(grant,)), "linux") == "write /a"
+    assert plan.describe_control("filesystem", Policy(grants=(grant,)), "linux") == "write /a"

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from corral.directories import Directories, directories
 from corral.errors import ManifestError, PolicyError
 from corral.policy import approvals, user_config
-from corral.policy.model import Source, merge
+from corral.policy.merge import merge
+from corral.policy.model import Source
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes and links")
 MANIFEST = 'version = 1\n[filesystem]\nwrite = ["./data"]\n'
@@ -48,7 +49,7 @@ def test_a_request_counts_once_it_was_approved(store, server, tmp_path):
     approval = approvals.approve(str(server))
     [grant] = run(server, tmp_path).grants
     assert (grant.path, grant.access) == (str(server / "data"), "write")
-    assert approvals.approvals() == [approval]
+    assert approvals.list_approvals() == [approval]
     assert approval.directory == str(server)
     assert approval.asks == (f"read and write {server / 'data'}",)
     assert approvals.revoke(approval.digest)
@@ -105,7 +106,7 @@ def test_what_is_approved_is_what_was_shown(store, server):
     change_text(server)
     with pytest.raises(PolicyError, match="changed while you looked"):
         approvals.approve(str(server), expected=shown)
-    assert approvals.approvals() == []
+    assert approvals.list_approvals() == []
     assert approvals.approve(str(server), expected=approvals.request_for(str(server))[1])
 
 
@@ -185,7 +186,7 @@ def test_nothing_is_approved_in_doubt(store, server, spoil):
     assert approvals.is_approved(approval.digest)
     spoil(os.path.join(store, approval.digest))
     assert not approvals.is_approved(approval.digest)
-    assert approvals.approvals() == []
+    assert approvals.list_approvals() == []
 
 
 @POSIX
@@ -224,7 +225,7 @@ def test_parts_never_run_into_each_other(contents, subject):
         for split in range(len(subject) + 1):
             leads = tuple((text, "") for text in subject[split:])
             key = (content, tuple(subject[:split]), leads)
-            assert found.setdefault(approvals.digest(*key), key) == key
+            assert found.setdefault(approvals.request_digest(*key), key) == key
 
 
 # Where the files are, and the ceilings in them

@@ -15,7 +15,9 @@ from corral.errors import PolicyError
 from corral.policy import path_grants as grants_module
 from corral.policy import user_config
 from corral.policy.manifest import Manifest, from_data, from_flags, load
-from corral.policy.model import GIB, LIMITS, Limits, Policy, Source, merge, requested_grants
+from corral.policy.merge import merge
+from corral.policy.model import GIB, LIMITS, Limits, Policy, Source
+from corral.policy.requests import describe_requests
 from corral.policy.variables import is_loader_variable
 from corral.record import replace
 from corral.supervisor.prepare import CERTIFICATES
@@ -202,10 +204,10 @@ def test_requested_grants_are_plain_words_without_control_characters(home):
         filesystem={"read": ["\x1b[2J"]},
         environment={"set": {"PYTHONPATH": "\x1b"}},
     )
-    words = requested_grants(wild, home=str(home), cwd=str(home))
+    words = describe_requests(wild, home=str(home), cwd=str(home))
     assert len(words) == 2
     assert all(one.isprintable() for one in words)
-    assert requested_grants(said(limits={"memory": "1M"}, environment={"set": {"A": "b"}})) == []
+    assert describe_requests(said(limits={"memory": "1M"}, environment={"set": {"A": "b"}})) == []
 
 
 def test_what_the_user_granted_anyway_needs_no_approval(home):
@@ -362,11 +364,11 @@ def test_users_may_live_on_another_volume_than_the_root(home, monkeypatch):
     """As on macOS, where /private lies on theirs; a file system of the kernel's is known anywhere."""
     theirs = os.stat(home).st_dev
     apple = {"/": (theirs + 1, 2), "/private/var": (theirs, 3), "/private/var/run": (theirs, 4)}
-    monkeypatch.setattr(grants_module, "identity", apple.get)
-    assert grants_module.make("write", str(home / "data"))
-    monkeypatch.setattr(grants_module, "identity", {**apple, "/proc": (theirs, 1)}.get)
+    monkeypatch.setattr(grants_module, "file_identity", apple.get)
+    assert grants_module.make_grant("write", str(home / "data"))
+    monkeypatch.setattr(grants_module, "file_identity", {**apple, "/proc": (theirs, 1)}.get)
     with pytest.raises(grants_module.Refused, match="/proc"):
-        grants_module.make("write", str(home / "data"))
+        grants_module.make_grant("write", str(home / "data"))
 
 
 @POSIX
@@ -597,7 +599,7 @@ def test_an_unapproved_request_never_loosens(home, mine, asked, position):
 def test_no_asks_no_refusal_and_the_other_way_round(home, asked):
     asking = said("theirs", home, **asked)
     source = Source(manifest=asking, trust="request")
-    if requested_grants(asking, home=str(home), cwd=str(home)):
+    if describe_requests(asking, home=str(home), cwd=str(home)):
         assert "not approved" in refusal(source, home=home).message
     else:
         assert loosened(joined(source, home=home), Policy()) == []
@@ -612,7 +614,8 @@ def test_flags_become_a_policy_without_heavy_imports():
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from corral.policy.manifest import from_flags\n"
-        "from corral.policy.model import Source, merge\n"
+        "from corral.policy.merge import merge\n"
+        "from corral.policy.model import Source\n"
         "flags = from_flags({'limits.memory': '64M', 'network.allow': ['a.example'], 'filesystem.read': [sys.argv[1]]})\n"
         "assert merge([Source(manifest=flags)], home='/h', cwd='/').grants\n"
         "print(*sys.modules)"

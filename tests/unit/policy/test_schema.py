@@ -13,7 +13,7 @@ from corral.record import fields
 
 jsonschema = pytest.importorskip("jsonschema")
 
-REFERENCE = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "policy.md")
+REFERENCE = os.path.join(os.path.dirname(__file__), "..", "..", "..", "docs", "policy.md")
 
 VALID = [
     {},
@@ -150,16 +150,20 @@ def test_the_reference_has_exactly_the_table():
 def test_defaults_in_the_table_are_those_of_the_policy():
     limits = {
         key.field: from_data(
-            {"version": 1, "limits": {key.field: json.loads(key.default)}}, "x"
+            {"version": 1, "limits": {key.field: json.loads(schema.format_default(key))}}, "x"
         ).limits[key.field]
         for key in schema.LIMIT_KEYS
     }
     assert limits == {name: getattr(Policy().limits, name) for name in LIMITS}
-    assert Policy().windows.network == json.loads(schema.BY_PATH["windows.network"].default)
-    assert Policy().macos.seatbelt == json.loads(schema.BY_PATH["macos.seatbelt"].default)
+    assert Policy().windows.network == json.loads(
+        schema.format_default(schema.BY_PATH["windows.network"])
+    )
+    assert Policy().macos.seatbelt == json.loads(
+        schema.format_default(schema.BY_PATH["macos.seatbelt"])
+    )
     for key in schema.KEYS:
         if key.path.startswith("windows.") and key.kind == "switch":
-            assert getattr(Policy().windows, key.field) == json.loads(key.default)
+            assert getattr(Policy().windows, key.field) == json.loads(schema.format_default(key))
 
 
 def test_every_key_has_a_question_and_a_field():

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from corral.cli import main
-from corral.clients.configured_servers import without_secrets
+from corral.clients.configured_servers import mask_command
 from corral.errors import SandboxError
 from corral.policy.variables import MASK, masked
 from corral.programs.model import Program
@@ -49,16 +49,16 @@ def test_other_words_and_variables_stay(words):
 
 def test_names_behind_a_flag_of_corrals_are_no_values():
     flags = ["run", "--secret", "API_KEY", "--env", "TOKEN=k3y", "--"]
-    told = without_secrets([*flags, "srv", "--secret", "k3y"])
+    told = mask_command([*flags, "srv", "--secret", "k3y"])
     assert told == (*flags[:4], f"TOKEN={MASK}", "--", "srv", "--secret", MASK)
-    assert without_secrets(["npx", "pkg", "--", "--token", "k3y"])[-1] == MASK
+    assert mask_command(["npx", "pkg", "--", "--token", "k3y"])[-1] == MASK
 
 
 def test_reports_and_plans_do_not_show_them(capsys):
     argv = ("/usr/bin/python3", "-c", "pass", "--token", "k3y", "kept")
     assert "k3y" not in Program(path=argv[0], argv=argv).describe()
     assert "'kept'" in Program(path=argv[0], argv=argv).describe()
-    refused = report.refusal(argv, SandboxError("no"))
+    refused = report.build_refusal(argv, SandboxError("no"))
     assert refused.command == (*argv[:4], MASK, "kept")
     if sys.platform == "linux":
         assert main(["explain", "--json", "--", *argv]) == 0

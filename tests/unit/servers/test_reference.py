@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.cli.run_flags import _may_be_reference
+from corral.cli.what_to_run import _may_be_reference
 from corral.errors import SandboxError
 from corral.record import replace
 from corral.servers.reference import Reference, normalize_name, parse_reference

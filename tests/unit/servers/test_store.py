@@ -13,7 +13,7 @@ import pytest
 from corral import directories
 from corral.cli import main
 from corral.errors import SandboxError
-from corral.policy.path_grants import Refused, check_own, make, own_places
+from corral.policy.path_grants import Refused, check_own, make_grant, own_paths
 from corral.servers.store import locks, store
 from corral.servers.store.tree import is_directory, is_link, remove_tree, tree_digest, walk
 
@@ -75,12 +75,12 @@ def test_it_can_never_be_granted(home):
     (home / "home").mkdir(exist_ok=True)
     free = home / "free"
     free.mkdir()
-    places = own_places(str(home / "home"))
-    check_own(make("read", str(free)), places, str(home / "home"), {})  # the control
+    places = own_paths(str(home / "home"))
+    check_own(make_grant("read", str(free)), places, str(home / "home"), {})  # the control
     for path in (store.store_path(), made.path(), f"{made.path()}/lib/main.js"):
         for access in ("read", "write"):
             with pytest.raises(Refused, match="corral's cache"):
-                check_own(make(access, path), places, str(home / "home"), {})
+                check_own(make_grant(access, path), places, str(home / "home"), {})
 
 
 @POSIX

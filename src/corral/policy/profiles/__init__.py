@@ -1,8 +1,8 @@
-"""Policies that nobody has to write: one data file a server, each line of it with its reason.
+"""Curated policies: one data file a server, each line of it with its reason.
 
-A profile is the user's word, because the user names it. It grants what the server cannot do
-without, and never a path: those are the user's own. `arguments` says that the paths in the server's
-arguments are what it is for, so naming one there grants it. Secrets count as far as they are set.
+A profile counts as the user's decision, because the user names it. It grants what the server cannot
+do without, and never a path: only the user knows those. With `arguments`, a path in the server's
+arguments is granted, because such servers work on these paths. Secrets count if they are set.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ SUFFIX = ".toml"
 
 @record
 class Profile:
-    """`packages` are the references that it fits, `reasons` by key; `note` is left to do.
-
-    `beside` are requirements that a package of PyPI's has and does not state.
+    """`packages` are the references that it fits, `reasons` are by key, `note` is what the user has
+    to do. `beside` are requirements that a package on PyPI has and does not state.
     """
 
     name: str
@@ -53,9 +52,9 @@ def load(name: str) -> Profile:
         hint = f"did you mean {near[0]}?" if near else "`corral profiles` lists them"
         raise PolicyError(f"there is no profile {name!r}", hint=hint)
     with open(path(name), encoding="utf-8") as file:
-        data, places = decode_toml(file.read(), f"profile {name}")
+        data, lines = decode_toml(file.read(), f"profile {name}")
     about, reasons = data.pop("profile"), data.pop("reasons", {})
-    manifest = from_data(data, f"profile {name}", places=places)
+    manifest = from_data(data, f"profile {name}", lines=lines)
     assert isinstance(about, dict) and isinstance(reasons, dict)  # noqa: S101, PT018 - our own file
     about.update({key: tuple(value) for key, value in about.items() if isinstance(value, list)})
     return Profile(name=name, manifest=manifest, reasons=tuple(reasons.items()), **about)
@@ -66,13 +65,13 @@ def path(name: str) -> str:
 
 
 def fitting(package: str) -> Profile | None:
-    """The first profile for a package, named as `npm:@scope/name` or `pypi:name`."""
+    """Return the first profile for a package, named as `npm:@scope/name` or `pypi:name`."""
     profiles = map(load, names())
     return next((profile for profile in profiles if package in profile.packages), None)
 
 
 def source(profile: Profile, arguments: Sequence[str], environment: Mapping[str, str]) -> Source:
-    """What the profile grants to this very run."""
+    """Return what the profile grants to this run."""
     manifest = profile.manifest
     if manifest.secret_names:
         present = tuple(name for name in manifest.secret_names if name in environment)
@@ -83,9 +82,9 @@ def source(profile: Profile, arguments: Sequence[str], environment: Mapping[str,
 
 
 def paths(arguments: Sequence[str]) -> list[str]:
-    """The words, or values of options, that name something that is there.
+    """Return the words, or values of options, that are written as a path and exist.
 
-    Only what is written as a path: a word that happens to be a directory's name is still a word.
+    A word without a slash that happens to be a directory's name is not taken for a path.
     """
     written = [word.partition("=")[2] if word.startswith("-") else word for word in arguments]
     return [word for word in written if _is_path(word) and os.path.exists(os.path.expanduser(word))]

@@ -7,11 +7,10 @@ import re
 from collections.abc import Collection, Mapping
 
 from corral.errors import SandboxError
-from corral.policy.approvals import is_digest
 from corral.policy.manifest import Manifest
 from corral.policy.variables import is_loader_variable
 from corral.record import record
-from corral.safe_text import shown
+from corral.safe_text import is_digest, shown
 from corral.servers.packages.package import SOURCES
 
 TYPE_CHECKING = False

@@ -14,17 +14,15 @@ from __future__ import annotations
 
 import json
 import os
-import stat
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
-from corral.directories import directories
+from corral.directories import directories, refuse_shared
 from corral.errors import SandboxError
-from corral.policy.approvals import is_digest
 from corral.programs.needed_files import list_names
 from corral.record import fields, record
+from corral.safe_text import is_digest
 from corral.servers.store.locks import is_locked, lock_file
 from corral.servers.store.tree import (
     READ_ONLY,
@@ -88,18 +86,7 @@ def make_directories() -> None:
         except OSError as error:
             hint = "XDG_CACHE_HOME names another place for it" if os.name == "posix" else None
             raise SandboxError(f"{path} cannot be made: {error.strerror}", hint=hint) from error
-        refuse_shared(path, found)
-
-
-def refuse_shared(path: str, found: os.stat_result) -> None:
-    shared = sys.platform != "win32" and (
-        found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077
-    )
-    if shared or not stat.S_ISDIR(found.st_mode):
-        raise SandboxError(
-            f"{path} is not a directory that only you can write to",
-            hint=f"look at what is in it and whose it is, then: chmod 700 {path}",
-        )
+        refuse_shared(path, found, 0o077)
 
 
 def find(key: str) -> Entry | None:
@@ -107,7 +94,7 @@ def find(key: str) -> Entry | None:
     for path in (store_path(), store_path("entries"), store_path("trees")):
         # With `sudo` and the user's own HOME the store would be another user's.
         try:
-            refuse_shared(path, os.lstat(path))
+            refuse_shared(path, os.lstat(path), 0o077)
         except FileNotFoundError:
             return None
     entry = read_entry(entry_path(key))
@@ -316,7 +303,7 @@ def make_staging(key: str) -> str:
     path = os.path.join(staging_root(), os.path.basename(lock_path(key))[:32])
     try:
         os.makedirs(staging_root(), mode=0o700, exist_ok=True)
-        refuse_shared(staging_root(), os.lstat(staging_root()))
+        refuse_shared(staging_root(), os.lstat(staging_root()), 0o077)
         remove_tree(path)  # left by a run that was killed
         os.mkdir(path, 0o700)
     except OSError as error:

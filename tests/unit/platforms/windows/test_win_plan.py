@@ -234,7 +234,7 @@ def test_network_levels_are_capabilities_and_what_they_leave_open_is_said(level,
     held = decided(policy, host(*FULL))["network"]
     assert held.mechanism == f"app container, network {level}"
     assert held.asked == ("none" if level == "none" else f"level {level}")
-    assert plan.asked("network", policy, "linux") == "none"  # where it means nothing
+    assert plan.describe_control("network", policy, "linux") == "none"  # where it means nothing
     assert bool(held.why) == (level != "none")
     assert held.status == ("verified" if level == "none" else "applied")
     steps = {type(step): step for step in composed(policy, host(*FULL))}
@@ -427,5 +427,5 @@ def test_doctor_says_what_was_proven_and_no_more():
 def test_a_crash_at_the_memory_limit_is_the_limits(code, hit, kind):
     whole = Plan(program=PROGRAM, steps=(), controls=(), environment=())
     reaped = Reaped(status=code << 8, cpu=0.0, memory=0, hit=hit)
-    found = report.of(whole, Ending(born=b"S", reaped=reaped, reason="", wall=1.0))
+    found = report.build_report(whole, Ending(born=b"S", reaped=reaped, reason="", wall=1.0))
     assert (found.outcome.kind, found.outcome.exit_code, found.hit) == (kind, code, hit)

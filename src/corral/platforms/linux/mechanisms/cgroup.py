@@ -13,6 +13,7 @@ import os
 import sys
 import time
 
+from corral.paths.mounts import parse_mount
 from corral.record import record
 
 TYPE_CHECKING = False
@@ -141,10 +142,11 @@ def locate(mountinfo: bytes, membership: bytes) -> tuple[str, str] | None:
     A mount may show a part of the hierarchy only. One that contains this process is better than one
     that does not; where none does, the own directory is the mount point.
     """
-    rows = [line.split(b" ") for line in mountinfo.splitlines() if b" - cgroup2 " in line]
+    lines = [os.fsdecode(line) for line in mountinfo.splitlines() if b" - cgroup2 " in line]
     own = next((line[3:] for line in membership.splitlines() if line.startswith(b"0::")), b"/")
     found = [
-        (_unescaped(row[4]), _below(own.decode(errors="surrogateescape"), row)) for row in rows
+        (point, _below(own.decode(errors="surrogateescape"), root))
+        for point, _, root in map(parse_mount, lines)
     ]
     if not found:
         return None
@@ -152,17 +154,10 @@ def locate(mountinfo: bytes, membership: bytes) -> tuple[str, str] | None:
     return point, os.path.normpath(os.path.join(point, inside or "."))
 
 
-def _below(own: str, row: list[bytes]) -> str | None:
+def _below(own: str, root: str) -> str | None:
     """Where `own` lies in what is mounted; None if it is not there."""
-    inside = os.path.relpath(own, _unescaped(row[3]))
+    inside = os.path.relpath(own, root)
     return None if inside.split("/")[0] == ".." else inside
-
-
-def _unescaped(field: bytes) -> str:
-    """Space, tab, newline and backslash are octal in mountinfo."""
-    for code, char in ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\")):
-        field = field.replace(code, char)
-    return os.fsdecode(field)
 
 
 def _base(path: str) -> Base | None:

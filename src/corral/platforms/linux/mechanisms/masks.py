@@ -19,10 +19,10 @@ import os
 import sys
 
 from corral.errors import PolicyError
+from corral.paths.mounts import on_disk, read_mounts
 from corral.paths.posix import is_below, is_inside
 from corral.platforms.linux.mechanisms import root_filesystem
 from corral.policy import secret_files
-from corral.policy.path_grants import mounts, on_disk
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
@@ -35,30 +35,8 @@ if TYPE_CHECKING:
     Kind = Literal["hide", "protect"]
     Candidate = tuple[str, Kind]
 
-SECRETS = (
-    *secret_files.KEYS, *secret_files.TYPED, *secret_files.SHELLS, *secret_files.CLIENTS,
-    ".local/share/keyrings", ".local/share/kwalletd", ".pki", ".config/1Password",
-    ".config/Bitwarden", ".config/Bitwarden CLI", ".config/keepassxc", ".config/Exodus",
-    # What browsers, mail and messengers remember, as packaged by distributions, snap and flatpak.
-    ".mozilla", ".config/mozilla", ".config/google-chrome", ".config/chromium",
-    ".config/microsoft-edge", ".config/BraveSoftware", ".config/vivaldi", ".config/opera",
-    ".librewolf", ".zen", ".thunderbird", ".config/Signal", ".config/Slack", ".config/discord",
-    ".local/share/TelegramDesktop", "snap/firefox", "snap/chromium", "snap/thunderbird",
-    "snap/brave", ".var/app",
-    # MCP clients with a directory of their own here.
-    ".config/Claude", ".config/Cursor", ".config/Windsurf", ".config/Code/User",
-    ".config/Code - Insiders/User", ".config/VSCodium/User", ".vscode-server",
-    ".vscode-server-insiders", ".cursor-server",
-)  # fmt: skip
-"""Below a home directory."""
-
-STARTERS = (
-    *secret_files.STARTERS,
-    ".config/autostart", ".config/systemd", ".config/environment.d", ".local/share/systemd",
-    ".local/share/applications", ".local/share/dbus-1", ".pam_environment", ".xprofile",
-    ".xsession", ".xsessionrc", ".xinitrc", ".config/plasma-workspace",
-)  # fmt: skip
-
+SECRETS = secret_files.hidden("linux")
+STARTERS = secret_files.protected("linux")
 WORKTREE = ("commondir", "config.worktree", "gitdir")
 
 UNSEARCHED = frozenset({"node_modules", ".git"})
@@ -280,7 +258,7 @@ def _alias(base: str, grant: Grant) -> Iterator[str]:
 
 def _parts(grants: Sequence[Grant], homes: Iterable[str]) -> Iterator[Candidate]:
     """A part of a home that is mounted a second time: nothing above it there is the home."""
-    table = mounts()
+    table = read_mounts()
     places = dict.fromkeys(on_disk(home, table) for home in homes if home)
     for grant in grants:
         device, place = on_disk(grant.path, table)
@@ -339,7 +317,7 @@ def _look(top: str) -> tuple[list[str], list[str]]:
                 if entry.is_dir(follow_symlinks=False):
                     if entry.name not in UNSEARCHED:
                         below.append(entry.path)
-                elif _is_environment_file(entry.name) and not os.path.isdir(entry.path):
+                elif secret_files.is_environment_file(entry.name) and not os.path.isdir(entry.path):
                     environment_files.append(entry.path)
         directories += below
         level = below
@@ -352,12 +330,6 @@ def _entries(directory: str) -> Iterator[os.DirEntry[str]]:
             yield from entries
     except OSError:
         return
-
-
-def _is_environment_file(name: str) -> bool:
-    return name == ".env" or (
-        name.startswith(".env.") and not name.endswith(secret_files.PUBLISHED)
-    )
 
 
 def _projects(top: str, directories: Iterable[str]) -> Iterator[Candidate]:

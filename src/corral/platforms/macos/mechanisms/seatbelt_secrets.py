@@ -18,24 +18,8 @@ if TYPE_CHECKING:
 
     from corral.policy.model import Grant
 
-SECRETS = (
-    *secret_files.KEYS, *secret_files.TYPED, *secret_files.SHELLS, *secret_files.CLIENTS,
-    ".zsh_sessions", "Library/Keychains", "Library/Cookies", "Library/Messages", "Library/Mail",
-    "Library/Safari", "Library/Containers", "Library/Group Containers",
-    "Library/Application Support", "Library/Caches", "Library/Preferences", "Library/Calendars",
-    "Library/Accounts",
-)  # fmt: skip
-"""Below a home directory, in every grant. Browsers, clients and most applications keep theirs in
-Application Support; corral's own directories are there, too.
-"""
-
-STARTERS = (
-    *secret_files.STARTERS,
-    "Library/LaunchAgents", "Library/Services", "Library/Scripts", "Library/QuickLook",
-    "Library/Input Methods", "Library/Python",
-)  # fmt: skip
-"""Below a home directory, in write grants."""
-
+SECRETS = secret_files.hidden("macos")
+STARTERS = secret_files.protected("macos")
 PROJECT = (*secret_files.PROJECT, *(f".git/{name}" for name in secret_files.GIT))
 """At the top of a write grant."""
 
@@ -59,8 +43,7 @@ def _environment_files(directory: str) -> list[str]:
         names = os.listdir(directory)
     except OSError:
         names = []
-    own = [name for name in names if name.startswith(f"{ENVIRONMENT}.")]
-    return [ENVIRONMENT, *(name for name in own if not name.endswith(secret_files.PUBLISHED))]
+    return [ENVIRONMENT, *filter(secret_files.is_environment_file, names)]
 
 
 def held(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:

@@ -158,35 +158,13 @@ def named(error: OSError, path: str) -> OSError:
     return OSError(error.errno, error.strerror, path.removeprefix(PREFIX), code)
 
 
-HIDDEN = frozenset((
-    *(name for name in (*secret_files.KEYS, *secret_files.TYPED) if "/" not in name),
-    "_netrc", ".claude.json", "id_rsa", "id_ed25519", "id_ecdsa",
-))  # fmt: skip
+HIDDEN = frozenset(secret_files.hidden_anywhere("windows"))
 """At any depth, in any grant."""
-
+HIDDEN_AT_HOME = secret_files.hidden("windows")
 STARTING = frozenset(secret_files.PROJECT)
+STARTING_AT_HOME = secret_files.protected("windows")
 REPOSITORY = tuple(f".git\\{name}" for name in secret_files.GIT)
 DEEPEST = 2
-ROAMING, LOCAL = "AppData\\Roaming", "AppData\\Local"
-HIDDEN_AT_HOME = (
-    *(name for name in (*secret_files.KEYS, *secret_files.TYPED, *secret_files.CLIENTS) if "/" in name),
-    # What browsers remember, what Windows keeps for the user, which servers clients start.
-    f"{LOCAL}\\Google\\Chrome", f"{LOCAL}\\Microsoft\\Edge",
-    f"{LOCAL}\\BraveSoftware\\Brave-Browser",
-    f"{ROAMING}\\Mozilla\\Firefox", f"{ROAMING}\\Opera Software\\Opera Stable",
-    f"{ROAMING}\\Microsoft\\Credentials", f"{ROAMING}\\Microsoft\\Protect",
-    f"{ROAMING}\\Microsoft\\Vault", f"{LOCAL}\\Microsoft\\Credentials",
-    f"{LOCAL}\\Microsoft\\Vault", f"{ROAMING}\\Microsoft\\Windows\\PowerShell",
-    f"{ROAMING}\\Code\\User", f"{ROAMING}\\Code - Insiders\\User", f"{ROAMING}\\Cursor\\User",
-    f"{ROAMING}\\Windsurf\\User",
-)  # fmt: skip
-"""Below a profile, deeper than its own directory, which no grant holds."""
-STARTING_AT_HOME = (
-    *(name for name in secret_files.STARTERS if "/" in name),
-    f"{ROAMING}\\Microsoft\\Windows\\Start Menu", "Documents\\PowerShell",
-    "Documents\\WindowsPowerShell", "OneDrive\\Documents\\PowerShell",
-    "OneDrive\\Documents\\WindowsPowerShell",
-)  # fmt: skip
 
 
 def find(names: Iterable[str], access: Reach, place: str = "") -> tuple[str, ...]:
@@ -224,14 +202,8 @@ def _is_secret(name: str, access: Reach) -> bool:
     lower = name.lower()
     last = lower.rpartition("\\")[2]
     depth = lower.count("\\")
-    if last in HIDDEN or (depth < DEEPEST and _is_environment_file(last)):
+    if last in HIDDEN or (depth < DEEPEST and secret_files.is_environment_file(last)):
         return True
     if access != "write" or depth > DEEPEST + 1:
         return False
     return last in STARTING or "\\".join(lower.split("\\")[-2:]) in REPOSITORY
-
-
-def _is_environment_file(name: str) -> bool:
-    return name == ".env" or (
-        name.startswith(".env.") and not name.endswith(secret_files.PUBLISHED)
-    )

@@ -1,0 +1,84 @@
+"""One table of secret files: every user of it has all of them, on every system."""
+
+import os
+
+import pytest
+
+from corral.clients import catalogue
+from corral.paths.posix import is_inside
+from corral.platforms.linux.mechanisms import masks
+from corral.platforms.macos.mechanisms import seatbelt_secrets
+from corral.platforms.windows.files import granted_tree
+from corral.policy import secret_files
+from corral.programs.needed_files import NeededFiles
+from corral.programs.windows_needed_files import Needs
+
+HOME = "/home/me" if os.name == "posix" else "C:\\Users\\me"
+PLATFORMS = {"linux": "linux", "macos": "darwin", "windows": "win32"}
+WITHOUT_PROGRAMS = (
+    secret_files.KEYS, secret_files.HISTORY, secret_files.SHELLS, secret_files.BROWSERS,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("system", PLATFORMS)
+@pytest.mark.parametrize("client", catalogue.CLIENTS, ids=catalogue.NAMES)
+def test_every_file_of_a_client_is_hidden(client, system):
+    environ = {"HOME": HOME, "USERPROFILE": HOME}
+    found = catalogue.own_files(client, platform=PLATFORMS[system], environ=environ)
+    names = [os.path.relpath(path, HOME).replace("\\", "/") for path in found]
+    assert names
+    assert names == [secret_files.expand(name, system) for name in client.files_on(system)]
+    for name in names:
+        assert any(is_inside(name, secret) for secret in secret_files.hidden(system)), name
+
+
+@pytest.mark.parametrize("client", catalogue.CLIENTS, ids=catalogue.NAMES)
+def test_every_project_file_of_a_client_is_protected(client):
+    for name in client.project:
+        assert any(is_inside(name, one) for one in secret_files.PROJECT), name
+
+
+@pytest.mark.parametrize("system", PLATFORMS)
+def test_paths_are_below_a_home(system):
+    for name in (*secret_files.hidden(system), *secret_files.protected(system)):
+        assert name == name.strip("/"), name
+        assert not {"", ".", "..", "CONFIG", "CLAUDE", "CODEX"} & set(name.split("/")), name
+        assert "\\" not in name
+
+
+def test_masks_and_seatbelt_and_windows_have_the_whole_table():
+    assert set(masks.SECRETS) == set(secret_files.hidden("linux"))
+    assert set(seatbelt_secrets.SECRETS) == set(secret_files.hidden("macos"))
+    for name in secret_files.hidden("windows"):
+        above, _, last = name.replace("/", "\\").rpartition("\\")
+        assert granted_tree.find([last], "read", above) == (last,) or not above, name
+    for name in secret_files.protected("windows"):
+        above, _, last = name.replace("/", "\\").rpartition("\\")
+        assert granted_tree.find([last], "write", above) == (last,) or not above, name
+    for name in (".ssh", "id_ed25519", "_netrc", ".claude.json", ".bash_history"):
+        assert granted_tree.find([f"a\\b\\c\\{name}"], "read") == (f"a\\b\\c\\{name}",)
+
+
+@pytest.mark.parametrize("system", ["linux", "macos"])
+def test_no_program_takes_a_directory_of_secrets_along(system, monkeypatch):
+    monkeypatch.setattr("sys.platform", PLATFORMS[system])
+    reach = NeededFiles("/home/me")
+    for kind in WITHOUT_PROGRAMS:
+        for name in kind.on(system):
+            assert reach.is_shared(f"/home/me/{name}"), name
+            assert reach.is_shared(f"/home/me/{name}/server"), name
+            assert reach.is_shared(os.path.dirname(f"/home/me/{name}")), name
+    assert not reach.is_shared("/home/me/.claude/plugins/server")
+    assert not reach.is_shared("/home/me/.sshx/server")
+    assert not reach.is_shared("/home/me/projects/server")
+
+
+def test_no_program_takes_a_directory_of_secrets_along_on_windows():
+    needs = Needs(None, {"SYSTEMROOT": "C:\\Windows"}, "C:\\Users\\me")
+    for kind in WITHOUT_PROGRAMS:
+        for name in kind.on("windows"):
+            path = "C:\\Users\\Me\\" + name.replace("/", "\\").upper()
+            assert needs.forbids(path), name
+            assert needs.forbids(f"{path}\\server"), name
+    assert not needs.forbids("C:\\Users\\me\\AppData\\Roaming\\Claude\\Claude Extensions\\server")
+    assert not needs.forbids("C:\\Users\\me\\projects\\server")
