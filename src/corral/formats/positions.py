@@ -8,16 +8,18 @@ order, indentation, line endings.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+
 from corral.errors import SandboxError
 from corral.record import record
 
+Wanted = Callable[[tuple[str, ...]], bool]
+Path = tuple[str | int, ...]
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
     from typing import Protocol
-
-    Wanted = Callable[[tuple[str, ...]], bool]
-    Path = tuple[str | int, ...]
 
     class Format(Protocol):
         """What wrapping has to know of a notation: `jsonc`, `toml` and `yaml` are such."""
@@ -119,8 +121,6 @@ def line_and_column(text: str, at: int) -> tuple[int, int]:
 
 def line_counter(text: str) -> Callable[[int], int]:
     """Return a function that gives the line of a position, for many positions of one text."""
-    from bisect import bisect_left
-
     ends = [at for at, char in enumerate(text) if char == "\n"]
     return lambda at: bisect_left(ends, at) + 1
 
