@@ -1,10 +1,10 @@
-"""Everything corral raises on purpose.
+"""All exceptions that corral raises on purpose.
 
     SandboxError                 exit code and hint for the person at the keyboard
-      ManifestError              what is wrong in a policy file: every mistake, with its place
+      ManifestError              all mistakes in a policy file, with their lines
       PolicyError                sources that cannot be combined into one policy
-      UnenforceableError         controls that this host cannot hold, all of them at once
-      LaunchError                a step of the walls failed, so the target never ran
+      UnenforceableError         all controls that this host cannot enforce
+      LaunchError                a step failed, so the target never ran
       CommandError               the target's program cannot be found or executed (126, 127)
       SupervisionError           a running sandbox could not be watched or stopped
 
@@ -40,8 +40,8 @@ class Mistake(tuple[str, int | None, str, str]):
 
     def __str__(self) -> str:
         file, line, key, text = self
-        place = file if line is None else f"{file}:{line}"
-        return f"{place}: {key}: {text}" if key else f"{place}: {text}"
+        where = file if line is None else f"{file}:{line}"
+        return f"{where}: {key}: {text}" if key else f"{where}: {text}"
 
 
 class ManifestError(SandboxError):
@@ -55,7 +55,7 @@ class PolicyError(SandboxError):
 
 
 class UnenforceableError(SandboxError):
-    """`missing` has a (control, why, hint) for each control that nothing on this host can hold."""
+    """`missing` has (control, why, hint) of each control that this host cannot enforce."""
 
     def __init__(self, missing: Sequence[tuple[str, str, str]], *, hint: str | None = None) -> None:
         reasons: dict[str, list[str]] = {}

@@ -41,3 +41,19 @@ def test_a_user_without_any_home_is_told_so(monkeypatch):
         directories.home_directory({NAME: ""})
     assert NAME in str(caught.value.hint)
     assert directories.home_directory({NAME: ELSEWHERE}) == ELSEWHERE
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no modes")
+def test_a_directory_that_others_can_write_to_is_refused(tmp_path):
+    tmp_path.chmod(0o755)
+    directories.refuse_shared(str(tmp_path), os.lstat(tmp_path))
+    with pytest.raises(SandboxError, match="only you can write"):
+        directories.refuse_shared(str(tmp_path), os.lstat(tmp_path), 0o077)
+    for mode in (0o775, 0o757):
+        tmp_path.chmod(mode)
+        with pytest.raises(SandboxError, match="only you can write"):
+            directories.refuse_shared(str(tmp_path), os.lstat(tmp_path))
+    (tmp_path / "file").touch(mode=0o600)
+    assert directories.is_private(os.lstat(tmp_path / "file"))
+    with pytest.raises(SandboxError, match="not a directory"):
+        directories.refuse_shared(str(tmp_path / "file"), os.lstat(tmp_path / "file"))

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral import units
-from corral.safe_text import shown
 
 HUGE = (1 << 63) - 1
 TRICKS = [
@@ -148,8 +147,3 @@ def outcome(parse, value):
         return parse(value), ""
     except ValueError as error:
         return None, str(error)
-
-
-@given(st.text())
-def test_shown_text_is_harmless(text):
-    assert shown(text).isprintable()

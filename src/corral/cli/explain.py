@@ -1,20 +1,14 @@
 """`corral explain`: exactly the plan that `run` would execute, and what it would enforce."""
 
-from __future__ import annotations
-
 import os
 
 from corral.cli import output, run_flags, what_to_run
-from corral.cli.option_parser import Flag
+from corral.cli.option_parser import Flag, Options
+from corral.plan.model import Held, Plan
 from corral.policy.variables import masked
 from corral.record import replace
 from corral.supervisor.prepare import prepare
 from corral.supervisor.report import to_json
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from corral.cli.option_parser import Options
-    from corral.plan.model import Held, Plan
 
 SUMMARY = "show what `run` would do, and start nothing"
 USAGE = (

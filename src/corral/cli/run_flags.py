@@ -20,17 +20,13 @@ PLACEHOLDERS = {
 }  # fmt: skip
 
 
-def _flag(path: str, text: str) -> Flag:
+def _flag(path: str, text: str, value: str = "") -> Flag:
     """Return the flag that sets a key of the policy."""
     key = BY_PATH[path]
-    value = PLACEHOLDERS.get(key.kind, "")
+    value = value or PLACEHOLDERS.get(key.kind, "")
     return Flag(name=key.flag, value=value, many=key.kind in LISTS, help=text, key=path)
 
 
-ENVIRONMENT = Flag(
-    name="--env", value="NAME[=VALUE]", many=True, help="pass a variable, or set one",
-    key="environment.pass",
-)  # fmt: skip
 FLAGS = (
     Flag(name="--profile", value="NAME", help="a curated policy; `corral profiles` lists them"),
     Flag(name="--policy", value="FILE|JSON", help="policy file, or JSON text; flags override it"),
@@ -46,21 +42,13 @@ FLAGS = (
     _flag("filesystem.read", "a file or directory it may read"),
     _flag("filesystem.write", "a file or directory it may change"),
     _flag("subprocess.allow", "let it start processes"),
-    ENVIRONMENT,
+    _flag("environment.pass", "pass a variable, or set one", "NAME[=VALUE]"),
     _flag("environment.secrets", "pass a variable that is never printed"),
     Flag(name="--config", value="KEY=VALUE", many=True, help="a setting of a bundle or server"),
     Flag(name="--with", value="REQUIREMENT", many=True, help="one more package beside a pypi: one"),
     Flag(name="--allow-install-scripts", help="let a package run code while it is installed"),
-    Flag(
-        name="--strict",
-        help="refuse when even a default limit cannot be enforced",
-        key="strict",
-    ),
-    Flag(
-        name="--best-effort",
-        help="go on without what cannot be held, walls too, and warn",
-        key="best_effort",
-    ),
+    Flag(name="--strict", help="refuse when even a default limit cannot be enforced"),
+    Flag(name="--best-effort", help="go on without what cannot be held, walls too, and warn"),
 )
 OUTPUTS = (
     Flag(name="--report", value="FILE", help="write what was asked, enforced and used (JSON)"),
@@ -72,24 +60,20 @@ OUTPUTS = (
 def to_manifest(options: Options) -> Manifest | None:
     """Return what the flags say about the policy; None if they say nothing."""
     chosen = [flag for flag in FLAGS if flag.key and options.has(flag.name)]
-    if not chosen:
+    best_effort, strict = options.has("--best-effort"), options.has("--strict")
+    if not (chosen or best_effort or strict):
         return None
     from corral.policy.manifest import from_flags
 
     values: dict[str, object] = {}
     for flag in chosen:
-        if flag is ENVIRONMENT:
-            given = [item.partition("=") for item in options.all(flag.name)]
-            if passed := [name for name, equals, _ in given if not equals]:
-                values[flag.key] = passed
-            if put := {name: value for name, equals, value in given if equals}:
-                values["environment.set"] = put
-        elif flag.many:
+        if flag.many:
             values[flag.key] = list(options.all(flag.name))
-        elif flag.key in BY_PATH:
+        else:
             values[flag.key] = options.get(flag.name) if flag.value else True
-    return from_flags(
-        values,
-        best_effort=options.has("--best-effort") or None,
-        strict=options.has("--strict") or None,
-    )
+    given = [item.partition("=") for item in options.all("--env")]
+    if given:
+        values["environment.pass"] = [name for name, equals, _ in given if not equals]
+        values["environment.set"] = {name: value for name, equals, value in given if equals}
+    values = {key: value for key, value in values.items() if value or isinstance(value, str)}
+    return from_flags(values, best_effort=best_effort or None, strict=strict or None)

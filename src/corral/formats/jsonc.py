@@ -1,15 +1,16 @@
 """JSON, and JSON with comments and trailing commas as clients' own parsers take it."""
 
-from __future__ import annotations
-
 import json
 import re
+from collections.abc import Sequence
 
 from corral.formats.positions import (
     MAX_LINE_DEPTH,
     BrokenFileError,
     Container,
+    Path,
     Value,
+    Wanted,
     everything,
     indent,
     line_and_column,
@@ -19,12 +20,6 @@ from corral.formats.positions import (
 )
 
 __all__ = ["Reader", "load", "member", "prepend", "quote", "read", "without"]
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from corral.formats.positions import Path, Wanted
 
 MAX_DEPTH = 200
 """Of clients' files, whose values other code of corral walks through by recursion."""

@@ -8,15 +8,14 @@ order, indentation, line endings.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+
 from corral.errors import SandboxError
 from corral.record import record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    Wanted = Callable[[tuple[str, ...]], bool]
-    Path = tuple[str | int, ...]
+Wanted = Callable[[tuple[str, ...]], bool]
+Path = tuple[str | int, ...]
 
 MAX_LINE_DEPTH = 4
 """The schema has no deeper key; longer paths would cost memory by the square of the nesting."""
@@ -92,8 +91,6 @@ def line_and_column(text: str, at: int) -> tuple[int, int]:
 
 def line_counter(text: str) -> Callable[[int], int]:
     """Return a function that gives the line of a position, for many positions of one text."""
-    from bisect import bisect_left
-
     ends = [at for at, char in enumerate(text) if char == "\n"]
     return lambda at: bisect_left(ends, at) + 1
 

@@ -4,15 +4,15 @@ Only text that `tomllib` has accepted is scanned, and the result is compared wit
 position that is not beyond doubt is an error, never a guess.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
+from collections.abc import Sequence
 
 from corral.formats.positions import (
     BrokenFileError,
     Container,
     Value,
+    Wanted,
     everything,
     indent,
     line_and_column,
@@ -24,12 +24,6 @@ from corral.formats.positions import (
 from corral.formats.positions import escaped as quote
 
 __all__ = ["load", "locate", "member", "prepend", "quote", "read", "without"]
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from corral.formats.positions import Wanted
 
 BLANK = re.compile(r"[ \t]*")
 SKIP = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)*+")

@@ -1,8 +1,8 @@
-"""What this machine was seen to do: Capability, Finding, Host.
+"""What probes found out about this machine.
 
-A capability is PROVEN only if a probe did the thing in a disposable child, saw the denial *and* saw
-its control succeed. Everything else is absent or unknown, and unknown counts as absent. Nothing
-here is ever concluded from a version number.
+A capability is proven only if a probe used it in a disposable child, saw the denial *and* saw the
+control succeed. Otherwise it is absent or unknown, and unknown counts as absent. No finding comes
+from a version number.
 """
 
 from __future__ import annotations

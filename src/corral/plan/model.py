@@ -1,4 +1,4 @@
-"""The plan of a run: its steps, and what becomes of each control. Plain data."""
+"""The plan of a run: its steps, and what enforces each control. Plain data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from corral.programs.model import Program
 
     Stage = Literal["supervisor", "clone", "after_clone", "init", "target"]
-    Word = Literal["verified", "applied", "cooperative", "degraded", "not asked"]
+    Enforcement = Literal["verified", "applied", "cooperative", "degraded", "not asked"]
     Chains = Mapping[Control, Sequence["Option"]]
 
     class Step(Protocol):
@@ -38,29 +38,29 @@ SAMPLING = "sampling"
 
 @record
 class Option:
-    """One way to hold a control: who does it, what must be proven, what may be said of it then."""
+    """One mechanism that enforces a control, what it needs proven, and the status it then has."""
 
     mechanism: str
     needs: tuple[str, ...] = ()
-    status: Word = "applied"
+    status: Enforcement = "applied"
     note: str = ""
 
 
 @record
 class Held:
-    """What becomes of one control in this run."""
+    """What enforces one control in this run, if anything does."""
 
     control: Control
     asked: str
     stated: bool
     mechanism: str
-    status: Word
+    status: Enforcement
     why: str = ""
 
 
 @record
 class Sample:
-    """Limits that the supervisor has to watch by looking, in the units of the policy."""
+    """Limits that the supervisor enforces by sampling, in the units of the policy."""
 
     memory: int | None = None
     cpu: int | None = None
@@ -70,11 +70,11 @@ class Sample:
 
 @record
 class Composition:
-    """A backend's answer: the steps, the variables that every target has here, the directory to
-    start in when nothing else was said, and what a crash would leave.
+    """A backend's part of the plan: the steps, the variables that every target has here, the
+    directory to start in if no other is given, and what a crash would leave behind.
 
     `watched` are names in write grants that run by themselves on the host once they exist. They do
-    not exist yet and cannot be blocked; whether they do afterwards is reported.
+    not exist yet and cannot be blocked; those that exist after the run are reported.
     """
 
     steps: tuple[Step, ...]

@@ -5,24 +5,17 @@ and what every path in it leads to: a changed manifest, a moved server or a swap
 request. In doubt nothing is approved: a store that others could have written to has no approvals.
 """
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterable
 
 from corral.directories import directories, home_directory, is_private, refuse_shared
 from corral.errors import PolicyError, SandboxError
-from corral.policy.manifest import parse_bytes, read_file
+from corral.policy.manifest import Manifest, parse_bytes, read_file
+from corral.policy.model import Source
 from corral.policy.path_grants import Refused, make_absolute
 from corral.policy.requests import describe_requests
 from corral.record import fields, record, replace
 from corral.safe_text import is_digest, printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from corral.policy.manifest import Manifest
-    from corral.policy.model import Source
 
 NAMES = ("corral.toml", "corral.json")
 UNUSABLE = "see whose it is and whether the disk is full: approvals are kept there"

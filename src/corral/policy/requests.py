@@ -3,12 +3,12 @@
 A request may tighten freely; everything here counts only after the user approved it.
 """
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator, Sequence
 
 from corral.directories import home_directory
 from corral.errors import PolicyError
+from corral.policy.manifest import Manifest
 from corral.policy.merge import (
     collect_entries,
     is_larger,
@@ -18,19 +18,12 @@ from corral.policy.merge import (
     resolve_paths,
     user_switch,
 )
-from corral.policy.model import LIMITS, Limits
+from corral.policy.model import LIMITS, Limits, Source
 from corral.policy.path_grants import Refused, make_absolute
 from corral.policy.schema import SWITCHES, format_limit
 from corral.policy.variables import is_loader_variable
 from corral.record import record
 from corral.safe_text import printable, shown
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from corral.policy.manifest import Manifest
-    from corral.policy.model import Source
 
 SWITCH_TEXTS = {
     "state": "keep a private directory between runs",

@@ -38,15 +38,14 @@ class Names:
 
 @record
 class Client:
-    """An MCP client: where it keeps its servers, and the tokens that they are started with.
+    """An MCP client and where it keeps its servers, with the tokens that they are started with.
 
-    `linux` and so on replace `files` there. `project` files lie in a project. `private` is hidden
-    from targets; a test holds that every one of the files is in it.
+    `linux` and so on replace `files` there. `project` files lie in a project. A test holds that
+    every file is in CLIENT_DIRECTORIES, and every project file in PROJECT.
     """
 
     name: str
     title: str
-    private: Names
     files: tuple[str, ...] = ()
     linux: tuple[str, ...] = ()
     macos: tuple[str, ...] = ()
@@ -140,49 +139,31 @@ CLIENTS = (
     Client(
         name="claude-desktop", title="Claude Desktop",
         files=("CONFIG/Claude/claude_desktop_config.json",),
-        private=Names(everywhere=("CONFIG/Claude",)),
     ),
     Client(
         name="claude-code", title="Claude Code", files=("CLAUDE/.claude.json",),
-        project=(".mcp.json",), private=Names(everywhere=(".claude.json", ".claude")),
+        project=(".mcp.json",),
     ),
     Client(
         name="cursor", title="Cursor", files=(".cursor/mcp.json",), project=(".cursor/mcp.json",),
-        private=Names(
-            everywhere=(".cursor", ".cursor-server", "CONFIG/Cursor"),
-            windows=("CONFIG/Cursor/User",),
-        ),
     ),
     Client(
         name="vscode", title="VS Code", project=(".vscode/mcp.json",),
         files=("CONFIG/Code/User/mcp.json", "CONFIG/Code/User/settings.json"),
-        private=Names(
-            everywhere=(
-                "CONFIG/Code/User", "CONFIG/Code - Insiders/User", "CONFIG/VSCodium/User",
-                ".vscode-server", ".vscode-server-insiders",
-            ),
-        ),
     ),
-    Client(
-        name="windsurf", title="Windsurf", files=(".codeium/windsurf/mcp_config.json",),
-        private=Names(
-            everywhere=(".codeium", ".windsurf", "CONFIG/Windsurf"),
-            windows=("CONFIG/Windsurf/User",),
-        ),
-    ),
+    Client(name="windsurf", title="Windsurf", files=(".codeium/windsurf/mcp_config.json",)),
     Client(
         name="zed", title="Zed", project=(".zed/settings.json",),
         linux=("CONFIG/zed/settings.json",), macos=(".config/zed/settings.json",),
         windows=("CONFIG/Zed/settings.json",),
-        private=Names(everywhere=(".config/zed",), windows=("CONFIG/Zed",)),
     ),
     Client(
         name="gemini", title="Gemini CLI", files=(".gemini/settings.json",),
-        project=(".gemini/settings.json",), private=Names(everywhere=(".gemini",)),
+        project=(".gemini/settings.json",),
     ),
     Client(
         name="codex", title="Codex", files=("CODEX/config.toml",),
-        project=(".codex/config.toml",), private=Names(everywhere=(".codex",)),
+        project=(".codex/config.toml",),
     ),
     Client(
         name="cline", title="Cline",
@@ -190,27 +171,34 @@ CLIENTS = (
             ".cline/data/settings/cline_mcp_settings.json",
             f"{CLINE_IN_CODE}/settings/cline_mcp_settings.json",
         ),
-        private=Names(everywhere=(".cline",)),
     ),
     Client(
         name="continue", title="Continue", files=(".continue/config.yaml",),
-        project=(".continue/config.yaml",), private=Names(everywhere=(".continue",)),
+        project=(".continue/config.yaml",),
     ),
     Client(
         name="goose", title="Goose",
         linux=("CONFIG/goose/config.yaml",), macos=(".config/goose/config.yaml",),
         windows=("CONFIG/Block/goose/config/config.yaml",),
-        private=Names(everywhere=(".config/goose",), windows=("CONFIG/Block/goose",)),
     ),
 )  # fmt: skip
 """Clients whose files corral can change; `docs/clients` has a page for each with the sources."""
 
-OTHER_CLIENTS = Names(
+CLIENT_DIRECTORIES = Names(
     everywhere=(
-        ".copilot", ".config/github-copilot", ".config/opencode", ".local/share/opencode",
+        ".claude.json", ".claude", "CONFIG/Claude", ".cursor", ".cursor-server", "CONFIG/Cursor",
+        "CONFIG/Code/User", "CONFIG/Code - Insiders/User", "CONFIG/VSCodium/User",
+        ".vscode-server", ".vscode-server-insiders", ".codeium", ".windsurf", "CONFIG/Windsurf",
+        ".config/zed", ".gemini", ".codex", ".cline", ".continue", ".config/goose", ".copilot",
+        ".config/github-copilot", ".config/opencode", ".local/share/opencode",
         ".lmstudio/mcp.json",
     ),
+    windows=(
+        f"{ROAMING}/Cursor/User", f"{ROAMING}/Windsurf/User", f"{ROAMING}/Zed",
+        f"{ROAMING}/Block/goose",
+    ),
 )  # fmt: skip
+"""What clients keep, those that corral cannot change among them."""
 
 STARTERS = Names(
     everywhere=(
@@ -259,8 +247,7 @@ def expand(name: str, system: Column) -> str:
 
 def hidden(system: Column) -> tuple[str, ...]:
     """Return what no grant of a directory around it shows."""
-    kinds = [KEYS, HISTORY, SHELLS, BROWSERS, APPLICATIONS, OTHER_CLIENTS]
-    kinds += [client.private for client in CLIENTS]
+    kinds = (KEYS, HISTORY, SHELLS, BROWSERS, APPLICATIONS, CLIENT_DIRECTORIES)
     return tuple(name for kind in kinds for name in kind.on(system))
 
 

@@ -1,7 +1,7 @@
-"""Does a variable's name say that its value is a secret? In doubt it is treated as one.
+"""Which variables hold secrets, which change the code that programs load, and secrets in commands.
 
-And which of a command's words hold one, for whatever shows them: a heuristic, since nothing marks
-an argument as secret. Lists of processes show them all the same.
+All by name or by form, because nothing marks a value as secret: in doubt it is treated as one.
+Lists of processes show the arguments all the same.
 """
 
 from __future__ import annotations
@@ -12,36 +12,35 @@ if TYPE_CHECKING:
 
 
 MASK = "***"
-TELLING = (
+SECRET_PARTS = (
     "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "COOKIE", "SESSION",
     "PRIVATE", "AUTH", "BEARER", "DSN", "CONNECTION_STRING", "DATABASE_URL", "APIKEY", "ACCESSKEY",
 )  # fmt: skip
-WORDS = frozenset(("KEY", "KEYS", "PAT", "PASS", "PWD", "PIN", "JWT", "HEADERS"))
-# How keys of widely used services begin.
-BEGINNINGS = (
+SECRET_WORDS = frozenset(("KEY", "KEYS", "PAT", "PASS", "PWD", "PIN", "JWT", "HEADERS"))
+KEY_PREFIXES = (
     "sk-", "sk_", "rk_", "ghp_", "gho_", "ghs_", "ghu_", "github_pat_", "glpat-", "xoxb-", "xoxp-",
     "xapp-", "AKIA", "ASIA", "AIza", "eyJ", "hf_", "npm_", "pypi-", "ntn_", "figd_", "tvly-",
     "lin_api_", "dop_v1_", "SG.",
 )  # fmt: skip
-SHORTEST = 16
-BETWEEN = "?&;, \t\n"
+MIN_KEY_LENGTH = 16
+SEPARATORS = "?&;, \t\n"
 VARIABLE = "${"
 
 
 def is_secret_name(name: str) -> bool:
     upper = name.upper().replace("-", "_")
-    return any(part in upper for part in TELLING) or bool(WORDS & set(upper.split("_")))
+    return any(part in upper for part in SECRET_PARTS) or bool(SECRET_WORDS & set(upper.split("_")))
 
 
 def masked(words: Sequence[str]) -> tuple[str, ...]:
-    """A command's words without what looks like a secret."""
+    """Return a command's words with everything masked that looks like a secret."""
     return tuple(_masked(word, before) for word, before in zip(words, ("", *words), strict=False))
 
 
 def _masked(word: str, before: str) -> str:
     if value := _value(word, before):
         return word.rstrip()[: -len(value)] + MASK
-    if word.startswith(BEGINNINGS) and len(word) >= SHORTEST:
+    if word.startswith(KEY_PREFIXES) and len(word) >= MIN_KEY_LENGTH:
         return MASK
     for old, new in _inside(word):
         word = word.replace(old, new)
@@ -49,7 +48,7 @@ def _masked(word: str, before: str) -> str:
 
 
 def _value(word: str, before: str) -> str:
-    """All that an option or a header has for a value, or that stands behind such an option."""
+    """Return the value of an option or a header that is named like a secret, else ""."""
     named = before.startswith("-") and "=" not in before and is_secret_name(before)
     found = word if named and not word.startswith("-") else ""
     for mark in "=:":
@@ -64,7 +63,7 @@ def _is_name(text: str) -> bool:
 
 
 def _inside(word: str) -> Iterator[tuple[str, str]]:
-    """A password in an address, values in a query or a connection string."""
+    """Yield (old, new) for a password in an address, and for values in a query."""
     _, mark, rest = word.partition("://")
     user, at, _ = rest.replace("?", "/").partition("/")[0].rpartition("@")
     name, colon, password = user.partition(":")
@@ -73,7 +72,7 @@ def _inside(word: str) -> Iterator[tuple[str, str]]:
     elif mark and at and not colon:
         yield f"//{name}@", f"//{MASK}@"
     pairs = word
-    for letter in BETWEEN:
+    for letter in SEPARATORS:
         pairs = pairs.replace(letter, "&")
     for pair in pairs.split("&"):
         name, equals, value = pair.partition("=")
@@ -81,13 +80,13 @@ def _inside(word: str) -> Iterator[tuple[str, str]]:
             yield pair, f"{name}={MASK}"
 
 
-PREFIXES = (
+LOADER_PREFIXES = (
     "LD_", "DYLD_", "GLIBC_", "MALLOC_", "PYTHON", "PERL5", "PERLLIB", "RUBY", "BUNDLE_", "GEM_",
     "GIT_", "BASH_", "LUA_", "JAVA_", "_JAVA_", "JDK_", "DOTNET_", "COMPLUS_", "CORECLR_", "COR_",
     "NPM_CONFIG_", "PIP_", "UV_", "DENO_", "BUN_", "ELECTRON_", "OPENSSL_", "SSL_", "CURL_",
     "GCONV_", "SUDO_", "CORRAL_", "__PYVENV",
 )  # fmt: skip
-NAMES = frozenset((
+LOADER_NAMES = frozenset((
     "NODE_OPTIONS", "NODE_PATH", "NODE_EXTRA_CA_CERTS", "NODE_TLS_REJECT_UNAUTHORIZED",
     "NODE_REPL_EXTERNAL_MODULE", "NODE_V8_COVERAGE", "ENV", "IFS", "PS4", "PROMPT_COMMAND", "SHELL",
     "SHELLOPTS", "ZDOTDIR", "PATH", "PATHEXT", "COMSPEC", "SYSTEMROOT", "SYSTEMDRIVE", "WINDIR",
@@ -101,6 +100,6 @@ NAMES = frozenset((
 
 
 def is_loader_variable(name: str) -> bool:
-    """Names are compared without case: Windows does, and proxies are written both ways."""
+    """Return whether a variable changes what programs load or trust. Case does not matter."""
     upper = name.upper()
-    return upper in NAMES or upper.startswith(PREFIXES)
+    return upper in LOADER_NAMES or upper.startswith(LOADER_PREFIXES)

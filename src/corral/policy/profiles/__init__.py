@@ -5,18 +5,13 @@ do without, and never a path: only the user knows those. With `arguments`, a pat
 arguments is granted, because such servers work on these paths. Secrets count if they are set.
 """
 
-from __future__ import annotations
-
 import os
+from collections.abc import Mapping, Sequence
 
 from corral.errors import PolicyError
 from corral.policy.manifest import Manifest, decode_toml, from_data
 from corral.policy.model import Source
 from corral.record import record, replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 SUFFIX = ".toml"
 

@@ -1,0 +1,21 @@
+"""Text from elsewhere: shown without harm, and taken for a digest only if it is one."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.safe_text import is_digest, printable, shown
+
+
+@given(st.text())
+def test_shown_text_is_harmless(text):
+    assert shown(text).isprintable()
+    assert printable(text).isprintable()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a" * 63, "a" * 65, "A" * 64, "g" * 64, "\u0661" * 64, None, 1]
+)
+def test_no_digests(text):
+    assert not is_digest(text)
+    assert is_digest("0123456789abcdef" * 4)
