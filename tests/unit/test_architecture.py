@@ -48,7 +48,8 @@ LAYERS = (
     "formats messages",
     "abi",
     "directories",
-    "paths safe_text units",
+    "paths units",
+    "safe_text",
     "errors",
     "record",
 )

@@ -257,9 +257,9 @@ def parse_item(key: Key, value: object, *, flags: bool) -> object:
                 raise ValueError(f"{shown(value)} is not one of {', '.join(key.choices)}")
             return value
         case "destinations":
-            from corral.network.rules import normalise
+            from corral.network.rules import parse_entry
 
-            return normalise(check_text(value, flags=False))
+            return str(parse_entry(check_text(value, flags=False)))
         case "arguments":
             return check_text(value, flags=flags)
         case _:

@@ -17,7 +17,7 @@ from typing import IO
 from urllib.parse import urlsplit
 
 from corral.api.launch import launch
-from corral.api.sandbox import Sandbox, let_go
+from corral.api.sandbox import Sandbox, end_zygote
 from corral.errors import SandboxError
 from corral.network.guard import find_refusal
 from corral.policy.user_config import load
