@@ -1,17 +1,13 @@
 """Render findings as the lines of `corral doctor`, for every system alike."""
 
-from __future__ import annotations
+from collections.abc import Iterable
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from corral.plan.host import Finding
 
-    from corral.plan.host import Finding
-
-    Label = tuple[str, str, str]
-    """(capability, what `doctor` calls it, the word for it when it is proven)"""
-    Line = tuple[str, str, Finding | None]
-    """(status, text, the finding whose evidence and hint belong to the text)"""
+Label = tuple[str, str, str]
+"""(capability, what `doctor` calls it, the word for it when it is proven)"""
+Line = tuple[str, str, Finding | None]
+"""(status, text, the finding whose evidence and hint belong to the text)"""
 
 
 def format_lines(
