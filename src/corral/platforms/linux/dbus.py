@@ -304,19 +304,19 @@ def _named(fields: Value) -> dict[str, Value]:
 
 
 class Bus:
-    """A conversation that has to be over before `patience` seconds have passed."""
+    """A connection whose calls have to be over before `timeout_seconds` have passed."""
 
-    def __init__(self, path: str, patience: float) -> None:
-        import _socket  # `socket` takes longer to import than all that is said here
+    def __init__(self, path: str, timeout_seconds: float) -> None:
+        import _socket  # importing `socket` would take longer than all calls together
 
-        self._deadline = time.monotonic() + patience
+        self._deadline = time.monotonic() + timeout_seconds
         self._serial = 0
         self._buffer = b""
         self._signals: list[Message] = []
         self._socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         self.name = ""
         try:
-            self._hurry()
+            self._set_timeout()
             self._socket.connect(path)
             self._authenticate()
             (self.name,) = self.driver("Hello")  # type: ignore[assignment]
@@ -358,7 +358,7 @@ class Bus:
             signature=signature,
             body=arguments,
         )
-        self._hurry()
+        self._set_timeout()
         self._socket.sendall(encode(request))
         return self._answer(self._serial)
 
@@ -405,13 +405,13 @@ class Bus:
         return decode(raw)
 
     def _fill(self) -> None:
-        self._hurry()
+        self._set_timeout()
         chunk = self._socket.recv(1 << 16)
         if not chunk:
             raise ConnectionResetError(104, "the bus hung up")
         self._buffer += chunk
 
-    def _hurry(self) -> None:
+    def _set_timeout(self) -> None:
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError(110, "the bus did not answer in time")

@@ -1,4 +1,4 @@
-"""The ways in and out of a sandbox that its policy opens, as the supervisor drives them."""
+"""The services that pass bytes in and out of a sandbox whose policy allows it."""
 
 from __future__ import annotations
 
@@ -16,28 +16,32 @@ TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from corral.plan.model import Plan
-    from corral.platforms.posix.watch import Way, Ways
-    from corral.platforms.steps import Scene
+    from corral.plan.results import Results
+    from corral.platforms.contract import NetworkServices, Service
 
 
-def ways(plan: Plan, scene: Scene, denials: Denials | None) -> Ways:
-    """Once the target has executed: what leads out of its namespaces has been handed over then."""
-    inwards: list[Way] = []
+def open_services(plan: Plan, results: Results, denials: Denials | None) -> NetworkServices:
+    """Open them once the target has executed: init has sent its listeners by then."""
+    inbound: list[Service] = []
     if plan.listen:
-        inwards.append(
-            inbound_connections.Inlets(scene.inlets, published_ports.Dialer(*scene.handles))
-        )
+        dialer = published_ports.Dialer(results.get(published_ports.NamespaceHandles))
+        sockets = results.get(published_ports.HostSockets).take()
+        inbound.append(inbound_connections.Inlets(sockets, dialer))
     if not plan.allow:
-        return None, inwards
-    names_udp, names_tcp, packets, *doors = outbound_listeners.receive(scene.doors[0])
-    way = gateway.Gateway(
+        return None, inbound
+    channel = results.get(outbound_listeners.ListenerSockets).channel
+    dns_udp, dns_tcp, packets, *listeners = channel.receive()
+    channel.release()
+    outbound = gateway.Gateway(
         rules=rules_of(plan.allow),
         denials=Denials() if denials is None else denials,
-        listeners=doors,
-        dns_udp=names_udp,
-        dns_tcp=names_tcp,
+        listeners=listeners,
+        dns_udp=dns_udp,
+        dns_tcp=dns_tcp,
         admitted=[read_network(text) for text in plan.admit],
         proxy=proxy_of(os.environ),
     )
-    seen = packet_tap.Tap(packets, rules=way.rules, names=way.names, denials=way.denials)
-    return way, [seen, *inwards]
+    tap = packet_tap.Tap(
+        packets, rules=outbound.rules, names=outbound.names, denials=outbound.denials
+    )
+    return outbound, [tap, *inbound]

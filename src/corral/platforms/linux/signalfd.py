@@ -1,4 +1,6 @@
-"""Signals to corral, read from a descriptor: blocked, so none is lost between fork and watch."""
+"""Signals to corral, read from a descriptor. They are blocked, so none is lost between fork and
+watch.
+"""
 
 from __future__ import annotations
 

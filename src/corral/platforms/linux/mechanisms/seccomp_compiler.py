@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from struct import pack
 
+from corral.abi.linux_syscalls import AUDIT_ARCHES, TABLES, X32_SYSCALL_BIT
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -126,34 +128,34 @@ def _comparison(word: tuple[int, int, int]) -> tuple[int, int, bool, tuple[int, 
     return JEQ, value, False, (at, mask)
 
 
-# A place to jump to: its label, and the one past its load for who has (offset, mask) loaded.
-Place = tuple[int, int, "tuple[int, int] | None"]
+# What to jump to: its label, and the label past its load for a jump that has (offset, mask) loaded.
+Destination = tuple[int, int, "tuple[int, int] | None"]
 
 
 def _conjunction(
-    out: Backwards, conditions: tuple[Condition, ...], then: int, other: Place
-) -> Place:
-    place: Place = (then, then, None)
+    out: Backwards, conditions: tuple[Condition, ...], then: int, other: Destination
+) -> Destination:
+    first: Destination = (then, then, None)
     for word in reversed([word for condition in conditions for word in _words(condition)]):
         code, k, negated, loaded = _comparison(word)
-        holds = place[1] if place[2] == loaded else place[0]
+        holds = first[1] if first[2] == loaded else first[0]
         fails = other[1] if other[2] == loaded else other[0]
         if negated:
             holds, fails = fails, holds
         compare = out.branch(code, k, holds, fails)
         if loaded[1] != WORD:
             out.emit(AND, loaded[1])
-        place = (out.emit(LOAD, loaded[0]), compare, loaded)
-    return place
+        first = (out.emit(LOAD, loaded[0]), compare, loaded)
+    return first
 
 
 def _choice(out: Backwards, choice: Choice) -> int:
     alternatives, default = choice
     label = out.action(default)
-    place: Place = (label, label, None)
+    first: Destination = (label, label, None)
     for conditions, action in reversed(alternatives):
-        place = _conjunction(out, conditions, out.action(action), place)
-    return place[0]
+        first = _conjunction(out, conditions, out.action(action), first)
+    return first[0]
 
 
 def _ranges(rules: Mapping[int, Rule], unknown: int) -> list[tuple[int, Rule]]:
@@ -192,7 +194,7 @@ def _search(out: Backwards, ranges: list[tuple[int, Rule]], labels: dict[Choice,
 def assemble(
     rules: Mapping[int, Rule], *, arch: int, unknown: int, number_limit: int | None = None
 ) -> bytes:
-    """The program. Foreign architectures, and numbers from `number_limit` on, kill the process."""
+    """Return the program. It kills for foreign architectures and numbers from `number_limit` on."""
     out = Backwards()
     ranges = _ranges(rules, unknown)
     labels = {rule: 0 for _, rule in ranges if not isinstance(rule, int)}
@@ -206,3 +208,21 @@ def assemble(
     out.branch(JEQ, arch, out.emit(LOAD, NR_AT), out.action(KILL_PROCESS))
     out.emit(LOAD, ARCH_AT)
     return out.program()
+
+
+def assemble_by_name(
+    machine: str, named: Mapping[str, Rule], *, unknown: int, others: int | None = None
+) -> bytes:
+    """Return the program for a machine; names that its table does not have are left out.
+
+    `others` is the rule of numbers that the table knows and `named` does not, if not `unknown`.
+    """
+    table = TABLES[machine]
+    rules: dict[int, Rule] = {} if others is None else dict.fromkeys(table.values(), others)
+    rules.update({table[name]: rule for name, rule in named.items() if name in table})
+    return assemble(
+        rules,
+        arch=AUDIT_ARCHES[machine],
+        unknown=unknown,
+        number_limit=X32_SYSCALL_BIT if machine == "x86_64" else None,
+    )

@@ -1,19 +1,17 @@
-"""What the target, and PID 1, may ask of the kernel: the policy as data, compiled by `bpf`.
+"""The syscall rules of the target, as data; `seccomp_compiler` makes a filter of them.
 
-The target's filter denies what reaches past the walls and allows the rest, since servers are whole
+The filter denies what reaches past the walls and allows the rest, because servers are whole
 programs. Numbers newer than the table fail with ENOSYS, which libraries take for an older kernel.
-It sees registers only: what is behind a pointer (clone3's flags, paths) cannot be judged here.
+A filter sees registers only: it cannot judge what is behind a pointer (clone3's flags, paths).
 Where the kernel truncates an argument to 32 bits, so does the comparison: one of all 64 could be
 passed by junk in the high word.
 """
 
 from __future__ import annotations
 
-from corral.abi.linux_syscalls import AUDIT_ARCHES, TABLES, X32_SYSCALL_BIT
 from corral.platforms.linux.mechanisms.seccomp_compiler import (
     ALLOW,
-    KILL_PROCESS,
-    assemble,
+    assemble_by_name,
     errno_action,
     low,
     whole,
@@ -128,7 +126,6 @@ SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET = 1, 2, 5
 IPPROTO_TCP, IPPROTO_UDP, NETLINK_ROUTE = 6, 17, 0
 TCP_ULP = 31
 
-PROT_EXEC = 4
 PRIO_PROCESS, IOPRIO_WHO_PROCESS = 0, 1
 
 
@@ -281,21 +278,6 @@ def _own_process_only(own_pid: int | None) -> dict[str, Rule]:
     }
 
 
-def _assemble(machine: str, named: dict[str, Rule], *, unknown: int, others: int | None) -> bytes:
-    """`others` is the rule of the numbers that the table knows and `named` does not."""
-    table = TABLES[machine]
-    rules: dict[int, Rule] = {} if others is None else dict.fromkeys(table.values(), others)
-    for name, rule in named.items():
-        if name in table:
-            rules[table[name]] = rule
-    return assemble(
-        rules,
-        arch=AUDIT_ARCHES[machine],
-        unknown=unknown,
-        number_limit=X32_SYSCALL_BIT if machine == "x86_64" else None,
-    )
-
-
 def target_rules(
     *,
     subprocess: bool,
@@ -305,7 +287,12 @@ def target_rules(
     own_pid: int | None = None,
     scoped: bool = False,
 ) -> dict[str, Rule]:
-    """Every syscall that is not simply allowed, by name."""
+    """Return the rule of every syscall that is not simply allowed, by name.
+
+    Without `subprocess`, execve passes only with `cookie` in its last three registers, which the
+    kernel ignores, and never when there is no cookie. `own_pid` matters only without namespaces: it
+    is the one process, besides 0, that may be signalled and adjusted.
+    """
     rules: dict[str, Rule] = {
         **dict.fromkeys(_NEVER_IMPLEMENTED.split(), ABSENT),
         **dict.fromkeys(DENIED, DENY),
@@ -321,96 +308,5 @@ def target_rules(
     return rules
 
 
-def target(
-    *,
-    machine: str,
-    subprocess: bool,
-    unix_sockets: bool,
-    namespaces: bool,
-    cookie: tuple[int, int, int] | None,
-    own_pid: int | None = None,
-    scoped: bool = False,
-) -> bytes:
-    """The target's program.
-
-    Without `subprocess`, execve passes only with `cookie` in its last three registers, which the
-    kernel ignores, and never when there is no cookie. `own_pid` matters only without namespaces: it
-    is the one process, besides 0, that may be signalled and adjusted.
-    """
-    rules = target_rules(
-        subprocess=subprocess,
-        unix_sockets=unix_sockets,
-        namespaces=namespaces,
-        cookie=cookie,
-        own_pid=own_pid,
-        scoped=scoped,
-    )
-    return _assemble(machine, rules, unknown=ABSENT, others=ALLOW)
-
-
-# PID 1 is a single-threaded interpreter that waits on descriptors, reaps, passes signals on, and
-# sees how full the private space is before it goes. It makes no process, opens nothing, maps
-# nothing executable: nor can whoever takes it over.
-_INIT = """
-    read write close poll ppoll wait4 waitid kill rt_sigaction rt_sigprocmask rt_sigreturn
-    rt_sigpending rt_sigtimedwait brk munmap mremap madvise futex getpid gettid clock_gettime
-    getrandom getrusage restart_syscall sched_yield fstatfs exit exit_group
-"""
-F_GETFD, F_SETFD, F_GETFL, F_SETFL = 1, 2, 3, 4
-
-
-def init_rules() -> dict[str, Rule]:
-    not_executable: Rule = ((((low(2, 0, PROT_EXEC),), ALLOW),), KILL_PROCESS)
-    flags = tuple(((low(1, command),), ALLOW) for command in (F_GETFD, F_SETFD, F_GETFL, F_SETFL))
-    return {
-        **dict.fromkeys(_INIT.split(), ALLOW),
-        "mmap": not_executable,
-        "mprotect": not_executable,
-        "fcntl": (flags, KILL_PROCESS),
-    }
-
-
-def init(*, machine: str) -> bytes:
-    """PID 1's program: what is not listed kills it, and with it the sandbox."""
-    return _assemble(machine, init_rules(), unknown=KILL_PROCESS, others=None)
-
-
-def describe(*, subprocess: bool, unix_sockets: bool, namespaces: bool) -> list[str]:
-    """What the target's filter denies, in words, one line each."""
-    lines = [_line(names, why) for why, names in _DENIED.items()]
-    lines += [
-        "clone with namespace flags, clone3: makes namespaces (threads then use clone)",
-        "ioctl TIOCSTI, TIOCLINUX, TIOCSETD: types into terminals or changes how they work",
-        "ioctl of btrfs and bcachefs: makes snapshots of what is not granted",
-        "personality: turns off the randomization of addresses",
-        "prctl PR_SET_MM, PR_SCHED_CORE: disguises the process, ties others to its core",
-        "seccomp with a listener: takes the place of a recording one",
-        "mknod, mknodat of devices: makes device files",
-        "setsockopt TCP_ULP: turns TCP sockets into other kinds",
-        "other architectures and x32: have other numbers (the process is killed)",
-        "numbers newer than Linux 6.18: unknown (absent)",
-    ]
-    if namespaces:
-        lines.append("socket: all but TCP, UDP, routing information" + _and_unix(unix_sockets))
-    else:
-        lines.append("socket: all but routing information" + _and_unix(unix_sockets))
-    if not unix_sockets:
-        lines.append("socketpair of datagram sockets: can be connected to sockets of the host")
-    if not subprocess:
-        lines.append("fork, vfork, clone without CLONE_THREAD, execve, execveat: starts processes")
-    if not namespaces:
-        lines += [_line(names, why) for why, names in _DENIED_WITHOUT_NAMESPACES.items()]
-        lines.append(
-            "kill and its kin, prlimit64, sched_set*, setpriority, ioprio_set, F_SETOWN on any "
-            "process but the own: reaches processes of the host"
-        )
-        lines.append("prctl PR_SET_PDEATHSIG, ioctl that changes files: not held by Landlock")
-    return lines
-
-
-def _and_unix(unix_sockets: bool) -> str:  # noqa: FBT001
-    return " and unix sockets" if unix_sockets else ""
-
-
-def _line(names: str, why: str) -> str:
-    return f"{' '.join(names.split())}: {why}"
+def compile_filter(machine: str, rules: dict[str, Rule]) -> bytes:
+    return assemble_by_name(machine, rules, unknown=ABSENT, others=ALLOW)
