@@ -1,8 +1,7 @@
-"""A socket pair over which descriptors are passed from one process to another (SCM_RIGHTS)."""
+"""A socket pair over which init passes descriptors to the supervisor (SCM_RIGHTS)."""
 
 from __future__ import annotations
 
-import array
 import socket
 import sys
 
@@ -20,38 +19,23 @@ MAX_DESCRIPTORS = 253
 
 
 class DescriptorChannel:
-    """What init opens in its namespaces goes to the supervisor through this."""
-
     def __init__(self, results: Results) -> None:
         self._supervisor_end, inside = socket.socketpair()
         self._init_end = inside.detach()
-        init.hand_to_init(results, self._init_end)
+        results.get(init.InitDescriptors).fds.append(self._init_end)
 
     def send(self, fds: Sequence[int]) -> None:
-        """Send from init, once."""
+        """Send them from init, once."""
         with socket.socket(fileno=self._init_end) as end:
-            send_descriptors(end, fds)
+            socket.send_fds(end, [b"D"], fds)
 
     def receive(self, *, wait: bool = True) -> list[int]:
-        """Receive in the supervisor; return nothing if nothing was sent."""
+        """Receive them in the supervisor; return nothing if nothing was sent."""
+        flags = 0 if wait else socket.MSG_DONTWAIT
         try:
-            return receive_descriptors(self._supervisor_end, wait=wait)
+            return socket.recv_fds(self._supervisor_end, 1, MAX_DESCRIPTORS, flags)[1]
         except BlockingIOError:
             return []
 
     def release(self) -> None:
         self._supervisor_end.close()
-
-
-def send_descriptors(channel: socket.socket, fds: Sequence[int]) -> None:
-    raw = array.array("i", fds)
-    channel.sendmsg([b"D"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, raw)])
-
-
-def receive_descriptors(channel: socket.socket, *, wait: bool = True) -> list[int]:
-    found = array.array("i")
-    size = socket.CMSG_SPACE(MAX_DESCRIPTORS * found.itemsize)
-    _, ancillary, _, _ = channel.recvmsg(1, size, 0 if wait else socket.MSG_DONTWAIT)
-    for _, _, raw in ancillary:
-        found.frombytes(raw[: len(raw) - len(raw) % found.itemsize])
-    return list(found)

@@ -93,6 +93,16 @@ def survey(policy: Policy, program: Program, *, home: str) -> Layout:
 
         masks = find(policy.grants, home, program.reads)
         watched = protected_absent(policy.grants, home)
+    state = ""
+    if policy.state:
+        from corral.platforms.posix import run_directories
+
+        state = run_directories.state_path(program)
+    disks: tuple[str, ...] = ()
+    if policy.limits.io is not None:
+        from corral.platforms.linux import block_devices
+
+        disks = block_devices.find_disks(policy)[0]
     return Layout(
         uid=uid,
         gid=os.getegid(),
@@ -104,11 +114,11 @@ def survey(policy: Policy, program: Program, *, home: str) -> Layout:
         masks=masks,
         watched=watched,
         owners=_owners(policy, program) if uid == 0 else (),
-        state=_state_path(program) if policy.state else "",
+        state=state,
         run=(run := f"{os.getpid()}-{os.urandom(4).hex()}"),
         directory=f"/tmp/{WORK_PREFIX}{uid}-{run}",  # noqa: S108 - made 0700, never reused
         cgroup=cgroup.find(),
-        disks=_disks(policy) if policy.limits.io is not None else (),
+        disks=disks,
     )
 
 
@@ -120,18 +130,6 @@ def _home_inside(home: str) -> str:
     if home == "/" or any(is_inside(home, top) for top in taken):
         return HOME
     return home
-
-
-def _disks(policy: Policy) -> tuple[str, ...]:
-    from corral.platforms.linux.block_devices import find_disks
-
-    return find_disks(policy)[0]
-
-
-def _state_path(program: Program) -> str:
-    from corral.platforms.posix.run_directories import state_path
-
-    return state_path(program)
 
 
 def _entry(path: str) -> Entry | None:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import NoReturn
 
-    from corral.plan.results import Results
-
 
 @record
 class InitProcess:
@@ -36,7 +34,7 @@ class InitProcess:
 
 @record
 class InitDescriptors:
-    """Descriptors that only init uses. The supervisor closes its copies after the clone."""
+    """What steps of the supervisor open for init. The supervisor closes it after the clone."""
 
     fds: list[int]
 
@@ -45,22 +43,18 @@ class InitDescriptors:
             os.close(self.fds.pop())
 
 
-def hand_to_init(results: Results, fd: int) -> None:
-    found = results.find(InitDescriptors)
-    if found is None:
-        found = InitDescriptors(fds=[])
-        results.add(found)
-    found.fds.append(fd)
-
-
 @record
 class Pipes:
-    """Init's ends of the pipes of `spawn`; a byte in `start` lets the target execute."""
+    """Ends of the pipes of `spawn`; init's also have `start`, by which the target is released."""
 
     control: int
     status: int
     exec_result: int
     start: int = -1
+
+    def close(self) -> None:
+        for fd in (self.control, self.status, self.exec_result):
+            os.close(fd)
 
 
 def follow_supervisor() -> None:
@@ -75,9 +69,10 @@ def run_init(target: int, pipes: Pipes, *, space: str) -> NoReturn:
     privileges.drop()
     abi.seccomp_set_filter(seccomp.compile_for_init(os.uname().machine))
     release_target(pipes)
-    wait_for_events(
-        pipes, children, on_control=_pass_on, on_child=lambda: _reap(target, pipes.status, disk)
-    )
+    status = wait_for_end(target, pipes, children, on_control=_pass_on)
+    _reap_the_rest()
+    os.write(pipes.status, status.to_bytes(4, "little") + bytes([_is_full(disk)]))
+    os._exit(0)
 
 
 def _pass_on(numbers: bytes) -> None:
@@ -88,20 +83,6 @@ def _pass_on(numbers: bytes) -> None:
             os.kill(-1, number)  # every process of the namespace but this one
         except ProcessLookupError:
             pass
-
-
-def _reap(target: int, status_pipe: int, disk: int) -> None:
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            os._exit(1)
-        if pid == target:
-            _reap_the_rest()
-            os.write(status_pipe, status.to_bytes(4, "little") + bytes([_is_full(disk)]))
-            os._exit(0)
-        if pid == 0:
-            return
 
 
 def _reap_the_rest() -> None:
@@ -142,14 +123,13 @@ def release_target(pipes: Pipes) -> None:
     os.close(pipes.start)
 
 
-def wait_for_events(
-    pipes: Pipes,
-    children: int,
-    *,
-    on_control: Callable[[bytes], None],
-    on_child: Callable[[], None],
-) -> NoReturn:
-    """`on_control` gets the supervisor's signal numbers, and b"" when the supervisor is gone."""
+def wait_for_end(
+    target: int, pipes: Pipes, children: int, *, on_control: Callable[[bytes], None]
+) -> int:
+    """Reap children until the target has ended; return its wait status.
+
+    `on_control` gets the supervisor's signal numbers, and b"" when the supervisor is gone.
+    """
     poll = select.poll()
     poll.register(pipes.control, select.POLLIN)
     poll.register(children, select.POLLIN)
@@ -157,6 +137,19 @@ def wait_for_events(
         for fd, _ in poll.poll():
             if fd == pipes.control:
                 on_control(os.read(pipes.control, 64))
-            else:
-                os.read(children, 128)
-                on_child()
+                continue
+            os.read(children, 128)
+            if (status := _reap(target)) is not None:
+                return status
+
+
+def _reap(target: int) -> int | None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            os._exit(1)
+        if pid == target:
+            return status
+        if pid == 0:
+            return None

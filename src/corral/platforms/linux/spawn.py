@@ -47,28 +47,19 @@ class Child:
     """The supervisor's view of one sandbox."""
 
     def __init__(
-        self,
-        pid: int,
-        pidfd: int,
-        results: Results,
-        *,
-        control_pipe: int,
-        exec_pipe: int,
-        status_pipe: int,
-        has_pid_namespace: bool,
+        self, pid: int, pidfd: int, pipes: init.Pipes, results: Results, *, has_pid_namespace: bool
     ) -> None:
         self.pid = pid
         self.pidfd = pidfd
-        self.exec_pipe = exec_pipe
-        self._control_pipe = control_pipe
-        self._status_pipe = status_pipe
+        self.exec_pipe = pipes.exec_result
+        self._pipes = pipes
         self._results = results
         self._has_pid_namespace = has_pid_namespace
 
     def signal(self, number: int) -> None:
         """Send a signal to every process of the target; init passes it on."""
         try:
-            os.write(self._control_pipe, bytes([number]))
+            os.write(self._pipes.control, bytes([number]))
         except BrokenPipeError:
             pass  # init is gone, and everything with it
 
@@ -108,9 +99,9 @@ class Child:
     def reap(self) -> Reaped:
         """Wait for init. Return the target's wait status, if init sent it, and the tree's use."""
         rusage = os.wait4(self.pid, 0)[2]
-        status = os.read(self._status_pipe, 5)
-        for fd in (self.pidfd, self._control_pipe, self._status_pipe, self.exec_pipe):
-            os.close(fd)
+        status = os.read(self._pipes.status, 5)
+        self._pipes.close()
+        os.close(self.pidfd)
         reaped = Reaped(
             status=int.from_bytes(status[:4], "little") if len(status) >= 4 else None,
             cpu=rusage.ru_utime + rusage.ru_stime,
@@ -125,6 +116,7 @@ class Child:
 
 def spawn(plan: Plan, stdio: Stdio) -> Child:
     results = Results()
+    results.add(init.InitDescriptors(fds=[]))
     try:
         steps.apply(plan.steps, "supervisor", results)
         steps.apply(plan.steps, "clone", results)
@@ -135,32 +127,18 @@ def spawn(plan: Plan, stdio: Stdio) -> Child:
 
 
 def _clone(plan: Plan, results: Results, stdio: Stdio) -> Child:
-    control_read, control_write = os.pipe()
-    exec_read, exec_write = os.pipe()
-    status_read, status_write = os.pipe()
+    ours, theirs = _open_pipes()
     made = next((step for step in plan.steps if isinstance(step, namespaces.Namespaces)), None)
     try:
         pid, pidfd = abi.clone(made.flags() if made else 0)
     except OSError as error:
         raise StepFailed(made.name if made else "clone", error) from error
     if pid == 0:
-        for fd in (control_write, exec_read, status_read):
-            os.close(fd)
-        pipes = init.Pipes(control=control_read, status=status_write, exec_result=exec_write)
-        _become_init(plan, results, stdio, pipes)
-    for fd in (control_read, exec_write, status_write):
-        os.close(fd)
-    if (only_for_init := results.find(init.InitDescriptors)) is not None:
-        only_for_init.release()
-    child = Child(
-        pid,
-        pidfd,
-        results,
-        control_pipe=control_write,
-        exec_pipe=exec_read,
-        status_pipe=status_read,
-        has_pid_namespace=bool(made),
-    )
+        ours.close()
+        _become_init(plan, results, stdio, theirs)
+    theirs.close()
+    results.get(init.InitDescriptors).release()
+    child = Child(pid, pidfd, ours, results, has_pid_namespace=bool(made))
     results.add(init.InitProcess(pid=pid))
     try:
         steps.apply(plan.steps, "after_clone", results)
@@ -170,6 +148,17 @@ def _clone(plan: Plan, results: Results, stdio: Stdio) -> Child:
         raise
     child.signal(0)
     return child
+
+
+def _open_pipes() -> tuple[init.Pipes, init.Pipes]:
+    """Return the supervisor's ends and init's ends."""
+    control_read, control_write = os.pipe()
+    exec_read, exec_write = os.pipe()
+    status_read, status_write = os.pipe()
+    return (
+        init.Pipes(control=control_write, status=status_read, exec_result=exec_read),
+        init.Pipes(control=control_read, status=status_write, exec_result=exec_write),
+    )
 
 
 def _become_init(plan: Plan, results: Results, stdio: Stdio, pipes: init.Pipes) -> NoReturn:

@@ -73,34 +73,18 @@ def run_subreaper(target: int, pipes: Pipes) -> NoReturn:
     # would leave the processes that the target has started.
     abi.prctl(abi.PR_SET_PDEATHSIG, 0)
     init.release_target(pipes)
-    init.wait_for_events(
-        pipes,
-        children,
-        on_control=lambda numbers: _pass_on(numbers, target, pipes.status),
-        on_child=lambda: _reap(target, pipes.status),
-    )
 
+    def pass_on(numbers: bytes) -> None:
+        if not numbers:
+            _end(target, pipes.status)  # the supervisor is gone
+        for number in numbers:
+            if number == SIGKILL:
+                _end(target, pipes.status)
+            elif number:
+                _send(usage.tree(os.getpid()), number)
 
-def _pass_on(numbers: bytes, target: int, status_pipe: int) -> None:
-    if not numbers:
-        _end(target, status_pipe)  # the supervisor is gone
-    for number in numbers:
-        if number == SIGKILL:
-            _end(target, status_pipe)
-        elif number:
-            _send(usage.tree(os.getpid()), number)
-
-
-def _reap(target: int, status_pipe: int) -> None:
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            os._exit(1)
-        if pid == target:
-            _end(target, status_pipe, status)
-        if pid == 0:
-            return
+    status = init.wait_for_end(target, pipes, children, on_control=pass_on)
+    _end(target, pipes.status, status)
 
 
 def _end(target: int, status_pipe: int, status: int | None = None) -> NoReturn:

@@ -55,14 +55,18 @@ class Cgroup:
     path: str
 
     def add_counts(self, reaped: Reaped) -> Reaped:
-        """Add what the kernel counted to what rusage says, before the leaf is removed."""
-        counted = account(self.path)
+        """Add what the kernel counted and which limits were reached, before the leaf is removed."""
+        events = table(f"{self.path}/memory.events")
+        hit = ["memory"] if events.get("oom_kill") or events.get("oom_group_kill") else []
+        if table(f"{self.path}/pids.events").get("max"):
+            hit.append("pids")
+        cpu_usec = table(f"{self.path}/cpu.stat").get("usage_usec", 0)
         return replace(
             reaped,
-            hit=(*counted.hit, *reaped.hit),
-            cpu=max(counted.cpu_usec / 1e6, reaped.cpu),
-            memory=counted.memory_peak or reaped.memory,
-            tasks=max(0, counted.pids_peak - 1),
+            hit=(*hit, *reaped.hit),
+            cpu=max(cpu_usec / 1e6, reaped.cpu),
+            memory=_number(f"{self.path}/memory.peak") or reaped.memory,
+            tasks=max(0, _number(f"{self.path}/pids.peak") - 1),
         )
 
     def release(self) -> None:
@@ -116,16 +120,6 @@ class Enter:
     def apply(self, results: Results) -> None:
         path = results.get(Cgroup).path
         write(f"{path}/cgroup.procs", str(results.get(init.InitProcess).pid))
-
-
-@record
-class Account:
-    """What the kernel counted; `hit` names the limits that were reached."""
-
-    memory_peak: int = 0
-    cpu_usec: int = 0
-    pids_peak: int = 0
-    hit: tuple[str, ...] = ()
 
 
 def find() -> Base | None:
@@ -278,20 +272,6 @@ def agrees(value: str, seen: str, page: int) -> bool:
     rounded = str(int(value) // page * page) if value.isdigit() else value
     lines = [set(line.split()) for line in seen.splitlines()]
     return any({value} == line or set(rounded.split()) <= line for line in lines)
-
-
-def account(path: str) -> Account:
-    """Read what the kernel counted, before the leaf goes."""
-    events = table(f"{path}/memory.events")
-    hit = ["memory"] if events.get("oom_kill") or events.get("oom_group_kill") else []
-    if table(f"{path}/pids.events").get("max"):
-        hit.append("pids")
-    return Account(
-        memory_peak=_number(f"{path}/memory.peak"),
-        cpu_usec=table(f"{path}/cpu.stat").get("usage_usec", 0),
-        pids_peak=_number(f"{path}/pids.peak"),
-        hit=tuple(hit),
-    )
 
 
 def kill(path: str) -> None:

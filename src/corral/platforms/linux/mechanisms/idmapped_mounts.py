@@ -53,7 +53,7 @@ class IdmappedMounts:
                 finally:
                     os.close(source)
                 trees.fds[bind.source] = tree
-                init.hand_to_init(results, tree)
+                results.get(init.InitDescriptors).fds.append(tree)
                 _set_idmap(tree, maps[owner, group], bind.source)
         finally:
             for fd in maps.values():

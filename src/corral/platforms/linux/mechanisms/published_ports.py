@@ -15,7 +15,7 @@ import sys
 from corral.abi import linux as abi
 from corral.abi.signal_numbers import SIGKILL
 from corral.platforms import steps
-from corral.platforms.linux import descriptor_channel, init
+from corral.platforms.linux import init
 from corral.platforms.steps import unverified
 from corral.record import record
 
@@ -120,7 +120,7 @@ class Dialer:
     def make(self) -> int:
         """Return a non-blocking stream socket in there; raise OSError when the dialer is gone."""
         self._channel.send(b"S")
-        found = descriptor_channel.receive_descriptors(self._channel)
+        found = socket.recv_fds(self._channel, 1, 1)[1]
         if not found:
             raise OSError(0, "no socket came")
         return found[0]
@@ -140,6 +140,6 @@ def _make_sockets(channel: socket.socket, user: int, net: int) -> NoReturn:
         while channel.recv(1):
             with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as made:
                 made.setblocking(False)
-                descriptor_channel.send_descriptors(channel, [made.fileno()])
+                socket.send_fds(channel, [b"S"], [made.fileno()])
     finally:
         os._exit(0)

@@ -8,6 +8,7 @@ becomes the target.
 from __future__ import annotations
 
 import os
+import struct
 import sys
 
 from corral.abi import linux as abi
@@ -51,8 +52,7 @@ class Seccomp:
     def apply(self, results: Results) -> None:
         cookie: Cookie = (0, 0, 0)
         if not self.subprocess:
-            words = os.urandom(24)
-            cookie = (_word(words[:8]), _word(words[8:16]), _word(words[16:]))
+            cookie = struct.unpack("<3Q", os.urandom(24))
             results.add(ExecCookie(words=cookie))
         abi.seccomp_set_filter(compile_target(self, cookie))
 
@@ -103,7 +103,7 @@ def warm_up(machine: str) -> None:
 
 
 def _halves(cookie: Cookie) -> list[bytes]:
-    words = b"".join(word.to_bytes(8, "little") for word in cookie)
+    words = struct.pack("<3Q", *cookie)
     return [words[at : at + 4] for at in range(0, len(words), 4)]
 
 
@@ -145,7 +145,3 @@ def _check_no_child() -> None:
         os._exit(0)
     os.waitpid(pid, 0)
     raise OSError(0, "a child process could be made")
-
-
-def _word(raw: bytes) -> int:
-    return int.from_bytes(raw, "little")

@@ -19,12 +19,17 @@ from corral.platforms.linux.probes import (
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 
 PROBES = (
-    *landlock.PROBES,
-    process_tree.SUBREAPER,
-    *seccomp.PROBES,
-    *network.PROBES,
-    *rlimits.PROBES,
-    process_tree.SAMPLING,
+    landlock.deny_file,
+    landlock.deny_truncation,
+    landlock.deny_signal,
+    process_tree.adopt_orphan,
+    seccomp.deny_call,
+    seccomp.exec_with_cookie,
+    network.catch_connection,
+    network.connect_into,
+    rlimits.limit_descriptors,
+    rlimits.count_processes,
+    process_tree.measure_grandchild,
 )
 TIERS = (
     ("user_namespaces", "mount_namespace", "pid_namespace", "network_namespace", "seccomp"),

@@ -19,7 +19,8 @@ def _restrict(read: str) -> None:
     landlock.Landlock(read=(read,), write=()).apply(Results())
 
 
-def _deny_file() -> str:
+@probe.probe("landlock", "Landlock", hint="a kernel with Landlock (CONFIG_SECURITY_LANDLOCK, lsm=)")
+def deny_file() -> str:
     os.close(os.open("/proc/self/stat", os.O_RDONLY))
     version = abi.landlock_abi()
     _restrict("/usr")
@@ -28,7 +29,12 @@ def _deny_file() -> str:
     return f"ABI {version}: an ungranted file is denied ({words}), readable before"
 
 
-def _deny_truncation() -> str:
+@probe.probe(
+    "landlock_wall",
+    "Landlock as the only wall",
+    hint="Linux 6.2 (Landlock that holds truncation)",
+)
+def deny_truncation() -> str:
     """Truncation of what may not be written is denied: before ABI 3 it is not."""
     with tempfile.TemporaryDirectory() as directory:
         path = f"{directory}/file"
@@ -46,32 +52,13 @@ def _deny_truncation() -> str:
     return f"truncating an ungranted file is denied ({words}), done before"
 
 
-def _deny_signal() -> str:
+@probe.probe(
+    "landlock_scope", "Landlock signal scope", hint="Linux 6.12 (Landlock that scopes signals)"
+)
+def deny_signal() -> str:
     parent = os.getppid()
     os.kill(parent, 0)
     _restrict("/")
     words = disposable.refused(lambda: os.kill(parent, 0))
     os.kill(os.getpid(), 0)
     return f"a signal to a process outside is denied ({words}), sent before"
-
-
-PROBES = (
-    probe.Probe(
-        capability="landlock",
-        label="Landlock",
-        attempt=_deny_file,
-        hint="a kernel with Landlock (CONFIG_SECURITY_LANDLOCK, lsm=)",
-    ),
-    probe.Probe(
-        capability="landlock_wall",
-        label="Landlock as the only wall",
-        attempt=_deny_truncation,
-        hint="Linux 6.2 (Landlock that holds truncation)",
-    ),
-    probe.Probe(
-        capability="landlock_scope",
-        label="Landlock signal scope",
-        attempt=_deny_signal,
-        hint="Linux 6.12 (Landlock that scopes signals)",
-    ),
-)

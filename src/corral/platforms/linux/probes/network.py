@@ -25,9 +25,13 @@ MAX_SECONDS = 15
 """Long, for a busy host: what is not seen is absent for the whole boot."""
 
 
-def _catch_connection() -> str:
+@probe.probe(
+    "gateway", "Network allowlist", hint="a kernel with network namespaces and local routes"
+)
+def catch_connection() -> str:
     """A connection to an address that no host has reaches a listener from inside the namespace."""
     results = Results()
+    results.add(init.InitDescriptors(fds=[]))
     outbound_listeners.ListenerChannel().apply(results)
     go_read, go_write = os.pipe()
     who = user_ids.choose(os.geteuid(), os.getegid())
@@ -56,7 +60,12 @@ def _catch_connection() -> str:
     return "a connection to an address that nobody has ends at corral's listener, refused before"
 
 
-def _connect_into() -> str:
+@probe.probe(
+    "inward",
+    "Ports on host loopback",
+    hint="a kernel with network namespaces that their owner may join",
+)
+def connect_into() -> str:
     """A port that listens in a namespace is reached by a socket made there, and by no other."""
     results = Results()
     go_read, go_write = os.pipe()
@@ -102,19 +111,3 @@ def connect(port: int, address: bytes = LOCALHOST) -> None:
         abi.syscall("connect", fd, where, 16)
     finally:
         os.close(fd)
-
-
-PROBES = (
-    probe.Probe(
-        capability="gateway",
-        label="Network allowlist",
-        attempt=_catch_connection,
-        hint="a kernel with network namespaces and local routes",
-    ),
-    probe.Probe(
-        capability="inward",
-        label="Ports on host loopback",
-        attempt=_connect_into,
-        hint="a kernel with network namespaces that their owner may join",
-    ),
-)

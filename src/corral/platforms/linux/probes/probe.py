@@ -23,8 +23,8 @@ class Probe:
     capability: str
     label: str
     attempt: Callable[[], str]
-    hint: str = ""
-    word: str = "available"
+    hint: str
+    word: str
 
     def find(self) -> Finding:
         proven, evidence = disposable.observe(self.attempt)
@@ -37,3 +37,14 @@ class Probe:
 
     def doctor_label(self) -> Label:
         return self.capability, self.label, self.word
+
+
+def probe(
+    capability: str, label: str, *, hint: str = "", word: str = "available"
+) -> Callable[[Callable[[], str]], Probe]:
+    """Make a probe of a function that tries a capability."""
+
+    def decorate(attempt: Callable[[], str]) -> Probe:
+        return Probe(capability=capability, label=label, attempt=attempt, hint=hint, word=word)
+
+    return decorate

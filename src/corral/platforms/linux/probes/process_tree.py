@@ -11,7 +11,8 @@ from corral.platforms.linux.probes import probe
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 
 
-def _adopt_orphan() -> str:
+@probe.probe("guardian", "Guardian")
+def adopt_orphan() -> str:
     """An orphan that left its session becomes a child of the subreaper, which sees it die."""
     abi.prctl(abi.PR_SET_CHILD_SUBREAPER, 1)
     ready_read, ready_write = os.pipe()
@@ -34,7 +35,8 @@ def _adopt_orphan() -> str:
     return "an orphan that left its session comes back to its guardian"
 
 
-def _measure_grandchild() -> str:
+@probe.probe("sampling", "Sampling", hint="a kernel with CONFIG_PROC_CHILDREN")
+def measure_grandchild() -> str:
     """A grandchild's memory is seen from outside, and is not before the grandchild has any."""
     ready_read, ready_write = os.pipe()
     end_read, end_write = os.pipe()
@@ -55,12 +57,3 @@ def _measure_grandchild() -> str:
     if seen.memory < 32 << 20 or seen.tasks < 1:
         raise RuntimeError(f"of 32 MiB in a grandchild {seen.memory} bytes were seen")
     return f"32 MiB of a grandchild are seen ({before >> 20} MiB before it had them)"
-
-
-SUBREAPER = probe.Probe(capability="guardian", label="Guardian", attempt=_adopt_orphan)
-SAMPLING = probe.Probe(
-    capability="sampling",
-    label="Sampling",
-    attempt=_measure_grandchild,
-    hint="a kernel with CONFIG_PROC_CHILDREN",
-)

@@ -12,7 +12,16 @@ from corral.platforms.posix import disposable, rlimits
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 
 
-def _count_processes() -> str:
+limit_descriptors = probe.probe("rlimits", "Rlimits", word="supported")(rlimits.probe)
+
+
+@probe.probe(
+    "nproc",
+    "Process limit",
+    hint="Linux 5.14 counts processes per user namespace",
+    word="supported",
+)
+def count_processes() -> str:
     """In a user namespace of its own, a process that has used up its count cannot fork."""
     go_read, go_write = os.pipe()
     answer_read, answer_write = os.pipe()
@@ -53,15 +62,3 @@ def _fork_once() -> None:
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-
-
-PROBES = (
-    probe.Probe(capability="rlimits", label="Rlimits", attempt=rlimits.probe, word="supported"),
-    probe.Probe(
-        capability="nproc",
-        label="Process limit",
-        attempt=_count_processes,
-        hint="Linux 5.14 counts processes per user namespace",
-        word="supported",
-    ),
-)

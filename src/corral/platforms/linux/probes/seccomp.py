@@ -14,7 +14,8 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 HINT = "a kernel with CONFIG_SECCOMP_FILTER"
 
 
-def _deny_call() -> str:
+@probe.probe("seccomp", "Seccomp", hint=HINT)
+def deny_call() -> str:
     before = seccomp.is_filtered()
     _load(subprocess=True)
     if before or not seccomp.is_filtered():
@@ -23,7 +24,8 @@ def _deny_call() -> str:
     return "TIOCSTI is denied by the filter, answered by the kernel before"
 
 
-def _exec_with_cookie() -> str:
+@probe.probe("exec_cookie", "Subprocess blocking", hint=HINT, word="supported")
+def exec_with_cookie() -> str:
     """The kernel must ignore the registers that carry the cookie, and the filter must not."""
     cookie = (1 << 63, 2, 3)
     pid = os.fork()
@@ -45,15 +47,3 @@ def _load(*, subprocess: bool, cookie: tuple[int, int, int] | None = None) -> No
         subprocess=subprocess, unix_sockets=False, namespaces=True, cookie=cookie
     )
     abi.seccomp_set_filter(seccomp_rules.compile_filter(os.uname().machine, rules))
-
-
-PROBES = (
-    probe.Probe(capability="seccomp", label="Seccomp", attempt=_deny_call, hint=HINT),
-    probe.Probe(
-        capability="exec_cookie",
-        label="Subprocess blocking",
-        attempt=_exec_with_cookie,
-        hint=HINT,
-        word="supported",
-    ),
-)
