@@ -5,12 +5,10 @@ watch.
 from __future__ import annotations
 
 import os
-import sys
 
 from corral.abi import linux as abi
 
 TYPE_CHECKING = False
-assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 

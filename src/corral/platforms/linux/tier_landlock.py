@@ -116,7 +116,7 @@ def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
 
 
 def _read_only_in_writable(policy: Policy, program: Program) -> list[str]:
-    """Landlock adds up what is allowed on the way to the root: nothing below can have less."""
+    """Landlock adds up what the directories above a path allow: nothing below can have less."""
     reads = [grant.path for grant in policy.grants if grant.access == "read"]
     return [
         f"{path} cannot be held read-only in {grant.path}, which may be written"

@@ -210,14 +210,14 @@ def _base(path: str) -> Base | None:
 
 def plan(limits: Limits, controls: Iterable[Held], layout: Layout) -> list[Step]:
     """Return the steps for the limits that were decided to be a cgroup's."""
-    held = [item.control for item in controls if item.mechanism.startswith(MECHANISM)]
-    if not held or layout.cgroup is None:
+    chosen = [item.control for item in controls if item.mechanism.startswith(MECHANISM)]
+    if not chosen or layout.cgroup is None:
         return []
     leaf = Leaf(
         base=layout.cgroup.path,
         run=layout.run,
-        controllers=tuple(held),
-        settings=settings(limits, held, layout.disks),
+        controllers=tuple(chosen),
+        settings=settings(limits, chosen, layout.disks),
     )
     if layout.cgroup.manager:
         from corral.platforms.linux.mechanisms import systemd_scope
@@ -227,10 +227,10 @@ def plan(limits: Limits, controls: Iterable[Held], layout: Layout) -> list[Step]
 
 
 def settings(
-    limits: Limits, held: Iterable[str], disks: Iterable[str]
+    limits: Limits, controllers: Iterable[str], disks: Iterable[str]
 ) -> tuple[tuple[str, str], ...]:
     """Return (file, value) for the limits that a cgroup is to enforce."""
-    chosen = set(held)
+    chosen = set(controllers)
     values: list[tuple[str, str]] = []
     if "memory" in chosen and limits.memory is not None:
         # Without swap, because swapped memory is not limited; as a group, because half a tree that

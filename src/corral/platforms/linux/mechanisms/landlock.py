@@ -1,4 +1,4 @@
-"""Landlock on top of the mount view: path rules that still hold should a mount flag be got around.
+"""Landlock: path rules on top of the mount view, or alone where there are no mount namespaces.
 
 The rights that are handled follow the ABI that the running kernel reports for the call itself.
 """

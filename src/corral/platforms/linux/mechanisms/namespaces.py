@@ -5,14 +5,12 @@ after it.
 from __future__ import annotations
 
 import os
-import sys
 
 from corral.abi import linux as abi
 from corral.platforms.steps import unverified
 from corral.record import record
 
 TYPE_CHECKING = False
-assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from corral.plan.model import Stage
     from corral.plan.results import Results

@@ -5,13 +5,10 @@ Securebits and the bounding set need CAP_SETPCAP, so they go before the sets are
 
 from __future__ import annotations
 
-import sys
-
 from corral.abi import linux as abi
 from corral.record import record
 
 TYPE_CHECKING = False
-assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from corral.plan.model import Stage
     from corral.plan.results import Results

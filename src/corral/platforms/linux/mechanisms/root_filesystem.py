@@ -103,7 +103,7 @@ class Sources:
 
 @record
 class View:
-    """`private` directories share one tmpfs of `size` bytes: the disk limit holds for all together.
+    """`private` directories share one tmpfs of `size` bytes, which is the disk limit of them all.
 
     `anchors` are bound onto themselves: a directory in a write grant that leads to another bind
     cannot be renamed, or the host would find something else under that bind's name afterwards.
@@ -162,7 +162,7 @@ class View:
         expected = {path.split("/")[1] for path in self._paths()} | {"proc"}
         foreign = set(os.listdir("/")) - expected
         if foreign:
-            raise OSError(0, f"the root shows what nobody granted: {sorted(foreign)}")
+            raise OSError(0, f"the root shows what was not granted: {sorted(foreign)}")
         for mask in self.masks:
             _check_mask(mask)
         free = os.statvfs(self.private[0])

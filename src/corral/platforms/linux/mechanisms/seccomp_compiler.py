@@ -1,14 +1,15 @@
 """Rules about syscalls -> a classic BPF program, as seccomp(2) takes it.
 
 A rule is an action, or a `Choice`: alternatives tried in order, each a conjunction of conditions
-on arguments, and an action for when none of them holds. There is no "not equal": an earlier
-alternative says it. The program refuses foreign architectures, then finds the syscall's number by
-binary search over ranges that share a rule. A number that is always allowed never loads an
+on arguments, and an action for when none of them is met. "Not equal" is written as an earlier
+alternative. The program refuses foreign architectures, then finds the syscall's number by binary
+search over ranges that share a rule. A number that is always allowed never loads an
 argument, so kernels since 5.11 answer it from a bitmap and do not run the program at all.
 
-Instructions are emitted from the last to the first: BPF jumps only forwards, so every target stands
-before the jump to it is written and its distance is known. A distance that does not fit into the 8
-bits of a conditional jump gets a copy of its return, or a long unconditional jump, in between.
+Instructions are emitted from the last to the first: BPF jumps only forwards, so every target
+exists before the jump to it is written, and its distance is known. A distance that does not fit
+into the 8 bits of a conditional jump gets a copy of its return, or a long unconditional jump, in
+between.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    # (index of the argument, mask, value): holds when `argument & mask == value`. A mask of 32 bits
+    # (index of the argument, mask, value): met when `argument & mask == value`. A mask of 32 bits
     # leaves the high word unread, which is right where the kernel truncates the argument as well.
     Condition = tuple[int, int, int]
     Alternative = tuple[tuple[Condition, ...], int]
@@ -76,16 +77,16 @@ class Backwards:
         return len(self.emitted)
 
     def action(self, value: int) -> int:
-        """The label of a return that any jump written next can reach."""
+        """Return the label of a return that any jump written next can reach."""
         label = self.returns.get(value)
         if label is None or len(self.emitted) - label > 250:
             label = self.returns[value] = self.emit(RETURN, value)
         return label
 
     def near(self, label: int) -> int:
-        """The label itself, or one that leads to it and that a conditional jump can reach.
+        """Return the label, or one that leads to it, within reach of a conditional jump.
 
-        The limit leaves room for the instructions that making two targets near can add.
+        The limit is below 255, because making two targets near can add instructions.
         """
         if len(self.emitted) - label <= 250:
             return label
@@ -138,11 +139,11 @@ def _conjunction(
     first: Destination = (then, then, None)
     for word in reversed([word for condition in conditions for word in _words(condition)]):
         code, k, negated, loaded = _comparison(word)
-        holds = first[1] if first[2] == loaded else first[0]
+        met = first[1] if first[2] == loaded else first[0]
         fails = other[1] if other[2] == loaded else other[0]
         if negated:
-            holds, fails = fails, holds
-        compare = out.branch(code, k, holds, fails)
+            met, fails = fails, met
+        compare = out.branch(code, k, met, fails)
         if loaded[1] != WORD:
             out.emit(AND, loaded[1])
         first = (out.emit(LOAD, loaded[0]), compare, loaded)

@@ -55,8 +55,8 @@ _DENIED = {
     "makes memory that no limit counts": "memfd_secret",
 }
 
-# Where there are no namespaces; Landlock knows nothing of these. The calls on descriptors are
-# as bad as those on paths: one opened for reading is enough to change its file's mode or times.
+# Where there are no namespaces, because Landlock does not cover these. The calls on descriptors
+# are as bad as those on paths: one opened for reading is enough to change its file's mode or times.
 _DENIED_WITHOUT_NAMESPACES = {
     "changes mode, owner, times or attributes of files that may only be read, or not even that": """
         chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes utimensat
@@ -81,7 +81,7 @@ _NEVER_IMPLEMENTED = (
 )
 
 CLONE_THREAD = 0x10000
-# NEWTIME NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NEWPID NEWNET. NEWTIME lies in the byte of the exit
+# NEWTIME NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NEWPID NEWNET. NEWTIME is in the byte of the exit
 # signal, above the last signal.
 CLONE_NEW = (0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
 CLONE_NEW_ANY = sum(CLONE_NEW)
@@ -91,7 +91,7 @@ CLONE_NEW_ANY = sum(CLONE_NEW)
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 PR_SET_PDEATHSIG = 1
-PR_SET_MM = 35  # rewrites what /proc says of the caller: its command line, its executable
+PR_SET_MM = 35  # rewrites the caller's command line and executable in /proc
 PR_SCHED_CORE = 62  # ties other processes to the caller's core
 
 SECCOMP_SET_MODE_FILTER = 1
@@ -130,10 +130,10 @@ PRIO_PROCESS, IOPRIO_WHO_PROCESS = 0, 1
 
 
 def _sockets(*, unix_sockets: bool, namespaces: bool) -> dict[str, Rule]:
-    """TCP and UDP by protocol: 0 means the usual one, and nothing else is MPTCP, SCTP, SMC or raw.
+    """Allow TCP and UDP, by number or as protocol 0; MPTCP, SCTP, SMC and raw sockets are others.
 
     An unknown family fails as on a kernel without it, so clients go on without it. AF_INET with
-    SOCK_PACKET, which the kernel turns into AF_PACKET, is no listed type.
+    SOCK_PACKET, which the kernel turns into AF_PACKET, is not a listed type.
     """
     unix = ALLOW if unix_sockets else DENY
     choices: list[Alternative] = [((low(0, AF_UNIX),), unix)]
@@ -146,7 +146,7 @@ def _sockets(*, unix_sockets: bool, namespaces: bool) -> dict[str, Rule]:
         choices.append(((low(0, family),), NO_PROTOCOL if namespaces else DENY))
     choices.append(((low(0, AF_NETLINK), low(2, NETLINK_ROUTE)), ALLOW))
     choices.append(((low(0, AF_NETLINK),), NO_PROTOCOL))
-    # A pair of datagram sockets is no closed pair: either end can connect or send to another one,
+    # A pair of datagram sockets is not closed: either end can connect or send to another socket,
     # the host's log socket for example. SOCK_RAW is the same to the kernel. Streams stay connected.
     pairs: list[Alternative] = [
         ((low(0, AF_UNIX), low(1, kind, SOCK_TYPE_MASK)), ALLOW)
@@ -162,7 +162,7 @@ def _sockets(*, unix_sockets: bool, namespaces: bool) -> dict[str, Rule]:
 
 
 def _processes(*, subprocess: bool, cookie: tuple[int, int, int] | None) -> dict[str, Rule]:
-    """clone3's flags are behind a pointer: it is absent, and libc then falls back to clone."""
+    """Make clone3 absent, because its flags are behind a pointer; libc falls back to clone."""
     namespaces: Alternative = ((low(0, 0, CLONE_NEW_ANY),), ALLOW)
     if subprocess:
         return {"clone": ((namespaces,), DENY), "clone3": ABSENT}
@@ -199,7 +199,7 @@ O_CREAT, O_TMPFILE = 0o100, 0o20000000
 
 
 def _calls(*, namespaces: bool) -> dict[str, Rule]:
-    """What is judged by its arguments, whatever the policy says."""
+    """Return the rules about arguments that do not depend on the policy."""
     prctl = (
         (PR_SET_MM, PR_SCHED_CORE) if namespaces else (PR_SET_MM, PR_SCHED_CORE, PR_SET_PDEATHSIG)
     )
@@ -230,10 +230,10 @@ def _with_set_id(mode: int, *when: Condition) -> tuple[Alternative, ...]:
 
 
 def _set_ids() -> dict[str, Rule]:
-    """A set-id file in a write grant would run as its owner outside, who may be root.
+    """Deny set-id files: in a write grant they would run as their owner outside, who may be root.
 
-    Mounts are nosuid inside, which says nothing of the host. openat2 carries its mode in memory,
-    where no filter looks, so it does not exist here; whoever uses it falls back.
+    Mounts are nosuid inside, but not on the host. openat2 has its mode in memory, which no filter
+    reads, so it does not exist here; programs that use it fall back.
     """
     creating = [low(2, O_CREAT, O_CREAT), low(2, O_TMPFILE, O_TMPFILE)]
     opening = [low(1, O_CREAT, O_CREAT), low(1, O_TMPFILE, O_TMPFILE)]
@@ -255,9 +255,9 @@ SIGNALLING = frozenset(("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigq
 
 
 def _own_process_only(own_pid: int | None) -> dict[str, Rule]:
-    """Without a PID namespace every process of the same user is a number away.
+    """Deny what reaches other processes: without a PID namespace the target can name them all.
 
-    0 is the caller, or its group for kill: the launcher gave the target a session of its own.
+    0 is the caller, or its group for kill: the target has a session of its own.
     """
     own = (0,) if own_pid is None else (0, own_pid)
 
@@ -303,7 +303,7 @@ def target_rules(
     if not namespaces:
         rules.update(dict.fromkeys(DENIED_WITHOUT_NAMESPACES, DENY))
         own = _own_process_only(own_pid)
-        # Landlock's signal scope holds the target's signals inside, and tells its children apart.
+        # Landlock's signal scope keeps the target's signals inside, and permits those to children.
         rules.update({name: own[name] for name in own if not (scoped and name in SIGNALLING)})
     return rules
 

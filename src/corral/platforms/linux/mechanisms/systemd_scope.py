@@ -47,7 +47,7 @@ START_SECONDS = 5.0
 END_SECONDS = 1.0
 """A client gives corral one second to end, and an empty scope ends without being asked."""
 STOP_USEC = 5_000_000
-"""Between SIGTERM and SIGKILL when somebody stops the unit: as long as corral waits itself."""
+"""Between SIGTERM and SIGKILL when the user stops the unit: as long as corral waits itself."""
 OWN_MEMORY = 16 << 20
 """What the scope may use beyond its leaf: the idle process, the kernel's records of the leaf."""
 
@@ -97,7 +97,7 @@ def plan(leaf: cgroup.Leaf) -> Scope:
 
 
 def _slice() -> str:
-    """Name the slice that systemd would choose, so that a later sweep knows where to look."""
+    """Name the slice that systemd would choose, so that a later sweep can find it."""
     return "app.slice" if os.geteuid() else "system.slice"
 
 

@@ -1,8 +1,4 @@
-"""A probe of one capability, with what `corral doctor` calls it.
-
-A probe does the thing in a disposable child and sees both the denial and its control. Its words are
-the evidence.
-"""
+"""A probe of one capability, with what `corral doctor` calls it."""
 
 import sys
 from collections.abc import Callable
@@ -18,13 +14,16 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 
 @record
 class Probe:
-    """`word` is what `doctor` says of a proven capability; `hint` is what helps if it is absent."""
+    """`attempt` runs in a disposable child, sees the denial and its control, and returns evidence.
 
+    `label` and `word` are what `doctor` says of it; `hint` is what helps if it is absent.
+    """
+
+    attempt: Callable[[], str]
     capability: str
     label: str
-    attempt: Callable[[], str]
-    hint: str
-    word: str
+    hint: str = ""
+    word: str = "available"
 
     def find(self) -> Finding:
         proven, evidence = disposable.observe(self.attempt)
@@ -39,12 +38,6 @@ class Probe:
         return self.capability, self.label, self.word
 
 
-def probe(
-    capability: str, label: str, *, hint: str = "", word: str = "available"
-) -> Callable[[Callable[[], str]], Probe]:
-    """Make a probe of a function that tries a capability."""
-
-    def decorate(attempt: Callable[[], str]) -> Probe:
-        return Probe(capability=capability, label=label, attempt=attempt, hint=hint, word=word)
-
-    return decorate
+def probe(capability: str, label: str, **words: str) -> Callable[[Callable[[], str]], Probe]:
+    """Make a probe of the function below; `words` are `hint` and `word` of the probe."""
+    return lambda attempt: Probe(attempt=attempt, capability=capability, label=label, **words)
