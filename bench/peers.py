@@ -79,7 +79,9 @@ def view(corral: str, environment: Mapping[str, str]) -> dict[str, object]:
     command = [corral, "explain", "--json", "--", TARGET]
     done = subprocess.run(command, capture_output=True, check=True, env=environment)
     steps = json.loads(done.stdout)["steps"]
-    data: dict[str, object] = next(item["data"] for item in steps if item["step"] == "root_filesystem")
+    data: dict[str, object] = next(
+        item["data"] for item in steps if item["step"] == "root_filesystem"
+    )
     return data
 
 

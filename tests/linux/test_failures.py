@@ -167,9 +167,12 @@ WALLS = {
     "bare": {"capabilities", "rlimits", "landlock", "seccomp"},
 }
 """Steps whose effect is tried from inside before every exec."""
-VERIFIED = FAIL.partition("injections, arguments =")[0].replace("sys.argv[1])", "sys.argv.pop(1))", 1) + """
+VERIFIED = (
+    FAIL.partition("injections, arguments =")[0].replace("sys.argv[1])", "sys.argv.pop(1))", 1)
+    + """
 answer = [name for name in sys.argv[1:] if class_of(name).verify is not steps.unverified]
 """
+)
 
 
 def test_every_wall_may_fail_its_verification(trial):

@@ -238,7 +238,7 @@ def hold(at, release):
     real, count = steps.attempt, [0]
     def attempt(step, verb, results):
         if count[0] == at:
-            os.write(there_write, f"{verb.__name__} {step.name} ".encode())
+            os.write(there_write, f"{'apply' if verb == step.apply else 'verify'} {step.name} ".encode())
             os.read(release, 1)
         count[0] += 1
         real(step, verb, results)

@@ -86,7 +86,7 @@ def test_a_port_that_is_taken_refuses_the_run(user):
         port = str(taken.getsockname()[1])
         done = user.run("true", flags=("--listen", port))
     assert done.returncode == 125
-    assert b"inward.HostPorts" in done.stderr
+    assert b"published_ports" in done.stderr
     assert port.encode() in done.stderr
 
 

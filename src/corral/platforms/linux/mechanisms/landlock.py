@@ -69,7 +69,7 @@ class Landlock:
 
     def apply(self, _results: Results) -> None:
         version = abi.landlock_abi()
-        rights = handled_rights(version)
+        rights = RIGHTS[min(version, max(RIGHTS))]
         attributes = struct.pack("=QQQ", rights, 0, SCOPES if version >= 6 else 0)
         # A kernel refuses a longer struct than it knows only if the rest is not zero; send what it
         # knows.
@@ -98,10 +98,6 @@ class Landlock:
         except PermissionError:
             return
         raise OSError(0, "the host's root can still be listed")
-
-
-def handled_rights(version: int) -> int:
-    return RIGHTS[min(version, max(RIGHTS))]
 
 
 def open_proc_files(pid: int) -> list[int]:

@@ -38,7 +38,14 @@ class SysvLists:
         """Return the bytes of memory behind all objects that exist now."""
         if not self.fds:
             self.fds.extend(self.channel.receive(wait=False))
-        return count(self.fds) if self.fds else 0
+        if not self.fds:
+            return 0
+        segments, queues, semaphores = (_rows(fd) for fd in self.fds)
+        return (
+            sum(row[b"rss"] + row[b"swap"] for row in segments)
+            + sum(row[b"cbytes"] + OBJECT * row[b"qnum"] for row in queues)
+            + sum(OBJECT * row[b"nsems"] for row in semaphores)
+        )
 
     def release(self) -> None:
         self.channel.release()
@@ -83,15 +90,6 @@ def _open(name: str) -> int:
         return os.open(f"/proc/sysvipc/{name}", flags)
     except FileNotFoundError:
         return os.open(os.devnull, flags)  # a kernel without System V objects has none to count
-
-
-def count(lists: list[int]) -> int:
-    segments, queues, semaphores = (_rows(fd) for fd in lists)
-    return (
-        sum(row[b"rss"] + row[b"swap"] for row in segments)
-        + sum(row[b"cbytes"] + OBJECT * row[b"qnum"] for row in queues)
-        + sum(OBJECT * row[b"nsems"] for row in semaphores)
-    )
 
 
 def _rows(fd: int) -> list[dict[bytes, int]]:
