@@ -23,16 +23,8 @@ if TYPE_CHECKING:
     from corral.programs.model import Program
 
 SYSTEM = (
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/libx32",
-    "/nix/store",
-    "/gnu/store",
-)
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store",
+)  # fmt: skip
 
 # The loader's cache, TLS roots and crypto policies, locale, names of protocols and fonts: no
 # accounts, keys or service configuration.

@@ -6,15 +6,7 @@ from typing import TYPE_CHECKING
 
 from corral.plan.host import Finding, Host
 from corral.platforms.doctor_lines import Line, format_lines
-from corral.platforms.linux.probes import (
-    cgroup,
-    landlock,
-    namespaces,
-    network,
-    process_tree,
-    rlimits,
-    seccomp,
-)
+from corral.platforms.linux.probes import cgroup, landlock, namespaces, network, processes, seccomp
 
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 
@@ -22,14 +14,14 @@ PROBES = (
     landlock.deny_file,
     landlock.deny_truncation,
     landlock.deny_signal,
-    process_tree.adopt_orphan,
+    processes.adopt_orphan,
     seccomp.deny_call,
     seccomp.exec_with_cookie,
     network.catch_connection,
     network.connect_into,
-    rlimits.limit_descriptors,
-    rlimits.count_processes,
-    process_tree.measure_grandchild,
+    processes.limit_descriptors,
+    processes.count_processes,
+    processes.measure_grandchild,
 )
 TIERS = (
     ("user_namespaces", "mount_namespace", "pid_namespace", "network_namespace", "seccomp"),
