@@ -170,9 +170,9 @@ class User:
 
 
 def _target_of_root() -> int:
-    from corral.platforms.linux.mechanisms.user_ids import nobody
+    from corral.platforms.linux.mechanisms.user_ids import unused_id
 
-    return nobody("uid_map")
+    return unused_id("uid_map")
 
 
 def make_user(name: str, package: pathlib.Path, tier: str = "walled") -> User:

@@ -41,8 +41,8 @@ def test_this_is_the_tier(user):
     assert walls["network"] == "seccomp socket families"
     assert walls["tree"].startswith("guardian")
     steps = [step["step"] for step in explained["steps"]]
-    assert "namespaces.Namespaces" not in steps
-    assert "guardian.Guardian" in steps
+    assert "namespaces" not in steps
+    assert "subreaper" in steps
 
 
 def test_a_conversation_with_a_server(user):

@@ -132,15 +132,15 @@ RECORD = """
 import json, os, sys
 sys.path.insert(0, sys.argv.pop(1))
 from corral.cli import main
-from corral.platforms import steps as enter
+from corral.platforms import steps
 told = int(sys.argv.pop(1))
-real = enter.apply
-def apply(steps, place, scene):
-    for step in steps:
-        if step.place == place:
-            os.write(told, (json.dumps([enter.name(step), place, step.describe()]) + "\\n").encode())
-    real(steps, place, scene)
-enter.apply = apply
+real = steps.apply
+def apply(planned, stage, results):
+    for step in planned:
+        if step.stage == stage:
+            os.write(told, (json.dumps([step.name, stage, step.describe()]) + "\\n").encode())
+    real(planned, stage, results)
+steps.apply = apply
 sys.exit(main())
 """
 
@@ -164,13 +164,13 @@ def test_run_executes_exactly_the_steps_that_explain_prints(user, scratch):
         applied = [json.loads(line) for line in told]
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err.decode()
-    order = dict.fromkeys(place for _, place, _ in applied)
-    assert set(order) == {step["place"] for step in planned}
+    order = dict.fromkeys(stage for _, stage, _ in applied)
+    assert set(order) == {step["stage"] for step in planned}
     expected = [
-        [step["step"], step["place"], step["does"]]
-        for place in order
+        [step["step"], step["stage"], step["does"]]
+        for stage in order
         for step in planned
-        if step["place"] == place
+        if step["stage"] == stage
     ]
     assert [_without_run(step) for step in applied] == [_without_run(step) for step in expected]
     text = user.corral("explain", *arguments).stdout.decode()

@@ -158,8 +158,8 @@ def test_json_has_the_promised_shape(host):
 
 SOME = """
 sys.path.insert(0, sys.argv[1])
-from corral.platforms.linux.probes import host as probes
-found = (*probes._twin(), probes._finding("seccomp", probes._seccomp, ""))
+from corral.platforms.linux.probes import namespaces, seccomp
+found = (*namespaces.probe(), seccomp.deny_call.find())
 answer = {item.capability: item.status for item in found}
 """
 

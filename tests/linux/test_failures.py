@@ -1,6 +1,6 @@
 """Any step of the set-up may fail: then the target never runs, the error names the step, nothing is left.
 
-In both tiers; `keeper` is init in the one and the guardian in the other.
+In both tiers; `init` is PID 1 in the one and the subreaper in the other.
 """
 
 import json
@@ -16,34 +16,38 @@ sys.path.insert(0, sys.argv[1])
 from corral.cli import main
 from corral.abi import linux as abi
 from corral.platforms.linux import backend, tier_landlock, spawn, subreaper, init
-from corral.platforms.linux.mechanisms import seccomp_rules, idmapped_mounts, user_ids, landlock, privileges, sysv_ipc
+from corral.platforms.linux.mechanisms import seccomp_init_rules, idmapped_mounts, user_ids, landlock, privileges, sysv_ipc
+from corral.platforms.posix import run_directories
 from corral.platforms import steps
 
 def fail(*_, **__):
     raise OSError(errno.EIO, "injected")
 
-def in_keeper():
+def in_init():
     return os.getpid() == 1 or os.getppid() == supervisor
+
+def class_of(name):
+    found = {
+        item for key, module in sys.modules.items() if key.startswith("corral.platforms.")
+        for item in vars(module).values()
+        if isinstance(item, type) and getattr(item, "name", "") == name and hasattr(item, "apply")
+    }
+    [cls] = found
+    return cls
 
 def fail_step(name, verb, when):
     '''Before the step did its work, or after: then what it made has to go again.'''
-    module_name, class_name = name.rsplit(".", 1)
-    [module] = [m for n, m in sys.modules.items() if n.startswith("corral.") and n.endswith("." + module_name)]
-    real = getattr(module, verb)
-    def failing(step, scene):
-        if type(step).__name__ != class_name:
-            return real(step, scene)
+    cls = class_of(name)
+    real = getattr(cls, verb)
+    def failing(step, results):
         if when == "after":
-            real(step, scene)
+            real(step, results)
         fail()
-    setattr(module, verb, failing)
+    setattr(cls, verb, failing)
 
 def skip_step(name):
     '''As a kernel that says yes and does nothing.'''
-    module_name, class_name = name.rsplit(".", 1)
-    [module] = [m for n, m in sys.modules.items() if n.startswith("corral.") and n.endswith("." + module_name)]
-    real = module.apply
-    module.apply = lambda step, scene: None if type(step).__name__ == class_name else real(step, scene)
+    class_of(name).apply = lambda step, results: None
 
 def run(injection, arguments):
     '''The command line in a fork of its own: exit code, stdout, stderr.'''
@@ -157,28 +161,24 @@ def test_every_step_may_fail_to_apply(trial, when):
 
 WALLS = {
     "walled": {
-        *("namespaces", "ids", "loopback", "root"),
-        *("privileges", "rlimits", "landlock", "seccomp"),
+        *("namespaces", "cgroup_namespace", "set_ids", "no_nested_user_namespaces", "loopback"),
+        *("root_filesystem", "bounding_set", "capabilities", "rlimits", "landlock", "seccomp"),
     },
-    "bare": {"privileges", "rlimits", "landlock", "seccomp"},
+    "bare": {"capabilities", "rlimits", "landlock", "seccomp"},
 }
-"""Mechanisms whose effect is tried from inside before every exec."""
-VERIFIED = """
-import importlib.util
-sys.path.insert(0, sys.argv[1])
-def module(name):
-    folder = next(f for f in ("linux", "posix") if importlib.util.find_spec(f"corral.{f}.{name}"))
-    return importlib.import_module(f"corral.{folder}.{name}")
-answer = [name for name in sys.argv[2:] if hasattr(module(name), "verify")]
+"""Steps whose effect is tried from inside before every exec."""
+VERIFIED = (
+    FAIL.partition("injections, arguments =")[0].replace("sys.argv[1])", "sys.argv.pop(1))", 1)
+    + """
+answer = [name for name in sys.argv[1:] if class_of(name).verify is not steps.unverified]
 """
+)
 
 
 def test_every_wall_may_fail_its_verification(trial):
     steps = trial.steps()
-    modules = sorted({step.split(".")[0] for step in steps})
-    verified = trial.user.outside(VERIFIED, str(trial.user.package), *modules)
-    assert set(verified) >= WALLS[trial.user.tier]
-    tried = [step for step in steps if step.split(".")[0] in verified]
+    tried = trial.user.outside(VERIFIED, str(trial.user.package), *steps)
+    assert set(tried) >= WALLS[trial.user.tier]
     cases = {f"fail_step({step!r}, 'verify', 'after')": (step, "injected") for step in tried}
     assert trial.problems(cases) == {}
 
@@ -186,9 +186,9 @@ def test_every_wall_may_fail_its_verification(trial):
 MISSING = {
     "walled": (
         *(f"real = abi.clone\nabi.clone = lambda flags: real(flags & ~abi.CLONE_NEW{kind})" for kind in ("NET", "PID", "IPC", "UTS", "NS")),
-        *(f"skip_step({step!r})" for step in ("root.View", "privileges.Bound", "privileges.Drop", "rlimits.Rlimits", "seccomp.Seccomp")),
+        *(f"skip_step({step!r})" for step in ("root_filesystem", "bounding_set", "capabilities", "rlimits", "seccomp")),
     ),
-    "bare": tuple(f"skip_step({step!r})" for step in ("landlock.Landlock", "rlimits.Rlimits", "seccomp.Seccomp")),
+    "bare": tuple(f"skip_step({step!r})" for step in ("landlock", "rlimits", "seccomp")),
 }  # fmt: skip
 
 
@@ -199,17 +199,17 @@ def test_a_wall_that_is_missing_is_noticed(trial):
 
 
 BETWEEN = {
-    "real = os.fork\nos.fork = lambda: fail() if in_keeper() else real()": "init",
+    "real = os.fork\nos.fork = lambda: fail() if in_init() else real()": "init",
     "os.setsid = fail": "init",
-    "birth._descriptors = fail": "target",
+    "spawn._arrange_descriptors = fail": "target",
     "abi.reset_signals = fail": "target",
     "os.umask = fail": "target",
 }
 BETWEEN_IN = {
     "walled": {
         "real = abi.clone\n"
-        "abi.clone = lambda flags: fail() if flags & abi.CLONE_NEWPID else real(flags)": "namespaces.Namespaces",
-        "ids.write_maps = fail": "ids.Ids",
+        "abi.clone = lambda flags: fail() if flags & abi.CLONE_NEWPID else real(flags)": "namespaces",
+        "user_ids.write_maps = fail": "id_maps",
     },
     "bare": {"abi.clone = fail": "clone"},
 }
@@ -223,18 +223,18 @@ def test_what_stands_between_the_steps_may_fail(trial):
 LOCKS = {
     "dumpable": "real = abi.prctl\n"
     "abi.prctl = lambda option, *a: fail() if option == abi.PR_SET_DUMPABLE else real(option, *a)",
-    "descriptors": "enter.keep_only = fail",
+    "descriptors": "steps.keep_only = fail",
     "signals": "real = abi.signalfd\n"
-    "abi.signalfd = lambda signals: fail() if in_keeper() else real(signals)",
+    "abi.signalfd = lambda signals: fail() if in_init() else real(signals)",
 }
 LOCKS_IN = {
     "walled": {
         "capabilities": "real = privileges.drop\n"
-        "privileges.drop = lambda: fail() if in_keeper() else real()",
-        "filter": "filters.init = fail",
+        "privileges.drop = lambda: fail() if in_init() else real()",
+        "filter": "seccomp_init_rules.compile_filter = fail",
     },
     "bare": {
-        "a view of its tree": "landlock.hold_proc = fail",
+        "a view of its tree": "landlock.open_proc_files = fail",
         "its own death": "real = abi.prctl\n"
         "abi.prctl = lambda option, *a: fail() if (option, *a) == (abi.PR_SET_PDEATHSIG, 0) else real(option, *a)",
     },
@@ -245,7 +245,7 @@ def locks(trial):
     return [*LOCKS.values(), *LOCKS_IN[trial.user.tier].values()]
 
 
-def test_no_target_is_let_go_by_an_init_that_could_not_be_locked(trial):
+def test_no_target_is_released_by_an_init_that_could_not_be_locked(trial):
     """Init is in the target's reach: unlocked it must not have a target."""
     assert trial.problems(dict.fromkeys(locks(trial), ("not started",))) == {}
 
@@ -257,11 +257,11 @@ def test_an_init_that_could_not_be_locked_says_why(trial):
 @pytest.mark.parametrize("error", ["RuntimeError('a bug')", "KeyboardInterrupt()", "MemoryError()"])
 def test_a_bug_on_the_way_is_no_way_out(trial, error):
     raising = (
-        "real = enter.apply\n"
-        "def apply(steps, place, scene):\n"
-        "    real(steps, place, scene)\n"
-        f"    if place == '{{where}}': raise {error}\n"
-        "enter.apply = apply"
+        "real = steps.apply\n"
+        "def apply(planned, stage, results):\n"
+        "    real(planned, stage, results)\n"
+        f"    if stage == '{{where}}': raise {error}\n"
+        "steps.apply = apply"
     )
     name = error.partition("(")[0]
     cases = {raising.format(where=where): (where, name) for where in ("init", "target")}
@@ -277,29 +277,29 @@ def test_a_pipe_that_breaks_on_the_way_is_no_success(trial):
 
 KILLED_IN = {
     "walled": {
-        "init before its ids are mapped": "ids.write_maps = lambda step, pid: os.kill(pid, 9)",
+        "init before its ids are mapped": "user_ids.write_maps = lambda maps, pid: os.kill(pid, 9)",
         "init after its ids are mapped": (
-            "real = ids.write_maps\n"
-            "def write_maps(step, pid):\n"
-            "    real(step, pid)\n"
+            "real = user_ids.write_maps\n"
+            "def write_maps(maps, pid):\n"
+            "    real(maps, pid)\n"
             "    os.kill(pid, 9)\n"
-            "ids.write_maps = write_maps"
+            "user_ids.write_maps = write_maps"
         ),
-        "init at work": "init.guard = lambda *a, **k: os._exit(1)",
+        "init at work": "init.run_init = lambda *a, **k: os._exit(1)",
     },
     "bare": {
-        "the guardian before it is one": (
-            "real = enter.apply\n"
-            "def apply(steps, place, scene):\n"
-            "    if place == 'init': os.kill(os.getpid(), 9)\n"
-            "    real(steps, place, scene)\n"
-            "enter.apply = apply"
+        "the subreaper before it is one": (
+            "real = steps.apply\n"
+            "def apply(planned, stage, results):\n"
+            "    if stage == 'init': os.kill(os.getpid(), 9)\n"
+            "    real(planned, stage, results)\n"
+            "steps.apply = apply"
         ),
     },
 }
 KILLED = {
-    "the target's process": "enter.verify = lambda steps, scene: os.kill(os.getpid(), 9)",
-    "the target's process, by its own exit": "enter.verify = lambda steps, scene: os._exit(0)",
+    "the target's process": "steps.verify = lambda planned, results: os.kill(os.getpid(), 9)",
+    "the target's process, by its own exit": "steps.verify = lambda planned, results: os._exit(0)",
 }
 
 
@@ -309,11 +309,11 @@ def test_a_death_on_the_way_is_told(trial):
     assert trial.problems(cases) == {}
 
 
-def test_no_target_is_let_go_once_its_keeper_is_gone(trial):
+def test_no_target_is_released_once_its_init_is_gone(trial):
     """Who sees it first tells: the target's process by itself, or whoever waits for both."""
-    keeper = {"walled": "init", "bare": "guardian"}[trial.user.tier]
+    run = {"walled": "init.run_init", "bare": "subreaper.run_subreaper"}[trial.user.tier]
     deaths = ("os._exit(1)", "os.kill(os.getpid(), 9)")
-    cases = [f"{keeper}.guard = lambda *a, **k: {death}" for death in deaths]
+    cases = [f"{run} = lambda *a, **k: {death}" for death in deaths]
     assert trial.problems(dict.fromkeys(cases, ("not started",))) == {}
 
 
@@ -346,7 +346,7 @@ def test_a_command_that_does_not_exist_is_127(trial):
 
 def test_the_report_of_a_failed_set_up_says_so(trial):
     path = trial.temporary / "report.json"
-    step = {"walled": "root.View", "bare": "landlock.Landlock"}[trial.user.tier]
+    step = {"walled": "root_filesystem", "bare": "landlock"}[trial.user.tier]
     code, _, _ = trial.run(f"fail_step({step!r}, 'apply', 'before')", "--report", str(path))
     told = json.loads(path.read_text())
     assert code == 125

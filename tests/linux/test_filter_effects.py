@@ -12,7 +12,7 @@ import pytest
 
 import corral
 from corral.abi.linux_syscalls import TABLES
-from corral.platforms.linux.mechanisms import seccomp_rules
+from corral.platforms.linux.mechanisms import seccomp_init_rules, seccomp_rules
 
 MACHINE = platform.machine()
 SOURCE = os.path.dirname(os.path.dirname(corral.__file__))
@@ -47,7 +47,8 @@ raw = bytes.fromhex(sys.argv[1])
 
 def target(**changes):
     options = {"subprocess": False, "unix_sockets": False, "namespaces": True, "cookie": COOKIE}
-    return seccomp_rules.target(machine=MACHINE, **{**options, **changes})
+    rules = seccomp_rules.target_rules(**{**options, **changes})
+    return seccomp_rules.compile_filter(MACHINE, rules)
 
 
 def child(code, program, before=""):
@@ -269,8 +270,9 @@ for pid in (os.getppid(), os.getpid()):
     before = f"""
 sys.path.insert(0, {SOURCE!r})
 from corral.platforms.linux.mechanisms import seccomp_rules
-raw = seccomp_rules.target(machine={MACHINE!r}, subprocess=False, unix_sockets=False, namespaces=False,
-                     cookie=None, own_pid=os.getpid())
+rules = seccomp_rules.target_rules(subprocess=False, unix_sockets=False, namespaces=False,
+                                   cookie=None, own_pid=os.getpid())
+raw = seccomp_rules.compile_filter({MACHINE!r}, rules)
 """
     held, status = child(acts, None, before)
     assert status == 0
@@ -315,7 +317,7 @@ print(os.waitpid(pid, 0)[1] >> 8)
 blocks = [bytearray(1 << 16) for _ in range(64)] + [bytearray(1 << 24)]
 del blocks
 """
-    program = seccomp_rules.init(machine=MACHINE)
+    program = seccomp_init_rules.compile_filter(MACHINE)
     assert child(waits, program, before) == (["7"], 0)
     for act in (
         "os.open('/dev/null', os.O_RDONLY)",

@@ -32,8 +32,8 @@ while True:
 SHORT_GRACE = """
 import sys
 sys.path.insert(0, sys.argv.pop(1))
-import corral.platforms.posix.watch
-corral.platforms.posix.watch.GRACE = 0.2
+import corral.platforms.deadlines
+corral.platforms.deadlines.GRACE_SECONDS = 0.2
 from corral.cli import main
 sys.exit(main())
 """
@@ -110,9 +110,9 @@ def test_a_target_that_ignores_sigterm_is_killed_after_the_grace(user, traces):
 
 
 def test_the_grace_is_five_seconds_unless_a_test_shortens_it():
-    from corral.platforms.posix import watch as supervise
+    from corral.platforms import deadlines
 
-    assert supervise.GRACE == 5.0
+    assert deadlines.GRACE_SECONDS == 5.0
 
 
 def test_a_second_interrupt_does_not_wait_for_the_grace(user, traces):
@@ -235,14 +235,14 @@ there_read, there_write = os.pipe()
 
 def hold(at, release):
     '''Stand still before attempt number `at` until the other end of a pipe is closed.'''
-    real, count = enter._attempt, [0]
-    def attempt(verb, step, scene):
+    real, count = steps.attempt, [0]
+    def attempt(step, verb, results):
         if count[0] == at:
-            os.write(there_write, f"{verb} {enter.name(step)} ".encode())
+            os.write(there_write, f"{'apply' if verb == step.apply else 'verify'} {step.name} ".encode())
             os.read(release, 1)
         count[0] += 1
-        real(verb, step, scene)
-    enter._attempt = attempt
+        real(step, verb, results)
+    steps.attempt = attempt
 
 held = []
 while True:

@@ -178,7 +178,7 @@ class ShortOfGrace:
         argv = self._user.corral_argv("run", *flags, "--", *command)
         argv[2] = argv[2].replace(
             "from corral.cli",
-            "import corral.platforms.posix.watch as s; s.GRACE = 0.2; from corral.cli",
+            "import corral.platforms.deadlines as s; s.GRACE_SECONDS = 0.2; from corral.cli",
         )
         process = self._user.popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         out, err = process.communicate(timeout=PATIENCE)

@@ -16,8 +16,10 @@ import time
 
 import pytest
 
+from corral.plan.results import Results
 from corral.platforms.linux import dbus
 from corral.platforms.linux.dbus import Bus, CallError, ProtocolError, Variant
+from corral.platforms.linux.init import InitProcess
 from corral.platforms.linux.mechanisms import cgroup, systemd_scope
 from corral.record import replace
 
@@ -61,8 +63,8 @@ def bus(tmp_path, monkeypatch) -> str:
 @pytest.fixture
 def impatient(monkeypatch):
     """For where waiting is certain to be in vain, once the bus itself has answered."""
-    monkeypatch.setattr(systemd_scope, "START_PATIENCE", 1.5)
-    monkeypatch.setattr(systemd_scope, "END_PATIENCE", SHORT)
+    monkeypatch.setattr(systemd_scope, "START_SECONDS", 1.5)
+    monkeypatch.setattr(systemd_scope, "END_SECONDS", SHORT)
 
 
 def test_the_bus_gives_a_name(bus):
@@ -238,7 +240,7 @@ def test_what_systemd_is_asked_for(listen):
         ("CollectMode", ("s", "inactive-or-failed")),
         ("TimeoutStopUSec", ("t", 5_000_000)),
         ("PIDs", ("au", [2, 3])),
-        ("MemoryMax", ("t", (64 << 20) + systemd_scope.ASIDE_MEMORY)),
+        ("MemoryMax", ("t", (64 << 20) + systemd_scope.OWN_MEMORY)),
         ("MemorySwapMax", ("t", 0)),
         ("TasksMax", ("t", 130)),
         ("CPUQuotaPerSecUSec", ("t", 500_000)),
@@ -309,7 +311,7 @@ def test_numbers_of_another_pid_namespace_are_not_sent(bus, listen, before, call
     if before and subprocess.run([*before, "true"], capture_output=True, check=False).returncode:
         pytest.skip("unshare -c -pf does not work here")
     heard = listen()
-    source = str(pathlib.Path(systemd_scope.__file__).parents[2])
+    source = str(pathlib.Path(systemd_scope.__file__).parents[4])
     argv = [*before, sys.executable, "-c", CLIENT, source, bus]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (len(heard), done.returncode) == (calls, 0 if calls else 1), done.stderr
@@ -345,21 +347,19 @@ def children() -> str:
 
 
 def test_a_failed_start_leaves_no_process_behind(bus, impatient):
-    """The one that was to hold the scope is gone, and init was never let go."""
-    from corral.platforms.steps import Scene
-
-    leaf = cgroup.Leaf(base="/nowhere", name="x", controllers=(), settings=())
-    scene = Scene()
+    """The process that was to keep the scope is gone, and init was never released."""
+    leaf = cgroup.Leaf(base="/nowhere", run="x", controllers=(), settings=())
+    results = Results()
     before = children()
-    scene.pid = os.getpid()
+    results.add(InitProcess(pid=os.getpid()))
     with pytest.raises(OSError, match="systemd is not on the bus"):
-        systemd_scope.apply(systemd_scope.plan(leaf), scene)
-    assert scene.cgroup == ""
+        systemd_scope.plan(leaf).apply(results)
+    assert results.find(cgroup.Cgroup) is None
     assert children() == before
 
 
 def test_what_explain_says():
-    leaf = cgroup.Leaf(base="/sys/fs/cgroup/m", name="1-a", controllers=(), settings=SETTINGS[:1])
+    leaf = cgroup.Leaf(base="/sys/fs/cgroup/m", run="1-a", controllers=(), settings=SETTINGS[:1])
     step = systemd_scope.plan(leaf)
     assert step.unit == "corral-1-a.scope"
     assert step.residue.endswith("/corral-1-a.scope/corral/1-a")
@@ -403,7 +403,7 @@ def test_where_a_users_bus_is_looked_for(tmp_path, monkeypatch):
 
 def test_nothing_is_imported_where_it_is_not_needed():
     code = "import sys; import corral.cli, corral.platforms.linux.backend; print([n for n in sys.modules if 'dbus' in n or 'systemd' in n])"
-    source = str(pathlib.Path(systemd_scope.__file__).parents[2])
+    source = str(pathlib.Path(systemd_scope.__file__).parents[4])
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={"PYTHONPATH": source},

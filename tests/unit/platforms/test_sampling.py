@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from corral.plan.model import Sample
 from corral.platforms import sampling
-from corral.platforms.linux.usage import Usage
+from corral.platforms.contract import Usage
 from corral.platforms.sampling import DUTY_INTERVAL, INTERVAL, SLACK, Sampler
 
 

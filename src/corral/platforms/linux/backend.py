@@ -1,4 +1,4 @@
-"""What corral's flow asks of Linux."""
+"""The Linux backend: the verbs that the flow calls on an operating system."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import os
 import sys
 
 from corral.plan.model import Composition
-from corral.platforms.linux import host_files, options, tier_namespaces
-from corral.platforms.linux import signalfd as waiting
-from corral.platforms.linux import spawn as births
+from corral.platforms.linux import host_files, options, signalfd, tier_namespaces
+from corral.platforms.linux import spawn as spawning
 from corral.platforms.linux.mechanisms import cgroup, seccomp
-from corral.platforms.linux.probes import cache_key as identities
+from corral.platforms.linux.probes import cache_key as cache_keys
 from corral.platforms.posix.environment import environment
 from corral.platforms.posix.watch import Watch
-from corral.programs import resolve as command
+from corral.programs import resolve as programs
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
@@ -21,26 +20,23 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from corral.plan.host import Finding, Host
-    from corral.plan.model import Chains, Held, Plan
-    from corral.platforms.linux.spawn import Child, Stdio
-    from corral.platforms.linux.usage import Usage
+    from corral.plan.model import Held
+    from corral.platforms.contract import Usage
     from corral.policy.model import Policy
     from corral.programs.model import Program
 
-
-resolve = command.resolve
-signals = waiting.Signals
+cache_key = cache_keys.cache_key
+chains = options.chains
+resolve = programs.resolve
+signals = signalfd.Signals
+spawn = spawning.spawn
 watch = Watch
-
-
-def chains(policy: Policy) -> Chains:
-    return options.chains(policy)
 
 
 def compose(
     policy: Policy, program: Program, controls: Sequence[Held], *, home: str
 ) -> Composition:
-    """Look at the files once; what follows is pure. Who keeps the tree decides the tier."""
+    """Survey the files once; the rest is pure. The mechanism of `tree` decides the tier."""
     seen = host_files.survey(policy, program, home=home)
     if any(held.mechanism == options.PID_NAMESPACE for held in controls):
         steps = tier_namespaces.compose(policy, program, seen, controls)
@@ -72,9 +68,9 @@ def clean(path: str) -> None:
     if os.path.exists(f"{path}/cgroup.procs"):
         cgroup.remove(path)
     elif os.path.basename(path).startswith(host_files.WORK_PREFIX):
-        from corral.platforms.posix import work_directory
+        from corral.platforms.posix import run_directories
 
-        work_directory.remove(path)
+        run_directories.remove(path)
 
 
 def measure(root: int) -> Usage:
@@ -83,21 +79,13 @@ def measure(root: int) -> Usage:
     return usage.measure(root)
 
 
-def birth(plan: Plan, stdio: Stdio) -> Child:
-    return births.birth(plan, stdio)
-
-
-def identity() -> tuple[str, ...]:
-    return identities.identity()
-
-
 def doctor(host: Host) -> Sequence[tuple[str, str, Finding | None]]:
-    from corral.platforms.linux.probes import doctor as words
+    from corral.platforms.linux.probes import host as probes
 
-    return words.lines(host)
+    return probes.doctor_lines(host)
 
 
 def probe() -> tuple[Finding, ...]:
-    from corral.platforms.linux.probes import host as probes
+    from corral.platforms.linux.probes import host
 
-    return probes.probe()
+    return host.probe()

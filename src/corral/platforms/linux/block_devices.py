@@ -1,4 +1,4 @@
-"""Which disk a file lies on, as io.max wants to hear it: major:minor of the whole disk."""
+"""The disk behind a file, in the form of io.max: major:minor of the whole disk."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from corral.policy.model import Policy
 
 
-def behind(policy: Policy) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The disks of what the target can read or write, and the paths that have none.
+def find_disks(policy: Policy) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the disks of what the target can read or write, and the paths that have none.
 
-    Memory has none, and needs none. Nor have overlays, some btrfs volumes and what comes over a
-    network: there nothing can be held.
+    A file system in memory has none, and needs no limit. Overlays, some btrfs volumes and network
+    file systems have none either, and cannot be limited.
     """
     paths = ("/usr", *(grant.path for grant in policy.grants))
     found = {path: disk_of(path) for path in paths}
@@ -25,7 +25,7 @@ def behind(policy: Policy) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def disk_of(path: str) -> str:
-    """Empty if there is no block device behind it."""
+    """Return "" if there is no block device behind the path."""
     try:
         device = os.stat(path).st_dev
         entry = f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"

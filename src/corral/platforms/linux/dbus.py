@@ -1,9 +1,8 @@
-"""D-Bus, as much as it takes to ask systemd for something: one socket, calls, replies and signals.
+"""A small D-Bus client, enough to call systemd: one socket, calls, replies and signals.
 
-Written from the D-Bus specification 0.43, since no library does this without an import that costs
-more than the whole start. What comes in is not believed: every length is checked against what is
-there, padding is zero, text is UTF-8, nesting is bounded, and a message that is too long ends the
-conversation.
+Written from the D-Bus specification 0.43, because every library costs more to import than the whole
+start. What comes in is checked: every length against what is there, padding is zero, text is UTF-8,
+nesting is bounded, and a message that is too long ends the connection.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ ALIGNMENT = {
     **dict.fromkeys("({", 8),
 }
 CLOSING = {"(": ")", "{": "}"}
-DEPTH = 32
+MAX_DEPTH = 32
 """How deeply arrays and structs may nest; the specification allows 32 of each."""
-LONGEST = 1 << 20
-"""Bytes of a message that are still read. systemd's answers here have a few hundred."""
+MAX_MESSAGE = 1 << 20
+"""Bytes. systemd's answers here have a few hundred."""
 
 CALL, RETURN, ERROR, SIGNAL = 1, 2, 3, 4
 NO_AUTO_START = 2
-"""Ask whoever is there; start nobody."""
+"""Do not start the service that is called."""
 FIELDS = {1: "path", 2: "interface", 3: "member", 4: "error", 5: "reply_to"}
 FIELDS |= {6: "destination", 7: "sender", 8: "signature"}
 KINDS = {"path": "o", "signature": "g", "reply_to": "u"}
@@ -51,14 +50,14 @@ DRIVER_PATH = "/org/freedesktop/DBus"
 
 
 class ProtocolError(OSError):
-    """The other side does not speak D-Bus as it is written."""
+    """The other side does not follow the specification."""
 
     def __init__(self, words: str) -> None:
         super().__init__(71, words)  # EPROTO
 
 
 class CallError(OSError):
-    """The other side answered with an error; `name` is what programs go by."""
+    """The other side answered with an error of this `name`."""
 
     def __init__(self, name: str, words: str) -> None:
         super().__init__(0, f"{name}: {words}" if words else name)
@@ -88,7 +87,7 @@ class Message:
 
 
 def split(signature: str) -> list[str]:
-    """The complete types that a signature consists of."""
+    """Return the complete types that a signature consists of."""
     if len(signature) > 255:
         raise ProtocolError("a signature longer than 255 bytes")
     found: list[str] = []
@@ -102,7 +101,7 @@ def split(signature: str) -> list[str]:
 
 def _end_of_type(signature: str, at: int, depth: int) -> int:
     code = signature[at : at + 1]
-    if depth > DEPTH or code not in ALIGNMENT:
+    if depth > MAX_DEPTH or code not in ALIGNMENT:
         raise ProtocolError(f"not a signature: {signature!r}")
     if code == "a":
         return _end_of_type(signature, at + 1, depth + 1)
@@ -153,7 +152,7 @@ def _put(out: bytearray, kind: str, value: Value) -> None:
 
 
 def split_fields(kind: str) -> list[str]:
-    """The types in a struct or a dictionary's entry."""
+    """Return the types in a struct or a dictionary's entry."""
     return split(kind[1:-1])
 
 
@@ -172,7 +171,7 @@ def _pad(out: bytearray, alignment: int) -> None:
 
 
 class Reader:
-    """A place in received bytes."""
+    """A position in received bytes."""
 
     def __init__(self, data: bytes, order: str, at: int = 0) -> None:
         self.data = data
@@ -184,7 +183,7 @@ class Reader:
 
     def value(self, kind: str, depth: int) -> Value:
         code = kind[0]
-        if depth > 2 * DEPTH:
+        if depth > 2 * MAX_DEPTH:
             raise ProtocolError("values nest too deeply")
         self.align(ALIGNMENT[code])
         if code in NUMBERS:
@@ -206,9 +205,8 @@ class Reader:
             raise ProtocolError("padding that is not zero")
 
     def number(self, form: str) -> int:
-        found: int = struct.unpack(f"{self.order}{form}", self._take(struct.calcsize(f"={form}")))[
-            0
-        ]
+        raw = self._take(struct.calcsize(f"={form}"))
+        found: int = struct.unpack(f"{self.order}{form}", raw)[0]
         return found
 
     def _boolean(self) -> bool:
@@ -262,19 +260,19 @@ def encode(message: Message) -> bytes:
 
 
 def length(start: bytes) -> int:
-    """How long a message is in all, from its first 16 bytes."""
+    """Return how long a message is in all, from its first 16 bytes."""
     order = ORDERS.get(start[0]) if len(start) >= FIXED else None
     if order is None or start[3] != 1:
         raise ProtocolError("not a message")
     body, fields = struct.unpack_from(f"{order}I4xI", start, 4)
     total: int = FIXED + fields + -fields % 8 + body
-    if total > LONGEST:
+    if total > MAX_MESSAGE:
         raise ProtocolError(f"a message of {total} bytes")
     return total
 
 
 def decode(raw: bytes) -> Message:
-    """One whole message."""
+    """Parse one whole message."""
     if length(raw) != len(raw):
         raise ProtocolError("a message that is not as long as it says")
     reader = Reader(raw, ORDERS[raw[0]], at=1)
@@ -292,7 +290,7 @@ def decode(raw: bytes) -> Message:
 
 
 def _named(fields: Value) -> dict[str, Value]:
-    """Header fields by name; unknown ones are to be ignored, says the specification."""
+    """Return header fields by name; the specification says to ignore unknown ones."""
     named: dict[str, Value] = {}
     for number, variant in fields:  # type: ignore[union-attr,misc]
         name = FIELDS.get(number, "")  # type: ignore[arg-type]
@@ -304,19 +302,19 @@ def _named(fields: Value) -> dict[str, Value]:
 
 
 class Bus:
-    """A conversation that has to be over before `patience` seconds have passed."""
+    """A connection whose calls have to be over before `timeout_seconds` have passed."""
 
-    def __init__(self, path: str, patience: float) -> None:
-        import _socket  # `socket` takes longer to import than all that is said here
+    def __init__(self, path: str, timeout_seconds: float) -> None:
+        import _socket  # importing `socket` would take longer than all calls together
 
-        self._deadline = time.monotonic() + patience
+        self._deadline = time.monotonic() + timeout_seconds
         self._serial = 0
         self._buffer = b""
         self._signals: list[Message] = []
         self._socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         self.name = ""
         try:
-            self._hurry()
+            self._set_timeout()
             self._socket.connect(path)
             self._authenticate()
             (self.name,) = self.driver("Hello")  # type: ignore[assignment]
@@ -358,7 +356,7 @@ class Bus:
             signature=signature,
             body=arguments,
         )
-        self._hurry()
+        self._set_timeout()
         self._socket.sendall(encode(request))
         return self._answer(self._serial)
 
@@ -373,7 +371,7 @@ class Bus:
                 return message.body
 
     def wait(self, wanted: Callable[[Message], bool]) -> Message:
-        """The first signal that is wanted, also one that came while an answer was waited for."""
+        """Return the first signal that is wanted, also one that came before this call."""
         while True:
             while self._signals:
                 message = self._signals.pop(0)
@@ -384,7 +382,7 @@ class Bus:
                 self._signals.append(message)
 
     def _authenticate(self) -> None:
-        """The kernel tells the bus who we are; EXTERNAL is to claim just that."""
+        """Claim our own uid (EXTERNAL), which the kernel confirms to the bus."""
         self._socket.sendall(
             b"\0AUTH EXTERNAL " + str(os.geteuid()).encode().hex().encode() + b"\r\n"
         )
@@ -405,13 +403,13 @@ class Bus:
         return decode(raw)
 
     def _fill(self) -> None:
-        self._hurry()
+        self._set_timeout()
         chunk = self._socket.recv(1 << 16)
         if not chunk:
             raise ConnectionResetError(104, "the bus hung up")
         self._buffer += chunk
 
-    def _hurry(self) -> None:
+    def _set_timeout(self) -> None:
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError(110, "the bus did not answer in time")

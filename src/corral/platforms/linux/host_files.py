@@ -1,6 +1,6 @@
-"""How this host's files lie: system directories, the curated /etc, who is asking.
+"""The files and ids of this host that a plan depends on: system directories, /etc, the caller.
 
-A survey is taken afresh for each run (it is a few dozen lstat calls), so that planning stays pure.
+A survey is taken for each run (it is a few dozen lstat calls), so that planning stays pure.
 """
 
 from __future__ import annotations
@@ -18,25 +18,16 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 if TYPE_CHECKING:
     from corral.platforms.linux.mechanisms.cgroup import Base
     from corral.platforms.linux.mechanisms.root_filesystem import Mask
-    from corral.platforms.linux.mechanisms.user_ids import Ids
+    from corral.platforms.linux.mechanisms.user_ids import IdMaps
     from corral.policy.model import Policy
     from corral.programs.model import Program
 
 SYSTEM = (
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/libx32",
-    "/nix/store",
-    "/gnu/store",
-)
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store",
+)  # fmt: skip
 
-# The loader's cache, TLS roots and crypto policies, locale and the names of things: no accounts,
-# keys
-# or service configuration.
+# The loader's cache, TLS roots and crypto policies, locale, names of protocols and fonts: no
+# accounts, keys or service configuration.
 ETC = (
     "ld.so.cache",
     "ssl/certs", "ssl/openssl.cnf", "ssl/cert.pem",
@@ -66,7 +57,7 @@ class Layout:
 
     uid: int
     gid: int
-    who: Ids
+    who: IdMaps
     home: str
     machine: str
     system: tuple[Entry, ...]
@@ -94,6 +85,16 @@ def survey(policy: Policy, program: Program, *, home: str) -> Layout:
 
         masks = find(policy.grants, home, program.reads)
         watched = protected_absent(policy.grants, home)
+    state = ""
+    if policy.state:
+        from corral.platforms.posix import run_directories
+
+        state = run_directories.state_path(program)
+    disks: tuple[str, ...] = ()
+    if policy.limits.io is not None:
+        from corral.platforms.linux import block_devices
+
+        disks = block_devices.find_disks(policy)[0]
     return Layout(
         uid=uid,
         gid=os.getegid(),
@@ -105,34 +106,22 @@ def survey(policy: Policy, program: Program, *, home: str) -> Layout:
         masks=masks,
         watched=watched,
         owners=_owners(policy, program) if uid == 0 else (),
-        state=_state(program) if policy.state else "",
+        state=state,
         run=(run := f"{os.getpid()}-{os.urandom(4).hex()}"),
         directory=f"/tmp/{WORK_PREFIX}{uid}-{run}",  # noqa: S108 - made 0700, never reused
         cgroup=cgroup.find(),
-        disks=_disks(policy) if policy.limits.io is not None else (),
+        disks=disks,
     )
 
 
 def _home_inside(home: str) -> str:
-    """An empty directory at the same path, unless the system has to be there: containers give users
-    that they do not know HOME=/, and services have homes in /usr.
+    """Return the same path, unless the system has to be there: containers set HOME=/ for users that
+    they do not know, and services have homes in /usr.
     """
     taken = (*SYSTEM, "/etc", "/dev", "/proc", "/sys")
     if home == "/" or any(is_inside(home, top) for top in taken):
         return HOME
     return home
-
-
-def _disks(policy: Policy) -> tuple[str, ...]:
-    from corral.platforms.linux import block_devices as disks
-
-    return disks.behind(policy)[0]
-
-
-def _state(program: Program) -> str:
-    from corral.platforms.posix.state_directory import path_for
-
-    return path_for(program)
 
 
 def _entry(path: str) -> Entry | None:
@@ -145,7 +134,7 @@ def _entry(path: str) -> Entry | None:
     real = os.path.realpath(path)
     if not os.path.exists(real):
         return None
-    # A link into /usr is as good inside as outside; any other target has to be brought along.
+    # A link into /usr works inside as well; the target of any other link has to be bound.
     return (
         Entry(path=path, link=link) if real.startswith("/usr/") else Entry(path=path, source=real)
     )

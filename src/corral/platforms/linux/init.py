@@ -1,9 +1,9 @@
-"""PID 1 of the sandbox: reaps, passes signals on, and ends everything when it ends.
+"""PID 1 of the sandbox: reaps, passes signals on, and ends the sandbox when it ends.
 
-It is a fork of corral in the target's reach, so it holds nothing worth reaching: not dumpable and
-hidden by /proc's hidepid (no environ, maps or mem), no descriptors but its pipes, no capabilities,
-and a filter that leaves it hardly more than waiting. The target is let go only once all of that is
-in place.
+PID 1 is a fork of corral in the target's reach, so it has nothing worth reaching: it is not
+dumpable and hidden by /proc's hidepid (no environ, maps or mem), has no descriptors but its pipes,
+no capabilities, and a filter that allows hardly more than waiting. The target is released only once
+all of that is in place.
 """
 
 from __future__ import annotations
@@ -25,47 +25,68 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
+@record
+class InitProcess:
+    """The process that becomes PID 1 or the subreaper; `pid` is its number on the host."""
+
+    pid: int
+
+
+@record
+class InitDescriptors:
+    """What steps of the supervisor open for init. The supervisor closes it after the clone."""
+
+    fds: list[int]
+
+    def release(self) -> None:
+        while self.fds:
+            os.close(self.fds.pop())
+
+
+@record
+class Pipes:
+    """Ends of the pipes of `spawn`; init's also have `start`, by which the target is released."""
+
+    control: int
+    status: int
+    exec_result: int
+    start: int = -1
+
+    def close(self) -> None:
+        for fd in (self.control, self.status, self.exec_result):
+            os.close(fd)
+
+
 def follow_supervisor() -> None:
     """Die with the supervisor. A change of ids clears this, so it is set again after one."""
     abi.prctl(abi.PR_SET_PDEATHSIG, SIGKILL)
 
 
-def guard(target: int, pipes: Pipes, *, space: str) -> NoReturn:
-    """`space` is a directory of the private space; whether that is full is told at the end."""
+def run_init(target: int, pipes: Pipes, *, space: str) -> NoReturn:
+    """`space` is a directory of the private space; at the end init reports whether that is full."""
     disk = os.open(space, os.O_PATH | os.O_CLOEXEC)
-    children = give_up(pipes, {disk})
+    children = lock_down(pipes, {disk})
     privileges.drop()
-    abi.seccomp_set_filter(seccomp.compiled_for_init(os.uname().machine))
-    let_go(pipes)
-    wait(pipes, children, obey=_pass_on, reap=lambda: _reap(target, pipes.say, disk))
+    abi.seccomp_set_filter(seccomp.compile_for_init(os.uname().machine))
+    release_target(pipes)
+    status = wait_for_end(target, pipes, children, on_control=_pass_on)
+    _reap_the_rest()
+    os.write(pipes.status, status.to_bytes(4, "little") + bytes([_is_full(disk)]))
+    os._exit(0)
 
 
-def _pass_on(told: bytes) -> None:
-    if not told:
-        os._exit(1)  # the supervisor is gone: so is everything
-    for number in told:
+def _pass_on(numbers: bytes) -> None:
+    if not numbers:
+        os._exit(1)  # the supervisor is gone
+    for number in numbers:
         try:
             os.kill(-1, number)  # every process of the namespace but this one
         except ProcessLookupError:
             pass
 
 
-def _reap(target: int, say: int, disk: int) -> None:
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            os._exit(1)
-        if pid == target:
-            _reap_the_rest()
-            os.write(say, status.to_bytes(4, "little") + bytes([_is_full(disk)]))
-            os._exit(0)
-        if pid == 0:
-            return
-
-
 def _reap_the_rest() -> None:
-    """The kernel would kill them with us, but count for nobody what they used."""
+    """Reap what the kernel would kill with init, because its CPU time would not be counted."""
     try:
         os.kill(-1, SIGKILL)
         while True:
@@ -79,47 +100,56 @@ def _is_full(disk: int) -> bool:
     return not (seen.f_bfree and seen.f_ffree)
 
 
-@record
-class Pipes:
-    """A keeper's ends of the pipes of `birth`, and the gate that holds the target back."""
+def lock_down(pipes: Pipes, keep: Iterable[int]) -> int:
+    """Give up dumps, streams, the environment and all descriptors but these.
 
-    go: int
-    say: int
-    born: int
-    gate: int
-
-
-def give_up(pipes: Pipes, keep: Iterable[int]) -> int:
-    """No dump, streams, environment or descriptors but these; returns what tells of children."""
+    Return a descriptor that is readable when a child has ended.
+    """
     abi.prctl(abi.PR_SET_DUMPABLE, 0)
     null = os.open("/dev/null", os.O_RDWR)
     for fd in range(3):
         os.dup2(null, fd)
     abi.sigprocmask(abi.SIG_BLOCK, (SIGCHLD,))
     children = abi.signalfd((SIGCHLD,))
-    own = (pipes.go, pipes.say, pipes.born, pipes.gate, children)
+    own = (pipes.control, pipes.status, pipes.exec_result, pipes.start, children)
     steps.keep_only({0, 1, 2, *own, *keep})
     os.environ.clear()
     return children
 
 
-def let_go(pipes: Pipes) -> None:
-    os.close(pipes.born)
-    os.write(pipes.gate, b"\0")
-    os.close(pipes.gate)
+def release_target(pipes: Pipes) -> None:
+    os.close(pipes.exec_result)
+    os.write(pipes.start, b"\0")
+    os.close(pipes.start)
 
 
-def wait(
-    pipes: Pipes, children: int, *, obey: Callable[[bytes], None], reap: Callable[[], None]
-) -> NoReturn:
-    """`obey` gets what the supervisor says, nothing at all when it is gone."""
+def wait_for_end(
+    target: int, pipes: Pipes, children: int, *, on_control: Callable[[bytes], None]
+) -> int:
+    """Reap children until the target has ended; return its wait status.
+
+    `on_control` gets the supervisor's signal numbers, and b"" when the supervisor is gone.
+    """
     poll = select.poll()
-    poll.register(pipes.go, select.POLLIN)
+    poll.register(pipes.control, select.POLLIN)
     poll.register(children, select.POLLIN)
     while True:
         for fd, _ in poll.poll():
-            if fd == pipes.go:
-                obey(os.read(pipes.go, 64))
-            else:
-                os.read(children, 128)
-                reap()
+            if fd == pipes.control:
+                on_control(os.read(pipes.control, 64))
+                continue
+            os.read(children, 128)
+            if (status := _reap(target)) is not None:
+                return status
+
+
+def _reap(target: int) -> int | None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            os._exit(1)
+        if pid == target:
+            return status
+        if pid == 0:
+            return None

@@ -1,4 +1,4 @@
-"""The ways in and out of a sandbox that its policy opens, as the supervisor drives them."""
+"""The services that pass bytes in and out of a sandbox whose policy allows it."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 if TYPE_CHECKING:
     from corral.denials.records import Denials
     from corral.plan.model import Plan
-    from corral.platforms.posix.watch import Way, Ways
-    from corral.platforms.steps import Scene
+    from corral.plan.results import Results
+    from corral.platforms.contract import NetworkServices, Service
 
 
-def ways(plan: Plan, scene: Scene, denials: Denials | None) -> Ways:
-    """Once the target has executed: what leads out of its namespaces has been handed over then."""
-    inwards: list[Way] = []
+def open_services(plan: Plan, results: Results, denials: Denials | None) -> NetworkServices:
+    """Open them once the target has executed: init has sent its listeners by then."""
+    inbound: list[Service] = []
     if plan.listen:
-        inwards.append(
-            host_ports.PublishedPorts(scene.inlets, published_ports.Dialer(*scene.handles))
-        )
+        dialer = published_ports.Dialer(results.get(published_ports.NamespaceHandles))
+        sockets = results.get(published_ports.HostSockets).take()
+        inbound.append(host_ports.PublishedPorts(sockets, dialer))
     if not plan.allow:
-        return None, inwards
-    names_udp, names_tcp, packets, *doors = outbound_listeners.receive(scene.doors[0])
+        return None, inbound
+    channel = results.get(outbound_listeners.ListenerSockets).channel
+    dns_udp, dns_tcp, packets, *listeners = channel.receive()
+    channel.release()
     check = check_from_policy(plan.allow, plan.admit, os.environ, denials)
-    way = gateway.Gateway(check, listeners=doors, dns_udp=names_udp, dns_tcp=names_tcp)
-    seen = packet_tap.Tap(packets, way.names)
-    return way, [seen, *inwards]
+    outbound = gateway.Gateway(check, listeners=listeners, dns_udp=dns_udp, dns_tcp=dns_tcp)
+    return outbound, [packet_tap.Tap(packets, outbound.names), *inbound]

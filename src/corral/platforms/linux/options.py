@@ -1,4 +1,4 @@
-"""Linux: one file a mechanism. What can hold each control here, best first."""
+"""The mechanisms that can enforce each control on Linux, best first."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ NAMESPACES = ("user_namespaces", "mount_namespace", "pid_namespace")
 
 
 def chains(policy: Policy) -> Chains:
-    """What can hold each control here, best first."""
-    alone = not policy.subprocess  # one process, so what holds a process holds the tree
+    alone = not policy.subprocess  # one process: a limit of the process is a limit of the tree
     return {
         "filesystem": (
             Option(
@@ -32,7 +31,7 @@ def chains(policy: Policy) -> Chains:
                 mechanism="landlock",
                 needs=("landlock_wall", "seccomp"),
                 status="verified",
-                note=_visible(policy),
+                note=_note_on_visibility(policy),
             ),
         ),
         "network": _network(policy),
@@ -43,7 +42,7 @@ def chains(policy: Policy) -> Chains:
         "tree": (
             Option(mechanism=PID_NAMESPACE, needs=NAMESPACES, status="verified"),
             Option(mechanism="guardian + signal scope", needs=("guardian", "landlock_scope")),
-            Option(mechanism="guardian", needs=("guardian",), note=_lonely(policy)),
+            Option(mechanism="guardian", needs=("guardian",), note=_note_on_signals(policy)),
         ),
         "memory": (_cgroup("memory"), *_sampled(policy, "memory")),
         "cpu": (_cgroup("cpu"), *_sampled(policy, "cpu")),
@@ -56,7 +55,9 @@ def chains(policy: Policy) -> Chains:
         "fds": (_rlimit("RLIMIT_NOFILE"),),
         "io": _io(policy),
         "disk": (
-            Option(mechanism="sized tmpfs + RLIMIT_FSIZE", needs=NAMESPACES, note=_disk(policy)),
+            Option(
+                mechanism="sized tmpfs + RLIMIT_FSIZE", needs=NAMESPACES, note=_note_on_disk(policy)
+            ),
         ),
         "timeout": (Option(mechanism="supervisor"),),
         "address_space": (_rlimit("RLIMIT_AS"),),
@@ -68,12 +69,12 @@ def _cgroup(controller: str) -> Option:
 
 
 def _io(policy: Policy) -> tuple[Option, ...]:
-    """Held disk by disk: where the target's files lie on none, there is nothing to hold it by."""
+    """Limits are per disk: where the target's files are on none, nothing can be limited."""
     if policy.limits.io is None:
         return ()
     from corral.platforms.linux import block_devices
 
-    found, without = block_devices.behind(policy)
+    found, without = block_devices.find_disks(policy)
     if not found:
         return ()
     note = f"not for {', '.join(without)}, which no disk is behind" if without else ""
@@ -81,7 +82,7 @@ def _io(policy: Policy) -> tuple[Option, ...]:
 
 
 def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
-    """Looking costs wake-ups, so only a limit that was stated is held that way."""
+    """Sampling costs wake-ups, so only a limit that was stated is enforced that way."""
     if control not in policy.stated:
         return ()
     note = "the tree is looked at ten times a second and killed when it is over"
@@ -98,19 +99,19 @@ def _network(policy: Policy) -> tuple[Option, ...]:
             Option(mechanism="network namespace", needs=("network_namespace",), status="verified"),
             Option(mechanism="seccomp socket families", needs=("seccomp",), status="verified"),
         )
-    ways = {"gateway": policy.allow, "inward": policy.listen}
-    needs = [name for name, asked in ways.items() if asked]
+    asked = {"gateway": policy.allow, "inward": policy.listen}
+    needs = [name for name, stated in asked.items() if stated]
     return (
         Option(
             mechanism="network namespace + " + " + ".join(needs),
             needs=("network_namespace", *needs),
             status="verified",
-            note=_still_possible(policy),
+            note=_note_on_gateway(policy),
         ),
     )
 
 
-def _still_possible(policy: Policy) -> str:
+def _note_on_gateway(policy: Policy) -> str:
     if not policy.allow:
         return ""
     text = "domain fronting and sites that share an address with an allowed one stay possible"
@@ -119,15 +120,15 @@ def _still_possible(policy: Policy) -> str:
     return text
 
 
-def _visible(policy: Policy) -> str:
+def _note_on_visibility(policy: Policy) -> str:
     text = "names and metadata of the host's files can be seen"
     return f"{text}, and its processes" if policy.subprocess else text
 
 
-def _lonely(policy: Policy) -> str:
+def _note_on_signals(policy: Policy) -> str:
     return "the target cannot signal its own processes" if policy.subprocess else ""
 
 
-def _disk(policy: Policy) -> str:
+def _note_on_disk(policy: Policy) -> str:
     granted = policy.state or any(grant.access == "write" for grant in policy.grants)
     return "write grants and state are not size-limited" if granted else ""

@@ -1,14 +1,14 @@
-"""Signals to corral, read from a descriptor: blocked, so none is lost between fork and watch."""
+"""Signals to corral, read from a descriptor. They are blocked, so none is lost between fork and
+watch.
+"""
 
 from __future__ import annotations
 
 import os
-import sys
 
 from corral.abi import linux as abi
 
 TYPE_CHECKING = False
-assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 

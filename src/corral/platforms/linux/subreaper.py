@@ -1,12 +1,12 @@
-"""Who keeps the tree together where there is no PID namespace: a subreaper between supervisor and
-target.
+"""The process that keeps the tree together where there is no PID namespace: a subreaper between
+supervisor and target. Reports call it "guardian".
 
-Every orphan of the target comes back to it, so the whole tree hangs below; it passes signals on by
-walking that tree and, when the target ends or the supervisor dies, kills it by stop, walk, kill,
-until it has no child left, dead or alive. The target can neither signal nor trace it (seccomp,
-Landlock). If somebody else kills the guardian itself, the target dies with it (PDEATHSIG, which it
-may not clear); processes that the target was allowed to start would then survive unless a cgroup
-holds them.
+Every orphan of the target becomes its child, so the whole tree is below it. It passes signals on by
+walking that tree. When the target ends or the supervisor dies, it kills the tree by stop, walk,
+kill, until it has no child left, dead or alive. The target can neither signal nor trace it
+(seccomp, Landlock). If another process kills the subreaper, the target dies with it (PDEATHSIG,
+which it may not clear); processes that the target was allowed to start would then survive unless
+they are in a cgroup.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from corral.abi import linux as abi
 from corral.abi.signal_numbers import SIGKILL, SIGSTOP
 from corral.platforms.linux import init, usage
 from corral.platforms.linux.mechanisms import landlock
+from corral.platforms.steps import unverified
 from corral.record import record
 
 TYPE_CHECKING = False
@@ -25,97 +26,83 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from corral.plan.model import Place
+    from corral.plan.model import Stage
+    from corral.plan.results import Results
     from corral.platforms.linux.init import Pipes
-    from corral.platforms.steps import Scene
 
 
-WALL = 0x40000000  # children of any kind, also those made without SIGCHLD
+WALL = 0x40000000  # __WALL: children of any kind, also those made without SIGCHLD
 
 
 @record
-class Guardian:
+class Subreaper:
     """Becomes the reaper of every descendant before the target exists."""
 
-    place: Place = "init"
+    name = "subreaper"
+    stage: Stage = "init"
+    verify = unverified
 
     def describe(self) -> str:
         return "a guardian adopts every orphan of the target and kills the whole tree"
 
+    def apply(self, results: Results) -> None:
+        abi.prctl(abi.PR_SET_CHILD_SUBREAPER, 1)
+        results.add(init.InitProcess(pid=os.getpid()))
+
 
 @record
-class Follow:
-    """The target dies with its guardian; the filter keeps it from changing that."""
+class ParentDeathSignal:
+    """The target dies with its subreaper; the filter keeps it from changing that."""
 
-    place: Place = "target"
+    name = "parent_death_signal"
+    stage: Stage = "target"
+    verify = unverified
 
     def describe(self) -> str:
         return "the target dies with its guardian"
 
-
-def apply(step: Guardian | Follow, scene: Scene) -> None:
-    match step:
-        case Guardian():
-            abi.prctl(abi.PR_SET_CHILD_SUBREAPER, 1)
-            scene.pid = os.getpid()
-        case Follow():
-            abi.prctl(abi.PR_SET_PDEATHSIG, SIGKILL)
-            if os.getppid() != scene.pid:
-                raise OSError(0, "the guardian is gone")
+    def apply(self, results: Results) -> None:
+        abi.prctl(abi.PR_SET_PDEATHSIG, SIGKILL)
+        if os.getppid() != results.get(init.InitProcess).pid:
+            raise OSError(0, "the guardian is gone")
 
 
-def guard(target: int, pipes: Pipes) -> NoReturn:
-    children = init.give_up(pipes, landlock.hold_proc(target))
-    # From here on the end of file on `go` tells of the supervisor's death. Dying with it at once
-    # would leave whatever the target has started.
+def run_subreaper(target: int, pipes: Pipes) -> NoReturn:
+    children = init.lock_down(pipes, landlock.open_proc_files(target))
+    # From here on the end of the control pipe is the supervisor's death. Dying with it at once
+    # would leave the processes that the target has started.
     abi.prctl(abi.PR_SET_PDEATHSIG, 0)
-    init.let_go(pipes)
-    init.wait(
-        pipes,
-        children,
-        obey=lambda told: _obey(told, target, pipes.say),
-        reap=lambda: _reap(target, pipes.say),
-    )
+    init.release_target(pipes)
+
+    def pass_on(numbers: bytes) -> None:
+        if not numbers:
+            _end(target, pipes.status)  # the supervisor is gone
+        for number in numbers:
+            if number == SIGKILL:
+                _end(target, pipes.status)
+            elif number:
+                _send(usage.tree(os.getpid()), number)
+
+    status = init.wait_for_end(target, pipes, children, on_control=pass_on)
+    _end(target, pipes.status, status)
 
 
-def _obey(told: bytes, target: int, say: int) -> None:
-    if not told:
-        _end(target, say)  # the supervisor is gone: so is everything
-    for number in told:
-        if number == SIGKILL:
-            _end(target, say)
-        elif number:
-            _send(usage.tree(os.getpid()), number)
-
-
-def _reap(target: int, say: int) -> None:
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            os._exit(1)
-        if pid == target:
-            _end(target, say, status)
-        if pid == 0:
-            return
-
-
-def _end(target: int, say: int, status: int | None = None) -> NoReturn:
-    """Nothing is left when this process is gone; tells the target's wait status."""
+def _end(target: int, status_pipe: int, status: int | None = None) -> NoReturn:
+    """Kill the whole tree, report the target's wait status, and exit."""
     ended = _kill_tree(target)
     status = ended if status is None else status
     try:
         if status is not None:
-            os.write(say, status.to_bytes(4, "little"))
+            os.write(status_pipe, status.to_bytes(4, "little"))
     finally:
         os._exit(0)
 
 
 def _kill_tree(target: int) -> int | None:
-    """Stop everything, so that nothing forks behind the walker's back; kill; look again.
+    """Stop every process, so that none forks during the walk; kill them; walk again.
 
     A walk can miss what forks faster than it walks, and a process whose first thread has ended
-    looks dead. The kernel knows: who has neither a living nor a dead child has no descendants.
+    looks dead. The kernel knows: a process without a living or dead child has no descendants.
     """
     status: int | None = None
     while True:

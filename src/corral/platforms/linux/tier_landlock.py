@@ -1,7 +1,7 @@
 """The tier without namespaces: containers and restricted hosts.
 
-Landlock is the filesystem wall and seccomp all the others. What cannot be held here is refused: a
-grant that contains a secret (Landlock cannot mask), unix sockets, a network allowlist. Names and
+Landlock is the filesystem wall and seccomp all the others. What cannot be enforced here is refused:
+a grant that contains a secret (Landlock cannot mask), unix sockets, a network allowlist. Names and
 metadata of the host's files stay visible to stat, as does the list of processes when the target may
 start some.
 """
@@ -23,7 +23,7 @@ from corral.platforms.linux.mechanisms import (
     seccomp,
     user_ids,
 )
-from corral.platforms.posix import rlimits, work_directory
+from corral.platforms.posix import rlimits, run_directories
 from corral.record import replace
 
 TYPE_CHECKING = False
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from corral.policy.model import Policy
     from corral.programs.model import Program
 
-# Who the target is and what the machine is called; nothing that authenticates.
+SCOPE = "signal scope"
+# Names of users and machines; nothing that authenticates.
 ETC = ("/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/hosts")
 
 
@@ -44,20 +45,20 @@ def compose(
     policy: Policy, program: Program, layout: Layout, controls: Sequence[Held]
 ) -> tuple[Step, ...]:
     _refuse(policy, program, layout)
-    who, group = layout.who.outside_uid, layout.who.outside_gid
-    steps: list[Step] = [work_directory.WorkDirectory(path=layout.directory, uid=who, gid=group)]
+    uid, gid = layout.who.outside_uid, layout.who.outside_gid
+    steps: list[Step] = [run_directories.WorkDirectory(path=layout.directory, uid=uid, gid=gid)]
     steps += cgroup.plan(policy.limits, controls, layout)
-    steps.append(subreaper.Guardian())
+    steps.append(subreaper.Subreaper())
     if layout.who.drop_groups:
         steps += [
-            privileges.Bound(place="target"),
-            user_ids.Become(uid=who, gid=group, drop_groups=True, place="target"),
+            privileges.BoundingSet(stage="target"),
+            user_ids.SetIds(uid=uid, gid=gid, drop_groups=True, stage="target"),
         ]
     steps += [
-        subreaper.Follow(),
+        subreaper.ParentDeathSignal(),
         keyring.Keyring(),
         rlimits.plan(replace(policy.limits, pids=None), count_init=False),
-        privileges.Drop(),
+        privileges.Capabilities(),
     ]
     mechanisms = {held.control: held.mechanism for held in controls}
     if "landlock" in mechanisms.get("filesystem", ""):
@@ -72,9 +73,6 @@ def compose(
         )
     )
     return tuple(steps)
-
-
-SCOPE = "signal scope"
 
 
 def _landlock(policy: Policy, program: Program, layout: Layout) -> landlock.Landlock:
@@ -118,7 +116,7 @@ def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
 
 
 def _read_only_in_writable(policy: Policy, program: Program) -> list[str]:
-    """Landlock adds up what is allowed on the way to the root: nothing below can be less."""
+    """Landlock adds up what the directories above a path allow: nothing below can have less."""
     reads = [grant.path for grant in policy.grants if grant.access == "read"]
     return [
         f"{path} cannot be held read-only in {grant.path}, which may be written"
@@ -130,30 +128,30 @@ def _read_only_in_writable(policy: Policy, program: Program) -> list[str]:
 
 
 def _unreachable(policy: Policy, program: Program, uid: int, gid: int) -> list[str]:
-    """A run of root's has an id of its own, to which root's files are a stranger's.
+    """A run that root starts has an id of its own, which may not read root's files.
 
-    The program's own may be among them: corral's cache is closed to everybody else.
+    The program's own may be among them: corral's cache is closed to every other user.
     """
     wanted = {"read": 4, "write": 6}
     paths = [
         (grant.path, wanted[grant.access]) for grant in policy.grants if grant.access in wanted
     ]
     paths += [(path, wanted["read"]) for path in program.reads]
-    closed = [_closed(path, access, uid, gid) for path, access in paths]
+    closed = [_first_closed(path, access, uid, gid) for path, access in paths]
     return [
-        f"{place} is closed to uid {uid}, as which the target runs"
-        for place in dict.fromkeys(closed)
-        if place
+        f"{path} is closed to uid {uid}, as which the target runs"
+        for path in dict.fromkeys(closed)
+        if path
     ]
 
 
-def _closed(path: str, wanted: int, uid: int, gid: int) -> str:
-    """The first of the path's parents that cannot be passed, or the path itself; judged by mode."""
+def _first_closed(path: str, wanted: int, uid: int, gid: int) -> str:
+    """Return the first parent, or the path itself, whose mode keeps the user out; "" if none."""
     parts = path.split("/")
     for depth in range(1, len(parts)):
-        place = "/".join(parts[:depth]) or "/"
-        if not _permits(os.stat(place), 1, uid, gid):
-            return place
+        parent = "/".join(parts[:depth]) or "/"
+        if not _permits(os.stat(parent), 1, uid, gid):
+            return parent
     seen = os.stat(path)
     needed = wanted | (1 if stat.S_ISDIR(seen.st_mode) else 0)
     return "" if _permits(seen, needed, uid, gid) else path

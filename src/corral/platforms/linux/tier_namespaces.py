@@ -1,4 +1,4 @@
-"""The tier with namespaces: `compose` is the order of application, readable aloud."""
+"""The tier with namespaces: `compose` is the order of application."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from corral.paths.posix import is_below, is_inside
 from corral.plan.model import SAMPLING
 from corral.platforms.linux.mechanisms import (
     cgroup,
-    idmapped_mounts,
     keyring,
     landlock,
     loopback,
@@ -27,12 +26,13 @@ if TYPE_CHECKING:
 
     from corral.plan.model import Held, Step
     from corral.platforms.linux.host_files import Layout
+    from corral.platforms.linux.mechanisms.root_filesystem import Bind
     from corral.policy.model import Grant, Policy
     from corral.programs.model import Program
 
 UNLIMITED_SPACE = 1 << 40
 STATE = "/state"
-"""Where the directory that survives runs is found inside."""
+"""Where the target finds the directory that survives runs."""
 TEMPORARY = "/tmp"  # noqa: S108 - the sandbox's own
 
 
@@ -44,7 +44,7 @@ def compose(
     view = root_filesystem.View(
         binds=binds,
         links=_links(program, layout),
-        files=_made(who, layout),
+        files=_generated_files(who, layout),
         private=_private(policy, layout),
         size=policy.limits.disk or UNLIMITED_SPACE,
         masks=layout.masks,
@@ -53,28 +53,28 @@ def compose(
     steps: list[Step] = [namespaces.Namespaces(), who]
     steps += cgroup.plan(policy.limits, controls, layout)
     if policy.allow:
-        steps.append(_door())
+        steps.append(_listener_channel())
     if policy.listen:
-        steps += _inward(policy.listen)
+        steps += _published_ports(policy.listen)
     mechanisms = {held.control: held.mechanism for held in controls}
     if mechanisms.get("memory") == SAMPLING:
-        steps += _counted()
+        steps += _sysv_lists()
     if layout.state:
         steps.append(_state(layout.state))
     if layout.owners or (layout.state and layout.uid == 0):
-        steps.append(_idmapped(binds, who, layout))
+        steps.append(_idmapped_mounts(binds, who, layout))
     steps += [
         namespaces.CgroupNamespace(),
-        namespaces.Hostname(name="corral"),
-        user_ids.NoNesting(),
+        namespaces.Hostname(hostname="corral"),
+        user_ids.NoNestedUserNamespaces(),
         *_network(policy),
         root_filesystem.Sources(binds=binds),
-        user_ids.Become(uid=who.uid, gid=who.gid, drop_groups=who.drop_groups),
+        user_ids.SetIds(uid=who.uid, gid=who.gid, drop_groups=who.drop_groups),
         view,
-        privileges.Bound(),
+        privileges.BoundingSet(),
         keyring.Keyring(),
         rlimits.plan(policy.limits, count_init=True),
-        privileges.Drop(),
+        privileges.Capabilities(),
     ]
     if "landlock" in mechanisms.get("filesystem", ""):
         writable = (*view.private, *(bind.target for bind in binds if bind.access == "write"))
@@ -89,58 +89,54 @@ def compose(
     return tuple(steps)
 
 
-def _inward(ports: tuple[int, ...]) -> list[Step]:
-    from corral.platforms.linux.mechanisms import published_ports
+def _listener_channel() -> Step:
+    from corral.platforms.linux.mechanisms.outbound_listeners import ListenerChannel
 
-    return [published_ports.HostPorts(ports=ports), published_ports.Handles()]
-
-
-def _counted() -> list[Step]:
-    from corral.platforms.linux.mechanisms import sysv_ipc
-
-    return [sysv_ipc.Window(), sysv_ipc.Objects()]
+    return ListenerChannel()
 
 
-def _door() -> Step:
-    from corral.platforms.linux.mechanisms import outbound_listeners
+def _published_ports(ports: tuple[int, ...]) -> list[Step]:
+    from corral.platforms.linux.mechanisms.published_ports import OpenNamespaces, PublishedPorts
 
-    return outbound_listeners.Door()
+    return [PublishedPorts(ports=ports), OpenNamespaces()]
+
+
+def _sysv_lists() -> list[Step]:
+    from corral.platforms.linux.mechanisms.sysv_ipc import OpenSysvLists, SysvChannel
+
+    return [SysvChannel(), OpenSysvLists()]
 
 
 def _network(policy: Policy) -> list[Step]:
-    """Loopback alone, or loopback with every address leading to the gateway."""
+    """Return loopback alone, or loopback with every address leading to the gateway."""
     if not policy.allow:
         return [loopback.Loopback()]
     from corral.network.rules import parse_rules
-    from corral.platforms.linux.mechanisms import outbound_listeners
+    from corral.platforms.linux.mechanisms.outbound_listeners import OutboundListeners
 
     ports = tuple(sorted(parse_rules(policy.allow).ports))
-    return [loopback.Loopback(alone=False), outbound_listeners.Listeners(ports=ports)]
+    return [loopback.Loopback(alone=False), OutboundListeners(ports=ports)]
 
 
-def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[root_filesystem.Bind, ...]:
-    system = [
+def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[Bind, ...]:
+    binds = [
         root_filesystem.Bind(source=e.source, target=e.path) for e in layout.system if e.source
     ]
-    devices = [
+    binds += [
         root_filesystem.Bind(source=path, target=path, access="device") for path in layout.devices
     ]
-    reads = [
+    binds += [
         root_filesystem.Bind(source=path, target=path, device=device, inode=inode)
         for path, (device, inode) in zip(program.reads, program.seen, strict=True)
     ]
-    grants = [_granted(grant) for grant in policy.grants]
-    state = (
-        [root_filesystem.Bind(source=layout.state, target=STATE, access="write")]
-        if layout.state
-        else []
-    )
-    chosen = {bind.target: bind for bind in (*system, *devices, *reads, *grants, *state)}
-    return tuple(chosen.values())
+    binds += [_grant_to_bind(grant) for grant in policy.grants]
+    if layout.state:
+        binds.append(root_filesystem.Bind(source=layout.state, target=STATE, access="write"))
+    return tuple({bind.target: bind for bind in binds}.values())
 
 
-def _anchors(binds: Iterable[root_filesystem.Bind]) -> tuple[str, ...]:
-    """The directories in a write grant that lead to something bound inside it."""
+def _anchors(binds: Iterable[Bind]) -> tuple[str, ...]:
+    """Return the directories in a write grant that lead to something bound inside it."""
     targets = [bind.target for bind in binds]
     found: dict[str, None] = {}
     for grant in [bind.target for bind in binds if bind.access == "write"]:
@@ -153,12 +149,12 @@ def _anchors(binds: Iterable[root_filesystem.Bind]) -> tuple[str, ...]:
 
 
 def _state(path: str) -> Step:
-    from corral.platforms.posix.state_directory import State
+    from corral.platforms.posix.run_directories import State
 
     return State(path=path, inside=STATE)
 
 
-def _granted(grant: Grant) -> root_filesystem.Bind:
+def _grant_to_bind(grant: Grant) -> Bind:
     return root_filesystem.Bind(
         source=grant.path,
         target=grant.path,
@@ -168,13 +164,13 @@ def _granted(grant: Grant) -> root_filesystem.Bind:
     )
 
 
-def _idmapped(
-    binds: Iterable[root_filesystem.Bind], who: user_ids.Ids, layout: Layout
-) -> idmapped_mounts.Idmap:
+def _idmapped_mounts(binds: Iterable[Bind], who: user_ids.IdMaps, layout: Layout) -> Step:
+    from corral.platforms.linux.mechanisms.idmapped_mounts import IdmappedMounts
+
     owners = {path: (uid, gid) for path, uid, gid in layout.owners}
     owners[layout.state] = (layout.uid, layout.gid)
     chosen = tuple((b, *owners[b.source]) for b in binds if b.source in owners)
-    return idmapped_mounts.Idmap(binds=chosen, uid=who.outside_uid, gid=who.outside_gid)
+    return IdmappedMounts(binds=chosen, uid=who.outside_uid, gid=who.outside_gid)
 
 
 def _links(program: Program, layout: Layout) -> tuple[tuple[str, str], ...]:
@@ -189,17 +185,17 @@ def _links(program: Program, layout: Layout) -> tuple[tuple[str, str], ...]:
 
 
 def _private(policy: Policy, layout: Layout) -> tuple[str, ...]:
-    """Writable places of the sandbox's own, unless a grant stands there or above."""
+    """Return the sandbox's own writable directories, without those inside a grant."""
     granted = [grant.path for grant in policy.grants if grant.directory]
-    places = ("/dev/shm", "/tmp", "/var/tmp", layout.home)  # noqa: S108 - inside, not the host's
+    paths = ("/dev/shm", "/tmp", "/var/tmp", layout.home)  # noqa: S108 - inside, not the host's
     return tuple(
-        place
-        for place in dict.fromkeys(places)
-        if not any(is_inside(place, path) for path in granted)
+        path
+        for path in dict.fromkeys(paths)
+        if not any(is_inside(path, grant) for grant in granted)
     )
 
 
-def _made(who: user_ids.Ids, layout: Layout) -> tuple[tuple[str, str], ...]:
+def _generated_files(who: user_ids.IdMaps, layout: Layout) -> tuple[tuple[str, str], ...]:
     user = f"user:x:{who.uid}:{who.gid}:user:{layout.home}:/bin/sh\n"
     return (
         ("/etc/passwd", f"{user}nobody:x:65534:65534:nobody:/:/bin/false\n"),

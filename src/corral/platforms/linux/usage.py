@@ -1,10 +1,9 @@
-"""What a tree uses, seen from outside: for hosts where no cgroup counts.
+"""What a tree of processes uses, read from /proc where no cgroup counts.
 
-init is the root of the tree and inherits every orphan, so all of it hangs below. Memory is
-anonymous and shared memory of every process plus what lies in the private space and in memfds. That
-is a cheap bound from above, since pages that processes share count once for each: an exact look
-divides them by their users, as a cgroup charges them once. CPU time of ended processes is their
-parents'.
+Init is the root of the tree and inherits every orphan, so all processes are below it. Memory is the
+anonymous and shared memory of every process, plus the private space and memfds. That is a cheap
+upper bound, because shared pages count once for each process; an exact measurement divides them by
+their users, as a cgroup charges them once. CPU time of ended processes is their parents'.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import errno
 import os
 import sys
 
-from corral.record import record
+from corral.platforms.contract import Usage
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
@@ -25,21 +24,14 @@ if TYPE_CHECKING:
 CPU_FIELDS = slice(11, 15)
 """utime, stime, cutime and cstime in /proc/PID/stat, counted behind the name."""
 THREADS = 17
-BLIND = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
-"""What keeps us from looking. Counted as nothing used, it would let every limit go."""
-
-
-@record
-class Usage:
-    cpu: float
-    memory: int
-    tasks: int
+UNREADABLE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+"""Errors of this process, not of the tree. To count them as no use would switch every limit off."""
 
 
 def measure(root: int, *, exact: bool = False, objects: int = 0) -> Usage:
-    """`root` itself is corral's and counts only for the children it has reaped.
+    """Measure the descendants of `root`, which is corral's and counts only for reaped children.
 
-    `objects` are the bytes of its System V objects, attached or not.
+    `objects` are the bytes of the tree's System V objects, attached or not.
     """
     tick = os.sysconf("SC_CLK_TCK")
     ticks = tasks = 0
@@ -50,9 +42,9 @@ def measure(root: int, *, exact: bool = False, objects: int = 0) -> Usage:
         try:
             stat = _stat(pid)
         except (ValueError, IndexError):
-            continue  # it ended while being looked at
+            continue  # it has ended meanwhile
         except OSError as error:
-            _check_sight(error)
+            _check_readable(error)
             continue
         if pid == root:
             ticks += sum(stat[CPU_FIELDS][2:])
@@ -73,7 +65,7 @@ def measure(root: int, *, exact: bool = False, objects: int = 0) -> Usage:
 
 
 def tree(root: int) -> list[int]:
-    """Every descendant of `root`, as far as they hold still."""
+    """Return every descendant of `root`; one that forks meanwhile may be missed."""
     found: list[int] = []
     waiting = [root]
     while waiting:
@@ -84,20 +76,20 @@ def tree(root: int) -> list[int]:
 
 
 def _children(pid: int) -> list[int]:
-    """Each thread has its own: a child belongs to the thread that forked it."""
+    """Read the lists of all threads: a child belongs to the thread that forked it."""
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 found += map(int, file.read().split())
     except OSError as error:
-        _check_sight(error)
+        _check_readable(error)
     return found
 
 
-def _check_sight(error: OSError) -> None:
-    """Returns for a process that has ended, or that hides; the run ends where nothing is seen."""
-    if error.errno in BLIND:
+def _check_readable(error: OSError) -> None:
+    """Return if the process has ended or hides; raise if this process cannot read anything."""
+    if error.errno in UNREADABLE:
         raise error
 
 
@@ -112,12 +104,12 @@ def _resident(pid: int) -> int:
         with open(f"/proc/{pid}/status", "rb") as file:
             return kilobytes(file, (b"RssAnon:", b"RssShmem:"))
     except OSError as error:
-        _check_sight(error)
+        _check_readable(error)
         return 0
 
 
 def _proportional(pid: int, memfds: Container[Inode], device: int, *, segments: bool) -> int:
-    """Shared pages by their share; what is mapped of what is counted as a whole counts there."""
+    """Count shared pages by their share, without maps of files that are counted as a whole."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             memory = kilobytes(file, (b"Pss_Anon:", b"Pss_Shmem:"))
@@ -129,21 +121,20 @@ def _proportional(pid: int, memfds: Container[Inode], device: int, *, segments: 
 
 
 def kilobytes(lines: Iterable[bytes], names: tuple[bytes, ...]) -> int:
-    """The sum of the named rows, in bytes."""
+    """Return the sum of the named rows, in bytes."""
     return sum(int(line.split()[1]) for line in lines if line.startswith(names)) * 1024
 
 
 def counted_elsewhere(
     lines: Iterable[bytes], memfds: Container[Inode], device: int, *, segments: bool = False
 ) -> int:
-    """Of a process's smaps, the bytes of files in memory that are counted as files."""
+    """Return the bytes in a process's smaps of files in memory that are counted as files."""
     found = 0
     mapped = False
     for line in lines:
         first = line[:1]
-        if (
-            first.isdigit() or b"a" <= first <= b"f"
-        ):  # the head of a mapping; its rows are capitalized
+        # The head of a mapping begins with a hexadecimal address; its rows are capitalized.
+        if first.isdigit() or b"a" <= first <= b"f":
             where = _inode(line)
             mapped = where in memfds or where[0] == device or (segments and _is_segment(line))
         elif mapped and line.startswith(b"Pss:"):
@@ -154,12 +145,12 @@ def counted_elsewhere(
 
 
 def _is_segment(head: bytes) -> bool:
-    """By the name of the mapping, whole: the end of a memfd's name is whatever its maker likes."""
+    """Compare the start of the mapping's name: its maker chooses the end of a memfd's name."""
     return head.split(None, 5)[-1].startswith(b"/SYSV")
 
 
 def _inode(head: bytes) -> Inode:
-    """(device, inode) of a mapping, from `start-end perms offset major:minor inode path`."""
+    """Return (device, inode) of `start-end perms offset major:minor inode path`."""
     device, inode = head.split(None, 5)[3:5]
     major, minor = device.split(b":")
     return os.makedev(int(major, 16), int(minor, 16)), int(inode)
@@ -170,7 +161,7 @@ def _memfds(pid: int) -> dict[Inode, int]:
     try:
         names = os.listdir(f"/proc/{pid}/fd")
     except OSError as error:
-        _check_sight(error)
+        _check_readable(error)
         return found
     for name in names:
         path = f"/proc/{pid}/fd/{name}"
@@ -184,14 +175,14 @@ def _memfds(pid: int) -> dict[Inode, int]:
 
 
 def _private_space(pid: int) -> tuple[int, int]:
-    """(device, bytes). One tmpfs lies behind /tmp, HOME and /dev/shm: any of them tells for all."""
+    """Return (device, bytes) of the one tmpfs that is behind /tmp, HOME and /dev/shm."""
     path = f"/proc/{pid}/root/dev/shm"
     try:
         device, seen = os.stat(path).st_dev, os.statvfs(path)
     except OSError:
         return -1, 0
     if device == _own_device():
-        return -1, 0  # no private root: what lies there is the host's
+        return -1, 0  # no private root: this is the host's
     return device, (seen.f_blocks - seen.f_bfree) * seen.f_frsize
 
 

@@ -36,7 +36,7 @@ def test_no_disk_no_limit(known):
 
 def test_every_disk_once(known):
     known.update({"/usr": "8:0", "/data": "259:1", "/more": "259:1"})
-    assert block_devices.behind(policy("/data", "/more")) == (("8:0", "259:1"), ())
+    assert block_devices.find_disks(policy("/data", "/more")) == (("8:0", "259:1"), ())
     [option] = options.chains(policy("/data", "/more"))["io"]
     assert (option.mechanism, option.needs, option.note) == ("cgroup io", ("cgroup_io",), "")
 

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.plan.model import Held
+from corral.platforms.contract import Reaped
 from corral.platforms.linux.mechanisms import cgroup
-from corral.platforms.linux.mechanisms.cgroup import Account, Base, Enter, Leaf
+from corral.platforms.linux.mechanisms.cgroup import Base, Cgroup, Enter, Leaf
 from corral.policy.model import Limits
 
 UNIFIED = b"30 24 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -138,11 +139,11 @@ def test_a_plan_is_a_leaf_and_the_way_into_it():
     ]
     leaf, enter = cgroup.plan(LIMITS, controls, Layout(Base(path="/cg/x", controllers=("memory",))))
     assert leaf == Leaf(
-        base="/cg/x", name="17-abcd", controllers=("memory",), settings=EVERYTHING[:3]
+        base="/cg/x", run="17-abcd", controllers=("memory",), settings=EVERYTHING[:3]
     )
     assert leaf.path == leaf.residue == "/cg/x/corral/17-abcd"
     assert "memory.max = 67108864" in leaf.describe()
-    assert (leaf.place, enter) == ("supervisor", Enter())
+    assert (leaf.stage, enter) == ("supervisor", Enter())
 
 
 def test_no_cgroup_no_leaf():
@@ -174,7 +175,7 @@ def test_what_is_read_back_must_be_what_was_written(value, seen, expected):
 def account(path, **files):
     for name, text in files.items():
         (path / name.replace("_", ".", 1)).write_text(text)
-    return cgroup.account(str(path))
+    return Cgroup(path=str(path)).add_counts(Reaped(status=0, cpu=0.001, memory=5, hit=("disk",)))
 
 
 def test_the_account_is_what_the_kernel_counted(tmp_path):
@@ -186,16 +187,17 @@ def test_the_account_is_what_the_kernel_counted(tmp_path):
         pids_events="max 3\n",
         pids_peak="12\n",
     )
-    assert seen == Account(memory_peak=123456, cpu_usec=9000, pids_peak=12, hit=("memory", "pids"))
+    assert (seen.memory, seen.cpu, seen.tasks) == (123456, 0.009, 11)
+    assert seen.hit == ("memory", "pids", "disk")
 
 
 def test_reclaim_at_the_limit_is_no_kill(tmp_path):
     seen = account(tmp_path, memory_events="max 7\noom 0\noom_kill 0\n", pids_events="max 0\n")
-    assert seen.hit == ()
+    assert seen.hit == ("disk",)
 
 
 def test_older_kernels_count_less(tmp_path):
-    assert account(tmp_path) == Account()
+    assert account(tmp_path) == Reaped(status=0, cpu=0.001, memory=5, hit=("disk",))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="flags of Linux")

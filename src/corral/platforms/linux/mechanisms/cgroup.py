@@ -1,9 +1,9 @@
-"""cgroup v2: limits of the whole tree, held by the kernel. v1 is never used.
+"""cgroup v2: limits of the whole tree, enforced by the kernel. v1 is never used.
 
-A leaf `corral/<id>` is made in a subtree that this user may write to, beside the processes that are
-there already, since a cgroup with processes of its own cannot share controllers out. Every value is
-read back. The target is placed before its first instruction: init is moved while it still waits for
-its id maps.
+A leaf `corral/<id>` is made in a subtree that this user may write to. It is beside the processes
+that are there already, because a cgroup with processes of its own cannot enable controllers for its
+children. Every value is read back. Init is moved while it still waits for its id maps, so the
+target is in the leaf before its first instruction.
 """
 
 from __future__ import annotations
@@ -14,23 +14,26 @@ import sys
 import time
 
 from corral.paths.mounts import parse_mount
-from corral.record import record
+from corral.platforms.linux import init
+from corral.platforms.steps import unverified
+from corral.record import record, replace
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from corral.plan.model import Held, Place, Step
+    from corral.plan.model import Held, Stage, Step
+    from corral.plan.results import Results
+    from corral.platforms.contract import Reaped
     from corral.platforms.linux.host_files import Layout
-    from corral.platforms.steps import Scene
     from corral.policy.model import Limits
 
 MECHANISM = "cgroup "
 CONTROLLERS = ("memory", "pids", "cpu", "io")
 PERIOD = 100_000
 """Microseconds of cpu.max: the kernel's own default."""
-LONGEST_PERIOD, LEAST_QUOTA = 1_000_000, 1000
+MAX_PERIOD, MIN_QUOTA = 1_000_000, 1000
 """What the kernel takes: a share below a hundredth of a processor needs a longer period."""
 
 
@@ -38,7 +41,7 @@ LONGEST_PERIOD, LEAST_QUOTA = 1_000_000, 1000
 class Base:
     """A directory of the hierarchy in which leaves can be made, and what they can limit.
 
-    With `manager` it is systemd's own, and systemd makes a place below it on request.
+    With `manager` it is systemd's own, and systemd makes a cgroup below it on request.
     """
 
     path: str
@@ -47,18 +50,45 @@ class Base:
 
 
 @record
+class Cgroup:
+    """The leaf of one run, which is removed at its end."""
+
+    path: str
+
+    def add_counts(self, reaped: Reaped) -> Reaped:
+        """Add what the kernel counted and which limits were reached, before the leaf is removed."""
+        events = table(f"{self.path}/memory.events")
+        hit = ["memory"] if events.get("oom_kill") or events.get("oom_group_kill") else []
+        if table(f"{self.path}/pids.events").get("max"):
+            hit.append("pids")
+        cpu_usec = table(f"{self.path}/cpu.stat").get("usage_usec", 0)
+        return replace(
+            reaped,
+            hit=(*hit, *reaped.hit),
+            cpu=max(cpu_usec / 1e6, reaped.cpu),
+            memory=_number(f"{self.path}/memory.peak") or reaped.memory,
+            tasks=max(0, _number(f"{self.path}/pids.peak") - 1),
+        )
+
+    def release(self) -> None:
+        remove(self.path)
+
+
+@record
 class Leaf:
     """`settings` are (file, value); `controllers` are switched on from `base` down."""
 
+    name = "cgroup"
     base: str
-    name: str
+    run: str
     controllers: tuple[str, ...]
     settings: tuple[tuple[str, str], ...]
-    place: Place = "supervisor"
+    stage: Stage = "supervisor"
+    verify = unverified
 
     @property
     def path(self) -> str:
-        return f"{self.base}/corral/{self.name}"
+        return f"{self.base}/corral/{self.run}"
 
     @property
     def residue(self) -> str:
@@ -68,27 +98,33 @@ class Leaf:
         values = ", ".join(f"{file} = {value}" for file, value in self.settings)
         return f"cgroup {self.path}: {values}"
 
+    def apply(self, results: Results) -> None:
+        group = f"{self.base}/corral"
+        _enable(self.base, self.controllers)
+        os.makedirs(group, exist_ok=True)
+        _enable(group, self.controllers)
+        os.mkdir(self.path)
+        results.add(Cgroup(path=self.path))
+        for file, value in self.settings:
+            _set(f"{self.path}/{file}", value)
+
 
 @record
 class Enter:
-    place: Place = "beside"
+    name = "enter_cgroup"
+    stage: Stage = "after_clone"
+    verify = unverified
 
     def describe(self) -> str:
         return "init joins the cgroup before it does anything"
 
-
-@record
-class Account:
-    """What the kernel counted; `hit` names the limits that were reached."""
-
-    memory_peak: int = 0
-    cpu_usec: int = 0
-    pids_peak: int = 0
-    hit: tuple[str, ...] = ()
+    def apply(self, results: Results) -> None:
+        path = results.get(Cgroup).path
+        write(f"{path}/cgroup.procs", str(results.get(init.InitProcess).pid))
 
 
 def find() -> Base | None:
-    """The best place for leaves; looked for once, since nothing moves this process meanwhile."""
+    """Return the best base; search once, because nothing moves this process meanwhile."""
     if not _found:
         _found.append(_find())
     return _found[0]
@@ -98,7 +134,7 @@ _found: list[Base | None] = []
 
 
 def _find() -> Base | None:
-    """For root the top, for others where they stand or one above."""
+    """Try the top for root, and for others their own cgroup and the one above."""
     mounted = mount()
     if mounted is None:
         return None
@@ -111,7 +147,7 @@ def _find() -> Base | None:
 
 
 def _managed(top: str, best: Base | None) -> Base | None:
-    """The manager of this user's units, if systemd has given it more than we can take ourselves."""
+    """Return the cgroup of this user's systemd, if it has more controllers than `best`."""
     uid = os.geteuid()
     path = f"{top}/user.slice/user-{uid}.slice/user@{uid}.service" if uid else top
     offered = _words(f"{path}/cgroup.controllers")
@@ -126,7 +162,7 @@ def _managed(top: str, best: Base | None) -> Base | None:
 
 
 def mount(process: str = "self") -> tuple[str, str] | None:
-    """(where cgroup v2 is mounted, a process's own directory in it), hybrid layouts included."""
+    """Return (where cgroup v2 is mounted, a process's directory in it), hybrid layouts included."""
     own_path = f"/proc/{process}/cgroup"
     with open("/proc/self/mountinfo", "rb") as mounts, open(own_path, "rb") as own:
         found = locate(mounts.read(), own.read())
@@ -137,9 +173,9 @@ def mount(process: str = "self") -> tuple[str, str] | None:
 
 
 def locate(mountinfo: bytes, membership: bytes) -> tuple[str, str] | None:
-    """(mount point, own directory) from the texts of /proc/self/mountinfo and /proc/self/cgroup.
+    """Return (mount point, own directory) from /proc/self/mountinfo and /proc/self/cgroup.
 
-    A mount may show a part of the hierarchy only. One that contains this process is better than one
+    A mount may show only a part of the hierarchy. One that contains this process is better than one
     that does not; where none does, the own directory is the mount point.
     """
     lines = [os.fsdecode(line) for line in mountinfo.splitlines() if b" - cgroup2 " in line]
@@ -155,7 +191,7 @@ def locate(mountinfo: bytes, membership: bytes) -> tuple[str, str] | None:
 
 
 def _below(own: str, root: str) -> str | None:
-    """Where `own` lies in what is mounted; None if it is not there."""
+    """Return where `own` is in what is mounted; None if it is not there."""
     inside = os.path.relpath(own, root)
     return None if inside.split("/")[0] == ".." else inside
 
@@ -168,15 +204,15 @@ def _base(path: str) -> Base | None:
 
 
 def plan(limits: Limits, controls: Iterable[Held], layout: Layout) -> list[Step]:
-    """A leaf for the limits that were decided to be a cgroup's."""
-    held = [item.control for item in controls if item.mechanism.startswith(MECHANISM)]
-    if not held or layout.cgroup is None:
+    """Return the steps for the limits that were decided to be a cgroup's."""
+    chosen = [item.control for item in controls if item.mechanism.startswith(MECHANISM)]
+    if not chosen or layout.cgroup is None:
         return []
     leaf = Leaf(
         base=layout.cgroup.path,
-        name=layout.run,
-        controllers=tuple(held),
-        settings=settings(limits, held, layout.disks),
+        run=layout.run,
+        controllers=tuple(chosen),
+        settings=settings(limits, chosen, layout.disks),
     )
     if layout.cgroup.manager:
         from corral.platforms.linux.mechanisms import systemd_scope
@@ -186,44 +222,27 @@ def plan(limits: Limits, controls: Iterable[Held], layout: Layout) -> list[Step]
 
 
 def settings(
-    limits: Limits, held: Iterable[str], disks: Iterable[str]
+    limits: Limits, controllers: Iterable[str], disks: Iterable[str]
 ) -> tuple[tuple[str, str], ...]:
-    """The files to write for the limits that a cgroup is to hold."""
-    chosen = set(held)
+    """Return (file, value) for the limits that a cgroup is to enforce."""
+    chosen = set(controllers)
     values: list[tuple[str, str]] = []
     if "memory" in chosen and limits.memory is not None:
-        # Memory that may be swapped out is no limit, and half a tree that survives is no server.
+        # Without swap, because swapped memory is not limited; as a group, because half a tree that
+        # survives is not a server.
         values += [("memory.max", str(limits.memory))]
         values += [("memory.swap.max", "0"), ("memory.oom.group", "1")]
     if "pids" in chosen and limits.pids is not None:
         values.append(("pids.max", str(limits.pids + 1)))  # init is one of them
     if "cpu" in chosen and limits.cpu is not None:
-        period = PERIOD if limits.cpu * PERIOD >= 1000 * LEAST_QUOTA else LONGEST_PERIOD
+        period = PERIOD if limits.cpu * PERIOD >= 1000 * MIN_QUOTA else MAX_PERIOD
         values.append(("cpu.max", f"{limits.cpu * period // 1000} {period}"))
     if "io" in chosen and limits.io is not None:
         values += [("io.max", f"{disk} rbps={limits.io} wbps={limits.io}") for disk in disks]
     return tuple(values)
 
 
-def apply(step: Leaf | Enter, scene: Scene) -> None:
-    if isinstance(step, Enter):
-        write(f"{scene.cgroup}/cgroup.procs", str(scene.pid))
-        return
-    make(step)
-    scene.cgroup = step.path
-    for file, value in step.settings:
-        _set(f"{step.path}/{file}", value)
-
-
-def make(step: Leaf) -> None:
-    group = f"{step.base}/corral"
-    _share_out(step.base, step.controllers)
-    os.makedirs(group, exist_ok=True)
-    _share_out(group, step.controllers)
-    os.mkdir(step.path)
-
-
-def _share_out(path: str, controllers: Iterable[str]) -> None:
+def _enable(path: str, controllers: Iterable[str]) -> None:
     enabled = _words(f"{path}/cgroup.subtree_control")
     for name in controllers:
         if name not in enabled:
@@ -244,24 +263,10 @@ def _set(path: str, value: str) -> None:
 
 
 def agrees(value: str, seen: str, page: int) -> bool:
-    """Sizes are kept in whole pages; io.max has a line a disk, with words that were not set."""
+    """Compare as the kernel prints: sizes in whole pages, io.max with a line for each disk."""
     rounded = str(int(value) // page * page) if value.isdigit() else value
     lines = [set(line.split()) for line in seen.splitlines()]
     return any({value} == line or set(rounded.split()) <= line for line in lines)
-
-
-def account(path: str) -> Account:
-    """Read what the kernel counted, before the leaf goes."""
-    events = table(f"{path}/memory.events")
-    hit = ["memory"] if events.get("oom_kill") or events.get("oom_group_kill") else []
-    if table(f"{path}/pids.events").get("max"):
-        hit.append("pids")
-    return Account(
-        memory_peak=_number(f"{path}/memory.peak"),
-        cpu_usec=table(f"{path}/cpu.stat").get("usage_usec", 0),
-        pids_peak=_number(f"{path}/pids.peak"),
-        hit=tuple(hit),
-    )
 
 
 def kill(path: str) -> None:
@@ -272,7 +277,7 @@ def kill(path: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Everything in it is dead; the kernel may take a moment to notice."""
+    """Remove a leaf whose processes are dead; the kernel may need a moment until it lets go."""
     kill(path)
     deadline = time.monotonic() + 5
     while True:
@@ -293,7 +298,7 @@ def remove(path: str) -> None:
 
 
 def _end_scope(path: str) -> None:
-    """Of a leaf that has a unit of systemd's around it, that goes too."""
+    """End the systemd unit around a leaf, if there is one."""
     scope = os.path.dirname(os.path.dirname(path))
     if os.path.basename(scope) == f"corral-{os.path.basename(path)}.scope":
         from corral.platforms.linux.mechanisms import systemd_scope

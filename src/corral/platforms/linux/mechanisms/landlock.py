@@ -1,5 +1,4 @@
-"""Landlock on top of the mount view: should a mount flag ever be got around, the path rules still
-hold.
+"""Landlock: path rules on top of the mount view, or alone where there are no mount namespaces.
 
 The rights that are handled follow the ABI that the running kernel reports for the call itself.
 """
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Literal
 
-    from corral.plan.model import Place
-    from corral.platforms.steps import Scene
+    from corral.plan.model import Stage
+    from corral.plan.results import Results
 
     Proc = Literal["none", "own", "all"]
 
@@ -54,12 +53,13 @@ class Landlock:
     has (path, device, inode) of what was granted: a path that leads elsewhere by now is refused.
     """
 
+    name = "landlock"
     read: tuple[str, ...]
     write: tuple[str, ...]
     devices: tuple[str, ...] = ()
     proc: Proc = "none"
     seen: tuple[tuple[str, int, int], ...] = ()
-    place: Place = "target"
+    stage: Stage = "target"
 
     def describe(self) -> str:
         text = f"landlock: read {', '.join(self.read)}; write {', '.join(self.write)}"
@@ -67,47 +67,41 @@ class Landlock:
             text += "; /proc, which lists the host's processes and their command lines"
         return text
 
+    def apply(self, _results: Results) -> None:
+        version = abi.landlock_abi()
+        rights = RIGHTS[min(version, max(RIGHTS))]
+        attributes = struct.pack("=QQQ", rights, 0, SCOPES if version >= 6 else 0)
+        # A kernel refuses a longer struct than it knows only if the rest is not zero; send what it
+        # knows.
+        size = 24 if version >= 6 else 16 if version >= 4 else 8
+        ruleset = abi.landlock_create_ruleset(attributes[:size])
+        try:
+            seen = {path: (device, inode) for path, device, inode in self.seen}
+            _add_rules(ruleset, self.read, READ & rights, seen)
+            _add_rules(ruleset, self.write, rights & ~IOCTL_DEV, seen)
+            _add_rules(ruleset, self.devices, (READ_FILE | WRITE_FILE | IOCTL_DEV) & rights)
+            if self.proc == "all":
+                _add_rules(ruleset, ("/proc",), READ & rights)
+            elif self.proc == "own":
+                _add_rules(ruleset, (f"/proc/{os.getpid()}",), READ_DIR)
+                _add_rules(ruleset, _proc_files(os.getpid()), READ_FILE | READ_DIR)
+            abi.landlock_restrict_self(ruleset)
+        finally:
+            os.close(ruleset)
 
-def handled(version: int) -> int:
-    return RIGHTS[min(version, max(RIGHTS))]
-
-
-def apply(step: Landlock, _scene: Scene) -> None:
-    version = abi.landlock_abi()
-    rights = handled(version)
-    attributes = struct.pack("=QQQ", rights, 0, SCOPES if version >= 6 else 0)
-    # A kernel refuses a longer struct than it knows only if the rest is not zero; send what it
-    # knows.
-    size = 24 if version >= 6 else 16 if version >= 4 else 8
-    ruleset = abi.landlock_create_ruleset(attributes[:size])
-    try:
-        seen = {path: (device, inode) for path, device, inode in step.seen}
-        _add(ruleset, step.read, READ & rights, seen)
-        _add(ruleset, step.write, rights & ~IOCTL_DEV, seen)
-        _add(ruleset, step.devices, (READ_FILE | WRITE_FILE | IOCTL_DEV) & rights)
-        if step.proc == "all":
-            _add(ruleset, ("/proc",), READ & rights)
-        elif step.proc == "own":
-            _add(ruleset, (f"/proc/{os.getpid()}",), READ_DIR)
-            _add(ruleset, _proc_files(os.getpid()), READ_FILE | READ_DIR)
-        abi.landlock_restrict_self(ruleset)
-    finally:
-        os.close(ruleset)
-
-
-def verify(step: Landlock, _scene: Scene) -> None:
-    """Where the root is the host's, it cannot be listed any more."""
-    if "/" in step.read:
-        return
-    try:
-        os.close(os.open("/", os.O_RDONLY | os.O_DIRECTORY))
-    except PermissionError:
-        return
-    raise OSError(0, "the host's root can still be listed")
+    def verify(self, _results: Results) -> None:
+        """Check that the root cannot be listed any more, where it is the host's."""
+        if "/" in self.read:
+            return
+        try:
+            os.close(os.open("/", os.O_RDONLY | os.O_DIRECTORY))
+        except PermissionError:
+            return
+        raise OSError(0, "the host's root can still be listed")
 
 
-def hold_proc(pid: int) -> list[int]:
-    """Descriptors that keep the rules for /proc alive, for whoever outlives the target.
+def open_proc_files(pid: int) -> list[int]:
+    """Open what keeps the rules for /proc alive, in the process that outlives the target.
 
     A rule belongs to an inode, and procfs makes another one for a name that was dropped from the
     cache: without these the target would lose its own directory when memory gets short.
@@ -116,18 +110,18 @@ def hold_proc(pid: int) -> list[int]:
 
 
 def _proc_files(pid: int) -> list[str]:
-    """The rules are for the directory that the process has now, and keeps through exec."""
+    """Return the files that rules are made for; a process keeps its directory through exec."""
     own = [f"/proc/{pid}/{name}" for name in OWN_FILES]
     return [path for path in (*own, *PROC_FILES) if os.path.exists(path)]
 
 
-def _add(
+def _add_rules(
     ruleset: int,
     paths: Sequence[str],
     access: int,
     seen: Mapping[str, tuple[int, int]] | None = None,
 ) -> None:
-    """What was granted is compared by the very descriptor that makes the rule."""
+    """Add a rule for each path, comparing what was granted by the descriptor of the rule itself."""
     for path in paths:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:

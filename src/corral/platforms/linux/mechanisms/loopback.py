@@ -12,48 +12,47 @@ from corral.record import record
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from corral.plan.model import Place
-    from corral.platforms.steps import Scene
+    from corral.plan.model import Stage
+    from corral.plan.results import Results
 
 
 @record
 class Loopback:
     """`alone`: nothing else will have a route."""
 
+    name = "loopback"
     alone: bool = True
-    place: Place = "init"
+    stage: Stage = "init"
 
     def describe(self) -> str:
         return "network: loopback only" if self.alone else "network: loopback up"
 
+    def apply(self, _results: Results) -> None:
+        import fcntl
 
-def apply(_step: Loopback, _scene: Scene) -> None:
-    import fcntl
-
-    fd = abi.syscall("socket", abi.AF_INET, abi.SOCK_DGRAM | abi.SOCK_CLOEXEC, 0)
-    try:
-        request = struct.pack("16sH22x", b"lo", 0)
-        flags = struct.unpack_from("H", fcntl.ioctl(fd, abi.SIOCGIFFLAGS, request), 16)[0]
-        fcntl.ioctl(fd, abi.SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", flags | abi.IFF_UP))
-    finally:
-        os.close(fd)
-
-
-def verify(step: Loopback, _scene: Scene) -> None:
-    """No address but loopback has a route. TEST-NET-1 belongs to nobody, so trying harms nobody."""
-    if not step.alone:
-        return
-    fd = abi.syscall("socket", abi.AF_INET, abi.SOCK_DGRAM | abi.SOCK_CLOEXEC, 0)
-    try:
-        # A datagram socket's connect only looks up a route: nothing is sent.
-        abi.syscall("connect", fd, _address(127, 0, 0, 1), 16)
+        fd = abi.syscall("socket", abi.AF_INET, abi.SOCK_DGRAM | abi.SOCK_CLOEXEC, 0)
         try:
-            abi.syscall("connect", fd, _address(192, 0, 2, 1), 16)
-        except OSError:
+            request = struct.pack("16sH22x", b"lo", 0)
+            flags = struct.unpack_from("H", fcntl.ioctl(fd, abi.SIOCGIFFLAGS, request), 16)[0]
+            fcntl.ioctl(fd, abi.SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", flags | abi.IFF_UP))
+        finally:
+            os.close(fd)
+
+    def verify(self, _results: Results) -> None:
+        """Check that only loopback has a route, by an address of TEST-NET-1, which no host has."""
+        if not self.alone:
             return
-    finally:
-        os.close(fd)
-    raise OSError(0, "an address outside has a route")
+        fd = abi.syscall("socket", abi.AF_INET, abi.SOCK_DGRAM | abi.SOCK_CLOEXEC, 0)
+        try:
+            # A datagram socket's connect only looks up a route: nothing is sent.
+            abi.syscall("connect", fd, _address(127, 0, 0, 1), 16)
+            try:
+                abi.syscall("connect", fd, _address(192, 0, 2, 1), 16)
+            except OSError:
+                return
+        finally:
+            os.close(fd)
+        raise OSError(0, "an address outside has a route")
 
 
 def _address(*octets: int) -> bytes:

@@ -1,20 +1,19 @@
 """New namespaces: user, mount, pid, network, ipc and uts by the clone that makes init, cgroup
-after.
+after it.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 
 from corral.abi import linux as abi
+from corral.platforms.steps import unverified
 from corral.record import record
 
 TYPE_CHECKING = False
-assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from corral.plan.model import Place
-    from corral.platforms.steps import Scene
+    from corral.plan.model import Stage
+    from corral.plan.results import Results
 
 FLAGS = {
     "user": abi.CLONE_NEWUSER,
@@ -27,57 +26,76 @@ FLAGS = {
 
 
 @record
+class HostNamespaces:
+    """The host's namespaces, to compare with: {kind: its link in /proc}."""
+
+    links: dict[str, str]
+
+
+@record
 class Namespaces:
-    place: Place = "birth"
+    name = "namespaces"
+    stage: Stage = "clone"
     names: tuple[str, ...] = ("user", "mnt", "pid", "net", "ipc", "uts")
 
     def describe(self) -> str:
         return f"new namespaces: {', '.join(self.names)}"
 
     def flags(self) -> int:
+        """Return what clone(2) takes: the namespaces are made by the clone itself."""
         return sum(FLAGS[name] for name in self.names)
+
+    def apply(self, results: Results) -> None:
+        results.add(HostNamespaces(links={name: _link(name) for name in self.names}))
+
+    def verify(self, results: Results) -> None:
+        _check_left(results.get(HostNamespaces).links)
+
+
+@record
+class HostCgroupNamespace:
+    link: str
 
 
 @record
 class CgroupNamespace:
-    """Its root is the cgroup that init stands in, so it is made once init has been placed."""
+    """Made once init is in its cgroup, because that becomes the root of the namespace."""
 
-    place: Place = "init"
+    name = "cgroup_namespace"
+    stage: Stage = "init"
 
     def describe(self) -> str:
         return "new namespace: cgroup"
 
+    def apply(self, results: Results) -> None:
+        results.add(HostCgroupNamespace(link=_link("cgroup")))
+        abi.unshare(abi.CLONE_NEWCGROUP)
+
+    def verify(self, results: Results) -> None:
+        _check_left({"cgroup": results.get(HostCgroupNamespace).link})
+
 
 @record
 class Hostname:
-    """The host's name is the user's business."""
+    """The target need not know what the host is called."""
 
-    name: str
-    place: Place = "init"
+    name = "hostname"
+    hostname: str
+    stage: Stage = "init"
+    verify = unverified
 
     def describe(self) -> str:
-        return f"host name {self.name}"
+        return f"host name {self.hostname}"
+
+    def apply(self, _results: Results) -> None:
+        abi.sethostname(self.hostname)
 
 
-def apply(step: Namespaces | CgroupNamespace | Hostname, scene: Scene) -> None:
-    """In the supervisor, remember where the host stands; in init, leave the rest behind."""
-    match step:
-        case Hostname():
-            abi.sethostname(step.name)
-        case CgroupNamespace():
-            scene.namespaces["cgroup"] = _identity("cgroup")
-            abi.unshare(abi.CLONE_NEWCGROUP)
-        case Namespaces():
-            scene.namespaces.update({name: _identity(name) for name in step.names})
-
-
-def verify(step: Namespaces | CgroupNamespace | Hostname, scene: Scene) -> None:
-    if not isinstance(step, Namespaces):
-        return
-    shared = [name for name in scene.namespaces if _identity(name) == scene.namespaces[name]]
+def _check_left(links: dict[str, str]) -> None:
+    shared = [name for name, link in links.items() if _link(name) == link]
     if shared:
         raise OSError(0, f"still in the host's namespaces: {', '.join(shared)}")
 
 
-def _identity(name: str) -> str:
+def _link(name: str) -> str:
     return os.readlink(f"/proc/self/ns/{name}")

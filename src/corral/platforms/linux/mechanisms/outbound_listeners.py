@@ -1,25 +1,26 @@
-"""Where every connection of the target ends: listeners of corral's in its own network namespace.
+"""Listeners in the target's network namespace, at which every connection of the target ends.
 
 Local routes for all addresses lead everything back to loopback, so a connection to any address
-reaches a listener on its port, and the address it wanted can be read from the accepted socket. The
-listeners are made inside and handed to the supervisor, outside, where the gateway answers them.
+reaches a listener on its port, and the address it wanted can be read from the accepted socket. Init
+makes the listeners and hands them to the supervisor, where the gateway answers them.
 """
 
 from __future__ import annotations
 
-import array
 import os
 import socket
 import struct
 import sys
 
+from corral.platforms.linux import descriptor_channel
+from corral.platforms.steps import unverified
 from corral.record import record
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from corral.plan.model import Place
-    from corral.platforms.steps import Scene
+    from corral.plan.model import Stage
+    from corral.plan.results import Results
 
 # linux/rtnetlink.h
 RTM_NEWROUTE = 24
@@ -31,68 +32,62 @@ LOOPBACK_INDEX = 1
 BACKLOG = 512
 ETH_P_ALL = 3
 DNS_PORT = 53
-MOST_DESCRIPTORS = 253
-"""SCM_MAX_FD: what one message can carry."""
 
 
 @record
-class Door:
-    """The way by which the listeners get out."""
+class ListenerSockets:
+    """In the supervisor: DNS over UDP, DNS over TCP, the packet tap, then the listeners."""
 
-    place: Place = "supervisor"
+    channel: descriptor_channel.DescriptorChannel
+
+    def release(self) -> None:
+        self.channel.release()
+
+
+@record
+class ListenerChannel:
+    name = "listener_channel"
+    stage: Stage = "supervisor"
+    verify = unverified
 
     def describe(self) -> str:
         return "a socket pair for the gateway's listeners"
 
+    def apply(self, results: Results) -> None:
+        results.add(ListenerSockets(channel=descriptor_channel.DescriptorChannel(results)))
+
 
 @record
-class Listeners:
-    """For these ports, and for names on port 53 of loopback."""
+class OutboundListeners:
+    """Listen on these ports of every address, and for DNS on port 53 of loopback."""
 
+    name = "outbound_listeners"
     ports: tuple[int, ...]
-    place: Place = "init"
+    stage: Stage = "init"
 
     def describe(self) -> str:
         ports = ", ".join(map(str, self.ports))
         return f"network: every address leads to corral's gateway on ports {ports}; names too"
 
+    def apply(self, results: Results) -> None:
+        for family in SCOPES:
+            _route_everything(family)
+        made = [_listen_for_dns(kind) for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM)]
+        made.append(_tap_packets())
+        made += [_listen(family, port) for family in SCOPES for port in self.ports]
+        results.get(ListenerSockets).channel.send([item.fileno() for item in made])
+        for item in made:
+            item.close()
 
-def apply(step: Door | Listeners, scene: Scene) -> None:
-    if isinstance(step, Door):
-        outside, inside = socket.socketpair()
-        scene.doors = (outside.detach(), inside.detach())
-        return
-    for family in (socket.AF_INET, socket.AF_INET6):
-        _route_everything(family)
-    made = [_names(socket.SOCK_DGRAM), _names(socket.SOCK_STREAM), _tap()]
-    made += [_listen(family, port) for family in SCOPES for port in step.ports]
-    descriptors = array.array("i", [item.fileno() for item in made])
-    with socket.socket(fileno=scene.doors[1]) as channel:
-        channel.sendmsg([b"L"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
-    for item in made:
-        item.close()
-
-
-def receive(channel: int) -> list[int]:
-    """In the supervisor: names over UDP, names over TCP, the tap, then the listeners."""
-    size = MOST_DESCRIPTORS * array.array("i").itemsize
-    with socket.socket(fileno=channel) as door:
-        _, ancillary, _, _ = door.recvmsg(1, socket.CMSG_SPACE(size))
-    found = array.array("i")
-    for _, _, raw in ancillary:
-        found.frombytes(raw[: len(raw) - len(raw) % found.itemsize])
-    return list(found)
+    def verify(self, _results: Results) -> None:
+        """Check that there is no device but loopback by which a packet could leave."""
+        with open("/proc/self/net/dev", "rb") as file:
+            devices = [line.partition(b":")[0].strip() for line in file.readlines()[2:]]
+        if devices != [b"lo"]:
+            raise OSError(0, f"network devices: {devices}")
 
 
-def verify(_step: Door | Listeners, _scene: Scene) -> None:
-    """There is no device but loopback that a packet could leave by."""
-    with open("/proc/self/net/dev", "rb") as file:
-        devices = [line.partition(b":")[0].strip() for line in file.readlines()[2:]]
-    if devices != [b"lo"]:
-        raise OSError(0, f"network devices: {devices}")
-
-
-def _names(kind: socket.SocketKind) -> socket.socket:
+def _listen_for_dns(kind: socket.SocketKind) -> socket.socket:
     made = socket.socket(socket.AF_INET, kind)
     made.bind(("127.0.0.1", DNS_PORT))
     if kind == socket.SOCK_STREAM:
@@ -100,8 +95,8 @@ def _names(kind: socket.SocketKind) -> socket.socket:
     return made
 
 
-def _tap() -> socket.socket:
-    """Sees the first packet of everything, also of what no listener takes."""
+def _tap_packets() -> socket.socket:
+    """Return a socket that sees every packet, also those that no listener takes."""
     made = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_ALL))
     made.bind(("lo", ETH_P_ALL))
     return made

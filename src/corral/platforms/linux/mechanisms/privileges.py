@@ -1,20 +1,17 @@
-"""Capabilities, securebits and no_new_privs: nothing the target executes can gain anything.
+"""Capabilities, securebits and no_new_privs: nothing that the target executes can gain rights.
 
 Securebits and the bounding set need CAP_SETPCAP, so they go before the sets are emptied.
 """
 
 from __future__ import annotations
 
-import sys
-
 from corral.abi import linux as abi
 from corral.record import record
 
 TYPE_CHECKING = False
-assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from corral.plan.model import Place
-    from corral.platforms.steps import Scene
+    from corral.plan.model import Stage
+    from corral.plan.results import Results
 
 # NOROOT, NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE, each locked; KEEP_CAPS locked off.
 SECUREBITS = 0b1110_1111
@@ -23,57 +20,48 @@ FEWEST = 38  # capabilities that every kernel with user namespaces and seccomp h
 
 
 @record
-class Bound:
-    place: Place = "init"
+class BoundingSet:
+    name = "bounding_set"
+    stage: Stage = "init"
 
     def describe(self) -> str:
         return "securebits locked, capability bounding set emptied"
 
+    def apply(self, _results: Results) -> None:
+        abi.prctl(abi.PR_SET_SECUREBITS, SECUREBITS)
+        # The kernel answers EINVAL for the first number that is not a capability.
+        for number in range(64):
+            try:
+                abi.prctl(abi.PR_CAPBSET_DROP, number)
+            except OSError as error:
+                if error.errno != EINVAL or number < FEWEST:
+                    raise
+                return
+
+    def verify(self, _results: Results) -> None:
+        with open("/proc/self/status", "rb") as status:
+            left = int(status.read().partition(b"CapBnd:")[2].split(None, 1)[0], 16)
+        if left:
+            raise OSError(0, f"capabilities are left in the bounding set: {left:x}")
+
 
 @record
-class Drop:
-    place: Place = "target"
+class Capabilities:
+    name = "capabilities"
+    stage: Stage = "target"
 
     def describe(self) -> str:
         return "all capabilities dropped, no_new_privs set"
 
+    def apply(self, _results: Results) -> None:
+        drop()
 
-def apply(step: Bound | Drop, _scene: Scene) -> None:
-    match step:
-        case Bound():
-            abi.prctl(abi.PR_SET_SECUREBITS, SECUREBITS)
-            _empty_bounding_set()
-        case Drop():
-            drop()
+    def verify(self, _results: Results) -> None:
+        if any(abi.capget()) or not abi.prctl(abi.PR_GET_NO_NEW_PRIVS):
+            raise OSError(0, "capabilities are left, or no_new_privs is not set")
 
 
 def drop() -> None:
     abi.prctl(abi.PR_CAP_AMBIENT, abi.PR_CAP_AMBIENT_CLEAR_ALL)
     abi.capset_empty()
     abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
-
-
-def verify(step: Bound | Drop, _scene: Scene) -> None:
-    match step:
-        case Bound():
-            if _bounding_set():
-                raise OSError(0, f"capabilities are left in the bounding set: {_bounding_set():x}")
-        case Drop():
-            if any(abi.capget()) or not abi.prctl(abi.PR_GET_NO_NEW_PRIVS):
-                raise OSError(0, "capabilities are left, or no_new_privs is not set")
-
-
-def _empty_bounding_set() -> None:
-    """The kernel answers EINVAL for the first number that is no capability."""
-    for number in range(64):
-        try:
-            abi.prctl(abi.PR_CAPBSET_DROP, number)
-        except OSError as error:
-            if error.errno != EINVAL or number < FEWEST:
-                raise
-            return
-
-
-def _bounding_set() -> int:
-    with open("/proc/self/status", "rb") as status:
-        return int(status.read().partition(b"CapBnd:")[2].split(None, 1)[0], 16)

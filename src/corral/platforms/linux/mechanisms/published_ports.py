@@ -1,13 +1,13 @@
 """`network.listen`: ports of the target that the host's loopback reaches.
 
 The ports are bound outside before anything starts, on loopback only. A socket belongs to the
-network namespace that it is made in, whoever connects it, so a small process joins the target's
-user and network namespaces (and no other: the target cannot see it) and makes sockets there.
+network namespace that it is made in, whichever process connects it. So a small process joins the
+target's user and network namespaces (and no other: the target cannot see it) and makes sockets
+there.
 """
 
 from __future__ import annotations
 
-import array
 import os
 import socket
 import sys
@@ -15,6 +15,8 @@ import sys
 from corral.abi import linux as abi
 from corral.abi.signal_numbers import SIGKILL
 from corral.platforms import steps
+from corral.platforms.linux import init
+from corral.platforms.steps import unverified
 from corral.record import record
 
 TYPE_CHECKING = False
@@ -22,44 +24,77 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from corral.plan.model import Place
-    from corral.platforms.steps import Scene
+    from corral.plan.model import Stage
+    from corral.plan.results import Results
 
 LOOPBACK = "127.0.0.1"
 BACKLOG = 128
 
 
 @record
-class HostPorts:
+class HostSockets:
+    """{port: a listening socket on the host's loopback}, until a service takes them over."""
+
+    fds: dict[int, int]
+
+    def take(self) -> dict[int, int]:
+        taken = dict(self.fds)
+        self.fds.clear()
+        return taken
+
+    def release(self) -> None:
+        for fd in self.take().values():
+            os.close(fd)
+
+
+@record
+class PublishedPorts:
+    name = "published_ports"
     ports: tuple[int, ...]
-    place: Place = "supervisor"
+    stage: Stage = "supervisor"
+    verify = unverified
 
     def describe(self) -> str:
         return f"listen on the host's loopback: {', '.join(map(str, self.ports))}"
 
+    def apply(self, results: Results) -> None:
+        sockets = HostSockets(fds={})
+        results.add(sockets)
+        for port in self.ports:
+            sockets.fds[port] = _listen(port)
+
 
 @record
-class Handles:
-    """While init waits it can still be looked into; once it has locked itself up it cannot."""
+class NamespaceHandles:
+    """Descriptors of the target's user and network namespaces, until a dialer takes them over."""
 
-    place: Place = "beside"
+    fds: list[int]
+
+    def release(self) -> None:
+        while self.fds:
+            os.close(self.fds.pop())
+
+
+@record
+class OpenNamespaces:
+    """Applied while init waits, because init cannot be inspected once it has locked itself down."""
+
+    name = "namespace_handles"
+    stage: Stage = "after_clone"
+    verify = unverified
 
     def describe(self) -> str:
         return "hold the target's network namespace, to reach its ports"
 
-
-def apply(step: HostPorts | Handles, scene: Scene) -> None:
-    match step:
-        case HostPorts():
-            for port in step.ports:
-                scene.inlets[port] = _bind(port)
-        case Handles():
-            flags = os.O_RDONLY | os.O_CLOEXEC
-            names = (f"/proc/{scene.pid}/ns/{kind}" for kind in ("user", "net"))
-            scene.handles = tuple(os.open(name, flags) for name in names)
+    def apply(self, results: Results) -> None:
+        handles = NamespaceHandles(fds=[])
+        results.add(handles)
+        for kind in ("user", "net"):
+            path = f"/proc/{results.get(init.InitProcess).pid}/ns/{kind}"
+            handles.fds.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
 
-def _bind(port: int) -> int:
+def _listen(port: int) -> int:
     made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -74,22 +109,18 @@ def _bind(port: int) -> int:
 class Dialer:
     """Makes sockets in the target's network namespace."""
 
-    def __init__(self, user: int, net: int) -> None:
+    def __init__(self, handles: NamespaceHandles) -> None:
         self._channel, theirs = socket.socketpair()
         self._pid = os.fork()
         if self._pid == 0:
-            _serve(theirs, user, net)
+            _make_sockets(theirs, *handles.fds)
         theirs.close()
-        os.close(user)
-        os.close(net)
+        handles.release()
 
     def make(self) -> int:
-        """A stream socket that does not block, in there; OSError when the dialer is gone."""
+        """Return a non-blocking stream socket in there; raise OSError when the dialer is gone."""
         self._channel.send(b"S")
-        _, ancillary, _, _ = self._channel.recvmsg(1, socket.CMSG_SPACE(4))
-        found = array.array("i")
-        for _, _, raw in ancillary:
-            found.frombytes(raw[:4])
+        found = socket.recv_fds(self._channel, 1, 1)[1]
         if not found:
             raise OSError(0, "no socket came")
         return found[0]
@@ -99,7 +130,7 @@ class Dialer:
         os.waitpid(self._pid, 0)
 
 
-def _serve(channel: socket.socket, user: int, net: int) -> NoReturn:
+def _make_sockets(channel: socket.socket, user: int, net: int) -> NoReturn:
     try:
         abi.prctl(abi.PR_SET_PDEATHSIG, SIGKILL)
         steps.keep_only({channel.fileno(), user, net})
@@ -109,7 +140,6 @@ def _serve(channel: socket.socket, user: int, net: int) -> NoReturn:
         while channel.recv(1):
             with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as made:
                 made.setblocking(False)
-                descriptors = array.array("i", [made.fileno()])
-                channel.sendmsg([b"S"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+                socket.send_fds(channel, [b"S"], [made.fileno()])
     finally:
         os._exit(0)

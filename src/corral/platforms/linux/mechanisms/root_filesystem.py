@@ -13,6 +13,7 @@ import stat
 import sys
 
 from corral.abi import linux as abi
+from corral.platforms.steps import unverified
 from corral.record import record
 
 TYPE_CHECKING = False
@@ -20,12 +21,12 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 if TYPE_CHECKING:
     from typing import Literal
 
-    from corral.plan.model import Place
-    from corral.platforms.steps import Scene
+    from corral.plan.model import Stage
+    from corral.plan.results import Results
 
     BindAccess = Literal["read", "write", "device"]
 
-STAGE = "/tmp"  # noqa: S108 - any directory that exists: the new root is mounted over it, out of sight
+BUILT_AT = "/tmp"  # noqa: S108 - any directory that exists: the new root is mounted over it
 NO_LINKS = abi.RESOLVE_NO_SYMLINKS | abi.RESOLVE_NO_MAGICLINKS
 CLONE_ALL = abi.OPEN_TREE_CLONE | abi.AT_RECURSIVE
 ATTRIBUTES = {
@@ -54,8 +55,8 @@ class Bind:
 class Mask:
     """`hide` shows an empty, read-only thing instead; `protect` shows the thing itself, read-only.
 
-    `anchors` are the directories from the grant down to the mask: bound onto themselves, they
-    cannot be renamed away with the mask's cover left behind.
+    `anchors` are the directories from the grant down to the mask. They are bound onto themselves,
+    because a directory that could be renamed would leave its mask behind.
     """
 
     path: str
@@ -65,11 +66,27 @@ class Mask:
 
 
 @record
-class Sources:
-    """Open what will be bound while the process still is who the host knows."""
+class OpenedSources:
+    """{path on the host: its descriptor in init}"""
 
+    fds: dict[str, int]
+
+
+@record
+class DetachedTrees:
+    """{path on the host: a mount of it that is not attached yet}, used in place of the source."""
+
+    fds: dict[str, int]
+
+
+@record
+class Sources:
+    """Open what will be bound while the process still has the ids that the host knows."""
+
+    name = "bind_sources"
     binds: tuple[Bind, ...]
-    place: Place = "init"
+    stage: Stage = "init"
+    verify = unverified
 
     def describe(self) -> str:
         checked = sum(1 for bind in self.binds if bind.inode)
@@ -77,15 +94,22 @@ class Sources:
             f"open {len(self.binds)} sources without following links, {checked} compared by inode"
         )
 
+    def apply(self, results: Results) -> None:
+        abi.mount(None, "/", None, abi.MS_REC | abi.MS_PRIVATE, None)
+        trees = _detached(results)
+        binds = [bind for bind in self.binds if bind.source not in trees]
+        results.add(OpenedSources(fds={bind.source: open_source(bind) for bind in binds}))
+
 
 @record
 class View:
-    """`private` directories share one tmpfs of `size` bytes: the disk limit holds for all together.
+    """`private` directories share one tmpfs of `size` bytes, which is the disk limit of them all.
 
     `anchors` are bound onto themselves: a directory in a write grant that leads to another bind
     cannot be renamed, or the host would find something else under that bind's name afterwards.
     """
 
+    name = "root_filesystem"
     binds: tuple[Bind, ...]
     links: tuple[tuple[str, str], ...]
     files: tuple[tuple[str, str], ...]
@@ -93,7 +117,7 @@ class View:
     size: int
     masks: tuple[Mask, ...] = ()
     anchors: tuple[str, ...] = ()
-    place: Place = "init"
+    stage: Stage = "init"
 
     def describe(self) -> str:
         lines = ["private root:"]
@@ -105,37 +129,49 @@ class View:
         lines.append(f"  private space {self.size} bytes; the rest read-only; fresh /proc, hidepid")
         return "\n".join(lines)
 
+    def apply(self, results: Results) -> None:
+        root = _NewRoot(self.size)
+        for path, text in self.files:
+            root.write(path, text)
+        sources, trees = results.get(OpenedSources).fds, _detached(results)
+        targets = {bind.target: bind for bind in self.binds}
+        links = dict(self.links)
+        paths = {*targets, *links, *self.private, *self.anchors}
+        for path in sorted(paths, key=lambda path: path.count("/")):
+            if path in targets:
+                root.bind(targets[path], sources, trees)
+            elif path in self.anchors:
+                root.anchor(path)
+            elif path in links:
+                root.link(path, links[path])
+            else:
+                root.private(path)
+        for mask in sorted(self.masks, key=lambda mask: mask.path.count("/")):
+            root.mask(mask)
+        root.proc()
+        root.enter()
 
-def apply(step: Sources | View, scene: Scene) -> None:
-    match step:
-        case Sources():
-            abi.mount(None, "/", None, abi.MS_REC | abi.MS_PRIVATE, None)
-            for bind in step.binds:
-                if bind.source not in scene.trees:
-                    scene.sources[bind.source] = open_source(bind)
-        case View():
-            _assemble(step, scene)
+    def verify(self, _results: Results) -> None:
+        """Check that the root refuses writing and shows nothing that was not granted."""
+        try:
+            os.mkdir("/.corral")
+        except OSError:
+            pass
+        else:
+            raise OSError(0, "the root directory is writable")
+        expected = {path.split("/")[1] for path in self._paths()} | {"proc"}
+        foreign = set(os.listdir("/")) - expected
+        if foreign:
+            raise OSError(0, f"the root shows what was not granted: {sorted(foreign)}")
+        for mask in self.masks:
+            _check_mask(mask)
+        free = os.statvfs(self.private[0])
+        if free.f_blocks * free.f_frsize > self.size:
+            raise OSError(0, "the private space is larger than its limit")
 
-
-def verify(step: Sources | View, _scene: Scene) -> None:
-    """The root refuses writing, and what the host has and nobody granted is not there."""
-    if isinstance(step, Sources):
-        return
-    try:
-        os.mkdir("/.corral")
-    except OSError:
-        pass
-    else:
-        raise OSError(0, "the root directory is writable")
-    expected = {path.split("/")[1] for path in _paths(step)} | {"proc"}
-    strangers = set(os.listdir("/")) - expected
-    if strangers:
-        raise OSError(0, f"the root shows what nobody granted: {sorted(strangers)}")
-    for mask in step.masks:
-        _check_mask(mask)
-    free = os.statvfs(step.private[0])
-    if free.f_blocks * free.f_frsize > step.size:
-        raise OSError(0, "the private space is larger than its limit")
+    def _paths(self) -> list[str]:
+        named = [bind.target for bind in self.binds] + list(self.private)
+        return named + [path for path, _ in self.links] + [path for path, _ in self.files]
 
 
 def _check_mask(mask: Mask) -> None:
@@ -159,64 +195,40 @@ def open_source(bind: Bind) -> int:
     return fd
 
 
-def _paths(step: View) -> list[str]:
-    named = [bind.target for bind in step.binds] + list(step.private)
-    return named + [path for path, _ in step.links] + [path for path, _ in step.files]
+def _detached(results: Results) -> dict[str, int]:
+    found = results.find(DetachedTrees)
+    return found.fds if found else {}
 
 
-def _assemble(step: View, scene: Scene) -> None:
-    stage = _Stage(step.size)
-    for path, text in step.files:
-        stage.write(path, text)
-    targets = {bind.target: bind for bind in step.binds}
-    links = dict(step.links)
-    places = {*targets, *links, *step.private, *step.anchors}
-    for path in sorted(places, key=lambda path: path.count("/")):
-        if path in targets:
-            stage.bind(targets[path], scene)
-        elif path in step.anchors:
-            stage.anchor(path)
-        elif path in links:
-            stage.link(path, links[path])
-        else:
-            stage.private(path)
-    for mask in sorted(step.masks, key=lambda mask: mask.path.count("/")):
-        stage.mask(mask)
-    stage.proc()
-    stage.enter()
-
-
-class _Stage:
-    """The new root while it is built, out of sight of everything but this process."""
+class _NewRoot:
+    """The new root while it is built, where only this process can see it."""
 
     def __init__(self, size: int) -> None:
         inodes = str(max(1024, size // BYTES_PER_INODE))
         root = abi.fsmount("tmpfs", {"size": "4m", "nr_inodes": "16384", "mode": "0755"})
-        abi.move_mount(root, abi.AT_FDCWD, STAGE)
+        abi.move_mount(root, abi.AT_FDCWD, BUILT_AT)
         os.close(root)
-        self.root = os.open(STAGE, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.root = os.open(BUILT_AT, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         options = {"size": str(size), "nr_inodes": inodes, "mode": "0700"}
         space = abi.fsmount("tmpfs", options, attributes=ATTRIBUTES["write"])
         os.mkdir(".space", dir_fd=self.root)
         abi.move_mount(space, self.root, ".space")
         self.own = {os.fstat(self.root).st_dev, os.fstat(space).st_dev}
         os.close(space)
-        self.rooms = 0
-        # Parents, held open: the next thing below one of them needs no second walk to it.
+        self.made = 0
+        # Open parents: what is made below one of them needs no second walk to it.
         self.parents: dict[str, int] = {}
 
-    def bind(self, bind: Bind, scene: Scene) -> None:
-        tree = scene.trees.pop(bind.source, -1)
+    def bind(self, bind: Bind, sources: dict[str, int], trees: dict[str, int]) -> None:
+        tree = trees.pop(bind.source, -1)
         if tree < 0:
-            source = scene.sources[bind.source]
-            tree = abi.open_tree(source, "", CLONE_ALL | abi.AT_EMPTY_PATH)
+            tree = abi.open_tree(sources[bind.source], "", CLONE_ALL | abi.AT_EMPTY_PATH)
         self._attach(tree, bind.target, ATTRIBUTES[bind.access])
 
     def private(self, path: str) -> None:
-        room = f".space/{self.rooms}"
-        self.rooms += 1
-        os.mkdir(room, 0o700, dir_fd=self.root)
-        self._attach(abi.open_tree(self.root, room, CLONE_ALL), path, ATTRIBUTES["write"])
+        name = self._next_name()
+        os.mkdir(name, 0o700, dir_fd=self.root)
+        self._attach(abi.open_tree(self.root, name, CLONE_ALL), path, ATTRIBUTES["write"])
 
     def link(self, path: str, target: str) -> None:
         parent, name = self._parent(path)
@@ -241,21 +253,23 @@ class _Stage:
         try:
             os.close(self._open(mask.path))
         except PermissionError:
-            return  # init may do more than the target: what is closed to it needs no cover
+            return  # init may do more than the target: what it cannot open needs no mask
         for anchor in mask.anchors:
             self.anchor(anchor)
         if mask.kind == "protect":
             self._attach(self._clone(mask.path), mask.path, ATTRIBUTES["read"])
             return
-        self._attach(self._nothing(directory=mask.directory), mask.path, ATTRIBUTES["read"])
+        self._attach(self._make_empty(directory=mask.directory), mask.path, ATTRIBUTES["read"])
 
-    def _nothing(self, *, directory: bool) -> int:
-        """An empty thing in the private space, where nobody can reach it once the root is entered.
+    def _next_name(self) -> str:
+        self.made += 1
+        return f".space/{self.made}"
 
-        It keeps its name: what has been unlinked cannot be attached (ENOENT).
+    def _make_empty(self, *, directory: bool) -> int:
+        """Make an empty file or directory in the private space, which cannot be reached after
+        `enter`. It keeps its name, because what has been unlinked cannot be attached (ENOENT).
         """
-        name = f".space/{self.rooms}"
-        self.rooms += 1
+        name = self._next_name()
         if directory:
             os.mkdir(name, 0o555, dir_fd=self.root)
         else:
@@ -268,14 +282,14 @@ class _Stage:
         tree = abi.fsmount("proc", {"hidepid": "2"}, attributes=flags | abi.MOUNT_ATTR_RDONLY)
         self._attach(tree, "/proc", 0, directory=True)
         for path in ("/proc/keys", "/proc/key-users"):
-            # They tell of every key of the same user, whichever session holds it.
+            # They list every key of the same user, of all sessions.
             try:
                 self.mask(Mask(path=path, kind="hide", directory=False))
             except FileNotFoundError:
                 continue  # a kernel without keyrings
 
     def enter(self) -> None:
-        """pivot_root onto the stage; the old root goes, and the new one becomes read-only."""
+        """Make this the root with pivot_root; the old root goes, and the new one is read-only."""
         os.fchdir(self.root)
         for fd in self.parents.values():
             os.close(fd)
@@ -305,13 +319,13 @@ class _Stage:
         point = self._point(path, directory=directory)
         try:
             abi.move_mount(tree, point, "")
-            self._covered(path)
+            self._forget_parents(path)
         finally:
             os.close(point)
             os.close(tree)
 
     def _point(self, path: str, *, directory: bool) -> int:
-        """The mount point at `path`, made where it is missing."""
+        """Open the mount point at `path`; make it where it is missing."""
         parent, name = self._parent(path)
         if os.fstat(parent).st_dev in self.own:
             self._make(parent, name, directory=directory)
@@ -339,8 +353,8 @@ class _Stage:
             self.parents[above] = self._point(above, directory=True)
         return self.parents[above], name
 
-    def _covered(self, path: str) -> None:
-        """What is now mounted at `path` is what later walks have to see."""
+    def _forget_parents(self, path: str) -> None:
+        """Close what was opened at or below `path`, which later walks find under a new mount."""
         for known in [known for known in self.parents if f"{known}/".startswith(f"{path}/")]:
             os.close(self.parents.pop(known))
 

@@ -1,25 +1,28 @@
 """Rules about syscalls -> a classic BPF program, as seccomp(2) takes it.
 
 A rule is an action, or a `Choice`: alternatives tried in order, each a conjunction of conditions
-on arguments, and an action for when none of them holds. There is no "not equal": an earlier
-alternative says it. The program refuses foreign architectures, then finds the syscall's number by
-binary search over ranges that share a rule. A number that is always allowed never loads an
+on arguments, and an action for when none of them is met. "Not equal" is written as an earlier
+alternative. The program refuses foreign architectures, then finds the syscall's number by binary
+search over ranges that share a rule. A number that is always allowed never loads an
 argument, so kernels since 5.11 answer it from a bitmap and do not run the program at all.
 
-Instructions are emitted from the last to the first: BPF jumps only forwards, so every target stands
-before the jump to it is written and its distance is known. A distance that does not fit into the 8
-bits of a conditional jump gets a copy of its return, or a long unconditional jump, in between.
+Instructions are emitted from the last to the first: BPF jumps only forwards, so every target
+exists before the jump to it is written, and its distance is known. A distance that does not fit
+into the 8 bits of a conditional jump gets a copy of its return, or a long unconditional jump, in
+between.
 """
 
 from __future__ import annotations
 
 from struct import pack
 
+from corral.abi.linux_syscalls import AUDIT_ARCHES, TABLES, X32_SYSCALL_BIT
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    # (index of the argument, mask, value): holds when `argument & mask == value`. A mask of 32 bits
+    # (index of the argument, mask, value): met when `argument & mask == value`. A mask of 32 bits
     # leaves the high word unread, which is right where the kernel truncates the argument as well.
     Condition = tuple[int, int, int]
     Alternative = tuple[tuple[Condition, ...], int]
@@ -74,16 +77,16 @@ class Backwards:
         return len(self.emitted)
 
     def action(self, value: int) -> int:
-        """The label of a return that any jump written next can reach."""
+        """Return the label of a return that any jump written next can reach."""
         label = self.returns.get(value)
         if label is None or len(self.emitted) - label > 250:
             label = self.returns[value] = self.emit(RETURN, value)
         return label
 
     def near(self, label: int) -> int:
-        """The label itself, or one that leads to it and that a conditional jump can reach.
+        """Return the label, or one that leads to it, within reach of a conditional jump.
 
-        The limit leaves room for the instructions that making two targets near can add.
+        The limit is below 255, because making two targets near can add instructions.
         """
         if len(self.emitted) - label <= 250:
             return label
@@ -126,34 +129,34 @@ def _comparison(word: tuple[int, int, int]) -> tuple[int, int, bool, tuple[int, 
     return JEQ, value, False, (at, mask)
 
 
-# A place to jump to: its label, and the one past its load for who has (offset, mask) loaded.
-Place = tuple[int, int, "tuple[int, int] | None"]
+# What to jump to: its label, and the label past its load for a jump that has (offset, mask) loaded.
+Destination = tuple[int, int, "tuple[int, int] | None"]
 
 
 def _conjunction(
-    out: Backwards, conditions: tuple[Condition, ...], then: int, other: Place
-) -> Place:
-    place: Place = (then, then, None)
+    out: Backwards, conditions: tuple[Condition, ...], then: int, other: Destination
+) -> Destination:
+    first: Destination = (then, then, None)
     for word in reversed([word for condition in conditions for word in _words(condition)]):
         code, k, negated, loaded = _comparison(word)
-        holds = place[1] if place[2] == loaded else place[0]
+        met = first[1] if first[2] == loaded else first[0]
         fails = other[1] if other[2] == loaded else other[0]
         if negated:
-            holds, fails = fails, holds
-        compare = out.branch(code, k, holds, fails)
+            met, fails = fails, met
+        compare = out.branch(code, k, met, fails)
         if loaded[1] != WORD:
             out.emit(AND, loaded[1])
-        place = (out.emit(LOAD, loaded[0]), compare, loaded)
-    return place
+        first = (out.emit(LOAD, loaded[0]), compare, loaded)
+    return first
 
 
 def _choice(out: Backwards, choice: Choice) -> int:
     alternatives, default = choice
     label = out.action(default)
-    place: Place = (label, label, None)
+    first: Destination = (label, label, None)
     for conditions, action in reversed(alternatives):
-        place = _conjunction(out, conditions, out.action(action), place)
-    return place[0]
+        first = _conjunction(out, conditions, out.action(action), first)
+    return first[0]
 
 
 def _ranges(rules: Mapping[int, Rule], unknown: int) -> list[tuple[int, Rule]]:
@@ -192,7 +195,7 @@ def _search(out: Backwards, ranges: list[tuple[int, Rule]], labels: dict[Choice,
 def assemble(
     rules: Mapping[int, Rule], *, arch: int, unknown: int, number_limit: int | None = None
 ) -> bytes:
-    """The program. Foreign architectures, and numbers from `number_limit` on, kill the process."""
+    """Return the program. It kills for foreign architectures and numbers from `number_limit` on."""
     out = Backwards()
     ranges = _ranges(rules, unknown)
     labels = {rule: 0 for _, rule in ranges if not isinstance(rule, int)}
@@ -206,3 +209,21 @@ def assemble(
     out.branch(JEQ, arch, out.emit(LOAD, NR_AT), out.action(KILL_PROCESS))
     out.emit(LOAD, ARCH_AT)
     return out.program()
+
+
+def assemble_by_name(
+    machine: str, named: Mapping[str, Rule], *, unknown: int, others: int | None = None
+) -> bytes:
+    """Return the program for a machine; names that its table does not have are left out.
+
+    `others` is the rule of numbers that the table knows and `named` does not, if not `unknown`.
+    """
+    table = TABLES[machine]
+    rules: dict[int, Rule] = {} if others is None else dict.fromkeys(table.values(), others)
+    rules.update({table[name]: rule for name, rule in named.items() if name in table})
+    return assemble(
+        rules,
+        arch=AUDIT_ARCHES[machine],
+        unknown=unknown,
+        number_limit=X32_SYSCALL_BIT if machine == "x86_64" else None,
+    )

@@ -1,19 +1,17 @@
-"""What the target, and PID 1, may ask of the kernel: the policy as data, compiled by `bpf`.
+"""The syscall rules of the target, as data; `seccomp_compiler` makes a filter of them.
 
-The target's filter denies what reaches past the walls and allows the rest, since servers are whole
+The filter denies what reaches past the walls and allows the rest, because servers are whole
 programs. Numbers newer than the table fail with ENOSYS, which libraries take for an older kernel.
-It sees registers only: what is behind a pointer (clone3's flags, paths) cannot be judged here.
+A filter sees registers only: it cannot judge what is behind a pointer (clone3's flags, paths).
 Where the kernel truncates an argument to 32 bits, so does the comparison: one of all 64 could be
 passed by junk in the high word.
 """
 
 from __future__ import annotations
 
-from corral.abi.linux_syscalls import AUDIT_ARCHES, TABLES, X32_SYSCALL_BIT
 from corral.platforms.linux.mechanisms.seccomp_compiler import (
     ALLOW,
-    KILL_PROCESS,
-    assemble,
+    assemble_by_name,
     errno_action,
     low,
     whole,
@@ -57,8 +55,8 @@ _DENIED = {
     "makes memory that no limit counts": "memfd_secret",
 }
 
-# Where there are no namespaces; Landlock knows nothing of these. The calls on descriptors are
-# as bad as those on paths: one opened for reading is enough to change its file's mode or times.
+# Where there are no namespaces, because Landlock does not cover these. The calls on descriptors
+# are as bad as those on paths: one opened for reading is enough to change its file's mode or times.
 _DENIED_WITHOUT_NAMESPACES = {
     "changes mode, owner, times or attributes of files that may only be read, or not even that": """
         chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes utimensat
@@ -83,7 +81,7 @@ _NEVER_IMPLEMENTED = (
 )
 
 CLONE_THREAD = 0x10000
-# NEWTIME NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NEWPID NEWNET. NEWTIME lies in the byte of the exit
+# NEWTIME NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NEWPID NEWNET. NEWTIME is in the byte of the exit
 # signal, above the last signal.
 CLONE_NEW = (0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
 CLONE_NEW_ANY = sum(CLONE_NEW)
@@ -93,7 +91,7 @@ CLONE_NEW_ANY = sum(CLONE_NEW)
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 PR_SET_PDEATHSIG = 1
-PR_SET_MM = 35  # rewrites what /proc says of the caller: its command line, its executable
+PR_SET_MM = 35  # rewrites the caller's command line and executable in /proc
 PR_SCHED_CORE = 62  # ties other processes to the caller's core
 
 SECCOMP_SET_MODE_FILTER = 1
@@ -128,15 +126,14 @@ SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET = 1, 2, 5
 IPPROTO_TCP, IPPROTO_UDP, NETLINK_ROUTE = 6, 17, 0
 TCP_ULP = 31
 
-PROT_EXEC = 4
 PRIO_PROCESS, IOPRIO_WHO_PROCESS = 0, 1
 
 
 def _sockets(*, unix_sockets: bool, namespaces: bool) -> dict[str, Rule]:
-    """TCP and UDP by protocol: 0 means the usual one, and nothing else is MPTCP, SCTP, SMC or raw.
+    """Allow TCP and UDP, by number or as protocol 0; MPTCP, SCTP, SMC and raw sockets are others.
 
     An unknown family fails as on a kernel without it, so clients go on without it. AF_INET with
-    SOCK_PACKET, which the kernel turns into AF_PACKET, is no listed type.
+    SOCK_PACKET, which the kernel turns into AF_PACKET, is not a listed type.
     """
     unix = ALLOW if unix_sockets else DENY
     choices: list[Alternative] = [((low(0, AF_UNIX),), unix)]
@@ -149,7 +146,7 @@ def _sockets(*, unix_sockets: bool, namespaces: bool) -> dict[str, Rule]:
         choices.append(((low(0, family),), NO_PROTOCOL if namespaces else DENY))
     choices.append(((low(0, AF_NETLINK), low(2, NETLINK_ROUTE)), ALLOW))
     choices.append(((low(0, AF_NETLINK),), NO_PROTOCOL))
-    # A pair of datagram sockets is no closed pair: either end can connect or send to another one,
+    # A pair of datagram sockets is not closed: either end can connect or send to another socket,
     # the host's log socket for example. SOCK_RAW is the same to the kernel. Streams stay connected.
     pairs: list[Alternative] = [
         ((low(0, AF_UNIX), low(1, kind, SOCK_TYPE_MASK)), ALLOW)
@@ -165,7 +162,7 @@ def _sockets(*, unix_sockets: bool, namespaces: bool) -> dict[str, Rule]:
 
 
 def _processes(*, subprocess: bool, cookie: tuple[int, int, int] | None) -> dict[str, Rule]:
-    """clone3's flags are behind a pointer: it is absent, and libc then falls back to clone."""
+    """Make clone3 absent, because its flags are behind a pointer; libc falls back to clone."""
     namespaces: Alternative = ((low(0, 0, CLONE_NEW_ANY),), ALLOW)
     if subprocess:
         return {"clone": ((namespaces,), DENY), "clone3": ABSENT}
@@ -202,7 +199,7 @@ O_CREAT, O_TMPFILE = 0o100, 0o20000000
 
 
 def _calls(*, namespaces: bool) -> dict[str, Rule]:
-    """What is judged by its arguments, whatever the policy says."""
+    """Return the rules about arguments that do not depend on the policy."""
     prctl = (
         (PR_SET_MM, PR_SCHED_CORE) if namespaces else (PR_SET_MM, PR_SCHED_CORE, PR_SET_PDEATHSIG)
     )
@@ -233,10 +230,10 @@ def _with_set_id(mode: int, *when: Condition) -> tuple[Alternative, ...]:
 
 
 def _set_ids() -> dict[str, Rule]:
-    """A set-id file in a write grant would run as its owner outside, who may be root.
+    """Deny set-id files: in a write grant they would run as their owner outside, who may be root.
 
-    Mounts are nosuid inside, which says nothing of the host. openat2 carries its mode in memory,
-    where no filter looks, so it does not exist here; whoever uses it falls back.
+    Mounts are nosuid inside, but not on the host. openat2 has its mode in memory, which no filter
+    reads, so it does not exist here; programs that use it fall back.
     """
     creating = [low(2, O_CREAT, O_CREAT), low(2, O_TMPFILE, O_TMPFILE)]
     opening = [low(1, O_CREAT, O_CREAT), low(1, O_TMPFILE, O_TMPFILE)]
@@ -258,9 +255,9 @@ SIGNALLING = frozenset(("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigq
 
 
 def _own_process_only(own_pid: int | None) -> dict[str, Rule]:
-    """Without a PID namespace every process of the same user is a number away.
+    """Deny what reaches other processes: without a PID namespace the target can name them all.
 
-    0 is the caller, or its group for kill: the launcher gave the target a session of its own.
+    0 is the caller, or its group for kill: the target has a session of its own.
     """
     own = (0,) if own_pid is None else (0, own_pid)
 
@@ -281,21 +278,6 @@ def _own_process_only(own_pid: int | None) -> dict[str, Rule]:
     }
 
 
-def _assemble(machine: str, named: dict[str, Rule], *, unknown: int, others: int | None) -> bytes:
-    """`others` is the rule of the numbers that the table knows and `named` does not."""
-    table = TABLES[machine]
-    rules: dict[int, Rule] = {} if others is None else dict.fromkeys(table.values(), others)
-    for name, rule in named.items():
-        if name in table:
-            rules[table[name]] = rule
-    return assemble(
-        rules,
-        arch=AUDIT_ARCHES[machine],
-        unknown=unknown,
-        number_limit=X32_SYSCALL_BIT if machine == "x86_64" else None,
-    )
-
-
 def target_rules(
     *,
     subprocess: bool,
@@ -305,7 +287,12 @@ def target_rules(
     own_pid: int | None = None,
     scoped: bool = False,
 ) -> dict[str, Rule]:
-    """Every syscall that is not simply allowed, by name."""
+    """Return the rule of every syscall that is not simply allowed, by name.
+
+    Without `subprocess`, execve passes only with `cookie` in its last three registers, which the
+    kernel ignores, and never when there is no cookie. `own_pid` matters only without namespaces: it
+    is the one process, besides 0, that may be signalled and adjusted.
+    """
     rules: dict[str, Rule] = {
         **dict.fromkeys(_NEVER_IMPLEMENTED.split(), ABSENT),
         **dict.fromkeys(DENIED, DENY),
@@ -316,101 +303,10 @@ def target_rules(
     if not namespaces:
         rules.update(dict.fromkeys(DENIED_WITHOUT_NAMESPACES, DENY))
         own = _own_process_only(own_pid)
-        # Landlock's signal scope holds the target's signals inside, and tells its children apart.
+        # Landlock's signal scope keeps the target's signals inside, and permits those to children.
         rules.update({name: own[name] for name in own if not (scoped and name in SIGNALLING)})
     return rules
 
 
-def target(
-    *,
-    machine: str,
-    subprocess: bool,
-    unix_sockets: bool,
-    namespaces: bool,
-    cookie: tuple[int, int, int] | None,
-    own_pid: int | None = None,
-    scoped: bool = False,
-) -> bytes:
-    """The target's program.
-
-    Without `subprocess`, execve passes only with `cookie` in its last three registers, which the
-    kernel ignores, and never when there is no cookie. `own_pid` matters only without namespaces: it
-    is the one process, besides 0, that may be signalled and adjusted.
-    """
-    rules = target_rules(
-        subprocess=subprocess,
-        unix_sockets=unix_sockets,
-        namespaces=namespaces,
-        cookie=cookie,
-        own_pid=own_pid,
-        scoped=scoped,
-    )
-    return _assemble(machine, rules, unknown=ABSENT, others=ALLOW)
-
-
-# PID 1 is a single-threaded interpreter that waits on descriptors, reaps, passes signals on, and
-# sees how full the private space is before it goes. It makes no process, opens nothing, maps
-# nothing executable: nor can whoever takes it over.
-_INIT = """
-    read write close poll ppoll wait4 waitid kill rt_sigaction rt_sigprocmask rt_sigreturn
-    rt_sigpending rt_sigtimedwait brk munmap mremap madvise futex getpid gettid clock_gettime
-    getrandom getrusage restart_syscall sched_yield fstatfs exit exit_group
-"""
-F_GETFD, F_SETFD, F_GETFL, F_SETFL = 1, 2, 3, 4
-
-
-def init_rules() -> dict[str, Rule]:
-    not_executable: Rule = ((((low(2, 0, PROT_EXEC),), ALLOW),), KILL_PROCESS)
-    flags = tuple(((low(1, command),), ALLOW) for command in (F_GETFD, F_SETFD, F_GETFL, F_SETFL))
-    return {
-        **dict.fromkeys(_INIT.split(), ALLOW),
-        "mmap": not_executable,
-        "mprotect": not_executable,
-        "fcntl": (flags, KILL_PROCESS),
-    }
-
-
-def init(*, machine: str) -> bytes:
-    """PID 1's program: what is not listed kills it, and with it the sandbox."""
-    return _assemble(machine, init_rules(), unknown=KILL_PROCESS, others=None)
-
-
-def describe(*, subprocess: bool, unix_sockets: bool, namespaces: bool) -> list[str]:
-    """What the target's filter denies, in words, one line each."""
-    lines = [_line(names, why) for why, names in _DENIED.items()]
-    lines += [
-        "clone with namespace flags, clone3: makes namespaces (threads then use clone)",
-        "ioctl TIOCSTI, TIOCLINUX, TIOCSETD: types into terminals or changes how they work",
-        "ioctl of btrfs and bcachefs: makes snapshots of what is not granted",
-        "personality: turns off the randomization of addresses",
-        "prctl PR_SET_MM, PR_SCHED_CORE: disguises the process, ties others to its core",
-        "seccomp with a listener: takes the place of a recording one",
-        "mknod, mknodat of devices: makes device files",
-        "setsockopt TCP_ULP: turns TCP sockets into other kinds",
-        "other architectures and x32: have other numbers (the process is killed)",
-        "numbers newer than Linux 6.18: unknown (absent)",
-    ]
-    if namespaces:
-        lines.append("socket: all but TCP, UDP, routing information" + _and_unix(unix_sockets))
-    else:
-        lines.append("socket: all but routing information" + _and_unix(unix_sockets))
-    if not unix_sockets:
-        lines.append("socketpair of datagram sockets: can be connected to sockets of the host")
-    if not subprocess:
-        lines.append("fork, vfork, clone without CLONE_THREAD, execve, execveat: starts processes")
-    if not namespaces:
-        lines += [_line(names, why) for why, names in _DENIED_WITHOUT_NAMESPACES.items()]
-        lines.append(
-            "kill and its kin, prlimit64, sched_set*, setpriority, ioprio_set, F_SETOWN on any "
-            "process but the own: reaches processes of the host"
-        )
-        lines.append("prctl PR_SET_PDEATHSIG, ioctl that changes files: not held by Landlock")
-    return lines
-
-
-def _and_unix(unix_sockets: bool) -> str:  # noqa: FBT001
-    return " and unix sockets" if unix_sockets else ""
-
-
-def _line(names: str, why: str) -> str:
-    return f"{' '.join(names.split())}: {why}"
+def compile_filter(machine: str, rules: dict[str, Rule]) -> bytes:
+    return assemble_by_name(machine, rules, unknown=ABSENT, others=ALLOW)

@@ -1,12 +1,13 @@
-"""A cgroup of one's own from systemd, where none can be made: a login session's is not the user's.
+"""A cgroup from systemd, where this user cannot make one: a login session's is not the user's.
 
-systemd is asked for a transient scope, `corral-<run>.scope`, with the limits as its properties and
-delegated, and puts init into it. The leaf of `cgroup` is then made inside: only there can the whole
-tree be killed at once when memory runs out, and only what is below a delegated unit is left alone.
+corral asks systemd for a transient scope, `corral-<run>.scope`, with the limits as its properties
+and delegated, and systemd puts init into it. The leaf of `cgroup` is then made inside: only there
+can the whole tree be killed at once when memory runs out, and systemd leaves alone only what is
+below a delegated unit.
 
 systemd removes a unit as soon as it is empty, and with it the kernel's counts of what happened. So
-a process that does nothing stays beside the leaf until they were read. It dies with the supervisor,
-and then nothing is left.
+an idle process stays beside the leaf until the counts were read. It dies with the supervisor, and
+then nothing is left.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from corral.abi.signal_numbers import SIGKILL
 from corral.platforms import steps
 from corral.platforms.linux import init
 from corral.platforms.linux.mechanisms import cgroup
+from corral.platforms.steps import unverified
 from corral.record import record, replace
 
 TYPE_CHECKING = False
@@ -28,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import NoReturn, Self
 
-    from corral.plan.model import Place
+    from corral.plan.model import Stage
+    from corral.plan.results import Results
     from corral.platforms.linux.dbus import Bus, Message, Value, Variant
-    from corral.platforms.steps import Scene
 
     Property = tuple[str, Variant]
 
@@ -39,24 +41,26 @@ DRIVER = "org.freedesktop.DBus"
 PATH = "/org/freedesktop/systemd1"
 INTERFACE = "org.freedesktop.systemd1.Manager"
 SYSTEM_BUS = "/run/dbus/system_bus_socket"
-ASIDE = "supervisor"
-"""The cgroup in a scope for what is corral's: one that shares controllers out has no processes."""
-START_PATIENCE = 5.0
-END_PATIENCE = 1.0
-"""Seconds: a client gives corral one to be gone, and an empty scope goes without being asked."""
+OWN_CGROUP = "supervisor"
+"""The cgroup in a scope for corral's processes: one that enables controllers must have none."""
+START_SECONDS = 5.0
+END_SECONDS = 1.0
+"""A client gives corral one second to end, and an empty scope ends without being asked."""
 STOP_USEC = 5_000_000
-"""Between SIGTERM and SIGKILL when somebody stops the unit: as long as corral waits itself."""
-ASIDE_MEMORY = 16 << 20
-"""What the scope may use beyond its leaf: the process aside, the kernel's records of the leaf."""
+"""Between SIGTERM and SIGKILL when the user stops the unit: as long as corral waits itself."""
+OWN_MEMORY = 16 << 20
+"""What the scope may use beyond its leaf: the idle process, the kernel's records of the leaf."""
 
 
 @record
 class Scope:
-    """`leaf` is what will be made inside, at the place where systemd is expected to put it."""
+    """`leaf` is what will be made inside, at the path where systemd is expected to put it."""
 
+    name = "systemd_scope"
     unit: str
     leaf: cgroup.Leaf
-    place: Place = "beside"
+    stage: Stage = "after_clone"
+    verify = unverified
 
     @property
     def residue(self) -> str:
@@ -67,24 +71,38 @@ class Scope:
             f"init joins {self.unit}, a delegated scope from systemd; in it {self.leaf.describe()}"
         )
 
+    def apply(self, results: Results) -> None:
+        """Start the scope, make the leaf in it and move init there; leave nothing on failure."""
+        idle = _fork_idle()
+        try:
+            pids = (idle, results.get(init.InitProcess).pid)
+            leaf = replace(self.leaf, base=start(self.unit, pids, self.leaf.settings))
+            results.add(cgroup.Cgroup(path=leaf.path))  # its removal ends the scope too
+            leaf.apply(results)
+            cgroup.Enter().apply(results)
+        except BaseException:
+            os.kill(idle, SIGKILL)
+            os.waitpid(idle, 0)
+            raise
+
 
 def unit_of(name: str) -> str:
     return f"corral-{name}.scope"
 
 
 def plan(leaf: cgroup.Leaf) -> Scope:
-    """`leaf` as if in the manager's own cgroup."""
-    unit = unit_of(leaf.name)
+    """Return the step for a leaf that was planned in the manager's own cgroup."""
+    unit = unit_of(leaf.run)
     return Scope(unit=unit, leaf=replace(leaf, base=f"{leaf.base}/{_slice()}/{unit}"))
 
 
 def _slice() -> str:
-    """Where systemd would put it by itself; said, so that a later sweep knows where to look."""
+    """Name the slice that systemd would choose, so that a later sweep can find it."""
     return "app.slice" if os.geteuid() else "system.slice"
 
 
 def buses(uid: int) -> list[str]:
-    """Sockets on which the manager of this user's units may answer, best first."""
+    """Return the sockets on which this user's systemd may answer, best first."""
     if uid == 0:
         return [SYSTEM_BUS]
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
@@ -96,7 +114,7 @@ def buses(uid: int) -> list[str]:
 
 
 def addresses(text: str) -> list[str]:
-    """The socket files in a D-Bus address list; other transports are not for us."""
+    """Return the socket files in a D-Bus address list, without other transports."""
     found: list[str] = []
     for address in text.split(";"):
         transport, _, options = address.partition(":")
@@ -111,34 +129,19 @@ def addresses(text: str) -> list[str]:
     return found
 
 
-def apply(step: Scope, scene: Scene) -> None:
-    """Nothing is left of it when it fails."""
-    holder = _hold()
-    try:
-        base = start(step.unit, (holder, scene.pid), step.leaf.settings)
-        leaf = replace(step.leaf, base=base)
-        scene.cgroup = leaf.path
-        cgroup.apply(leaf, scene)
-        cgroup.apply(cgroup.Enter(), scene)
-    except BaseException:
-        os.kill(holder, SIGKILL)
-        os.waitpid(holder, 0)
-        raise
-
-
-def _hold() -> int:
+def _fork_idle() -> int:
     parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     try:
-        _wait_with(parent)
+        _idle(parent)
     finally:
         os._exit(1)
 
 
-def _wait_with(parent: int) -> NoReturn:
-    """Hold nothing but the place: a client's pipe left open would look like a living server."""
+def _idle(parent: int) -> NoReturn:
+    """Wait without any descriptor: a client's pipe left open would look like a living server."""
     init.follow_supervisor()
     if os.getppid() != parent:
         os._exit(1)
@@ -152,16 +155,16 @@ def _wait_with(parent: int) -> NoReturn:
 
 
 def start(unit: str, pids: Sequence[int], settings: Iterable[tuple[str, str]]) -> str:
-    """Make a scope of these processes, which move aside in it; returns its directory."""
-    with _Manager(START_PATIENCE) as manager:
+    """Make a scope of these processes, move them to OWN_CGROUP in it, and return its directory."""
+    with _Manager(START_SECONDS) as manager:
         manager.start(unit, properties(pids, settings))
     mounted = cgroup.mount(str(pids[-1]))
     path = mounted[1] if mounted else ""
     if os.path.basename(path) != unit:
         raise OSError(0, f"systemd started {unit} and left process {pids[-1]} in {path or 'none'}")
-    os.mkdir(f"{path}/{ASIDE}")
+    os.mkdir(f"{path}/{OWN_CGROUP}")
     for pid in pids:
-        cgroup.write(f"{path}/{ASIDE}/cgroup.procs", str(pid))
+        cgroup.write(f"{path}/{OWN_CGROUP}/cgroup.procs", str(pid))
     return path
 
 
@@ -173,16 +176,16 @@ def end(path: str) -> None:
 
 
 def stop(unit: str) -> None:
-    """Of a unit that is gone, or of a manager that does not answer, nothing is to be expected."""
+    """Stop a unit, if it still exists and the manager answers."""
     try:
-        with _Manager(END_PATIENCE) as manager:
+        with _Manager(END_SECONDS) as manager:
             manager.stop(unit)
     except OSError:
         pass  # an empty scope goes by itself
 
 
 def properties(pids: Sequence[int], settings: Iterable[tuple[str, str]]) -> list[Property]:
-    """Of a scope around a leaf with these settings: never tighter than the leaf itself."""
+    """Return those of a scope around a leaf with these settings: never tighter than the leaf."""
     from corral.platforms.linux.dbus import Variant
 
     found: list[tuple[str, str, Value]] = [
@@ -195,10 +198,10 @@ def properties(pids: Sequence[int], settings: Iterable[tuple[str, str]]) -> list
     ]
     chosen = dict(settings)
     if "memory.max" in chosen:
-        found.append(("MemoryMax", "t", int(chosen["memory.max"]) + ASIDE_MEMORY))
+        found.append(("MemoryMax", "t", int(chosen["memory.max"]) + OWN_MEMORY))
     if "memory.swap.max" in chosen:
         found.append(("MemorySwapMax", "t", int(chosen["memory.swap.max"])))
-    # Without one, the manager's default would be a limit that nobody asked for.
+    # Without one, the manager's default would be a limit that the policy does not have.
     tasks = int(chosen["pids.max"]) + 1 if "pids.max" in chosen else (1 << 64) - 1
     found.append(("TasksMax", "t", tasks))
     if "cpu.max" in chosen:
@@ -223,8 +226,8 @@ def _bandwidths(limits: Iterable[str]) -> list[tuple[str, str, Value]]:
 class _Manager:
     """systemd on the first of the buses where it answers."""
 
-    def __init__(self, patience: float) -> None:
-        self._bus, self._owner = _reach(patience)
+    def __init__(self, seconds: float) -> None:
+        self._bus, self._owner = _connect(seconds)
 
     def __enter__(self) -> Self:
         return self
@@ -235,7 +238,7 @@ class _Manager:
     def start(self, unit: str, chosen: Sequence[Property]) -> None:
         (seen,) = self._bus.driver("GetConnectionUnixProcessID", "s", self._bus.name)
         if seen != os.getpid():
-            # In another PID namespace our numbers are other people's processes.
+            # In another PID namespace our numbers are those of other processes.
             raise OSError(0, f"the bus knows process {os.getpid()} as {seen}")
         result = self._job("StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "fail", chosen, [])
         if result != "done":
@@ -245,7 +248,7 @@ class _Manager:
         self._job("StopUnit", "ss", unit, "replace")
 
     def _job(self, member: str, signature: str, *arguments: Value) -> str:
-        """Ask for a job and wait for its end; signals are asked for first, so none is missed."""
+        """Ask for a job and wait for its end. Subscribe to its signal first, so none is missed."""
         rule = f"type='signal',sender='{NAME}',interface='{INTERFACE}',member='JobRemoved'"
         self._bus.driver("AddMatch", "s", rule)
         (job,) = self._bus.call(self._owner, PATH, INTERFACE, member, signature, *arguments)
@@ -257,15 +260,15 @@ class _Manager:
         return str(self._bus.wait(removed).body[3])
 
 
-def _reach(patience: float) -> tuple[Bus, str]:
-    """A bus and systemd's name on it."""
+def _connect(seconds: float) -> tuple[Bus, str]:
+    """Return a bus and systemd's name on it."""
     from corral.platforms.linux.dbus import Bus, CallError
 
     why: OSError = FileNotFoundError(2, "no bus of systemd's")
     without: Bus | None = None
     for path in buses(os.geteuid()):
         try:
-            bus = Bus(path, patience)
+            bus = Bus(path, seconds)
         except OSError as error:
             why = error
             continue
@@ -283,7 +286,7 @@ OWNER_CHANGED = f"type='signal',sender='{DRIVER}',member='NameOwnerChanged',arg0
 
 
 def _until_owned(bus: Bus) -> str:
-    """The first client of a session starts its bus, and systemd joins that a moment later."""
+    """Wait for systemd: the first client of a session starts the bus before systemd joins it."""
 
     def owned(message: Message) -> bool:
         ours = (message.sender, message.member) == (DRIVER, "NameOwnerChanged")

@@ -1,59 +1,87 @@
-"""System V objects of the sandbox's own, counted where no cgroup counts memory.
+"""System V objects of the sandbox, counted where no cgroup counts memory.
 
-Segments stay when nobody has them attached, and messages and semaphores are the kernel's own
-memory: no process's figures show any of them. Their lists in /proc are those of the namespace that
-opened them, for ever: init opens them and hands them out, and the supervisor reads.
+Segments stay when no process has them attached, and messages and semaphores are the kernel's own
+memory: no process's figures show any of them. A list in /proc/sysvipc shows the namespace of the
+process that opened it, for as long as it is open. So init opens the lists and hands them out, and
+the supervisor reads them.
 """
 
 from __future__ import annotations
 
-import array
 import os
-import socket
 import sys
 
+from corral.platforms.steps import unverified
 from corral.record import record
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from corral.plan.model import Place
-    from corral.platforms.steps import Scene
+    from corral.plan.model import Stage
+    from corral.plan.results import Results
+    from corral.platforms.linux.descriptor_channel import DescriptorChannel
 
 LISTS = ("shm", "msg", "sem")
 OBJECT = 64
-"""Bytes of the kernel's for each message and each semaphore."""
+"""Bytes of kernel memory for each message and each semaphore."""
 BLOCK = 1 << 16
 
 
 @record
-class Window:
-    """The way by which the lists get out."""
+class SysvLists:
+    """In the supervisor: the open lists, once init has sent them."""
 
-    place: Place = "supervisor"
+    channel: DescriptorChannel
+    fds: list[int]
+
+    def count(self) -> int:
+        """Return the bytes of memory behind all objects that exist now."""
+        if not self.fds:
+            self.fds.extend(self.channel.receive(wait=False))
+        if not self.fds:
+            return 0
+        segments, queues, semaphores = (_rows(fd) for fd in self.fds)
+        return (
+            sum(row[b"rss"] + row[b"swap"] for row in segments)
+            + sum(row[b"cbytes"] + OBJECT * row[b"qnum"] for row in queues)
+            + sum(OBJECT * row[b"nsems"] for row in semaphores)
+        )
+
+    def release(self) -> None:
+        self.channel.release()
+        while self.fds:
+            os.close(self.fds.pop())
+
+
+@record
+class SysvChannel:
+    name = "sysv_channel"
+    stage: Stage = "supervisor"
+    verify = unverified
 
     def describe(self) -> str:
         return "a socket pair for the lists of System V objects"
 
+    def apply(self, results: Results) -> None:
+        from corral.platforms.linux import descriptor_channel
+
+        results.add(SysvLists(channel=descriptor_channel.DescriptorChannel(results), fds=[]))
+
 
 @record
-class Objects:
-    place: Place = "init"
+class OpenSysvLists:
+    name = "sysv_lists"
+    stage: Stage = "init"
+    verify = unverified
 
     def describe(self) -> str:
         return "System V objects are counted as memory"
 
-
-def apply(step: Window | Objects, scene: Scene) -> None:
-    if isinstance(step, Window):
-        outside, inside = socket.socketpair()
-        scene.windows = (outside.detach(), inside.detach())
-        return
-    opened = array.array("i", [_open(name) for name in LISTS])
-    with socket.socket(fileno=scene.windows[1]) as channel:
-        channel.sendmsg([b"V"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, opened)])
-    for fd in opened:
-        os.close(fd)
+    def apply(self, results: Results) -> None:
+        opened = [_open(name) for name in LISTS]
+        results.get(SysvLists).channel.send(opened)
+        for fd in opened:
+            os.close(fd)
 
 
 def _open(name: str) -> int:
@@ -64,32 +92,6 @@ def _open(name: str) -> int:
         return os.open(os.devnull, flags)  # a kernel without System V objects has none to count
 
 
-def receive(channel: int) -> tuple[int, ...]:
-    """In the supervisor: the lists, or nothing while init has not got so far."""
-    found = array.array("i")
-    window = socket.socket(fileno=channel)
-    try:
-        size = len(LISTS) * found.itemsize
-        _, ancillary, _, _ = window.recvmsg(1, socket.CMSG_SPACE(size), socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return ()
-    finally:
-        window.detach()
-    for _, _, raw in ancillary:
-        found.frombytes(raw)
-    return tuple(found)
-
-
-def count(lists: tuple[int, ...]) -> int:
-    """Bytes of memory behind all the objects that the lists show now."""
-    segments, queues, semaphores = (_rows(fd) for fd in lists)
-    return (
-        sum(row[b"rss"] + row[b"swap"] for row in segments)
-        + sum(row[b"cbytes"] + OBJECT * row[b"qnum"] for row in queues)
-        + sum(OBJECT * row[b"nsems"] for row in semaphores)
-    )
-
-
 def _rows(fd: int) -> list[dict[bytes, int]]:
     parts: list[bytes] = []
     at = 0
@@ -98,5 +100,5 @@ def _rows(fd: int) -> list[dict[bytes, int]]:
         at += len(part)
     head, *rows = b"".join(parts).splitlines() or [b""]
     names = head.split()
-    # Permissions are octal; nobody asks for them.
+    # Permissions are octal, and are not used.
     return [dict(zip(names, map(int, row.split()), strict=False)) for row in rows]

@@ -1,5 +1,5 @@
-"""Everything on a Linux host that can change what a probe sees: boot, user, kernel, namespaces,
-security label, filters, sysctls, delegation.
+"""The key under which findings are cached: what can change what a probe sees on this host (boot,
+user, kernel, namespaces, security label, filters, sysctls, delegation).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAMESPACES = ("user", "mnt", "pid", "net")
 STATUS = ("Seccomp", "NoNewPrivs", "CapEff", "CapBnd")
 
 
-def identity() -> tuple[str, ...]:
+def cache_key() -> tuple[str, ...]:
     status = _read("/proc/self/status").split("\n")
     return (
         str(os.geteuid()),
@@ -37,7 +37,7 @@ def identity() -> tuple[str, ...]:
 
 
 def _delegation() -> str:
-    """It differs from one session to the next of the same user."""
+    """Return the cgroup base, which differs between sessions of the same user."""
     found = cgroup.find()
     return "" if found is None else " ".join((found.path, *found.controllers))
 

@@ -1,8 +1,4 @@
-"""Whether a cgroup really holds: each limit is set, reached and seen to bite, beside a control
-without it.
-"""
-
-from __future__ import annotations
+"""Whether a cgroup enforces its limits: each is set and reached, beside a control without it."""
 
 import contextlib
 import mmap
@@ -10,19 +6,21 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from corral.directories import directories
 from corral.plan.host import Finding
+from corral.plan.results import Results
+from corral.platforms.doctor_lines import Line
 from corral.platforms.linux import block_devices
 from corral.platforms.linux.mechanisms import cgroup
 from corral.platforms.posix import disposable
 from corral.record import replace
 
-TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
+PREFIX = "cgroup_"
 MIB = 1 << 20
 HINT = "delegate a cgroup to this user (systemd: a user service or scope with Delegate=yes)"
 
@@ -37,25 +35,44 @@ def probe() -> tuple[Finding, ...]:
 
 
 def _absent(controller: str, why: str) -> Finding:
-    return Finding(capability=f"cgroup_{controller}", status="absent", evidence=why, hint=HINT)
+    return Finding(capability=PREFIX + controller, status="absent", evidence=why, hint=HINT)
 
 
 def _probe(base: cgroup.Base, controller: str) -> Finding:
     if controller not in base.controllers:
         return _absent(controller, f"{base.path} does not offer the {controller} controller")
     if base.manager:
-        held, words = _in_scope(base, controller)
-        place = "in a scope that systemd makes"
+        proven, words = _in_scope(base, controller)
+        where = "in a scope that systemd makes"
     else:
-        held, words = disposable.observe(lambda: PROBES[controller](base))
-        place = f"at {base.path}"
-    if not held:
+        proven, words = disposable.observe(lambda: PROBES[controller](base))
+        where = f"at {base.path}"
+    if not proven:
         return _absent(controller, f"systemd: {words}" if base.manager else words)
-    return Finding(capability=f"cgroup_{controller}", status="proven", evidence=f"{place}: {words}")
+    return Finding(capability=PREFIX + controller, status="proven", evidence=f"{where}: {words}")
+
+
+def is_cgroup(finding: Finding) -> bool:
+    return finding.capability.startswith(PREFIX)
+
+
+def doctor_lines(findings: list[Finding]) -> list[Line]:
+    """Return one line for the controllers that are proven, and one for the others and why."""
+    proven = [item for item in findings if item.status == "proven"]
+    absent = [item for item in findings if item.status != "proven"]
+    names = ", ".join(item.capability.removeprefix(PREFIX) for item in absent)
+    why = absent[0].evidence if absent else ""
+    if not proven:
+        return [("absent", f"Cgroups v2: NOT available ({why})", None)] if absent else []
+    where = proven[0].evidence.partition(": ")[0]
+    lines: list[Line] = [("proven", f"Cgroups v2: available {where}", None)]
+    if absent:
+        lines.append(("absent", f"Cgroups delegation: limited ({names}: {why})", None))
+    return lines
 
 
 def _in_scope(base: cgroup.Base, controller: str) -> tuple[bool, str]:
-    """The probe itself is what keeps the scope: its leaves are made beside it."""
+    """Make the leaves beside the probe itself, which keeps the scope alive."""
     from corral.platforms.linux.mechanisms import systemd_scope
 
     unit = systemd_scope.unit_of(f"probe-{controller}-of-{os.getpid()}")
@@ -77,12 +94,10 @@ def _inside(
     act: Callable[[], int],
 ) -> tuple[int, dict[str, int]]:
     """Run `act` in a leaf with `settings`: (its wait status, cpu.stat of the leaf)."""
-    from corral.platforms.steps import Scene
-
-    name = f"probe-{controller}-{os.getpid()}"
-    leaf = cgroup.Leaf(base=base.path, name=name, controllers=(controller,), settings=settings)
+    run = f"probe-{controller}-{os.getpid()}"
+    leaf = cgroup.Leaf(base=base.path, run=run, controllers=(controller,), settings=settings)
     try:
-        cgroup.apply(leaf, Scene())
+        leaf.apply(Results())
         go_read, go_write = os.pipe()
         pid = os.fork()
         if pid == 0:

@@ -1,55 +1,64 @@
-"""What Landlock holds here: by its rules, by trying what they deny."""
-
-from __future__ import annotations
+"""What Landlock's rules deny here, by trying it."""
 
 import os
 import sys
+import tempfile
+from typing import TYPE_CHECKING
 
 from corral.abi import linux as abi
-from corral.platforms.linux.mechanisms import landlock as rules
+from corral.plan.results import Results
+from corral.platforms.linux.mechanisms import landlock
+from corral.platforms.linux.probes import probe
 from corral.platforms.posix import disposable
-from corral.platforms.steps import Scene
 
-TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 
 
-def denies() -> str:
+def _restrict(read: str) -> None:
+    abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
+    landlock.Landlock(read=(read,), write=()).apply(Results())
+
+
+@probe.probe("landlock", "Landlock", hint="a kernel with Landlock (CONFIG_SECURITY_LANDLOCK, lsm=)")
+def deny_file() -> str:
     os.close(os.open("/proc/self/stat", os.O_RDONLY))
     version = abi.landlock_abi()
-    abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
-    rules.apply(rules.Landlock(read=("/usr",), write=()), Scene())
+    _restrict("/usr")
     words = disposable.refused(lambda: os.open("/proc/self/stat", os.O_RDONLY))
     os.close(os.open("/usr", os.O_RDONLY | os.O_DIRECTORY))
     return f"ABI {version}: an ungranted file is denied ({words}), readable before"
 
 
-def holds_truncation() -> str:
+@probe.probe(
+    "landlock_wall",
+    "Landlock as the only wall",
+    hint="Linux 6.2 (Landlock that holds truncation)",
+)
+def deny_truncation() -> str:
     """Truncation of what may not be written is denied: before ABI 3 it is not."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as place:
-        path = f"{place}/file"
+    with tempfile.TemporaryDirectory() as directory:
+        path = f"{directory}/file"
         with open(path, "w", encoding="utf-8") as file:
             file.write("text")
 
         def attempt() -> str:
             os.truncate(path, 3)
-            abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
-            rules.apply(rules.Landlock(read=("/",), write=()), Scene())
+            _restrict("/")
             return disposable.refused(lambda: os.truncate(path, 0))
 
-        held, words = disposable.observe(attempt)
-    if not held:
+        denied, words = disposable.observe(attempt)
+    if not denied:
         raise RuntimeError(words)
     return f"truncating an ungranted file is denied ({words}), done before"
 
 
-def scopes_signals() -> str:
+@probe.probe(
+    "landlock_scope", "Landlock signal scope", hint="Linux 6.12 (Landlock that scopes signals)"
+)
+def deny_signal() -> str:
     parent = os.getppid()
     os.kill(parent, 0)
-    abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
-    rules.apply(rules.Landlock(read=("/",), write=()), Scene())
+    _restrict("/")
     words = disposable.refused(lambda: os.kill(parent, 0))
     os.kill(os.getpid(), 0)
     return f"a signal to a process outside is denied ({words}), sent before"

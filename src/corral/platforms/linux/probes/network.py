@@ -1,50 +1,57 @@
-"""Whether a namespace can have a way out and a way in, by going them."""
-
-from __future__ import annotations
+"""Whether connections can be caught inside a network namespace and made into it."""
 
 import os
 import socket
 import sys
+from typing import TYPE_CHECKING
 
 from corral.abi import linux as abi
+from corral.plan.results import Results
 from corral.platforms.linux import init
-from corral.platforms.linux.mechanisms import loopback, outbound_listeners, user_ids
-from corral.platforms.linux.mechanisms import published_ports as ways_in
+from corral.platforms.linux.mechanisms import (
+    loopback,
+    outbound_listeners,
+    published_ports,
+    user_ids,
+)
+from corral.platforms.linux.probes import probe
 from corral.platforms.posix import disposable
-from corral.platforms.steps import Scene
 
-TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 
-NOBODYS = bytes((198, 18, 0, 7))
+UNUSED_ADDRESS = bytes((198, 18, 0, 7))
 LOCALHOST = bytes((127, 0, 0, 1))
-PATIENCE = 15
-"""Seconds, on a host that has much else to do: what is not seen is absent for the whole boot."""
+MAX_SECONDS = 15
+"""Long, for a busy host: what is not seen is absent for the whole boot."""
 
 
-def gateway() -> str:
-    """A connection to an address that nobody has reaches a listener handed out of the namespace."""
-    scene = Scene()
-    outbound_listeners.apply(outbound_listeners.Door(), scene)
+@probe.probe(
+    "gateway", "Network allowlist", hint="a kernel with network namespaces and local routes"
+)
+def catch_connection() -> str:
+    """A connection to an address that no host has reaches a listener from inside the namespace."""
+    results = Results()
+    results.add(init.InitDescriptors(fds=[]))
+    outbound_listeners.ListenerChannel().apply(results)
     go_read, go_write = os.pipe()
     who = user_ids.choose(os.geteuid(), os.getegid())
     pid, pidfd = abi.clone(abi.CLONE_NEWUSER | abi.CLONE_NEWNET)
     if pid == 0:
         init.follow_supervisor()
         os.read(go_read, 1)
-        loopback.apply(loopback.Loopback(alone=False), scene)
-        disposable.refused(lambda: connect(443, NOBODYS))
-        outbound_listeners.apply(outbound_listeners.Listeners(ports=(443,)), scene)
-        connect(443, NOBODYS)
+        loopback.Loopback(alone=False).apply(results)
+        disposable.refused(lambda: connect(443, UNUSED_ADDRESS))
+        outbound_listeners.OutboundListeners(ports=(443,)).apply(results)
+        connect(443, UNUSED_ADDRESS)
         os._exit(0)
     user_ids.write_maps(who, pid)
     os.write(go_write, b"\0")
-    os.close(scene.doors[1])
-    found = outbound_listeners.receive(scene.doors[0])
+    results.get(init.InitDescriptors).release()
+    found = results.get(outbound_listeners.ListenerSockets).channel.receive()
     if not found:
         raise RuntimeError("no listeners came out of the namespace")
     with socket.socket(fileno=found[3]) as listener:
-        listener.settimeout(PATIENCE)
+        listener.settimeout(MAX_SECONDS)
         wanted = listener.accept()[0].getsockname()
     status = os.waitpid(pid, 0)[1]
     os.close(pidfd)
@@ -53,29 +60,34 @@ def gateway() -> str:
     return "a connection to an address that nobody has ends at corral's listener, refused before"
 
 
-def inward() -> str:
+@probe.probe(
+    "inward",
+    "Ports on host loopback",
+    hint="a kernel with network namespaces that their owner may join",
+)
+def connect_into() -> str:
     """A port that listens in a namespace is reached by a socket made there, and by no other."""
-    scene = Scene()
+    results = Results()
     go_read, go_write = os.pipe()
-    told_read, told_write = os.pipe()
+    port_read, port_write = os.pipe()
     pid, pidfd = abi.clone(abi.CLONE_NEWUSER | abi.CLONE_NEWNET)
     if pid == 0:
         init.follow_supervisor()
         os.read(go_read, 1)
-        loopback.apply(loopback.Loopback(), scene)
+        loopback.Loopback().apply(results)
         port, listener = listen()
-        os.write(told_write, port.to_bytes(2, "big"))
+        os.write(port_write, port.to_bytes(2, "big"))
         socket.socket(fileno=listener).accept()
         os._exit(0)
-    scene.pid = pid
+    results.add(init.InitProcess(pid=pid))
     user_ids.write_maps(user_ids.choose(os.geteuid(), os.getegid()), pid)
-    ways_in.apply(ways_in.Handles(), scene)
+    published_ports.OpenNamespaces().apply(results)
     os.write(go_write, b"\0")
-    port = int.from_bytes(os.read(told_read, 2), "big")
+    port = int.from_bytes(os.read(port_read, 2), "big")
     words = disposable.refused(lambda: connect(port))
-    dialer = ways_in.Dialer(*scene.handles)
+    dialer = published_ports.Dialer(results.get(published_ports.NamespaceHandles))
     with socket.socket(fileno=dialer.make()) as inside:
-        inside.settimeout(PATIENCE)
+        inside.settimeout(MAX_SECONDS)
         inside.connect(("127.0.0.1", port))
     dialer.close()
     status = os.waitpid(pid, 0)[1]
@@ -86,6 +98,7 @@ def inward() -> str:
 
 
 def listen() -> tuple[int, int]:
+    """Return (port, descriptor) of a listener on loopback."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     return port, listener.detach()

@@ -1,0 +1,128 @@
+"""Namespaces, proven by a real sandbox: made by the steps and the code of a run, with a trial in
+place of the target.
+"""
+
+import os
+import sys
+import tempfile
+from typing import TYPE_CHECKING
+
+from corral.abi import linux as abi
+from corral.plan.host import Finding
+from corral.plan.model import Plan
+from corral.plan.results import Results
+from corral.platforms.linux import host_files, spawn, tier_namespaces
+from corral.platforms.linux.probes import network
+from corral.platforms.posix import disposable
+from corral.platforms.steps import StepFailed, parse_exec_result, unverified
+from corral.policy.model import Policy
+from corral.programs.model import Program
+from corral.record import record
+
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from corral.plan.model import Stage
+
+LABELS = (
+    ("user_namespaces", "User namespaces", "available"),
+    ("mount_namespace", "Mount namespaces", "available"),
+    ("pid_namespace", "PID namespaces", "available"),
+    ("network_namespace", "Network namespaces", "available"),
+)
+HINT = (
+    "allow unprivileged user namespaces (sysctl user.max_user_namespaces, "
+    "kernel.apparmor_restrict_unprivileged_userns), or run outside the container"
+)
+
+
+@record
+class Trial:
+    """Takes the target's place: tries the walls and writes to `fd` what it saw."""
+
+    name = "trial"
+    fd: int
+    marker: str
+    port: int
+    host_pid: int
+    stage: "Stage" = "target"
+    verify = unverified
+
+    def describe(self) -> str:
+        return "try the walls from inside"
+
+    def apply(self, _results: Results) -> None:
+        refused = disposable.refused
+        saw = [
+            f"filesystem={refused(lambda: os.close(os.open(self.marker, os.O_RDONLY)))}",
+            f"process={refused(lambda: os.listdir(f'/proc/{self.host_pid}'))}",
+            f"signal={refused(lambda: os.kill(self.host_pid, 0))}",
+            f"network={refused(lambda: network.connect(self.port))}",
+        ]
+        os.write(self.fd, "\n".join(saw).encode())
+
+
+def probe() -> tuple[Finding, ...]:
+    names = [capability for capability, _, _ in LABELS]
+    proven, words = disposable.observe(_try_sandbox)
+    if proven:
+        saw = dict(line.split("=", 1) for line in words.split("\n"))
+        texts = (
+            f"a sandbox was made by uid {os.geteuid()}",
+            f"a host file is out of reach ({saw['filesystem']}), readable outside",
+            f"a host process is out of sight ({saw['process']}, {saw['signal']}), seen outside",
+            f"a host port is out of reach ({saw['network']}), reached outside",
+        )
+        return tuple(
+            Finding(capability=name, status="proven", evidence=text)
+            for name, text in zip(names, texts, strict=True)
+        )
+    alone, why = disposable.observe(_make_user_namespace)
+    user = Finding(
+        capability=names[0],
+        status="proven" if alone else "absent",
+        evidence="a user namespace was made and mapped" if alone else why,
+        hint="" if alone else HINT,
+    )
+    rest = [
+        Finding(capability=name, status="absent", evidence=words, hint=HINT) for name in names[1:]
+    ]
+    return (user, *rest)
+
+
+def _try_sandbox() -> str:
+    """Make a sandbox as `run` would and try it. Outside, the same acts succeed (the control)."""
+    read, write = os.pipe()
+    port, listener = network.listen()
+    with tempfile.NamedTemporaryFile() as marker:
+        os.close(os.open(marker.name, os.O_RDONLY))
+        os.listdir(f"/proc/{os.getpid()}")
+        os.kill(os.getpid(), 0)
+        network.connect(port)
+        program = Program(path="/", argv=("trial",))
+        seen = host_files.survey(Policy(), program, home=os.path.dirname(marker.name))
+        steps = tier_namespaces.compose(Policy(), program, seen, ())
+        trial = Trial(fd=write, marker=marker.name, port=port, host_pid=os.getpid())
+        plan = Plan(program=program, steps=(*steps, trial), controls=(), environment=())
+        # The answer's descriptor as the three streams, because all others are closed.
+        child = spawn.spawn(plan, (write, write, write))
+        os.close(write)
+        with open(child.exec_pipe, "rb", closefd=False) as pipe:
+            failed = parse_exec_result(pipe.read())
+        child.kill()
+        child.reap()
+    os.close(listener)
+    with open(read, "rb") as answer:
+        words = answer.read().decode()
+    # What is executed after the trial is a directory, which cannot succeed.
+    if failed is None or failed.step != "exec":
+        raise failed or StepFailed("trial", "ran something")
+    return words
+
+
+def _make_user_namespace() -> str:
+    pid, pidfd = abi.clone(abi.CLONE_NEWUSER)
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(pidfd)
+    return ""

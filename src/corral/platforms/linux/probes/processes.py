@@ -1,0 +1,112 @@
+"""Whether processes can be kept together, limited, counted and measured from outside."""
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from corral.abi import linux as abi
+from corral.platforms.linux import usage
+from corral.platforms.linux.mechanisms import user_ids
+from corral.platforms.linux.probes import probe
+from corral.platforms.posix import disposable, rlimits
+
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+
+limit_descriptors = probe.probe("rlimits", "Rlimits", word="supported")(rlimits.probe)
+
+
+@probe.probe(
+    "nproc",
+    "Process limit",
+    hint="Linux 5.14 counts processes per user namespace",
+    word="supported",
+)
+def count_processes() -> str:
+    """In a user namespace of its own, a process that has used up its count cannot fork."""
+    go_read, go_write = os.pipe()
+    answer_read, answer_write = os.pipe()
+    who = user_ids.choose(os.geteuid(), os.getegid())
+    pid, pidfd = abi.clone(abi.CLONE_NEWUSER)
+    if pid == 0:
+        os.read(go_read, 1)
+        os.write(answer_write, _fork_until_denied(who).encode())
+        os._exit(0)
+    os.close(answer_write)
+    user_ids.write_maps(who, pid)
+    os.write(go_write, b"\0")
+    with open(answer_read, "rb") as answer:
+        words = answer.read().decode()
+    os.waitpid(pid, 0)
+    os.close(pidfd)
+    if not words.startswith("+"):
+        raise RuntimeError(words or "the probe died")
+    return f"with RLIMIT_NPROC used up a fork is denied ({words[1:]}), with room it is not"
+
+
+def _fork_until_denied(who: user_ids.IdMaps) -> str:
+    import resource
+
+    try:
+        os.setresgid(who.gid, who.gid, who.gid)
+        os.setresuid(who.uid, who.uid, who.uid)
+        resource.setrlimit(resource.RLIMIT_NPROC, (2, 2))
+        _fork_once()
+        resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+        return f"+{disposable.refused(_fork_once)}"
+    except (OSError, RuntimeError) as error:
+        return f"-{error}"
+
+
+def _fork_once() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+@probe.probe("guardian", "Guardian")
+def adopt_orphan() -> str:
+    """An orphan that left its session becomes a child of the subreaper, which sees it die."""
+    abi.prctl(abi.PR_SET_CHILD_SUBREAPER, 1)
+    ready_read, ready_write = os.pipe()
+    end_read, end_write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(end_write)
+        if os.fork() == 0:
+            os.setsid()
+            os.write(ready_write, b"\0")
+            os.read(end_read, 1)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    os.read(ready_read, 1)
+    orphans = usage.tree(os.getpid())
+    os.close(end_write)
+    if len(orphans) != 1:
+        raise RuntimeError(f"an orphan did not come back: {orphans}")
+    os.waitpid(orphans[0], 0)
+    return "an orphan that left its session comes back to its guardian"
+
+
+@probe.probe("sampling", "Sampling", hint="a kernel with CONFIG_PROC_CHILDREN")
+def measure_grandchild() -> str:
+    """A grandchild's memory is seen from outside, and is not before the grandchild has any."""
+    ready_read, ready_write = os.pipe()
+    end_read, end_write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(end_write)
+        if os.fork() == 0:
+            space = bytearray(32 << 20)
+            os.write(ready_write, space[:1])
+        os.read(end_read, 1)
+        os._exit(0)
+    before = usage.measure(os.getpid()).memory
+    os.read(ready_read, 1)
+    seen = usage.measure(pid)
+    os.close(end_write)
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    if seen.memory < 32 << 20 or seen.tasks < 1:
+        raise RuntimeError(f"of 32 MiB in a grandchild {seen.memory} bytes were seen")
+    return f"32 MiB of a grandchild are seen ({before >> 20} MiB before it had them)"
