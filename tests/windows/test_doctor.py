@@ -27,7 +27,7 @@ def findings() -> dict[str, dict[str, str]]:
 
 def keeps(step: Job) -> bool:
     try:
-        job.create(step).close()
+        job.create(step).release()
     except OSError:
         return False
     return True

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from types import TracebackType
 from typing import Literal, Self
 
 from corral.abi import prototypes
@@ -145,6 +144,24 @@ def winerror(error: OSError) -> int:
     return code if isinstance(code, int) else 0
 
 
+def read_sized(call: Function, *arguments: object, least: int = 1) -> bytearray:
+    """Return what a function of the form (..., buffer, size, needed size) writes.
+
+    Pointers in the content lead to the same block, so it is never copied. `least` is its smallest
+    size: an empty list can be shorter than the structure that it is read as.
+    """
+    needed = DWORD()
+    try:
+        call(*arguments, None, 0, ctypes.byref(needed))
+    except OSError:
+        if not needed.value:
+            raise  # otherwise the call only reported how much it needs
+    raw = bytearray(max(needed.value, least))
+    block = (ctypes.c_char * len(raw)).from_buffer(raw)
+    call(*arguments, block, len(raw), ctypes.byref(needed))
+    return raw
+
+
 CloseHandle = function("kernel32", "CloseHandle", BOOL, HANDLE)
 # It hands back NULL for success, and what callers could do about a failure is nothing.
 LocalFree = function("kernel32", "LocalFree", HANDLE, HANDLE, check="any")
@@ -190,10 +207,5 @@ class Handle:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -112,10 +112,9 @@ def _copies() -> list[str]:
     """Only on Windows are programs copied to be run: a copy that no run uses is left over."""
     if sys.platform != "win32":
         return []
-    from corral.platforms.windows.runtime_copies import python_paths
-    from corral.platforms.windows.runtime_copies import store as runtimes
+    from corral.platforms.windows.runtime_copies import store
 
-    return runtimes.collect(python_paths.store())
+    return store.collect(store.default_directory())
 
 
 def _verify(*, as_json: bool) -> int:
