@@ -146,7 +146,7 @@ def planned(server, directory):
 def results():
     made = Results()
     yield made
-    made.end()
+    made.release()
 
 
 def test_a_copy_runs(server, tmp_path, results):
@@ -192,7 +192,7 @@ def test_a_copy_stays_for_as_long_as_a_run_has_it(server, tmp_path, results):
     store.apply(other)
     for name in ("trees", "entries"):  # of packages, in the same directory
         (tmp_path / "store" / name).mkdir()
-    other.end()
+    other.release()
     assert runtimes.collect(str(tmp_path / "store")) == []
     assert os.path.exists(store.program.argv[1])
     results.release()
@@ -229,7 +229,7 @@ def test_what_is_copied_can_be_read_by_its_capability_alone(server, tmp_path, re
     store = planned(server, tmp_path / "store")
     store.apply(results)
     store.verify(results)
-    with trees.opened(store.program.argv[1]) as handle:
+    with trees.open_object(store.program.argv[1]) as handle:
         raw = win32_security.read_security(handle.value)
     (entry,) = [
         one for one in access_list.read(raw).entries if access_list.is_entry_of(one, store.sids[0])

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.abi.win32_security import parse_sid
 from corral.platforms.windows.files import access_list
-from corral.platforms.windows.files.access_list import grant_sid, parse_sid
+from corral.platforms.windows.files.access_list import grant_sid
 
 OURS = grant_sid("C:\\data", "write")
 OTHER_RUN = grant_sid("C:\\data", "read")
