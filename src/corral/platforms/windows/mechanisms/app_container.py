@@ -30,6 +30,7 @@ from corral.platforms.windows.files.access_list import package_sid
 from corral.record import record
 
 CAPABILITY = "app_container_profile"
+LABEL = (CAPABILITY, "AppContainer profiles", "available")
 WSL2 = "run it in WSL2 (corral's Linux walls), or in Windows Sandbox"
 DANGEROUS = frozenset((
     "SeAssignPrimaryTokenPrivilege", "SeBackupPrivilege", "SeCreateTokenPrivilege",

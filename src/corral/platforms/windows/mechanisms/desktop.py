@@ -13,7 +13,7 @@ from corral.abi import win32_token as abi
 from corral.plan import model
 from corral.plan.results import Results
 from corral.platforms.steps import unverified
-from corral.platforms.windows.mechanisms.restricted_token import LABEL, default_dacl, own_sids
+from corral.platforms.windows.mechanisms.restricted_token import LOW_LABEL, default_dacl, own_sids
 from corral.record import record
 
 ACCESS = (
@@ -56,7 +56,7 @@ class Desktop:
 
 def create() -> Desktop:
     name = f"corral-{os.urandom(8).hex()}"
-    made = abi.Desktop(name, ACCESS, default_dacl(*own_sids()) + LABEL)
+    made = abi.Desktop(name, ACCESS, default_dacl(*own_sids()) + LOW_LABEL)
     try:
         station = abi.user_object_name(abi.GetProcessWindowStation())
         desktop = Desktop(made, f"{station}\\{name}")

@@ -38,6 +38,7 @@ from corral.platforms.windows.mechanisms import minifilter_messages as wire
 from corral.record import record
 
 CAPABILITY = "minifilter driver"
+LABEL = (CAPABILITY, "Minifilter driver", "available")
 DEVICE = "\\DEVICE\\"
 TIMEOUT_MS = 5000
 MAX_FAILURES = 10

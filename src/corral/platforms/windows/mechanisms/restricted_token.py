@@ -40,6 +40,7 @@ from corral.record import record
 Sid = TypeVar("Sid", str, bytes)
 
 CAPABILITY = "restricted token"
+LABEL = (CAPABILITY, "Restricted token", "available")
 FLAGS = abi.DISABLE_MAX_PRIVILEGE | abi.LUA_TOKEN | abi.WRITE_RESTRICTED
 ACCESS = (
     TOKEN_QUERY
@@ -54,7 +55,7 @@ ADMINISTRATORS = "S-1-5-32-544"
 WRITE_RESTRICTED_CODE = "S-1-5-33"
 """Windows may add it by itself to the restricting SIDs of a write-restricted token."""
 LOW = "S-1-16-4096"
-LABEL = "S:(ML;;NW;;;LW)"
+LOW_LABEL = "S:(ML;;NW;;;LW)"
 """The label of an object that Low subjects may write."""
 
 

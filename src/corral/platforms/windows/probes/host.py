@@ -12,6 +12,7 @@ from collections.abc import Callable
 from corral.abi import win32_process as abi
 from corral.plan import model
 from corral.plan.host import Finding
+from corral.platforms.doctor_lines import Label
 from corral.platforms.windows.layers import BASE
 from corral.platforms.windows.mechanisms import (
     app_container,
@@ -73,6 +74,24 @@ HINTS = {
     "app_container": app_container.WSL2,
     "session": "start corral from a desktop session: AppContainers do not start in session 0",
 }
+
+
+LABELS: tuple[Label, ...] = (
+    ("job_read_back", "Job limits read back", "available"),
+    ("job_kill_on_close", "Tree ends with corral", "available"),
+    ("job_memory", "Memory limit", "available"),
+    ("job_processes", "Process limit", "available"),
+    ("job_cpu_rate", "CPU rate limit", "available"),
+    ("job_accounting", "CPU time accounting", "available"),
+    ("job_ui", "UI restrictions", "available"),
+    ("child_process_policy", "Child process policy", "available"),
+    ("session", "Desktop session", "available"),
+    ("app_container", "AppContainer", "available"),
+    ("relay", "Network allowlist", "available"),
+    ("mitigations", "Mitigations", "available"),
+    ("strict_handles", "Strict handle checks", "available"),
+    *(mechanism.LABEL for mechanism in (app_container, restricted_token, minifilter)),
+)
 
 
 def probe() -> tuple[Finding, ...]:
