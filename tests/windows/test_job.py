@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 
@@ -44,6 +45,15 @@ def ended(pid: int) -> bool:
         return True
     with handle:
         return abi.wait_any((handle.value,), 10_000) is not None
+
+
+def process_ids(handle) -> list[int]:
+    """JobObjectBasicProcessIdList: the number of processes, of those in the list, and the list."""
+    raw = struct.Struct("<II8Q")
+    buffer = win32.ctypes.create_string_buffer(raw.size)
+    win32_job.QueryInformationJobObject(handle.value, 3, buffer, raw.size, None)
+    _, count, *pids = raw.unpack(buffer.raw)
+    return pids[:count]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +124,7 @@ def test_the_target_is_born_in_its_job(read_back):
     running = trial.start(WAIT, (Job(read_back=read_back), process_creation.Creation()))
     assert running.line() == "here"
     assert win32_job.is_in_job(running.child.pidfd, running.child._job.handle)
-    assert win32_job.process_ids(running.child._job.handle, 8) == [running.child.pid]
+    assert process_ids(running.child._job.handle) == [running.child.pid]
     assert running.finish().reaped.status == 0
     control = job.create(Job(read_back=read_back))
     assert not win32_job.is_in_job(abi.GetCurrentProcess(), control.handle)

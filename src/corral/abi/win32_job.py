@@ -22,7 +22,6 @@ from corral.abi.win32 import (
 )
 
 JobObjectBasicAccountingInformation = 1
-JobObjectBasicProcessIdList = 3
 JobObjectBasicUIRestrictions = 4
 JobObjectAssociateCompletionPortInformation = 7
 JobObjectExtendedLimitInformation = 9
@@ -118,14 +117,6 @@ class JOBOBJECT_BASIC_ACCOUNTING_INFORMATION(ctypes.Structure):
     )
 
 
-class JOBOBJECT_BASIC_PROCESS_ID_LIST(ctypes.Structure):
-    _fields_ = (
-        ("NumberOfAssignedProcesses", DWORD),
-        ("NumberOfProcessIdsInList", DWORD),
-        ("ProcessIdList", ULONG_PTR * 1),
-    )
-
-
 CreateJobObjectW = function("kernel32", "CreateJobObjectW", HANDLE, LPVOID, LPCWSTR)
 SetInformationJobObject = function(
     "kernel32", "SetInformationJobObject", BOOL, HANDLE, ctypes.c_int32, LPVOID, DWORD
@@ -170,16 +161,6 @@ def query_information(job: Handle, kind: type[Information]) -> Information:
         job.value, _CLASSES[kind], ctypes.byref(found), ctypes.sizeof(found), None
     )
     return found
-
-
-def process_ids(job: Handle, max_count: int) -> list[int]:
-    """Return the processes in a job, at most `max_count`."""
-    head = JOBOBJECT_BASIC_PROCESS_ID_LIST.ProcessIdList.offset
-    raw = ctypes.create_string_buffer(head + max_count * ctypes.sizeof(ULONG_PTR))
-    QueryInformationJobObject(job.value, JobObjectBasicProcessIdList, raw, len(raw), None)
-    found = JOBOBJECT_BASIC_PROCESS_ID_LIST.from_buffer(raw)
-    listed = (ULONG_PTR * found.NumberOfProcessIdsInList).from_buffer(raw, head)
-    return list(listed)
 
 
 def is_in_job(process: int, job: Handle | None) -> bool:

@@ -19,7 +19,6 @@ from corral.abi.win32 import (
     LPVOID,
     PSID,
     Handle,
-    LocalFree,
     function,
     read_sized,
 )
@@ -69,9 +68,6 @@ DeriveAppContainerSidFromAppContainerName = function(
 )  # fmt: skip
 GetAppContainerFolderPath = function(
     "userenv", "GetAppContainerFolderPath", HRESULT, LPCWSTR, LPVOID, check="hresult"
-)
-DeriveCapabilitySidsFromName = function(
-    "kernelbase", "DeriveCapabilitySidsFromName", BOOL, LPCWSTR, LPVOID, LPVOID, LPVOID, LPVOID
 )
 # NULL is FreeSid's success, and what callers could do about a failure is nothing.
 FreeSid = function("advapi32", "FreeSid", LPVOID, PSID, check="any")
@@ -159,20 +155,6 @@ def derive_package_sid(name: str) -> bytes:
     return _taken(found)
 
 
-def derive_capability_sids(name: str) -> tuple[bytes, ...]:
-    groups, capabilities = LPVOID(), LPVOID()
-    group_count, count = DWORD(), DWORD()
-    DeriveCapabilitySidsFromName(
-        name,
-        ctypes.byref(groups),
-        ctypes.byref(group_count),
-        ctypes.byref(capabilities),
-        ctypes.byref(count),
-    )
-    _local_sids(groups, group_count.value)
-    return _local_sids(capabilities, count.value)
-
-
 def profile_folder(sid: str) -> str:
     """Return the local folder of an AppContainer profile, named by its SID as text."""
     address = LPVOID()
@@ -236,14 +218,3 @@ def _taken(sid: PSID) -> bytes:
         return copy_sid(sid.value or 0)
     finally:
         FreeSid(sid)
-
-
-def _local_sids(array: LPVOID, count: int) -> tuple[bytes, ...]:
-    """Copies, and gives back what DeriveCapabilitySidsFromName has allocated: each, then all."""
-    pointers = (PSID * count).from_address(array.value or 0) if count else ()
-    addresses = [int(pointer or 0) for pointer in pointers]
-    copies = tuple(copy_sid(address) for address in addresses)
-    for address in addresses:
-        LocalFree(address)
-    LocalFree(array)
-    return copies

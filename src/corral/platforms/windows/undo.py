@@ -19,7 +19,6 @@ from corral.platforms.steps import unverified
 from corral.platforms.windows.files import access_list, file_trees, granted_tree, journal
 from corral.platforms.windows.files.access_list import package_sid
 from corral.platforms.windows.files.journal import Journal, Root
-from corral.platforms.windows.mechanisms import path_grants
 from corral.record import record
 
 GONE = (win32.ERROR_FILE_NOT_FOUND, win32.ERROR_PATH_NOT_FOUND)
@@ -68,7 +67,7 @@ def undo_run(own: Journal, *, keep: bool) -> list[str]:
     problems: list[str] = []
     entry = own.entry
     for root in entry.roots if entry else ():
-        with path_grants.mutex(root):
+        with granted_tree.mutex(root.sid):
             if keep:
                 journal.keep(own.directory, root)
             elif not journal.is_used(root.sid, own.others()):
@@ -94,7 +93,7 @@ def clean(directory: str) -> tuple[list[str], list[str]]:
     done: list[str] = []
     problems: list[str] = []
     for root in journal.kept(directory):
-        with path_grants.mutex(root):
+        with granted_tree.mutex(root.sid):
             journal.forget(directory, root)
             if journal.is_used(root.sid, journal.living(directory)):
                 continue

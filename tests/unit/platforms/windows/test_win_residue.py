@@ -19,7 +19,6 @@ from corral.abi import win32, win32_security
 from corral.plan.results import Results
 from corral.platforms.windows import undo
 from corral.platforms.windows.files import access_list, granted_tree, journal
-from corral.platforms.windows.mechanisms import path_grants
 
 ROOTS = tuple(
     journal.Root(
@@ -51,7 +50,7 @@ class Host:
     @contextlib.contextmanager
     def patched(self):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(path_grants, "mutex", lambda _: contextlib.nullcontext())
+            patch.setattr(granted_tree, "mutex", lambda _: contextlib.nullcontext())
             patch.setattr(undo, "withdraw", self.withdraw)
             patch.setattr(win32_security, "DeleteAppContainerProfile", self.delete)
             yield

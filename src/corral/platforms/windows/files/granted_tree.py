@@ -14,9 +14,10 @@ import os
 import stat
 from collections.abc import Generator, Iterable
 
-from corral.abi import win32_files
+from corral.abi import win32_files, win32_security
 from corral.abi.win32 import Handle
 from corral.paths.windows import EXTENDED_PREFIX, extended_path, fold_path
+from corral.platforms.windows.files import access_list
 from corral.platforms.windows.files.access_list import Reach
 from corral.policy import secret_files
 from corral.record import record
@@ -82,9 +83,33 @@ def problem(node: Node, *, shown: str) -> str:
 def open_object(path: str) -> Handle:
     """Open a file or directory with the right to change its access list."""
     try:
-        return win32_files.open_itself(path)
+        return win32_files.open_itself(extended_path(path))
     except OSError as error:
         raise with_path(error, path) from error
+
+
+def mutex(sid: str) -> win32_files.Mutex:
+    """Return the mutex of every process that changes the entries of this SID, or decides so."""
+    return win32_files.Mutex(f"Local\\corral-{sid}")
+
+
+def set_entries(path: str, handle: int, sid: str, entries: tuple[bytes, ...]) -> bool:
+    """Set the entries of this SID in one access list; return whether there was a change."""
+    try:
+        changed = access_list.grant(win32_security.read_security(handle), sid, entries)
+        if changed is not None:
+            win32_security.write_security(handle, changed)
+    except access_list.Unusable as error:
+        raise OSError(0, str(error), path) from error
+    except OSError as error:
+        raise with_path(error, path) from error
+    return changed is not None
+
+
+def check_entry(path: str, sid: str, problem: str) -> None:
+    with open_object(path) as handle:
+        if not access_list.has_entry(win32_security.read_security(handle.value), sid):
+            raise OSError(0, problem, path)
 
 
 def walk(root: str) -> Generator[tuple[str, Handle, bool], None, None]:
@@ -93,7 +118,7 @@ def walk(root: str) -> Generator[tuple[str, Handle, bool], None, None]:
     Every handle is closed when the next one is asked for. A directory is listed only after the
     caller has set its access list: what is made in it later inherits that.
     """
-    with open_object(extended_path(root)) as top:
+    with open_object(root) as top:
         base = _final_path(top.value)
         pending = [extended_path(root)]
         while pending:

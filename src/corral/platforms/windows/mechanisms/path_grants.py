@@ -15,10 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from corral.abi import win32_files, win32_security
 from corral.errors import PolicyError
 from corral.paths import windows
-from corral.paths.windows import extended_path
 from corral.plan import model
 from corral.plan.results import Results
 from corral.platforms.windows.files import access_list, granted_tree, journal
@@ -55,14 +53,13 @@ class Grants:
     def apply(self, _results: Results) -> None:
         kept = {root.sid for root in journal.kept(self.directory)}
         for root in self.roots:
-            with mutex(root):
+            with granted_tree.mutex(root.sid):
                 set_entries(root, kept=root.sid in kept)
 
     def verify(self, _results: Results) -> None:
         for root in self.roots:
-            with granted_tree.open_object(extended_path(root.path)) as handle:
-                if not access_list.has_entry(win32_security.read_security(handle.value), root.sid):
-                    raise OSError(0, "its access list has no entry of this grant", root.path)
+            problem = "its access list has no entry of this grant"
+            granted_tree.check_entry(root.path, root.sid, problem)
 
 
 def read_trees(policy: Policy) -> dict[str, Tree]:
@@ -162,11 +159,6 @@ def _shown(root: str, name: str) -> str:
     return f"{root}\\{name}" if name else root
 
 
-def mutex(root: Root) -> win32_files.Mutex:
-    """Return the mutex of every process that changes this root's entries or decides about them."""
-    return win32_files.Mutex(f"Local\\corral-{root.sid}")
-
-
 def set_entries(root: Root, *, kept: bool) -> None:
     """Set the entries of everything in a root; if they are kept, only check the root's own."""
     walk = granted_tree.walk(root.path)
@@ -176,20 +168,7 @@ def set_entries(root: Root, *, kept: bool) -> None:
             if top and not granted_tree.has_identity(handle.value, root.volume, root.file):
                 raise OSError(0, "is no longer what was granted", path)
             ours = access_list.entries_for(root.sid, root.access, directory=directory, root=top)
-            if not _set(path, handle.value, root.sid, ours) and kept:
+            if not granted_tree.set_entries(path, handle.value, root.sid, ours) and kept:
                 return
     finally:
         walk.close()  # at once, and not with an error's traceback: it has open handles
-
-
-def _set(path: str, handle: int, sid: str, ours: tuple[bytes, ...]) -> bool:
-    """Return whether there was anything to change."""
-    try:
-        changed = access_list.grant(win32_security.read_security(handle), sid, ours)
-        if changed is not None:
-            win32_security.write_security(handle, changed)
-    except access_list.Unusable as error:
-        raise OSError(0, str(error), path) from error
-    except OSError as error:
-        raise granted_tree.with_path(error, path) from error
-    return changed is not None

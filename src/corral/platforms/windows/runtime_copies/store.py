@@ -20,16 +20,14 @@ import os
 import sys
 from collections.abc import Sequence
 
-from corral.abi import win32_files, win32_security
 from corral.directories import directories
 from corral.errors import PolicyError
 from corral.paths.windows import extended_path, is_inside
 from corral.plan import model
 from corral.plan.results import Results
-from corral.platforms.windows.files import access_list, file_trees
+from corral.platforms.windows.files import access_list, file_trees, granted_tree
 from corral.platforms.windows.files.access_list import grant_sid
 from corral.platforms.windows.files.file_trees import Listing, TreeCopy
-from corral.platforms.windows.files.granted_tree import open_object
 from corral.platforms.windows.runtime_copies import python_paths
 from corral.policy.model import Grant
 from corral.programs import windows_resolve, windows_shims
@@ -81,9 +79,8 @@ class Store:
     def verify(self, _results: Results) -> None:
         """Check that each copy is complete, and has the entry that lets the target read it."""
         for tree in self.trees:
-            with open_object(extended_path(tree.directory)) as handle:
-                if not access_list.has_entry(win32_security.read_security(handle.value), tree.sid):
-                    raise OSError(0, "its access list has no entry for the target", tree.directory)
+            problem = "its access list has no entry for the target"
+            granted_tree.check_entry(tree.directory, tree.sid, problem)
             if not os.path.exists(mark_path(tree)):
                 raise OSError(0, "is not whole", tree.staged)
 
@@ -101,7 +98,7 @@ class OpenCopies:
         try:
             self._marks.append(os.open(mark_path(tree), OPEN_FLAGS))
         except FileNotFoundError:
-            with mutex(tree.sid):
+            with granted_tree.mutex(tree.sid):
                 # Another process may have made the same copy by now.
                 if not os.path.exists(mark_path(tree)):
                     make_copy(tree)
@@ -272,10 +269,6 @@ def path_in_copies(path: str, copies: Sequence[TreeCopy]) -> str:
     return path
 
 
-def mutex(sid: str) -> win32_files.Mutex:
-    return win32_files.Mutex(f"Local\\corral-{sid}")
-
-
 def mark_path(tree: TreeCopy) -> str:
     """Return the file that marks a copy as complete: beside the copy, where no target reads."""
     return tree.directory + MARK
@@ -297,14 +290,9 @@ def make_copy(tree: TreeCopy) -> None:
 
 def _grant_read(directory: str, sid: str) -> None:
     """Set the entry of an empty directory: what is made in it inherits."""
-    with open_object(extended_path(directory)) as handle:
-        ours = access_list.entries_for(sid, "read", directory=True, root=True)
-        try:
-            changed = access_list.grant(win32_security.read_security(handle.value), sid, ours)
-        except access_list.Unusable as error:
-            raise OSError(0, str(error), directory) from error
-        if changed is not None:
-            win32_security.write_security(handle.value, changed)
+    entries = access_list.entries_for(sid, "read", directory=True, root=True)
+    with granted_tree.open_object(directory) as handle:
+        granted_tree.set_entries(directory, handle.value, sid, entries)
 
 
 def collect(directory: str) -> list[str]:
@@ -312,7 +300,7 @@ def collect(directory: str) -> list[str]:
     removed = []
     for key, names in file_trees.find_copies(directory).items():
         copy = ntpath.join(directory, key)
-        with mutex(grant_sid(copy, "read")):
+        with granted_tree.mutex(grant_sid(copy, "read")):
             try:
                 for name in sorted(names, key=lambda name: not name.endswith(MARK)):
                     os.unlink(ntpath.join(directory, name))
