@@ -1,7 +1,5 @@
 """Files by handle: opened without following links, asked who they are; and named mutexes."""
 
-from __future__ import annotations
-
 import ctypes
 
 from corral.abi.win32 import (

@@ -1,7 +1,5 @@
 """Talking to a minifilter driver through its communication port, and the devices behind drives."""
 
-from __future__ import annotations
-
 import ctypes
 
 from corral.abi.win32 import (

@@ -1,7 +1,5 @@
 """Job objects: limits, accounting, completion messages."""
 
-from __future__ import annotations
-
 import ctypes
 from typing import TypeVar
 

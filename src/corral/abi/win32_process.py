@@ -3,8 +3,6 @@
 Only 64-bit Windows is bound, where there is one calling convention, so callbacks are CFUNCTYPE.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Sequence
 from typing import Self

@@ -4,8 +4,6 @@ SIDs and security descriptors cross this border as bytes: their layout is the sa
 ([MS-DTYP] 2.4.2, 2.4.6), and `platforms.windows.files.access_list` changes it without any call.
 """
 
-from __future__ import annotations
-
 import ctypes
 import struct
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Restricted tokens, integrity levels, desktops and process mitigations."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from typing import Self

@@ -1,7 +1,5 @@
 """A supervisor of the Python API: reads its plan from the caller, runs it, reports how it went."""
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import NoReturn

@@ -5,8 +5,6 @@ Everything that has a second meaning is refused rather than interpreted: shares 
 like. What is left means one thing on every Windows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 
 from corral.record import record

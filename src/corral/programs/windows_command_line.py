@@ -14,8 +14,6 @@ that in all batch files, so what cmd.exe could read as more than text is refused
 by its full path and runs nothing else, whatever `ComSpec` and AutoRun are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from corral.errors import EXIT_NOT_EXECUTABLE, CommandError

@@ -4,8 +4,6 @@ An object instead of calls to `os`, so that Windows paths can be resolved on any
 a few files is a disk too.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from typing import Literal, Protocol

@@ -4,8 +4,6 @@ Only the headers, the section table, and the resource directory of type RT_RCDAT
 file is untrusted: every offset is checked, and what does not fit counts as absent.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 

@@ -3,8 +3,6 @@ r"""Find the interpreter that `py` or `py -3.12` would start (PEP 397 and PEP 51
 The installed ones are read from the registry; the choice among them is pure.
 """
 
-from __future__ import annotations
-
 import ntpath
 import sys
 from collections.abc import Mapping

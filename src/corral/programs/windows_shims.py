@@ -7,8 +7,6 @@ r"""Parse files that only start another program, without running them. Pure.
 - scoop's `tool.shim`, setuptools' `tool-script.py`, and the settings of a virtual environment.
 """
 
-from __future__ import annotations
-
 import struct
 from typing import Literal
 

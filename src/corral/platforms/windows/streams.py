@@ -6,8 +6,6 @@ to open it; and several runtimes do not start without any stream. For these the 
 that a thread of the supervisor reads or writes.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

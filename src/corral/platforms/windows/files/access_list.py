@@ -5,8 +5,6 @@ that are not ours keep their bytes and their order. Windows' own SetEntriesInAcl
 sort them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Iterable

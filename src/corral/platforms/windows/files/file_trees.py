@@ -9,8 +9,6 @@ A tree is removed whatever a target made in it: names that Windows trims or give
 what they lead to stays.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import ntpath

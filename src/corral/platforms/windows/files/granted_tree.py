@@ -8,8 +8,6 @@ Windows' own propagation, which goes by names.
 Costs some tenths of a millisecond an entry; hence the limit on their number.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Generator, Iterable

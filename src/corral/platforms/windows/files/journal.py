@@ -15,27 +15,20 @@ whatever kills the run. Hence:
 `undo.Claim` is the step that writes it, and `undo` removes what it names.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Iterable
 
 from corral.directories import directories
+from corral.platforms.run_records import create_locked, lock_dead
 from corral.platforms.windows.files.access_list import Reach
 from corral.record import record, replace
 
 FORMAT = "corral-grants 1"
 SUFFIX = ".grants"
 KEPT = "kept-"
-# Far behind the end: Windows' locks keep other processes from reading what they cover.
-LOCKED_BYTE = 1 << 30
 MAX_SIZE = 1 << 20
-FLAGS: int = (
-    getattr(os, "O_BINARY", 0) | getattr(os, "O_NOINHERIT", 0) | getattr(os, "O_CLOEXEC", 0)
-)
 
 
 @record
@@ -141,8 +134,9 @@ def create(directory: str, run: str, entry: Entry) -> Journal:
     raw, path = encode(entry), journal_path(directory, run)
     if len(raw) > MAX_SIZE:  # it would be read in part, and count as empty
         raise OSError(0, "more is granted than can be written down", path)
-    os.makedirs(directory, mode=0o700, exist_ok=True)
-    journal = Journal(path, _create_locked(path), entry)
+    fd = create_locked(path)
+    os.truncate(fd, 0)
+    journal = Journal(path, fd, entry)
     journal.append(raw)
     return journal
 
@@ -162,7 +156,7 @@ def dead(directory: str) -> list[Journal]:
     found = []
     for name in _names(directory):
         path = os.path.join(directory, name)
-        fd = -1 if name.startswith(KEPT) else _try_lock(path)
+        fd = -1 if name.startswith(KEPT) else lock_dead(path)
         if fd >= 0:
             found.append(Journal(path, fd, _read(path)))
     return found
@@ -220,56 +214,10 @@ def _read(path: str) -> Entry | None:
 
 
 def _is_free(path: str) -> bool:
-    fd = _try_lock(path)
+    fd = lock_dead(path)
     if fd >= 0:
         os.close(fd)
     return fd >= 0
-
-
-def _create_locked(path: str) -> int:
-    """Return the descriptor of a new, empty file; make it again if a sweep took it in between."""
-    while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | FLAGS, 0o600)
-        if _lock(fd) and _is_same(fd, path):
-            os.truncate(fd, 0)
-            return fd
-        os.close(fd)
-
-
-def _try_lock(path: str) -> int:
-    """Return the descriptor of a file that no process has locked; -1 if one has, or it is gone."""
-    try:
-        fd = os.open(path, os.O_RDWR | FLAGS)
-    except OSError:
-        return -1
-    if _lock(fd) and _is_same(fd, path):
-        return fd
-    os.close(fd)
-    return -1
-
-
-def _lock(fd: int) -> bool:
-    """Lock a file until this process ends, however it ends."""
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            os.lseek(fd, LOCKED_BYTE, os.SEEK_SET)
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-def _is_same(fd: int, path: str) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), os.stat(path))
-    except OSError:
-        return False
 
 
 def _unlink(path: str) -> None:

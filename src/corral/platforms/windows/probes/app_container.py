@@ -4,8 +4,6 @@ Everything is as in a real run: the interpreter is copied into the store, the pr
 deleted, the process is created by the same code.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 

@@ -4,8 +4,6 @@ Boot, build, user, session, and whether corral itself is in a job, since jobs wi
 be nested.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

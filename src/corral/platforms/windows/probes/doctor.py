@@ -1,7 +1,5 @@
 """The lines of `corral doctor` on a Windows host."""
 
-from __future__ import annotations
-
 from corral.plan.host import Host
 from corral.platforms.doctor_lines import Line, format_lines
 from corral.platforms.windows.probes.host import LABELS

@@ -13,8 +13,6 @@ in the client's hello has to be allowed too. A client that ignores the variables
     relay.close()                                  # after the shim was ended
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

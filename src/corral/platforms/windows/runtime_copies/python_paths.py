@@ -3,8 +3,6 @@
 In a copy they have to name the copies of these directories.
 """
 
-from __future__ import annotations
-
 import ntpath
 from collections.abc import Sequence
 
