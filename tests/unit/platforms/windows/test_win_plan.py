@@ -290,6 +290,31 @@ def test_state_needs_an_app_container():
     assert dict(made.environment)["STATE_DIRECTORY"] == made.home
 
 
+def test_every_step_has_a_name_of_its_own(monkeypatch):
+    """It is what a failed step is reported by; stages are those that `explain` prints."""
+    found = Finding(capability="minifilter driver", status="proven", evidence="it listens")
+    monkeypatch.setattr(layers.minifilter, "probe", lambda: found)
+    copies = runtimes.Store(trees=(), program=PROGRAM)
+    monkeypatch.setattr(runtimes, "plan_own_interpreter", lambda _home: copies)
+    relayed = composed(Policy(allow=("example.com",)), host(*FULL))
+    word = Windows(fail_on_app_container_error=False)
+    fallback = composed(replace(LETTING_GO, windows=word), host(*WITHOUT))
+    steps = {type(step): step for step in (*relayed, *fallback)}
+    assert len(steps) == 14
+    assert len({step.name for step in steps.values()}) == len(steps)
+    assert {step.stage for step in steps.values()} == {"supervisor", "clone", "after_clone"}
+
+
+def test_the_driver_knows_the_process_before_it_runs(monkeypatch):
+    """It is registered by the step after the creation, when the process is suspended."""
+    found = Finding(capability="minifilter driver", status="proven", evidence="it listens")
+    monkeypatch.setattr(layers.minifilter, "probe", lambda: found)
+    assert kinds(composed(Policy(), host(*FULL)))[-2:] == [
+        process_creation.Creation,
+        layers.minifilter.Minifilter,
+    ]
+
+
 def test_a_driver_that_listens_is_told_what_may_be_read(monkeypatch, tmp_path):
     """The copies that this target runs from, and nobody else's."""
     found = Finding(capability="minifilter driver", status="proven", evidence="it listens")

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from corral.errors import PolicyError
 from corral.plan.model import Plan
+from corral.plan.results import Results
 from corral.platforms.windows import undo
 from corral.platforms.windows.files import file_trees
-from corral.platforms.windows.files.file_trees import Listing
+from corral.platforms.windows.files.file_trees import Listing, TreeCopy
 from corral.platforms.windows.mechanisms import app_container, path_grants, process_creation
 from corral.platforms.windows.probes import app_container as container
 from corral.platforms.windows.probes import trial
@@ -344,6 +345,21 @@ def test_a_copy_without_more(source):
     (less,) = runtimes.plan(program, directory=STORE, without=("lib",)).trees
     assert len(whole.listing.files) == len(less.listing.files) + 1
     assert whole.directory != less.directory
+
+
+def test_all_copies_of_a_run_are_released(tmp_path):
+    """With named hosts there are two stores: the server's, and that of corral's own interpreter."""
+    results = Results()
+    for name in "ab":
+        tree = TreeCopy(source="C:\\x", staged=str(tmp_path / name / "x"), sid="S-1", listing=ONE)
+        (tmp_path / f"{name}.whole").touch()
+        runtimes.Store(trees=(tree,), program=Program(path=NODE, argv=(NODE,))).apply(results)
+    marks = tuple(results.get(runtimes.OpenCopies)._marks)
+    assert [os.fstat(mark).st_size for mark in marks] == [0, 0]  # the control: both are open
+    results.release()
+    for mark in marks:
+        with pytest.raises(OSError, match="Bad file"):
+            os.fstat(mark)
 
 
 def test_a_python_that_cannot_be_copied_is_no_container_and_no_crash(monkeypatch):
