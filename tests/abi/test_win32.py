@@ -24,7 +24,7 @@ MODULES = [importlib.import_module(f"corral.abi.{path.stem}") for path in FOLDER
 AGGREGATES = (ctypes.Structure, ctypes.Union)
 # What one set of headers or its import libraries lack: the other one has to have it.
 LACKING: dict[str, set[str]] = {
-    "mingw": {"export of DeriveCapabilitySidsFromName", "SECURITY_CAPABILITY_APP_RID"},
+    "mingw": {"SECURITY_CAPABILITY_APP_RID"},
     "zig": set(),
 }
 # What no header has, and where it is written instead.

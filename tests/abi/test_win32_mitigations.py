@@ -49,6 +49,6 @@ def test_the_flags_that_are_read_back(name, tmp_path):
     assert found == [item.flags for item in FIELDS]
     assert set(FIELDS) == set(mitigations.ORDER)
     step = mitigations.plan(0, subprocess=False)
-    assert [(policy, flags) for _, policy, flags in mitigations.wanted(step)] == [
+    assert [(policy, flags) for _, policy, flags in step.readable()] == [
         (abi.ProcessChildProcessPolicy, children)
     ]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from corral.platforms.windows.files import access_list
+from corral.platforms.windows.files import access_list, file_trees
 from corral.platforms.windows.files import access_list as capabilities
 from corral.platforms.windows.mechanisms import (
-    integrity,
     job,
     network_capabilities,
     restricted_token,
 )
-from corral.platforms.windows.probes import runtime_start
-from corral.platforms.windows.runtime_copies import copy as staging
+from corral.platforms.windows.probes import trial
 from corral.programs import windows_disk, windows_pe_resources
 
 NUMBERS = {
@@ -32,7 +30,7 @@ NUMBERS = {
     "SE_DACL_AUTO_INHERITED": access_list.DACL_AUTO_INHERITED,
     "IO_REPARSE_TAG_APPEXECLINK": windows_disk.APP_EXECUTION_LINK,
     "STATUS_CONTROL_C_EXIT": job.KILLED,
-    "FILE_ATTRIBUTE_REPARSE_POINT": staging.REPARSE_POINT,
+    "FILE_ATTRIBUTE_REPARSE_POINT": file_trees.REPARSE_POINT,
     "IMAGE_DIRECTORY_ENTRY_RESOURCE": windows_pe_resources.RESOURCE_DIRECTORY,
     "RT_RCDATA": windows_pe_resources.RT_RCDATA,
     "IMAGE_NT_OPTIONAL_HDR32_MAGIC": windows_pe_resources.PE32,
@@ -49,7 +47,7 @@ STATUSES = (
     *("STATUS_DLL_INIT_FAILED", "STATUS_DLL_NOT_FOUND"),
     *("STATUS_ACCESS_DENIED", "STATUS_INVALID_IMAGE_FORMAT"),
 )
-NUMBERS |= dict(zip(STATUSES, runtime_start.MEANINGS, strict=True))
+NUMBERS |= dict(zip(STATUSES, trial.MEANINGS, strict=True))
 
 PACKAGES, LABELS = "SECURITY_APP_PACKAGE_AUTHORITY", "SECURITY_MANDATORY_LABEL_AUTHORITY"
 NT, CAPABILITIES = "SECURITY_NT_AUTHORITY", "SECURITY_CAPABILITY_BASE_RID"
@@ -70,7 +68,7 @@ SIDS = {
         *(PACKAGES, CAPABILITIES),
         "SECURITY_CAPABILITY_PRIVATE_NETWORK_CLIENT_SERVER",
     ),
-    integrity.LOW: (LABELS, "SECURITY_MANDATORY_LOW_RID"),
+    restricted_token.LOW: (LABELS, "SECURITY_MANDATORY_LOW_RID"),
     restricted_token.EVERYONE: ("SECURITY_WORLD_SID_AUTHORITY", "SECURITY_WORLD_RID"),
     restricted_token.ADMINISTRATORS: (
         *(NT, "SECURITY_BUILTIN_DOMAIN_RID"),

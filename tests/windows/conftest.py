@@ -11,8 +11,12 @@ import json
 import os
 import subprocess
 import sys
+import types
 
 import pytest
+
+from corral.abi import win32_process
+from corral.plan.results import Results
 
 MARK = "@@windows@@"
 MAIN = "import sys; from corral.cli import main; sys.exit(main())"
@@ -101,6 +105,15 @@ def script(code: str, *arguments: str) -> list[str]:
 def answer(done: subprocess.CompletedProcess) -> object:
     assert done.returncode == 0, (done.returncode, done.stderr.decode(), done.stdout.decode())
     return json.loads(done.stdout.decode().splitlines()[-1])
+
+
+def results_of_this_process() -> Results:
+    """For `verify`: this very process taken for the target, which it is not."""
+    process = win32_process.Process.__new__(win32_process.Process)
+    process.handle = types.SimpleNamespace(value=win32_process.GetCurrentProcess())
+    results = Results()
+    results.add(process)
+    return results
 
 
 @pytest.fixture

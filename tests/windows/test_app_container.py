@@ -6,17 +6,12 @@ import os
 
 import pytest
 
-from corral.abi import win32, win32_process, win32_security, win32_token
-from corral.platforms.windows.files.access_list import (
-    capability_sid,
-    grant_sid,
-    package_sid,
-    sid_bytes,
-    sid_text,
-)
+from corral.abi import win32, win32_security, win32_token
+from corral.abi.win32_security import format_sid, parse_sid
+from corral.plan.results import Results
+from corral.platforms.windows.files.access_list import capability_sid, grant_sid, package_sid
 from corral.platforms.windows.mechanisms import app_container, network_capabilities
-from corral.platforms.windows.run_context import Scene
-from windows.conftest import wine
+from windows.conftest import results_of_this_process, wine
 
 only_wine = pytest.mark.skipif(not wine(), reason="Windows has AppContainers")
 DIGEST = "0123456789abcdef"
@@ -32,9 +27,9 @@ def no_handle_is_left():
 @pytest.fixture
 def profile():
     name = app_container.profile_name(DIGEST, os.urandom(8).hex())
-    home = app_container.folder(os.environ["LOCALAPPDATA"], name)
+    home = app_container.profile_folder(os.path.expanduser("~"), name)
     capabilities = (network_capabilities.INTERNET_CLIENT, grant_sid("C:\\data", "read"))
-    yield app_container.Profile(name=name, capabilities=capabilities, home=home)
+    yield app_container.Profile(profile=name, capabilities=capabilities, home=home)
     try:
         win32_security.DeleteAppContainerProfile(name)
     except OSError:
@@ -52,16 +47,14 @@ def test_without_app_containers_the_probe_says_so():
 @only_wine
 def test_without_app_containers_a_run_says_so(profile):
     with pytest.raises(OSError, match=r"no AppContainers.*WSL2") as caught:
-        app_container.apply(profile, Scene())
-    assert caught.value.filename == profile.name
+        profile.apply(Results())
+    assert caught.value.filename == profile.profile
 
 
 def test_a_process_outside_does_not_pass(profile):
     """The control of `verify`: this very process is in no AppContainer."""
-    scene = Scene()
-    scene.process = win32_process.GetCurrentProcess()
     with pytest.raises(OSError, match="not in an AppContainer"):
-        app_container.verify(profile, scene)
+        profile.verify(results_of_this_process())
 
 
 def test_powers_that_walk_past_access_lists(profile, monkeypatch):
@@ -69,18 +62,17 @@ def test_powers_that_walk_past_access_lists(profile, monkeypatch):
     with win32_token.own_token(win32_security.TOKEN_QUERY) as own:
         held = win32_token.token_privileges(own.value)
     having = tuple(
-        (sid_bytes(sid), win32_security.SE_GROUP_ENABLED) for sid in profile.capabilities
+        (parse_sid(sid), win32_security.SE_GROUP_ENABLED) for sid in profile.capabilities
     )
     monkeypatch.setattr(win32_security, "is_app_container", lambda _: True)
-    monkeypatch.setattr(win32_security, "app_container_sid", lambda _: sid_bytes(profile.package))
+    monkeypatch.setattr(win32_security, "app_container_sid", lambda _: parse_sid(profile.package))
     monkeypatch.setattr(win32_security, "token_capabilities", lambda _: having)
-    scene = Scene()
-    scene.process = win32_process.GetCurrentProcess()
-    monkeypatch.setattr(app_container, "POWERS", frozenset({held[0], "SeDebugPrivilege"}))
+    results = results_of_this_process()
+    monkeypatch.setattr(app_container, "DANGEROUS", frozenset({held[0], "SeDebugPrivilege"}))
     with pytest.raises(OSError, match=f"its token holds .*{held[0]}"):
-        app_container.verify(profile, scene)
-    monkeypatch.setattr(app_container, "POWERS", frozenset())
-    app_container.verify(profile, scene)  # the control
+        profile.verify(results)
+    monkeypatch.setattr(app_container, "DANGEROUS", frozenset())
+    profile.verify(results)  # the control
 
 
 @pytest.mark.parametrize(
@@ -98,10 +90,34 @@ def test_what_each_failure_means(code, text, hint):
     assert hint in advice
 
 
+DeriveCapabilitySidsFromName = win32.function(
+    "kernelbase", "DeriveCapabilitySidsFromName", win32.BOOL, win32.LPCWSTR, *([win32.LPVOID] * 4)
+)
+
+
+def derived_capability_sids(name):
+    """Windows' own answer: both arrays and all SIDs in them are allocated for the caller."""
+    groups, group_count, capabilities, count = (
+        win32.LPVOID(), win32.DWORD(), win32.LPVOID(), win32.DWORD(),
+    )  # fmt: skip
+    arguments = (groups, group_count, capabilities, count)
+    DeriveCapabilitySidsFromName(name, *map(win32.ctypes.byref, arguments))
+    freed_sids(groups, group_count.value)
+    return freed_sids(capabilities, count.value)
+
+
+def freed_sids(array, count):
+    addresses = list((win32.PSID * count).from_address(array.value)) if count else []
+    copies = [win32_security.copy_sid(address) for address in addresses]
+    for address in (*addresses, array):
+        win32.LocalFree(address)
+    return copies
+
+
 @pytest.mark.real_windows
 @pytest.mark.parametrize("name", ["corral-0123456789abcdef-1", "Some.Name_x", "a" * 64])
 def test_package_sids_are_what_windows_derives(name):
-    assert sid_text(win32_security.derive_package_sid(name)) == package_sid(name)
+    assert format_sid(win32_security.derive_package_sid(name)) == package_sid(name)
 
 
 @pytest.mark.real_windows
@@ -109,7 +125,7 @@ def test_package_sids_are_what_windows_derives(name):
     "name", ["registryRead", "lpacCom", "corral.read.0123", "corral.write.abc"]
 )
 def test_capability_sids_are_what_windows_derives(name):
-    assert sid_bytes(capability_sid(name)) in win32_security.derive_capability_sids(name)
+    assert parse_sid(capability_sid(name)) in derived_capability_sids(name)
 
 
 @pytest.mark.real_windows
@@ -122,30 +138,32 @@ def test_capability_sids_are_what_windows_derives(name):
     ],
 )
 def test_network_capabilities_are_what_windows_derives(name, sid):
-    assert sid_bytes(sid) in win32_security.derive_capability_sids(name)
+    assert parse_sid(sid) in derived_capability_sids(name)
 
 
 @pytest.mark.real_windows
 def test_a_profile_is_made_and_goes(profile):
-    scene = Scene()
-    app_container.apply(profile, scene)
+    results = Results()
+    profile.apply(results)
     assert os.path.isdir(profile.home)
-    assert scene.capabilities.value.CapabilityCount == 2
-    win32_security.DeleteAppContainerProfile(profile.name)
+    assert results.get(win32_security.Capabilities).value.CapabilityCount == 2
+    win32_security.DeleteAppContainerProfile(profile.profile)
     assert not os.path.isdir(profile.home)
 
 
 @pytest.mark.real_windows
 def test_a_profile_that_is_there_already(profile):
     """One that stays is used again with all that is in it; one of a single run is made anew."""
-    app_container.apply(profile, Scene())
+    profile.apply(Results())
     left = os.path.join(profile.home, "left")
     with open(left, "w") as file:
         file.write("x")
-    kept = app_container.Profile(name=profile.name, capabilities=(), home=profile.home, keep=True)
-    app_container.apply(kept, Scene())
+    kept = app_container.Profile(
+        profile=profile.profile, capabilities=(), home=profile.home, keep=True
+    )
+    kept.apply(Results())
     assert os.path.exists(left)
-    app_container.apply(profile, Scene())
+    profile.apply(Results())
     assert not os.path.exists(left)
 
 

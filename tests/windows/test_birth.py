@@ -10,21 +10,24 @@ from corral.abi import win32
 from corral.abi import win32_process as abi
 from corral.plan.model import Plan
 from corral.platforms.steps import StepFailed
-from corral.platforms.windows import environment, layers, spawn
+from corral.platforms.windows import spawn
+from corral.platforms.windows.layers import machine_variables
 from corral.platforms.windows.mechanisms import job, mitigations, process_creation, work_directory
 from corral.platforms.windows.mechanisms.job import Job
 from corral.platforms.windows.probes import trial
+from corral.platforms.windows.runtime_copies.store import own_interpreter
 from corral.programs.model import Program
+from corral.record import replace
 
 
 @pytest.fixture
 def plan(tmp_path) -> Plan:
     try:
-        job.create(Job()).close()
+        job.create(Job()).release()
         read_back = True
     except OSError:
         read_back = False
-    python = environment.interpreter()
+    python = own_interpreter()
     return Plan(
         program=Program(path=python, argv=(python, "-c", "open('mark', 'w')"), cwd=str(tmp_path)),
         steps=(
@@ -34,42 +37,43 @@ def plan(tmp_path) -> Plan:
             process_creation.Creation(),
         ),
         controls=(),
-        environment=tuple(environment.machine().items()),
+        environment=tuple(machine_variables().items()),
     )
 
 
-def give_birth(plan: Plan) -> spawn.Child:
+def started(plan: Plan) -> spawn.Child:
     streams = os.pipe()
     try:
-        return spawn.birth(plan, (streams[0], streams[1], streams[1]))
+        return spawn.spawn(plan, (streams[0], streams[1], streams[1]))
     finally:
         for fd in streams:
             os.close(fd)
 
 
-class Watched:
-    """Fails at one step; before that it is the real thing."""
+class Failing:
+    """A step that fails where it is told to; everything else of it is the real thing."""
 
-    def __init__(self, real, at: int):
-        self.real, self.at, self.count, self.pid = real, at, 0, 0
+    def __init__(self, real, verb: str):
+        self.real, self.verb, self.pid = real, verb, 0
 
-    def __call__(self, step, scene):
-        self.pid = self.pid or scene.pid
-        if self.count == self.at:
-            raise OSError(0, "made to fail")
-        self.count += 1
-        self.real(step, scene)
+    def __getattr__(self, name):
+        return self.fail if name == self.verb else getattr(self.real, name)
+
+    def fail(self, results):
+        process = results.find(abi.Process)
+        self.pid = process.pid if process else 0
+        raise OSError(0, "made to fail")
 
 
 @pytest.mark.parametrize("verb", ["apply", "verify"])
 @pytest.mark.parametrize("at", range(4))
-def test_a_step_that_fails_leaves_nothing(plan, monkeypatch, tmp_path, verb, at):
+def test_a_step_that_fails_leaves_nothing(plan, tmp_path, verb, at):
     before = win32.open_handles()
-    failing = Watched(getattr(layers, verb), at)
-    monkeypatch.setattr(layers, verb, failing)
+    failing = Failing(plan.steps[at], verb)
+    steps = (*plan.steps[:at], failing, *plan.steps[at + 1 :])
     with pytest.raises(StepFailed, match="made to fail") as caught:
-        give_birth(plan)
-    names = ["workdir.WorkDirectory", "job.Job", "mitigations.Mitigations", "process.Creation"]
+        started(replace(plan, steps=steps))
+    names = ["work_directory", "job", "mitigations", "process_creation"]
     assert caught.value.step == names[at]
     assert win32.open_handles() == before
     assert os.listdir(tmp_path) == []
@@ -94,26 +98,24 @@ def test_a_resume_that_fails_leaves_nothing(plan, monkeypatch, tmp_path):
     def fail(thread):
         raise OSError(0, "made to fail", "ResumeThread")
 
-    monkeypatch.setattr(process_creation, "resume", fail)
-    with pytest.raises(StepFailed, match=r"process.Creation: .*made to fail"):
-        give_birth(plan)
+    monkeypatch.setattr(abi, "ResumeThread", fail)
+    with pytest.raises(StepFailed, match=r"process_creation: .*made to fail"):
+        started(plan)
     assert win32.open_handles() == before
     assert os.listdir(tmp_path) == []
 
 
 def test_the_control_the_same_plan_runs(plan, tmp_path):
-    child = give_birth(plan)
+    child = started(plan)
     assert abi.wait_any((child.pidfd,), 20_000) == 0
     assert child.reap().status == 0
     assert os.listdir(tmp_path) == ["mark"]
 
 
 def test_a_program_that_was_swapped_does_not_start(plan, tmp_path):
-    from corral.record import replace
-
     swapped = replace(plan, program=replace(plan.program, device=1, inode=1))
     with pytest.raises(StepFailed, match="no longer the program that was resolved"):
-        give_birth(swapped)
+        started(swapped)
     assert os.listdir(tmp_path) == []
 
 
@@ -127,7 +129,7 @@ def test_a_console_is_passed_on_and_its_end_is_ours_to_make(plan, monkeypatch):
     assert abi.wait_any((running.child.pidfd,), 0) is None  # the control: it waits for more
     running.child.signal(15)
     assert abi.wait_any((running.child.pidfd,), 20_000) == 0
-    assert running.finish().said == "end"
+    assert running.finish().output == "end"
 
 
 def test_what_is_typed_after_the_end_goes_nowhere(plan, monkeypatch, tmp_path):
@@ -138,6 +140,6 @@ def test_what_is_typed_after_the_end_goes_nowhere(plan, monkeypatch, tmp_path):
     running.child.signal(15)
     with (tmp_path / "other").open("wb") as other:
         os.write(running.input, b"late\n")
-        assert running.finish().said == ""
+        assert running.finish().output == ""
         assert other.tell() == 0
     assert (tmp_path / "other").read_bytes() == b""

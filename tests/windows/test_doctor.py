@@ -27,7 +27,7 @@ def findings() -> dict[str, dict[str, str]]:
 
 def keeps(step: Job) -> bool:
     try:
-        job.create(step).close()
+        job.create(step).release()
     except OSError:
         return False
     return True
@@ -61,7 +61,7 @@ def test_a_trial_that_says_something_else_is_a_finding_too(monkeypatch, probe):
     before = win32.open_handles()
     plain = Job(read_back=keeps(Job()))
     assert "did not say" not in probes._try("it", lambda: probe(plain)).evidence  # the control
-    monkeypatch.setattr(trial, "interpreter", lambda: other)
+    monkeypatch.setattr(trial, "own_interpreter", lambda: other)
     found = probes._try("it", lambda: probe(plain))
     assert (found.status, "did not say" in found.evidence) == ("absent", True)
     assert win32.open_handles() == before

@@ -10,11 +10,12 @@ import sys
 import pytest
 
 from corral.abi import win32, win32_files, win32_security
+from corral.paths.windows import extended_path
+from corral.plan.results import Results
 from corral.platforms.windows import undo
 from corral.platforms.windows.files import access_list, granted_tree, journal
 from corral.platforms.windows.files.access_list import grant_sid
 from corral.platforms.windows.mechanisms import path_grants
-from corral.platforms.windows.run_context import Scene
 from windows.conftest import wine
 
 
@@ -76,7 +77,7 @@ def test_a_junction_stops_the_walk(tree, tmp_path):
     junction(str(tmp_path / "outside"), os.path.join(tree, "inside"))
     with pytest.raises(OSError, match="is a link or a mount point"):
         walked(tree)
-    node = next(node for node in granted_tree.look(tree).nodes if node.name == "inside")
+    node = next(node for node in granted_tree.read_tree(tree).nodes if node.name == "inside")
     assert node.reparse
 
 
@@ -95,10 +96,10 @@ def test_a_parent_swapped_in_the_middle(tree, tmp_path):
 
 def test_the_same_object_as_stat_saw(tree):
     found = os.lstat(tree)
-    with granted_tree.opened(tree) as handle:
-        assert granted_tree.is_identity(handle.value, found.st_dev, found.st_ino)
-        assert not granted_tree.is_identity(handle.value, found.st_dev, found.st_ino + 1)
-        assert not granted_tree.is_identity(handle.value, found.st_dev + 1, found.st_ino)
+    with granted_tree.open_object(tree) as handle:
+        assert granted_tree.has_identity(handle.value, found.st_dev, found.st_ino)
+        assert not granted_tree.has_identity(handle.value, found.st_dev, found.st_ino + 1)
+        assert not granted_tree.has_identity(handle.value, found.st_dev + 1, found.st_ino)
 
 
 def test_a_root_that_was_swapped(tree, tmp_path):
@@ -106,7 +107,7 @@ def test_a_root_that_was_swapped(tree, tmp_path):
     os.rename(tree, str(tmp_path / "away"))
     os.mkdir(tree)
     with pytest.raises(OSError, match="no longer what was granted") as caught:
-        path_grants.spread(root, kept=False)
+        path_grants.set_entries(root, kept=False)
     assert caught.value.filename == tree
 
 
@@ -120,7 +121,7 @@ def test_a_path_that_is_not_there(tmp_path):
 
 @pytest.fixture
 def deep(tmp_path):
-    path = granted_tree.reaching(str(tmp_path))
+    path = extended_path(str(tmp_path))
     for _ in range(6):
         path = os.path.join(path, "x" * 60)
         os.mkdir(path)
@@ -128,7 +129,7 @@ def deep(tmp_path):
 
 
 def test_paths_longer_than_260(deep):
-    assert len(granted_tree.look(deep).nodes) == 7
+    assert len(granted_tree.read_tree(deep).nodes) == 7
 
 
 @pytest.mark.real_windows(reason="it does not tell where such a path leads")
@@ -159,7 +160,7 @@ def test_a_mutex_of_a_killed_process_is_free():
         assert child.stdout.readline().strip() == b"held"
         with (
             pytest.raises(OSError, match="does not let go"),
-            win32_files.Mutex("Local\\corral-test-held", patience=1),
+            win32_files.Mutex("Local\\corral-test-held", timeout_ms=1),
         ):
             pass
         child.kill()
@@ -207,11 +208,11 @@ def test_a_dead_run_whose_root_is_gone(tmp_path, tree):
 def test_a_run_sweeps_up_first(tmp_path):
     directory = str(tmp_path / "journal")
     journal.create(directory, "dead", journal.Entry(profile="", roots=())).leave()
-    scene = Scene()
+    results = Results()
     claim = undo.Claim(directory=directory, run="own", profile="", roots=())
-    undo.apply(claim, scene)
+    claim.apply(results)
     assert os.listdir(directory) == ["own" + journal.SUFFIX]
-    scene.end()
+    results.release()
     assert os.listdir(directory) == []
 
 
@@ -219,15 +220,15 @@ def test_a_run_sweeps_up_first(tmp_path):
 def test_entries_that_do_not_stay_are_a_failure(tree):
     """Wine has Unix modes in place of access lists: what was set is not there afterwards, and that is said."""
     step = path_grants.Grants(roots=(root_of(tree),), directory=os.path.dirname(tree))
-    path_grants.apply(step, Scene())
+    step.apply(Results())
     with pytest.raises(OSError, match="no entry of this grant") as caught:
-        path_grants.verify(step, Scene())
-    assert caught.value.filename == granted_tree.reaching(tree) or caught.value.filename == tree
+        step.verify(Results())
+    assert caught.value.filename == extended_path(tree) or caught.value.filename == tree
 
 
 def security(path):
-    with granted_tree.opened(path) as handle:
-        return win32_security.security_of(handle.value)
+    with granted_tree.open_object(path) as handle:
+        return win32_security.read_security(handle.value)
 
 
 def all_security(tree):
@@ -240,17 +241,17 @@ def test_set_and_taken_back(tree, tmp_path):
     before = all_security(tree)
     root = root_of(tree)
     step = path_grants.Grants(roots=(root,), directory=str(tmp_path / "journal"))
-    scene = Scene()
-    undo.apply(undo.Claim(directory=step.directory, run="r", profile="", roots=(root,)), scene)
-    path_grants.apply(step, scene)
-    path_grants.verify(step, scene)
-    assert all(access_list.holds(raw, root.sid) for raw in all_security(tree).values())
+    results = Results()
+    undo.Claim(directory=step.directory, run="r", profile="", roots=(root,)).apply(results)
+    step.apply(results)
+    step.verify(results)
+    assert all(access_list.has_entry(raw, root.sid) for raw in all_security(tree).values())
     new = os.path.join(tree, "sub", "new")
     with open(new, "w") as file:
         file.write("x")
-    assert access_list.holds(security(new), root.sid)
-    scene.end()
-    assert not access_list.holds(security(new), root.sid)
+    assert access_list.has_entry(security(new), root.sid)
+    results.release()
+    assert not access_list.has_entry(security(new), root.sid)
     os.unlink(new)
     after = all_security(tree)
     assert {path: access_list.read(raw) for path, raw in after.items()} == {
@@ -263,42 +264,41 @@ def test_set_and_taken_back(tree, tmp_path):
 def test_two_runs_on_one_root(tree, tmp_path):
     """The entries stay until the last of them ends, in either order."""
     directory, root = str(tmp_path / "journal"), root_of(tree)
-    scenes = [Scene(), Scene()]
-    for number, scene in enumerate(scenes):
-        undo.apply(
-            undo.Claim(directory=directory, run=str(number), profile="", roots=(root,)), scene
-        )
-        path_grants.apply(path_grants.Grants(roots=(root,), directory=directory), scene)
-    scenes[0].end()
-    assert access_list.holds(security(tree), root.sid)
-    scenes[1].end()
-    assert not access_list.holds(security(tree), root.sid)
+    both = [Results(), Results()]
+    for number, results in enumerate(both):
+        claim = undo.Claim(directory=directory, run=str(number), profile="", roots=(root,))
+        claim.apply(results)
+        path_grants.Grants(roots=(root,), directory=directory).apply(results)
+    both[0].release()
+    assert access_list.has_entry(security(tree), root.sid)
+    both[1].release()
+    assert not access_list.has_entry(security(tree), root.sid)
 
 
 @pytest.mark.real_windows(reason="it has Unix modes in place of access lists")
 def test_a_crash_is_cleaned_up_by_the_next_run(tree, tmp_path):
     directory, root = str(tmp_path / "journal"), root_of(tree)
     crashed = journal.create(directory, "crashed", journal.Entry(profile="", roots=(root,)))
-    path_grants.spread(root, kept=False)
+    path_grants.set_entries(root, kept=False)
     crashed.leave()  # as its death would
-    assert access_list.holds(security(tree), root.sid)
-    scene = Scene()
-    undo.apply(undo.Claim(directory=directory, run="next", profile="", roots=()), scene)
-    assert not access_list.holds(security(tree), root.sid)
-    scene.end()
+    assert access_list.has_entry(security(tree), root.sid)
+    results = Results()
+    undo.Claim(directory=directory, run="next", profile="", roots=()).apply(results)
+    assert not access_list.has_entry(security(tree), root.sid)
+    results.release()
 
 
 @pytest.mark.real_windows(reason="it has Unix modes in place of access lists")
 def test_kept_until_cleaned(tree, tmp_path):
     directory, root = str(tmp_path / "journal"), root_of(tree)
-    scene = Scene()
+    results = Results()
     claim = undo.Claim(directory=directory, run="r", profile="", roots=(root,), keep=True)
-    undo.apply(claim, scene)
-    path_grants.apply(path_grants.Grants(roots=(root,), directory=directory, keep=True), scene)
-    scene.end()
-    assert access_list.holds(security(tree), root.sid)
+    claim.apply(results)
+    path_grants.Grants(roots=(root,), directory=directory, keep=True).apply(results)
+    results.release()
+    assert access_list.has_entry(security(tree), root.sid)
     assert undo.clean(directory) == ([tree], [])
-    assert not access_list.holds(security(tree), root.sid)
+    assert not access_list.has_entry(security(tree), root.sid)
     assert journal.kept(directory) == ()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 
@@ -31,7 +32,7 @@ child.wait()
 def read_back() -> bool:
     """Whether this system tells what a job was given; Wine does not."""
     try:
-        job.create(Job()).close()
+        job.create(Job()).release()
     except OSError:
         return False
     return True
@@ -44,6 +45,15 @@ def ended(pid: int) -> bool:
         return True
     with handle:
         return abi.wait_any((handle.value,), 10_000) is not None
+
+
+def process_ids(handle) -> list[int]:
+    """JobObjectBasicProcessIdList: the number of processes, of those in the list, and the list."""
+    raw = struct.Struct("<II8Q")
+    buffer = win32.ctypes.create_string_buffer(raw.size)
+    win32_job.QueryInformationJobObject(handle.value, 3, buffer, raw.size, None)
+    _, count, *pids = raw.unpack(buffer.raw)
+    return pids[:count]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +75,7 @@ def test_limits_are_kept_or_refused(step, read_back):
         return
     made = job.create(step)
     seen = win32_job.query_information(made.handle, win32_job.JOBOBJECT_EXTENDED_LIMIT_INFORMATION)
-    made.close()
+    made.release()
     assert seen.JobMemoryLimit == seen.ProcessMemoryLimit == (step.memory or 0) // 4096 * 4096
     assert seen.BasicLimitInformation.ActiveProcessLimit == (step.processes or 0)
 
@@ -79,7 +89,7 @@ def test_a_cpu_rate_is_kept_or_refused(read_back):
     seen = win32_job.query_information(
         made.handle, win32_job.JOBOBJECT_CPU_RATE_CONTROL_INFORMATION
     )
-    made.close()
+    made.release()
     assert seen.CpuRate == job.cpu_rate(500, abi.processors())
     assert seen.ControlFlags == 5
 
@@ -87,7 +97,7 @@ def test_a_cpu_rate_is_kept_or_refused(read_back):
 def test_ui_limits_are_kept_or_refused(read_back):
     step = Job(ui=job.UI_LIMITS, read_back=read_back)
     if read_back:
-        job.create(step).close()
+        job.create(step).release()
     else:
         with pytest.raises(OSError, match=r"UIRestrictionsClass|QueryInformationJobObject"):
             job.create(step)
@@ -96,7 +106,7 @@ def test_ui_limits_are_kept_or_refused(read_back):
 def test_a_failed_job_leaves_no_handle(read_back):
     before = win32.open_handles()
     try:
-        job.create(Job(memory=MEMORY, cpu=1, ui=job.UI_LIMITS)).close()
+        job.create(Job(memory=MEMORY, cpu=1, ui=job.UI_LIMITS)).release()
     except OSError:
         assert not read_back
     assert win32.open_handles() == before
@@ -106,7 +116,7 @@ def test_nobody_inherits_or_opens_a_job(read_back):
     made = job.create(Job(read_back=read_back))
     flags = win32.DWORD(9)
     GetHandleInformation(made.handle.value, win32.ctypes.byref(flags))
-    made.close()
+    made.release()
     assert flags.value == 0
 
 
@@ -114,11 +124,11 @@ def test_the_target_is_born_in_its_job(read_back):
     running = trial.start(WAIT, (Job(read_back=read_back), process_creation.Creation()))
     assert running.line() == "here"
     assert win32_job.is_in_job(running.child.pidfd, running.child._job.handle)
-    assert win32_job.process_ids(running.child._job.handle, 8) == [running.child.pid]
+    assert process_ids(running.child._job.handle) == [running.child.pid]
     assert running.finish().reaped.status == 0
     control = job.create(Job(read_back=read_back))
     assert not win32_job.is_in_job(abi.GetCurrentProcess(), control.handle)
-    control.close()
+    control.release()
 
 
 @pytest.mark.parametrize("how", ["close", "terminate"])
@@ -166,7 +176,7 @@ def test_a_target_cannot_break_away(read_back):
         "print(start(0), start(0x01000000))\n"
     )
     steps = (Job(read_back=read_back), process_creation.Creation())
-    assert trial.observe(code, steps).said == "0 5"
+    assert trial.observe(code, steps).output == "0 5"
 
 
 def test_messages_tell_of_processes(read_back):
@@ -190,7 +200,7 @@ def test_only_the_streams_are_inherited(read_back):
     )
     inside = trial.observe(
         code, (Job(read_back=read_back), process_creation.Creation()), str(value)
-    ).said
+    ).output
     outside = subprocess.run(
         [sys.executable, "-c", code, str(value)], capture_output=True, close_fds=False, check=True
     ).stdout
@@ -260,9 +270,9 @@ def test_memory_beyond_the_limit_is_not_given():
         "bytearray(8 << 20)\ntry:\n    bytearray(256 << 20)\nexcept MemoryError:\n    print('no')"
     )
     seen = trial.observe(code, (Job(memory=MEMORY), process_creation.Creation()))
-    assert seen.said == "no"
+    assert seen.output == "no"
     assert "memory" in seen.reaped.hit
-    assert trial.observe(code, (Job(memory=1 << 30), process_creation.Creation())).said == ""
+    assert trial.observe(code, (Job(memory=1 << 30), process_creation.Creation())).output == ""
 
 
 @pytest.mark.real_windows(reason="it accepts limits and ignores them")
@@ -272,7 +282,7 @@ def test_a_second_process_does_not_start():
         "try:\n    print(subprocess.call([sys.executable, '-c', 'pass']))\n"
         "except OSError:\n    print('no')"
     )
-    assert trial.observe(code, (Job(processes=2), process_creation.Creation())).said == "0"
+    assert trial.observe(code, (Job(processes=2), process_creation.Creation())).output == "0"
     seen = trial.observe(code, (Job(processes=1), process_creation.Creation()))
-    assert seen.said == "no"
+    assert seen.output == "no"
     assert "pids" in seen.reaped.hit

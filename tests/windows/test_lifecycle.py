@@ -14,9 +14,9 @@ import corral as package
 from corral.abi import win32_job
 from corral.abi import win32_process as abi
 from corral.platforms import run_records
-from corral.platforms.windows.console import Signals
 from corral.platforms.windows.mechanisms import job
 from corral.platforms.windows.mechanisms.job import Job
+from corral.platforms.windows.watch import Signals
 
 LOOSE = ("--best-effort",)
 LOOSE_POLICY = {
@@ -121,8 +121,8 @@ def test_ctrl_break_ends_the_tree(tree):
 def test_a_console_event_waits_to_be_read():
     heard = Signals((2, 15))
     assert abi.wait_any((heard.fileno(),), 0) is None
-    assert heard._hear(abi.CTRL_C_EVENT)
-    assert heard._hear(abi.CTRL_BREAK_EVENT)
+    assert heard._handle(abi.CTRL_C_EVENT)
+    assert heard._handle(abi.CTRL_BREAK_EVENT)
     assert abi.wait_any((heard.fileno(),), 0) == 0
     assert heard.read() == [2, 15]
     assert abi.wait_any((heard.fileno(),), 0) is None
@@ -131,7 +131,7 @@ def test_a_console_event_waits_to_be_read():
 
 def test_a_console_event_that_was_ignored_stays_so():
     heard = Signals((15,))
-    assert heard._hear(abi.CTRL_C_EVENT)
+    assert heard._handle(abi.CTRL_C_EVENT)
     assert heard.read() == []
     heard.close()
 
@@ -193,7 +193,7 @@ def test_a_client_may_keep_corral_in_a_job_of_its_own(tree):
     outer = job.create(Job(read_back=keeps()))
     running = tree()
     win32_job.AssignProcessToJobObject(outer.handle.value, int(running.corral._handle))
-    outer.close()
+    outer.release()
     running.corral.wait(15)
     assert running.is_gone()
 
@@ -208,13 +208,13 @@ def test_a_run_inside_a_clients_job(corral):
     )
     win32_job.AssignProcessToJobObject(outer.handle.value, int(client._handle))
     output, _ = client.communicate(b"go\n", timeout=60)
-    outer.close()
+    outer.release()
     assert (client.returncode, output.strip()) == (0, b"inside")
 
 
 def keeps() -> bool:
     try:
-        job.create(Job()).close()
+        job.create(Job()).release()
     except OSError:
         return False
     return True

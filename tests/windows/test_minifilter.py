@@ -32,5 +32,5 @@ def test_grants_become_device_paths(tmp_path):
     assert root.startswith("\\DEVICE\\HARDDISKVOLUME")
     assert root.endswith(os.path.basename(tmp_path).upper())
     name = win32_filter.query_dos_device(str(tmp_path)[:2]) + str(tmp_path)[2:] + "\\x"
-    assert minifilter.within(name, [root])
-    assert not minifilter.within(name, [root + "X"])
+    assert minifilter.is_within(name, [root])
+    assert not minifilter.is_within(name, [root + "X"])

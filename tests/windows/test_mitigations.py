@@ -9,7 +9,6 @@ import sys
 import pytest
 
 from corral.abi import win32, win32_process
-from corral.abi import win32_token as abi
 from corral.platforms.windows.mechanisms import mitigations
 from corral.platforms.windows.streams import Streams
 from corral.programs import windows_command_line
@@ -25,7 +24,7 @@ def started(step: mitigations.Mitigations, code: str = "pass"):
     """A python of its own under these attributes; its process and what it says."""
     reading, writing = os.pipe()
     streams = Streams((reading, writing, writing))
-    attributes = mitigations.attributes(step)
+    attributes = step.attributes()
     application, line = windows_command_line.start_line(
         [sys.executable, "-c", code], system_root=ROOT
     )
@@ -33,7 +32,7 @@ def started(step: mitigations.Mitigations, code: str = "pass"):
         made.add_handles(win32_process.PROC_THREAD_ATTRIBUTE_HANDLE_LIST, streams.values())
         for attribute, value, size in attributes:
             made.add_number(attribute, value, size)
-        process, thread, _ = win32_process.create_process(
+        process = win32_process.create_process(
             None,
             application=application,
             command_line=line,
@@ -44,26 +43,26 @@ def started(step: mitigations.Mitigations, code: str = "pass"):
             flags=0,
             attributes=made,
         )
-    streams.let_go()
+    streams.close_handles()
     os.close(writing)
-    with process, thread:
-        try:
-            yield process, reading
-            win32_process.wait_any([process.value], None)
-        finally:
-            with contextlib.suppress(OSError):
-                win32_process.TerminateProcess(process.value, 1)
-            os.close(reading)
+    try:
+        yield process.handle, reading
+        win32_process.wait_any([process.handle.value], None)
+    finally:
+        with contextlib.suppress(OSError):
+            win32_process.TerminateProcess(process.handle.value, 1)
+        process.release()
+        os.close(reading)
 
 
 def test_a_process_without_mitigations_does_not_pass():
-    own = abi.GetCurrentProcess()
-    mitigations.verify(mitigations.plan(0, subprocess=True), own)  # the control: nothing was asked
+    own = win32_process.GetCurrentProcess()
+    mitigations.plan(0, subprocess=True).check(own)  # the control: nothing was asked
     with pytest.raises(OSError, match="no child processes: reads back as off"):
-        mitigations.verify(mitigations.plan(0, subprocess=False), own)
+        mitigations.plan(0, subprocess=False).check(own)
     strict = mitigations.plan(mitigations.STRICT_HANDLES.bit, subprocess=True)
     with pytest.raises(OSError, match="strict handle checks: reads back as off"):
-        mitigations.verify(strict, own)
+        strict.check(own)
 
 
 def test_a_runtime_starts_under_none():
@@ -79,7 +78,7 @@ def test_a_runtime_starts_under_none():
 def test_what_is_taken_and_ignored_is_a_failure(step):
     before = win32.open_handles()
     with started(step) as (process, _), pytest.raises(OSError, match="reads back as off"):
-        mitigations.verify(step, process.value)
+        step.check(process.value)
     assert win32.open_handles() == before
 
 
@@ -88,7 +87,7 @@ def test_what_is_taken_and_ignored_is_a_failure(step):
 def test_a_mitigation_that_was_asked_for_reads_back(item):
     step = mitigations.plan(item.bit, subprocess=True)
     with started(step, "import time; input()") as (process, _):
-        mitigations.verify(step, process.value)
+        step.check(process.value)
 
 
 CHILD = f"import subprocess, sys\ntry: subprocess.run([{sys.executable!r}, '-c', 'pass'])\nexcept OSError: print('denied')\nelse: print('ran')"
@@ -99,5 +98,5 @@ CHILD = f"import subprocess, sys\ntry: subprocess.run([{sys.executable!r}, '-c',
 def test_no_child_processes(allowed, word):
     step = mitigations.plan(0, subprocess=allowed)
     with started(step, CHILD) as (process, reading):
-        mitigations.verify(step, process.value)
+        step.check(process.value)
         assert os.read(reading, 100).startswith(word)

@@ -8,19 +8,20 @@ import pytest
 
 from corral.denials.records import Denials
 from corral.plan.model import Plan
-from corral.platforms.windows import environment
+from corral.platforms.windows.layers import machine_variables
 from corral.platforms.windows.mechanisms import job, process_creation
 from corral.platforms.windows.mechanisms.job import Job
 from corral.platforms.windows.probes import app_container, trial
 from corral.platforms.windows.relay import start as relay_start
-from corral.platforms.windows.relay.outside import outlet
+from corral.platforms.windows.relay.outside import open_relay
+from corral.platforms.windows.runtime_copies.store import own_interpreter
 from corral.programs.model import Program
 
 
 @pytest.fixture
 def read_back() -> bool:
     try:
-        job.create(Job()).close()
+        job.create(Job()).release()
     except OSError:
         return False
     return True
@@ -31,8 +32,8 @@ def test_a_named_port_is_reached_and_no_other(read_back):
         ports = [str(listener.getsockname()[1]) for listener in (named, other)]
         hosts = relay_start.NamedHosts(
             allow=(f"127.0.0.1:{ports[0]}",),
-            python=environment.interpreter(),
-            environment=tuple(environment.machine().items()),
+            python=own_interpreter(),
+            environment=tuple(machine_variables().items()),
             memory=relay_start.SHIM_MEMORY if read_back else None,
             childless=read_back,
             read_back=read_back,
@@ -44,8 +45,8 @@ def test_a_named_port_is_reached_and_no_other(read_back):
             program=Program(path="", argv=()), steps=(), controls=(), environment=(),
             allow=hosts.allow,
         )  # fmt: skip
-        way = outlet(asked, running.child.doors(), denials)
+        relay = open_relay(asked, running.child.relay_pipes(), denials)
         seen = running.finish()
-        way.close()
-    assert seen.said == "200 403"
+        relay.close()
+    assert seen.output == "200 403"
     assert [row.destination for row in denials.rows()] == [f"127.0.0.1:{ports[1]}"]

@@ -23,7 +23,6 @@ from corral.platforms.windows.mechanisms import job
 from corral.platforms.windows.relay import inside
 from corral.platforms.windows.relay import outside as outer
 from corral.platforms.windows.relay import start as relay_start
-from corral.platforms.windows.run_context import Scene
 from windows.conftest import wine
 
 LARGE = 4 << 20
@@ -149,9 +148,9 @@ def nothing_is_left():
 
 
 def test_a_shim_of_a_run(web, nothing_is_left):
-    shim = relay_start.apply(hosts(), Scene())
+    shim = relay_start.start(hosts(), None)
     relay = outer.Relay(
-        *shim.doors(),
+        *shim.take_pipes(),
         Outbound(
             check_from_policy([f"allowed.test:{web}"], ["127.0.0.0/8"], {}, None),
             lookup=lambda _name: [bytes([127, 0, 0, 1])],
@@ -161,21 +160,21 @@ def test_a_shim_of_a_run(web, nothing_is_left):
         end.sendall(f"GET http://allowed.test:{web}/ HTTP/1.1\r\n\r\n".encode())
         answer = b"".join(iter(lambda: end.recv(1000), b""))
     assert answer.endswith(b"hello")
-    shim.end()
+    shim.release()
     relay.close()
     with pytest.raises(OSError, match=r"10061|refused"):
         socket.create_connection(("127.0.0.1", shim.port), timeout=30)
 
 
 def test_a_shim_that_nobody_needed(nothing_is_left):
-    relay_start.apply(hosts(), Scene()).end()
+    relay_start.start(hosts(), None).release()
 
 
 @pytest.mark.parametrize("program", ["C:\\no\\such\\python.exe", "hostname.exe"])
 def test_what_does_not_become_a_shim(nothing_is_left, program):
     path = os.path.join(os.environ["SYSTEMROOT"], "System32", program)
     with pytest.raises(OSError):
-        relay_start.apply(hosts(python=path), Scene())
+        relay_start.start(hosts(python=path), None)
 
 
 @pytest.mark.skipif(not wine(), reason="Windows does what it is asked")
@@ -191,4 +190,4 @@ def test_what_does_not_become_a_shim(nothing_is_left, program):
 )
 def test_a_shim_whose_limits_do_not_hold_is_not_started(nothing_is_left, asked, text):
     with pytest.raises(OSError, match=text):
-        relay_start.apply(hosts(**asked), Scene())
+        relay_start.start(hosts(**asked), None)

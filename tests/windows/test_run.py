@@ -25,7 +25,7 @@ LOOSE = {"degrade": {"allow": list(LETTING_GO)}}
 
 def keeps(step: Job) -> bool:
     try:
-        job.create(step).close()
+        job.create(step).release()
     except OSError:
         return False
     return True
@@ -110,7 +110,7 @@ def test_explain_prints_the_steps_and_starts_nothing(corral, tmp_path):
     done = corral("explain", "--best-effort", "--", sys.executable, "-c", code)
     assert done.returncode == 0, done.stderr
     said = done.stdout.decode()
-    assert "birth: create the process suspended, in the job" in said
+    assert "clone: create the process suspended, in the job" in said
     assert "supervisor: job object" in said
     assert not mark.exists()
     assert corral.run(sys.executable, "-c", code, flags=("--best-effort",)).returncode == 0

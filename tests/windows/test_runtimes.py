@@ -11,12 +11,9 @@ import pytest
 
 from corral.abi import win32, win32_security
 from corral.errors import CommandError, SandboxError
-from corral.platforms.windows import environment
-from corral.platforms.windows.files import access_list
+from corral.plan.results import Results
+from corral.platforms.windows.files import access_list, file_trees
 from corral.platforms.windows.files import granted_tree as trees
-from corral.platforms.windows.run_context import Scene
-from corral.platforms.windows.runtime_copies import copy as staging
-from corral.platforms.windows.runtime_copies import python_paths
 from corral.platforms.windows.runtime_copies import store as runtimes
 from corral.programs import windows_resolve
 from corral.programs.model import Program
@@ -63,10 +60,10 @@ def test_our_own_copy_is_the_standard_library_alone():
         assert "lib\\os.py" in names
         return any(name.startswith("lib\\site-packages\\") for name in names)
 
-    found = resolve(environment.interpreter(), cwd=os.getcwd())
-    whole = runtimes.plan(python_paths.alone(found), directory="C:\\store")
+    found = resolve(runtimes.own_interpreter(), cwd=os.getcwd())
+    whole = runtimes.plan(runtimes.without_projects(found), directory="C:\\store")
     assert installed(whole.trees)  # the control
-    assert not installed(python_paths.copies("C:\\users\\nobody").trees)
+    assert not installed(runtimes.plan_own_interpreter("C:\\users\\nobody").trees)
 
 
 def test_a_name_that_only_the_current_directory_has(server):
@@ -146,62 +143,62 @@ def planned(server, directory):
 
 
 @pytest.fixture
-def scene():
-    made = Scene()
+def results():
+    made = Results()
     yield made
-    made.end()
+    made.release()
 
 
-def test_a_copy_runs(server, tmp_path, scene):
+def test_a_copy_runs(server, tmp_path, results):
     """Outside of any container: what is copied is a server that works."""
     store = planned(server, tmp_path / "store")
-    runtimes.apply(store, scene)
+    store.apply(results)
     copied = store.program.argv[1]
     assert copied.startswith(str(tmp_path / "store"))
     done = subprocess.run(
         [sys.executable, *store.program.argv[1:]], capture_output=True, check=True
     )
     assert done.stdout.strip() == b"served it"
-    assert staging.look(store.trees[0].staged).files == store.trees[0].listing.files
+    assert file_trees.list_files(store.trees[0].staged).files == store.trees[0].listing.files
 
 
-def test_a_second_run_copies_nothing(server, tmp_path, scene):
+def test_a_second_run_copies_nothing(server, tmp_path, results):
     store = planned(server, tmp_path / "store")
-    runtimes.apply(store, scene)
+    store.apply(results)
     place = store.program.argv[1]
     with open(place, "w") as file:
         file.write("marked")
-    runtimes.apply(planned(server, tmp_path / "store"), scene)
+    planned(server, tmp_path / "store").apply(results)
     with open(place) as file:
         assert file.read() == "marked"
 
 
-def test_a_half_made_copy_is_made_again(server, tmp_path, scene):
+def test_a_half_made_copy_is_made_again(server, tmp_path, results):
     store = planned(server, tmp_path / "store")
-    runtimes.apply(store, scene)
-    scene.end()
-    os.unlink(runtimes.mark_of(store.trees[0]))
+    store.apply(results)
+    results.release()
+    os.unlink(runtimes.mark_path(store.trees[0]))
     os.unlink(store.program.argv[1])
     with pytest.raises(OSError, match=r"not whole|no entry"):
-        runtimes.verify(store, scene)
-    runtimes.apply(store, scene)
+        store.verify(results)
+    store.apply(results)
     assert os.path.exists(store.program.argv[1])
 
 
-def test_a_copy_stays_for_as_long_as_a_run_has_it(server, tmp_path, scene):
-    store, other = planned(server, tmp_path / "store"), Scene()
-    (room,) = [tree.room for tree in store.trees]
-    runtimes.apply(store, scene)
-    runtimes.apply(store, other)
+def test_a_copy_stays_for_as_long_as_a_run_has_it(server, tmp_path, results):
+    store, other = planned(server, tmp_path / "store"), Results()
+    (room,) = [tree.directory for tree in store.trees]
+    store.apply(results)
+    store.apply(other)
     for name in ("trees", "entries"):  # of packages, in the same directory
         (tmp_path / "store" / name).mkdir()
-    other.end()
+    other.release()
     assert runtimes.collect(str(tmp_path / "store")) == []
     assert os.path.exists(store.program.argv[1])
-    scene.end()
+    results.release()
     assert runtimes.collect(str(tmp_path / "store")) == [room]
     assert sorted(os.listdir(tmp_path / "store")) == ["entries", "trees"]
-    runtimes.apply(store, scene)
+    store.apply(results)
     assert os.path.exists(store.program.argv[1])
 
 
@@ -215,27 +212,27 @@ def test_what_a_killed_run_was_copying_is_collected(corral, tmp_path):
     assert not room.exists()
 
 
-def test_a_source_that_changes_is_copied_anew(server, tmp_path, scene):
+def test_a_source_that_changes_is_copied_anew(server, tmp_path, results):
     first = planned(server, tmp_path / "store")
-    runtimes.apply(first, scene)
+    first.apply(results)
     (server / "main.py").write_text("print('other')\n")
     with pytest.raises(OSError, match="changed"):
         stale = planned(server, tmp_path / "store2")
         (server / "main.py").write_text("print('another one')\n")
-        runtimes.apply(stale, scene)
+        stale.apply(results)
     second = planned(server, tmp_path / "store")
-    assert second.trees[0].room != first.trees[0].room
+    assert second.trees[0].directory != first.trees[0].directory
 
 
 @pytest.mark.real_windows(reason="it has Unix modes in place of access lists")
-def test_what_is_copied_can_be_read_by_its_capability_alone(server, tmp_path, scene):
+def test_what_is_copied_can_be_read_by_its_capability_alone(server, tmp_path, results):
     store = planned(server, tmp_path / "store")
-    runtimes.apply(store, scene)
-    runtimes.verify(store, scene)
-    with trees.opened(store.program.argv[1]) as handle:
-        raw = win32_security.security_of(handle.value)
+    store.apply(results)
+    store.verify(results)
+    with trees.open_object(store.program.argv[1]) as handle:
+        raw = win32_security.read_security(handle.value)
     (entry,) = [
-        one for one in access_list.read(raw).entries if access_list.is_of(one, store.sids[0])
+        one for one in access_list.read(raw).entries if access_list.is_entry_of(one, store.sids[0])
     ]
     mask = int.from_bytes(entry[4:8], "little")
     assert mask & access_list.RIGHTS["read"] == access_list.RIGHTS["read"]

@@ -8,14 +8,14 @@ import pytest
 
 from corral.abi import win32
 from corral.abi import win32_token as abi
-from corral.platforms.windows import layers
-from corral.platforms.windows.mechanisms import desktop, integrity, restricted_token
-from corral.platforms.windows.run_context import Scene
-from windows.conftest import wine
+from corral.abi.win32_security import format_sid, parse_sid, token_groups
+from corral.plan.results import Results
+from corral.platforms.windows.mechanisms import desktop, restricted_token
+from windows.conftest import results_of_this_process, wine
 
 only_wine = pytest.mark.skipif(not wine(), reason="Windows does what it is asked")
 TOKEN = restricted_token.RestrictedToken()
-LOW = integrity.LowIntegrity()
+LOW = restricted_token.LowIntegrity()
 
 
 @pytest.fixture(autouse=True)
@@ -29,23 +29,23 @@ def test_the_caller_s_own_token_is_understood():
     """The control of all readings: an ordinary token has what a restricted one must not have."""
     with abi.own_token(restricted_token.ACCESS) as own:
         assert "SeChangeNotifyPrivilege" in abi.token_privileges(own.value)
-        assert restricted_token.left_privileges(abi.token_privileges(own.value))
-        assert abi.sid_text(abi.token_user(own.value)).startswith("S-1-5-")
-        groups = abi.token_groups(own.value, abi.TokenGroups)
-        assert "S-1-1-0" in {abi.sid_text(sid) for sid, _ in groups}
-        assert abi.sid_text(restricted_token.logon_sid(groups)).startswith("S-1-5-5-")
-        assert abi.sid_text(abi.token_integrity(own.value)) in {"S-1-16-8192", "S-1-16-12288"}
+        assert restricted_token.extra_privileges(abi.token_privileges(own.value))
+        assert format_sid(abi.token_user(own.value)).startswith("S-1-5-")
+        groups = token_groups(own.value, abi.TokenGroups)
+        assert "S-1-1-0" in {format_sid(sid) for sid, _ in groups}
+        assert format_sid(restricted_token.logon_sid(groups)).startswith("S-1-5-5-")
+        assert format_sid(abi.token_integrity(own.value)) in {"S-1-16-8192", "S-1-16-12288"}
 
 
 @pytest.mark.parametrize("text", ["S-1-1-0", "S-1-16-4096", "S-1-15-3-1", "S-1-5-32-544"])
 def test_sids_there_and_back(text):
-    assert abi.sid_text(abi.sid_of(text)) == text
+    assert format_sid(parse_sid(text)) == text
 
 
 @only_wine
 def test_privileges_that_stay_are_a_failure():
     with pytest.raises(OSError, match="still holds Se"):
-        restricted_token.apply(TOKEN)
+        TOKEN.apply(Results())
 
 
 @only_wine
@@ -53,18 +53,18 @@ def test_a_level_that_stays_is_a_failure():
     with abi.own_token(restricted_token.ACCESS) as own:
         made = abi.create_restricted_token(own.value, restricted_token.FLAGS, ())
     with made, pytest.raises(OSError, match="reads back as S-1-16-12288"):
-        integrity.apply(LOW, made.value)
+        restricted_token.set_low(made.value)
 
 
 @only_wine
 def test_a_desktop_that_is_not_low_is_a_failure():
     with pytest.raises(OSError, match="not labelled Low"):
-        desktop.apply(desktop.PrivateDesktop())
+        desktop.PrivateDesktop().apply(Results())
 
 
 @only_wine
 def test_what_does_not_hold_is_absent(tmp_path):
-    found = integrity.probe(str(tmp_path))
+    found = restricted_token.probe(str(tmp_path))
     assert found.status == "absent"
     assert "still holds" in found.evidence
     assert os.listdir(tmp_path) == []
@@ -73,41 +73,42 @@ def test_what_does_not_hold_is_absent(tmp_path):
 def test_a_token_that_is_not_restricted_does_not_pass():
     with abi.own_token(restricted_token.ACCESS) as own:
         with pytest.raises(OSError, match="reads back otherwise"):
-            restricted_token.verify(TOKEN, own.value)
+            restricted_token.check_restricted(own.value)
         with pytest.raises(OSError, match="reads back as"):
-            integrity.verify(LOW, own.value)
+            restricted_token.check_low(own.value)
 
 
 @pytest.mark.parametrize("step", [TOKEN, LOW], ids=["token", "integrity"])
 def test_a_process_that_was_born_without_it_does_not_run(step):
     """Looked at in the process itself: a token that was made is not yet a token that is worn."""
-    scene = Scene()
-    scene.process = abi.GetCurrentProcess()
     with pytest.raises(OSError, match="reads back"):
-        layers.verify(step, scene)
+        step.verify(results_of_this_process())
 
 
 @pytest.mark.real_windows(reason="it ignores what a token is restricted to")
 def test_a_restricted_token():
-    with restricted_token.apply(TOKEN) as token:
-        assert set(abi.token_privileges(token.value)) <= {"SeChangeNotifyPrivilege"}
-        integrity.apply(LOW, token.value)
-        integrity.verify(LOW, token.value)
-        restricted_token.verify(TOKEN, token.value)
+    results = Results()
+    TOKEN.apply(results)
+    token = results.get(restricted_token.PrimaryToken).handle
+    assert set(abi.token_privileges(token.value)) <= {"SeChangeNotifyPrivilege"}
+    LOW.apply(results)
+    restricted_token.check_low(token.value)
+    restricted_token.check_restricted(token.value)
+    results.release()
 
 
 @pytest.mark.real_windows(reason="it ignores what a token is restricted to")
 def test_the_effect(tmp_path):
-    found = integrity.probe(str(tmp_path))
+    found = restricted_token.probe(str(tmp_path))
     assert found.status == "proven", found.evidence
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.real_windows(reason="its desktops have no labels")
 def test_a_private_desktop():
-    made = desktop.apply(desktop.PrivateDesktop())
+    made = desktop.create()
     station, _, name = made.path.partition("\\")
     assert station
     assert name.startswith("corral-")
-    made.close()
-    made.close()
+    made.release()
+    made.release()

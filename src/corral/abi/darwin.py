@@ -18,70 +18,40 @@ import ctypes
 import os
 import sys
 
+from corral.abi.prototypes import Function, MissingFunctionError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Literal, Protocol
+    from typing import Literal
 
-    CType = type[ctypes._CDataType]  # noqa: SLF001 - typeshed's name for what all of them are
+    from corral.abi.prototypes import CType, Export
+
     # What a result says about success. "positive": 0 and less are failures, errno has the reason.
     # "zero": anything else is a failure, errno has the reason. "status": the result is the errno.
     # "any": nothing.
     Check = Literal["positive", "zero", "status", "any"]
 
-    class Bound(Protocol):
-        def __call__(self, *values: object) -> int | None: ...
-
-
-class MissingFunctionError(OSError):
-    """No such function in this macOS (or no macOS at all)."""
-
-
-class Function:
-    """One exported function: a prototype as data, looked up at the first call."""
-
-    __slots__ = ("_bound", "arguments", "check", "name", "result")
-
-    def __init__(
-        self, name: str, result: CType | None, arguments: tuple[CType, ...], check: Check
-    ) -> None:
-        self.name = name
-        self.result = result
-        self.arguments = arguments
-        self.check: Check = check
-        self._bound: Bound | None = None
-
-    def __call__(self, *values: object) -> int:
-        bound = self._bound or self._bind()
-        value = bound(*values) or 0
-        code = _failure(self.check, value)
-        if code:
-            raise OSError(code, os.strerror(code), self.name)
-        return value
-
-    def _bind(self) -> Bound:
-        if sys.platform != "darwin":
-            raise MissingFunctionError(0, "only macOS has this function", self.name)
-        try:
-            bound = ctypes.CDLL(None, use_errno=True)[self.name]
-        except AttributeError as error:
-            text = "this macOS has no such function"
-            raise MissingFunctionError(0, text, self.name) from error
-        bound.argtypes = self.arguments
-        bound.restype = self.result
-        self._bound = bound
-        return bound
-
 
 def function(name: str, result: CType | None, *arguments: CType, check: Check = "zero") -> Function:
-    return Function(name, result, arguments, check)
+    return Function("libSystem", name, result, arguments, check=check, find=_find, failure=_failure)
 
 
-def _failure(check: Check, value: int) -> int:
-    """The errno of a failed call, 0 for one that succeeded."""
-    if check == "status":
-        return value
-    failed = value <= 0 if check == "positive" else value != 0
-    return (ctypes.get_errno() or 1) if failed and check != "any" else 0
+def _find(_library: str, name: str) -> Export:
+    if sys.platform != "darwin":
+        raise MissingFunctionError(0, "only macOS has this function", name)
+    try:
+        return ctypes.CDLL(None, use_errno=True)[name]
+    except AttributeError as error:
+        raise MissingFunctionError(0, "this macOS has no such function", name) from error
+
+
+def _failure(called: Function, value: int) -> OSError | None:
+    if called.check == "status":
+        code = value
+    else:
+        failed = value <= 0 if called.check == "positive" else value != 0
+        code = (ctypes.get_errno() or 1) if failed and called.check != "any" else 0
+    return OSError(code, os.strerror(code), called.name) if code else None
 
 
 sysctlbyname = function(

@@ -21,21 +21,16 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from typing import Literal, Self
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Literal, Protocol, Self
+from corral.abi import prototypes
+from corral.abi.prototypes import Function, MissingFunctionError
 
-    CType = type[ctypes._CDataType]  # noqa: SLF001 - typeshed's name for what all of them are
-    # What a result says about success. "nonzero": 0 and NULL are failures, GetLastError has the
-    # reason. "valid": all bits set is the failure (INVALID_HANDLE_VALUE, WAIT_FAILED and the
-    # like). "hresult", "ntstatus": by their sign. "any": nothing.
-    Check = Literal["nonzero", "valid", "hresult", "ntstatus", "any"]
-
-    class Bound(Protocol):
-        def __call__(self, *values: object) -> int | None: ...
-
+Check = Literal["nonzero", "valid", "hresult", "ntstatus", "any"]
+"""What a result says about success. "nonzero": 0 and NULL are failures, GetLastError has the
+reason. "valid": all bits set is the failure (INVALID_HANDLE_VALUE, WAIT_FAILED and the like).
+"hresult", "ntstatus": by their sign. "any": nothing.
+"""
 
 BYTE = ctypes.c_uint8
 WORD = ctypes.c_uint16
@@ -75,91 +70,50 @@ E_NOTIMPL = 0x80004001 - (1 << 32)
 FACILITY_WIN32 = 7
 
 
-class MissingFunctionError(OSError):
-    """No such function in this Windows (or no Windows at all)."""
-
-
-class Function:
-    """One exported function: a prototype as data, looked up at the first call.
-
-    Results come as integers: a NULL pointer and a void result are 0.
-    """
-
-    __slots__ = ("_bound", "arguments", "check", "library", "name", "result")
-
-    def __init__(
-        self,
-        library: str,
-        name: str,
-        result: CType | None,
-        arguments: tuple[CType, ...],
-        check: Check,
-    ) -> None:
-        self.library = library
-        self.name = name
-        self.result = result
-        self.arguments = arguments
-        self.check: Check = check
-        self._bound: Bound | None = None
-
-    def __call__(self, *values: object) -> int:
-        bound = self._bound or self._bind()
-        value = bound(*values) or 0
-        if _failed(self.check, value, self.result):
-            raise _reason(self.check, value, self.name)
-        return value
-
-    def exists(self) -> bool:
-        try:
-            self._bind()
-        except MissingFunctionError:
-            return False
-        return True
-
-    def _bind(self) -> Bound:
-        if sys.platform != "win32":
-            raise MissingFunctionError(0, f"only Windows has {self.library}", self.name)
-        try:
-            # From the system's own directory alone: a DLL beside the program or in the current
-            # directory must not be able to stand in for one of Windows.
-            library = ctypes.WinDLL(
-                self.library, use_last_error=True, winmode=LOAD_LIBRARY_SEARCH_SYSTEM32
-            )
-        except OSError as error:
-            text = f"{self.library} does not load here"
-            raise MissingFunctionError(0, text, self.name, ERROR_MOD_NOT_FOUND) from error
-        try:
-            bound = library[self.name]
-        except AttributeError as error:
-            text = f"{self.library} has no such function here"
-            raise MissingFunctionError(0, text, self.name, ERROR_PROC_NOT_FOUND) from error
-        bound.argtypes = self.arguments
-        bound.restype = self.result
-        self._bound = bound
-        return bound
-
-
 def function(
-    library: str, name: str, result: CType | None, *arguments: CType, check: Check = "nonzero"
+    library: str,
+    name: str,
+    result: prototypes.CType | None,
+    *arguments: prototypes.CType,
+    check: Check = "nonzero",
 ) -> Function:
-    return Function(library, name, result, arguments, check)
+    return Function(library, name, result, arguments, check=check, find=_find, failure=_failure)
 
 
-def _failed(check: Check, value: int, result: CType | None) -> bool:
+def _find(library: str, name: str) -> prototypes.Export:
+    if sys.platform != "win32":
+        raise MissingFunctionError(0, f"only Windows has {library}", name)
+    try:
+        # From the system's own directory alone: a DLL beside the program or in the current
+        # directory must not be able to replace one of Windows.
+        loaded = ctypes.WinDLL(library, use_last_error=True, winmode=LOAD_LIBRARY_SEARCH_SYSTEM32)
+    except OSError as error:
+        text = f"{library} does not load here"
+        raise MissingFunctionError(0, text, name, ERROR_MOD_NOT_FOUND) from error
+    try:
+        return loaded[name]
+    except AttributeError as error:
+        text = f"{library} has no such function here"
+        raise MissingFunctionError(0, text, name, ERROR_PROC_NOT_FOUND) from error
+
+
+def _failure(called: Function, value: int) -> OSError | None:
+    if not _failed(called.check, value, called.result):
+        return None
+    if called.check == "hresult":
+        return windows_error(hresult_code(value), called.name)
+    if called.check == "ntstatus":
+        return windows_error(RtlNtStatusToDosError(value), called.name)
+    return windows_error(last_error(), called.name)
+
+
+def _failed(check: str, value: int, result: prototypes.CType | None) -> bool:
     if check == "nonzero":
         return value == 0
     if check == "valid":
         bits = 8 * ctypes.sizeof(result) if result is not None else 0
         return value & ((1 << bits) - 1) == (1 << bits) - 1
     return check in {"hresult", "ntstatus"} and value < 0
-
-
-def _reason(check: Check, value: int, name: str) -> OSError:
-    if check == "hresult":
-        return windows_error(hresult_code(value), name)
-    if check == "ntstatus":
-        return windows_error(RtlNtStatusToDosError(value), name)
-    return windows_error(last_error(), name)
 
 
 def hresult_code(value: int) -> int:
@@ -188,6 +142,24 @@ def winerror(error: OSError) -> int:
     """The Windows code of an error; 0 for one that came from somewhere else."""
     code = getattr(error, "winerror", None)
     return code if isinstance(code, int) else 0
+
+
+def read_sized(call: Function, *arguments: object, least: int = 1) -> bytearray:
+    """Return what a function of the form (..., buffer, size, needed size) writes.
+
+    Pointers in the content lead to the same block, so it is never copied. `least` is its smallest
+    size: an empty list can be shorter than the structure that it is read as.
+    """
+    needed = DWORD()
+    try:
+        call(*arguments, None, 0, ctypes.byref(needed))
+    except OSError:
+        if not needed.value:
+            raise  # otherwise the call only reported how much it needs
+    raw = bytearray(max(needed.value, least))
+    block = (ctypes.c_char * len(raw)).from_buffer(raw)
+    call(*arguments, block, len(raw), ctypes.byref(needed))
+    return raw
 
 
 CloseHandle = function("kernel32", "CloseHandle", BOOL, HANDLE)
@@ -235,10 +207,5 @@ class Handle:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

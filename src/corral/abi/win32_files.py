@@ -1,7 +1,5 @@
 """Files by handle: opened without following links, asked who they are; and named mutexes."""
 
-from __future__ import annotations
-
 import ctypes
 
 from corral.abi.win32 import (
@@ -16,7 +14,8 @@ from corral.abi.win32 import (
     Handle,
     function,
 )
-from corral.abi.win32_token import SECURITY_ATTRIBUTES, SecurityDescriptor
+from corral.abi.win32_process import wait_any
+from corral.abi.win32_token import SecurityDescriptor
 
 READ_CONTROL = 0x00020000
 WRITE_DAC = 0x00040000
@@ -29,7 +28,6 @@ FILE_FLAG_BACKUP_SEMANTICS = 0x02000000
 FILE_FLAG_OPEN_REPARSE_POINT = 0x00200000
 FILE_ATTRIBUTE_DIRECTORY = 0x10
 FILE_ATTRIBUTE_REPARSE_POINT = 0x400
-WAIT_TIMEOUT = 258
 UNICODE_STRING_MAX_CHARS = 32767  # of a path too
 
 # FILE_INFO_BY_HANDLE_CLASS
@@ -78,13 +76,11 @@ GetFinalPathNameByHandleW = function(
 )
 CreateMutexW = function("kernel32", "CreateMutexW", HANDLE, LPVOID, BOOL, LPCWSTR)
 ReleaseMutex = function("kernel32", "ReleaseMutex", BOOL, HANDLE)
-WaitForSingleObject = function(
-    "kernel32", "WaitForSingleObject", DWORD, HANDLE, DWORD, check="valid"
-)
+CreateDirectoryW = function("kernel32", "CreateDirectoryW", BOOL, LPCWSTR, LPVOID)
 
 
 def open_itself(path: str, *, access: int = READ_CONTROL | WRITE_DAC) -> Handle:
-    """The very file or directory of this name, and never what a link in its place leads to."""
+    """Open the file or directory of this name, and never what a link of this name leads to."""
     return Handle(
         CreateFileW(
             path,
@@ -99,7 +95,7 @@ def open_itself(path: str, *, access: int = READ_CONTROL | WRITE_DAC) -> Handle:
 
 
 def information(handle: int) -> tuple[int, int, tuple[int, int]]:
-    """(attributes, number of links, (volume serial number, file index))."""
+    """Return (attributes, number of links, (volume serial number, file index))."""
     found = BY_HANDLE_FILE_INFORMATION()
     GetFileInformationByHandle(handle, ctypes.byref(found))
     index = found.nFileIndexHigh << 32 | found.nFileIndexLow
@@ -107,35 +103,35 @@ def information(handle: int) -> tuple[int, int, tuple[int, int]]:
 
 
 def wide_identity(handle: int) -> tuple[int, int]:
-    """(volume, file) in the wide form that Python 3.12 and later show as st_dev and st_ino."""
+    """Return (volume, file) in the wide form of st_dev and st_ino in Python 3.12 and later."""
     found = FILE_ID_INFO()
     GetFileInformationByHandleEx(handle, FileIdInfo, ctypes.byref(found), ctypes.sizeof(found))
     return int(found.VolumeSerialNumber), int.from_bytes(bytes(found.FileId.Identifier), "little")
 
 
 def final_path(handle: int) -> str:
-    r"""Where the object lies by now, links on the way resolved, as `\\?\C:\...`."""
+    r"""Return the current path of an object, with links resolved, as `\\?\C:\...`."""
     buffer = (WCHAR * (UNICODE_STRING_MAX_CHARS + 1))()
     length = GetFinalPathNameByHandleW(handle, buffer, len(buffer), 0)
     return ctypes.string_at(buffer, 2 * length).decode("utf-16-le", "surrogatepass")
 
 
 class Mutex:
-    """A named mutex of this session, held inside `with`. A holder that died has let go of it.
+    """A named mutex of this session, owned inside `with`. Windows frees it if its owner dies.
 
-    `patience` in milliseconds is for one that does not: any program of the user's can take a name.
+    `timeout_ms` is for an owner that never frees it: any program of the user can take a name.
     """
 
-    __slots__ = ("_handle", "_name", "_patience")
+    __slots__ = ("_handle", "_name", "_timeout_ms")
 
-    def __init__(self, name: str, patience: int = 600_000) -> None:
+    def __init__(self, name: str, timeout_ms: int = 600_000) -> None:
         self._name = name
-        self._patience = patience
+        self._timeout_ms = timeout_ms
         self._handle = Handle(CreateMutexW(None, 0, name))
 
     def __enter__(self) -> None:
         try:
-            if WaitForSingleObject(self._handle.value, self._patience) == WAIT_TIMEOUT:
+            if wait_any((self._handle.value,), self._timeout_ms) is None:
                 raise OSError(0, "another process does not let go of it", self._name)
         except OSError:
             self._handle.close()
@@ -148,11 +144,7 @@ class Mutex:
             self._handle.close()
 
 
-CreateDirectoryW = function("kernel32", "CreateDirectoryW", BOOL, LPCWSTR, LPVOID)
-
-
 def create_directory(path: str, security: str) -> None:
-    """`security` as SDDL. Fails if something is there."""
+    """Create a directory with an access list in SDDL. Fails if the path exists."""
     with SecurityDescriptor(security) as descriptor:
-        attributes = SECURITY_ATTRIBUTES(ctypes.sizeof(SECURITY_ATTRIBUTES), descriptor.address, 0)
-        CreateDirectoryW(path, ctypes.byref(attributes))
+        CreateDirectoryW(path, ctypes.byref(descriptor.attributes))

@@ -1,7 +1,5 @@
 """Talking to a minifilter driver through its communication port, and the devices behind drives."""
 
-from __future__ import annotations
-
 import ctypes
 
 from corral.abi.win32 import (
@@ -22,6 +20,7 @@ from corral.abi.win32 import (
     function,
     winerror,
 )
+from corral.abi.win32_process import SetEvent, create_event, wait_any
 
 ERROR_IO_PENDING = 997
 ERROR_CONNECTION_COUNT_LIMIT = 1238
@@ -37,8 +36,6 @@ WRITE_OWNER = 0x80000
 MAXIMUM_ALLOWED = 0x2000000
 GENERIC_ALL = 0x10000000
 GENERIC_WRITE = 0x40000000
-WAIT_OBJECT_0 = 0
-INFINITE = 0xFFFFFFFF
 
 
 class FILTER_MESSAGE_HEADER(ctypes.Structure):
@@ -72,11 +69,6 @@ FilterGetMessage = function(
 FilterReplyMessage = function(
     "fltlib", "FilterReplyMessage", HRESULT, HANDLE, LPVOID, DWORD, check="hresult"
 )
-CreateEventW = function("kernel32", "CreateEventW", HANDLE, LPVOID, BOOL, BOOL, LPCWSTR)
-SetEvent = function("kernel32", "SetEvent", BOOL, HANDLE)
-WaitForMultipleObjects = function(
-    "kernel32", "WaitForMultipleObjects", DWORD, DWORD, LPVOID, BOOL, DWORD, check="valid"
-)
 GetOverlappedResult = function(
     "kernel32", "GetOverlappedResult", BOOL, HANDLE, LPVOID, LPVOID, BOOL
 )
@@ -85,39 +77,39 @@ QueryDosDeviceW = function("kernel32", "QueryDosDeviceW", DWORD, LPCWSTR, LPVOID
 
 
 class Port:
-    """A connection to a driver. `receive` waits; `close` from another thread ends that wait."""
+    """A connection to a driver. `receive` waits; `stop` from another thread ends that wait."""
 
     def __init__(self, name: str, context: bytes) -> None:
         port = HANDLE()
         FilterConnectCommunicationPort(name, 0, context, len(context), None, ctypes.byref(port))
         self._port = Handle(port.value or 0)
-        self._arrived = Handle(CreateEventW(None, 1, 0, None))
-        self._closing = Handle(CreateEventW(None, 1, 0, None))
+        self._arrived = create_event()
+        self._closing = create_event()
 
-    def send(self, message: bytes, room: int) -> bytes:
-        """The driver's answer, of at most `room` bytes."""
-        reply = ctypes.create_string_buffer(max(1, room))
+    def send(self, message: bytes, max_reply: int) -> bytes:
+        """Send a message and return the driver's answer, of at most `max_reply` bytes."""
+        reply = ctypes.create_string_buffer(max(1, max_reply))
         returned = DWORD()
         FilterSendMessage(
             self._port.value,
             message,
             len(message),
-            reply if room else None,
-            room,
+            reply if max_reply else None,
+            max_reply,
             ctypes.byref(returned),
         )
         return reply.raw[: returned.value]
 
-    def receive(self, room: int) -> bytes:
-        """One message with its FILTER_MESSAGE_HEADER; EOFError once the port is being closed."""
-        buffer = ctypes.create_string_buffer(room)
+    def receive(self, max_size: int) -> bytes:
+        """Wait for one message, with its FILTER_MESSAGE_HEADER; EOFError after `stop`."""
+        buffer = ctypes.create_string_buffer(max_size)
         overlapped = OVERLAPPED(hEvent=self._arrived.value)
         try:
-            FilterGetMessage(self._port.value, buffer, room, ctypes.byref(overlapped))
+            FilterGetMessage(self._port.value, buffer, max_size, ctypes.byref(overlapped))
         except OSError as error:
             if winerror(error) != ERROR_IO_PENDING:
                 raise
-        if self._wait() == WAIT_OBJECT_0:
+        if wait_any((self._closing.value, self._arrived.value), None) == 0:
             self._cancel(overlapped)
             raise EOFError
         size = DWORD()
@@ -128,17 +120,13 @@ class Port:
         FilterReplyMessage(self._port.value, data, len(data))
 
     def stop(self) -> None:
-        """Ends the wait of `receive`; messages can still be sent."""
+        """End the wait of `receive`; messages can still be sent."""
         SetEvent(self._closing.value)
 
     def close(self) -> None:
-        """When nobody receives any more."""
+        """Close the connection. No thread may be in `receive`."""
         for handle in (self._port, self._arrived, self._closing):
             handle.close()
-
-    def _wait(self) -> int:
-        handles = (HANDLE * 2)(self._closing.value, self._arrived.value)
-        return WaitForMultipleObjects(2, handles, 0, INFINITE)
 
     def _cancel(self, overlapped: OVERLAPPED) -> None:
         """The driver must not write into a buffer that is gone."""
@@ -146,7 +134,7 @@ class Port:
         try:
             CancelIoEx(self._port.value, ctypes.byref(overlapped))
         except OSError:
-            return  # it had come to its end already
+            return  # it had ended already
         try:
             GetOverlappedResult(self._port.value, ctypes.byref(overlapped), ctypes.byref(size), 1)
         except OSError as error:
@@ -155,7 +143,7 @@ class Port:
 
 
 def query_dos_device(drive: str) -> str:
-    """The device that a drive ("C:") stands for."""
+    """Return the device behind a drive ("C:")."""
     size = 260
     while True:
         buffer = (WCHAR * size)()

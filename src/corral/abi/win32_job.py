@@ -1,8 +1,7 @@
 """Job objects: limits, accounting, completion messages."""
 
-from __future__ import annotations
-
 import ctypes
+from typing import TypeVar
 
 from corral.abi.win32 import (
     BOOL,
@@ -21,7 +20,6 @@ from corral.abi.win32 import (
 )
 
 JobObjectBasicAccountingInformation = 1
-JobObjectBasicProcessIdList = 3
 JobObjectBasicUIRestrictions = 4
 JobObjectAssociateCompletionPortInformation = 7
 JobObjectExtendedLimitInformation = 9
@@ -117,14 +115,6 @@ class JOBOBJECT_BASIC_ACCOUNTING_INFORMATION(ctypes.Structure):
     )
 
 
-class JOBOBJECT_BASIC_PROCESS_ID_LIST(ctypes.Structure):
-    _fields_ = (
-        ("NumberOfAssignedProcesses", DWORD),
-        ("NumberOfProcessIdsInList", DWORD),
-        ("ProcessIdList", ULONG_PTR * 1),
-    )
-
-
 CreateJobObjectW = function("kernel32", "CreateJobObjectW", HANDLE, LPVOID, LPCWSTR)
 SetInformationJobObject = function(
     "kernel32", "SetInformationJobObject", BOOL, HANDLE, ctypes.c_int32, LPVOID, DWORD
@@ -150,16 +140,11 @@ _CLASSES: dict[type[ctypes.Structure], int] = {
     JOBOBJECT_EXTENDED_LIMIT_INFORMATION: JobObjectExtendedLimitInformation,
     JOBOBJECT_CPU_RATE_CONTROL_INFORMATION: JobObjectCpuRateControlInformation,
 }
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    Information = TypeVar("Information", bound=ctypes.Structure)
+Information = TypeVar("Information", bound=ctypes.Structure)
 
 
 def create_job() -> Handle:
-    """Without a name nobody can open it; without security attributes nobody inherits it."""
+    """Create a job that no process can open, for it has no name, or inherit."""
     return Handle(CreateJobObjectW(None, None))
 
 
@@ -176,18 +161,8 @@ def query_information(job: Handle, kind: type[Information]) -> Information:
     return found
 
 
-def process_ids(job: Handle, most: int) -> list[int]:
-    """The processes in a job, `most` of them at most."""
-    head = JOBOBJECT_BASIC_PROCESS_ID_LIST.ProcessIdList.offset
-    raw = ctypes.create_string_buffer(head + most * ctypes.sizeof(ULONG_PTR))
-    QueryInformationJobObject(job.value, JobObjectBasicProcessIdList, raw, len(raw), None)
-    found = JOBOBJECT_BASIC_PROCESS_ID_LIST.from_buffer(raw)
-    listed = (ULONG_PTR * found.NumberOfProcessIdsInList).from_buffer(raw, head)
-    return list(listed)
-
-
 def is_in_job(process: int, job: Handle | None) -> bool:
-    """`process` is a handle; without a job: in any job at all."""
+    """Return whether a process, by its handle, is in this job, or in any job for None."""
     answer = BOOL()
     IsProcessInJob(process, None if job is None else job.value, ctypes.byref(answer))
     return bool(answer.value)
@@ -198,12 +173,12 @@ def create_completion_port() -> Handle:
 
 
 def next_message(port: Handle) -> int | None:
-    """The kind of a job's next message, if one waits."""
+    """Return the kind of a job's next message; None if there is none."""
     kind, key, overlapped = DWORD(), ctypes.c_size_t(), ctypes.c_void_p()
     try:
         GetQueuedCompletionStatus(
             port.value, ctypes.byref(kind), ctypes.byref(key), ctypes.byref(overlapped), 0
         )
     except OSError:
-        return None  # WAIT_TIMEOUT: there is none
+        return None  # WAIT_TIMEOUT
     return kind.value

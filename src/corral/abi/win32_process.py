@@ -3,9 +3,9 @@
 Only 64-bit Windows is bound, where there is one calling convention, so callbacks are CFUNCTYPE.
 """
 
-from __future__ import annotations
-
 import ctypes
+from collections.abc import Callable, Sequence
+from typing import Self
 
 from corral.abi.win32 import (
     BOOL,
@@ -25,11 +25,6 @@ from corral.abi.win32 import (
     Handle,
     function,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Self
 
 CREATE_SUSPENDED = 0x4
 DETACHED_PROCESS = 0x8
@@ -185,7 +180,7 @@ class Attributes:
             InitializeProcThreadAttributeList(None, count, 0, ctypes.byref(size))
         except OSError:
             if not size.value:
-                raise  # otherwise it only said how much it needs
+                raise  # otherwise it only reported how much it needs
         self._list = ctypes.create_string_buffer(size.value)
         InitializeProcThreadAttributeList(self._list, count, 0, ctypes.byref(size))
         self._kept: list[object] = []
@@ -215,6 +210,24 @@ class Attributes:
         DeleteProcThreadAttributeList(self._list)
 
 
+class Process:
+    """A process that was created, its handle and that of its first thread."""
+
+    def __init__(self, made: PROCESS_INFORMATION) -> None:
+        self.pid: int = made.dwProcessId
+        self.handle = Handle(made.hProcess)
+        self._thread = Handle(made.hThread)
+
+    def resume(self) -> None:
+        """Let a process run that was created suspended."""
+        with self._thread:
+            ResumeThread(self._thread.value)
+
+    def release(self) -> None:
+        self._thread.close()
+        self.handle.close()
+
+
 def create_process(
     token: Handle | None,
     *,
@@ -226,8 +239,8 @@ def create_process(
     stdio: tuple[int, int, int],
     flags: int,
     attributes: Attributes,
-) -> tuple[Handle, Handle, int]:
-    """(process, first thread, process id). `stdio` are handles that can be inherited."""
+) -> Process:
+    """`stdio` are handles that can be inherited."""
     start = STARTUPINFOEXW()
     start.StartupInfo.cb = ctypes.sizeof(start)
     start.StartupInfo.lpDesktop = desktop or None
@@ -235,7 +248,7 @@ def create_process(
     start.StartupInfo.hStdInput, start.StartupInfo.hStdOutput, start.StartupInfo.hStdError = stdio
     start.lpAttributeList = attributes.address
     made = PROCESS_INFORMATION()
-    # CreateProcessW writes into the command line, so it gets memory of its own.
+    # CreateProcessW writes into the command line.
     line = ctypes.create_unicode_buffer(command_line)
     rest = (
         application, line, None, None, 1,
@@ -246,7 +259,7 @@ def create_process(
         CreateProcessW(*rest)
     else:
         CreateProcessAsUserW(token.value, *rest)
-    return Handle(made.hProcess), Handle(made.hThread), made.dwProcessId
+    return Process(made)
 
 
 def duplicate(handle: int, *, inheritable: bool) -> Handle:
@@ -268,26 +281,26 @@ def exit_code(process: int) -> int:
 
 
 def wait_any(handles: Sequence[int], milliseconds: int | None) -> int | None:
-    """The position of the first handle that is signalled; None when the time is over."""
-    several = (HANDLE * len(handles))(*handles)
-    patience = INFINITE if milliseconds is None else milliseconds
-    found = WaitForMultipleObjects(len(handles), several, 0, patience)
+    """Return the position of the first signalled handle; None if the time is over."""
+    array = (HANDLE * len(handles))(*handles)
+    timeout = INFINITE if milliseconds is None else milliseconds
+    found = WaitForMultipleObjects(len(handles), array, 0, timeout)
     return None if found == WAIT_TIMEOUT else found - WAIT_OBJECT_0
 
 
 def create_event() -> Handle:
-    """Set until it is reset by hand, so that nobody misses it."""
+    """Create an event that stays set until it is reset by hand."""
     return Handle(CreateEventW(None, 1, 0, None))
 
 
 def on_console_event(handle: Callable[[int], bool]) -> object:
-    """`handle` gets the event in a thread of its own; what is returned has to be kept alive."""
+    """Call `handle` with each event, in a thread of its own. The caller keeps the result alive."""
     callback = _HANDLER(lambda event: int(handle(event)))
     SetConsoleCtrlHandler(callback, 1)
     return callback
 
 
-def forget_console_events(callback: object) -> None:
+def ignore_console_events(callback: object) -> None:
     SetConsoleCtrlHandler(callback, 0)
 
 
@@ -297,8 +310,8 @@ def cpu_seconds(process: Handle) -> float:
     return (kernel.value + user.value) / 10_000_000
 
 
-def committed(process: Handle) -> int:
-    """Bytes of private memory that a process has committed: what a job's memory limit counts."""
+def committed_bytes(process: Handle) -> int:
+    """Return the private memory that a process has committed, which a job's limit counts."""
     found = PROCESS_MEMORY_COUNTERS()
     K32GetProcessMemoryInfo(process.value, ctypes.byref(found), ctypes.sizeof(found))
     return int(found.PagefileUsage)
@@ -321,7 +334,7 @@ def processors() -> int:
 
 
 def parents() -> dict[int, int]:
-    """Every process of the system and the one that started it, which may be gone."""
+    """Return every process of the system with its parent, which may have ended."""
     found: dict[int, int] = {}
     entry = PROCESSENTRY32W(dwSize=ctypes.sizeof(PROCESSENTRY32W))
     with Handle(CreateToolhelp32Snapshot(TH32CS_SNAPPROCESS, 0)) as snapshot:

@@ -1,26 +1,24 @@
 """SIDs, AppContainer profiles, capabilities, security descriptors and what a token says of itself.
 
 SIDs and security descriptors cross this border as bytes: their layout is the same on every machine
-([MS-DTYP] 2.4.2, 2.4.6), and `corral.windows.access_list` reads and changes it without any call.
+([MS-DTYP] 2.4.2, 2.4.6), and `platforms.windows.files.access_list` changes it without any call.
 """
 
-from __future__ import annotations
-
 import ctypes
+import struct
+from collections.abc import Sequence
 
 from corral.abi.win32 import (
     BOOL,
     DWORD,
-    ERROR_INSUFFICIENT_BUFFER,
     HANDLE,
     HRESULT,
     LPCWSTR,
     LPVOID,
     PSID,
     Handle,
-    LocalFree,
     function,
-    winerror,
+    read_sized,
 )
 
 ERROR_NOT_FOUND = 1168
@@ -69,9 +67,6 @@ DeriveAppContainerSidFromAppContainerName = function(
 GetAppContainerFolderPath = function(
     "userenv", "GetAppContainerFolderPath", HRESULT, LPCWSTR, LPVOID, check="hresult"
 )
-DeriveCapabilitySidsFromName = function(
-    "kernelbase", "DeriveCapabilitySidsFromName", BOOL, LPCWSTR, LPVOID, LPVOID, LPVOID, LPVOID
-)
 # NULL is FreeSid's success, and what callers could do about a failure is nothing.
 FreeSid = function("advapi32", "FreeSid", LPVOID, PSID, check="any")
 GetLengthSid = function("advapi32", "GetLengthSid", DWORD, PSID, check="any")
@@ -88,39 +83,65 @@ GetTokenInformation = function(
 )
 
 
+def parse_sid(text: str) -> bytes:
+    """[MS-DTYP] 2.4.2.2: revision, count, authority (big-endian), sub-authorities."""
+    parts = text.split("-")
+    if parts[:1] != ["S"] or len(parts) < 3 or not all(part.isdecimal() for part in parts[1:]):
+        raise ValueError(f"{text!r} is no SID")
+    revision, authority, *rest = map(int, parts[1:])
+    if revision != 1 or authority >= 1 << 48 or len(rest) > 15 or any(n >= 1 << 32 for n in rest):
+        raise ValueError(f"{text!r} is no SID")
+    head = bytes((revision, len(rest))) + authority.to_bytes(6, "big")
+    return head + struct.pack(f"<{len(rest)}I", *rest)
+
+
+def format_sid(raw: bytes) -> str:
+    if len(raw) < 8 or raw[0] != 1 or raw[1] > 15 or len(raw) != 8 + 4 * raw[1]:
+        raise ValueError(f"{raw.hex()} is no SID")
+    words = struct.unpack(f"<{raw[1]}I", raw[8:])
+    return "-".join(("S-1", str(int.from_bytes(raw[2:8], "big")), *map(str, words)))
+
+
+class SidList:
+    """An array of SID_AND_ATTRIBUTES, with the memory it points into."""
+
+    __slots__ = ("_entries", "_sids")
+
+    def __init__(self, sids: Sequence[bytes], attributes: int = 0) -> None:
+        self._sids = [ctypes.create_string_buffer(sid, len(sid)) for sid in sids]
+        self._entries = (SID_AND_ATTRIBUTES * max(1, len(sids)))()
+        for entry, sid in zip(self._entries, self._sids, strict=False):
+            entry.Sid = ctypes.addressof(sid)
+            entry.Attributes = attributes
+
+    def __len__(self) -> int:
+        return len(self._sids)
+
+    @property
+    def address(self) -> int | None:
+        """NULL for an empty list."""
+        return ctypes.addressof(self._entries) if self._sids else None
+
+
 class Capabilities:
     """A SECURITY_CAPABILITIES for a process's attribute list, with the memory it points into."""
 
-    __slots__ = ("_entries", "_kept", "value")
+    __slots__ = ("_capabilities", "_package", "value")
 
-    def __init__(self, package: bytes, capabilities: tuple[bytes, ...]) -> None:
-        sids = (package, *capabilities)
-        self._kept = [ctypes.create_string_buffer(sid, len(sid)) for sid in sids]
-        self._entries = (SID_AND_ATTRIBUTES * max(1, len(capabilities)))()
-        for entry, sid in zip(self._entries, self._kept[1:], strict=False):
-            entry.Sid = ctypes.addressof(sid)
-            entry.Attributes = SE_GROUP_ENABLED
+    def __init__(self, package: bytes, capabilities: Sequence[bytes]) -> None:
+        self._package = ctypes.create_string_buffer(package, len(package))
+        self._capabilities = SidList(capabilities, SE_GROUP_ENABLED)
         self.value = SECURITY_CAPABILITIES(
-            ctypes.addressof(self._kept[0]),
-            ctypes.addressof(self._entries) if capabilities else None,
-            len(capabilities),
-            0,
+            ctypes.addressof(self._package), self._capabilities.address, len(capabilities), 0
         )
 
 
-def create_profile(
-    name: str, title: str, description: str, package: bytes, capabilities: tuple[bytes, ...]
-) -> bytes:
+def create_profile(name: str, title: str, description: str, capabilities: Sequence[bytes]) -> bytes:
     """The package SID of a new profile. OSError ERROR_ALREADY_EXISTS if there is one."""
-    wanted = Capabilities(package, capabilities)
+    wanted = SidList(capabilities, SE_GROUP_ENABLED)
     made = PSID()
     CreateAppContainerProfile(
-        name,
-        title,
-        description,
-        wanted.value.Capabilities,
-        wanted.value.CapabilityCount,
-        ctypes.byref(made),
+        name, title, description, wanted.address, len(wanted), ctypes.byref(made)
     )
     return _taken(made)
 
@@ -132,47 +153,23 @@ def derive_package_sid(name: str) -> bytes:
     return _taken(found)
 
 
-def derive_capability_sids(name: str) -> tuple[bytes, ...]:
-    groups, capabilities = LPVOID(), LPVOID()
-    group_count, count = DWORD(), DWORD()
-    DeriveCapabilitySidsFromName(
-        name,
-        ctypes.byref(groups),
-        ctypes.byref(group_count),
-        ctypes.byref(capabilities),
-        ctypes.byref(count),
-    )
-    _local_sids(groups, group_count.value)
-    return _local_sids(capabilities, count.value)
-
-
-def folder_of(sid: str) -> str:
-    """The local folder of an AppContainer profile, named by its SID as text."""
-    place = LPVOID()
-    GetAppContainerFolderPath(sid, ctypes.byref(place))
+def profile_folder(sid: str) -> str:
+    """Return the local folder of an AppContainer profile, named by its SID as text."""
+    address = LPVOID()
+    GetAppContainerFolderPath(sid, ctypes.byref(address))
     try:
-        return ctypes.wstring_at(place.value or 0)
+        return ctypes.wstring_at(address.value or 0)
     finally:
-        CoTaskMemFree(place)
+        CoTaskMemFree(address)
 
 
-def security_of(handle: int) -> bytes:
-    """The self-relative security descriptor of an open object: its DACL and its control bits."""
-    needed = DWORD()
-    try:
-        GetKernelObjectSecurity(handle, DACL_SECURITY_INFORMATION, None, 0, ctypes.byref(needed))
-    except OSError as error:
-        if winerror(error) != ERROR_INSUFFICIENT_BUFFER:
-            raise
-    buffer = ctypes.create_string_buffer(needed.value)
-    GetKernelObjectSecurity(
-        handle, DACL_SECURITY_INFORMATION, buffer, len(buffer), ctypes.byref(needed)
-    )
-    return buffer.raw[: needed.value]
+def read_security(handle: int) -> bytes:
+    """Return the self-relative security descriptor of an open object: DACL and control bits."""
+    return bytes(read_sized(GetKernelObjectSecurity, handle, DACL_SECURITY_INFORMATION))
 
 
-def set_security(handle: int, descriptor: bytes) -> None:
-    """Of this one object: unlike SetSecurityInfo, this never walks into what lies below it."""
+def write_security(handle: int, descriptor: bytes) -> None:
+    """Set the DACL of this one object: unlike SetSecurityInfo, this never propagates."""
     buffer = ctypes.create_string_buffer(descriptor, len(descriptor))
     SetKernelObjectSecurity(handle, DACL_SECURITY_INFORMATION, buffer)
 
@@ -188,53 +185,34 @@ def is_app_container(token: int) -> bool:
 
 
 def app_container_sid(token: int) -> bytes:
-    """Empty for a token that is of no AppContainer."""
+    """Return the package SID; empty for a token that is not of an AppContainer."""
     raw = token_information(token, TokenAppContainerSid)
-    where = TOKEN_APPCONTAINER_INFORMATION.from_buffer(raw).TokenAppContainer
-    return copied_sid(where) if where else b""
+    address = TOKEN_APPCONTAINER_INFORMATION.from_buffer(raw).TokenAppContainer
+    return copy_sid(address) if address else b""
 
 
 def token_capabilities(token: int) -> tuple[tuple[bytes, int], ...]:
-    """(SID, attributes) of each capability."""
-    raw = token_information(token, TokenCapabilities)
+    return token_groups(token, TokenCapabilities)
+
+
+def token_groups(token: int, kind: int) -> tuple[tuple[bytes, int], ...]:
+    """Return (SID, attributes) of each; `kind` is a class whose structure is TOKEN_GROUPS."""
+    raw = token_information(token, kind)
     count = TOKEN_GROUPS.from_buffer(raw).GroupCount
     entries = (SID_AND_ATTRIBUTES * count).from_buffer(raw, TOKEN_GROUPS.Groups.offset)
-    return tuple((copied_sid(entry.Sid), int(entry.Attributes)) for entry in entries)
+    return tuple((copy_sid(entry.Sid), int(entry.Attributes)) for entry in entries)
 
 
 def token_information(token: int, kind: int) -> bytearray:
-    """Kept where it was written: pointers inside lead to the same block."""
-    needed = DWORD()
-    try:
-        GetTokenInformation(token, kind, None, 0, ctypes.byref(needed))
-    except OSError:
-        # Classes of a fixed size say with another code than the others that there is no room.
-        if not needed.value:
-            raise
-    # Room for every structure that is read from it: an empty list can be shorter than its head.
-    raw = bytearray(max(needed.value, ctypes.sizeof(TOKEN_GROUPS)))
-    block = (ctypes.c_char * len(raw)).from_buffer(raw)
-    GetTokenInformation(token, kind, block, len(raw), ctypes.byref(needed))
-    return raw
+    return read_sized(GetTokenInformation, token, kind, least=ctypes.sizeof(TOKEN_GROUPS))
 
 
-def copied_sid(sid: int) -> bytes:
+def copy_sid(sid: int) -> bytes:
     return ctypes.string_at(sid, GetLengthSid(sid))
 
 
 def _taken(sid: PSID) -> bytes:
     try:
-        return copied_sid(sid.value or 0)
+        return copy_sid(sid.value or 0)
     finally:
         FreeSid(sid)
-
-
-def _local_sids(array: LPVOID, count: int) -> tuple[bytes, ...]:
-    """Copies, and gives back what DeriveCapabilitySidsFromName has allocated: each, then all."""
-    pointers = (PSID * count).from_address(array.value or 0) if count else ()
-    addresses = [int(pointer or 0) for pointer in pointers]
-    copies = tuple(copied_sid(address) for address in addresses)
-    for address in addresses:
-        LocalFree(address)
-    LocalFree(array)
-    return copies

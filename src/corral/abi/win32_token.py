@@ -1,37 +1,31 @@
 """Restricted tokens, integrity levels, desktops and process mitigations."""
 
-from __future__ import annotations
-
 import ctypes
+from collections.abc import Sequence
+from typing import Self
 
 from corral.abi.win32 import (
     BOOL,
     DWORD,
-    ERROR_INSUFFICIENT_BUFFER,
     HANDLE,
     LONG,
     LPCWSTR,
     LPVOID,
-    PSID,
     SIZE_T,
     WCHAR,
     Handle,
     LocalFree,
     function,
-    winerror,
+    read_sized,
 )
+from corral.abi.win32_process import GetCurrentProcess
 from corral.abi.win32_security import (
     SID_AND_ATTRIBUTES,
-    TOKEN_GROUPS,
     OpenProcessToken,
-    copied_sid,
+    SidList,
+    copy_sid,
     token_information,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Self
 
 TOKEN_ASSIGN_PRIMARY = 0x1
 TOKEN_DUPLICATE = 0x2
@@ -125,8 +119,6 @@ RevertToSelf = function("advapi32", "RevertToSelf", BOOL)
 LookupPrivilegeNameW = function(
     "advapi32", "LookupPrivilegeNameW", BOOL, LPCWSTR, LPVOID, LPVOID, LPVOID
 )
-ConvertSidToStringSidW = function("advapi32", "ConvertSidToStringSidW", BOOL, PSID, LPVOID)
-ConvertStringSidToSidW = function("advapi32", "ConvertStringSidToSidW", BOOL, LPCWSTR, LPVOID)
 ConvertStringSecurityDescriptorToSecurityDescriptorW = function(
     "advapi32", "ConvertStringSecurityDescriptorToSecurityDescriptorW", BOOL,
     LPCWSTR, DWORD, LPVOID, LPVOID,
@@ -138,7 +130,6 @@ ConvertSecurityDescriptorToStringSecurityDescriptorW = function(
 GetSecurityDescriptorDacl = function(
     "advapi32", "GetSecurityDescriptorDacl", BOOL, LPVOID, LPVOID, LPVOID, LPVOID
 )
-GetCurrentProcess = function("kernel32", "GetCurrentProcess", HANDLE)
 GetProcessMitigationPolicy = function(
     "kernel32", "GetProcessMitigationPolicy", BOOL, HANDLE, DWORD, LPVOID, SIZE_T
 )
@@ -156,59 +147,51 @@ GetUserObjectSecurity = function(
 
 
 def own_token(access: int) -> Handle:
-    """The primary token of the process that asks."""
+    """Open the primary token of this process."""
     token = HANDLE()
     OpenProcessToken(GetCurrentProcess(), access, ctypes.byref(token))
     return Handle(token.value or 0)
 
 
 def create_restricted_token(token: int, flags: int, restricting: Sequence[bytes]) -> Handle:
-    entries, kept = _groups(restricting)
+    sids = SidList(restricting)
     made = HANDLE()
     CreateRestrictedToken(
-        token, flags, 0, None, 0, None, len(kept), entries if kept else None, ctypes.byref(made)
+        token, flags, 0, None, 0, None, len(sids), sids.address, ctypes.byref(made)
     )
     return Handle(made.value or 0)
 
 
 def token_user(token: int) -> bytes:
-    raw = token_information(token, TokenUser)  # the SID lies in it
-    return copied_sid(TOKEN_USER.from_buffer(raw).User.Sid)
-
-
-def token_groups(token: int, kind: int) -> tuple[tuple[bytes, int], ...]:
-    """(SID, attributes) of each; `kind` is TokenGroups or TokenRestrictedSids."""
-    raw = token_information(token, kind)
-    count = TOKEN_GROUPS.from_buffer(raw).GroupCount
-    entries = (SID_AND_ATTRIBUTES * count).from_buffer(raw, TOKEN_GROUPS.Groups.offset)
-    return tuple((copied_sid(entry.Sid), int(entry.Attributes)) for entry in entries)
+    raw = token_information(token, TokenUser)  # the SID is inside
+    return copy_sid(TOKEN_USER.from_buffer(raw).User.Sid)
 
 
 def token_privileges(token: int) -> tuple[str, ...]:
-    """The names of all privileges that the token holds, enabled or not."""
+    """Return the names of all privileges of a token, enabled or not."""
     raw = token_information(token, TokenPrivileges)
     count = TOKEN_PRIVILEGES.from_buffer(raw).PrivilegeCount
-    place = TOKEN_PRIVILEGES.Privileges.offset
-    entries = (LUID_AND_ATTRIBUTES * count).from_buffer(raw, place)
+    offset = TOKEN_PRIVILEGES.Privileges.offset
+    entries = (LUID_AND_ATTRIBUTES * count).from_buffer(raw, offset)
     return tuple(_privilege_name(entry.Luid) for entry in entries)
 
 
 def token_integrity(token: int) -> bytes:
-    raw = token_information(token, TokenIntegrityLevel)  # the SID lies in it
-    return copied_sid(TOKEN_MANDATORY_LABEL.from_buffer(raw).Label.Sid)
+    raw = token_information(token, TokenIntegrityLevel)  # the SID is inside
+    return copy_sid(TOKEN_MANDATORY_LABEL.from_buffer(raw).Label.Sid)
 
 
 def set_token_integrity(token: int, sid: bytes) -> None:
-    kept = ctypes.create_string_buffer(sid, len(sid))
+    buffer = ctypes.create_string_buffer(sid, len(sid))
     label = TOKEN_MANDATORY_LABEL()
-    label.Label.Sid = ctypes.addressof(kept)
+    label.Label.Sid = ctypes.addressof(buffer)
     label.Label.Attributes = SE_GROUP_INTEGRITY
     size = ctypes.sizeof(label) + len(sid)
     SetTokenInformation(token, TokenIntegrityLevel, ctypes.byref(label), size)
 
 
 def set_token_default_dacl(token: int, text: str) -> None:
-    """What the process's own objects get when nothing else is said, in SDDL."""
+    """Set the access list, in SDDL, that objects of the process get by default."""
     with SecurityDescriptor(text) as descriptor:
         present, defaulted, dacl = BOOL(), BOOL(), LPVOID()
         GetSecurityDescriptorDacl(
@@ -227,33 +210,18 @@ def impersonation_token(token: int) -> Handle:
     return Handle(made.value or 0)
 
 
-def sid_text(sid: bytes) -> str:
-    kept = ctypes.create_string_buffer(sid, len(sid))
-    place = LPVOID()
-    ConvertSidToStringSidW(ctypes.addressof(kept), ctypes.byref(place))
-    return _taken_text(place)
-
-
-def sid_of(text: str) -> bytes:
-    place = PSID()
-    ConvertStringSidToSidW(text, ctypes.byref(place))
-    try:
-        return copied_sid(place.value or 0)
-    finally:
-        LocalFree(place)
-
-
 class SecurityDescriptor:
     """A security descriptor made from SDDL, for as long as `with` lasts."""
 
-    __slots__ = ("address",)
+    __slots__ = ("address", "attributes")
 
     def __init__(self, text: str) -> None:
-        place = LPVOID()
+        address = LPVOID()
         ConvertStringSecurityDescriptorToSecurityDescriptorW(
-            text, SDDL_REVISION_1, ctypes.byref(place), None
+            text, SDDL_REVISION_1, ctypes.byref(address), None
         )
-        self.address = place.value or 0
+        self.address = address.value or 0
+        self.attributes = SECURITY_ATTRIBUTES(ctypes.sizeof(SECURITY_ATTRIBUTES), self.address, 0)
 
     def __enter__(self) -> Self:
         return self
@@ -263,16 +231,14 @@ class SecurityDescriptor:
 
 
 class Desktop:
-    """An own desktop of the caller's window station; it is gone with its last handle."""
+    """A desktop in the caller's window station; Windows removes it with its last handle."""
 
     __slots__ = ("_value",)
 
     def __init__(self, name: str, access: int, security: str) -> None:
         with SecurityDescriptor(security) as descriptor:
-            attributes = SECURITY_ATTRIBUTES(
-                ctypes.sizeof(SECURITY_ATTRIBUTES), descriptor.address, 0
-            )
-            self._value = CreateDesktopW(name, None, None, 0, access, ctypes.byref(attributes))
+            attributes = ctypes.byref(descriptor.attributes)
+            self._value = CreateDesktopW(name, None, None, 0, access, attributes)
 
     @property
     def value(self) -> int:
@@ -285,49 +251,29 @@ class Desktop:
 
 
 def user_object_name(handle: int) -> str:
-    needed = DWORD()
-    try:
-        GetUserObjectInformationW(handle, UOI_NAME, None, 0, ctypes.byref(needed))
-    except OSError as error:
-        if winerror(error) != ERROR_INSUFFICIENT_BUFFER:
-            raise
-    text = (WCHAR * (needed.value // 2 + 1))()
-    GetUserObjectInformationW(handle, UOI_NAME, text, needed.value, ctypes.byref(needed))
-    return bytes(text).decode("utf-16-le", "surrogatepass").partition("\0")[0]
+    raw = read_sized(GetUserObjectInformationW, handle, UOI_NAME)
+    return raw.decode("utf-16-le", "surrogatepass").partition("\0")[0]
 
 
 def user_object_label(handle: int) -> str:
-    """The mandatory label of a desktop as SDDL; empty if it has none of its own."""
-    wanted, needed = DWORD(LABEL_SECURITY_INFORMATION), DWORD()
-    try:
-        GetUserObjectSecurity(handle, ctypes.byref(wanted), None, 0, ctypes.byref(needed))
-    except OSError as error:
-        if winerror(error) != ERROR_INSUFFICIENT_BUFFER:
-            raise
-    raw = ctypes.create_string_buffer(max(1, needed.value))
-    GetUserObjectSecurity(handle, ctypes.byref(wanted), raw, len(raw), ctypes.byref(needed))
-    place = LPVOID()
+    """Return the mandatory label of a desktop as SDDL; empty if it has none of its own."""
+    wanted = DWORD(LABEL_SECURITY_INFORMATION)
+    raw = bytes(read_sized(GetUserObjectSecurity, handle, ctypes.byref(wanted)))
+    address = LPVOID()
     ConvertSecurityDescriptorToStringSecurityDescriptorW(
-        raw, SDDL_REVISION_1, LABEL_SECURITY_INFORMATION, ctypes.byref(place), None
+        raw, SDDL_REVISION_1, LABEL_SECURITY_INFORMATION, ctypes.byref(address), None
     )
-    return _taken_text(place)
+    try:
+        return ctypes.wstring_at(address.value or 0)
+    finally:
+        LocalFree(address)
 
 
 def mitigation_flags(process: int, policy: int) -> int:
-    """The `Flags` of a PROCESS_MITIGATION_..._POLICY: all that are used here are one DWORD."""
+    """Return the `Flags` of a PROCESS_MITIGATION_..._POLICY: all that are used are one DWORD."""
     flags = DWORD()
     GetProcessMitigationPolicy(process, policy, ctypes.byref(flags), ctypes.sizeof(flags))
     return flags.value
-
-
-def _groups(
-    sids: Sequence[bytes],
-) -> tuple[ctypes.Array[SID_AND_ATTRIBUTES], list[ctypes.Array[ctypes.c_char]]]:
-    kept = [ctypes.create_string_buffer(sid, len(sid)) for sid in sids]
-    entries = (SID_AND_ATTRIBUTES * max(1, len(kept)))()
-    for entry, sid in zip(entries, kept, strict=False):
-        entry.Sid = ctypes.addressof(sid)
-    return entries, kept
 
 
 def _privilege_name(luid: LUID) -> str:
@@ -335,10 +281,3 @@ def _privilege_name(luid: LUID) -> str:
     text = (WCHAR * size.value)()
     LookupPrivilegeNameW(None, ctypes.byref(luid), text, ctypes.byref(size))
     return bytes(text).decode("utf-16-le").partition("\0")[0]
-
-
-def _taken_text(place: LPVOID) -> str:
-    try:
-        return ctypes.wstring_at(place.value or 0)
-    finally:
-        LocalFree(place)

@@ -1,8 +1,8 @@
 """The caller's side of the Python API on Windows: one supervisor process for each run.
 
-Nothing can be forked here, so nothing is kept warm: a supervisor is started for its run, with the
-target's streams as its own and two pipes of the caller's. The end of the one that it reads from is
-the end of the target, whatever becomes of the caller.
+Windows cannot fork, so a supervisor is started for each run, with the target's streams as its own
+and two pipes of the caller. The supervisor ends the target when the pipe that it reads ends,
+however the caller ended.
 """
 
 from __future__ import annotations
@@ -11,98 +11,91 @@ import os
 import subprocess
 import sys
 import threading
+from typing import BinaryIO
 
-from corral.api import child_python, wire_format
+from corral.api import child_python, sandbox, wire_format
 from corral.errors import SupervisionError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import BinaryIO
-
-    from corral.api.sandbox import Channel as AnyChannel
-    from corral.plan.model import Plan
-
+from corral.plan.model import Plan
 
 SERVE = "from corral.api.windows_supervisor import serve; serve(*map(int, sys.argv[1:]))"
 
 
 class Supervisors:
     def launch(self, plan: Plan, stdio: tuple[int, int, int]) -> Channel:
-        their_input, telling = os.pipe()
-        hearing, their_output = os.pipe()
+        their_input, writing = os.pipe()
+        reading, their_output = os.pipe()
         try:
             process = _start(stdio, their_input, their_output)
         except BaseException:
-            os.close(telling)
-            os.close(hearing)
+            os.close(writing)
+            os.close(reading)
             raise
         finally:
             os.close(their_input)
             os.close(their_output)
-        channel = Channel(process, telling, hearing)
-        message = wire_format.encode(plan)
+        channel = Channel(process, writing, reading)
         try:
-            channel.send(wire_format.add_header(message))
+            channel.send(wire_format.add_header(wire_format.encode(plan)))
         except OSError as problem:
             channel.close()
             raise SupervisionError("the supervisor died before it heard the plan") from problem
         return channel
 
-    def is_ready(self, channel: AnyChannel, seconds: float | None) -> bool:
+    def is_ready(self, channel: sandbox.Channel, seconds: float | None) -> bool:
         return isinstance(channel, Channel) and channel.wait(seconds)
 
     def close(self) -> None:
-        """Every supervisor is its run's: there is nothing to end."""
+        """Do nothing: every supervisor ends with its run."""
 
 
 class Channel:
-    """Pipes cannot be waited for on Windows: a thread reads what the supervisor says."""
+    """Messages to and from a supervisor. Windows cannot wait for a pipe, so a thread reads it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], telling: int, hearing: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], writing: int, reading: int) -> None:
         self._process = process
-        self._telling = telling
-        self._heard = b""
+        self._writing = writing
+        self._received = b""
         self._ended = False
         self._change = threading.Condition()
-        threading.Thread(target=self._listen, args=(hearing,), daemon=True).start()
+        threading.Thread(target=self._receive, args=(reading,), daemon=True).start()
 
     def fileno(self) -> int:
-        """Negative once it is closed, as a socket's is."""
-        return self._telling
+        """Return a negative number once it is closed, as a socket does."""
+        return self._writing
 
     def send(self, data: bytes, /) -> int:
         left = data
         while left:
-            left = left[os.write(self._telling, left) :]
+            left = left[os.write(self._writing, left) :]
         return len(data)
 
     def recv(self, size: int, /) -> bytes:
         with self._change:
-            self._change.wait_for(lambda: self._heard or self._ended)
-            found, self._heard = self._heard[:size], self._heard[size:]
+            self._change.wait_for(lambda: self._received or self._ended)
+            found, self._received = self._received[:size], self._received[size:]
             return found
 
     def wait(self, seconds: float | None) -> bool:
-        """Whether a message waits, or the end, within that time."""
+        """Return whether a message, or the end, arrives within that time."""
         with self._change:
-            return bool(self._change.wait_for(lambda: self._heard or self._ended, seconds))
+            return bool(self._change.wait_for(lambda: self._received or self._ended, seconds))
 
     def close(self) -> None:
-        """The supervisor hears the end and takes the target along; both are gone afterwards."""
-        if self._telling >= 0:
-            fd, self._telling = self._telling, -1
+        """Close the channel, and wait until the supervisor has ended with its target."""
+        if self._writing >= 0:
+            fd, self._writing = self._writing, -1
             os.close(fd)
             self._process.wait()
 
-    def _listen(self, fd: int) -> None:
-        with open(fd, "rb", buffering=0) as hearing:
+    def _receive(self, fd: int) -> None:
+        with open(fd, "rb", buffering=0) as file:
             while not self._ended:
                 try:
-                    chunk = hearing.read(65536)
+                    chunk = file.read(65536)
                 except OSError:
                     chunk = b""
                 with self._change:
-                    self._heard += chunk or b""
+                    self._received += chunk or b""
                     self._ended = not chunk
                     self._change.notify_all()
 
@@ -115,7 +108,7 @@ def _start(stdio: tuple[int, int, int], reads: int, writes: int) -> subprocess.P
     handles = [msvcrt.get_osfhandle(fd) for fd in (reads, writes)]
     for handle in handles:
         os.set_handle_inheritable(handle, True)
-    # The interpreter behind a virtual environment's, which would stand between us and it.
+    # The interpreter of a virtual environment would be one more process in between.
     program = getattr(sys, "_base_executable", "") or sys.executable
     return subprocess.Popen(
         [program, *child_python.build_arguments(SERVE, *map(str, handles))],
@@ -128,7 +121,7 @@ def _start(stdio: tuple[int, int, int], reads: int, writes: int) -> subprocess.P
 
 
 def pipe(number: int) -> tuple[BinaryIO, int]:
-    """(our end, for the event loop, the target's end as a descriptor) of stream `number`."""
+    """Return the ends of stream `number`: ours, for the event loop, and the target's descriptor."""
     if sys.platform == "win32":
         import msvcrt
         from asyncio import windows_utils

@@ -1,26 +1,20 @@
-"""A supervisor of the Python API: reads its plan from the caller, runs it, tells how it went."""
-
-from __future__ import annotations
+"""A supervisor of the Python API: reads its plan from the caller, runs it, reports how it went."""
 
 import os
 import sys
+from typing import NoReturn
 
 from corral.api import supervisor_process
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
-
 
 def serve(reads: int, writes: int) -> NoReturn:
-    """`reads` and `writes` are inherited handles; nothing that is started here inherits them."""
-    streams = (0, 1, 2)
-    hearing, telling = _descriptor(reads), _descriptor(writes)
-    supervisor_process.run(hearing, telling, streams, signals=(), close_stdio=_close_stdio)
+    """`reads` and `writes` are inherited handles; no process that is started here inherits them."""
+    reading, writing = _descriptor(reads), _descriptor(writes)
+    supervisor_process.run(reading, writing, (0, 1, 2), signals=(), close_stdio=_close_streams)
 
 
-def _close_stdio() -> None:
-    """The streams are the target's: the caller must see them close when the target closes them."""
+def _close_streams() -> None:
+    """Close the target's streams here, so that the caller sees when the target closes them."""
     null = os.open(os.devnull, os.O_RDWR)
     for fd in range(3):
         os.dup2(null, fd, inheritable=False)

@@ -86,10 +86,9 @@ def _collect_runtime_copies() -> list[str]:
     """Remove copies of programs that no run uses; only on Windows are programs copied."""
     if sys.platform != "win32":
         return []
-    from corral.platforms.windows.runtime_copies import python_paths
-    from corral.platforms.windows.runtime_copies import store as runtimes
+    from corral.platforms.windows.runtime_copies import store
 
-    return runtimes.collect(python_paths.store())
+    return store.collect(store.default_directory())
 
 
 def _verify(*, as_json: bool) -> int:

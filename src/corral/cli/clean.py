@@ -26,6 +26,6 @@ def _clean() -> tuple[list[str], list[str]]:
     if sys.platform != "win32":
         return [], []
     from corral.platforms.windows import undo
-    from corral.platforms.windows.runtime_copies import python_paths
+    from corral.platforms.windows.files import journal
 
-    return undo.clean(python_paths.journals())
+    return undo.clean(journal.default_directory())

@@ -5,13 +5,9 @@ Everything that has a second meaning is refused rather than interpreted: shares 
 like. What is left means one thing on every Windows.
 """
 
-from __future__ import annotations
+from collections.abc import Callable, Iterable, Mapping
 
 from corral.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 DEVICES = frozenset((
     "CON", "PRN", "AUX", "NUL", "CONIN$", "CONOUT$", "CLOCK$",
@@ -26,13 +22,22 @@ SYSTEM = (
 APP_DATA = ("AppData", "AppData\\Local", "AppData\\LocalLow", "AppData\\Roaming",
             "AppData\\Local\\Packages", "AppData\\Local\\Temp", "AppData\\Local\\Programs",
             "AppData\\Local\\Microsoft", "AppData\\Roaming\\Microsoft")  # fmt: skip
+EXTENDED_PREFIX = "\\\\?\\"
 
 
-def folded(path: str) -> str:
-    r"""One spelling for what the file system takes as one name: `c:\DATA\` and `C:/data`."""
-    # NTFS folds one character to one: a sharp s is not two.
-    upper = [char.upper() if len(char.upper()) == 1 else char for char in path]
-    return "".join(upper).replace("/", "\\").rstrip("\\")
+def extended_path(path: str) -> str:
+    """Return a path that Windows takes as it is written, and longer than 260 characters, too."""
+    return EXTENDED_PREFIX + path if path[1:3] == ":\\" else path
+
+
+def upper_case(name: str) -> str:
+    """Return a name as Windows compares it: letter by letter, so a sharp s does not become two."""
+    return "".join(big if len(big := letter.upper()) == 1 else letter for letter in name)
+
+
+def fold_path(path: str) -> str:
+    r"""Return one spelling for what the file system takes as one name: `c:\DATA\`, `C:/data`."""
+    return upper_case(path).replace("/", "\\").rstrip("\\")
 
 
 class Refused(Exception):  # noqa: N818 - becomes one line of a PolicyError
@@ -40,19 +45,21 @@ class Refused(Exception):  # noqa: N818 - becomes one line of a PolicyError
 
 
 @record
-class Places:
-    """`around`: neither these nor what holds them. `system`: nothing in these either."""
+class KnownDirectories:
+    """`around`: neither these nor what contains them. `system`: nothing inside these either."""
 
     home: str
     around: tuple[tuple[str, str], ...]
     system: tuple[tuple[str, str], ...]
 
 
-def places(environment: Mapping[str, str], home: str, real: Callable[[str], str] = str) -> Places:
-    """From the caller's environment; names there are the same in any case.
+def known_directories(
+    environment: Mapping[str, str], home: str, real: Callable[[str], str] = str
+) -> KnownDirectories:
+    """Return the directories that the caller's environment names, whatever the case of the names.
 
-    `real` says where a path leads, as that of a grant was followed: what a variable names by a
-    short name or through a link is the same place.
+    `real` resolves a path as that of a grant was resolved: a variable may name a directory by a
+    short name or through a link.
     """
     values = {name.upper(): value for name, value in environment.items()}
     around = [(home, "your profile")]
@@ -61,28 +68,30 @@ def places(environment: Mapping[str, str], home: str, real: Callable[[str], str]
     system = [(values.get(name, ""), "Windows") for name in SYSTEM]
     known = values.get("PUBLIC", "")
     around += [(known, "the public profile")] if known else []
-    return Places(home=home, around=_led((*around, *moved), real), system=_led(tuple(system), real))
+    return KnownDirectories(
+        home=home, around=_resolve((*around, *moved), real), system=_resolve(system, real)
+    )
 
 
-def _led(
-    items: tuple[tuple[str, str], ...], real: Callable[[str], str]
+def _resolve(
+    items: Iterable[tuple[str, str]], real: Callable[[str], str]
 ) -> tuple[tuple[str, str], ...]:
     found = ((real(path), what) for path, what in items if path)
-    return tuple(item for item in found if is_plain(item[0]))
+    return tuple(item for item in found if is_unambiguous(item[0]))
 
 
-def is_plain(path: str) -> bool:
+def is_unambiguous(path: str) -> bool:
     try:
-        plain(path)
+        normalize(path)
     except Refused:
         return False
     return True
 
 
-def plain(path: str) -> str:
-    r"""The one form that is used from here on: `C:\a\b`, drive in upper case, no prefix."""
+def normalize(path: str) -> str:
+    r"""Return the one form of a path: `C:\a\b`, drive in upper case, no prefix. Raise Refused."""
     text = path.replace("/", "\\")
-    if text.startswith("\\\\?\\") and text[5:7] == ":\\":
+    if text.startswith(EXTENDED_PREFIX) and text[5:7] == ":\\":
         text = text[4:]
     if text.startswith("\\\\"):
         raise Refused("network and device paths cannot be granted")
@@ -111,7 +120,7 @@ def _check(part: str) -> None:
 
 
 def is_short(part: str) -> bool:
-    """Whether Windows could have made this up for a longer name: `LONGNA~1.TXT`."""
+    """Return whether Windows could have made this name for a longer one: `LONGNA~1.TXT`."""
     stem, _, extension = part.partition(".")
     head, tilde, number = stem.rpartition("~")
     return bool(
@@ -120,21 +129,21 @@ def is_short(part: str) -> bool:
 
 
 def is_inside(path: str, directory: str) -> bool:
-    path, directory = folded(path), folded(directory)
+    path, directory = fold_path(path), fold_path(directory)
     return path == directory or path.startswith(directory + "\\")
 
 
-def check_place(path: str, known: Places) -> None:
+def check_root(path: str, known: KnownDirectories) -> None:
     """Raise Refused for a root whose access list is not ours to change."""
-    path = plain(path)
+    path = normalize(path)
     if path.endswith("\\"):
         raise Refused("it is a whole drive")
-    for place, what in known.around:
-        if is_inside(place, path):
-            raise Refused(f"it is {what}" if is_inside(path, place) else f"it holds {what}")
-    for place, _ in known.system:
-        if is_inside(path, place) or is_inside(place, path):
+    for one, what in known.around:
+        if is_inside(one, path):
+            raise Refused(f"it is {what}" if is_inside(path, one) else f"it holds {what}")
+    for one, _ in known.system:
+        if is_inside(path, one) or is_inside(one, path):
             raise Refused("it belongs to Windows")
-    profiles = [place.rpartition("\\")[0] for place, what in known.around if what == "your profile"]
-    if folded(path).rpartition("\\")[0] in {folded(above) for above in profiles}:
+    profiles = [one.rpartition("\\")[0] for one, what in known.around if what == "your profile"]
+    if fold_path(path).rpartition("\\")[0] in {fold_path(above) for above in profiles}:
         raise Refused("it is somebody's profile")

@@ -33,7 +33,9 @@ class Results:
         return value
 
     def release(self) -> None:
-        """Give back everything, the newest first; what resists is left to the next sweep."""
+        """Give back everything, the newest first; what resists is left to the next sweep. An error
+        that is not an OSError is raised after everything else was given back.
+        """
         while self._values:
             _, value = self._values.popitem()
             release: Callable[[], None] | None = getattr(value, "release", None)
@@ -43,3 +45,6 @@ class Results:
                 release()
             except OSError:
                 continue
+            except BaseException:
+                self.release()
+                raise

@@ -47,7 +47,10 @@ class Run:
         self.path = os.path.join(_directory(), name)
         self._residue = tuple(residue)
         self._command = tuple(command)
-        self._fd = _create(self.path)
+        try:
+            self._fd = create_locked(self.path)
+        except OSError:
+            self._fd = -1
         self.started(0)
 
     def started(self, root: int) -> None:
@@ -78,7 +81,7 @@ def sweep(clean: Callable[[str], None]) -> list[str]:
     removed: list[str] = []
     for name in _names():
         path = os.path.join(_directory(), name)
-        fd = _lock_dead(path)
+        fd = lock_dead(path)
         if fd < 0:
             continue
         with open(fd, "rb", closefd=False) as file:
@@ -132,18 +135,15 @@ def _names() -> list[str]:
         return []
 
 
-def _create(path: str) -> int:
-    """A new file, locked; one that a sweeper took in between is made again."""
-    try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        while True:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | FLAGS, 0o600)
-            _lock(fd, wait=True)
-            if _is_same(fd, path):
-                return fd
-            os.close(fd)
-    except OSError:
-        return -1
+def create_locked(path: str) -> int:
+    """Return the descriptor of a locked file; make it again if a sweep took it in between."""
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | FLAGS, 0o600)
+        _lock(fd, wait=True)
+        if _is_same(fd, path):
+            return fd
+        os.close(fd)
 
 
 def _lock(fd: int, *, wait: bool) -> None:
@@ -160,7 +160,7 @@ def _lock(fd: int, *, wait: bool) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _lock_dead(path: str) -> int:
+def lock_dead(path: str) -> int:
     """The descriptor of a dead run's file, locked; -1 for a living one and what is no such file.
 
     Only one's own file is believed: what it names is removed, and a directory may be another's.
@@ -206,7 +206,7 @@ def _is_same(fd: int, path: str) -> bool:
 
 def _read(path: str) -> str:
     """What a living run wrote; nothing for a dead one."""
-    dead = _lock_dead(path)
+    dead = lock_dead(path)
     fd = _open_own(path) if dead < 0 else -1
     if dead >= 0:
         os.close(dead)

@@ -1,31 +1,28 @@
-r"""Argument lists -> the one string that CreateProcessW takes, and the environment block. Pure.
+r"""Format argument lists as the one string that CreateProcessW takes, and environments. Pure.
 
-Windows has no argument vector: each program splits its own command line. What is made here is split
-back into exactly the same arguments by CommandLineToArgvW and by the C runtime's start-up code,
-whose rules agree on it:
+Windows has no argument vector: each program splits its own command line. The result is split back
+into exactly the same arguments by CommandLineToArgvW and by the C runtime's start-up code, whose
+rules agree on it:
 
 - The program's own name ends at the next quote if it begins with one. No backslash escapes there.
 - Elsewhere space and tab separate, quotes group, and `\"` is a quote; backslashes are plain unless
-  they stand before a quote, where each pair is one.
+  they are before a quote, where each pair is one.
 
-A batch file has no arguments in this sense: CreateProcessW hands the whole line to cmd.exe, which
+A batch file has no arguments in this sense: CreateProcessW passes the whole line to cmd.exe, which
 expands and splits it by rules of its own, so that `"&calc` becomes a command. No quoting survives
 that in all batch files, so what cmd.exe could read as more than text is refused. cmd.exe is named
-here by its full path and told to run nothing else: `ComSpec` and AutoRun have no say.
+by its full path and runs nothing else, whatever `ComSpec` and AutoRun are.
 """
 
-from __future__ import annotations
+from collections.abc import Iterable, Sequence
 
 from corral.errors import EXIT_NOT_EXECUTABLE, CommandError
+from corral.paths.windows import upper_case
 from corral.safe_text import shown
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-LONGEST = 32767
+MAX_LENGTH = 32767
 """UTF-16 units of a command line or of one variable, with the NUL at its end."""
-LONGEST_BATCH = 8191
+MAX_BATCH_LENGTH = 8191
 """What cmd.exe reads of a line."""
 SPACE = frozenset(" \t\n\v\f\r")
 BATCH = (".bat", ".cmd")
@@ -37,21 +34,21 @@ REINTERPRETED_IN_PATH = REINTERPRETED - frozenset("()")
 
 
 def start_line(argv: Sequence[str], *, system_root: str) -> tuple[str, str]:
-    r"""The program to be named to CreateProcessW, and its command line.
+    r"""Return the application for CreateProcessW, and its command line.
 
-    CommandError if no command line says just this. `system_root` is Windows' own directory
-    (from GetSystemWindowsDirectoryW: the environment is only a claim).
+    CommandError if no command line means just this. `system_root` is Windows' own directory, from
+    GetSystemWindowsDirectoryW and not from the environment, which may be wrong.
     """
     if not argv or not argv[0]:
         raise _refuse("there is no program to start")
     if not is_batch(argv[0]):
         return argv[0], _checked(quoted(argv))
     interpreter = f"{system_root}\\System32\\cmd.exe"
-    return interpreter, _checked(batch_line(interpreter, argv), longest=LONGEST_BATCH)
+    return interpreter, _checked(batch_line(interpreter, argv), max_length=MAX_BATCH_LENGTH)
 
 
 def quoted(argv: Sequence[str]) -> str:
-    """A command line that is split back into `argv`."""
+    """Return a command line that is split back into `argv`."""
     program = argv[0]
     if '"' in program:
         raise _refuse(f"{shown(program)}: no program's name holds a quote")
@@ -59,7 +56,7 @@ def quoted(argv: Sequence[str]) -> str:
 
 
 def quote(argument: str) -> str:
-    """One argument that is not the program's name."""
+    """Quote one argument that is not the program's name."""
     if argument and '"' not in argument and SPACE.isdisjoint(argument):
         return argument
     parts = ['"']
@@ -79,9 +76,9 @@ def quote(argument: str) -> str:
 
 
 def is_batch(path: str) -> bool:
-    r"""Would CreateProcessW hand this file to cmd.exe?
+    r"""Return whether CreateProcessW would pass this file to cmd.exe.
 
-    Trailing dots and spaces are no part of a name, and `x.cmd::$DATA` is the file itself.
+    Trailing dots and spaces are not part of a name, and `x.cmd::$DATA` is the file itself.
     """
     name = path.replace("/", "\\").rpartition("\\")[2]
     drive, colon, rest = name.partition(":")
@@ -91,9 +88,9 @@ def is_batch(path: str) -> bool:
 
 
 def batch_line(interpreter: str, argv: Sequence[str]) -> str:
-    """For cmd.exe: extensions on, delayed expansion and AutoRun off, quotes around all of it.
+    """Return a line for cmd.exe: extensions on, delayed expansion and AutoRun off, all in quotes.
 
-    With /s only that outer pair is taken off.
+    With /s cmd.exe takes only that outer pair off.
     """
     path = argv[0]
     _check_text(path, REINTERPRETED_IN_PATH, what="the path of a batch file")
@@ -104,7 +101,7 @@ def batch_line(interpreter: str, argv: Sequence[str]) -> str:
 
 
 def _before_quote(argument: str) -> str:
-    """The program that the batch file calls splits what it is given by the rules above."""
+    """Double the last backslashes, for the program that the batch file calls."""
     tail = len(argument) - len(argument.rstrip("\\"))
     return argument + "\\" * tail
 
@@ -119,11 +116,11 @@ def _check_text(text: str, refused: frozenset[str], *, what: str) -> None:
         )
 
 
-def _checked(line: str, *, longest: int = LONGEST) -> str:
+def _checked(line: str, *, max_length: int = MAX_LENGTH) -> str:
     if "\0" in line:
         raise _refuse("an argument holds a NUL")
-    if units(line) >= longest:
-        raise _refuse(f"the command line is longer than {longest - 1} characters")
+    if utf16_length(line) >= max_length:
+        raise _refuse(f"the command line is longer than {max_length - 1} characters")
     return line
 
 
@@ -131,32 +128,27 @@ def _refuse(text: str) -> CommandError:
     return CommandError(text, exit_code=EXIT_NOT_EXECUTABLE)
 
 
-def units(text: str) -> int:
-    """Its length as Windows counts it: characters beyond the first plane are two."""
+def utf16_length(text: str) -> int:
+    """Return the length as Windows counts it: characters beyond the first plane are two."""
     return len(text) + sum(letter > "\uffff" for letter in text)
 
 
-def upper(name: str) -> str:
-    """Windows compares letter by letter, so no letter becomes two (as the German sharp s would)."""
-    return "".join(big if len(big := letter.upper()) == 1 else letter for letter in name)
-
-
 def sort_key(name: str) -> bytes:
-    """The order of Windows is that of upper-case UTF-16 units."""
-    return upper(name).encode("utf-16-be", "surrogatepass")
+    """Sort by upper-case UTF-16 units, as Windows does."""
+    return upper_case(name).encode("utf-16-be", "surrogatepass")
 
 
 def environment_block(variables: Iterable[tuple[str, str]]) -> bytes:
-    """UTF-16: `name=value` and a NUL for each, sorted as Windows wants it, a NUL at the end.
+    """Return UTF-16: `name=value` and a NUL for each, sorted, and a NUL at the end.
 
-    ValueError for what could be read as something else. Two names that differ only in case are one
-    variable to Windows and two to some programs; which of them counts is not left to chance.
+    ValueError for what could be read as something else. Two names that differ only in case are
+    refused, because they are one variable to Windows and two to some programs.
     """
     seen: dict[str, str] = {}
     lines: list[tuple[bytes, str]] = []
     for name, value in variables:
         check_variable(name, value)
-        folded = upper(name)
+        folded = upper_case(name)
         if folded in seen:
             raise ValueError(f"the variable {name} is there twice (as {seen[folded]})")
         seen[folded] = name
@@ -167,11 +159,11 @@ def environment_block(variables: Iterable[tuple[str, str]]) -> bytes:
 
 
 def check_variable(name: str, value: str) -> None:
-    # Names with a leading "=" are how cmd.exe keeps a current directory for each drive: to set one
-    # would move where relative paths lead.
+    # With names that begin with "=" cmd.exe keeps a current directory for each drive: to set one
+    # would change relative paths.
     if not name or "=" in name or "\0" in name:
         raise ValueError(f"{shown(name)} is no name of a variable")
     if "\0" in value:
         raise ValueError(f"the value of {name} holds a NUL")
-    if units(name) + units(value) + 2 > LONGEST:
-        raise ValueError(f"the variable {name} is longer than {LONGEST} characters")
+    if utf16_length(name) + utf16_length(value) + 2 > MAX_LENGTH:
+        raise ValueError(f"the variable {name} is longer than {MAX_LENGTH} characters")

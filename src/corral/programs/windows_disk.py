@@ -1,55 +1,49 @@
-"""The few questions that resolving a command asks of a disk.
+"""What resolving a command asks of a disk.
 
-An object instead of calls to `os`, because what is resolved are names for Windows, and what decides
-is the text of a few files: a table of those is a disk too, on any system.
+An object instead of calls to `os`, so that Windows paths can be resolved on any system: a table of
+a few files is a disk too.
 """
-
-from __future__ import annotations
 
 import os
 import stat
+from typing import Literal, Protocol
 
 from corral.record import record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Literal, Protocol
-
-    Kind = Literal["file", "directory", "alias", "other", ""]
-
-    class Disk(Protocol):
-        def kind(self, path: str) -> Kind:
-            """What is there, links followed; "alias" for one that the Store put there."""
-
-        def read(self, path: str) -> bytes:
-            """All of a file; empty if there is none, or if it is too large to be looked at."""
-
-        def names(self, path: str) -> list[str]:
-            """What a directory holds; empty if there is none."""
-
-        def real(self, path: str) -> str: ...
-        def identity(self, path: str) -> tuple[int, int]: ...
-
-
+Kind = Literal["file", "directory", "alias", "other", ""]
 APP_EXECUTION_LINK = 0x8000001B  # IO_REPARSE_TAG_APPEXECLINK
-LARGEST = 4 << 20  # no launcher is near it
+MAX_SIZE = 4 << 20  # no launcher is near it
 
 
-def is_elsewhere(path: str) -> bool:
-    r"""Whether it is a share or a device: `\\server\share`, `\\.\pipe\x`, with slashes of any kind.
+class Disk(Protocol):
+    def kind(self, path: str) -> Kind:
+        """Return what a path is, links followed; "alias" for one that the Store made."""
 
-    A server that is only asked for a file is shown who asks, and the files that are read here are a
-    stranger's: to look at what they name is what the walls are to keep from happening.
+    def read(self, path: str) -> bytes:
+        """Return a file; empty if there is none, or if it is larger than MAX_SIZE."""
+
+    def names(self, path: str) -> list[str]:
+        """Return the entries of a directory; empty if there is none."""
+
+    def real(self, path: str) -> str: ...
+    def identity(self, path: str) -> tuple[int, int]: ...
+
+
+def is_remote(path: str) -> bool:
+    r"""Return whether this is a share or a device: `\\server\share`, `\\.\pipe\x`, or with slashes.
+
+    Windows sends the user's credentials to a server that it asks for a file, and untrusted files
+    can name any server.
     """
     return path[:2].replace("/", "\\") == "\\\\"
 
 
 @record
 class HostDisk:
-    """Nothing but this machine's own files is looked at: whatever else is named is not there."""
+    """The files of this machine: a remote path counts as absent and is never opened."""
 
     def kind(self, path: str) -> Kind:
-        if is_elsewhere(path):
+        if is_remote(path):
             return ""
         try:
             if getattr(os.lstat(path), "st_reparse_tag", 0) == APP_EXECUTION_LINK:
@@ -62,16 +56,16 @@ class HostDisk:
         return "file" if stat.S_ISREG(mode) else "other"
 
     def read(self, path: str) -> bytes:
-        if is_elsewhere(path):
+        if is_remote(path):
             return b""
         try:
             with open(path, "rb") as file:
-                return file.read() if os.fstat(file.fileno()).st_size <= LARGEST else b""
+                return file.read() if os.fstat(file.fileno()).st_size <= MAX_SIZE else b""
         except (OSError, ValueError):
             return b""
 
     def names(self, path: str) -> list[str]:
-        if is_elsewhere(path):
+        if is_remote(path):
             return []
         try:
             return sorted(os.listdir(path))
@@ -79,7 +73,7 @@ class HostDisk:
             return []
 
     def real(self, path: str) -> str:
-        return path if is_elsewhere(path) else os.path.realpath(path)
+        return path if is_remote(path) else os.path.realpath(path)
 
     def identity(self, path: str) -> tuple[int, int]:
         found = os.lstat(path)

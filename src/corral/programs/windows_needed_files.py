@@ -1,23 +1,19 @@
-r"""The files that a command needs on Windows: its runtime, and the server that it is told to run.
+r"""The files that a command needs on Windows: its runtime and its server.
 
-Real paths, to be copied into corral's store (`runtimes`). As on other systems no directory is taken
-that holds more than the one server: a profile, `Documents`, a shared `bin`. What lies in Windows'
-own directory every AppContainer can read.
+They are real paths, to be copied into corral's store (`runtime_copies`). As on other systems no
+directory is taken that contains more than the one server: a profile, `Documents`, a shared `bin`.
+Every AppContainer can read Windows' own directory.
 """
 
 from __future__ import annotations
 
 import ntpath
+from collections.abc import Mapping, Sequence
 
 from corral.paths.windows import is_inside
 from corral.policy.secret_files import is_near_secrets
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from corral.programs.arguments import Kind
-    from corral.programs.windows_disk import Disk
+from corral.programs import arguments
+from corral.programs.windows_disk import Disk
 
 PYTHON_MARKS = ("pyproject.toml", "setup.py", "setup.cfg")
 NODE_MARKS = ("package.json", "node_modules")
@@ -34,7 +30,7 @@ SYSTEM = ("PROGRAMFILES", "PROGRAMFILES(X86)", "PROGRAMW6432", "PROGRAMDATA", "P
 
 
 class Needs:
-    """Collects real paths with what asked for each."""
+    """Collects real paths, each with the reason for it."""
 
     def __init__(self, disk: Disk, environment: Mapping[str, str], home: str) -> None:
         values = {name.upper(): value for name, value in environment.items()}
@@ -69,8 +65,8 @@ class Needs:
             self.reads = {one: text for one, text in self.reads.items() if not is_inside(one, path)}
             self.reads[path] = why
 
-    def runtime(self, program: str, kind: Kind, venv: str) -> None:
-        """Python is its whole prefix, node and its like are one file each."""
+    def runtime(self, program: str, kind: arguments.Kind, venv: str) -> None:
+        """Take the whole prefix of Python, and of node and its like the one file."""
         if venv:
             self.take(self.disk.real(venv), "the virtual environment")
         prefix = ntpath.dirname(program)
@@ -87,23 +83,23 @@ class Needs:
             self._editables(venv or prefix)
 
     def _editables(self, prefix: str) -> None:
-        """Packages installed as links to a project elsewhere, if it is a project of Python's."""
+        """Take Python projects that are installed as links."""
         site = ntpath.join(prefix, *SITE)
         for name in self.disk.names(site):
             if is_pointer(name):
                 text = self.disk.read(ntpath.join(site, name)).decode("utf-8", "replace")
-                for path in pointed(name, text):
+                for path in pointer_targets(name, text):
                     real = self.disk.real(path)
                     project = self.project(real, PYTHON_MARKS)
                     if project and self.disk.kind(real):
                         self.take(project, f"an editable install, {name}")
 
-    def server(self, path: str, kind: Kind) -> None:
+    def server(self, path: str, kind: arguments.Kind) -> None:
         real = self.disk.real(path)
-        place = self.disk.kind(real)
-        if not place or self.covers(real):
+        found = self.disk.kind(real)
+        if not found or self.covers(real):
             return
-        directory = real if place == "directory" else ntpath.dirname(real)
+        directory = real if found == "directory" else ntpath.dirname(real)
         package = _package(real)
         if package and not self._is_project(package):
             self.take(package, "the package that the server is")
@@ -125,20 +121,20 @@ class Needs:
         return ""
 
     def _is_project(self, package: str) -> bool:
-        r"""Whether the `node_modules` it lies in is a project's, with what it needs beside it."""
+        r"""Return whether a project's `node_modules` contains it, with what it needs beside it."""
         above = package.lower().rpartition("\\node_modules\\")[0]
         return self.disk.kind(ntpath.join(above, "package.json")) == "file"
 
 
 def is_pointer(name: str) -> bool:
-    """Whether a file in site-packages can name directories elsewhere."""
+    """Return whether a file in site-packages can name directories elsewhere."""
     return name.endswith(".pth") or (
         name.startswith("__editable___") and name.endswith("_finder.py")
     )
 
 
-def pointed(name: str, text: str) -> list[str]:
-    """The directories that it names: lines of a `.pth`, or the table of setuptools' finder."""
+def pointer_targets(name: str, text: str) -> list[str]:
+    """Return the directories that it names: lines of a `.pth`, the table of setuptools' finder."""
     if name.endswith(".pth"):
         return [line.strip() for line in text.splitlines() if line[1:3] in {":\\", ":/"}]
     from corral.programs import runtimes
@@ -147,7 +143,7 @@ def pointed(name: str, text: str) -> list[str]:
 
 
 def _package(real: str) -> str:
-    r"""`...\node_modules\name` or `...\node_modules\@scope\name` of the outermost node_modules."""
+    r"""Return `...\node_modules\name` or `...\node_modules\@scope\name`, the outermost; or ""."""
     at = real.lower().find("\\node_modules\\")
     if at < 0:
         return ""

@@ -1,23 +1,18 @@
-"""Resources by name out of a program file, as FindResourceW would find them. Pure.
+"""Read resources by name from a program file, as FindResourceW would find them. Pure.
 
-Only what it takes: the headers, the section table, and the resource directory of type RT_RCDATA.
-The file is a stranger's: every offset is checked, and what does not fit is not there.
+Only the headers, the section table, and the resource directory of type RT_RCDATA are parsed. The
+file is untrusted: every offset is checked, and what does not fit counts as absent.
 """
 
-from __future__ import annotations
-
 import struct
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
 
 RT_RCDATA = 10
 RESOURCE_DIRECTORY = 2  # IMAGE_DIRECTORY_ENTRY_RESOURCE
 PE32, PE32_PLUS = 0x10B, 0x20B
 DIRECTORIES_AT = {PE32: 96, PE32_PLUS: 112}
-MOST_SECTIONS = 96
-MOST_ENTRIES = 4096
+MAX_SECTIONS = 96
+MAX_ENTRIES = 4096
 SUBDIRECTORY = 1 << 31
 
 Section = tuple[int, int, int, int]
@@ -28,7 +23,7 @@ def is_program(raw: bytes) -> bool:
 
 
 def resources(raw: bytes) -> dict[str, bytes]:
-    """The named RT_RCDATA resources; empty for what is no program file, or has none."""
+    """Return the named RT_RCDATA resources; empty for a file that is not a program or has none."""
     try:
         return dict(_resources(raw))
     except (struct.error, IndexError, UnicodeDecodeError):
@@ -49,15 +44,15 @@ def _resources(raw: bytes) -> Iterator[tuple[str, bytes]]:
             for _, data in _entries(raw, base, languages & ~SUBDIRECTORY):
                 if data & SUBDIRECTORY:
                     continue
-                where, size = struct.unpack_from("<II", raw, base + data)
-                place = _file_offset(where, sections)
-                if place is not None and place + size <= len(raw):
-                    yield name, raw[place : place + size]
+                address, size = struct.unpack_from("<II", raw, base + data)
+                start = _file_offset(address, sections)
+                if start is not None and start + size <= len(raw):
+                    yield name, raw[start : start + size]
                     break
 
 
 def _headers(raw: bytes) -> tuple[int, list[Section]]:
-    """Address of the resource directory (0: none), and the sections."""
+    """Return the address of the resource directory (0: none), and the sections."""
     if not is_program(raw):
         return 0, []
     pe = struct.unpack_from("<I", raw, 60)[0]
@@ -67,7 +62,7 @@ def _headers(raw: bytes) -> tuple[int, list[Section]]:
     optional = pe + 24
     magic = struct.unpack_from("<H", raw, optional)[0]
     at = DIRECTORIES_AT.get(magic, 0)
-    if not at or count > MOST_SECTIONS:
+    if not at or count > MAX_SECTIONS:
         return 0, []
     if struct.unpack_from("<I", raw, optional + at - 4)[0] <= RESOURCE_DIRECTORY:
         return 0, []
@@ -85,13 +80,13 @@ def _file_offset(address: int, sections: list[Section]) -> int | None:
 
 
 def _entries(raw: bytes, base: int, at: int) -> Iterator[tuple[str | int, int]]:
-    """(name or number, offset) of one directory."""
+    """Yield (name or number, offset) of one directory."""
     named, numbered = struct.unpack_from("<HH", raw, base + at + 12)
-    for index in range(min(named + numbered, MOST_ENTRIES)):
+    for index in range(min(named + numbered, MAX_ENTRIES)):
         name, offset = struct.unpack_from("<II", raw, base + at + 16 + 8 * index)
         if name & SUBDIRECTORY:
-            place = base + (name & ~SUBDIRECTORY)
-            length = struct.unpack_from("<H", raw, place)[0]
-            yield raw[place + 2 : place + 2 + 2 * length].decode("utf-16-le"), offset
+            start = base + (name & ~SUBDIRECTORY)
+            length = struct.unpack_from("<H", raw, start)[0]
+            yield raw[start + 2 : start + 2 + 2 * length].decode("utf-16-le"), offset
         else:
             yield name, offset

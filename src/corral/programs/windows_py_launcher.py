@@ -1,27 +1,21 @@
-r"""`py`, `py -3.12`: which of the installed interpreters it would start (PEP 397 and PEP 514).
+r"""Find the interpreter that `py` or `py -3.12` would start (PEP 397 and PEP 514).
 
-What is installed is read from the registry; the choice among it is pure.
+The installed ones are read from the registry; the choice among them is pure.
 """
-
-from __future__ import annotations
 
 import ntpath
 import sys
+from collections.abc import Mapping
 
 from corral.errors import EXIT_NOT_FOUND, CommandError
+from corral.programs.windows_resolve import Caller, Hop
 from corral.record import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from corral.programs.windows_resolve import Caller, Hop
 
 KEY = "Software\\Python\\PythonCore"
 
 
-def chosen(hop: Hop, caller: Caller) -> Hop:
-    wanted, arguments = _asked(hop.arguments)
+def follow(hop: Hop, caller: Caller) -> Hop:
+    wanted, arguments = _split_version(hop.arguments)
     active = caller.variable("VIRTUAL_ENV")
     if not wanted and active:
         path = ntpath.join(active, "Scripts", "python.exe")
@@ -36,8 +30,8 @@ def chosen(hop: Hop, caller: Caller) -> Hop:
     return replace(hop, path=path, arguments=arguments)
 
 
-def _asked(arguments: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """`-3`, `-3.12`, `-3.12-32`, `-V:3.12`; anything else is the interpreter's."""
+def _split_version(arguments: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Split off `-3`, `-3.12`, `-3.12-32`, `-V:3.12`; anything else is the interpreter's."""
     first = arguments[0] if arguments else ""
     if first.startswith("-V:") and len(first) > 3:
         return first[3:].rpartition("/")[2], arguments[1:]
@@ -47,7 +41,7 @@ def _asked(arguments: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
 
 
 def choose(found: Mapping[str, str], wanted: str) -> str:
-    """The executable of the tag, else of the newest version of that number; "" for none."""
+    """Return the executable of the tag, else of the newest version of that number; "" for none."""
     exact = {tag.lower(): path for tag, path in found.items()}
     if wanted.lower() in exact:
         return exact[wanted.lower()]
@@ -58,7 +52,7 @@ def choose(found: Mapping[str, str], wanted: str) -> str:
 
 
 def installed() -> dict[str, str]:
-    """Tag -> executable; what the user installed comes before what the machine has."""
+    """Return executables by tag; those of the user come before those of the machine."""
     found: dict[str, str] = {}
     if sys.platform == "win32":
         import winreg
@@ -82,7 +76,7 @@ def _subkeys(hive: int) -> list[str]:
             while True:
                 names.append(winreg.EnumKey(key, len(names)))
     except OSError:
-        return names  # the end of the list, or no list
+        return names  # the end of the list, or no such key
 
 
 def _executable(hive: int, tag: str) -> str:

@@ -1,4 +1,4 @@
-r"""What was typed after `corral run --` on Windows, resolved into a Program.
+r"""Resolve the words after `corral run --` on Windows into a Program.
 
 With subprocesses off the first process is the only one, so every file that would only start another
 is followed here: PATH and PATHEXT, the redirectors of virtual environments, `Scripts\*.exe`, uv's
@@ -9,25 +9,19 @@ directory is never searched.
 from __future__ import annotations
 
 import ntpath
+from collections.abc import Mapping, Sequence
 
 from corral.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, CommandError
 from corral.programs import arguments as options
 from corral.programs import windows_shims
 from corral.programs.model import Program
-from corral.programs.windows_disk import HostDisk
+from corral.programs.windows_disk import Disk, HostDisk
 from corral.programs.windows_needed_files import Needs
 from corral.record import record, replace
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from corral.programs.arguments import Kind
-    from corral.programs.windows_disk import Disk
-
 EXTENSIONS = (".com", ".exe", ".bat", ".cmd")
 BATCH = (".bat", ".cmd")
-MOST_HOPS = 8
+MAX_HOPS = 8
 LAUNCHER = "__PYVENV_LAUNCHER__"
 INSTALLERS = ("npx", "npm", "pnpm", "pnpx", "yarn", "bunx", "uvx", "uv", "pipx")
 SCRIPTS = {".py": "python", ".pyw": "python", ".js": "node", ".mjs": "node", ".cjs": "node"}
@@ -49,17 +43,17 @@ class Caller:
         return ntpath.normpath(ntpath.join(self.cwd, path))
 
     def lookup(self, name: str) -> str:
-        """What PATH has for a name; relative entries and shares are never searched."""
+        """Find a name on PATH; relative entries and shares are never searched."""
         for entry in self.variable("PATH").split(";"):
             directory = entry.strip().strip('"')
             if directory[1:3] in {":\\", ":/"}:
-                found = self.completed(ntpath.normpath(ntpath.join(directory, name)))
+                found = self.complete(ntpath.normpath(ntpath.join(directory, name)))
                 if found:
                     return found
         return ""
 
-    def completed(self, path: str) -> str:
-        """With the extension that Windows would add; empty if there is no such file."""
+    def complete(self, path: str) -> str:
+        """Add the extension that Windows would add; return "" if there is no such file."""
         known = [one.strip().lower() for one in self.variable("PATHEXT").split(";")]
         extensions = [one for one in known if one in EXTENSIONS] or list(EXTENSIONS)
         if ntpath.splitext(path)[1].lower() in {*EXTENSIONS, *SCRIPTS, ".ps1"}:
@@ -72,7 +66,7 @@ class Caller:
 
 @record
 class Hop:
-    """Where following has come to. `venv` is the environment that was passed on the way."""
+    """A file on the way to the program. `venv` is the environment that was passed on the way."""
 
     path: str
     arguments: tuple[str, ...]
@@ -122,11 +116,11 @@ def resolve(
     )
 
 
-def kind_of(path: str) -> Kind:
+def kind_of(path: str) -> options.Kind:
     name = ntpath.splitext(ntpath.basename(path))[0].lower()
     if name.rstrip("0123456789.tw") in {"python", "pypy", "py"}:
         return "python"
-    found: dict[str, Kind] = {"node": "node", "deno": "deno", "bun": "bun", "java": "java"}
+    found: dict[str, options.Kind] = {"node": "node", "deno": "deno", "bun": "bun", "java": "java"}
     return found.get(name, "")
 
 
@@ -136,7 +130,7 @@ def locate(name: str, caller: Caller) -> str:
             name, "programs on shares and devices are not run", "copy it to this machine"
         )
     if any(mark in name for mark in "\\/:"):
-        path = caller.completed(caller.absolute(name))
+        path = caller.complete(caller.absolute(name))
         if path:
             return path
         raise CommandError(f"{name!r} was not found", exit_code=EXIT_NOT_FOUND)
@@ -144,13 +138,13 @@ def locate(name: str, caller: Caller) -> str:
     if path:
         return path
     hint = "is it installed? A path with a backslash is taken as it stands"
-    if caller.completed(caller.absolute(name)):
+    if caller.complete(caller.absolute(name)):
         hint = f"to run the one in this directory, type .\\{name}"
     raise CommandError(f"{name!r} was not found on PATH", exit_code=EXIT_NOT_FOUND, hint=hint)
 
 
 def follow(hop: Hop, caller: Caller, *, subprocess: bool) -> Hop:
-    for _ in range(MOST_HOPS):
+    for _ in range(MAX_HOPS):
         following = _next(hop, caller, subprocess=subprocess)
         if following is None:
             return hop
@@ -159,7 +153,7 @@ def follow(hop: Hop, caller: Caller, *, subprocess: bool) -> Hop:
 
 
 def _next(hop: Hop, caller: Caller, *, subprocess: bool) -> Hop | None:
-    """The next file to look at; None if this is the program itself."""
+    """Return the file that this one starts; None if this is the program itself."""
     kind = caller.disk.kind(hop.path)
     if kind == "alias" or "\\windowsapps\\" in hop.path.lower():
         raise _refused(hop.path, "programs of the Store do not start in an AppContainer", STORE)
@@ -204,7 +198,7 @@ def _shimmed(hop: Hop, shim: windows_shims.Shim | None, caller: Caller) -> Hop:
         raise _refused(hop.path, "it cannot be told what it starts", "name the program itself")
     program = shim.beside if caller.disk.kind(shim.beside) == "file" else ""
     if not program and ntpath.isabs(shim.program):
-        program = caller.completed(ntpath.normpath(shim.program))
+        program = caller.complete(ntpath.normpath(shim.program))
     if not program:
         program = caller.lookup(shim.program) if not ntpath.dirname(shim.program) else ""
     if not program:
@@ -214,7 +208,7 @@ def _shimmed(hop: Hop, shim: windows_shims.Shim | None, caller: Caller) -> Hop:
 
 
 def _python(hop: Hop, found: windows_shims.Launcher | None, script: str, caller: Caller) -> Hop:
-    """Through a launcher to its interpreter; `script` is what the interpreter is to run."""
+    """Follow a launcher to its interpreter, which runs `script`."""
     if found is None:
         raise _refused(hop.path, "it names no interpreter", "run its module with python -m")
     here = ntpath.dirname(hop.path)
@@ -223,17 +217,17 @@ def _python(hop: Hop, found: windows_shims.Launcher | None, script: str, caller:
     python = ntpath.normpath(ntpath.join(here, python))
     if bare and caller.disk.kind(python) != "file":
         python = caller.lookup(found.python)
-    if not python or not caller.completed(python):
+    if not python or not caller.complete(python):
         raise _refused(hop.path, f"its interpreter {found.python!r} is not there", "reinstall it")
     words = (*found.arguments, script) if script else ()
-    moved = replace(hop, path=caller.completed(python), arguments=(*words, *hop.arguments))
+    moved = replace(hop, path=caller.complete(python), arguments=(*words, *hop.arguments))
     if script:
         return replace(moved, scripts=(*hop.scripts, script))
-    return _launched(moved, hop.path, caller)
+    return _with_venv(moved, hop.path, caller)
 
 
-def _launched(hop: Hop, redirector: str, caller: Caller) -> Hop:
-    """What the interpreter is told, in place of the redirector that would have started it."""
+def _with_venv(hop: Hop, redirector: str, caller: Caller) -> Hop:
+    """Pass the environment to the interpreter, as the redirector would."""
     venv = _environment_of(redirector, caller)[1]
     if not venv or hop.venv:
         return hop
@@ -241,22 +235,22 @@ def _launched(hop: Hop, redirector: str, caller: Caller) -> Hop:
 
 
 def _environment_of(path: str, caller: Caller) -> tuple[dict[str, str], str]:
-    """Settings and directory of the virtual environment that this program is in, as getpath.py."""
-    directory = ntpath.dirname(path)
-    for place in (directory, ntpath.dirname(directory)):
-        raw = caller.disk.read(ntpath.join(place, "pyvenv.cfg"))
+    """Return settings and directory of the program's virtual environment, as getpath.py does."""
+    above = ntpath.dirname(path)
+    for directory in (above, ntpath.dirname(above)):
+        raw = caller.disk.read(ntpath.join(directory, "pyvenv.cfg"))
         if raw:
-            return windows_shims.settings(raw.decode("utf-8", "replace")), place
+            return windows_shims.settings(raw.decode("utf-8", "replace")), directory
     return {}, ""
 
 
 def _interpreter(hop: Hop, caller: Caller) -> Hop | None:
-    """A virtual environment's python.exe starts the one that its settings name."""
+    """Follow a virtual environment's python.exe to the one that its settings name."""
     name = ntpath.basename(hop.path).lower()
     if name in {"py.exe", "pyw.exe"}:
         from corral.programs import windows_py_launcher
 
-        return windows_py_launcher.chosen(hop, caller)
+        return windows_py_launcher.follow(hop, caller)
     if kind_of(hop.path) == "node" and caller.disk.kind(_beside(hop.path, "volta-shim.exe")):
         hint = "`volta which node` prints the path of the program itself"
         raise _refused(hop.path, "volta's shim starts another process", hint)
@@ -272,29 +266,31 @@ def _interpreter(hop: Hop, caller: Caller) -> Hop | None:
         raise _refused(hop.path, f"its base {home!r} is not there", "make the environment anew")
     if base.lower() == hop.path.lower():
         return None
-    return _launched(replace(hop, path=base), hop.path, caller)
+    return _with_venv(replace(hop, path=base), hop.path, caller)
 
 
 def _beside(path: str, name: str) -> str:
     return ntpath.join(ntpath.dirname(path), name)
 
 
-def _collect(end: Hop, kind: Kind, caller: Caller, needs: Needs) -> tuple[str, ...]:
-    """The server's files; its path made absolute, for the target may start elsewhere."""
+def _collect(end: Hop, kind: options.Kind, caller: Caller, needs: Needs) -> tuple[str, ...]:
+    """Take the server's files, and return the arguments with its path made absolute, because the
+    target may start in another directory.
+    """
     for script in end.scripts:
         needs.server(script, kind)
-    told = options.read_arguments(kind, end.arguments)
-    if told.module and "I" not in told.flags and "P" not in told.flags:
-        place = caller.absolute(told.module.partition(".")[0])
-        if caller.disk.kind(place) == "directory" or caller.disk.kind(f"{place}.py"):
+    found = options.read_arguments(kind, end.arguments)
+    if found.module and "I" not in found.flags and "P" not in found.flags:
+        module = caller.absolute(found.module.partition(".")[0])
+        if caller.disk.kind(module) == "directory" or caller.disk.kind(f"{module}.py"):
             needs.server(caller.cwd, kind)
-    if told.script is None:
+    if found.script is None:
         return end.arguments
-    script = caller.absolute(end.arguments[told.script])
+    script = caller.absolute(end.arguments[found.script])
     if not caller.disk.kind(script) and kind not in {"python", "node"}:
         return end.arguments  # `bun run dev`: a name, not a file
     needs.server(script, kind)
-    return (*end.arguments[: told.script], script, *end.arguments[told.script + 1 :])
+    return (*end.arguments[: found.script], script, *end.arguments[found.script + 1 :])
 
 
 def _refused(path: str, why: str, hint: str) -> CommandError:

@@ -1,28 +1,23 @@
-r"""Files that only start something else, read and not run. Pure: bytes in, what they start out.
+r"""Parse files that only start another program, without running them. Pure.
 
 - `Scripts\tool.exe` as pip writes it: a launcher, a `#!` line, a zip with the script (distlib).
 - The same as uv writes it: the interpreter is in the program's resources, before that in a trailer.
-- `tool.cmd` as npm, pnpm and their like write it. A batch file can do anything; only the very lines
-  that these write are understood.
+- `tool.cmd` as npm, pnpm and their like write it. A batch file can do anything; only the exact
+  lines that these write are accepted.
 - scoop's `tool.shim`, setuptools' `tool-script.py`, and the settings of a virtual environment.
 """
 
-from __future__ import annotations
-
 import struct
+from typing import Literal
 
 from corral.programs import windows_pe_resources
 from corral.record import record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Literal
-
-    Kind = Literal["script", "python"]
+Kind = Literal["script", "python"]
 
 END_OF_ZIP = b"PK\x05\x06"
-MOST_COMMENT = 0xFFFF
-LONGEST_LINE = 4096
+MAX_COMMENT = 0xFFFF
+MAX_LINE = 4096
 UV_KINDS: dict[bytes, Kind] = {b"\x01": "script", b"\x02": "python"}
 UV_TRAILERS: dict[bytes, Kind] = {b"UVSC": "script", b"UVPY": "python", b"UVUV": "script"}
 HERE = "<launcher_dir>"
@@ -42,7 +37,7 @@ class Launcher:
 
 @record
 class Shim:
-    """`beside` is taken if it exists, otherwise `program`: a path, or a name to look up."""
+    """`beside` is started if it exists, otherwise `program`: a path, or a name to look up."""
 
     program: str
     arguments: tuple[str, ...] = ()
@@ -50,7 +45,7 @@ class Shim:
 
 
 def launcher(raw: bytes) -> Launcher | None:
-    """What a program file starts, if it is a launcher of Python's tools."""
+    """Return what a program file starts, if it is a launcher of Python's tools."""
     return _uv_resources(raw) or _uv_trailer(raw) or _appended(raw)
 
 
@@ -62,27 +57,27 @@ def _uv_resources(raw: bytes) -> Launcher | None:
 
 
 def _uv_trailer(raw: bytes) -> Launcher | None:
-    """... zip, path, its length, four letters: uv's form before it took to resources."""
+    """Parse uv's form before it used resources: ... zip, path, its length, four letters."""
     kind = UV_TRAILERS.get(raw[-4:])
     if not kind or not windows_pe_resources.is_program(raw):
         return None
     length = struct.unpack_from("<I", raw, len(raw) - 8)[0]
-    if not 0 < length <= LONGEST_LINE or length + 8 > len(raw):
+    if not 0 < length <= MAX_LINE or length + 8 > len(raw):
         return None
     path = _text(raw[-8 - length : -8])
     return Launcher(kind=kind, python=path) if path else None
 
 
 def _appended(raw: bytes) -> Launcher | None:
-    """distlib's: the `#!` line stands right before the zip."""
-    end = raw.rfind(END_OF_ZIP, max(0, len(raw) - MOST_COMMENT - 22))
+    """Parse distlib's form: the `#!` line is right before the zip."""
+    end = raw.rfind(END_OF_ZIP, max(0, len(raw) - MAX_COMMENT - 22))
     if end < 0 or end + 22 > len(raw) or not windows_pe_resources.is_program(raw):
         return None
     size, offset = struct.unpack_from("<II", raw, end + 12)
     start = end - size - offset
     if start <= 0:
         return None
-    mark = raw.rfind(b"#!", max(0, start - LONGEST_LINE), start)
+    mark = raw.rfind(b"#!", max(0, start - MAX_LINE), start)
     line = raw[mark + 2 : start] if mark >= 0 else b""
     if not line.endswith(b"\n") or line.count(b"\n") != 1:
         return None
@@ -90,7 +85,7 @@ def _appended(raw: bytes) -> Launcher | None:
 
 
 def shebang(line: bytes) -> Launcher | None:
-    """The rest of a `#!` line as these launchers read it: a path, quoted if need be, then words."""
+    """Parse the rest of a `#!` line as these launchers do: a path, perhaps quoted, then words."""
     text = _text(line.strip())
     if text.startswith('"'):
         path, _, rest = text[1:].partition('"')
@@ -113,7 +108,7 @@ def _text(raw: bytes) -> str:
     return "" if any(char < " " for char in text) else text
 
 
-# Lines of npm's shims, and of pnpm's and older npm's, that say nothing about what is run.
+# Lines of npm's shims, and of pnpm's and older npm's, that do not change what is run.
 NEUTRAL = frozenset((
     "", "@echo off", "goto start", ":find_dp0", "set dp0=%~dp0", "exit /b", ":start", "setlocal",
     "@setlocal", "call :find_dp0", ") else (", ")", "set pathext=%pathext:;.js;=;%",
@@ -124,11 +119,11 @@ TAILS = (
     "endlocal & goto #_undefined_# 2>nul || ",
 )
 EXISTS = ("if exist ", "@if exist ")
-OURSELVES = ("%dp0%", "%~dp0")
+OWN_DIRECTORY = ("%dp0%", "%~dp0")
 
 
 def batch(raw: bytes, directory: str) -> Shim | None:
-    """What a `.cmd` file of a package manager starts; None for any other batch file."""
+    """Return what a `.cmd` file of a package manager starts; None for any other batch file."""
     text = raw.decode("utf-8", "replace")
     if "\ufffd" in text or "\0" in text:
         return None
@@ -139,7 +134,7 @@ def batch(raw: bytes, directory: str) -> Shim | None:
         if lower in NEUTRAL or (lower.startswith(EXISTS) and lower.endswith(" (")):
             continue
         if lower.startswith(('@set "node_path=', "@set node_path=")):
-            continue  # only where packages of the same store lie, which come along anyway
+            continue  # the directory of packages in the same store, which are copied anyway
         if lower.startswith('set "_prog=') and line.endswith('"'):
             programs.append(line[len('set "_prog=') : -1])
             continue
@@ -151,20 +146,20 @@ def batch(raw: bytes, directory: str) -> Shim | None:
 
 
 def _without_tail(line: str) -> str:
-    """The command alone, without what npm puts before it to end the script first."""
+    """Return the command without what npm puts before it to end the script first."""
     tail = next((tail for tail in TAILS if line.lower().startswith(tail)), "")
     return line[len(tail) :]
 
 
 def _shim(found: list[list[str]], programs: list[str], directory: str) -> Shim | None:
-    """Both branches of the file must start the same thing with the same arguments."""
+    """Return None unless both branches of the file start the same with the same arguments."""
     if not found or any(words[1:] != found[0][1:] for words in found) or not found[0]:
         return None
     first = [words[0] for words in found]
     if first == ["%_prog%"]:
         first = programs
-    here = [_place(word, directory) for word in first]
-    arguments = [_place(word, directory) for word in found[0][1:]]
+    here = [_expand(word, directory) for word in first]
+    arguments = [_expand(word, directory) for word in found[0][1:]]
     if not here or len(here) > 2 or None in (*here, *arguments):
         return None
     texts = tuple(word for word in arguments if word is not None)
@@ -172,16 +167,16 @@ def _shim(found: list[list[str]], programs: list[str], directory: str) -> Shim |
     return Shim(program=program, arguments=texts, beside=beside or "")
 
 
-def _place(word: str, directory: str) -> str | None:
-    """With the shim's own directory put in; None if a variable is left."""
-    for mark in OURSELVES:
+def _expand(word: str, directory: str) -> str | None:
+    """Put the shim's own directory in; return None if a variable is left."""
+    for mark in OWN_DIRECTORY:
         if word.lower().startswith(mark):
             word = f"{directory}\\{word[len(mark) :].lstrip(chr(92))}"
     return None if "%" in word or "!" in word or "^" in word else word
 
 
 def _words(line: str) -> list[str]:
-    """Split at spaces outside of quotes; empty if the line does more than start one program."""
+    """Split at spaces outside of quotes; return [] if the line does more than start a program."""
     words: list[str] = []
     parts = line.split('"')
     for index, part in enumerate(parts):
@@ -199,7 +194,7 @@ def _words(line: str) -> list[str]:
 
 
 def scoop(text: str) -> Shim | None:
-    """`path = "..."` and perhaps `args = ...`, beside scoop's launcher of the same name."""
+    """Parse `path = "..."` and perhaps `args = ...`, beside scoop's launcher of the same name."""
     pairs = (line.partition("=") for line in text.lstrip("\ufeff").splitlines())
     values = {key.strip().lower(): value.strip() for key, _, value in pairs}
     path = values.get("path", "").strip('"')
@@ -210,6 +205,6 @@ def scoop(text: str) -> Shim | None:
 
 
 def settings(text: str) -> dict[str, str]:
-    """A `pyvenv.cfg`."""
+    """Parse a `pyvenv.cfg`."""
     pairs = (line.partition("=") for line in text.splitlines())
     return {key.strip().lower(): value.strip() for key, mark, value in pairs if mark}

@@ -18,7 +18,7 @@ ENVIRONMENT = {
     "LOCALAPPDATA": "D:\\Local",
     "PUBLIC": "C:\\Users\\Public",
 }
-KNOWN = windows.places(ENVIRONMENT, HOME)
+KNOWN = windows.known_directories(ENVIRONMENT, HOME)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ KNOWN = windows.places(ENVIRONMENT, HOME)
 )
 def test_refused(path):
     with pytest.raises(windows.Refused):
-        windows.plain(path)
+        windows.normalize(path)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_refused(path):
     ],
 )
 def test_plain(path, plain):
-    assert windows.plain(path) == plain
-    assert windows.plain(plain) == plain
+    assert windows.normalize(path) == plain
+    assert windows.normalize(plain) == plain
 
 
 names = st.text(st.sampled_from("abAB .~1:\\/?*conNUL\u00e9\u0130\u00df"), max_size=24)
@@ -95,7 +95,7 @@ names = st.text(st.sampled_from("abAB .~1:\\/?*conNUL\u00e9\u0130\u00df"), max_s
 def test_what_is_plain_means_what_it_says(name):
     """Windows' own reading of the text, as ntpath knows it, gives the same path."""
     try:
-        plain = windows.plain("C:\\data\\" + name)
+        plain = windows.normalize("C:\\data\\" + name)
     except windows.Refused:
         return
     assert ntpath.normpath("C:\\data\\" + name) == plain
@@ -107,7 +107,7 @@ def test_what_is_plain_means_what_it_says(name):
 @given(names, names)
 def test_nothing_is_within_its_neighbour(one, other):
     try:
-        first, second = windows.plain(f"C:\\d\\{one}"), windows.plain(f"C:\\d\\{other}")
+        first, second = windows.normalize(f"C:\\d\\{one}"), windows.normalize(f"C:\\d\\{other}")
     except windows.Refused:
         return
     fold = lambda path: "".join(char.upper() if len(char.upper()) == 1 else char for char in path)
@@ -140,14 +140,14 @@ def test_nothing_is_within_its_neighbour(one, other):
 )
 def test_roots_that_are_not_ours_to_change(path):
     with pytest.raises(windows.Refused):
-        windows.check_place(path, KNOWN)
+        windows.check_root(path, KNOWN)
 
 
 def test_what_holds_windows_is_not_ours_either():
-    known = windows.places({"SystemRoot": "D:\\sys\\win"}, HOME)
+    known = windows.known_directories({"SystemRoot": "D:\\sys\\win"}, HOME)
     with pytest.raises(windows.Refused):
-        windows.check_place("D:\\sys", known)
-    windows.check_place("D:\\other", known)
+        windows.check_root("D:\\sys", known)
+    windows.check_root("D:\\other", known)
 
 
 @pytest.mark.parametrize(
@@ -163,18 +163,18 @@ def test_what_holds_windows_is_not_ours_either():
     ],
 )
 def test_roots_that_are(path):
-    windows.check_place(path, KNOWN)
+    windows.check_root(path, KNOWN)
 
 
 def test_places_that_a_variable_names_otherwise():
     """A short name, or a way through a link: a grant's own path was followed as well."""
     leads = {"C:\\USERS~1\\ANNXYZ~1\\Local": "E:\\Local", f"{HOME}\\AppData": "E:\\AppData"}
-    known = windows.places(
+    known = windows.known_directories(
         {"LOCALAPPDATA": "C:\\USERS~1\\ANNXYZ~1\\Local"},
         HOME,
         lambda path: leads.get(path, path),
     )
     for place in leads.values():
         with pytest.raises(windows.Refused, match="it is AppData"):
-            windows.check_place(place, known)
-    windows.check_place("E:\\Other", known)  # the control
+            windows.check_root(place, known)
+    windows.check_root("E:\\Other", known)  # the control

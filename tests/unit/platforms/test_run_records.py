@@ -46,7 +46,7 @@ def test_a_live_run_is_listed_and_not_swept(place, swept, tmp_path):
     left = tmp_path / "left"
     left.mkdir()
     run = run_records.Run("1-a", residue=[str(left)], command=["cat", "two\nlines"])
-    run.born(4321)
+    run.started(4321)
     (entry,) = run_records.live()
     assert (entry.name, entry.pid, entry.root) == ("1-a", os.getpid(), 4321)
     assert (entry.residue, entry.command) == ((str(left),), ("cat", "two lines"))
@@ -89,7 +89,7 @@ def test_a_record_is_whole_at_every_moment(place, tmp_path, monkeypatch):
         return write(fd, text, offset)
 
     monkeypatch.setattr(os, "pwrite", look)
-    run.born(7)
+    run.started(7)
     assert str(tmp_path).encode() in seen[0]
     assert run_records.live()[0].root == 7
     run.end()
@@ -120,7 +120,7 @@ from corral.platforms import run_records
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 run = run_records.Run("1-a", residue=[], command=["x"])
-run.born(5)
+run.started(5)
 print(run_records.live())
 run.end()
 """
@@ -146,7 +146,7 @@ def test_no_place_for_the_record_is_no_error(place, kind):
     else:
         (place / "1-a").mkdir()
     run = run_records.Run("1-a", residue=[], command=[])
-    run.born(1)
+    run.started(1)
     assert run_records.live() == []
     run.end()
     assert run_records.sweep(lambda _: None) == []

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from corral.errors import CommandError
 from corral.programs.windows_command_line import (
-    LONGEST,
-    LONGEST_BATCH,
+    MAX_BATCH_LENGTH,
+    MAX_LENGTH,
     batch_line,
     environment_block,
     is_batch,
     quote,
     quoted,
     start_line,
-    units,
+    utf16_length,
 )
 
 ROOT = r"C:\Windows"
@@ -96,13 +96,13 @@ def test_what_no_line_can_say_is_refused(argv):
 
 
 def test_the_longest_line_and_one_more():
-    head = units(quoted(["a", ""])) - 2
-    fits = "x" * (LONGEST - 1 - head)
-    assert units(start_line(["a", fits], system_root=ROOT)[1]) == LONGEST - 1
+    head = utf16_length(quoted(["a", ""])) - 2
+    fits = "x" * (MAX_LENGTH - 1 - head)
+    assert utf16_length(start_line(["a", fits], system_root=ROOT)[1]) == MAX_LENGTH - 1
     with pytest.raises(CommandError, match="longer than 32766"):
         start_line(["a", fits + "x"], system_root=ROOT)
     with pytest.raises(CommandError, match="longer than 32766"):
-        start_line(["a", "\U0001f600" * (LONGEST // 2)], system_root=ROOT)
+        start_line(["a", "\U0001f600" * (MAX_LENGTH // 2)], system_root=ROOT)
 
 
 @pytest.mark.parametrize(
@@ -166,10 +166,10 @@ def test_a_batch_file_runs_in_the_real_cmd():
 
 
 def test_a_line_that_cmd_would_cut_off():
-    head = units(batch_line(r"C:\Windows\System32\cmd.exe", ["x.cmd", ""]))
-    assert start_line(["x.cmd", "x" * (LONGEST_BATCH - 1 - head)], system_root=ROOT)
+    head = utf16_length(batch_line(r"C:\Windows\System32\cmd.exe", ["x.cmd", ""]))
+    assert start_line(["x.cmd", "x" * (MAX_BATCH_LENGTH - 1 - head)], system_root=ROOT)
     with pytest.raises(CommandError, match="longer than 8190"):
-        start_line(["x.cmd", "x" * (LONGEST_BATCH - head)], system_root=ROOT)
+        start_line(["x.cmd", "x" * (MAX_BATCH_LENGTH - head)], system_root=ROOT)
 
 
 def read_block(block):
@@ -214,7 +214,7 @@ def test_an_empty_block_still_ends_twice():
         ([("a", "x\0PATH=evil")], "NUL"),
         ([("Path", "1"), ("PATH", "2")], "twice"),
         ([("a", "1"), ("a", "1")], "twice"),
-        ([("a", "x" * LONGEST)], "longer"),
+        ([("a", "x" * MAX_LENGTH)], "longer"),
     ],
 )
 def test_variables_that_could_be_read_as_others(variables, message):

@@ -1,24 +1,26 @@
-"""The order of application on Windows, and which step belongs to whom.
+"""The order of application on Windows.
 
-Everything happens outside the target: first what has to be there (journal, profile, entries in
-access lists, token, desktop, job), then the process, suspended, with all its attributes; then every
-step is looked at from the outside, in that very process, and only then does it run.
+Everything happens outside the target: first what has to exist (journal, profile, entries in access
+lists, token, desktop, job), then the process, suspended, with all its attributes. Then every step
+is verified from outside, in that very process, and only then does it run.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Sequence
 
-from corral.abi import win32_security
 from corral.directories import directories
 from corral.errors import PolicyError
 from corral.paths import windows
+from corral.plan import model
+from corral.plan.model import Composition
 from corral.platforms.windows import undo
-from corral.platforms.windows.environment import environment
+from corral.platforms.windows.files import journal
 from corral.platforms.windows.mechanisms import (
     app_container,
     desktop,
-    integrity,
     job,
     minifilter,
     mitigations,
@@ -29,20 +31,11 @@ from corral.platforms.windows.mechanisms import (
     work_directory,
 )
 from corral.platforms.windows.options import APP_CONTAINER, MITIGATIONS, RESTRICTED, STRICT
-from corral.platforms.windows.relay import start as relay_start
-from corral.platforms.windows.runtime_copies import python_paths
-from corral.platforms.windows.runtime_copies import store as runtimes
+from corral.platforms.windows.relay import start as relay
+from corral.platforms.windows.runtime_copies import store
+from corral.policy.model import Policy
+from corral.programs.model import Program
 from corral.programs.windows_disk import HostDisk
-from corral.record import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from corral.plan.model import Held, Step
-    from corral.platforms.windows.run_context import Scene
-    from corral.policy.model import Policy
-    from corral.programs.model import Program
 
 RELAY, CHILDLESS = "relay", "child process policy"
 BASE = (
@@ -50,118 +43,145 @@ BASE = (
     | mitigations.NO_REMOTE_IMAGES.bit
     | mitigations.NO_LOW_LABEL_IMAGES.bit
 )
+PASSED = (
+    "SystemRoot", "SystemDrive", "windir", "ComSpec", "PATHEXT", "OS", "ProgramData",
+    "ProgramFiles", "CommonProgramFiles", "NUMBER_OF_PROCESSORS", "PROCESSOR_ARCHITECTURE",
+)  # fmt: skip
+"""Variables about the machine and not about the user; several runtimes do not start without."""
 
 
 def compose(
-    policy: Policy, program: Program, controls: Sequence[Held], *, home: str, run: str
-) -> tuple[tuple[Step, ...], str]:
-    """The steps in their order, and the private directory of the target.
-
-    What holds the system calls decides the layering.
-    """
-    holding = {held.control: held.mechanism for held in controls}
-    token = holding["syscalls"]
-    limited = job.plan(policy, controls)
+    policy: Policy, program: Program, controls: Sequence[model.Held], *, home: str, run: str
+) -> Composition:
+    """Return the steps in their order. The mechanism of `syscalls` decides the layers."""
+    mechanisms = {held.control: held.mechanism for held in controls}
+    token = mechanisms["syscalls"]
+    limits = job.plan(policy, controls)
     bits = (BASE if MITIGATIONS in token else 0) | (
         mitigations.STRICT_HANDLES.bit if STRICT in token else 0
     )
-    if APP_CONTAINER in token:
-        steps, private = _contained(policy, program, home, run)
-        if RELAY in holding["network"]:
-            steps = _with_relay(policy, steps, home, private, limited=limited, bits=bits)
+    own = APP_CONTAINER not in token
+    if own:
+        private, steps = _uncontained(policy, run, restricted=RESTRICTED in token)
     else:
-        _refuse_state(policy)
-        private = os.path.join(
-            os.path.dirname(directories().cache), "work", work_directory.PREFIX + run
+        relayed = RELAY in mechanisms["network"]
+        private, steps = _contained(
+            policy, program, home=home, run=run, relayed=relayed, limits=limits, bits=bits
         )
-        steps = [work_directory.WorkDirectory(path=private, low=RESTRICTED in token)]
-        if RESTRICTED in token:
-            steps += _restricted(policy)
-    steps.append(limited)
-    childless = CHILDLESS in holding["subprocess"]
-    steps.append(mitigations.plan(bits, subprocess=not childless))
-    steps += _second_layer(policy, program, private, steps)
-    return (*steps, process_creation.Creation()), private
-
-
-def _contained(policy: Policy, program: Program, home: str, run: str) -> tuple[list[Step], str]:
-    reach = network_capabilities.plan(policy)
-    known = windows.places(os.environ, home, HostDisk().real)
-    granted = path_grants.plan(
-        policy, path_grants.look(policy), known=known, directory=python_paths.journals()
+    childless = CHILDLESS in mechanisms["subprocess"]
+    steps += [limits, mitigations.plan(bits, subprocess=not childless), process_creation.Creation()]
+    steps += _minifilter(policy, program, private, steps)
+    copies = next((step for step in steps if isinstance(step, store.Store)), None)
+    started = program if copies is None else copies.program
+    return Composition(
+        steps=tuple(steps),
+        environment=(
+            *environment(private, own=own).items(),
+            ("PATH", ";".join(started.search)),
+            *((("STATE_DIRECTORY", private),) if policy.state else ()),
+            *started.environment,
+        ),
+        home=f"{private}\\home" if own else private,
+        run=run,
+        residue=tuple(
+            step.residue
+            for step in steps
+            if isinstance(step, work_directory.WorkDirectory | undo.Claim)
+        ),
+        watched=tuple(
+            name for step in steps if isinstance(step, path_grants.Grants) for name in step.watched
+        ),
     )
-    copies = runtimes.plan(program, directory=python_paths.store(), granted=policy.grants)
+
+
+def _contained(
+    policy: Policy,
+    program: Program,
+    *,
+    home: str,
+    run: str,
+    relayed: bool,
+    limits: job.Job,
+    bits: int,
+) -> tuple[str, list[model.Step]]:
+    """Return the private directory of the target and the steps of an AppContainer."""
+    reach = network_capabilities.plan(policy)
+    journals = journal.default_directory()
+    known = windows.known_directories(os.environ, home, HostDisk().real)
+    trees = path_grants.read_trees(policy)
+    granted = path_grants.plan(policy, trees, known=known, directory=journals)
+    copies = store.plan(program, directory=store.default_directory(), granted=policy.grants)
+    sids = [*reach.capabilities, *granted.sids, *copies.sids]
     name = app_container.profile_name(digest(program), "state" if policy.state else run)
-    private = app_container.folder(python_paths.local(home), name)
+    private = app_container.profile_folder(home, name)
+    last: list[model.Step] = []
+    if relayed:
+        own = store.plan_own_interpreter(home)
+        sids += own.sids
+        last = [own, _relay(policy, own.program.path, private, limits, bits)]
     claim = undo.Claim(
-        directory=python_paths.journals(),
+        directory=journals,
         run=run,
         profile="" if policy.state else name,
         roots=granted.roots,
         keep=granted.keep,
     )
     profile = app_container.Profile(
-        name=name,
-        capabilities=tuple(dict.fromkeys((*reach.capabilities, *granted.sids, *copies.sids))),
+        profile=name,
+        capabilities=tuple(dict.fromkeys(sids)),
         home=private,
         keep=policy.state,
     )
-    return [claim, profile, granted, copies, reach], private
+    return private, [claim, profile, granted, copies, reach, *last]
 
 
-def _with_relay(
-    policy: Policy, steps: Sequence[Step], home: str, private: str, *, limited: job.Job, bits: int
-) -> list[Step]:
-    """The relay's inner end needs an interpreter that the container can read."""
-    copies = python_paths.copies(home)
-    hosts = relay_start.NamedHosts(
+def _relay(
+    policy: Policy, python: str, private: str, limits: job.Job, bits: int
+) -> relay.NamedHosts:
+    return relay.NamedHosts(
         allow=policy.allow,
-        python=copies.program.path,
+        python=python,
         environment=tuple(environment(private, own=False).items()),
-        cpu=limited.cpu,
-        ui=limited.ui,
+        cpu=limits.cpu,
+        ui=limits.ui,
         bits=bits,
     )
-    found = [_also(step, copies.sids) for step in steps]
-    return [*found, copies, hosts]
 
 
-def _also(step: Step, sids: Sequence[str]) -> Step:
-    if not isinstance(step, app_container.Profile):
-        return step
-    return replace(step, capabilities=tuple(dict.fromkeys((*step.capabilities, *sids))))
-
-
-def _refuse_state(policy: Policy) -> None:
+def _uncontained(policy: Policy, run: str, *, restricted: bool) -> tuple[str, list[model.Step]]:
+    """Return the private directory of the target and the steps without an AppContainer."""
     if policy.state:
         raise PolicyError(
             "state = true needs an AppContainer: its profile is the directory that stays",
             hint="grant a directory with filesystem.write instead",
         )
-
-
-def _restricted(policy: Policy) -> list[Step]:
+    name = work_directory.PREFIX + run
+    private = os.path.join(os.path.dirname(directories().cache), "work", name)
+    steps: list[model.Step] = [work_directory.WorkDirectory(path=private, low=restricted)]
+    if not restricted:
+        return private, steps
     if any(grant.access == "write" for grant in policy.grants):
         raise PolicyError(
             "without an AppContainer filesystem.write cannot be opened: a target of Low integrity "
             "writes nothing that is not labelled for it",
             hint="use AppContainers, or let the server write into its own directory",
         )
-    return [
+    steps += [
         restricted_token.RestrictedToken(),
-        integrity.LowIntegrity(),
+        restricted_token.LowIntegrity(),
         desktop.PrivateDesktop(),
     ]
+    return private, steps
 
 
-def _second_layer(
-    policy: Policy, program: Program, private: str, steps: Sequence[Step]
-) -> list[Step]:
-    """A driver that is not there is no reason to stop: `doctor` tells of it."""
+def _minifilter(
+    policy: Policy, program: Program, private: str, steps: Sequence[model.Step]
+) -> list[model.Step]:
+    """Return nothing where there is no driver: no wall depends on it, and `doctor` reports it."""
     if not policy.windows.minifilter or minifilter.probe().status != "proven":
         return []
-    stores = [step for step in steps if isinstance(step, runtimes.Store)]
-    staged = [tree.staged for store in stores for tree in store.trees]
+    stores = [step for step in steps if isinstance(step, store.Store)]
+    staged = [tree.staged for one in stores for tree in one.trees]
     read = [grant.path for grant in policy.grants if grant.access == "read"]
     write = [grant.path for grant in policy.grants if grant.access == "write"]
     return [
@@ -174,72 +194,30 @@ def _second_layer(
 
 
 def digest(program: Program) -> str:
-    import hashlib
-
     text = "\0".join(program.typed or program.argv)
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
-def apply(step: Step, scene: Scene) -> None:
-    if isinstance(step, undo.Claim):
-        undo.apply(step, scene)
-    elif isinstance(step, app_container.Profile):
-        app_container.apply(step, scene)
-    elif isinstance(step, path_grants.Grants):
-        path_grants.apply(step, scene)
-    elif isinstance(step, runtimes.Store):
-        runtimes.apply(step, scene)
-    elif isinstance(step, relay_start.NamedHosts):
-        shim = relay_start.apply(step, scene)
-        scene.shim = shim
-        scene.variables = tuple(relay_start.variables(shim.port).items())
-        scene.undo.append(shim.end)
-    elif isinstance(step, restricted_token.RestrictedToken):
-        scene.token = restricted_token.apply(step)
-        scene.undo.append(scene.token.close)
-    elif isinstance(step, integrity.LowIntegrity):
-        integrity.apply(step, scene.token.value if scene.token else 0)
-    elif isinstance(step, desktop.PrivateDesktop):
-        made = desktop.apply(step)
-        scene.desktop = made.path
-        scene.undo.append(made.close)
-    elif isinstance(step, mitigations.Mitigations):
-        scene.attributes += mitigations.attributes(step)
-    elif isinstance(step, work_directory.WorkDirectory):
-        work_directory.apply(step, scene)
-    elif isinstance(step, job.Job):
-        job.apply(step, scene)
+def machine_variables() -> dict[str, str]:
+    return {name: os.environ[name] for name in PASSED if name in os.environ}
 
 
-def verify(step: Step, scene: Scene) -> None:
-    """In the suspended process."""
-    if isinstance(step, process_creation.Creation):
-        process_creation.verify(scene)
-    elif isinstance(step, app_container.Profile):
-        app_container.verify(step, scene)
-    elif isinstance(step, path_grants.Grants):
-        path_grants.verify(step, scene)
-    elif isinstance(step, runtimes.Store):
-        runtimes.verify(step, scene)
-    elif isinstance(step, restricted_token.RestrictedToken):
-        with win32_security.open_token(scene.process) as token:
-            restricted_token.verify(step, token.value)
-    elif isinstance(step, integrity.LowIntegrity):
-        with win32_security.open_token(scene.process) as token:
-            integrity.verify(step, token.value)
-    elif isinstance(step, mitigations.Mitigations):
-        mitigations.verify(step, scene.process)
-    elif isinstance(step, minifilter.Minifilter):
-        _register(step, scene)
-
-
-def _register(step: minifilter.Minifilter, scene: Scene) -> None:
-    try:
-        session = minifilter.apply(step)
-    except minifilter.AbsentError as error:
-        raise OSError(0, f"the driver that listened is gone: {error}") from error
-    scene.undo.append(session.close)
-    try:
-        session.register(scene.pid, step.workspace)
-    except ValueError as error:
-        raise OSError(0, str(error)) from error
+def environment(private: str, *, own: bool) -> dict[str, str]:
+    """Return the variables of every target. `own`: the private directory is corral's, with a
+    subdirectory for each purpose. In an AppContainer Windows makes them, and expects the user's
+    LOCALAPPDATA, which it changes for the target.
+    """
+    home = f"{private}\\home" if own else private
+    temporary = f"{private}\\tmp" if own else f"{private}\\Temp"
+    local = f"{private}\\local" if own else os.environ.get("LOCALAPPDATA", private)
+    return {
+        **machine_variables(),
+        "USERPROFILE": home,
+        "HOMEDRIVE": home[:2],
+        "HOMEPATH": home[2:],
+        "APPDATA": f"{private}\\roaming" if own else private,
+        "LOCALAPPDATA": local,
+        "TEMP": temporary,
+        "TMP": temporary,
+        "USERNAME": "user",
+    }

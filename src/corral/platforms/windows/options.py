@@ -1,22 +1,20 @@
-"""Windows: one file a mechanism. What can hold each control here, best first.
+"""The mechanisms that can enforce each control on Windows, best first.
 
-Two layerings exclude each other, because together they cannot start node or python. A: an
-AppContainer, which walls off files, network and other processes. B, only by the user's word: a
-restricted token of Low integrity, which is no wall for reads or for the network.
+Two sets of layers exclude each other, because together they cannot start node or python: an
+AppContainer, which closes off files, network and other processes; or, only if the user allows it, a
+restricted token of Low integrity, which is not a wall for reads or for the network.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from corral.plan import model
 from corral.plan.model import SAMPLING, Option
 from corral.platforms.windows.mechanisms.job import JOB, UI, UNREAD
+from corral.platforms.windows.mechanisms.network_capabilities import LEAVES
+from corral.policy.model import Policy
 from corral.record import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from corral.plan.model import Chains
-    from corral.policy.model import Policy
 
 APP_CONTAINER = "app container"
 RESTRICTED = "restricted token"
@@ -24,11 +22,10 @@ MITIGATIONS = "mitigations"
 STRICT = "strict handles"
 SWITCHED_ON = "windows.app_container = true"
 EXTRAS = {MITIGATIONS: "mitigations", STRICT: "strict_handles", UI: "job_ui"}
-"""What is put on top of a layering where it was seen to start, and the finding that says so."""
+"""What is added to a token where a runtime was seen to start with it, and that finding."""
 
 
-def chains(policy: Policy) -> Chains:
-    """What can hold each control here, best first."""
+def chains(policy: Policy) -> model.Chains:
     return {
         "filesystem": (_walled(policy, f"{APP_CONTAINER} + grants"),),
         "network": _network(policy),
@@ -66,23 +63,21 @@ def _walled(policy: Policy, mechanism: str, note: str = "") -> Option:
 
 
 def _network(policy: Policy) -> Sequence[Option]:
-    """Nothing outside an AppContainer reaches a port inside it, so nothing holds `listen`."""
+    """Offer nothing for `listen`: nothing outside an AppContainer reaches a port inside it."""
     if policy.listen:
         return ()
     if policy.allow:
         needs = (*_app_container(policy), "relay")
         note = "for clients that use the proxy variables"
         return (Option(mechanism=f"{APP_CONTAINER} + relay", needs=needs, note=note),)
-    from corral.platforms.windows.mechanisms.network_capabilities import LEAVES
-
     level = policy.windows.network
     option = _walled(policy, f"{APP_CONTAINER}, network {level}", LEAVES[level])
-    # What is closed at this level was not tried: only that nothing is open at the lowest.
+    # Only the lowest level was tried; what the others close was not.
     return (option if level == "none" else replace(option, status="applied"),)
 
 
 def _syscalls(policy: Policy) -> tuple[Option, ...]:
-    """The token is the wall; what of the rest starts with it comes on top."""
+    """Combine each token, which is the wall, with the extras that start with it."""
     found: list[Option] = []
     tokens = {APP_CONTAINER: _app_container(policy)}
     if not (policy.windows.app_container and policy.windows.fail_on_app_container_error):
@@ -96,7 +91,7 @@ def _syscalls(policy: Policy) -> tuple[Option, ...]:
 
 
 def _subsets(names: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """All of them first, none of them last."""
+    """Return all subsets, the whole first, the empty one last."""
     if not names:
         return [()]
     rest = _subsets(names[1:])
@@ -104,7 +99,7 @@ def _subsets(names: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 def _sampled(policy: Policy) -> tuple[Option, ...]:
-    """Looking costs wake-ups, so only a limit that was stated is held that way."""
+    """Sample only for a stated limit, because it costs wake-ups."""
     if "cpu_time" not in policy.stated:
         return ()
     note = "the job's account is looked at ten times a second, and the job ended when it is over"

@@ -1,37 +1,30 @@
-"""The three streams of a target: handles that it inherits, and nothing else.
+"""The three streams of a target: the only handles that it inherits.
 
-Pipes and files are handed over as they are, so messages cost nothing. A console is not: a target
-without one cannot use its handles. Neither is NUL, which an AppContainer may not be able to use,
-nor nothing at all, which several runtimes do not survive. In place of these the target gets a pipe
-that a thread of the supervisor's empties or fills.
+Pipes and files are passed on as they are, so messages cost nothing. Consoles are not, because a
+target without a console cannot use its handles; NUL is not, because an AppContainer may not be able
+to open it; and several runtimes do not start without any stream. For these the target gets a pipe
+that a thread of the supervisor reads or writes.
 """
 
-from __future__ import annotations
-
-import _thread
 import os
 import sys
+import threading
+from io import FileIO
 
 from corral.abi import win32_process as abi
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from io import FileIO
-    from threading import Thread
-
-    from corral.abi.win32 import Handle
+from corral.abi.win32 import Handle
 
 CHUNK = 65536
 
 
 class Streams:
-    """`handles` can be inherited and are closed once they were."""
+    """Inheritable handles; closed in this process once the target has inherited them."""
 
     def __init__(self, stdio: tuple[int, int, int]) -> None:
         self.handles: list[Handle] = []
         self._input = -1
-        self._feeding = _thread.allocate_lock()
-        self._pumps: list[Thread] = []
+        self._writing = threading.Lock()
+        self._threads: list[threading.Thread] = []
         for number, fd in enumerate(stdio):
             self.handles.append(self._handle(number, fd))
 
@@ -39,23 +32,23 @@ class Streams:
         reading, writing, errors = (handle.value for handle in self.handles)
         return reading, writing, errors
 
-    def let_go(self) -> None:
+    def close_handles(self) -> None:
         for handle in self.handles:
             handle.close()
 
     def end_input(self) -> None:
-        """End of file for the target, if its input comes through us and it reads it at all."""
-        if self._feeding.acquire(blocking=False):
+        """Send end of file, if the target's input is a pipe of this process that it reads."""
+        if self._writing.acquire(blocking=False):
             fd, self._input = self._input, -1
             if fd >= 0:
                 os.close(fd)
-            self._feeding.release()
+            self._writing.release()
 
     def drain(self) -> None:
-        """Until everything that the target said has been passed on; it must have ended."""
+        """Wait until all output is passed on. The target must have ended."""
         self.end_input()
-        for pump in self._pumps:
-            pump.join()
+        for thread in self._threads:
+            thread.join()
 
     def _handle(self, number: int, fd: int) -> Handle:
         value = _os_handle(fd)
@@ -67,30 +60,28 @@ class Streams:
             return abi.duplicate(_os_handle(theirs), inheritable=True)
         finally:
             os.close(theirs)
-            self._pump(number, ours, os.dup(fd))
+            self._start_copying(number, ours, os.dup(fd))
 
-    def _pump(self, number: int, ours: int, outside: int) -> None:
-        import threading
-
+    def _start_copying(self, number: int, ours: int, outside: int) -> None:
         if number == 0:
-            # Not waited for at the end: whoever sits at a console may never type again.
+            # Not joined at the end: a user at a console may never type again.
             self._input = ours
-            threading.Thread(target=self._feed, args=(outside,), daemon=True).start()
+            threading.Thread(target=self._copy_input, args=(outside,), daemon=True).start()
         else:
-            pump = threading.Thread(target=_pass_on, args=(ours, outside), daemon=True)
-            pump.start()
-            self._pumps.append(pump)
+            thread = threading.Thread(target=_copy_output, args=(ours, outside), daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
-    def _feed(self, source: int) -> None:
+    def _copy_input(self, source: int) -> None:
         with open(source, "rb", buffering=0) as reading:
             while chunk := _read(reading):
-                if not self._give(chunk):
+                if not self._write_input(chunk):
                     return
         self.end_input()
 
-    def _give(self, chunk: bytes) -> bool:
-        """The descriptor is this thread's only while it is locked: closed, its number is reused."""
-        with self._feeding:
+    def _write_input(self, chunk: bytes) -> bool:
+        """Write only under the lock: the number of a closed descriptor is used again."""
+        with self._writing:
             try:
                 while chunk and self._input >= 0:
                     chunk = chunk[os.write(self._input, chunk) :]
@@ -99,14 +90,14 @@ class Streams:
             return self._input >= 0
 
 
-def _pass_on(source: int, sink: int) -> None:
+def _copy_output(source: int, sink: int) -> None:
     with open(source, "rb", buffering=0) as reading, open(sink, "wb", buffering=0) as writing:
         while chunk := _read(reading):
             try:
                 while chunk:
                     chunk = chunk[writing.write(chunk) :]
             except OSError:
-                continue  # nobody looks any more; the target shall not wait for that
+                continue  # the reader is gone; go on, so that the target does not block
 
 
 def _read(source: FileIO) -> bytes:

@@ -2,7 +2,9 @@
 
 Windows has no SIGTERM. A stop ends the target's input where corral owns that input, waits, and then
 ends the whole job. When the first process or the supervisor ends, the job ends too, because the
-supervisor holds its only handle. The loop never wakes up without a reason.
+supervisor has its only handle. The loop never wakes up without a reason.
+
+The target has no console, so Ctrl-C, Ctrl-Break and the end of a console reach corral alone.
 """
 
 from __future__ import annotations
@@ -10,31 +12,35 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
 
 from corral.abi import win32_process as abi
-from corral.abi.signal_numbers import SIGHUP
+from corral.abi.signal_numbers import SIGHUP, SIGINT, SIGTERM
+from corral.denials.records import Denial
+from corral.network.traffic import Traffic
+from corral.plan.model import Sample
+from corral.platforms import contract
 from corral.platforms.contract import Ending, Usage
 from corral.platforms.deadlines import Deadlines
+from corral.platforms.run_records import Run
 from corral.platforms.steps import EXECUTED
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from corral.denials.records import Denial
-    from corral.network.traffic import Traffic
-    from corral.plan.model import Sample
-    from corral.platforms.contract import Child, Gateway, Service, Signals, StopReason
-    from corral.platforms.run_records import Run
+NUMBERS = {
+    abi.CTRL_C_EVENT: SIGINT,
+    abi.CTRL_BREAK_EVENT: SIGTERM,
+    abi.CTRL_CLOSE_EVENT: SIGHUP,
+    abi.CTRL_LOGOFF_EVENT: SIGHUP,
+    abi.CTRL_SHUTDOWN_EVENT: SIGHUP,
+}
 
 
 class Watch:
     def __init__(
         self,
-        child: Child,
+        child: contract.Child,
         *,
         timeout: float | None,
-        signals: Signals,
+        signals: contract.Signals,
         control: int,
         sample: Sample | None,
         run: Run,
@@ -43,19 +49,23 @@ class Watch:
         self.deadlines = Deadlines(child, timeout=timeout, sample=sample)
         self._run = run
         self._signals = signals
-        self._gateway: Gateway | None = None
+        self._gateway: contract.Gateway | None = None
         self._control = Control(control) if control >= 0 else None
 
     @property
-    def reason(self) -> StopReason:
+    def reason(self) -> contract.StopReason:
         return self.deadlines.reason
 
     def until_exec(self) -> bytes:
         """Return at once: on Windows everything that could fail was tried from outside."""
         return EXECUTED
 
-    def open(self, gateway: Gateway | None, others: Sequence[Service]) -> None:  # noqa: ARG002
-        """Keep the gateway until the end; it has threads of its own. There are no other services."""
+    def open(
+        self,
+        gateway: contract.Gateway | None,
+        others: Sequence[contract.Service],  # noqa: ARG002
+    ) -> None:
+        """Keep the gateway, which has threads of its own. There are no other services."""
         self._gateway = gateway
 
     def until_end(self) -> Ending:
@@ -75,7 +85,7 @@ class Watch:
             traffic=traffic,
         )
 
-    def stop(self, reason: StopReason, number: int) -> None:
+    def stop(self, reason: contract.StopReason, number: int) -> None:
         """Ask the target to leave; a console that closes does not wait."""
         if number == SIGHUP:
             self.child.kill()
@@ -112,63 +122,102 @@ class Watch:
             self.child.kill()
 
 
+class Signals:
+    """Console events as signals. `fileno` is an event that is set while one waits to be read."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self._wanted = frozenset(numbers)
+        self._lock = threading.Lock()
+        self._waiting: list[int] = []
+        self._event = abi.create_event()
+        self._handler = abi.on_console_event(self._handle)
+
+    def fileno(self) -> int:
+        return self._event.value
+
+    def read(self) -> list[int]:
+        with self._lock:
+            found, self._waiting = self._waiting, []
+            abi.ResetEvent(self._event.value)
+        return found
+
+    def close(self) -> None:
+        abi.ignore_console_events(self._handler)
+        self._event.close()
+
+    def _handle(self, event: int) -> bool:
+        number = NUMBERS.get(event, SIGTERM)
+        if number not in self._wanted:
+            return True  # it was ignored when corral was started
+        with self._lock:
+            self._waiting.append(number)
+            abi.SetEvent(self._event.value)
+        if number == SIGHUP:
+            # A closing console, a logoff and a shutdown leave five seconds, but only as long as
+            # this handler does not return.
+            threading.Event().wait()
+        return True
+
+
 class Control:
-    """The caller's pipe, which nobody can wait for: a thread reads it and sets an event."""
+    """The caller's pipe. Windows cannot wait for a pipe, so a thread reads it and sets an event."""
 
     def __init__(self, fd: int) -> None:
         self._lock = threading.Lock()
-        self._told = b""
+        self._received = b""
         self._ended = False
         self._event = abi.create_event()
-        threading.Thread(target=self._listen, args=(fd,), daemon=True).start()
+        threading.Thread(target=self._receive, args=(fd,), daemon=True).start()
 
     def fileno(self) -> int:
         return self._event.value
 
     def read(self) -> bytes:
-        """What was said since; nothing when the caller is gone."""
+        """Return the bytes since the last call; nothing if the caller is gone."""
         with self._lock:
-            told, self._told = self._told, b""
+            received, self._received = self._received, b""
             abi.ResetEvent(self._event.value)
-            if told and self._ended:
-                abi.SetEvent(self._event.value)  # to be told the end, too
-        return told
+            if received and self._ended:
+                abi.SetEvent(self._event.value)  # the next call returns the end
+        return received
 
     def close(self) -> None:
         with self._lock:
             self._event.close()
 
-    def _listen(self, fd: int) -> None:
+    def _receive(self, fd: int) -> None:
         while not self._ended:
             try:
                 chunk = os.read(fd, 16)
             except OSError:
                 chunk = b""
             with self._lock:
-                self._told += chunk
+                self._received += chunk
                 self._ended = not chunk
                 try:
                     abi.SetEvent(self._event.value)
                 except ValueError:
-                    return  # closed: nobody listens any more
+                    return  # the run has ended, and the event is closed
 
 
 def measure(root: int) -> Usage:
-    """A process whose parent has ended is not found: the job would know, and has no name."""
+    """Measure a tree from outside. A process whose parent has ended is not found, because only the
+    supervisor can ask the job.
+    """
     cpu, memory, tasks = 0.0, 0, 0
     for pid in tree(root, abi.parents()):
         try:
             with abi.open_process(pid, abi.PROCESS_QUERY_LIMITED_INFORMATION) as process:
                 cpu += abi.cpu_seconds(process)
-                memory += abi.committed(process)
+                memory += abi.committed_bytes(process)
                 tasks += 1
         except OSError:
-            continue  # it ended while being looked at
+            continue  # it has ended meanwhile
     return Usage(cpu=cpu, memory=memory, tasks=tasks)
 
 
 def tree(root: int, parents: dict[int, int]) -> list[int]:
-    """`root` and all that descend from it."""
+    """Return `root` and all its descendants."""
     found = [root]
     for pid in found:
         found += [one for one, parent in parents.items() if parent == pid and one not in found]

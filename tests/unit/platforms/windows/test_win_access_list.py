@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.abi.win32_security import parse_sid
 from corral.platforms.windows.files import access_list
-from corral.platforms.windows.files.access_list import grant_sid, sid_bytes
+from corral.platforms.windows.files.access_list import grant_sid
 
 OURS = grant_sid("C:\\data", "write")
 OTHER_RUN = grant_sid("C:\\data", "read")
@@ -15,13 +16,13 @@ FOREIGN = ["S-1-5-32-544", "S-1-5-18", "S-1-5-21-1-2-3-1001", "S-1-15-2-1", "S-1
 
 
 def entry(kind, flags, mask, sid):
-    raw = sid_bytes(sid)
+    raw = parse_sid(sid)
     return struct.pack("<BBHI", kind, flags, 8 + len(raw), mask) + raw
 
 
 def descriptor(entries, control=0x8004, revision=2):
     body = b"".join(entries)
-    owner = sid_bytes("S-1-5-18")
+    owner = parse_sid("S-1-5-18")
     head = struct.pack("<BBHIIII", 1, 0, control, 20, 0, 0, 20 + len(owner))
     acl = struct.pack("<BBHHH", revision, 0, 8 + len(body), len(entries), 0)
     return head + owner + acl + body
@@ -48,11 +49,11 @@ def test_put_in_and_taken_out(entries, control, directory, root, access):
     ours = access_list.entries_for(OURS, access, directory=directory, root=root)
     granted = access_list.grant(raw, OURS, ours)
     after = access_list.read(granted)
-    assert [one for one in after.entries if not access_list.is_of(one, OURS)] == entries
-    assert tuple(one for one in after.entries if access_list.is_of(one, OURS)) == ours
+    assert [one for one in after.entries if not access_list.is_entry_of(one, OURS)] == entries
+    assert tuple(one for one in after.entries if access_list.is_entry_of(one, OURS)) == ours
     assert after.control & 0x1400 == control & 0x1400  # follows its parent or not, as before
     assert bool(after.control & 0x0100) == bool(control & 0x0400)
-    assert access_list.holds(granted, OURS)
+    assert access_list.has_entry(granted, OURS)
     assert access_list.grant(granted, OURS, ours) is None
     back = access_list.revoke(granted, (OURS,))
     assert list(access_list.read(back).entries) == entries
@@ -66,8 +67,8 @@ def test_another_runs_entries_stay(entries):
     mine = access_list.entries_for(OURS, "write", directory=True, root=True)
     both = access_list.grant(raw or descriptor(entries), OURS, mine)
     left = access_list.revoke(both, (OURS,))
-    assert access_list.holds(left, OTHER_RUN)
-    assert not access_list.holds(left, OURS)
+    assert access_list.has_entry(left, OTHER_RUN)
+    assert not access_list.has_entry(left, OURS)
 
 
 def test_what_is_the_objects_own_stands_before_what_it_inherited():

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.abi.win32_security import format_sid, parse_sid
 from corral.platforms.windows.files import access_list
 
 # Of packages that Windows ships; the first is in Microsoft's page on loopback exemptions.
@@ -63,13 +64,13 @@ def test_two_directories_have_two():
 @given(st.lists(st.integers(0, 2**32 - 1), max_size=15), st.integers(0, 2**48 - 1))
 def test_sids_as_bytes_and_back(words, authority):
     text = "-".join(map(str, ("S-1", authority, *words)))
-    raw = access_list.sid_bytes(text)
+    raw = parse_sid(text)
     assert len(raw) == 8 + 4 * len(words)
-    assert access_list.sid_text(raw) == text
+    assert format_sid(raw) == text
 
 
 def test_the_bytes_of_a_known_sid():
-    assert access_list.sid_bytes("S-1-5-32-544").hex() == "01020000000000052000000020020000"
+    assert parse_sid("S-1-5-32-544").hex() == "01020000000000052000000020020000"
 
 
 @pytest.mark.parametrize(
@@ -77,13 +78,13 @@ def test_the_bytes_of_a_known_sid():
 )
 def test_what_is_no_sid(text):
     with pytest.raises(ValueError):
-        access_list.sid_bytes(text)
+        parse_sid(text)
 
 
 @given(st.binary(max_size=80))
 def test_bytes_that_are_no_sid(raw):
     try:
-        text = access_list.sid_text(raw)
+        text = format_sid(raw)
     except ValueError:
         return
-    assert access_list.sid_bytes(text) == raw
+    assert parse_sid(text) == raw

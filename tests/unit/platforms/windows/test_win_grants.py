@@ -13,7 +13,7 @@ from corral.platforms.windows.files.granted_tree import Node, Tree
 from corral.platforms.windows.mechanisms import path_grants
 from corral.policy.model import Grant, Policy, Windows
 
-KNOWN = paths.places({"SystemRoot": "C:\\Windows"}, "C:\\Users\\Ann")
+KNOWN = paths.known_directories({"SystemRoot": "C:\\Windows"}, "C:\\Users\\Ann")
 TOP = Node(name="", directory=True)
 
 
@@ -201,7 +201,7 @@ def test_a_real_tree_is_seen_as_it_is(tmp_path):
     (tmp_path / "sub" / "file").write_text("x")
     (tmp_path / "sub" / "link").symlink_to("/")
     os.link(tmp_path / "sub" / "file", tmp_path / "twin")
-    found = granted_tree.look(str(tmp_path))
+    found = granted_tree.read_tree(str(tmp_path))
     assert found.whole
     seen = {node.name: (node.directory, node.reparse, node.links) for node in found.nodes}
     assert seen == {
@@ -214,17 +214,17 @@ def test_a_real_tree_is_seen_as_it_is(tmp_path):
 
 
 def test_a_tree_that_is_too_large(tmp_path, monkeypatch):
-    monkeypatch.setattr(granted_tree, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(granted_tree, "MAX_ENTRIES", 3)
     for name in "ab":
         (tmp_path / name).write_text("")
-    assert granted_tree.look(str(tmp_path)).whole
+    assert granted_tree.read_tree(str(tmp_path)).whole
     (tmp_path / "c").write_text("")
-    assert not granted_tree.look(str(tmp_path)).whole
+    assert not granted_tree.read_tree(str(tmp_path)).whole
 
 
 def test_a_root_that_is_not_there(tmp_path):
     with pytest.raises(PolicyError, match="none"):
-        path_grants.look(Policy(grants=(grant(str(tmp_path / "none")),)))
+        path_grants.read_trees(Policy(grants=(grant(str(tmp_path / "none")),)))
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def driver():
 def session(driver):
     made = minifilter.Session(driver.transport, CHECKS)
     yield made
-    made.close()
+    made.release()
 
 
 # --- layout ---------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def test_a_check_survives_the_way(token, operation, access, request, message, pa
 def test_a_session_is_set_up_and_given_up(driver):
     session = minifilter.Session(driver.transport, CHECKS)
     session.register(4242, "C:\\work")
-    session.close()
+    session.release()
     kinds = [struct.unpack_from("<I", message)[0] for message in driver.seen]
     assert kinds == [104, 107, 100, 101]
     config, exclude, register, unregister = driver.seen
@@ -171,7 +171,7 @@ def test_the_driver_refuses_what_is_too_short(driver):
 
 
 def test_a_session_that_was_never_registered_is_not_unregistered(driver):
-    minifilter.Session(driver.transport, CHECKS).close()
+    minifilter.Session(driver.transport, CHECKS).release()
     assert driver.seen == []
 
 
@@ -319,7 +319,7 @@ def test_a_driver_that_goes_away():
     session = minifilter.Session(driver.transport, CHECKS)
     session.register(1, "C:\\w")
     driver.close()
-    session.close()  # does not hang and does not raise
+    session.release()  # does not hang and does not raise
 
 
 # --- from drive letters to devices ----------------------------------------------------------------
@@ -369,13 +369,13 @@ def test_nothing_but_devices_is_a_root(path):
 
 def test_windows_itself_can_be_read_and_not_written():
     step = minifilter.Minifilter(read=("C:\\notes",), write=("C:\\data",), workspace="C:\\data")
-    checks = minifilter.checks_of(step, query=query, windows="C:\\Windows")
+    checks = step.checks(query=query, windows="C:\\Windows")
     library = rf"{VOLUME}\Windows\System32\ntdll.dll"
-    assert minifilter.within(library, checks.read)
-    assert not minifilter.within(library, checks.write)
-    assert minifilter.within(rf"{VOLUME}\notes\x", checks.read)
-    assert minifilter.within(rf"{VOLUME}\data\x", checks.write)
-    assert not minifilter.within(rf"{VOLUME}\Users\u\x", (*checks.read, *checks.write))
+    assert minifilter.is_within(library, checks.read)
+    assert not minifilter.is_within(library, checks.write)
+    assert minifilter.is_within(rf"{VOLUME}\notes\x", checks.read)
+    assert minifilter.is_within(rf"{VOLUME}\data\x", checks.write)
+    assert not minifilter.is_within(rf"{VOLUME}\Users\u\x", (*checks.read, *checks.write))
 
 
 # --- no driver ------------------------------------------------------------------------------------

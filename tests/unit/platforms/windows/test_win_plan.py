@@ -11,7 +11,7 @@ from corral.errors import PolicyError, UnenforceableError
 from corral.plan import decide as plan
 from corral.plan.host import Finding, Host
 from corral.plan.model import Plan
-from corral.platforms.posix.watch import Ending, Reaped
+from corral.platforms.contract import Ending, Reaped
 from corral.platforms.windows import backend as backends
 from corral.platforms.windows import layers, options, undo
 from corral.platforms.windows.files.granted_tree import Node, Tree
@@ -19,7 +19,6 @@ from corral.platforms.windows.layers import BASE
 from corral.platforms.windows.mechanisms import (
     app_container,
     desktop,
-    integrity,
     job,
     mitigations,
     network_capabilities,
@@ -69,8 +68,7 @@ def decided(policy: Policy, machine: Host) -> dict[str, plan.Held]:
 
 def composed(policy: Policy, machine: Host, program: Program = PROGRAM) -> tuple[plan.Step, ...]:
     controls = plan.decide(policy, machine, options.chains(policy))
-    steps, _ = layers.compose(policy, program, controls, home=HOME, run="1-abc")
-    return steps
+    return layers.compose(policy, program, controls, home=HOME, run="1-abc").steps
 
 
 def kinds(steps: tuple[plan.Step, ...]) -> list[type]:
@@ -153,7 +151,7 @@ def test_layering_a_in_its_order():
     assert held[job.Job] == job.Job(memory=1 << 30, processes=1, ui=job.UI_LIMITS)
     assert held[mitigations.Mitigations].bits == BASE | mitigations.STRICT_HANDLES.bit
     assert held[mitigations.Mitigations].children is False
-    assert held[undo.Claim].profile == held[app_container.Profile].name
+    assert held[undo.Claim].profile == held[app_container.Profile].profile
 
 
 def test_what_was_not_seen_to_start_is_left_out():
@@ -175,7 +173,7 @@ def test_no_token_is_restricted_in_an_app_container():
     """Together they start neither node nor python."""
     found = set(kinds(composed(Policy(), host(*FULL))))
     assert not found & {
-        restricted_token.RestrictedToken, integrity.LowIntegrity, desktop.PrivateDesktop,
+        restricted_token.RestrictedToken, restricted_token.LowIntegrity, desktop.PrivateDesktop,
     }  # fmt: skip
 
 
@@ -199,7 +197,7 @@ def test_layering_b_in_its_order():
     assert kinds(composed(word, host(*WITHOUT))) == [
         work_directory.WorkDirectory,
         restricted_token.RestrictedToken,
-        integrity.LowIntegrity,
+        restricted_token.LowIntegrity,
         desktop.PrivateDesktop,
         job.Job,
         mitigations.Mitigations,
@@ -249,7 +247,7 @@ def test_named_hosts_need_the_relay_and_no_capability(monkeypatch):
     policy = Policy(allow=("example.com",))
     assert missing(policy, host(*(name for name in FULL if name != "relay"))) == {"network"}
     copies = runtimes.Store(trees=(), program=replace(PROGRAM, path="C:\\store\\python.exe"))
-    monkeypatch.setattr(layers.own_python, "copies", lambda _home: copies)
+    monkeypatch.setattr(runtimes, "plan_own_interpreter", lambda _home: copies)
     steps = {type(step): step for step in composed(policy, host(*FULL))}
     assert steps[app_container.Profile].capabilities == ()
     assert steps[relay_start.NamedHosts].python == "C:\\store\\python.exe"
@@ -279,9 +277,9 @@ def test_state_keeps_the_profile():
     assert kept[app_container.Profile].keep
     assert kept[undo.Claim].profile == ""
     again = {type(step): step for step in composed(Policy(state=True), host(*FULL))}
-    assert again[app_container.Profile].name == kept[app_container.Profile].name
+    assert again[app_container.Profile].profile == kept[app_container.Profile].profile
     once = {type(step): step for step in composed(Policy(), host(*FULL))}
-    assert once[app_container.Profile].name.endswith("1-abc")
+    assert once[app_container.Profile].profile.endswith("1-abc")
 
 
 def test_state_needs_an_app_container():
@@ -290,6 +288,31 @@ def test_state_needs_an_app_container():
     controls = plan.decide(Policy(state=True), host(*FULL), options.chains(Policy(state=True)))
     made = backends.compose(Policy(state=True), PROGRAM, controls, home=HOME)
     assert dict(made.environment)["STATE_DIRECTORY"] == made.home
+
+
+def test_every_step_has_a_name_of_its_own(monkeypatch):
+    """It is what a failed step is reported by; stages are those that `explain` prints."""
+    found = Finding(capability="minifilter driver", status="proven", evidence="it listens")
+    monkeypatch.setattr(layers.minifilter, "probe", lambda: found)
+    copies = runtimes.Store(trees=(), program=PROGRAM)
+    monkeypatch.setattr(runtimes, "plan_own_interpreter", lambda _home: copies)
+    relayed = composed(Policy(allow=("example.com",)), host(*FULL))
+    word = Windows(fail_on_app_container_error=False)
+    fallback = composed(replace(LETTING_GO, windows=word), host(*WITHOUT))
+    steps = {type(step): step for step in (*relayed, *fallback)}
+    assert len(steps) == 14
+    assert len({step.name for step in steps.values()}) == len(steps)
+    assert {step.stage for step in steps.values()} == {"supervisor", "clone", "after_clone"}
+
+
+def test_the_driver_knows_the_process_before_it_runs(monkeypatch):
+    """It is registered by the step after the creation, when the process is suspended."""
+    found = Finding(capability="minifilter driver", status="proven", evidence="it listens")
+    monkeypatch.setattr(layers.minifilter, "probe", lambda: found)
+    assert kinds(composed(Policy(), host(*FULL)))[-2:] == [
+        process_creation.Creation,
+        layers.minifilter.Minifilter,
+    ]
 
 
 def test_a_driver_that_listens_is_told_what_may_be_read(monkeypatch, tmp_path):
@@ -303,7 +326,7 @@ def test_a_driver_that_listens_is_told_what_may_be_read(monkeypatch, tmp_path):
     (tree,) = steps[runtimes.Store].trees
     assert (step.workspace, step.write) == (private, (private,))
     assert tree.staged in step.read
-    assert not any(path and tree.room.startswith(path) for path in step.read)
+    assert not any(path and tree.directory.startswith(path) for path in step.read)
     bare = {type(step): step for step in composed(LETTING_GO, host(), program)}
     assert str(tmp_path) in bare[layers.minifilter.Minifilter].read
     off = Policy(windows=Windows(minifilter=False))
@@ -384,7 +407,7 @@ def test_a_run_in_a_container_leaves_its_journal_to_be_swept():
 
 def test_what_is_granted_is_known_to_the_store_and_watched(monkeypatch):
     top = Node(name="", directory=True)
-    monkeypatch.setattr(path_grants, "look", lambda _policy: {"D:\\work": Tree(nodes=(top,))})
+    monkeypatch.setattr(path_grants, "read_trees", lambda _policy: {"D:\\work": Tree(nodes=(top,))})
     granted = Grant(
         path="D:\\work", access="write", device=1, inode=2, directory=True, owner=0, group=0
     )
@@ -427,5 +450,5 @@ def test_doctor_says_what_was_proven_and_no_more():
 def test_a_crash_at_the_memory_limit_is_the_limits(code, hit, kind):
     whole = Plan(program=PROGRAM, steps=(), controls=(), environment=())
     reaped = Reaped(status=code << 8, cpu=0.0, memory=0, hit=hit)
-    found = report.build_report(whole, Ending(born=b"S", reaped=reaped, reason="", wall=1.0))
+    found = report.build_report(whole, Ending(exec_result=b"S", reaped=reaped, reason="", wall=1.0))
     assert (found.outcome.kind, found.outcome.exit_code, found.hit) == (kind, code, hit)

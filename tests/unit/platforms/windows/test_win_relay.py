@@ -139,7 +139,7 @@ def test_what_an_honest_inner_end_says(pair):
         [(shim.OPEN, 1), (shim.END, 1), (shim.DATA, 1, b"x")],
         [(shim.OPEN, 1), (shim.CREDIT, 1, b"\x01\0\0\0")],
         [(shim.OPEN, 1), *[(shim.DATA, 1, bytes(shim.CHUNK))] * (shim.WINDOW // shim.CHUNK + 1)],
-        [(shim.OPEN, number) for number in range(1, shim.MOST_STREAMS + 2)],
+        [(shim.OPEN, number) for number in range(1, shim.MAX_STREAMS + 2)],
     ],
     ids=lambda frames: f"{frames[-1][0]}-{len(frames)}",
 )
@@ -158,7 +158,7 @@ def test_what_no_honest_inner_end_says(pair, frames):
 
 
 def test_as_many_streams_as_there_may_be(pair):
-    for _ in range(shim.MOST_STREAMS):
+    for _ in range(shim.MAX_STREAMS):
         pair.open()
     pair.say((shim.RESET, 1))
     pair.open()  # room again

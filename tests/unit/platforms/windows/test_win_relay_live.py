@@ -265,7 +265,7 @@ def test_more_connections_than_there_may_be_at_once(run, web):
     port = web.server_port
     running = run([f"allowed.test:{port}"])
     held = [
-        socket.create_connection(("127.0.0.1", running.port)) for _ in range(inside.MOST_STREAMS)
+        socket.create_connection(("127.0.0.1", running.port)) for _ in range(inside.MAX_STREAMS)
     ]
     results = []
     late = threading.Thread(
@@ -403,7 +403,7 @@ def test_a_flood_is_heard_at_a_rate(monkeypatch):
             let_go.wait(60)
 
     monkeypatch.setattr(outer.time, "sleep", sleep)
-    monkeypatch.setattr(outer, "LAST_BREATH", 60.0)  # until the last stream of the flood was read
+    monkeypatch.setattr(outer, "CLOSE_SECONDS", 60.0)  # until the last stream of the flood was read
     by_hand = ByHand(["allowed.test"], clock=lambda: 0.0)
     flood = [
         item
@@ -412,15 +412,15 @@ def test_a_flood_is_heard_at_a_rate(monkeypatch):
     ]
     flooding = threading.Thread(target=by_hand.say, args=flood)
     flooding.start()
-    for _ in range(outer.MOST_HANDLERS):
+    for _ in range(outer.MAX_HANDLERS):
         assert resting.acquire(timeout=60)
     # All handlers rest: of 3000 streams no more were looked at than there was a budget for.
-    assert len(rests) == MAX_FAILED - 1 + outer.MOST_HANDLERS
+    assert len(rests) == MAX_FAILED - 1 + outer.MAX_HANDLERS
     assert not by_hand.relay._handlers.acquire(blocking=False)
     let_go.set()
     flooding.join(60)
     by_hand.close()
-    for _ in range(outer.MOST_HANDLERS):  # the last of them has ended
+    for _ in range(outer.MAX_HANDLERS):  # the last of them has ended
         assert by_hand.relay._handlers.acquire(timeout=60)
     assert len(rests) == 3000
     assert rests[: MAX_FAILED - 1] == [0.0] * (MAX_FAILED - 1)

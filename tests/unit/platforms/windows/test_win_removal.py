@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from corral.platforms.windows.files import remove_directory
-from corral.platforms.windows.run_context import Scene
+from corral.plan.results import Results
+from corral.platforms.windows.files import file_trees
 
 
 def deep(top, levels, name):
@@ -27,7 +27,7 @@ def test_a_tree_without_end(tmp_path, levels, name):
     top = tmp_path / "private"
     top.mkdir()
     deep(str(top), levels, name)
-    remove_directory.remove(str(top))
+    file_trees.remove(str(top))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -39,13 +39,13 @@ def test_what_a_link_leads_to_stays(tmp_path):
     (outside / "file").touch()
     (top / "directory").symlink_to(outside)
     (top / "file").symlink_to(outside / "file")
-    remove_directory.remove(str(top))
+    file_trees.remove(str(top))
     assert [path.name for path in tmp_path.iterdir()] == ["outside"]
     assert (outside / "file").exists()
 
 
 def test_what_is_not_there_is_no_problem(tmp_path):
-    remove_directory.remove(str(tmp_path / "none"))
+    file_trees.remove(str(tmp_path / "none"))
 
 
 def test_one_undoing_that_breaks_keeps_no_other_from_being_done():
@@ -57,9 +57,14 @@ def test_one_undoing_that_breaks_keeps_no_other_from_being_done():
     def resisting():
         raise OSError("in the way")
 
-    scene = Scene()
-    scene.undo += [lambda: done.append(1), broken, resisting, lambda: done.append(2)]
+    acts = (lambda: done.append(1), broken, resisting, lambda: done.append(2))
+    kinds = [
+        type(f"Made{number}", (), {"release": staticmethod(act)}) for number, act in enumerate(acts)
+    ]
+    results = Results()
+    for kind in kinds:
+        results.add(kind())
     with pytest.raises(ValueError, match="not expected"):
-        scene.end()
+        results.release()
     assert done == [2, 1]
-    assert scene.undo == []
+    assert [results.find(kind) for kind in kinds] == [None] * len(kinds)

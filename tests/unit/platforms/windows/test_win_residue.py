@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from corral.abi import win32, win32_security
+from corral.plan.results import Results
 from corral.platforms.windows import undo
 from corral.platforms.windows.files import access_list, granted_tree, journal
-from corral.platforms.windows.mechanisms import path_grants
-from corral.platforms.windows.run_context import Scene
 
 ROOTS = tuple(
     journal.Root(
@@ -51,7 +50,7 @@ class Host:
     @contextlib.contextmanager
     def patched(self):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(path_grants, "mutex", lambda _: contextlib.nullcontext())
+            patch.setattr(granted_tree, "mutex", lambda _: contextlib.nullcontext())
             patch.setattr(undo, "withdraw", self.withdraw)
             patch.setattr(win32_security, "DeleteAppContainerProfile", self.delete)
             yield
@@ -75,15 +74,15 @@ class Runs(RuleBasedStateMachine):
         return self.stack.enter_context(manager)
 
     def teardown(self):
-        for scene, _, _ in getattr(self, "alive", {}).values():
-            scene.end()
+        for results, _, _ in getattr(self, "alive", {}).values():
+            results.release()
         self.stack.close()
 
     @rule(roots=st.sets(st.sampled_from(ROOTS), max_size=3), keep=st.booleans())
     def start(self, roots, keep):
         self.count += 1
         name = f"run{self.count}"
-        scene = Scene()
+        results = Results()
         claim = undo.Claim(
             directory=self.directory,
             run=name,
@@ -91,17 +90,17 @@ class Runs(RuleBasedStateMachine):
             roots=tuple(sorted(roots, key=lambda r: r.sid)),
             keep=keep,
         )
-        undo.apply(claim, scene)
+        claim.apply(results)
         self.host.profiles.add(name)
         self.host.entries |= {root.sid for root in roots}
-        self.alive[name] = (scene, roots, keep)
+        self.alive[name] = (results, roots, keep)
 
     @precondition(lambda self: getattr(self, "alive", None))
     @rule(data=st.data())
     def end(self, data):
         name = data.draw(st.sampled_from(sorted(self.alive)))
-        scene, roots, keep = self.alive.pop(name)
-        scene.end()
+        results, roots, keep = self.alive.pop(name)
+        results.release()
         if keep:
             self.kept |= {root.sid for root in roots}
         assert name not in self.host.profiles
@@ -111,11 +110,8 @@ class Runs(RuleBasedStateMachine):
     def die_and_be_swept(self, data):
         """The kernel lets go of the lock; whatever was kept in mind is lost."""
         name = data.draw(st.sampled_from(sorted(self.alive)))
-        scene, _, _ = self.alive.pop(name)
-        own = scene.undo[0].__closure__
-        next(
-            cell.cell_contents for cell in own if isinstance(cell.cell_contents, journal.Journal)
-        ).leave()
+        results, _, _ = self.alive.pop(name)
+        results.get(undo.OpenClaim).journal.leave()
         assert undo.sweep(self.directory) == []
         assert name not in self.host.profiles
 
@@ -158,7 +154,7 @@ def windows_codes(monkeypatch):
 def test_a_profile_that_was_never_made(tmp_path):
     host = Host()
     with host.patched():
-        assert undo.end(claimed(str(tmp_path), "one"), keep=False) == []
+        assert undo.undo_run(claimed(str(tmp_path), "one"), keep=False) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -167,7 +163,7 @@ def test_a_profile_that_stays(tmp_path, monkeypatch):
         raise OSError(0, "denied", "DeleteAppContainerProfile", win32.ERROR_ACCESS_DENIED)
 
     monkeypatch.setattr(win32_security, "DeleteAppContainerProfile", denied)
-    assert undo.end(claimed(str(tmp_path), "one"), keep=False) == [
+    assert undo.undo_run(claimed(str(tmp_path), "one"), keep=False) == [
         "AppContainer profile one: denied"
     ]
     assert len(journal.dead(str(tmp_path))) == 1
@@ -185,9 +181,9 @@ def test_files_that_windows_leaves_in_a_profile(tmp_path, monkeypatch, told):
             raise OSError(0, "denied", "DeleteAppContainerProfile", win32.ERROR_ACCESS_DENIED)
 
     monkeypatch.setattr(win32_security, "DeleteAppContainerProfile", delete)
-    monkeypatch.setattr(win32_security, "folder_of", lambda _sid: str(folder / "AC"))
+    monkeypatch.setattr(win32_security, "profile_folder", lambda _sid: str(folder / "AC"))
     journals = tmp_path / "journals"
-    assert undo.end(claimed(str(journals), "one"), keep=False) == []
+    assert undo.undo_run(claimed(str(journals), "one"), keep=False) == []
     assert not folder.exists()
     assert list(journals.iterdir()) == []
 
@@ -201,9 +197,9 @@ def test_two_that_end_at_once(tmp_path):
         # The first has decided and given up, and dies before its file is gone.
         assert journal.is_used(ROOTS[0].sid, first.others())
         first.drop(ROOTS[0])
-        assert undo.end(second, keep=False) == []
+        assert undo.undo_run(second, keep=False) == []
         assert host.entries == set()
-        assert undo.end(first, keep=False) == []
+        assert undo.undo_run(first, keep=False) == []
 
 
 def test_a_dead_run_that_two_look_at(tmp_path):
@@ -214,9 +210,9 @@ def test_a_dead_run_that_two_look_at(tmp_path):
         claimed(directory, "dead", ROOTS[0]).leave()
         (dead,) = journal.dead(directory)
         ending = claimed(directory, "ending", ROOTS[0])
-        assert undo.end(ending, keep=False) == []
+        assert undo.undo_run(ending, keep=False) == []
         assert host.entries == {ROOTS[0].sid}
-        assert undo.end(dead, keep=False) == []
+        assert undo.undo_run(dead, keep=False) == []
         assert host.entries == set()
 
 
@@ -226,7 +222,7 @@ def test_what_resists_is_tried_again(tmp_path):
     host.profiles.add("one")
     host.resisting.add(ROOTS[1].sid)
     with host.patched():
-        assert undo.end(claimed(directory, "one", *ROOTS), keep=False) == ["C:\\b: in the way"]
+        assert undo.undo_run(claimed(directory, "one", *ROOTS), keep=False) == ["C:\\b: in the way"]
         assert ROOTS[1].sid in host.entries
         assert undo.sweep(directory) == ["C:\\b: in the way"]
         host.resisting.clear()
@@ -240,7 +236,7 @@ def test_what_was_kept_and_resists_stays_kept(tmp_path):
     host, directory = Host(), str(tmp_path)
     host.entries.add(ROOTS[0].sid)
     with host.patched():
-        undo.end(claimed(directory, "one", ROOTS[0]), keep=True)
+        undo.undo_run(claimed(directory, "one", ROOTS[0]), keep=True)
         host.resisting.add(ROOTS[0].sid)
         assert undo.clean(directory) == ([], ["C:\\a: in the way"])
         host.resisting.clear()
@@ -262,13 +258,13 @@ def test_entries_are_taken_out_below_what_has_no_list_of_its_own(tmp_path, monke
     }
     monkeypatch.setattr(
         granted_tree,
-        "opened",
+        "open_object",
         lambda path: contextlib.nullcontext(types.SimpleNamespace(value=path)),
     )
-    monkeypatch.setattr(granted_tree, "is_identity", lambda *_: True)
+    monkeypatch.setattr(granted_tree, "has_identity", lambda *_: True)
     monkeypatch.setattr(granted_tree, "is_directory", os.path.isdir)
-    monkeypatch.setattr(win32_security, "security_of", descriptors.__getitem__)
-    monkeypatch.setattr(win32_security, "set_security", descriptors.__setitem__)
+    monkeypatch.setattr(win32_security, "read_security", descriptors.__getitem__)
+    monkeypatch.setattr(win32_security, "write_security", descriptors.__setitem__)
     assert undo.withdraw(root) == []
     left = [path for path, raw in descriptors.items() if raw == listed]
     assert left == []

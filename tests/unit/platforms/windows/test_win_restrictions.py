@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.errors import PolicyError
+from corral.plan.results import Results
 from corral.platforms.windows.mechanisms import (
     desktop,
-    integrity,
     mitigations,
     network_capabilities,
     restricted_token,
@@ -34,15 +34,15 @@ GOOD = {"S-1-1-0", "S-1-5-5-0-77"}
     ],
 )
 def test_a_token_that_is_not_as_restricted_as_asked(groups, restricting, problem):
-    found = restricted_token.unrestricted(groups, restricting)
+    found = restricted_token.group_problem(groups, restricting)
     assert problem in found
     assert bool(found) == bool(problem)
 
 
 def test_privileges_that_are_left():
-    assert restricted_token.left_privileges(["SeChangeNotifyPrivilege"]) == ""
-    assert restricted_token.left_privileges([]) == ""
-    found = restricted_token.left_privileges(
+    assert restricted_token.extra_privileges(["SeChangeNotifyPrivilege"]) == ""
+    assert restricted_token.extra_privileges([]) == ""
+    found = restricted_token.extra_privileges(
         ["SeDebugPrivilege", "SeTcbPrivilege", "SeChangeNotifyPrivilege"]
     )
     assert found == "it still holds SeDebugPrivilege and 1 more"
@@ -55,13 +55,13 @@ def test_a_token_without_a_logon_is_refused():
 
 @pytest.mark.skipif(sys.platform == "win32", reason="this is Windows")
 def test_without_windows_it_is_absent(tmp_path):
-    assert integrity.probe(str(tmp_path)).status == "absent"
+    assert restricted_token.probe(str(tmp_path)).status == "absent"
     for apply in (
-        lambda: restricted_token.apply(restricted_token.RestrictedToken()),
-        lambda: desktop.apply(desktop.PrivateDesktop()),
+        restricted_token.RestrictedToken().apply,
+        desktop.PrivateDesktop().apply,
     ):
         with pytest.raises(OSError, match="only Windows"):
-            apply()
+            apply(Results())
 
 
 # --- mitigations ----------------------------------------------------------------------------------
@@ -74,12 +74,10 @@ BITS = st.sets(st.sampled_from(mitigations.ORDER)).map(
 @given(BITS, st.booleans())
 def test_every_bit_that_is_asked_for_is_read_back(bits, subprocess):
     step = mitigations.plan(bits, subprocess=subprocess)
-    attributes = {
-        attribute: (value, size) for attribute, value, size in mitigations.attributes(step)
-    }
+    attributes = {attribute: (value, size) for attribute, value, size in step.attributes()}
     assert attributes.get(0x20007) == ((bits, 8) if bits else None)
     assert attributes.get(0x2000E) == (None if subprocess else (1, 4))
-    wanted = mitigations.wanted(step)
+    wanted = step.readable()
     assert len(wanted) == bits.bit_count() + (not subprocess)
     assert all(name in step.describe() for name, _, _ in wanted)
 

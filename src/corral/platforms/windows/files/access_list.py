@@ -1,24 +1,20 @@
-"""Our entries in an object's access list, put in and taken out; nobody else's are touched. Pure.
+"""Put corral's entries into an object's access list and take them out; no others change. Pure.
 
 Works on the self-relative security descriptor that Windows hands out ([MS-DTYP] 2.4.6): entries
 that are not ours keep their bytes and their order. Windows' own SetEntriesInAclW would merge and
 sort them.
 """
 
-from __future__ import annotations
-
+import hashlib
 import struct
+from collections.abc import Iterable
+from typing import Literal
 
-from corral.paths.windows import folded
+from corral.abi.win32_security import parse_sid
+from corral.paths.windows import fold_path
 from corral.record import record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Literal
-
-    Reach = Literal["read", "write"]
-
+Reach = Literal["read", "write"]
 
 ACCESS_ALLOWED = 0
 OBJECT_INHERIT, CONTAINER_INHERIT, INHERIT_ONLY, INHERITED = 0x1, 0x2, 0x8, 0x10
@@ -32,10 +28,10 @@ RIGHTS: dict[Reach, int] = {
 }
 
 DACL_PRESENT, DACL_PROTECTED, SELF_RELATIVE = 0x0004, 0x1000, 0x8000
-# Without the request the kernel drops the mark of a list that follows its parent, and whoever
-# edits the parent later would see all entries as the child's own.
+# Without the request the kernel drops the mark of a list that follows its parent, and a later edit
+# of the parent would take all entries for the child's own.
 DACL_AUTO_INHERIT_REQUIRED, DACL_AUTO_INHERITED = 0x0100, 0x0400
-LARGEST = 0xFFFF
+MAX_SIZE = 0xFFFF
 
 
 class Unusable(Exception):  # noqa: N818 - becomes one line of a refusal
@@ -52,31 +48,31 @@ class Descriptor:
 
 
 def read(raw: bytes) -> Descriptor:
-    """Only what has an access list: an object without one is open to everybody, AppContainers
-    excepted, and giving it a list would take that away.
+    """Parse a security descriptor. Raise Unusable if it has no access list: such an object is open
+    to everybody but AppContainers, and a list would close it.
     """
     if len(raw) < 20:
         raise Unusable("its security descriptor is cut short")
-    control, at = struct.unpack_from("<H", raw, 2)[0], struct.unpack_from("<I", raw, 16)[0]
-    if not control & DACL_PRESENT or not at:
+    control, start = struct.unpack_from("<H", raw, 2)[0], struct.unpack_from("<I", raw, 16)[0]
+    if not control & DACL_PRESENT or not start:
         raise Unusable("it has no access list")
-    if at + 8 > len(raw):
+    if start + 8 > len(raw):
         raise Unusable("its access list is cut short")
-    revision, _, size, count = struct.unpack_from("<BBHH", raw, at)
-    entries, place, end = list[bytes](), at + 8, min(at + size, len(raw))
+    revision, _, size, count = struct.unpack_from("<BBHH", raw, start)
+    entries, at, end = list[bytes](), start + 8, min(start + size, len(raw))
     for _ in range(count):
-        length = struct.unpack_from("<H", raw, place + 2)[0] if place + 4 <= end else 0
-        if length < 4 or place + length > end:
+        length = struct.unpack_from("<H", raw, at + 2)[0] if at + 4 <= end else 0
+        if length < 4 or at + length > end:
             raise Unusable("its access list is damaged")
-        entries.append(raw[place : place + length])
-        place += length
+        entries.append(raw[at : at + length])
+        at += length
     return Descriptor(control=control, revision=revision, entries=tuple(entries))
 
 
 def write(found: Descriptor) -> bytes:
-    """The list alone: owner and group are not ours to say."""
+    """Return a descriptor with the list alone, without owner and group."""
     body = b"".join(found.entries)
-    if 8 + len(body) > LARGEST:
+    if 8 + len(body) > MAX_SIZE:
         raise Unusable("its access list is full")
     control = SELF_RELATIVE | DACL_PRESENT | found.control & (DACL_PROTECTED | DACL_AUTO_INHERITED)
     if control & DACL_AUTO_INHERITED:
@@ -88,9 +84,8 @@ def write(found: Descriptor) -> bytes:
 
 
 def entries_for(sid: str, access: Reach, *, directory: bool, root: bool) -> tuple[bytes, ...]:
-    """A root may be changed inside but not deleted or renamed, what lies below may.
-
-    What is made below later inherits; so nothing has to be watched.
+    """Return the entries for one object. A root may be changed inside but not deleted or renamed;
+    objects below it may. Objects that are made below later inherit.
     """
     below = RIGHTS[access] | (DELETE if access == "write" else 0)
     own = RIGHTS[access] if root else below
@@ -103,34 +98,34 @@ def entries_for(sid: str, access: Reach, *, directory: bool, root: bool) -> tupl
 
 
 def grant(raw: bytes, sid: str, ours: tuple[bytes, ...]) -> bytes | None:
-    """The descriptor with exactly `ours` for this SID; None if that is how it is."""
+    """Return the descriptor with exactly `ours` for this SID; None if it is already so."""
     found = read(raw)
-    if tuple(entry for entry in found.entries if is_of(entry, sid)) == ours:
+    if tuple(entry for entry in found.entries if is_entry_of(entry, sid)) == ours:
         return None
     others = _without(found.entries, (sid,))
-    # Canonical order: what is the object's own stands before what it inherited.
+    # Canonical order: the object's own entries come before inherited ones.
     at = next((n for n, entry in enumerate(others) if entry[1] & INHERITED), len(others))
     return write(_changed(found, (*others[:at], *ours, *others[at:])))
 
 
 def revoke(raw: bytes, sids: Iterable[str]) -> bytes | None:
-    """The descriptor without these SIDs' entries, its own and inherited; None if it has none."""
+    """Return the descriptor without these SIDs' entries, own and inherited; None if it has none."""
     found = read(raw)
     left = _without(found.entries, tuple(sids))
     return None if left == found.entries else write(_changed(found, left))
 
 
-def holds(raw: bytes, sid: str) -> bool:
-    return any(is_of(entry, sid) for entry in read(raw).entries)
+def has_entry(raw: bytes, sid: str) -> bool:
+    return any(is_entry_of(entry, sid) for entry in read(raw).entries)
 
 
-def is_of(entry: bytes, sid: str) -> bool:
-    """Whether this is an entry as we make them: plain, allowing, for exactly this SID."""
-    return entry[0] == ACCESS_ALLOWED and entry[8:] == sid_bytes(sid)
+def is_entry_of(entry: bytes, sid: str) -> bool:
+    """Return whether this is an entry as corral makes them: allowing, for exactly this SID."""
+    return entry[0] == ACCESS_ALLOWED and entry[8:] == parse_sid(sid)
 
 
 def _without(entries: tuple[bytes, ...], sids: tuple[str, ...]) -> tuple[bytes, ...]:
-    return tuple(entry for entry in entries if not any(is_of(entry, sid) for sid in sids))
+    return tuple(entry for entry in entries if not any(is_entry_of(entry, sid) for sid in sids))
 
 
 def _changed(found: Descriptor, entries: tuple[bytes, ...]) -> Descriptor:
@@ -138,57 +133,36 @@ def _changed(found: Descriptor, entries: tuple[bytes, ...]) -> Descriptor:
 
 
 def _allowed(sid: str, mask: int, flags: int) -> bytes:
-    raw = sid_bytes(sid)
+    raw = parse_sid(sid)
     return struct.pack("<BBHI", ACCESS_ALLOWED, flags, 8 + len(raw), mask | SYNCHRONIZE) + raw
 
 
-LONGEST_NAME = 64  # CreateAppContainerProfile's limit
+MAX_NAME_LENGTH = 64  # CreateAppContainerProfile's limit
 ALLOWED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_. ")
 
 
 def package_sid(name: str) -> str:
-    """Of an AppContainer profile: what DeriveAppContainerSidFromAppContainerName answers."""
-    if not name or len(name) > LONGEST_NAME or not ALLOWED.issuperset(name):
+    """Return what DeriveAppContainerSidFromAppContainerName returns for a profile."""
+    if not name or len(name) > MAX_NAME_LENGTH or not ALLOWED.issuperset(name):
         raise ValueError(f"{name!r} cannot be the name of an AppContainer profile")
     return _sid("S-1-15-2", _digest(name.lower()), 7)
 
 
 def capability_sid(name: str) -> str:
-    """Of a capability that has no published SID: what DeriveCapabilitySidsFromName answers."""
+    """Return what DeriveCapabilitySidsFromName returns for a capability without a published SID."""
     return _sid("S-1-15-3-1024", _digest(name.upper()), 8)
 
 
 def grant_sid(root: str, access: Reach, identity: tuple[int, int] = (0, 0)) -> str:
-    """The capability of one root and what may be done in it.
+    """Return the capability for one root and one access to it.
 
-    With the identity of the object it is of that object alone, whatever gets its name later.
+    With the identity of the object it is for that object alone, whatever gets its name later.
     """
-    words = f"{folded(root)}|{identity[0]:x}|{identity[1]:x}"
+    words = f"{fold_path(root)}|{identity[0]:x}|{identity[1]:x}"
     return capability_sid(f"corral.{access}.{_digest(words).hex()}")
 
 
-def sid_bytes(text: str) -> bytes:
-    """[MS-DTYP] 2.4.2.2: revision, count, authority (big-endian), sub-authorities."""
-    parts = text.split("-")
-    if parts[:1] != ["S"] or len(parts) < 3 or not all(part.isdecimal() for part in parts[1:]):
-        raise ValueError(f"{text!r} is no SID")
-    revision, authority, *rest = map(int, parts[1:])
-    if revision != 1 or authority >= 1 << 48 or len(rest) > 15 or any(n >= 1 << 32 for n in rest):
-        raise ValueError(f"{text!r} is no SID")
-    head = bytes((revision, len(rest))) + authority.to_bytes(6, "big")
-    return head + struct.pack(f"<{len(rest)}I", *rest)
-
-
-def sid_text(raw: bytes) -> str:
-    if len(raw) < 8 or raw[0] != 1 or raw[1] > 15 or len(raw) != 8 + 4 * raw[1]:
-        raise ValueError(f"{raw.hex()} is no SID")
-    words = struct.unpack(f"<{raw[1]}I", raw[8:])
-    return "-".join(("S-1", str(int.from_bytes(raw[2:8], "big")), *map(str, words)))
-
-
 def _digest(name: str) -> bytes:
-    import hashlib
-
     return hashlib.sha256(name.encode("utf-16-le", "surrogatepass")).digest()
 
 

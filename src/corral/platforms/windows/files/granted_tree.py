@@ -1,33 +1,26 @@
-"""What lies below a granted root: looked at for the plan, then walked by handle.
+"""The objects below a granted root: listed for the plan, then walked by handle.
 
 A walk that sets access lists must not be led out of its tree. Each object is opened without
-following links, and judged by that very handle: no reparse point, a single name, and lying where
-the root lies. What was swapped in between is refused, however it was done. Nothing is left to
+following links, and checked by that very handle: no reparse point, a single name, and a path below
+the root. An object that was swapped in between is refused, however it was done. Nothing is left to
 Windows' own propagation, which goes by names.
 
 Costs some tenths of a millisecond an entry; hence the limit on their number.
 """
 
-from __future__ import annotations
-
 import os
 import stat
+from collections.abc import Generator, Iterable
 
-from corral.abi import win32_files
-from corral.paths.windows import folded
+from corral.abi import win32_files, win32_security
+from corral.abi.win32 import Handle
+from corral.paths.windows import EXTENDED_PREFIX, extended_path, fold_path
+from corral.platforms.windows.files import access_list
+from corral.platforms.windows.files.access_list import Reach
 from corral.policy import secret_files
 from corral.record import record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
-
-    from corral.abi.win32 import Handle
-    from corral.platforms.windows.files.access_list import Reach
-
-
-MOST_ENTRIES = 20_000
-PREFIX = "\\\\?\\"
+MAX_ENTRIES = 20_000
 
 
 @record
@@ -42,25 +35,20 @@ class Node:
 
 @record
 class Tree:
-    """`whole` is false beyond `MOST_ENTRIES`, and then the rest was not looked at."""
+    """`whole` is false beyond `MAX_ENTRIES`; the rest is not listed then."""
 
     nodes: tuple[Node, ...]
     whole: bool = True
 
 
-def reaching(path: str) -> str:
-    """So that Windows takes names as they are, and paths longer than 260 characters at all."""
-    return PREFIX + path if path[1:3] == ":\\" else path
-
-
-def look(root: str) -> Tree:
+def read_tree(root: str) -> Tree:
     nodes: list[Node] = []
     pending = [""]
     while pending:
         name = pending.pop()
-        if len(nodes) >= MOST_ENTRIES:
+        if len(nodes) >= MAX_ENTRIES:
             return Tree(nodes=tuple(nodes), whole=False)
-        path = os.path.join(reaching(root), *name.split("\\")) if name else reaching(root)
+        path = os.path.join(extended_path(root), *name.split("\\")) if name else extended_path(root)
         node = _node(name, os.lstat(path))
         nodes.append(node)
         if node.directory and not node.reparse:
@@ -72,7 +60,7 @@ def look(root: str) -> Tree:
 def _node(name: str, found: os.stat_result) -> Node:
     directory = stat.S_ISDIR(found.st_mode)
     reparse = stat.S_ISLNK(found.st_mode) or bool(getattr(found, "st_reparse_tag", 0))
-    # A directory's count says how many it holds where it says anything.
+    # Where a directory has a count, it is that of its entries.
     return Node(
         name=name,
         directory=directory,
@@ -82,7 +70,7 @@ def _node(name: str, found: os.stat_result) -> Node:
 
 
 def problem(node: Node, *, shown: str) -> str:
-    """Why this cannot be granted; empty if it can."""
+    """Return why this object cannot be granted; empty if it can."""
     if node.reparse:
         return f"{shown} is a link or a mount point, and leads elsewhere"
     if node.links > 1:
@@ -90,34 +78,58 @@ def problem(node: Node, *, shown: str) -> str:
     return ""
 
 
-def opened(path: str) -> Handle:
-    """Of one's own file: with the right to change its access list."""
+def open_object(path: str) -> Handle:
+    """Open a file or directory with the right to change its access list."""
     try:
-        return win32_files.open_itself(path)
+        return win32_files.open_itself(extended_path(path))
     except OSError as error:
-        raise named(error, path) from error
+        raise with_path(error, path) from error
+
+
+def mutex(sid: str) -> win32_files.Mutex:
+    """Return the mutex of every process that changes the entries of this SID, or decides so."""
+    return win32_files.Mutex(f"Local\\corral-{sid}")
+
+
+def set_entries(path: str, handle: int, sid: str, entries: tuple[bytes, ...]) -> bool:
+    """Set the entries of this SID in one access list; return whether there was a change."""
+    try:
+        changed = access_list.grant(win32_security.read_security(handle), sid, entries)
+        if changed is not None:
+            win32_security.write_security(handle, changed)
+    except access_list.Unusable as error:
+        raise OSError(0, str(error), path) from error
+    except OSError as error:
+        raise with_path(error, path) from error
+    return changed is not None
+
+
+def check_entry(path: str, sid: str, problem: str) -> None:
+    with open_object(path) as handle:
+        if not access_list.has_entry(win32_security.read_security(handle.value), sid):
+            raise OSError(0, problem, path)
 
 
 def walk(root: str) -> Generator[tuple[str, Handle, bool], None, None]:
-    """(path, handle, is a directory) of all that lies in a root, parents first.
+    """Yield (path, handle, is a directory) of everything in a root, parents first.
 
-    Every handle is closed when the next one is asked for. A directory is listed only after its
-    caller has seen it: what is made in it later inherits from it.
+    Every handle is closed when the next one is asked for. A directory is listed only after the
+    caller has set its access list: what is made in it later inherits that.
     """
-    with opened(reaching(root)) as top:
-        base = _place(top.value)
-        pending = [reaching(root)]
+    with open_object(root) as top:
+        base = _final_path(top.value)
+        pending = [extended_path(root)]
         while pending:
             path = pending.pop()
-            with opened(path) as handle:
-                node = _judged(path, handle.value, base)
-                yield path.removeprefix(PREFIX), handle, node.directory
+            with open_object(path) as handle:
+                node = _check(path, handle.value, base)
+                yield path.removeprefix(EXTENDED_PREFIX), handle, node.directory
             if node.directory:
                 pending += [os.path.join(path, name) for name in os.listdir(path)]
 
 
-def is_identity(handle: int, volume: int, file: int) -> bool:
-    """Whether this is the object that Python's stat once saw, before or since version 3.12."""
+def has_identity(handle: int, volume: int, file: int) -> bool:
+    """Return whether this is the object that Python's stat saw, before or since version 3.12."""
     if win32_files.information(handle)[2] == (volume, file):
         return True
     try:
@@ -127,35 +139,35 @@ def is_identity(handle: int, volume: int, file: int) -> bool:
 
 
 def is_directory(handle: int) -> bool:
-    """A directory proper: what a reparse point shows lies elsewhere."""
+    """Return whether this is a directory, and not a reparse point, whose content is elsewhere."""
     attributes = win32_files.information(handle)[0]
     mask = win32_files.FILE_ATTRIBUTE_DIRECTORY | win32_files.FILE_ATTRIBUTE_REPARSE_POINT
     return attributes & mask == win32_files.FILE_ATTRIBUTE_DIRECTORY
 
 
-def _judged(path: str, handle: int, base: str) -> Node:
+def _check(path: str, handle: int, base: str) -> Node:
     attributes, links, _ = win32_files.information(handle)
     directory = bool(attributes & win32_files.FILE_ATTRIBUTE_DIRECTORY)
     reparse = bool(attributes & win32_files.FILE_ATTRIBUTE_REPARSE_POINT)
     node = Node(name=path, directory=directory, reparse=reparse, links=1 if directory else links)
-    shown = path.removeprefix(PREFIX)
+    shown = path.removeprefix(EXTENDED_PREFIX)
     text = problem(node, shown=shown)
-    place = _place(handle)
-    if not text and place != base and not place.startswith(base + "\\"):
+    final = _final_path(handle)
+    if not text and final != base and not final.startswith(base + "\\"):
         text = f"{shown} was moved while it was looked at"
     if text:
         raise OSError(0, text, shown)
     return node
 
 
-def _place(handle: int) -> str:
-    return folded(win32_files.final_path(handle))
+def _final_path(handle: int) -> str:
+    return fold_path(win32_files.final_path(handle))
 
 
-def named(error: OSError, path: str) -> OSError:
-    """The same failure, with the path that it was about."""
+def with_path(error: OSError, path: str) -> OSError:
+    """Return the same error with the path that it is about."""
     code = getattr(error, "winerror", None)
-    return OSError(error.errno, error.strerror, path.removeprefix(PREFIX), code)
+    return OSError(error.errno, error.strerror, path.removeprefix(EXTENDED_PREFIX), code)
 
 
 HIDDEN = frozenset(secret_files.hidden_anywhere("windows"))

@@ -1,49 +1,39 @@
-"""What runs have put into Windows beyond their own processes, written down before it is made.
+"""A record on disk of what a run makes in Windows beyond its processes, written before it is made.
 
-One file a run, in a directory of corral's own: the AppContainer profile and every granted root with
-the capability that its entries carry. The run keeps its file locked for as long as it lives, and
-the kernel lets go of the lock whatever kills it. Hence:
+Each run has one file: its AppContainer profile and every granted root with the capability that its
+entries carry. The run keeps its file locked for as long as it lives, and the kernel unlocks it
+whatever kills the run. Hence:
 
-- references are counted by looking: a root's entries are in use while any living run's file, or the
-  user's wish to keep them, names its capability;
-- a file that nobody holds is a dead run's, and whoever finds it takes away what it names: the next
-  run, or `corral sweep`;
-- a file is complete or says nothing. It is complete before the first entry is made, so a run that
-  died while writing it has made none;
+- a root's entries are in use while the file of any living run, or of the user's wish to keep them,
+  names its capability;
+- a file that is not locked is a dead run's. The next run, or `corral sweep`, removes what it names;
+- a file is complete or counts as empty. It is complete before the first entry is made, so a run
+  that died while writing it has made none;
 - claims are given up one by one, by a line at the end: a file that is cut there claims too much,
   never too little.
 
-`residue.Claim` is the step that writes it, and `residue` undoes what it names.
+`undo.Claim` is the step that writes it, and `undo` removes what it names.
 """
 
-from __future__ import annotations
-
+import hashlib
+import json
 import os
-import sys
+from collections.abc import Iterable
 
+from corral.directories import directories
+from corral.platforms.run_records import create_locked, lock_dead
+from corral.platforms.windows.files.access_list import Reach
 from corral.record import record, replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from corral.platforms.windows.files.access_list import Reach
-
 
 FORMAT = "corral-grants 1"
 SUFFIX = ".grants"
 KEPT = "kept-"
-# Far behind the end: Windows' locks keep others from reading what they cover.
-LOCKED_BYTE = 1 << 30
-LARGEST = 1 << 20
-FLAGS: int = (
-    getattr(os, "O_BINARY", 0) | getattr(os, "O_NOINHERIT", 0) | getattr(os, "O_CLOEXEC", 0)
-)
+MAX_SIZE = 1 << 20
 
 
 @record
 class Root:
-    """`volume` and `file` are of the object that was granted, whatever has its name by now."""
+    """`volume` and `file` identify the object that was granted, whatever has its path later."""
 
     path: str
     access: Reach
@@ -54,16 +44,14 @@ class Root:
 
 @record
 class Entry:
-    """`profile` is empty for a run whose profile stays, and for what is kept."""
+    """`profile` is empty for a run whose profile stays, and for kept grants."""
 
     profile: str
     roots: tuple[Root, ...]
 
 
 def encode(entry: Entry) -> bytes:
-    """Lines of JSON between the name of the format and a digest of all of it."""
-    import json
-
+    """Return lines of JSON between the name of the format and a digest of all of it."""
     rows = [[r.path, r.access, r.sid, r.volume, r.file] for r in entry.roots]
     lines = [FORMAT, json.dumps(entry.profile), *map(json.dumps, rows)]
     text = "\n".join(lines).encode() + b"\n"
@@ -71,9 +59,7 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(raw: bytes) -> Entry | None:
-    """None for anything but a whole file of ours. Lines behind the digest give claims up."""
-    import json
-
+    """Return None for anything but a complete file. Lines after the digest give claims up."""
     text, mark, rest = raw.partition(b"\n= ")
     text += b"\n"
     digest = b"= " + rest.partition(b"\n")[0] + b"\n"
@@ -92,7 +78,7 @@ def is_used(sid: str, entries: Iterable[Entry]) -> bool:
 
 
 class Journal:
-    """A file that this process holds: its own run's, or a dead one's that it cleans up after."""
+    """A file that this process has locked: its own run's, or a dead run's that it cleans up."""
 
     def __init__(self, path: str, fd: int, entry: Entry | None) -> None:
         self.path = path
@@ -101,8 +87,8 @@ class Journal:
         self._fd = fd
 
     def drop(self, root: Root) -> None:
-        """Give up one root. To be called while its mutex is held, so that of two runs which end
-        at the same time one sees the other gone.
+        """Give up one root. The caller owns its mutex, so that of two runs that end at the same
+        time one sees that the other is gone.
         """
         if self.entry:
             left = tuple(one for one in self.entry.roots if one.sid != root.sid)
@@ -110,38 +96,47 @@ class Journal:
             self.append(b"- " + root.sid.encode() + b"\n")
 
     def others(self) -> list[Entry]:
-        """What living runs and the user claim, this file left out."""
+        """Return what living runs and the user claim, without this file."""
         return living(self.directory, without=self.path)
 
     def end(self) -> None:
-        """Everything is undone or kept: the file goes, and with it the claim."""
+        """Remove the file, and with it the claim: everything is undone or kept."""
         if self._fd >= 0:
-            # Windows lets nobody delete what is open; for a moment others see an empty file.
+            # Windows cannot delete an open file; for a moment other processes see an empty one.
             os.truncate(self._fd, 0)
             self.leave()
             _unlink(self.path)
 
     def leave(self) -> None:
-        """Something resisted: the next one tries again."""
+        """Unlock the file, so that the next run tries again what resisted."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
 
     def append(self, raw: bytes) -> None:
-        """Returns once it is on the disk."""
+        """Return once it is on the disk."""
         os.lseek(self._fd, 0, os.SEEK_END)
         while raw:
             raw = raw[os.write(self._fd, raw) :]
         os.fsync(self._fd)
 
 
+def default_directory() -> str:
+    return os.path.join(directories().state, "grants")
+
+
+def journal_path(directory: str, run: str) -> str:
+    return os.path.join(directory, run + SUFFIX)
+
+
 def create(directory: str, run: str, entry: Entry) -> Journal:
-    """Returns once the entry is on the disk; only then may anything be made."""
-    raw, path = encode(entry), os.path.join(directory, run + SUFFIX)
-    if len(raw) > LARGEST:  # nobody would read it to its end, and believe that nothing was made
+    """Return once the entry is on the disk; only then may anything be made."""
+    raw, path = encode(entry), journal_path(directory, run)
+    if len(raw) > MAX_SIZE:  # it would be read in part, and count as empty
         raise OSError(0, "more is granted than can be written down", path)
-    os.makedirs(directory, mode=0o700, exist_ok=True)
-    journal = Journal(path, _locked(path), entry)
+    fd = create_locked(path)
+    os.truncate(fd, 0)
+    journal = Journal(path, fd, entry)
     journal.append(raw)
     return journal
 
@@ -157,18 +152,18 @@ def living(directory: str, *, without: str = "") -> list[Entry]:
 
 
 def dead(directory: str) -> list[Journal]:
-    """The files of dead runs, held so that only one process cleans up after each."""
+    """Return the files of dead runs, locked so that only one process cleans up after each."""
     found = []
     for name in _names(directory):
         path = os.path.join(directory, name)
-        fd = -1 if name.startswith(KEPT) else _try_lock(path)
+        fd = -1 if name.startswith(KEPT) else lock_dead(path)
         if fd >= 0:
             found.append(Journal(path, fd, _read(path)))
     return found
 
 
 def keep(directory: str, root: Root) -> None:
-    """The user wants this root's entries to stay: remembered until `forget`."""
+    """Remember until `forget` that the user wants this root's entries to stay."""
     path = _kept_path(directory, root.sid)
     with open(f"{path}.{os.getpid()}", "wb") as file:
         file.write(encode(Entry(profile="", roots=(root,))))
@@ -177,7 +172,7 @@ def keep(directory: str, root: Root) -> None:
     try:
         os.replace(f"{path}.{os.getpid()}", path)
     except PermissionError:
-        # Windows: somebody reads the one that is there, so there is one.
+        # On Windows another process is reading the file, so it exists already.
         _unlink(f"{path}.{os.getpid()}")
 
 
@@ -200,8 +195,6 @@ def _closing(text: bytes) -> bytes:
 
 
 def _digest(text: bytes) -> str:
-    import hashlib
-
     return hashlib.sha256(text).hexdigest()
 
 
@@ -215,66 +208,20 @@ def _names(directory: str) -> list[str]:
 def _read(path: str) -> Entry | None:
     try:
         with open(path, "rb") as file:
-            return decode(file.read(LARGEST))
+            return decode(file.read(MAX_SIZE))
     except OSError:
         return None
 
 
 def _is_free(path: str) -> bool:
-    fd = _try_lock(path)
+    fd = lock_dead(path)
     if fd >= 0:
         os.close(fd)
     return fd >= 0
-
-
-def _locked(path: str) -> int:
-    """A new, empty file of ours; one that a sweeper took in between is made again."""
-    while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | FLAGS, 0o600)
-        if _lock(fd) and _is_same(fd, path):
-            os.truncate(fd, 0)
-            return fd
-        os.close(fd)
-
-
-def _try_lock(path: str) -> int:
-    """The descriptor of a file that no living process holds; -1 for one that is held, or gone."""
-    try:
-        fd = os.open(path, os.O_RDWR | FLAGS)
-    except OSError:
-        return -1
-    if _lock(fd) and _is_same(fd, path):
-        return fd
-    os.close(fd)
-    return -1
-
-
-def _lock(fd: int) -> bool:
-    """Let go by the kernel when the process ends, however it ends."""
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            os.lseek(fd, LOCKED_BYTE, os.SEEK_SET)
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-def _is_same(fd: int, path: str) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), os.stat(path))
-    except OSError:
-        return False
 
 
 def _unlink(path: str) -> None:
     try:
         os.unlink(path)
     except OSError:
-        pass  # somebody looks at it in this moment: an empty file, that the next sweep removes
+        pass  # another process has it open: the next sweep removes the empty file

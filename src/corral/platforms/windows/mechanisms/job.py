@@ -1,26 +1,23 @@
 """A job object: every process of the target is in it from its first instruction to its last.
 
-All extended limits go in with one call, and every class of information is read back: a system that
-accepts a limit and does not keep it has not set it. `pids` means processes here, and memory is what
-was committed: an allocation beyond it fails. The job has no name and no heir, and the supervisor
-holds the only handle, so the tree ends when the supervisor does.
+All extended limits are set with one call, and every class of information is read back: a system
+that accepts a limit and does not keep it has not set it. `pids` counts processes here, and memory
+is what was committed: an allocation beyond the limit fails. The job has no name and is never
+inherited, and the supervisor has the only handle, so the tree ends when the supervisor does.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from corral.abi import win32_job as abi
+from corral.abi.win32 import Handle
+from corral.abi.win32_process import Process, processors
+from corral.plan import model
+from corral.plan.results import Results
+from corral.policy.model import Policy
 from corral.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from corral.abi.win32 import Handle
-    from corral.plan.model import Held, Place
-    from corral.platforms.windows.run_context import Scene
-    from corral.policy.model import Policy
 
 JOB = "job object"
 UNREAD = "job object (not read back)"
@@ -37,12 +34,13 @@ UI_LIMITS = (
 WHOLE = 10_000
 """All processors together, as the CPU rate counts."""
 PAGE = 4096
-"""Windows keeps limits of memory in whole pages, and tells them back so."""
+"""Windows keeps limits of memory in whole pages, and returns them so."""
 KILLED = 0xC000013A
-"""STATUS_CONTROL_C_EXIT, which no other death is reported by."""
+"""STATUS_CONTROL_C_EXIT, the exit code of no other death."""
 NEAR = 32
-"""A peak within this fraction of the limit was held by it."""
-LAST_BREATH = 5.0
+"""A peak within this fraction of the limit has reached the limit."""
+END_SECONDS = 5.0
+"""How long to wait until all processes of a terminated job are gone."""
 MESSAGES = {
     abi.JOB_OBJECT_MSG_ACTIVE_PROCESS_LIMIT: "pids",
     abi.JOB_OBJECT_MSG_PROCESS_MEMORY_LIMIT: "memory",
@@ -52,16 +50,17 @@ MESSAGES = {
 
 @record
 class Job:
-    """`cpu` in millicores. `read_back` is False only where the whole job was seen to die with its
-    handle although the system does not tell back what was set.
+    """`cpu` in millicores. `read_back` is False only where a probe saw the whole job die with its
+    handle although the system does not return the limits that were set.
     """
 
+    name = "job"
     memory: int | None = None
     cpu: int | None = None
     processes: int | None = None
     ui: int = 0
     read_back: bool = True
-    place: Place = "supervisor"
+    stage: model.Stage = "supervisor"
 
     def describe(self) -> str:
         asked = ["kills the tree when the supervisor ends", "no breakaway"]
@@ -76,8 +75,16 @@ class Job:
         back = "each read back" if self.read_back else "not read back"
         return f"job object, {back}: {', '.join(asked)}"
 
+    def apply(self, results: Results) -> None:
+        results.add(create(self))
 
-def plan(policy: Policy, controls: Sequence[Held]) -> Job:
+    def verify(self, results: Results) -> None:
+        process = results.get(Process)
+        if not abi.is_in_job(process.handle.value, results.get(LimitedJob).handle):
+            raise OSError(0, "the process is not in its job")
+
+
+def plan(policy: Policy, controls: Sequence[model.Held]) -> Job:
     held = {item.control: item.mechanism for item in controls}
     limits = policy.limits
     processes = limits.pids if held.get("pids") == JOB else None
@@ -90,14 +97,14 @@ def plan(policy: Policy, controls: Sequence[Held]) -> Job:
     )
 
 
-class Limited:
-    """A job with its limits set; `hit` gathers the names of those that were reached."""
+class LimitedJob:
+    """A job with its limits set."""
 
     def __init__(self, step: Job, handle: Handle, port: Handle) -> None:
         self.step = step
         self.handle = handle
         self.port = port
-        self.hit: set[str] = set()
+        self._reached: set[str] = set()
 
     def terminate(self) -> None:
         abi.TerminateJobObject(self.handle.value, KILLED)
@@ -106,7 +113,7 @@ class Limited:
         return abi.query_information(self.handle, abi.JOBOBJECT_BASIC_ACCOUNTING_INFORMATION)
 
     def cpu(self) -> float:
-        """Seconds of all processes, ended ones too, in both modes."""
+        """Return the seconds of all processes in user and kernel mode, also of ended ones."""
         seen = self.accounting()
         return float(seen.TotalUserTime + seen.TotalKernelTime) / 10_000_000
 
@@ -117,39 +124,35 @@ class Limited:
         seen = abi.query_information(self.handle, abi.JOBOBJECT_EXTENDED_LIMIT_INFORMATION)
         return int(seen.PeakJobMemoryUsed)
 
-    def listen(self) -> set[str]:
-        """Limits that were reached. Messages may be lost, so a peak near its limit counts too."""
+    def reached_limits(self) -> set[str]:
+        """Return the names of the limits that were reached so far.
+
+        Messages may be lost, so a peak near its limit counts too.
+        """
         while (kind := abi.next_message(self.port)) is not None:
             if kind in MESSAGES:
-                self.hit.add(MESSAGES[kind])
+                self._reached.add(MESSAGES[kind])
         memory = self.step.memory
         if memory is not None and self.peak() >= memory - memory // NEAR:
-            self.hit.add("memory")
-        return self.hit
+            self._reached.add("memory")
+        return self._reached
 
     def end(self) -> None:
-        """Kill what is left and wait until it is gone: directories of a live process resist."""
+        """Kill all processes and wait until they are gone, since they keep directories open."""
         self.terminate()
-        patience = time.monotonic() + LAST_BREATH
-        while self.active() and time.monotonic() < patience:
+        deadline = time.monotonic() + END_SECONDS
+        while self.active() and time.monotonic() < deadline:
             time.sleep(0.005)
 
-    def close(self) -> None:
+    def release(self) -> None:
         self.handle.close()
         self.port.close()
 
 
-def apply(step: Job, scene: Scene) -> None:
-    scene.job = create(step)
-    scene.undo.append(scene.job.close)
-
-
-def create(step: Job) -> Limited:
-    """OSError if any limit cannot be set or is not what it was set to."""
-    from corral.abi.win32_process import processors
-
+def create(step: Job) -> LimitedJob:
+    """Raise OSError if a limit cannot be set or does not read back as it was set."""
     handle = abi.create_job()
-    made = Limited(step, handle, abi.create_completion_port())
+    made = LimitedJob(step, handle, abi.create_completion_port())
     try:
         wanted = extended(step)
         abi.set_information(handle, wanted)
@@ -161,7 +164,7 @@ def create(step: Job) -> Limited:
             _set_ui(handle, step.ui)
         abi.set_information(handle, abi.JOBOBJECT_ASSOCIATE_COMPLETION_PORT(None, made.port.value))
     except OSError:
-        made.close()
+        made.release()
         raise
     return made
 
@@ -180,7 +183,7 @@ def extended(step: Job) -> abi.JOBOBJECT_EXTENDED_LIMIT_INFORMATION:
 
 
 def cpu_rate(millicores: int, processors: int) -> int:
-    """In 1/10000 of all processors; never 0, which Windows refuses."""
+    """Return the rate in 1/10000 of all processors; never 0, which Windows refuses."""
     return max(1, min(WHOLE, millicores * WHOLE // (1000 * processors)))
 
 
@@ -192,8 +195,8 @@ def _check_extended(wanted: abi.JOBOBJECT_EXTENDED_LIMIT_INFORMATION, handle: Ha
         "ProcessMemoryLimit": (wanted, seen),
         "LimitFlags": (wanted.BasicLimitInformation, seen.BasicLimitInformation),
     }
-    for name, (asked, told) in pairs.items():
-        _same(name, getattr(asked, name), getattr(told, name))
+    for name, (asked, found) in pairs.items():
+        _check_same(name, getattr(asked, name), getattr(found, name))
 
 
 def _set_rate(handle: Handle, rate: int) -> None:
@@ -204,16 +207,16 @@ def _set_rate(handle: Handle, rate: int) -> None:
     wanted.CpuRate = rate
     abi.set_information(handle, wanted)
     seen = abi.query_information(handle, abi.JOBOBJECT_CPU_RATE_CONTROL_INFORMATION)
-    _same("ControlFlags", wanted.ControlFlags, seen.ControlFlags)
-    _same("CpuRate", rate, seen.CpuRate)
+    _check_same("ControlFlags", wanted.ControlFlags, seen.ControlFlags)
+    _check_same("CpuRate", rate, seen.CpuRate)
 
 
 def _set_ui(handle: Handle, limits: int) -> None:
     abi.set_information(handle, abi.JOBOBJECT_BASIC_UI_RESTRICTIONS(limits))
     seen = abi.query_information(handle, abi.JOBOBJECT_BASIC_UI_RESTRICTIONS)
-    _same("UIRestrictionsClass", limits, seen.UIRestrictionsClass)
+    _check_same("UIRestrictionsClass", limits, seen.UIRestrictionsClass)
 
 
-def _same(name: str, wanted: int, seen: int) -> None:
+def _check_same(name: str, wanted: int, seen: int) -> None:
     if wanted != seen:
         raise OSError(0, f"{name} was set to {wanted:#x} and reads back as {seen:#x}")

@@ -1,61 +1,51 @@
 r"""A second layer, where a minifilter driver is installed: it asks, corral answers from the policy.
 
 The driver sees every file and registry operation of the processes of a session before it happens.
-It asks for changes (some versions also for reads); what it asks is answered here: yes inside the
-grants, no everywhere else, no to what cannot be read. It is told to fail closed: a question without
-an answer in time is a no.
+It asks for changes (some versions also for reads). corral allows what is inside the grants, and
+denies everything else and every question that it cannot parse. The driver fails closed: a question
+without an answer in time is denied.
 
-No wall depends on it. Where there is no driver, or it talks to somebody else already (it takes one
+No wall depends on it. Where there is no driver, or another program is connected to it (it takes one
 connection), the run goes on and says so.
 
-    session = connect(checks)        # Absent: no driver; the run goes on without it
+    session = connect(checks)        # AbsentError: no driver
     session.register(pid, workspace) # before the target's first instruction
-    session.close()                  # when its tree is gone
+    session.release()                # when its tree is gone
 """
 
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from corral.abi import win32_filter as abi
+from corral.abi.prototypes import MissingFunctionError
 from corral.abi.win32 import (
     E_NOTIMPL,
     ERROR_ACCESS_DENIED,
     ERROR_FILE_NOT_FOUND,
-    MissingFunctionError,
     winerror,
 )
-from corral.abi.win32_process import windows_directory
+from corral.abi.win32_process import Process, windows_directory
+from corral.paths.windows import upper_case
+from corral.plan import model
 from corral.plan.host import Finding
+from corral.plan.results import Results
+from corral.platforms.steps import unverified
 from corral.platforms.windows.mechanisms import minifilter_messages as wire
-from corral.programs.windows_command_line import upper
 from corral.record import record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Protocol
-
-    from corral.plan.model import Place
-
-    class Transport(Protocol):
-        """What `abi.win32_filter.Port` does; tests have a driver behind a socket."""
-
-        def send(self, message: bytes, room: int) -> bytes: ...
-        def receive(self, room: int) -> bytes: ...
-        def reply(self, data: bytes) -> None: ...
-        def stop(self) -> None: ...
-        def close(self) -> None: ...
-
-
 CAPABILITY = "minifilter driver"
+LABEL = (CAPABILITY, "Minifilter driver", "available")
 DEVICE = "\\DEVICE\\"
 TIMEOUT_MS = 5000
-FAILURES = 10
+MAX_FAILURES = 10
 CACHE_ENTRIES = 4096
 CACHE_MS = 2000
-# The driver reads 0 as "your default", and remembers an answer by operation and path alone. Where
-# an answer depends on more than those, it must be forgotten at once.
+# The driver reads 0 as its default, and caches an answer by operation and path alone. An answer
+# that depends on more than those must not be cached.
 UNCACHED_MS = 1
 CHANGES = frozenset({wire.FILE_CREATE, wire.FILE_WRITE, wire.FILE_DELETE})
 CHANGING_ACCESS = (
@@ -71,7 +61,17 @@ CHANGING_ACCESS = (
     | abi.GENERIC_ALL
     | abi.GENERIC_WRITE
 )
-"""What makes an open more than a read."""
+"""Rights that make an open more than a read."""
+
+
+class Transport(Protocol):
+    """What `abi.win32_filter.Port` does; tests have a driver behind a socket."""
+
+    def send(self, message: bytes, max_reply: int) -> bytes: ...
+    def receive(self, max_size: int) -> bytes: ...
+    def reply(self, data: bytes) -> None: ...
+    def stop(self) -> None: ...
+    def close(self) -> None: ...
 
 
 @record
@@ -83,19 +83,19 @@ class Checks:
 
     def file(self, check: wire.FileCheck) -> wire.Decision:
         if check.operation in CHANGES:
-            good = within(check.path, self.write)
+            good = is_within(check.path, self.write)
         elif check.operation == wire.FILE_READ:
             roots = self.write if check.access & CHANGING_ACCESS else (*self.read, *self.write)
-            good = within(check.path, roots)
+            good = is_within(check.path, roots)
         elif check.operation == wire.FILE_RENAME:
-            # One that does not say where to could lead anywhere.
-            good = within(check.path, self.write) and within(check.destination, self.write)
+            # A rename without a destination is denied.
+            good = is_within(check.path, self.write) and is_within(check.destination, self.write)
         else:
             good = False
         return "allow" if good else "deny"
 
     def registry(self, check: wire.RegistryCheck) -> wire.Decision:
-        """No policy grants a key: what is there may be read, nothing may be changed."""
+        """Allow reads alone: no policy grants a registry key."""
         return "allow" if check.operation == wire.VALUE_QUERY else "deny"
 
 
@@ -103,25 +103,46 @@ class Checks:
 class Minifilter:
     """`read` and `write` are paths with drive letters: the grants, the runtime, the private space.
 
-    Windows' own directory is always among what may be read.
+    Windows' own directory may always be read.
     """
 
+    name = "minifilter"
     read: tuple[str, ...]
     write: tuple[str, ...]
     workspace: str
-    place: Place = "beside"
+    stage: model.Stage = "after_clone"
+    verify = unverified
 
     def describe(self) -> str:
         return "minifilter: changes outside the write grants are denied a second time"
 
+    def apply(self, results: Results) -> None:
+        """Register the suspended process."""
+        checks = self.checks(query=abi.query_dos_device, windows=windows_directory())
+        try:
+            session = connect(checks)
+        except AbsentError as error:
+            raise OSError(0, f"the driver that listened is gone: {error}") from error
+        results.add(session)
+        try:
+            session.register(results.get(Process).pid, self.workspace)
+        except ValueError as error:
+            raise OSError(0, str(error)) from error
+
+    def checks(self, *, query: Callable[[str], str], windows: str) -> Checks:
+        """Return the roots, with Windows itself: no program starts that cannot read it."""
+        return Checks(
+            read=device_roots((*self.read, windows), query), write=device_roots(self.write, query)
+        )
+
 
 class AbsentError(Exception):
-    """There is no driver to talk to; the text says why, for the report."""
+    """There is no driver to connect to; the text says why, for the report."""
 
 
-def within(path: str, roots: Iterable[str]) -> bool:
-    """Is it one of the roots, or below one? A path that could be read in two ways is in none."""
-    name = upper(path)
+def is_within(path: str, roots: Iterable[str]) -> bool:
+    """Return whether a path is one of the roots or below one. An ambiguous path is in none."""
+    name = upper_case(path)
     parts = name.split("\\")
     if not name.startswith(DEVICE) or parts[0] or any(p in {"", ".", ".."} for p in parts[1:]):
         return False
@@ -129,10 +150,10 @@ def within(path: str, roots: Iterable[str]) -> bool:
 
 
 def device_roots(paths: Iterable[str], query: Callable[[str], str]) -> tuple[str, ...]:
-    r"""`C:\x` as `\DEVICE\HARDDISKVOLUME3\X`; what has no device of its own is left out.
+    r"""Return `\DEVICE\HARDDISKVOLUME3\X` for `C:\x`; a path without a device is left out.
 
-    `query` names the device behind a drive. A drive that stands for another directory (subst) is
-    followed once; a network drive has no such form and stays unknown, which means denied.
+    `query` returns the device behind a drive. A drive for a directory (subst) is followed once. A
+    network drive has no such form and is left out, so access to it is denied.
     """
     found = [root for path in paths if (root := _device_root(path, query, follow=True))]
     return tuple(dict.fromkeys(found))
@@ -150,7 +171,7 @@ def _device_root(path: str, query: Callable[[str], str], *, follow: bool) -> str
         return ""
     if device.startswith("\\??\\") and follow:
         return _device_root(device[4:].rstrip("\\") + rest, query, follow=False)
-    root = upper(device + rest)
+    root = upper_case(device + rest)
     return root if root.startswith(DEVICE) and ";" not in root.split("\\")[2] else ""
 
 
@@ -158,8 +179,6 @@ class Session:
     """One connection, one session, one thread that answers."""
 
     def __init__(self, transport: Transport, checks: Checks) -> None:
-        import threading
-
         self.allowed = self.denied = self.malformed = 0
         self._transport = transport
         self._checks = checks
@@ -175,27 +194,27 @@ class Session:
         return self._token
 
     def register(self, root: int, workspace: str) -> None:
-        """OSError if the driver refuses; ValueError for a workspace that no message can hold."""
+        """Raise OSError if the driver refuses, ValueError if the workspace is too long a path."""
         config = wire.set_config(
             self._next(),
             timeout_ms=TIMEOUT_MS,
-            failures=FAILURES,
+            failures=MAX_FAILURES,
             cache_entries=CACHE_ENTRIES,
             cache_ms=CACHE_MS,
         )
         self._transport.send(config, 0)
-        # corral itself is never asked about: it could not answer while it waits.
+        # The driver must not ask about corral itself, which could not answer while it waits.
         self._transport.send(wire.exclude_process(self._next(), os.getpid()), 0)
         self._transport.send(wire.register_session(self._next(), self._token, root, workspace), 0)
         self._registered = True
 
     def metrics(self) -> wire.Metrics:
-        """OSError or MalformedError if the driver has none."""
+        """Return the driver's counters; raise OSError or MalformedError if it has none."""
         size = wire.HEADER.size + wire.METRICS_BODY.size
         return wire.read_metrics(self._transport.send(wire.get_metrics(self._next()), size))
 
-    def close(self) -> None:
-        """Unregister; what fails now cannot matter any more, since the tree is gone."""
+    def release(self) -> None:
+        """Unregister and disconnect. A failure does not matter, since the tree is gone."""
         try:
             if self._registered:
                 self._transport.send(wire.unregister_session(self._next(), self._token), 0)
@@ -212,18 +231,18 @@ class Session:
     def _serve(self) -> None:
         while True:
             try:
-                data = self._transport.receive(wire.ROOM)
+                data = self._transport.receive(wire.MAX_MESSAGE)
             except (EOFError, OSError):
-                return  # unanswered from now on, which the driver was told to take for a no
+                return  # the driver denies what is not answered
             answer = self.answer(data)
             try:
                 if answer is not None:
                     self._transport.reply(answer)
             except OSError:
-                pass  # it was too late for that one
+                pass  # the answer came too late
 
     def answer(self, data: bytes) -> bytes | None:
-        """What to reply to a message; None if nobody waits for it or it cannot be addressed."""
+        """Return the reply to a message; None if none is expected or it cannot be addressed."""
         try:
             identity, request = wire.read_request(data)
         except wire.MalformedError as error:
@@ -248,18 +267,6 @@ class Session:
         return self._checks.file(request), CACHE_MS if plain else UNCACHED_MS
 
 
-def apply(step: Minifilter) -> Session:
-    """AbsentError if there is no driver: the run goes on, and says so."""
-    return connect(checks_of(step, query=abi.query_dos_device, windows=windows_directory()))
-
-
-def checks_of(step: Minifilter, *, query: Callable[[str], str], windows: str) -> Checks:
-    """Nothing starts that cannot read Windows itself, where a driver asks about reads at all."""
-    return Checks(
-        read=device_roots((*step.read, windows), query), write=device_roots(step.write, query)
-    )
-
-
 def connect(checks: Checks) -> Session:
     try:
         port = abi.Port(wire.PORT, wire.context(os.getpid()))
@@ -282,7 +289,7 @@ def absence(error: OSError) -> str:
 
 
 def probe() -> Finding:
-    """Whether a driver answers; a connection is made and given up again."""
+    """Try whether a driver accepts a connection."""
     try:
         port = abi.Port(wire.PORT, wire.context(os.getpid()))
     except OSError as error:

@@ -4,7 +4,7 @@ Little-endian, with C's natural alignment: a structure is padded to the size of 
 and the driver refuses messages that lack this padding. Texts are arrays of UTF-16 units that end
 with a NUL.
 
-    FILTER_MESSAGE_HEADER (16)  u32 room for the reply, u64 id @8      before what the driver sends
+    FILTER_MESSAGE_HEADER (16)  u32 size of the reply, u64 id @8       before what the driver sends
     FILTER_REPLY_HEADER (16)    i32 status, u64 id @8                  before what it is answered
     header (16)                 u32 type, u32 size of all, u64 request id
 """
@@ -12,14 +12,11 @@ with a NUL.
 from __future__ import annotations
 
 import struct
+from typing import Literal
 
 from corral.record import record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Literal
-
-    Decision = Literal["allow", "deny"]
+Decision = Literal["allow", "deny"]
 
 PORT = "\\AgentshPort"
 VERSION = 0x00010000
@@ -32,7 +29,7 @@ PONG = 50
 REGISTER_SESSION, UNREGISTER_SESSION = 100, 101
 SET_CONFIG, GET_METRICS, METRICS, EXCLUDE_PROCESS = 104, 105, 106, 107
 NOTICES = frozenset({PROCESS_CREATED, PROCESS_TERMINATED})
-"""Nobody waits for an answer to these."""
+"""The driver expects no answer to these."""
 
 FILE_CREATE, FILE_READ, FILE_WRITE, FILE_DELETE, FILE_RENAME = 1, 2, 3, 4, 5
 KEY_CREATE, VALUE_SET, KEY_DELETE, VALUE_DELETE, KEY_RENAME, VALUE_QUERY = 1, 2, 3, 4, 5, 6
@@ -52,12 +49,12 @@ EXCLUDE_BODY = struct.Struct("<I4x")
 FILE_BODY = struct.Struct(f"<QIIIII{2 * PATH_UNITS}s{2 * PATH_UNITS}s4x")
 REGISTRY_BODY = struct.Struct(f"<QIIIII{2 * PATH_UNITS}s{2 * VALUE_UNITS}s4x")
 RESPONSE_BODY = struct.Struct("<II")
-ROOM = 1 << 14
-"""For what the driver sends: a message that is larger than it should be can still be denied."""
+MAX_MESSAGE = 1 << 14
+"""Larger than any message of the driver, so that one that is too large can still be denied."""
 
 
 class MalformedError(ValueError):
-    """Not a message of this protocol; `identity` is what a denial has to be sent to, if known."""
+    """Not a message of this protocol; a denial is addressed to `identity`, if that is known."""
 
     def __init__(self, text: str, identity: Identity | None = None) -> None:
         super().__init__(text)
@@ -66,7 +63,7 @@ class MalformedError(ValueError):
 
 @record
 class Identity:
-    """What an answer must repeat: the filter manager's id, the message's type and request."""
+    """What an answer repeats: the filter manager's id, the message's type and request."""
 
     message: int
     kind: int
@@ -105,7 +102,7 @@ class RegistryCheck:
 
 @record
 class Notice:
-    """A process came or went; it is told, not asked."""
+    """A process started or ended; the driver only notifies."""
 
 
 @record
@@ -143,7 +140,7 @@ def unregister_session(request: int, token: int) -> bytes:
 def set_config(
     request: int, *, timeout_ms: int, failures: int, cache_entries: int, cache_ms: int
 ) -> bytes:
-    """Fail closed, always: a question that corral does not answer in time is answered no."""
+    """Fail closed: the driver denies what corral does not answer in time."""
     body = CONFIG_BODY.pack(FAIL_CLOSED, timeout_ms, failures, cache_entries, cache_ms)
     return _message(SET_CONFIG, request, body)
 
@@ -171,10 +168,10 @@ def read_metrics(data: bytes) -> Metrics:
 def read_request(
     data: bytes,
 ) -> tuple[Identity, Ping | FileCheck | RegistryCheck | Notice]:
-    """What the driver sent. MalformedError with an identity if it can at least be denied."""
+    """Parse a message. MalformedError has an identity if the message can at least be denied."""
     if len(data) < MESSAGE_HEADER.size + HEADER.size:
         raise MalformedError("cut off before the end of its header", _known(data))
-    _room, message = MESSAGE_HEADER.unpack_from(data)
+    _reply_size, message = MESSAGE_HEADER.unpack_from(data)
     kind, size, request = HEADER.unpack_from(data, MESSAGE_HEADER.size)
     identity = Identity(message=message, kind=kind, request=request)
     body = data[MESSAGE_HEADER.size + HEADER.size :]
@@ -230,7 +227,7 @@ def _split(data: bytes) -> tuple[int, bytes]:
 
 
 def _known(data: bytes) -> Identity | None:
-    """Even a message that is cut off can be answered if its first header is whole."""
+    """Return the address of a message that is cut off, if its first header is whole."""
     if len(data) < MESSAGE_HEADER.size:
         return None
     return Identity(message=MESSAGE_HEADER.unpack_from(data)[1], kind=CHECK_FILE, request=0)
@@ -244,7 +241,7 @@ def _units(text: str, count: int) -> bytes:
 
 
 def _text(raw: bytes) -> str:
-    """Up to its NUL. One that fills its whole array was cut off, and is then not what it seems."""
+    """Decode up to the NUL. Refuse a text that fills its array: it was cut off."""
     end = next((at for at in range(0, len(raw), 2) if raw[at : at + 2] == b"\0\0"), -1)
     if end < 0 or end == len(raw) - 2:
         raise ValueError("a text without an end")

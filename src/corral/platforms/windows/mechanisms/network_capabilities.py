@@ -1,31 +1,30 @@
-"""What a target of layering A may reach, by the capabilities in its token.
+"""What an AppContainer may reach, by the network capabilities in its token.
 
 An AppContainer without a network capability reaches nothing: no internet, no DNS, and not even the
-host's own loopback. The capabilities are coarse, and what they do not stop is said here in the
-words that `explain` and the report use.
+host's own loopback. The capabilities are coarse. `STOPS` and `LEAVES` have the words of `explain`
+and of the report for what each level stops and leaves open.
 
-Names (`network.allow`) are not something that a capability can say. They are held by having *no*
-capability, and a relay (`relay.py`) through which clients that honour proxy variables get to those
-names and no others. A list of names is never turned into a level.
+No capability can express names (`network.allow`). They are enforced by *no* capability and a relay
+(`relay/`), through which clients that honour proxy variables reach those names and no others. A
+list of names never becomes a level.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from corral.errors import PolicyError
+from corral.plan import model
+from corral.plan.results import Results
+from corral.platforms.steps import unverified
+from corral.policy import model as policies
 from corral.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from corral.plan.model import Place
-    from corral.policy.model import Policy, WindowsNetwork
 
 INTERNET_CLIENT = "S-1-15-3-1"
 INTERNET_CLIENT_SERVER = "S-1-15-3-2"
 PRIVATE_NETWORK = "S-1-15-3-3"
 
-CAPABILITIES: Mapping[WindowsNetwork, tuple[str, ...]] = {
+CAPABILITIES: Mapping[policies.WindowsNetwork, tuple[str, ...]] = {
     "none": (),
     "outbound": (INTERNET_CLIENT,),
     "local": (PRIVATE_NETWORK,),
@@ -33,13 +32,13 @@ CAPABILITIES: Mapping[WindowsNetwork, tuple[str, ...]] = {
 }
 """SIDs of the capabilities that each level puts into the token."""
 
-STOPS: Mapping[WindowsNetwork, str] = {
+STOPS: Mapping[policies.WindowsNetwork, str] = {
     "none": "no internet, no local network, no DNS, no loopback of the host",
     "outbound": "no incoming connections, no loopback of the host",
     "local": "no internet, no loopback of the host",
     "full": "no loopback of the host",
 }
-LEAVES: Mapping[WindowsNetwork, str] = {
+LEAVES: Mapping[policies.WindowsNetwork, str] = {
     "none": "",
     "outbound": "every host on the internet, and private ranges too where Windows takes the "
     "network for a public one",
@@ -53,9 +52,11 @@ LEAVES: Mapping[WindowsNetwork, str] = {
 class Network:
     """`level` decides the capabilities; `relay`: named hosts are reached through the relay."""
 
-    level: WindowsNetwork
+    name = "network_capabilities"
+    level: policies.WindowsNetwork
     relay: bool = False
-    place: Place = "birth"
+    stage: model.Stage = "clone"
+    verify = unverified
 
     @property
     def capabilities(self) -> tuple[str, ...]:
@@ -70,9 +71,12 @@ class Network:
         leaves = LEAVES[self.level]
         return f"network: {STOPS[self.level]}" + (f"; open: {leaves}" if leaves else "")
 
+    def apply(self, results: Results) -> None:
+        """Do nothing: the capabilities are those of the profile, which sets and verifies them."""
 
-def plan(policy: Policy) -> Network:
-    """PolicyError for what no combination of capabilities and relay means."""
+
+def plan(policy: policies.Policy) -> Network:
+    """Raise PolicyError for what no combination of capabilities and relay can enforce."""
     if policy.listen:
         raise PolicyError(
             "network.listen cannot be held on Windows: nothing outside an AppContainer reaches "

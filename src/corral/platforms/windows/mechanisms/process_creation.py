@@ -1,38 +1,58 @@
 """The creation of the target: suspended, in its job, with its three streams and nothing else.
 
-It is created with every restriction in one attribute list, looked at while it cannot run yet, and
-only then resumed. Where Windows does not take a job in that list, the suspended process is assigned
-to it: it has not executed anything either way.
+The process is created with every restriction in one attribute list, verified while it cannot run
+yet, and only then resumed. Where Windows does not accept a job in that list, the suspended process
+is assigned to it: it has not executed anything either way.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 
 from corral.abi import win32_job
 from corral.abi import win32_process as abi
-from corral.platforms.windows.mechanisms.job import KILLED
+from corral.abi.win32 import Handle
+from corral.abi.win32_security import Capabilities
+from corral.paths.windows import upper_case
+from corral.plan import model
+from corral.plan.model import Plan
+from corral.plan.results import Results
+from corral.platforms.steps import StepFailed, unverified
+from corral.platforms.windows.mechanisms.desktop import Desktop
+from corral.platforms.windows.mechanisms.job import KILLED, LimitedJob
+from corral.platforms.windows.mechanisms.mitigations import ProcessAttributes
+from corral.platforms.windows.mechanisms.restricted_token import PrimaryToken
 from corral.platforms.windows.runtime_copies.store import Store
+from corral.platforms.windows.streams import Streams
 from corral.programs import windows_command_line
+from corral.programs.model import Program
 from corral.record import record, replace
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from corral.abi.win32 import Handle
-    from corral.plan.model import Place, Plan
-    from corral.platforms.windows.run_context import Scene
-    from corral.platforms.windows.streams import Streams
-    from corral.programs.model import Program
-
 INTERACTIVE = "winsta0\\default"
-"""For an AppContainer. Without one the caller's own desktop is right: a service has another."""
+"""For an AppContainer. Any other target gets the caller's own desktop: a service has another."""
+
+
+@record
+class Launch:
+    """What to create the process from. `spawn` adds it to the results before the first step."""
+
+    plan: Plan
+    stdio: tuple[int, int, int]
+
+
+@record
+class ExtraVariables:
+    """Variables that steps add to the environment of the plan."""
+
+    values: tuple[tuple[str, str], ...]
 
 
 @record
 class Creation:
-    place: Place = "birth"
+    name = "process_creation"
+    stage: model.Stage = "clone"
+    verify = unverified
 
     def describe(self) -> str:
         return (
@@ -40,76 +60,86 @@ class Creation:
             "to inherit; look at it, then resume it"
         )
 
+    def apply(self, results: Results) -> None:
+        launch = results.get(Launch)
+        streams = Streams(launch.stdio)
+        results.add(streams)
+        try:
+            create(launch.plan, streams, results)
+        except OSError as error:
+            raise StepFailed("exec", error) from error
+        except ValueError as error:
+            raise StepFailed("exec", str(error)) from error
+        finally:
+            streams.close_handles()
 
-def create(plan: Plan, scene: Scene, streams: Streams) -> Handle:
-    """The target, suspended: `scene.process` and `scene.pid`. Returns its first thread.
 
-    OSError if it cannot be created. Whatever happens, nothing runs before it is resumed.
-    """
-    program = started(plan)
+def create(plan: Plan, streams: Streams, results: Results) -> None:
+    """Create the process suspended, and add it to the results."""
+    program = started_program(plan)
     application, line = windows_command_line.start_line(
         (program.path, *program.argv[1:]), system_root=abi.windows_directory()
     )
-    job = scene.job
-    if job is None:
-        raise OSError(0, "there is no job to be born in")
-    extra = len(scene.attributes) + (scene.capabilities is not None)
-    with abi.Attributes(2 + extra) as attributes:
-        born_inside = _add_job(attributes, job.handle)
+    job = results.get(LimitedJob).handle
+    token, desktop = results.find(PrimaryToken), results.find(Desktop)
+    capabilities, extra = results.find(Capabilities), results.find(ProcessAttributes)
+    numbers = extra.values if extra else ()
+    with abi.Attributes(2 + len(numbers) + (capabilities is not None)) as attributes:
+        in_job = _add_job(attributes, job)
         attributes.add_handles(abi.PROC_THREAD_ATTRIBUTE_HANDLE_LIST, streams.values())
-        for attribute, value, size in scene.attributes:
+        for attribute, value, size in numbers:
             attributes.add_number(attribute, value, size)
-        if scene.capabilities is not None:
-            attributes.add(
-                abi.PROC_THREAD_ATTRIBUTE_SECURITY_CAPABILITIES, scene.capabilities.value
-            )
-        process, thread, scene.pid = abi.create_process(
-            scene.token,
+        if capabilities is not None:
+            attributes.add(abi.PROC_THREAD_ATTRIBUTE_SECURITY_CAPABILITIES, capabilities.value)
+        default_desktop = "" if capabilities is None else INTERACTIVE
+        process = abi.create_process(
+            token.handle if token else None,
             application=application,
             command_line=line,
-            environment=windows_command_line.environment_block(
-                unique((*variables(plan), *scene.variables))
-            ),
+            environment=windows_command_line.environment_block(_variables(plan, results)),
             directory=program.cwd,
-            desktop=scene.desktop or (INTERACTIVE if scene.capabilities is not None else ""),
+            desktop=desktop.path if desktop else default_desktop,
             stdio=streams.values(),
             flags=abi.CREATE_SUSPENDED | abi.DETACHED_PROCESS,
             attributes=attributes,
         )
-    scene.process = process.value
-    scene.undo += [process.close, thread.close]
-    if not born_inside:
+    results.add(process)
+    if not in_job:
         try:
-            win32_job.AssignProcessToJobObject(job.handle.value, process.value)
+            win32_job.AssignProcessToJobObject(job.value, process.handle.value)
         except OSError:
-            abi.TerminateProcess(process.value, KILLED)
+            abi.TerminateProcess(process.handle.value, KILLED)
             raise
-    return thread
 
 
-def started(plan: Plan) -> Program:
-    """The program itself, or its copy in the store, which an AppContainer can read."""
+def started_program(plan: Plan) -> Program:
+    """Return the program itself, or its copy in the store, which an AppContainer can read."""
     store = _store(plan)
     if store is not None:
-        return replace(store.program, cwd=store.placed(plan.program.cwd) or store.program.cwd)
-    _same_file(plan.program)
+        return replace(store.program, cwd=store.path_inside(plan.program.cwd) or store.program.cwd)
+    _check_same_file(plan.program)
     return plan.program
 
 
-def variables(plan: Plan) -> Sequence[tuple[str, str]]:
-    """A value that is the path of what was copied names the copy, as an argument does."""
+def plan_variables(plan: Plan) -> Sequence[tuple[str, str]]:
+    """Return the variables; like an argument, a value that is a copied path names the copy."""
     store = _store(plan)
     if store is None:
         return plan.environment
-    return [(name, store.placed(value)) for name, value in plan.environment]
+    return [(name, store.path_inside(value)) for name, value in plan.environment]
+
+
+def _variables(plan: Plan, results: Results) -> Sequence[tuple[str, str]]:
+    extra = results.find(ExtraVariables)
+    return unique_variables((*plan_variables(plan), *(extra.values if extra else ())))
 
 
 def _store(plan: Plan) -> Store | None:
     return next((step for step in plan.steps if isinstance(step, Store)), None)
 
 
-def _same_file(program: Program) -> None:
-    """What is about to be executed is what was resolved, whoever could write there since."""
+def _check_same_file(program: Program) -> None:
+    """Raise OSError if the program was replaced since it was resolved."""
     if program.inode:
         seen = os.stat(program.path)
         if (seen.st_dev, seen.st_ino) != (program.device, program.inode):
@@ -124,20 +154,9 @@ def _add_job(attributes: abi.Attributes, job: Handle) -> bool:
     return True
 
 
-def verify(scene: Scene) -> None:
-    """OSError unless the suspended process is where it should be."""
-    if scene.job is None or not win32_job.is_in_job(scene.process, scene.job.handle):
-        raise OSError(0, "the process is not in its job")
-
-
-def resume(thread: Handle) -> None:
-    with thread:
-        abi.ResumeThread(thread.value)
-
-
-def unique(variables: Iterable[tuple[str, str]]) -> Sequence[tuple[str, str]]:
-    """Names that differ only in case are one variable: what was said last counts."""
+def unique_variables(variables: Iterable[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+    """Return one variable for names that differ only in case: the last one."""
     found: dict[str, tuple[str, str]] = {}
     for name, value in variables:
-        found[windows_command_line.upper(name)] = (name, value)
+        found[upper_case(name)] = (name, value)
     return tuple(found.values())

@@ -1,30 +1,46 @@
-"""The token of layering B: the user's own, with less in it.
+"""A restricted token of Low integrity: what a target gets without an AppContainer.
 
-Without an AppContainer, and only if the user's policy says that this will do, the target runs with
-a restricted version of the caller's token: no privilege but the one that lets everybody walk
-through directories, administrators and the like only for denying, and every *write* has to be
-allowed to Everyone or to this logon as well as to the user.
+Only if the user's policy allows it, the target runs with a restricted version of the caller's
+token: no privilege but the one that lets everybody traverse directories, administrators and the
+like only for denying, and every *write* has to be allowed to Everyone or to this logon as well as
+to the user. At Low integrity it also writes nothing that is labelled higher, and every file, key,
+process and window of an ordinary program is Medium.
 
-It is no wall for reads: all that the user may read, the target may read. It says nothing about the
-network. Those two controls are absent in layering B, and the report says so.
+This is not a wall for reads: the target may read all that the user may read. It does nothing about
+the network. Those two controls are absent then, and the report says so. An AppContainer is Low
+already, and Windows refuses both together.
+
+The probe shows the effect of the whole token: a thread that impersonates it must fail to write a
+file of the user that it can read.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
 from corral.abi import win32_token as abi
-from corral.abi.win32_security import TOKEN_QUERY
+from corral.abi.prototypes import MissingFunctionError
+from corral.abi.win32 import ERROR_ACCESS_DENIED, Handle, winerror
+from corral.abi.win32_files import open_itself
+from corral.abi.win32_process import Process
+from corral.abi.win32_security import (
+    TOKEN_QUERY,
+    format_sid,
+    open_token,
+    parse_sid,
+    token_groups,
+)
+from corral.plan import model
+from corral.plan.host import Finding
+from corral.plan.results import Results
 from corral.record import record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import TypeVar
+Sid = TypeVar("Sid", str, bytes)
 
-    from corral.abi.win32 import Handle
-    from corral.plan.model import Place
-
-    Sid = TypeVar("Sid", str, bytes)
-
+CAPABILITY = "restricted token"
+LABEL = (CAPABILITY, "Restricted token", "available")
 FLAGS = abi.DISABLE_MAX_PRIVILEGE | abi.LUA_TOKEN | abi.WRITE_RESTRICTED
 ACCESS = (
     TOKEN_QUERY
@@ -38,11 +54,15 @@ EVERYONE = "S-1-1-0"
 ADMINISTRATORS = "S-1-5-32-544"
 WRITE_RESTRICTED_CODE = "S-1-5-33"
 """Windows may add it by itself to the restricting SIDs of a write-restricted token."""
+LOW = "S-1-16-4096"
+LOW_LABEL = "S:(ML;;NW;;;LW)"
+"""The label of an object that Low subjects may write."""
 
 
 @record
 class RestrictedToken:
-    place: Place = "supervisor"
+    name = "restricted_token"
+    stage: model.Stage = "supervisor"
 
     def describe(self) -> str:
         return (
@@ -50,45 +70,89 @@ class RestrictedToken:
             "writes only where Everyone or this logon may write"
         )
 
+    def apply(self, results: Results) -> None:
+        results.add(PrimaryToken(handle=create()))
 
-def apply(_step: RestrictedToken) -> Handle:
-    """A primary token for CreateProcessAsUserW, read back; the caller closes it."""
+    def verify(self, results: Results) -> None:
+        with open_token(results.get(Process).handle.value) as token:
+            check_restricted(token.value)
+
+
+@record
+class LowIntegrity:
+    name = "low_integrity"
+    stage: model.Stage = "supervisor"
+
+    def describe(self) -> str:
+        return "integrity level: Low (nothing of higher integrity can be written)"
+
+    def apply(self, results: Results) -> None:
+        set_low(results.get(PrimaryToken).handle.value)
+
+    def verify(self, results: Results) -> None:
+        with open_token(results.get(Process).handle.value) as token:
+            check_low(token.value)
+
+
+@record
+class PrimaryToken:
+    """A token for CreateProcessAsUserW."""
+
+    handle: Handle
+
+    def release(self) -> None:
+        self.handle.close()
+
+
+def create() -> Handle:
+    """Return a restricted primary token that reads back as one."""
     with abi.own_token(ACCESS) as own:
-        logon = logon_sid(abi.token_groups(own.value, abi.TokenGroups))
-        restricting = (abi.sid_of(EVERYONE), logon)
-        token = abi.create_restricted_token(own.value, FLAGS, restricting)
+        logon = logon_sid(token_groups(own.value, abi.TokenGroups))
+        token = abi.create_restricted_token(own.value, FLAGS, (parse_sid(EVERYONE), logon))
     try:
-        # The user's default would let the target make pipes and events and then not open them.
-        user = abi.sid_text(abi.token_user(token.value))
-        abi.set_token_default_dacl(token.value, default_dacl(user, abi.sid_text(logon)))
-        verify(_step, token.value)
+        # With the user's default the target could make pipes and events and then not open them.
+        user = format_sid(abi.token_user(token.value))
+        abi.set_token_default_dacl(token.value, default_dacl(user, format_sid(logon)))
+        check_restricted(token.value)
     except BaseException:
         token.close()
         raise
     return token
 
 
-def verify(_step: RestrictedToken, token: int) -> None:
-    """OSError if the token is not what was asked for, whatever CreateRestrictedToken said."""
-    problem = left_privileges(abi.token_privileges(token)) or _groups(token)
+def set_low(token: int) -> None:
+    abi.set_token_integrity(token, parse_sid(LOW))
+    check_low(token)
+
+
+def check_low(token: int) -> None:
+    """Raise OSError unless the level reads back: some systems accept it and change nothing."""
+    found = format_sid(abi.token_integrity(token))
+    if found != LOW:
+        raise OSError(0, f"the integrity level reads back as {found}, not {LOW}")
+
+
+def check_restricted(token: int) -> None:
+    """Raise OSError if the token is not what CreateRestrictedToken was asked for."""
+    problem = extra_privileges(abi.token_privileges(token)) or _group_problem(token)
     if problem:
         raise OSError(0, f"the restricted token reads back otherwise: {problem}")
 
 
-def left_privileges(names: Sequence[str]) -> str:
+def extra_privileges(names: Sequence[str]) -> str:
     left = sorted(set(names) - KEPT)
     more = f" and {len(left) - 1} more" if len(left) > 1 else ""
     return f"it still holds {left[0]}{more}" if left else ""
 
 
-def _groups(token: int) -> str:
-    groups = [(abi.sid_text(sid), bits) for sid, bits in abi.token_groups(token, abi.TokenGroups)]
-    restricting = abi.token_groups(token, abi.TokenRestrictedSids)
-    return unrestricted(groups, {abi.sid_text(sid) for sid, _ in restricting})
+def _group_problem(token: int) -> str:
+    groups = [(format_sid(sid), bits) for sid, bits in token_groups(token, abi.TokenGroups)]
+    restricting = token_groups(token, abi.TokenRestrictedSids)
+    return group_problem(groups, {format_sid(sid) for sid, _ in restricting})
 
 
-def unrestricted(groups: Sequence[tuple[str, int]], restricting: set[str]) -> str:
-    """What of a restricted token's groups is not as it should be; empty if all is."""
+def group_problem(groups: Sequence[tuple[str, int]], restricting: set[str]) -> str:
+    """Return what is wrong with the groups of a restricted token; empty if nothing is."""
     for sid, attributes in groups:
         if sid == ADMINISTRATORS and not attributes & abi.SE_GROUP_USE_FOR_DENY_ONLY:
             return "it is still an administrator's"
@@ -99,12 +163,72 @@ def unrestricted(groups: Sequence[tuple[str, int]], restricting: set[str]) -> st
 
 
 def logon_sid(groups: Iterable[tuple[Sid, int]]) -> Sid:
-    """The SID of this logon, which every process of the user's session has and no other."""
+    """Return the SID of this logon, which the processes of the user's session have and no other."""
     for sid, attributes in groups:
         if attributes & abi.SE_GROUP_LOGON_ID == abi.SE_GROUP_LOGON_ID:
             return sid
     raise OSError(0, "the caller's token has no logon SID")
 
 
+def own_sids() -> tuple[str, str]:
+    """Return the SIDs of this user and this logon."""
+    with abi.own_token(TOKEN_QUERY) as own:
+        logon = logon_sid(token_groups(own.value, abi.TokenGroups))
+        return format_sid(abi.token_user(own.value)), format_sid(logon)
+
+
 def default_dacl(user: str, logon: str) -> str:
     return f"D:(A;;GA;;;SY)(A;;GA;;;{user})(A;;GA;;;{logon})"
+
+
+def probe(directory: str) -> Finding:
+    """Try whether such a token keeps from writing. `directory` is one of the user's own."""
+    try:
+        with create() as token:
+            set_low(token.value)
+            evidence = _try_effect(token.value, directory)
+    except MissingFunctionError as error:
+        return Finding(capability=CAPABILITY, status="absent", evidence=str(error))
+    except OSError as error:
+        evidence = error.strerror or str(error)
+        return Finding(capability=CAPABILITY, status="absent", evidence=evidence)
+    return Finding(capability=CAPABILITY, status="proven", evidence=evidence)
+
+
+def _try_effect(token: int, directory: str) -> str:
+    """Raise OSError unless a write is denied to the token and its control, a read, is not."""
+    path = os.path.join(directory, f"corral-probe-{os.urandom(8).hex()}")
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    os.close(fd)
+    try:
+        read = _try_as(token, path, abi.FILE_READ_DATA)
+        written = _try_as(token, path, abi.FILE_WRITE_DATA)
+    finally:
+        os.unlink(path)
+    if read:
+        raise OSError(0, f"the control failed: reading gave error {read}")
+    if written != ERROR_ACCESS_DENIED:
+        raise OSError(0, "a file of the user's could be written all the same")
+    return "a thread with this token could read a file of the user's and not write it"
+
+
+def _try_as(token: int, path: str, access: int) -> int:
+    """Open a file as the token would; return 0, or Windows' error."""
+    with abi.impersonation_token(token) as impersonated:
+        abi.ImpersonateLoggedOnUser(impersonated.value)
+        try:
+            opened = open_itself(path, access=access)
+        except OSError as error:
+            return winerror(error) or -1
+        finally:
+            _revert()
+    opened.close()
+    return 0
+
+
+def _revert() -> None:
+    """End the process if it cannot: a thread that keeps the token must not go on."""
+    try:
+        abi.RevertToSelf()
+    except OSError:
+        os._exit(125)

@@ -1,60 +1,64 @@
 """The private directory of a run without an AppContainer, which brings one of its own.
 
-Made with its access list, removed at the end. In layering B the target writes only where its logon
-may write and the label is Low, so that is what its own directory says.
+It is made with its access list and removed at the end. With a restricted token the target writes
+only where its logon may write and the label is Low, so the directory has that entry and label.
 """
 
 from __future__ import annotations
 
 import os
 
-from corral.abi import win32_token as tokens
 from corral.abi.win32_files import create_directory
-from corral.abi.win32_security import TOKEN_QUERY
-from corral.platforms.windows.files import remove_directory
+from corral.plan import model
+from corral.plan.results import Results
+from corral.platforms.steps import unverified
+from corral.platforms.windows.files import file_trees
+from corral.platforms.windows.mechanisms.restricted_token import own_sids
 from corral.record import record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from corral.plan.model import Place
-    from corral.platforms.windows.run_context import Scene
-
 PREFIX = "corral-"
-ROOMS = ("home", "tmp", "local", "roaming")
+SUBDIRECTORIES = ("home", "tmp", "local", "roaming")
 
 
 @record
 class WorkDirectory:
     """`low`: for a target with a restricted token of Low integrity."""
 
+    name = "work_directory"
     path: str
     low: bool
-    place: Place = "supervisor"
+    stage: model.Stage = "supervisor"
+    verify = unverified
+
+    @property
+    def residue(self) -> str:
+        return self.path
 
     def describe(self) -> str:
         return f"private directory {self.path}, removed at the end"
 
+    def apply(self, results: Results) -> None:
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        create_directory(self.path, _security(low=self.low))
+        results.add(PrivateDirectory(path=self.path))
+        for name in SUBDIRECTORIES:
+            os.mkdir(os.path.join(self.path, name))
 
-def apply(step: WorkDirectory, scene: Scene) -> None:
-    os.makedirs(os.path.dirname(step.path), exist_ok=True)
-    create_directory(step.path, _security(low=step.low))
-    scene.undo.append(lambda: remove(step.path))
-    for room in ROOMS:
-        os.mkdir(os.path.join(step.path, room))
+
+@record
+class PrivateDirectory:
+    path: str
+
+    def release(self) -> None:
+        remove(self.path)
 
 
 def _security(*, low: bool) -> str:
-    from corral.platforms.windows.mechanisms.restricted_token import logon_sid
-
-    with tokens.own_token(TOKEN_QUERY) as own:
-        user = tokens.sid_text(tokens.token_user(own.value))
-        groups = tokens.token_groups(own.value, tokens.TokenGroups)
+    user, logon = own_sids()
     text = f"D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;{user})"
-    if low:
-        text += f"(A;OICI;FA;;;{tokens.sid_text(logon_sid(groups))})S:(ML;OICI;NW;;;LW)"
-    return text
+    return text + f"(A;OICI;FA;;;{logon})S:(ML;OICI;NW;;;LW)" if low else text
 
 
 def remove(path: str) -> None:
     if os.path.basename(path).startswith(PREFIX):
-        remove_directory.remove(path)
+        file_trees.remove(path)

@@ -1,8 +1,8 @@
-"""Everything on a Windows host that can change what a probe sees: boot, build, user, session, and
-the job that corral itself is in, since jobs with UI limits cannot be nested.
-"""
+"""The cache key of findings: everything on a Windows host that can change what a probe sees.
 
-from __future__ import annotations
+Boot, build, user, session, and whether corral itself is in a job, since jobs with UI limits cannot
+be nested.
+"""
 
 import os
 import sys
@@ -10,16 +10,16 @@ import time
 
 from corral.abi import win32_job, win32_token
 from corral.abi import win32_process as abi
-from corral.abi.win32_security import TOKEN_QUERY
+from corral.abi.win32_security import TOKEN_QUERY, format_sid
 
-ROUNDING = 60
-"""Seconds within which two looks at the time of boot agree."""
+ROUNDING_SECONDS = 60
+"""Two measurements of the time of boot agree within these."""
 
 
-def identity() -> tuple[str, ...]:
+def cache_key() -> tuple[str, ...]:
     with win32_token.own_token(TOKEN_QUERY) as own:
-        user = win32_token.sid_text(win32_token.token_user(own.value))
-        level = win32_token.sid_text(win32_token.token_integrity(own.value))
+        user = format_sid(win32_token.token_user(own.value))
+        level = format_sid(win32_token.token_integrity(own.value))
     return (
         _boot(),
         _build(),
@@ -34,7 +34,7 @@ def identity() -> tuple[str, ...]:
 
 def _boot() -> str:
     booted = time.time() - abi.GetTickCount64() / 1000
-    return str(round(booted / ROUNDING))
+    return str(round(booted / ROUNDING_SECONDS))
 
 
 def _build() -> str:

@@ -1,55 +1,76 @@
-"""A disposable target: a piece of Python, born by the code of a real run, and what it said."""
+"""Start a disposable target with the code of a real run, and return what it printed.
+
+A runtime that needs what an AppContainer or a mitigation takes away dies before its first line,
+with an exit code that says little. So before the first run the copy in the store is started with a
+line of its own, under the steps of that run. A success is noted beside the copy, for this build of
+Windows and these steps. A runtime that does not start is refused, with what it printed.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import sys
+from collections.abc import Sequence
 
 from corral.abi import win32_process as abi
+from corral.paths.windows import is_inside
+from corral.plan import model
 from corral.plan.model import Plan
+from corral.platforms.contract import Reaped
 from corral.platforms.steps import StepFailed
-from corral.platforms.windows import spawn
-from corral.platforms.windows.environment import interpreter, machine
+from corral.platforms.windows import spawn, undo
+from corral.platforms.windows.layers import machine_variables
+from corral.platforms.windows.mechanisms import path_grants
 from corral.platforms.windows.mechanisms.app_container import Profile
-from corral.platforms.windows.runtime_copies.store import Store
+from corral.platforms.windows.mechanisms.mitigations import Mitigations
+from corral.platforms.windows.runtime_copies.store import Store, own_interpreter
+from corral.programs import arguments as options
+from corral.programs import windows_resolve
 from corral.programs.model import Program
 from corral.record import record, replace
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from corral.plan.model import Step
-    from corral.platforms.posix.watch import Reaped
-    from corral.platforms.windows.spawn import Child
-
-PATIENCE = 30_000
-"""Milliseconds after which a trial has failed, whatever it waits for."""
+TIMEOUT_MS = 30_000
+OWN_VARIABLES = ("LOCALAPPDATA", "TEMP", "TMP", "USERPROFILE")
+LINES: dict[options.Kind, tuple[str, ...]] = {
+    "python": ("-I", "-c", "print('started')"),
+    "node": ("-e", "console.log('started')"),
+    "deno": ("eval", "console.log('started')"),
+    "bun": ("-e", "console.log('started')"),
+}
+STARTED = "started"
+MEANINGS = {
+    0xC0000142: "a library of it could not start: it wants windows, or more of the desktop",
+    0xC0000135: "a library that it needs is not there, or cannot be read inside",
+    0xC0000022: "access was denied while it was loaded",
+    0xC000007B: "a library of it is for another machine",
+}
+"""The usual causes of an NTSTATUS with which the loader ends a process."""
 
 
 @record
-class Seen:
-    """`said` is its output, errors too; `reaped` what its job told."""
+class Outcome:
+    """`output` has errors too; `reaped` is what its job reported."""
 
-    said: str
+    output: str
     reaped: Reaped
     hung: bool = False
 
 
-def observe(code: str, steps: Sequence[Step], *arguments: str, program: str = "") -> Seen:
-    """Run `code` under `steps` to its end. OSError if it could not be started, or did not end."""
-    seen = start(code, steps, *arguments, program=program).finish()
-    if seen.hung:
-        raise OSError(0, "it did not end", "the probe")
-    return seen
-
-
 class Trial:
-    """`input` is open until the trial is finished, `output` has what it says."""
+    """`input` is open until the trial is finished; `output` is what the target prints."""
 
-    def __init__(self, child: Child, *, input: int, output: int) -> None:  # noqa: A002
-        self.child = child
-        self.input = input
-        self.output = output
+    def __init__(self, plan: Plan) -> None:
+        reading, self.input = os.pipe()
+        self.output, printing = os.pipe()
+        try:
+            self.child = spawn.spawn(plan, (reading, printing, printing))
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            os.close(reading)
+            os.close(printing)
 
     def line(self) -> str:
         found = b""
@@ -57,58 +78,119 @@ class Trial:
             found += chunk
         return found.decode().strip()
 
-    def finish(self) -> Seen:
+    def finish(self) -> Outcome:
         os.close(self.input)
-        hung = abi.wait_any((self.child.pidfd,), PATIENCE) is None
+        hung = abi.wait_any((self.child.pidfd,), TIMEOUT_MS) is None
         if hung:
             self.child.kill()
         reaped = self.child.reap()
-        with open(self.output, "rb") as output:
-            said = output.read().decode(errors="replace").strip()
-        return Seen(said=said, reaped=reaped, hung=hung)
+        with open(self.output, "rb") as file:
+            output = file.read().decode(errors="replace").strip()
+        return Outcome(output=output, reaped=reaped, hung=hung)
 
     def close(self) -> None:
         os.close(self.input)
         os.close(self.output)
 
 
-def start(code: str, steps: Sequence[Step], *arguments: str, program: str = "") -> Trial:
-    """With the interpreter at `program`, else that of a store in `steps`, else our own."""
-    path = program or interpreter()
+def observe(code: str, steps: Sequence[model.Step], *arguments: str, program: str = "") -> Outcome:
+    """Run `code` under `steps` to its end. OSError if it could not be started, or did not end."""
+    outcome = start(code, steps, *arguments, program=program).finish()
+    if outcome.hung:
+        raise OSError(0, "it did not end", "the probe")
+    return outcome
+
+
+def start(code: str, steps: Sequence[model.Step], *arguments: str, program: str = "") -> Trial:
+    """Start Python `code` with the interpreter at `program`, else of a store in `steps`, else the
+    one that runs corral.
+    """
+    path = program or own_interpreter()
     words = ("-I", "-S", "-c", code, *arguments)
-    staged = [_given(step, words) if isinstance(step, Store) else step for step in steps]
+    changed = [_with_arguments(step, words) if isinstance(step, Store) else step for step in steps]
     plan = Plan(
         program=Program(path=path, argv=(path, *words)),
-        steps=tuple(staged),
+        steps=tuple(changed),
         controls=(),
         environment=tuple(_environment(steps).items()),
     )
-    reading, writing = os.pipe()
-    output, saying = os.pipe()
     try:
-        child = spawn.birth(plan, (reading, saying, saying))
+        return Trial(plan)
     except StepFailed as failed:
-        os.close(writing)
-        os.close(output)
         raise OSError(0, failed.cause, failed.step) from failed
-    finally:
-        os.close(reading)
-        os.close(saying)
-    return Trial(child, input=writing, output=output)
 
 
-def _environment(steps: Sequence[Step]) -> dict[str, str]:
-    values = machine()
-    values |= {name: os.environ[name] for name in OWN if name in os.environ}
+def _environment(steps: Sequence[model.Step]) -> dict[str, str]:
+    values = machine_variables()
+    values |= {name: os.environ[name] for name in OWN_VARIABLES if name in os.environ}
     for step in steps:
         if isinstance(step, Profile):
             values["TEMP"] = values["TMP"] = f"{step.home}\\Temp"
     return values
 
 
-def _given(store: Store, words: tuple[str, ...]) -> Store:
-    program = replace(store.program, argv=(store.program.path, *words))
-    return replace(store, program=program)
+def _with_arguments(store: Store, words: tuple[str, ...]) -> Store:
+    return replace(store, program=replace(store.program, argv=(store.program.path, *words)))
 
 
-OWN = ("LOCALAPPDATA", "TEMP", "TMP", "USERPROFILE")
+def check_runtime_starts(plan: Plan) -> None:
+    """Raise StepFailed if the runtime of this plan does not start under its steps."""
+    store = next((step for step in plan.steps if isinstance(step, Store)), None)
+    line = LINES.get(windows_resolve.kind_of(store.program.path)) if store else None
+    if store is None or line is None:
+        return
+    note = note_path(store, plan.steps)
+    if os.path.exists(note):
+        return
+    problem = _try_runtime(plan, store, line)
+    if problem:
+        raise StepFailed("starts", OSError(0, problem, store.program.path))
+    with open(note, "w", encoding="utf-8") as file:
+        file.write(store.program.path)
+
+
+def note_path(store: Store, steps: Sequence[model.Step]) -> str:
+    """Return the file that notes that this copy has started under these steps."""
+    restrictions = [step.describe() for step in steps if isinstance(step, Mitigations)]
+    words = "\0".join((_build(), *restrictions))
+    tree = next(one for one in store.trees if is_inside(store.program.path, one.staged))
+    return f"{tree.directory}.{hashlib.sha256(words.encode()).hexdigest()[:16]}"
+
+
+def _build() -> str:
+    if sys.platform != "win32":
+        return ""
+    return ".".join(map(str, sys.getwindowsversion()[:3]))
+
+
+def exit_code_meaning(code: int) -> str:
+    return MEANINGS.get(code & 0xFFFFFFFF, "")
+
+
+def _try_runtime(plan: Plan, store: Store, line: tuple[str, ...]) -> str:
+    """Return what went wrong; empty if the runtime started."""
+    steps = trial_steps(plan.steps, store, line)
+    outcome = Trial(replace(plan, program=replace(plan.program, cwd=""), steps=steps)).finish()
+    if outcome.output.splitlines()[-1:] == [STARTED]:
+        return ""
+    code = (outcome.reaped.status or 0) >> 8
+    printed = outcome.output.splitlines()[-1] if outcome.output else "it said nothing"
+    why = exit_code_meaning(code) or ("it did not end" if outcome.hung else printed)
+    return f"this runtime does not start here: {why} (exit code {code:#x})"
+
+
+def trial_steps(
+    steps: Sequence[model.Step], store: Store, line: tuple[str, ...]
+) -> tuple[model.Step, ...]:
+    """Return the same steps with another line to run, in its own directory, and without grants."""
+    home = next((step.home for step in steps if isinstance(step, Profile)), "")
+    program = replace(store.program, argv=(store.program.path, *line), cwd=home)
+    changed: list[model.Step] = []
+    for step in steps:
+        if isinstance(step, Store):
+            changed.append(replace(step, program=program))
+        elif isinstance(step, undo.Claim):
+            changed.append(replace(step, roots=()))
+        elif not isinstance(step, path_grants.Grants):
+            changed.append(step)
+    return tuple(changed)

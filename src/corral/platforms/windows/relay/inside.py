@@ -1,9 +1,9 @@
 """The inner end of the relay: connections to a loopback port become streams on one pair of pipes.
 
 It runs as a program of its own inside the target's AppContainer (`python -I -S -c <this source>`,
-frames on stdin and stdout), where loopback is the one thing that can be reached. So it needs only
-the standard library, and decides nothing: whatever comes out of it is as untrusted as the target,
-which could speak these frames itself. The outer end, `relay.py`, checks.
+frames on stdin and stdout), where loopback is all that can be reached. So it needs only the
+standard library, and decides nothing: its output is as untrusted as the target, which could send
+these frames itself. The outer end, `outside.py`, checks.
 
     frame   u8 kind, u8 0, u16 length, u32 stream, then `length` bytes; little-endian
     HELLO   inner -> outer, once: u16 port on which the inner end listens
@@ -14,8 +14,8 @@ which could speak these frames itself. The outer end, `relay.py`, checks.
     RESET   no more of anything; the stream is gone
 
 Each side begins with WINDOW bytes of credit for each stream and returns what was consumed, so a
-stream that is not read stops its sender alone. Whoever reads the pipe never waits for anything
-else.
+stream that is not read stops its sender alone. The thread that reads the pipe never waits for
+anything else.
 """
 
 from __future__ import annotations
@@ -27,10 +27,7 @@ import sys
 import threading
 import time
 from collections import deque
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator
 
 HEADER = struct.Struct("<BBHI")
 PORT = struct.Struct("<H")
@@ -38,7 +35,7 @@ NUMBER = struct.Struct("<I")
 HELLO, OPEN, DATA, END, RESET, CREDIT = range(1, 7)
 CHUNK = 1 << 15
 WINDOW = 1 << 17
-MOST_STREAMS = 128
+MAX_STREAMS = 128
 LENGTHS = {
     HELLO: (2, 2),
     OPEN: (0, 0),
@@ -51,7 +48,7 @@ LINGER_NOT = struct.pack("ii" if os.name == "posix" else "hh", 1, 0)
 
 
 class ProtocolError(Exception):
-    """The other side sent what no honest one sends: nothing more of it is believed."""
+    """The other side broke the protocol: nothing more is accepted from it."""
 
 
 def frame(kind: int, stream: int, payload: bytes = b"") -> bytes:
@@ -59,7 +56,7 @@ def frame(kind: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 class Frames:
-    """Bytes as they come -> whole frames. What is kept is less than one frame."""
+    """Split bytes into whole frames. The rest is always less than one frame."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -84,7 +81,7 @@ class Frames:
 
 
 def read_hello(reader: int) -> int:
-    """The port on which the inner end listens: the first thing that it says. Waits for it."""
+    """Wait for the first frame, and return the port on which the inner end listens."""
     data = b""
     while len(data) < HEADER.size + PORT.size:
         chunk = os.read(reader, HEADER.size + PORT.size - len(data))
@@ -99,20 +96,20 @@ def read_hello(reader: int) -> int:
 
 
 class Stream:
-    """One connection. `recv` and `send` wait; both raise OSError once the stream is reset."""
+    """One connection. `recv` and `send` block; both raise OSError once the stream is reset."""
 
     def __init__(self, mux: Mux, number: int) -> None:
         self.number = number
         self._mux = mux
         self._changed = threading.Condition()
         self._arrived: deque[bytes] = deque()
-        self._held = 0
+        self._buffered = 0
         self._owed = 0
         self._credit = WINDOW
         self._ended = self._end_sent = self._gone = False
 
     def recv(self, timeout: float | None = None) -> bytes:
-        """Some bytes, none at the end of the stream; TimeoutError."""
+        """Return some bytes, none at the end of the stream. Raise TimeoutError."""
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             while not self._arrived and not self._ended and not self._gone:
@@ -124,7 +121,7 @@ class Stream:
             if not self._arrived:
                 return b""
             data = self._arrived.popleft()
-            self._held -= len(data)
+            self._buffered -= len(data)
             self._owed += len(data)
             owed = self._owed if self._owed >= WINDOW // 4 and not self._ended else 0
             self._owed -= owed
@@ -146,13 +143,13 @@ class Stream:
             view = view[size:]
 
     def end(self) -> None:
-        """Nothing more will be sent; what was sent before still arrives."""
+        """Send no more; what was sent before still arrives."""
         with self._changed:
             if self._end_sent or self._gone:
                 return
             self._end_sent = True
             done = self._ended
-        # The stream is over for this side before the other can know: its number is free by then.
+        # Forget the stream before the other side can know that it is over.
         if done:
             self._mux.forget(self)
         self._mux.write(frame(END, self.number))
@@ -166,17 +163,17 @@ class Stream:
         self._mux.write(frame(RESET, self.number))
 
     def lost(self) -> None:
-        """Wakes whoever waits: there is nothing more to wait for."""
+        """Wake the threads that wait for this stream: nothing more will come."""
         with self._changed:
             self._gone = True
             self._changed.notify_all()
 
     def take(self, kind: int, payload: bytes) -> bool:
-        """A frame of the other side's; True if the stream is over by it."""
+        """Handle a frame of the other side. Return whether it ended the stream."""
         with self._changed:
             if kind == DATA:
-                self._held += len(payload)
-                if self._ended or self._held + self._owed > WINDOW:
+                self._buffered += len(payload)
+                if self._ended or self._buffered + self._owed > WINDOW:
                     raise ProtocolError("more than there was credit for")
                 self._arrived.append(payload)
             elif kind == CREDIT:
@@ -194,9 +191,7 @@ class Stream:
 
 
 class Mux:
-    """All streams of one pair of pipes. The outer end is told of each by `arrived`, which may not
-    wait.
-    """
+    """All streams of one pair of pipes. `arrived` is called for each new one, and may not block."""
 
     def __init__(
         self,
@@ -213,18 +208,18 @@ class Mux:
         self._streams: dict[int, Stream] = {}
         self._last = 0
         self._closed = False
-        self.room = threading.Semaphore(MOST_STREAMS)
+        self._free = threading.Semaphore(MAX_STREAMS)
 
     def write(self, data: bytes) -> None:
-        """OSError once the pipe is gone."""
+        """Write to the pipe; raise OSError once it is gone."""
         with self._writing:
             view = memoryview(data)
             while view:
                 view = view[os.write(self._writer, view) :]
 
     def open(self) -> Stream:
-        """Waits while there are as many as there may be."""
-        self.room.acquire()
+        """Open a stream; wait while there are MAX_STREAMS."""
+        self._free.acquire()
         with self._writing:
             # Numbers must reach the other side in their order.
             with self._lock:
@@ -238,10 +233,10 @@ class Mux:
     def forget(self, stream: Stream) -> None:
         with self._lock:
             if self._streams.pop(stream.number, None) is not None:
-                self.room.release()
+                self._free.release()
 
     def run(self) -> None:
-        """Until the pipe ends; ProtocolError if what comes is no protocol. All streams are lost."""
+        """Read until the pipe ends, or raise ProtocolError. All streams are lost then."""
         frames = Frames()
         try:
             while chunk := self._read():
@@ -265,17 +260,17 @@ class Mux:
             known = 0 < number <= self._last
         if kind == HELLO or not known:
             raise ProtocolError(f"kind {kind} for stream {number}")
-        # A stream that this side has given up may still have frames on their way.
+        # Frames may still arrive for a stream that this side has reset.
         if stream is not None and stream.take(kind, payload):
             self.forget(stream)
 
     def _accept(self, number: int) -> None:
         with self._lock:
-            if self._arrived is None or number <= self._last or len(self._streams) >= MOST_STREAMS:
+            if self._arrived is None or number <= self._last or len(self._streams) >= MAX_STREAMS:
                 raise ProtocolError(f"stream {number} cannot be opened")
             self._last = number
             stream = self._streams[number] = Stream(self, number)
-        self.room.acquire(blocking=False)
+        self._free.acquire(blocking=False)
         self._arrived(stream)
 
     def _lose_all(self) -> None:
@@ -288,7 +283,7 @@ class Mux:
 
 
 class Splice:
-    """Bytes both ways between a socket and a stream until both directions have ended."""
+    """Copy bytes both ways between a socket and a stream until both directions have ended."""
 
     def __init__(self, end: socket.socket, stream: Stream) -> None:
         self.up = self.down = 0
@@ -321,7 +316,7 @@ class Splice:
             self._abort()
 
     def _abort(self) -> None:
-        """Also wakes the other direction, on every system: by shutdown here, by close there."""
+        """Reset both ends, which wakes the other direction on every system."""
         try:
             self._stream.reset()
         except OSError:
@@ -330,7 +325,7 @@ class Splice:
 
 
 def abort(end: socket.socket) -> None:
-    """A reset, so that the peer does not take this for an orderly end."""
+    """Reset a connection, so that the peer does not take this for an orderly end."""
     try:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
         if sys.platform != "win32":
@@ -343,10 +338,10 @@ def abort(end: socket.socket) -> None:
 def _listen() -> socket.socket:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     if sys.platform == "win32":
-        # Otherwise another program could bind the same port and be taken for this one.
+        # Otherwise another program could bind the same port.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
     listener.bind(("127.0.0.1", 0))
-    listener.listen(MOST_STREAMS)
+    listener.listen(MAX_STREAMS)
     return listener
 
 
@@ -361,7 +356,7 @@ def _accept_all(listener: socket.socket, mux: Mux) -> None:
 
 
 def main() -> None:
-    """Ends with the pipe: the outer end is gone, or does not believe this one any more."""
+    """Serve until the pipe ends: the outer end is gone, or accepts no more."""
     mux = Mux(0, 1)
     listener = _listen()
     mux.write(frame(HELLO, 0, PORT.pack(listener.getsockname()[1])))
@@ -369,7 +364,7 @@ def main() -> None:
     try:
         mux.run()
     finally:
-        # Threads may wait in calls that nothing interrupts.
+        # Threads may block in calls that nothing interrupts.
         os._exit(0)
 
 

@@ -1,42 +1,38 @@
-"""The relay's inner end, started for a run: in the target's container, but in a job of its own.
+"""Start the relay's inner end for a run: in the target's container, but in a job of its own.
 
 It cannot be in the target's job: there it would count against `pids`, and with subprocess = false
-the limit of one process is the target's own. It cannot be outside the container: what listens out
-there, no AppContainer reaches. And it has to listen before the target starts, which finds its port
-in the proxy variables.
+the limit of one process is the target's own. It cannot be outside the container: no AppContainer
+reaches a port outside. And it has to listen before the target starts, because the proxy variables
+name its port.
 
-To Windows shim and target are one principal, so the target may read and change the shim. Nothing is
-entrusted to it therefore, and its job has limits of its own: one process, `SHIM_MEMORY`, the CPU
-rate of the policy, and whatever the target is not to do with windows and images. That is what a
-target gains that takes the shim over, and all that it gains: with `network.allow` a target can have
-this much more memory and CPU than it was given.
-
-    shim = apply(step, scene)       # after the profile, before the target
-    variables(shim.port)            # into the target's environment
-    shim.doors()                    # for relay.Relay; shim.end() before relay.close()
+To Windows shim and target are one principal, so the target may read and change the shim. Therefore
+the shim is not trusted, and its job has limits of its own: one process, `SHIM_MEMORY`, the CPU rate
+of the policy, and the target's restrictions on windows and images. With `network.allow` a target
+that takes the shim over can have this much more memory and CPU, and nothing else.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 
 from corral.abi import win32_security
+from corral.abi.win32_process import Process
+from corral.abi.win32_security import Capabilities
+from corral.plan import model
 from corral.plan.model import Plan
-from corral.platforms.windows.mechanisms import job, mitigations, process_creation
+from corral.plan.results import Results
+from corral.platforms.steps import unverified
+from corral.platforms.windows.mechanisms import mitigations, process_creation
+from corral.platforms.windows.mechanisms.job import Job, LimitedJob
 from corral.platforms.windows.relay import inside
-from corral.platforms.windows.run_context import Scene
 from corral.platforms.windows.streams import Streams
 from corral.programs.model import Program
 from corral.record import record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from corral.abi.win32 import Handle
-    from corral.plan.model import Place
-
 SHIM_MEMORY = 96 << 20
-PATIENCE = 20.0
-"""Seconds: a cold interpreter on a busy machine, with a virus scanner reading along."""
+START_SECONDS = 20.0
+"""For a cold interpreter on a busy machine with a virus scanner."""
 
 
 @record
@@ -44,9 +40,10 @@ class NamedHosts:
     """`python` is an interpreter that the container can read, `environment` what it starts with.
     `ui` and `bits` are the target's own restrictions: it may take the shim over.
 
-    `childless`, `memory` and `read_back` are off only where the host was not seen to hold them.
+    `childless`, `memory` and `read_back` are off only where no probe saw the host enforce them.
     """
 
+    name = "relay"
     allow: tuple[str, ...]
     python: str
     environment: tuple[tuple[str, str], ...] = ()
@@ -56,113 +53,116 @@ class NamedHosts:
     bits: int = 0
     childless: bool = True
     read_back: bool = True
-    place: Place = "supervisor"
+    stage: model.Stage = "supervisor"
+    verify = unverified
 
     def describe(self) -> str:
         return f"relay: a proxy on loopback inside, for {', '.join(self.allow)}"
 
+    def apply(self, results: Results) -> None:
+        """Start the shim in the container of the target, and wait until it listens."""
+        shim = start(self, results.find(Capabilities))
+        results.add(shim)
+        results.add(process_creation.ExtraVariables(values=tuple(variables(shim.port).items())))
+
+    def shim_plan(self) -> Plan:
+        argv = tuple(shim_argv(self.python))
+        program = Program(path=self.python, argv=argv, cwd=os.path.dirname(self.python))
+        return Plan(program=program, steps=(), controls=(), environment=self.environment)
+
 
 class Shim:
-    """Until `end`, which also closes the pipes unless they were handed out."""
+    """The running inner end. It owns its pipes until `take_pipes`."""
 
-    def __init__(self, scene: Scene, limited: job.Limited, doors: list[int]) -> None:
+    def __init__(self, results: Results, pipes: tuple[int, int]) -> None:
         self.port = 0
-        self._scene = scene
-        self._job = limited
-        self._doors = doors
+        self._results = results
+        self._pipes: tuple[int, ...] = pipes
 
-    def greet(self) -> None:
-        """Wait until it listens. OSError if it does not come up."""
-        import threading
-
-        watchdog = threading.Timer(PATIENCE, self._job.terminate)
+    def wait_until_listening(self) -> None:
+        """Raise OSError if it does not listen in time."""
+        watchdog = threading.Timer(START_SECONDS, self._results.get(LimitedJob).terminate)
         watchdog.start()
         try:
-            self.port = inside.read_hello(self._doors[0])
+            self.port = inside.read_hello(self._pipes[0])
         except inside.ProtocolError as error:
             raise OSError(0, f"the relay's inner end: {error}") from error
         finally:
             watchdog.cancel()
             watchdog.join()
 
-    def doors(self) -> list[int]:
-        """What it says, and what it hears; they are the caller's from now on."""
-        doors, self._doors = self._doors, []
-        return doors
+    def take_pipes(self) -> tuple[int, int]:
+        """Return the pipes from and to the shim; the caller owns them then."""
+        reader, writer = self._pipes
+        self._pipes = ()
+        return reader, writer
 
-    def end(self) -> None:
-        self._job.end()
-        self._scene.end()
-        for fd in self.doors():
+    def release(self) -> None:
+        self._results.get(LimitedJob).end()
+        self._results.release()
+        for fd in self._pipes:
             os.close(fd)
+        self._pipes = ()
 
 
-def apply(step: NamedHosts, scene: Scene) -> Shim:
-    """It listens, or OSError and nothing is left. `scene` has the container of the target."""
-    own = Scene()
-    own.capabilities = scene.capabilities
-    own.token = scene.token
-    own.desktop = scene.desktop
-    alone = mitigations.plan(step.bits, subprocess=not step.childless)
-    own.attributes += mitigations.attributes(alone)
-    limits = job.Job(
+def start(step: NamedHosts, capabilities: Capabilities | None) -> Shim:
+    """Return a shim that listens, or raise OSError and leave nothing behind."""
+    results = Results()
+    if capabilities is not None:
+        results.add(capabilities)
+    limits = Job(
         memory=step.memory, cpu=step.cpu, processes=1, ui=step.ui, read_back=step.read_back
     )
-    job.apply(limits, own)
-    assert own.job is not None  # noqa: S101 - it was just made
-    reading, saying = os.pipe()
-    hearing, writing = os.pipe()
-    shim = Shim(own, own.job, [reading, writing])
+    restrictions = mitigations.plan(step.bits, subprocess=not step.childless)
+    limits.apply(results)
+    restrictions.apply(results)
+    reading, theirs_out = os.pipe()
+    theirs_in, writing = os.pipe()
+    shim = Shim(results, (reading, writing))
     try:
-        thread = _create(step, own, (hearing, saying))
-        process_creation.verify(own)
-        mitigations.verify(alone, own.process)
-        _check_container(own)
-        process_creation.resume(thread)
-        shim.greet()
+        _create(step.shim_plan(), results, (theirs_in, theirs_out))
+        limits.verify(results)
+        restrictions.verify(results)
+        _check_container(results)
+        results.get(Process).resume()
+        shim.wait_until_listening()
     except BaseException:
-        shim.end()
+        shim.release()
         raise
     return shim
 
 
-def _check_container(scene: Scene) -> None:
-    """Out of it the shim would be a process with all of the user's rights, for the target's use."""
-    if scene.capabilities is None:
+def _check_container(results: Results) -> None:
+    """Raise OSError for a shim outside: the target could use it with all of the user's rights."""
+    if results.find(Capabilities) is None:
         return
-    with win32_security.open_token(scene.process) as token:
+    with win32_security.open_token(results.get(Process).handle.value) as token:
         if not win32_security.is_app_container(token.value):
             raise OSError(0, "the relay's inner end is not in the AppContainer")
 
 
-def _create(step: NamedHosts, scene: Scene, ends: tuple[int, int]) -> Handle:
-    # Its complaints go nowhere: stderr is the target's, and a stranger's words on it would mislead.
-    nobody, complaining = os.pipe()
+def _create(plan: Plan, results: Results, ends: tuple[int, int]) -> None:
+    # Its stderr has no reader: corral's own is the target's, and other lines there would mislead.
+    unread, errors = os.pipe()
     try:
-        streams = Streams((*ends, complaining))
+        streams = Streams((*ends, errors))
         try:
-            return process_creation.create(_plan(step), scene, streams)
+            process_creation.create(plan, streams, results)
         finally:
-            streams.let_go()
+            streams.close_handles()
     finally:
-        for fd in (*ends, nobody, complaining):
+        for fd in (*ends, unread, errors):
             os.close(fd)
 
 
-def _plan(step: NamedHosts) -> Plan:
-    argv = tuple(shim_argv(step.python))
-    program = Program(path=step.python, argv=argv, cwd=os.path.dirname(step.python))
-    return Plan(program=program, steps=(), controls=(), environment=step.environment)
-
-
 def shim_argv(python: str) -> list[str]:
-    """The shim as a command. Its source goes with it, so that no file of corral's is needed."""
+    """Return the command line of the shim, with its source, so that it needs no file of corral."""
     with open(inside.__file__, encoding="utf-8") as file:
         return [python, "-I", "-S", "-c", file.read()]
 
 
 def variables(port: int) -> dict[str, str]:
-    """For the target. Names of variables have no case on Windows: one spelling is all."""
+    """Return the target's variables; names have no case on Windows, so one spelling is enough."""
     proxy = f"http://127.0.0.1:{port}"
     return {
         "HTTP_PROXY": proxy,

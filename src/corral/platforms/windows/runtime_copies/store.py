@@ -1,85 +1,62 @@
 r"""The store: copies of runtimes and servers that AppContainers can read.
 
-node's installer and a user's Python leave nothing that an AppContainer may read, and their access
-lists are not ours to change (Program Files), or lie where entries for AppContainers break other
+An AppContainer may read neither node as its installer leaves it nor a user's Python. Their access
+lists are not ours to change (Program Files), or are where entries for AppContainers break other
 programs (AppData). So what a run needs is copied, never linked, into a directory of corral's own.
-The directory is empty when it gets its entry, for a capability of its own; what is copied into it
-inherits that, and costs nothing more.
+The directory is empty when it gets its entry, for a capability of its own; the files that are
+copied into it inherit the entry at no further cost.
 
-A copy is named after all that it was made from: the source, the name, size and time of every file.
-A file beside it says when it is whole, and a mutex is held until then. Times are kept, or every
-start would compile Python's modules again. Links are refused: a copy of one leads out of the store,
-and node only starts inside with `--preserve-symlinks`, under which packages that are linked
-together no longer find each other.
-
-For who composes a plan:
-    step = runtimes.plan(program, directory=..., granted=policy.grants)
-    step.sids belong into app_container.Profile.capabilities;
-    step.program is what is to be started in the AppContainer, instead of `program`.
+The name of a copy is a digest of what it was made from: the source, the name, size and time of
+every file. A file beside the copy marks it as complete, and a mutex is owned until then. Times are
+kept, because otherwise every start would compile Python's modules again. Links are refused: a copy
+of one leads out of the store, and node only starts inside with `--preserve-symlinks`, under which
+packages that are linked together no longer find each other.
 """
 
 from __future__ import annotations
 
 import ntpath
 import os
+import sys
+from collections.abc import Sequence
 
-from corral.abi import win32_files, win32_security
+from corral.directories import directories
 from corral.errors import PolicyError
-from corral.paths.windows import is_inside
-from corral.platforms.windows.files import access_list, remove_directory
-from corral.platforms.windows.files import granted_tree as trees
+from corral.paths.windows import extended_path, is_inside
+from corral.plan import model
+from corral.plan.results import Results
+from corral.platforms.windows.files import access_list, file_trees, granted_tree
 from corral.platforms.windows.files.access_list import grant_sid
-from corral.platforms.windows.runtime_copies import copy as staging
+from corral.platforms.windows.files.file_trees import Listing, TreeCopy
 from corral.platforms.windows.runtime_copies import python_paths
+from corral.policy.model import Grant
 from corral.programs import windows_resolve, windows_shims
+from corral.programs.model import Program
 from corral.record import record, replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from corral.plan.model import Place
-    from corral.platforms.windows.run_context import Scene
-    from corral.platforms.windows.runtime_copies.copy import Listing
-    from corral.policy.model import Grant
-    from corral.programs.model import Program
 
 NODE_FLAGS = ("--preserve-symlinks", "--preserve-symlinks-main")
 PYTHON_PREFIX = ("Doc", "include", "libs", "tcl", "Tools", "Lib\\test", "Lib\\idlelib")
 SERVER = (".git", ".hg", ".svn")
-WHOLE = ".whole"
-HOLDING: int = os.O_RDONLY | getattr(os, "O_NOINHERIT", 0) | getattr(os, "O_BINARY", 0)
-
-
-@record
-class Tree:
-    """`staged` is the copy of `source`, in a directory of its own. `texts` are files that say
-    where their neighbours are, and have to say where the copies are: (relative name, text).
-    """
-
-    source: str
-    staged: str
-    sid: str
-    listing: Listing
-    texts: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def room(self) -> str:
-        return ntpath.dirname(self.staged)
+MARK = ".whole"
+OPEN_FLAGS: int = os.O_RDONLY | getattr(os, "O_NOINHERIT", 0) | getattr(os, "O_BINARY", 0)
+STORE_APPS = "\\windowsapps\\"
 
 
 @record
 class Store:
-    """`granted` are paths that the target reaches where they are."""
+    """`program` is what is started in the AppContainer. `granted` are paths that the target uses
+    where they are.
+    """
 
-    trees: tuple[Tree, ...]
+    name = "runtime_copies"
+    trees: tuple[TreeCopy, ...]
     program: Program
     granted: tuple[str, ...] = ()
-    place: Place = "supervisor"
+    stage: model.Stage = "supervisor"
 
-    def placed(self, path: str) -> str:
-        """Where the target finds what corral finds at `path`."""
-        return placed(path, self.trees, self.granted)
+    def path_inside(self, path: str) -> str:
+        """Return the path at which the target finds what corral finds at `path`."""
+        return path_inside(path, self.trees, self.granted)
 
     @property
     def sids(self) -> tuple[str, ...]:
@@ -91,6 +68,50 @@ class Store:
         ]
         return f"store: copy {'; '.join(copies) or 'nothing'}; start {self.program.path}"
 
+    def apply(self, results: Results) -> None:
+        copies = results.find(OpenCopies)
+        if copies is None:
+            copies = OpenCopies()
+            results.add(copies)
+        for tree in self.trees:
+            copies.open(tree)
+
+    def verify(self, _results: Results) -> None:
+        """Check that each copy is complete, and has the entry that lets the target read it."""
+        for tree in self.trees:
+            problem = "its access list has no entry for the target"
+            granted_tree.check_entry(tree.directory, tree.sid, problem)
+            if not os.path.exists(mark_path(tree)):
+                raise OSError(0, "is not whole", tree.staged)
+
+
+class OpenCopies:
+    """The marks of copies, open for as long as the run lasts: Windows deletes no open file, and
+    `collect` leaves a copy alone whose mark it cannot delete.
+    """
+
+    def __init__(self) -> None:
+        self._marks: list[int] = []
+
+    def open(self, tree: TreeCopy) -> None:
+        """Open the mark of a copy, and make the copy first if there is none."""
+        try:
+            self._marks.append(os.open(mark_path(tree), OPEN_FLAGS))
+        except FileNotFoundError:
+            with granted_tree.mutex(tree.sid):
+                # Another process may have made the same copy by now.
+                if not os.path.exists(mark_path(tree)):
+                    make_copy(tree)
+                self._marks.append(os.open(mark_path(tree), OPEN_FLAGS))
+
+    def release(self) -> None:
+        while self._marks:
+            os.close(self._marks.pop())
+
+
+def default_directory() -> str:
+    return os.path.join(directories().cache, "store")
+
 
 def plan(
     program: Program,
@@ -99,53 +120,85 @@ def plan(
     granted: Sequence[Grant] = (),
     without: Sequence[str] = (),
 ) -> Store:
-    """Looks at every file that is needed, and copies none. PolicyError for what cannot be.
+    """List every file that is needed, and copy none. PolicyError for what cannot be copied.
 
-    What is granted the target reaches where it is, and there it is led: into a copy nobody writes.
-    What it may write is not copied at all, or every change in it would be a reason to copy again.
+    Granted paths are used where they are, because a copy cannot be written. What the target may
+    write is not copied at all, because every change in it would be a reason to copy again.
     `without` are further relative names to leave out.
     """
     written = [grant.path for grant in granted if grant.access == "write"]
     listings = _listings(program, written, without)
-    keys = {source: staging.key(source, listing) for source, listing in listings.items()}
+    keys = {source: file_trees.copy_key(source, listing) for source, listing in listings.items()}
     every = tuple(sorted(keys.values()))
     pointing = {source: python_paths.find(listing) for source, listing in listings.items()}
     copies = [
-        # What says where others are is good only together with these others.
-        tree(source, listing, directory=directory, beside=every if pointing[source] else ())
+        # A file that names other copies is good only together with these.
+        plan_copy(source, listing, directory=directory, beside=every if pointing[source] else ())
         for source, listing in listings.items()
     ]
-    base = ntpath.dirname(moved(program.real, copies))
-    settings = settings_of(program)
-    made = [
-        replace(one, texts=python_paths.texts(one, pointing[one.source], copies, settings, base))
-        for one in copies
-    ]
+    base = ntpath.dirname(path_in_copies(program.real, copies))
+    settings = settings_path(program)
+    made = []
+    for one in copies:
+        texts = python_paths.changed_texts(one, pointing[one.source], copies, settings, base)
+        made.append(replace(one, texts=texts))
     paths = tuple(grant.path for grant in granted)
-    return Store(trees=tuple(made), program=inside(program, made, paths), granted=paths)
+    return Store(trees=tuple(made), program=program_inside(program, made, paths), granted=paths)
+
+
+def own_interpreter() -> str:
+    """Return the interpreter that runs corral; that of a virtual environment only starts it."""
+    return getattr(sys, "_base_executable", "") or sys.executable
+
+
+def plan_own_interpreter(home: str) -> Store:
+    """Plan a copy of the interpreter that runs corral, without what is installed in it: corral's
+    own code inside needs the standard library alone. SandboxError if it cannot be copied.
+    """
+    path = own_interpreter()
+    if STORE_APPS in path.lower():
+        raise PolicyError(
+            f"{path} came from the Store, and its files cannot be copied",
+            hint=windows_resolve.STORE,
+        )
+    program = windows_resolve.resolve(
+        [path], environment=os.environ, cwd=os.path.dirname(path), home=home, subprocess=False
+    )
+    return plan(
+        without_projects(program), directory=default_directory(), without=(python_paths.SITE,)
+    )
+
+
+def without_projects(program: Program) -> Program:
+    """Return an interpreter without the projects that were installed into it as links."""
+    rows = zip(program.reads, program.why, program.seen, strict=True)
+    reads, why, seen = zip(*(row for row in rows if is_inside(program.real, row[0])), strict=True)
+    return replace(program, reads=reads, why=why, seen=seen)
 
 
 def _listings(
     program: Program, written: Sequence[str], without: Sequence[str]
 ) -> dict[str, Listing]:
-    settings = settings_of(program)
-    text = python_paths.text_of(settings) if settings else ""
+    settings = settings_path(program)
+    text = python_paths.read_text(settings) if settings else ""
     return {
-        source: _looked(
+        source: _list_files(
             source, (*_left_out(settings, why, text), *_below(source, written), *without)
         )
         for source, why in zip(program.reads, program.why, strict=True)
     }
 
 
-def tree(source: str, listing: Listing, *, directory: str, beside: Sequence[str] = ()) -> Tree:
-    room = ntpath.join(directory, staging.key(source, listing, beside))
-    staged = ntpath.join(room, ntpath.basename(source))
-    return Tree(source=source, staged=staged, sid=grant_sid(room, "read"), listing=listing)
+def plan_copy(
+    source: str, listing: Listing, *, directory: str, beside: Sequence[str] = ()
+) -> TreeCopy:
+    own = ntpath.join(directory, file_trees.copy_key(source, listing, beside))
+    staged = ntpath.join(own, ntpath.basename(source))
+    return TreeCopy(source=source, staged=staged, sid=grant_sid(own, "read"), listing=listing)
 
 
-def settings_of(program: Program) -> str:
-    """Of the virtual environment that the program is started for; empty for none."""
+def settings_path(program: Program) -> str:
+    """Return the settings of the virtual environment that the program is for; empty for none."""
     redirector = dict(program.environment).get(windows_resolve.LAUNCHER, "")
     if not redirector:
         return ""
@@ -153,7 +206,7 @@ def settings_of(program: Program) -> str:
 
 
 def _left_out(settings: str, why: str, text: str) -> tuple[str, ...]:
-    """`text` is what the settings of an environment say, if there is one."""
+    """`text` are the settings of the environment, if there is one."""
     if why != "the prefix of python":
         return SERVER
     both = windows_shims.settings(text).get("include-system-site-packages", "").lower() == "true"
@@ -161,15 +214,15 @@ def _left_out(settings: str, why: str, text: str) -> tuple[str, ...]:
 
 
 def _below(source: str, paths: Sequence[str]) -> list[str]:
-    """Those paths that lie in `source`, relative to it."""
+    """Return those paths that are below `source`, relative to it."""
     inner = [path for path in paths if is_inside(path, source) and not is_inside(source, path)]
     return [path[len(source) :].lstrip("\\") for path in inner]
 
 
-def _looked(source: str, without: Sequence[str]) -> Listing:
+def _list_files(source: str, without: Sequence[str]) -> Listing:
     try:
-        return staging.look(source, without)
-    except staging.Unsuitable as error:
+        return file_trees.list_files(source, without)
+    except file_trees.Unsuitable as error:
         raise PolicyError(
             f"{source} cannot be copied for an AppContainer: {error}",
             hint="install the server without links (pnpm: node-linker=hoisted), or give it a "
@@ -179,14 +232,16 @@ def _looked(source: str, without: Sequence[str]) -> Listing:
         raise PolicyError(f"{error.filename} cannot be read: {error.strerror}") from error
 
 
-def inside(program: Program, made: Sequence[Tree], granted: Sequence[str] = ()) -> Program:
-    """The same program with the copies' paths in all its words but those that are granted.
+def program_inside(
+    program: Program, copies: Sequence[TreeCopy], granted: Sequence[str] = ()
+) -> Program:
+    """Return the same program with the copies' paths in all its words but granted ones.
 
-    The runtime is the copy in any case: what it needs beside it may be granted to nobody.
+    The runtime is the copy in any case: what it needs beside it may not be granted.
     """
-    path = moved(program.path, made)
-    path = moved(program.real, made) if path == program.path else path
-    arguments = tuple(placed(word, made, granted) for word in program.argv[1:])
+    path = path_in_copies(program.path, copies)
+    path = path_in_copies(program.real, copies) if path == program.path else path
+    arguments = tuple(path_inside(word, copies, granted) for word in program.argv[1:])
     if windows_resolve.kind_of(path) == "node":
         arguments = (*NODE_FLAGS, *arguments)
     return replace(
@@ -194,100 +249,63 @@ def inside(program: Program, made: Sequence[Tree], granted: Sequence[str] = ()) 
         path=path,
         argv=(path, *arguments),
         real=path,
-        cwd=placed(program.cwd, made, granted),
+        cwd=path_inside(program.cwd, copies, granted),
         search=tuple(dict.fromkeys((ntpath.dirname(path), *program.search[1:]))),
-        environment=tuple((name, moved(value, made)) for name, value in program.environment),
+        environment=tuple(
+            (name, path_in_copies(value, copies)) for name, value in program.environment
+        ),
     )
 
 
-def placed(path: str, made: Sequence[Tree], granted: Sequence[str]) -> str:
-    return path if any(is_inside(path, one) for one in granted) else moved(path, made)
+def path_inside(path: str, copies: Sequence[TreeCopy], granted: Sequence[str]) -> str:
+    return path if any(is_inside(path, one) for one in granted) else path_in_copies(path, copies)
 
 
-def moved(path: str, made: Sequence[Tree]) -> str:
-    """Where the copy of a path is; the path itself if it was not copied."""
-    for one in made:
+def path_in_copies(path: str, copies: Sequence[TreeCopy]) -> str:
+    """Return the path of the copy; the path itself if it is not copied."""
+    for one in copies:
         if path[1:3] == ":\\" and is_inside(path, one.source):
             return one.staged + path[len(one.source) :]
     return path
 
 
-def apply(step: Store, scene: Scene) -> None:
-    for one in step.trees:
-        hold(one, scene)
+def mark_path(tree: TreeCopy) -> str:
+    """Return the file that marks a copy as complete: beside the copy, where no target reads."""
+    return tree.directory + MARK
 
 
-def hold(one: Tree, scene: Scene) -> None:
-    """Makes the copy if there is none, and keeps its mark open for as long as the run lasts: what
-    is open nobody deletes on Windows, and a copy whose mark stays is left alone by `collect`.
-    """
-    try:
-        mark = os.open(mark_of(one), HOLDING)
-    except FileNotFoundError:
-        with mutex(one.sid):
-            # Whoever held it until now may have made the same copy.
-            if not os.path.exists(mark_of(one)):
-                stage(one)
-            mark = os.open(mark_of(one), HOLDING)
-    scene.undo.append(lambda: os.close(mark))
-
-
-def mutex(sid: str) -> win32_files.Mutex:
-    return win32_files.Mutex(f"Local\\corral-{sid}")
-
-
-def mark_of(one: Tree) -> str:
-    """The file that says that a copy is whole; out of the target's sight, beside the copy."""
-    return one.room + WHOLE
-
-
-def stage(one: Tree) -> None:
-    """Not made aside and renamed: a virus scanner that looks at it would not let it be."""
-    remove_directory.remove(one.room)  # of somebody who died in the middle
-    os.makedirs(one.room)
-    _open_up(one.room, one.sid)
-    staging.copy(one.source, one.staged, one.listing)
-    for name, text in one.texts:
-        place = trees.reaching(ntpath.join(one.staged, name))
-        with open(place, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+def make_copy(tree: TreeCopy) -> None:
+    """Copy a tree, not elsewhere and then renamed: a virus scanner may have it open meanwhile."""
+    file_trees.remove(tree.directory)  # left by a process that died in the middle
+    os.makedirs(tree.directory)
+    _grant_read(tree.directory, tree.sid)
+    file_trees.copy(tree.source, tree.staged, tree.listing)
+    for name, text in tree.texts:
+        path = extended_path(ntpath.join(tree.staged, name))
+        with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
             file.write(text)
-    with open(mark_of(one), "w", encoding="utf-8") as file:
-        file.write(one.source)
+    with open(mark_path(tree), "w", encoding="utf-8") as file:
+        file.write(tree.source)
 
 
-def verify(step: Store, _scene: Scene) -> None:
-    """Each copy has the entry that lets the target read it, and is whole."""
-    for one in step.trees:
-        with trees.opened(trees.reaching(one.room)) as handle:
-            if not access_list.holds(win32_security.security_of(handle.value), one.sid):
-                raise OSError(0, "its access list has no entry for the target", one.room)
-        if not os.path.exists(mark_of(one)):
-            raise OSError(0, "is not whole", one.staged)
-
-
-def _open_up(directory: str, sid: str) -> None:
-    """While it is empty: what is made in it inherits."""
-    with trees.opened(trees.reaching(directory)) as handle:
-        ours = access_list.entries_for(sid, "read", directory=True, root=True)
-        try:
-            changed = access_list.grant(win32_security.security_of(handle.value), sid, ours)
-        except access_list.Unusable as error:
-            raise OSError(0, str(error), directory) from error
-        if changed is not None:
-            win32_security.set_security(handle.value, changed)
+def _grant_read(directory: str, sid: str) -> None:
+    """Set the entry of an empty directory: what is made in it inherits."""
+    entries = access_list.entries_for(sid, "read", directory=True, root=True)
+    with granted_tree.open_object(directory) as handle:
+        granted_tree.set_entries(directory, handle.value, sid, entries)
 
 
 def collect(directory: str) -> list[str]:
-    """Take away every copy that no run holds; what is needed again is copied again."""
-    gone = []
-    for key, notes in staging.kept(directory).items():
-        room = ntpath.join(directory, key)
-        with mutex(grant_sid(room, "read")):
+    """Remove every copy that no run uses. What is needed again is copied again."""
+    removed = []
+    for key, names in file_trees.find_copies(directory).items():
+        copy = ntpath.join(directory, key)
+        with granted_tree.mutex(grant_sid(copy, "read")):
             try:
-                for name in sorted(notes, key=lambda name: not name.endswith(WHOLE)):
+                for name in sorted(names, key=lambda name: not name.endswith(MARK)):
                     os.unlink(ntpath.join(directory, name))
             except PermissionError:
-                continue  # a run has it
-            remove_directory.remove(room)
-        gone += [] if os.path.exists(room) else [room]
-    return gone
+                continue  # a run has it open
+            file_trees.remove(copy)
+        removed += [] if os.path.exists(copy) else [copy]
+    return removed

@@ -1,0 +1,217 @@
+"""List, copy and remove trees of files.
+
+A plan is made from a listing, and exactly that is copied: a file that has changed in between fails
+the copy. Alternate streams and access lists are not copied: a copy inherits its list from its new
+directory.
+
+A tree is removed whatever a target made in it: names that Windows trims or gives another meaning
+(`x.`, `nul`), files that are marked read-only, directories of any depth. Links are removed, and
+what they lead to stays.
+"""
+
+import hashlib
+import json
+import ntpath
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+
+from corral.paths.links import is_directory
+from corral.paths.windows import EXTENDED_PREFIX, extended_path
+from corral.record import record
+from corral.units import format_size
+
+MAX_FILES = 100_000
+MAX_BYTES = 4 << 30
+REPARSE_POINT = 0x400  # FILE_ATTRIBUTE_REPARSE_POINT
+CHUNK = 1 << 20
+FORMAT = "corral-store 1"
+KEY_DIGITS = 32
+HEX = frozenset("0123456789abcdef")
+MAX_PATH_LENGTH = 1000
+"""A directory with a longer path is moved up before it is emptied: Windows takes no path beyond
+32767 characters, and reads every name on the way.
+"""
+
+
+class Unsuitable(Exception):  # noqa: N818 - becomes one line of a PolicyError
+    pass
+
+
+@record
+class Listing:
+    """Relative names with backslashes: `files` as (name, size, time in ns). A single file has the
+    empty name.
+    """
+
+    directories: tuple[str, ...]
+    files: tuple[tuple[str, int, int], ...]
+
+    def describe(self) -> str:
+        size = format_size(sum(size for _, size, _ in self.files))
+        return f"{len(self.files)} files, {size}"
+
+
+@record
+class TreeCopy:
+    """A tree `source` and its copy `staged`, in a directory that only the capability `sid` opens.
+
+    `texts` are files that name their neighbours and have to name the copies: (relative name, text).
+    """
+
+    source: str
+    staged: str
+    sid: str
+    listing: Listing
+    texts: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def directory(self) -> str:
+        return ntpath.dirname(self.staged)
+
+
+def list_files(source: str, without: Sequence[str] = ()) -> Listing:
+    """Return what a copy would contain. `without` are relative names, left out with what is below.
+
+    Unsuitable is raised for links, special files, and too many or too large files.
+    """
+    left_out = {name.lower() for name in without}
+    found = os.lstat(source)
+    _check_link(found, source)
+    if not stat.S_ISDIR(found.st_mode):
+        return Listing(directories=(), files=(("", found.st_size, found.st_mtime_ns),))
+    directories: list[str] = []
+    files: list[tuple[str, int, int]] = []
+    pending, total = [""], 0
+    while pending:
+        name = pending.pop()
+        directories.append(name)
+        for below, entry in _entries(source, name):
+            if below.lower() in left_out:
+                continue
+            # Windows returns all of this with the name: no file is opened for it.
+            seen = entry.stat(follow_symlinks=False)
+            _check_link(seen, entry.path)
+            if stat.S_ISDIR(seen.st_mode):
+                pending.append(below)
+            else:
+                files.append((below, seen.st_size, seen.st_mtime_ns))
+                total += seen.st_size
+        _check_size(len(files) + len(directories), total)
+    return Listing(directories=tuple(sorted(directories)), files=tuple(sorted(files)))
+
+
+def _entries(source: str, name: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    with os.scandir(_path(source, name)) as entries:
+        for entry in entries:
+            yield (f"{name}\\{entry.name}" if name else entry.name), entry
+
+
+def _path(source: str, name: str) -> str:
+    top = extended_path(source)
+    return os.path.join(top, *name.split("\\")) if name else top
+
+
+def _check_link(found: os.stat_result, path: str) -> None:
+    if stat.S_ISLNK(found.st_mode) or getattr(found, "st_file_attributes", 0) & REPARSE_POINT:
+        raise Unsuitable(f"{path.removeprefix(EXTENDED_PREFIX)} is a link")
+    if not stat.S_ISDIR(found.st_mode) and not stat.S_ISREG(found.st_mode):
+        raise Unsuitable(f"{path.removeprefix(EXTENDED_PREFIX)} is neither a file nor a directory")
+
+
+def _check_size(count: int, total: int) -> None:
+    if count > MAX_FILES:
+        raise Unsuitable(f"it holds more than {MAX_FILES} files")
+    if total > MAX_BYTES:
+        raise Unsuitable(f"it holds more than {format_size(MAX_BYTES)}")
+
+
+def copy_key(source: str, listing: Listing, beside: Sequence[str] = ()) -> str:
+    """Return a key for the same files at the same path, beside the same others, and only these."""
+    words = (FORMAT, source, listing.directories, listing.files, tuple(beside))
+    return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:KEY_DIGITS]
+
+
+def copy(source: str, target: str, listing: Listing) -> None:
+    for name in listing.directories:
+        os.mkdir(_path(target, name))
+    for name, size, time in listing.files:
+        _copy_file(_path(source, name), _path(target, name), size, time)
+
+
+def _copy_file(source: str, target: str, size: int, time: int) -> None:
+    with open(source, "rb") as reading:
+        seen = os.fstat(reading.fileno())
+        if not stat.S_ISREG(seen.st_mode) or (seen.st_size, seen.st_mtime_ns) != (size, time):
+            raise OSError(0, "changed while it was copied", source)
+        with open(target, "xb") as writing:
+            copied = 0
+            while chunk := reading.read(CHUNK):
+                copied += writing.write(chunk)
+        if copied != size:
+            raise OSError(0, "changed while it was copied", source)
+    os.utime(target, ns=(time, time))
+
+
+def find_copies(directory: str) -> dict[str, list[str]]:
+    """Return the copies in a store by their keys, each with the names of the files beside it."""
+    found: dict[str, list[str]] = {}
+    try:
+        names = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return found
+    for name in names:
+        key, dot, _ = name.partition(".")
+        if len(key) == KEY_DIGITS and set(key) <= HEX:
+            found.setdefault(key, []).extend([name] if dot else [])
+    return found
+
+
+def remove(path: str) -> None:
+    """Remove a directory with everything below. What resists is left to the next sweep."""
+    top = extended_path(path)
+    directories = [top]
+    for here in directories:
+        for name in _names(here):
+            below = os.path.join(here, name)
+            if _is_directory(below):
+                directories.append(below if len(below) < MAX_PATH_LENGTH else _move_up(below, top))
+            else:
+                _attempt(os.unlink, below)
+    for here in reversed(directories):
+        _attempt(os.rmdir, here)
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
+def _is_directory(path: str) -> bool:
+    try:
+        return is_directory(os.lstat(path))
+    except OSError:
+        return False
+
+
+def _move_up(path: str, top: str) -> str:
+    fresh = os.path.join(top, os.urandom(8).hex())
+    try:
+        os.rename(path, fresh)
+    except OSError:
+        return path
+    return fresh
+
+
+def _attempt(act: Callable[[str], None], path: str) -> None:
+    """Try again after marking the path writable, which removing it requires."""
+    try:
+        act(path)
+    except OSError:
+        try:
+            os.chmod(path, 0o700)
+            act(path)
+        except OSError:
+            pass
