@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from corral.directories import directories
 from corral.errors import PolicyError
@@ -53,24 +53,10 @@ PASSED = (
 def compose(
     policy: Policy, program: Program, controls: Sequence[model.Held], *, home: str, run: str
 ) -> Composition:
-    """Return the steps in their order. The mechanism of `syscalls` decides the layers."""
-    mechanisms = {held.control: held.mechanism for held in controls}
-    token = mechanisms["syscalls"]
+    mechanisms: dict[str, str] = {held.control: held.mechanism for held in controls}
     limits = job.plan(policy, controls)
-    bits = (BASE if MITIGATIONS in token else 0) | (
-        mitigations.STRICT_HANDLES.bit if STRICT in token else 0
-    )
-    own = APP_CONTAINER not in token
-    if own:
-        private, steps = _uncontained(policy, run, restricted=RESTRICTED in token)
-    else:
-        relayed = RELAY in mechanisms["network"]
-        private, steps = _contained(
-            policy, program, home=home, run=run, relayed=relayed, limits=limits, bits=bits
-        )
-    childless = CHILDLESS in mechanisms["subprocess"]
-    steps += [limits, mitigations.plan(bits, subprocess=not childless), process_creation.Creation()]
-    steps += _minifilter(policy, program, private, steps)
+    private, steps = _order(policy, program, mechanisms, limits, home=home, run=run)
+    own = APP_CONTAINER not in mechanisms["syscalls"]
     copies = next((step for step in steps if isinstance(step, store.Store)), None)
     started = program if copies is None else copies.program
     return Composition(
@@ -92,6 +78,35 @@ def compose(
             name for step in steps if isinstance(step, path_grants.Grants) for name in step.watched
         ),
     )
+
+
+def _order(
+    policy: Policy,
+    program: Program,
+    mechanisms: Mapping[str, str],
+    limits: job.Job,
+    *,
+    home: str,
+    run: str,
+) -> tuple[str, list[model.Step]]:
+    """Return the private directory of the target and all steps in their order.
+
+    The mechanism of `syscalls` decides the layers.
+    """
+    token = mechanisms["syscalls"]
+    bits = (BASE if MITIGATIONS in token else 0) | (
+        mitigations.STRICT_HANDLES.bit if STRICT in token else 0
+    )
+    if APP_CONTAINER in token:
+        relayed = RELAY in mechanisms["network"]
+        private, steps = _contained(
+            policy, program, home=home, run=run, relayed=relayed, limits=limits, bits=bits
+        )
+    else:
+        private, steps = _uncontained(policy, run, restricted=RESTRICTED in token)
+    childless = CHILDLESS in mechanisms["subprocess"]
+    steps += [limits, mitigations.plan(bits, subprocess=not childless), process_creation.Creation()]
+    return private, steps + _minifilter(policy, program, private, steps)
 
 
 def _contained(
