@@ -11,7 +11,6 @@ import sys
 
 from corral.errors import PolicyError, SandboxError
 from corral.record import record
-from corral.safe_text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -106,6 +105,8 @@ def is_private(found: os.stat_result, forbidden: int = 0o022) -> bool:
 def refuse_shared(path: str, found: os.stat_result, forbidden: int = 0o022) -> None:
     """Refuse what is not a directory, or is one that others could have written to."""
     if not stat.S_ISDIR(found.st_mode) or not is_private(found, forbidden):
+        from corral.safe_text import printable
+
         raise PolicyError(
             f"{printable(path)} is not a directory that only you can write to",
             hint=f"look at what is in it and whose it is, then: chmod 700 {printable(path)}",

@@ -20,18 +20,17 @@ else:
 
 def _init(self: object, **values: object) -> None:
     cls = type(self)
-    fields: tuple[str, ...] = cls.__match_args__  # type: ignore[attr-defined]
-    defaults: dict[str, object] = cls.__defaults__  # type: ignore[attr-defined]
-    for name in fields:
-        if name in values:
-            value = values.pop(name)
-        elif name in defaults:
-            value = defaults[name]
-        else:
-            raise TypeError(f"{cls.__name__}() needs the argument {name!r}")
-        object.__setattr__(self, name, value)
-    if values:
-        raise TypeError(f"{cls.__name__}() has no field {next(iter(values))!r}")
+    names: tuple[str, ...] = cls.__match_args__  # type: ignore[attr-defined]
+    given: dict[str, object] = {**cls.__defaults__, **values}  # type: ignore[attr-defined]
+    put = object.__setattr__
+    try:
+        for name in names:
+            put(self, name, given[name])
+    except KeyError as error:
+        raise TypeError(f"{cls.__name__}() needs the argument {error.args[0]!r}") from None
+    if len(given) > len(names):
+        unknown = next(name for name in values if name not in names)
+        raise TypeError(f"{cls.__name__}() has no field {unknown!r}")
 
 
 def _frozen(self: object, name: str, _value: object = None) -> None:

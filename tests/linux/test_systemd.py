@@ -16,7 +16,7 @@ import time
 
 import pytest
 
-from corral.plan.results import Results
+from corral.plan.model import Results
 from corral.platforms.linux import dbus
 from corral.platforms.linux.dbus import Bus, CallError, ProtocolError, Variant
 from corral.platforms.linux.init import InitProcess

@@ -16,7 +16,7 @@ import types
 import pytest
 
 from corral.abi import win32_process
-from corral.plan.results import Results
+from corral.plan.model import Results
 
 MARK = "@@windows@@"
 MAIN = "import sys; from corral.cli import main; sys.exit(main())"

@@ -8,7 +8,7 @@ import pytest
 
 from corral.abi import win32, win32_security, win32_token
 from corral.abi.win32_security import format_sid, parse_sid
-from corral.plan.results import Results
+from corral.plan.model import Results
 from corral.platforms.windows.files.access_list import capability_sid, grant_sid, package_sid
 from corral.platforms.windows.mechanisms import app_container, network_capabilities
 from windows.conftest import results_of_this_process, wine

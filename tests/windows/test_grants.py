@@ -11,7 +11,7 @@ import pytest
 
 from corral.abi import win32, win32_files, win32_security
 from corral.paths.windows import extended_path
-from corral.plan.results import Results
+from corral.plan.model import Results
 from corral.platforms.windows import undo
 from corral.platforms.windows.files import access_list, granted_tree, journal
 from corral.platforms.windows.files.access_list import grant_sid

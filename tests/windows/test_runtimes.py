@@ -11,7 +11,7 @@ import pytest
 
 from corral.abi import win32, win32_security
 from corral.errors import CommandError, SandboxError
-from corral.plan.results import Results
+from corral.plan.model import Results
 from corral.platforms.windows.files import access_list, file_trees
 from corral.platforms.windows.files import granted_tree as trees
 from corral.platforms.windows.runtime_copies import store as runtimes

@@ -9,7 +9,7 @@ import pytest
 from corral.abi import win32
 from corral.abi import win32_token as abi
 from corral.abi.win32_security import format_sid, parse_sid, token_groups
-from corral.plan.results import Results
+from corral.plan.model import Results
 from corral.platforms.windows.mechanisms import desktop, restricted_token
 from windows.conftest import results_of_this_process, wine
 

@@ -72,12 +72,20 @@ def _dispatch(words: list[str]) -> int:
         hint = f"did you mean `corral {near[0]}`?" if near else "`corral --help` lists the commands"
         raise option_parser.UsageError(f"there is no command {name!r}", hint=hint)
     command = load_command(name)
-    flags = (*command.FLAGS, HELP)
-    chosen, rest = option_parser.parse(flags, words)
+    has_options = bool(words) and words[0].startswith("-") and words[0] != "--"
+    chosen, rest = option_parser.parse((*command.FLAGS, HELP) if has_options else (), words)
     late = name in LATE_OPTIONS and not {"-h", "--help"}.isdisjoint(rest)
     if chosen.has("--help") or late:
         output.write_line(
-            "\n".join([command.USAGE, "", command.SUMMARY, "", *option_parser.help_lines(flags)])
+            "\n".join(
+                [
+                    command.USAGE,
+                    "",
+                    command.SUMMARY,
+                    "",
+                    *option_parser.help_lines((*command.FLAGS, HELP)),
+                ]
+            )
         )
         return 0
     return command.main(chosen, rest)

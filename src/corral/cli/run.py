@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from corral.cli import output, run_flags, what_to_run
+from corral.cli import output, what_to_run
 from corral.errors import SandboxError
 from corral.platforms import current
 from corral.supervisor import start
@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from corral.cli.option_parser import Options
+    from corral.cli.option_parser import Flag, Options
     from corral.denials.records import Denials
     from corral.plan.model import Plan
     from corral.platforms.contract import Watcher
@@ -27,7 +27,6 @@ USAGE = (
     "       corral run [OPTIONS] DIRECTORY | BUNDLE.mcpb | npm:PACKAGE | pypi:PACKAGE | "
     "CLIENT:SERVER | ORG/NAME [ARGUMENT...]"
 )
-FLAGS = (*run_flags.FLAGS, *run_flags.OUTPUTS)
 
 
 def main(options: Options, rest: list[str]) -> int:
@@ -40,11 +39,7 @@ def main(options: Options, rest: list[str]) -> int:
             sources,
             environment=os.environ,
             cwd=what_to_run.start_directory(rest),
-            protected=[
-                os.path.realpath(path)
-                for flag in run_flags.OUTPUTS
-                for path in options.all(flag.name)
-            ],
+            protected=_output_files(options),
         )
         what_to_run.check_program(plan.program, sources)
         denials = _open_audit(options.get("--audit"))
@@ -56,6 +51,24 @@ def main(options: Options, rest: list[str]) -> int:
             error = output.from_os_error(problem) if isinstance(problem, OSError) else problem
             _write_refusal(rest, error, report_fd)
         raise
+
+
+def __getattr__(name: str) -> tuple[Flag, ...]:
+    """Load `FLAGS` when it is needed: a run without options needs neither flags nor schema."""
+    if name != "FLAGS":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from corral.cli import run_flags
+
+    return (*run_flags.FLAGS, *run_flags.OUTPUTS)
+
+
+def _output_files(options: Options) -> list[str]:
+    """Return the files that this run writes: no grant may hold them."""
+    if not options.values:
+        return []
+    from corral.cli.run_flags import OUTPUTS
+
+    return [os.path.realpath(path) for flag in OUTPUTS for path in options.all(flag.name)]
 
 
 def _watch(plan: Plan, report_fd: int, denials: Denials | None) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-from corral.cli import run_flags
 from corral.cli.option_parser import UsageError
 from corral.errors import SandboxError
 from corral.policy.model import Source
@@ -70,10 +69,8 @@ def sources_and_command(options: Options, rest: list[str]) -> tuple[list[Source]
         manifest = _load_policy(text)
         found.append(Source(manifest=manifest, trust="user", approved=True))
         command = command or list(manifest.command or ())
-    if (flags := run_flags.to_manifest(options)) is not None:
-        # Relative paths in flags start here, wherever the server starts.
-        typed = replace(flags, directory=current_directory())
-        found.append(Source(manifest=typed, trust="user", approved=True))
+    if options.values:
+        found += _typed_flags(options)
     if not command:
         raise UsageError("there is no command to run", hint="corral run [OPTIONS] -- COMMAND ...")
     if request is not None:
@@ -91,6 +88,17 @@ def check_program(program: Program, found: list[Source]) -> None:
             server_directory.check_program(program, path)
 
 
+def _typed_flags(options: Options) -> list[Source]:
+    from corral.cli.run_flags import to_manifest
+
+    flags = to_manifest(options)
+    if flags is None:
+        return []
+    # Relative paths in flags start here, wherever the server starts.
+    typed = replace(flags, directory=current_directory())
+    return [Source(manifest=typed, trust="user", approved=True)]
+
+
 def _configured_server(
     options: Options, rest: list[str]
 ) -> tuple[Options, list[str], list[Source]]:
@@ -104,11 +112,12 @@ def _configured_server(
     if reference is None or reference.kind != "client":
         return options, rest, []
     from corral.cli.option_parser import parse as parse_flags
+    from corral.cli.run_flags import FLAGS, OUTPUTS
     from corral.clients.find_server import find_server
     from corral.policy.manifest import Manifest
 
     server = find_server(reference.name)
-    merged, _ = parse_flags((*run_flags.FLAGS, *run_flags.OUTPUTS), server.flags)
+    merged, _ = parse_flags((*FLAGS, *OUTPUTS), server.flags)
     merged.values.pop("--report", None)
     for name, values in options.values.items():
         merged.values[name] = [*merged.values.get(name, ()), *values]

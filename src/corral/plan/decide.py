@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from corral.errors import UnenforceableError
 from corral.plan.model import SAMPLING, Held, Sample
-from corral.policy.model import CONTROLS, WALLS
+from corral.policy.model import CONTROLS, WALLS, format_limit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,8 +71,6 @@ def describe_control(control: Control, policy: Policy, system: System) -> str:
     value: int | None = getattr(policy.limits, control)
     if value is None:
         return ""
-    from corral.policy.schema import format_limit
-
     return format_limit(control, value) + ("/s" if control == "io" else "")
 
 

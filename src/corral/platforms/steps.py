@@ -11,8 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from corral.plan.model import Stage, Step
-    from corral.plan.results import Results
+    from corral.plan.model import Results, Stage, Step
 
 EXECUTED = b"S"
 FAILED = b"F"

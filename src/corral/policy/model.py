@@ -9,7 +9,10 @@ from corral.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Literal
+
+    LimitKind = Literal["size", "cpu", "duration", "count"]
 
     from corral.policy.manifest import Manifest
 
@@ -44,6 +47,27 @@ class Limits:
     io: int | None = None
     timeout: int | None = None
     address_space: int | None = None
+
+
+LIMIT_KINDS: Mapping[str, LimitKind] = {
+    "memory": "size", "cpu": "cpu", "cpu_time": "duration", "pids": "count", "fds": "count",
+    "disk": "size", "io": "size", "timeout": "duration", "address_space": "size",
+}  # fmt: skip
+
+
+def format_limit(name: str, value: int | None) -> str:
+    """Return a limit as a person would write it."""
+    from corral.units import format_cpu, format_duration, format_size
+
+    match LIMIT_KINDS[name]:
+        case "size":
+            return format_size(value)
+        case "duration":
+            return format_duration(value)
+        case "cpu":
+            return format_cpu(value)
+        case "count":
+            return "none" if value is None else str(value)
 
 
 @record

@@ -18,9 +18,9 @@ from corral.policy.merge import (
     resolve_paths,
     user_switch,
 )
-from corral.policy.model import LIMITS, Limits, Source
+from corral.policy.model import LIMITS, Limits, Source, format_limit
 from corral.policy.path_grants import Refused, make_absolute
-from corral.policy.schema import SWITCHES, format_limit
+from corral.policy.schema import SWITCHES
 from corral.policy.variables import is_loader_variable
 from corral.record import record
 from corral.safe_text import printable, shown

@@ -6,9 +6,18 @@ a string below a minimum, a whole float where an integer is meant. Defaults are 
 
 from __future__ import annotations
 
-from corral.policy.model import CONTROLS, MIB, Limits, Macos, Policy, Windows
+from corral.policy.model import (
+    CONTROLS,
+    LIMIT_KINDS,
+    MIB,
+    Limits,
+    Macos,
+    Policy,
+    Windows,
+    format_limit,
+)
 from corral.record import fields, record
-from corral.units import MAX_AMOUNT, MAX_CPU, format_cpu, format_duration, format_size
+from corral.units import MAX_AMOUNT, MAX_CPU
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,39 +64,39 @@ KEYS: tuple[Key, ...] = (
         text="How is the server started? The program and its arguments, never a shell line.",
     ),
     Key(
-        path="limits.memory", field="memory", kind="size", flag="--max-memory", minimum=MIB,
+        path="limits.memory", field="memory", kind=LIMIT_KINDS["memory"], flag="--max-memory", minimum=MIB,
         text="How much memory may the whole process tree use?",
     ),
     Key(
-        path="limits.cpu", field="cpu", kind="cpu", flag="--max-cpu", maximum=MAX_CPU,
+        path="limits.cpu", field="cpu", kind=LIMIT_KINDS["cpu"], flag="--max-cpu", maximum=MAX_CPU,
         text='How many cores may the tree keep busy? `0.5` is half a core, `"500m"` the same.',
     ),
     Key(
-        path="limits.cpu_time", field="cpu_time", kind="duration", flag="--max-cpu-time",
+        path="limits.cpu_time", field="cpu_time", kind=LIMIT_KINDS["cpu_time"], flag="--max-cpu-time",
         text="How much CPU time may the tree use in total?",
     ),
     Key(
-        path="limits.pids", field="pids", kind="count", flag="--max-pids", maximum=MAX_PIDS,
+        path="limits.pids", field="pids", kind=LIMIT_KINDS["pids"], flag="--max-pids", maximum=MAX_PIDS,
         text="How many processes and threads may exist at once? A node server alone needs 11.",
     ),
     Key(
-        path="limits.fds", field="fds", kind="count", flag="--max-fds", minimum=3, maximum=MAX_FDS,
+        path="limits.fds", field="fds", kind=LIMIT_KINDS["fds"], flag="--max-fds", minimum=3, maximum=MAX_FDS,
         text="How many descriptors may one process have open?",
     ),
     Key(
-        path="limits.disk", field="disk", kind="size", flag="--max-disk", minimum=PAGE,
+        path="limits.disk", field="disk", kind=LIMIT_KINDS["disk"], flag="--max-disk", minimum=PAGE,
         text="How large may the private writable space be, and any one file?",
     ),
     Key(
-        path="limits.io", field="io", kind="size", minimum=PAGE,
+        path="limits.io", field="io", kind=LIMIT_KINDS["io"], minimum=PAGE,
         text="How many bytes a second may be read and written, where the host can hold it?",
     ),
     Key(
-        path="limits.timeout", field="timeout", kind="duration", flag="--timeout",
+        path="limits.timeout", field="timeout", kind=LIMIT_KINDS["timeout"], flag="--timeout",
         text="After how much wall-clock time is the server stopped?",
     ),
     Key(
-        path="limits.address_space", field="address_space", kind="size", minimum=MIB,
+        path="limits.address_space", field="address_space", kind=LIMIT_KINDS["address_space"], minimum=MIB,
         text="How much address space may one process map (RLIMIT_AS)? It breaks node.",
     ),
     Key(
@@ -188,19 +197,6 @@ PATTERNS = {
 }
 NAME = {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_()]*$", "maxLength": MAX_NAME_LENGTH}
 NO_NUL = "^[^\\u0000]*$"
-
-
-def format_limit(name: str, value: int | None) -> str:
-    """Return a limit as a person would write it."""
-    match BY_PATH[f"limits.{name}"].kind:
-        case "size":
-            return format_size(value)
-        case "duration":
-            return format_duration(value)
-        case "cpu":
-            return format_cpu(value)
-        case _:
-            return "none" if value is None else str(value)
 
 
 def format_default(key: Key) -> str:

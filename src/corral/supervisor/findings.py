@@ -86,12 +86,9 @@ def _key() -> str:
 
 
 def _newest_change(folder: str) -> str:
-    """Return when the backend's code changed: other probes may have other results."""
-    newest = 0
-    for part in (folder, os.path.join(folder, "mechanisms"), os.path.join(folder, "probes")):
-        with os.scandir(part) as entries:
-            newest = max(newest, *(item.stat().st_mtime_ns for item in entries if item.is_file()))
-    return str(newest)
+    """Return when the backend's files were last replaced: other probes may have other results."""
+    parts = (folder, os.path.join(folder, "mechanisms"), os.path.join(folder, "probes"))
+    return str(max(os.stat(part).st_mtime_ns for part in parts))
 
 
 def _path(key: str) -> str:

@@ -10,7 +10,6 @@ import sys
 
 from corral.directories import config_file, home_directory
 from corral.errors import PolicyError
-from corral.paths.native import is_inside
 from corral.plan.decide import decide, sample, warnings
 from corral.plan.model import Plan
 from corral.platforms import current
@@ -115,6 +114,8 @@ def _server_directory(sources: Sequence[Source], program: Program) -> str:
     """Return the directory of a server that came as one, if the target can see it."""
     own = [one.manifest.directory for one in sources if one.trust == "request"]
     for directory in filter(None, own):
+        from corral.paths.native import is_inside
+
         if any(is_inside(directory, path) for path in program.reads):
             return directory
     return ""
@@ -122,6 +123,10 @@ def _server_directory(sources: Sequence[Source], program: Program) -> str:
 
 def _granted_directory(policy: Policy, cwd: str) -> str:
     """Return the caller's directory if it is granted."""
+    if not policy.grants:
+        return ""
+    from corral.paths.native import is_inside
+
     here = os.path.realpath(cwd)
     granted = any(grant.directory and is_inside(here, grant.path) for grant in policy.grants)
     return here if granted else ""

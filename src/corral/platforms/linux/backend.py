@@ -6,10 +6,10 @@ import os
 import sys
 
 from corral.plan.model import Composition
+from corral.platforms.linux import cache_key as cache_keys
 from corral.platforms.linux import host_files, options, signalfd, tier_namespaces
 from corral.platforms.linux import spawn as spawning
 from corral.platforms.linux.mechanisms import cgroup, seccomp
-from corral.platforms.linux.probes import cache_key as cache_keys
 from corral.platforms.posix.environment import environment
 from corral.platforms.posix.watch import Watch
 from corral.programs import resolve as programs

@@ -12,7 +12,7 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corral.plan.results import Results
+    from corral.plan.model import Results
 
 MAX_DESCRIPTORS = 253
 """SCM_MAX_FD: what one message can carry."""

@@ -14,8 +14,7 @@ TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from corral.denials.records import Denials
-    from corral.plan.model import Plan
-    from corral.plan.results import Results
+    from corral.plan.model import Plan, Results
     from corral.platforms.contract import NetworkServices, Service
 
 

@@ -14,7 +14,7 @@ import sys
 
 from corral.abi import linux as abi
 from corral.abi.signal_numbers import SIGKILL
-from corral.plan.results import Results
+from corral.plan.model import Results
 from corral.platforms import steps
 from corral.platforms.contract import Reaped
 from corral.platforms.linux import init

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from corral.platforms.macos import options, process_tree, tier_seatbelt
+from corral.platforms.macos import cache_key, options, process_tree, tier_seatbelt
 from corral.platforms.macos import spawn as processes
-from corral.platforms.macos.probes import cache_key
 from corral.platforms.posix import run_directories
 from corral.platforms.posix import signals as posix_signals
 from corral.platforms.posix.watch import Watch

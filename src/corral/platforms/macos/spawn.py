@@ -12,7 +12,7 @@ import sys
 
 from corral.abi import darwin_spawn
 from corral.abi.signal_numbers import FORWARDED, SIGCONT, SIGKILL
-from corral.plan.results import Results
+from corral.plan.model import Results
 from corral.platforms import steps
 from corral.platforms.contract import Reaped, Usage
 from corral.platforms.macos import process_tree, watcher

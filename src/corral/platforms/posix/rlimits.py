@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-from corral.platforms.posix import disposable
 from corral.record import record
 
 if sys.platform != "win32":
@@ -15,8 +14,7 @@ if sys.platform != "win32":
 TYPE_CHECKING = False
 assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from corral.plan.model import Stage
-    from corral.plan.results import Results
+    from corral.plan.model import Results, Stage
     from corral.policy.model import Limits
 
 DATA_FLOOR = 1 << 30
@@ -74,6 +72,8 @@ def plan(limits: Limits, *, count_init: bool) -> Rlimits:
 
 
 def probe() -> str:
+    from corral.platforms.posix import disposable
+
     opened = os.open("/", os.O_RDONLY)
     resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 1, opened + 1))
     words = disposable.refused(lambda: os.open("/", os.O_RDONLY))

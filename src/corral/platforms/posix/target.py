@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container
     from typing import NoReturn
 
-    from corral.plan.model import Plan
-    from corral.plan.results import Results
+    from corral.plan.model import Plan, Results
     from corral.platforms.contract import Stdio
     from corral.programs.model import Program
 

@@ -9,12 +9,12 @@ from corral.plan import model
 from corral.plan.host import Finding, Host
 from corral.plan.model import Composition, Plan
 from corral.platforms import contract
+from corral.platforms.windows import cache_key as keys
 from corral.platforms.windows import layers, options, undo
 from corral.platforms.windows import spawn as spawning
 from corral.platforms.windows import watch as watching
 from corral.platforms.windows.files import journal
 from corral.platforms.windows.mechanisms import work_directory
-from corral.platforms.windows.probes import cache_key as keys
 from corral.platforms.windows.probes import trial
 from corral.policy.model import Policy
 from corral.programs import windows_resolve

@@ -5,8 +5,7 @@ from __future__ import annotations
 from corral.abi import win32_process as abi
 from corral.abi.signal_numbers import SIGKILL
 from corral.denials.records import Denials
-from corral.plan.model import Plan
-from corral.plan.results import Results
+from corral.plan.model import Plan, Results
 from corral.platforms import contract
 from corral.platforms.contract import Reaped, Usage
 from corral.platforms.steps import StepFailed, attempt, verify

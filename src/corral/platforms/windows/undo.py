@@ -14,7 +14,7 @@ import os
 from corral.abi import win32, win32_security
 from corral.paths.windows import extended_path
 from corral.plan import model
-from corral.plan.results import Results
+from corral.plan.model import Results
 from corral.platforms.steps import unverified
 from corral.platforms.windows.files import access_list, file_trees, granted_tree, journal
 from corral.platforms.windows.files.access_list import package_sid

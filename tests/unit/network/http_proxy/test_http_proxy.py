@@ -26,7 +26,7 @@ from corral.network.host_proxy import proxy_from_environment
 from corral.network.http_proxy import server
 from corral.network.http_proxy.outbound import MAX_FAILED, Outbound
 from corral.network.rules import parse_rules
-from corral.plan.results import Results
+from corral.plan.model import Results
 from corral.platforms.macos.mechanisms import loopback_proxy as step
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs poll")

@@ -10,12 +10,11 @@ from corral.abi import darwin, darwin_proc, darwin_sandbox, darwin_spawn
 from corral.errors import PolicyError, UnenforceableError
 from corral.plan.decide import decide, sample
 from corral.plan.host import Finding, Host
-from corral.plan.model import Plan
-from corral.plan.results import Results
+from corral.plan.model import Plan, Results
 from corral.platforms.contract import Usage
-from corral.platforms.macos import options, spawn, tier_seatbelt
+from corral.platforms.macos import cache_key, options, spawn, tier_seatbelt
 from corral.platforms.macos.mechanisms import jetsam, loopback_proxy, seatbelt
-from corral.platforms.macos.probes import cache_key, doctor
+from corral.platforms.macos.probes import doctor
 from corral.platforms.macos.probes import host as probes
 from corral.platforms.macos.process_table import Process
 from corral.platforms.macos.process_tree import Tree

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from corral.plan.results import Results
+from corral.plan.model import Results
 from corral.platforms.windows.files import file_trees
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from corral.abi import win32, win32_security
-from corral.plan.results import Results
+from corral.plan.model import Results
 from corral.platforms.windows import undo
 from corral.platforms.windows.files import access_list, granted_tree, journal
 

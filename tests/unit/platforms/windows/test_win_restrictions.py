@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.errors import PolicyError
-from corral.plan.results import Results
+from corral.plan.model import Results
 from corral.platforms.windows.mechanisms import (
     desktop,
     mitigations,

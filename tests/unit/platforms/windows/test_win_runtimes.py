@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.errors import PolicyError
-from corral.plan.model import Plan
-from corral.plan.results import Results
+from corral.plan.model import Plan, Results
 from corral.platforms.windows import undo
 from corral.platforms.windows.files import file_trees
 from corral.platforms.windows.files.file_trees import Listing, TreeCopy

@@ -23,8 +23,7 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from corral.plan.model import Held, Stage, Step
-    from corral.plan.results import Results
+    from corral.plan.model import Held, Results, Stage, Step
     from corral.platforms.contract import Reaped
     from corral.platforms.linux.host_files import Layout
     from corral.policy.model import Limits

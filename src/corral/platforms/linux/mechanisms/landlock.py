@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Literal
 
-    from corral.plan.model import Stage
-    from corral.plan.results import Results
+    from corral.plan.model import Results, Stage
 
     Proc = Literal["none", "own", "all"]
 

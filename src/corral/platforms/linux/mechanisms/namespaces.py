@@ -12,8 +12,7 @@ from corral.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.plan.model import Stage
-    from corral.plan.results import Results
+    from corral.plan.model import Results, Stage
 
 FLAGS = {
     "user": abi.CLONE_NEWUSER,

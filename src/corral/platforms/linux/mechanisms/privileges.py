@@ -10,8 +10,7 @@ from corral.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.plan.model import Stage
-    from corral.plan.results import Results
+    from corral.plan.model import Results, Stage
 
 # NOROOT, NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE, each locked; KEEP_CAPS locked off.
 SECUREBITS = 0b1110_1111

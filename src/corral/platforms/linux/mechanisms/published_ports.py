@@ -24,8 +24,7 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from corral.plan.model import Stage
-    from corral.plan.results import Results
+    from corral.plan.model import Results, Stage
 
 LOOPBACK = "127.0.0.1"
 BACKLOG = 128

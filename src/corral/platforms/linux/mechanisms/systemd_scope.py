@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import NoReturn, Self
 
-    from corral.plan.model import Stage
-    from corral.plan.results import Results
+    from corral.plan.model import Results, Stage
     from corral.platforms.linux.dbus import Bus, Message, Value, Variant
 
     Property = tuple[str, Variant]

@@ -17,8 +17,7 @@ from corral.record import record
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from corral.plan.model import Stage
-    from corral.plan.results import Results
+    from corral.plan.model import Results, Stage
     from corral.platforms.linux.descriptor_channel import DescriptorChannel
 
 LISTS = ("shm", "msg", "sem")

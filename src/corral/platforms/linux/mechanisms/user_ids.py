@@ -17,8 +17,7 @@ from corral.record import record
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from corral.plan.model import Stage
-    from corral.plan.results import Results
+    from corral.plan.model import Results, Stage
 
 OUTSIDE_ROOT = 0x7000_C000
 """Above systemd's container range (0x6FFFFFFF), below 2**31 for filesystems with signed ids."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from corral.directories import directories
 from corral.plan.host import Finding
-from corral.plan.results import Results
+from corral.plan.model import Results
 from corral.platforms.doctor_lines import Line
 from corral.platforms.linux import block_devices
 from corral.platforms.linux.mechanisms import cgroup

@@ -6,7 +6,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from corral.abi import linux as abi
-from corral.plan.results import Results
+from corral.plan.model import Results
 from corral.platforms.linux.mechanisms import landlock
 from corral.platforms.linux.probes import probe
 from corral.platforms.posix import disposable

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from corral.abi import linux as abi
 from corral.plan.host import Finding
-from corral.plan.model import Plan
-from corral.plan.results import Results
+from corral.plan.model import Plan, Results
 from corral.platforms.linux import host_files, spawn, tier_namespaces
 from corral.platforms.linux.probes import network
 from corral.platforms.posix import disposable

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from corral.abi import linux as abi
-from corral.plan.results import Results
+from corral.plan.model import Results
 from corral.platforms.linux import init
 from corral.platforms.linux.mechanisms import (
     loopback,

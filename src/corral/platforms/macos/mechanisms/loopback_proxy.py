@@ -22,8 +22,7 @@ assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type ch
 if TYPE_CHECKING:
     from corral.denials.records import Denials
     from corral.network.http_proxy.server import HttpProxy
-    from corral.plan.model import Plan, Stage
-    from corral.plan.results import Results
+    from corral.plan.model import Plan, Results, Stage
 
 LOOPBACK = "127.0.0.1"
 BACKLOG = 128

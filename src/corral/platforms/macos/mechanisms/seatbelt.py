@@ -23,8 +23,7 @@ assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type ch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from corral.plan.model import Stage
-    from corral.plan.results import Results
+    from corral.plan.model import Results, Stage
 
 EPERM = 1
 DISCARD_PORT = 9

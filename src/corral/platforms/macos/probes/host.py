@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from corral.plan.host import Finding
-    from corral.plan.model import Stage, Step
-    from corral.plan.results import Results
+    from corral.plan.model import Results, Stage, Step
     from corral.platforms.macos.process_table import ProcessTable
 
 MEMORY = 32 << 20

@@ -25,7 +25,7 @@ from corral.abi.win32_security import format_sid, parse_sid
 from corral.paths.windows import fold_path
 from corral.plan import model
 from corral.plan.host import Finding
-from corral.plan.results import Results
+from corral.plan.model import Results
 from corral.platforms.windows.files.access_list import package_sid
 from corral.record import record
 

@@ -11,7 +11,7 @@ import os
 
 from corral.abi import win32_token as abi
 from corral.plan import model
-from corral.plan.results import Results
+from corral.plan.model import Results
 from corral.platforms.steps import unverified
 from corral.platforms.windows.mechanisms.restricted_token import LOW_LABEL, default_dacl, own_sids
 from corral.record import record

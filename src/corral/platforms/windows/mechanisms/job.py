@@ -15,7 +15,7 @@ from corral.abi import win32_job as abi
 from corral.abi.win32 import Handle
 from corral.abi.win32_process import Process, processors
 from corral.plan import model
-from corral.plan.results import Results
+from corral.plan.model import Results
 from corral.policy.model import Policy
 from corral.record import record
 

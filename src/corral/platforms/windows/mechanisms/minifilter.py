@@ -32,7 +32,7 @@ from corral.abi.win32_process import Process, windows_directory
 from corral.paths.windows import upper_case
 from corral.plan import model
 from corral.plan.host import Finding
-from corral.plan.results import Results
+from corral.plan.model import Results
 from corral.platforms.steps import unverified
 from corral.platforms.windows.mechanisms import minifilter_messages as wire
 from corral.record import record

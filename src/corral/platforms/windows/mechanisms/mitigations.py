@@ -12,7 +12,7 @@ from __future__ import annotations
 from corral.abi import win32_token as abi
 from corral.abi.win32_process import Process
 from corral.plan import model
-from corral.plan.results import Results
+from corral.plan.model import Results
 from corral.record import record
 
 # Bits of the `Flags` of each policy, from the bit fields of winnt.h.

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from corral.errors import PolicyError
 from corral.plan import model
-from corral.plan.results import Results
+from corral.plan.model import Results
 from corral.platforms.steps import unverified
 from corral.policy import model as policies
 from corral.record import record

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from corral.errors import PolicyError
 from corral.paths import windows
 from corral.plan import model
-from corral.plan.results import Results
+from corral.plan.model import Results
 from corral.platforms.windows.files import access_list, granted_tree, journal
 from corral.platforms.windows.files.access_list import Reach, grant_sid
 from corral.platforms.windows.files.granted_tree import Tree

@@ -16,8 +16,7 @@ from corral.abi.win32 import Handle
 from corral.abi.win32_security import Capabilities
 from corral.paths.windows import upper_case
 from corral.plan import model
-from corral.plan.model import Plan
-from corral.plan.results import Results
+from corral.plan.model import Plan, Results
 from corral.platforms.steps import StepFailed, unverified
 from corral.platforms.windows.mechanisms.desktop import Desktop
 from corral.platforms.windows.mechanisms.job import KILLED, LimitedJob

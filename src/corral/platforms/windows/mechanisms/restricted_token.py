@@ -34,7 +34,7 @@ from corral.abi.win32_security import (
 )
 from corral.plan import model
 from corral.plan.host import Finding
-from corral.plan.results import Results
+from corral.plan.model import Results
 from corral.record import record
 
 Sid = TypeVar("Sid", str, bytes)

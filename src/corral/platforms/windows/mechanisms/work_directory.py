@@ -10,7 +10,7 @@ import os
 
 from corral.abi.win32_files import create_directory
 from corral.plan import model
-from corral.plan.results import Results
+from corral.plan.model import Results
 from corral.platforms.steps import unverified
 from corral.platforms.windows.files import file_trees
 from corral.platforms.windows.mechanisms.restricted_token import own_sids

@@ -20,8 +20,7 @@ from corral.abi import win32_security
 from corral.abi.win32_process import Process
 from corral.abi.win32_security import Capabilities
 from corral.plan import model
-from corral.plan.model import Plan
-from corral.plan.results import Results
+from corral.plan.model import Plan, Results
 from corral.platforms.steps import unverified
 from corral.platforms.windows.mechanisms import mitigations, process_creation
 from corral.platforms.windows.mechanisms.job import Job, LimitedJob

@@ -24,7 +24,7 @@ from corral.directories import directories
 from corral.errors import PolicyError
 from corral.paths.windows import extended_path, is_inside
 from corral.plan import model
-from corral.plan.results import Results
+from corral.plan.model import Results
 from corral.platforms.windows.files import access_list, file_trees, granted_tree
 from corral.platforms.windows.files.access_list import grant_sid
 from corral.platforms.windows.files.file_trees import Listing, TreeCopy
