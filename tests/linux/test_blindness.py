@@ -17,6 +17,6 @@ def test_a_supervisor_that_has_gone_blind_lets_nothing_run_on(user):
         blinding = ["prlimit", "--pid", str(process.pid), "--nofile=3:3"]
         assert user.popen(blinding).wait() == 0
         assert process.wait(PATIENCE) == 125
-        assert b"could not be looked at: Too many open files\nhint: " in process.stderr.read()
+        assert b"could not be read: Too many open files\nhint: " in process.stderr.read()
     assert traces.left() == {}
     assert user.run(user.python, "-c", TARGET, flags=LIMIT, input=b"\n").returncode == 0
