@@ -1,7 +1,5 @@
 """`python -m corral`, for where the script of that name is not on the path."""
 
-from __future__ import annotations
-
 import sys
 
 

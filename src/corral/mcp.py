@@ -6,8 +6,6 @@ corral passes on what the SDK sends: messages, end of file, signals. An SDK is o
 caller uses it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Text from elsewhere, made safe for a message or a terminal."""
 
-from __future__ import annotations
-
 MAX_INTEGER = 2**63 - 1
 HEX_DIGITS = frozenset("0123456789abcdef")
 

@@ -1,7 +1,5 @@
 """libproc: which processes there are, who forked them, and what they use."""
 
-from __future__ import annotations
-
 import ctypes
 
 from corral.abi.darwin import function

@@ -5,8 +5,6 @@ that programs use. Names that were never implemented on a machine are listed as 
 numbers are taken. Later kernels only add to the end.
 """
 
-from __future__ import annotations
-
 AUDIT_ARCH_X86_64 = 0xC000003E
 AUDIT_ARCH_AARCH64 = 0xC00000B7
 

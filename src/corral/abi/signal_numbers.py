@@ -3,8 +3,6 @@
 Windows has few of them; there the Linux numbers stand for what is meant.
 """
 
-from __future__ import annotations
-
 import _signal  # type: ignore[import-not-found]
 
 

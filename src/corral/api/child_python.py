@@ -1,7 +1,5 @@
 """The command line of another Python process that runs this same installation of corral."""
 
-from __future__ import annotations
-
 import os
 
 # Only corral is imported from its directory: packages that are installed beside it must not

@@ -1,7 +1,5 @@
 """Types of the public API that are defined below it."""
 
-from __future__ import annotations
-
 from corral.errors import (
     CommandError,
     LaunchError,

@@ -1,7 +1,5 @@
 """`corral demo`: an MCP server that tries what it must not, inside the walls and outside."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import shutil

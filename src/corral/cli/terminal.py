@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
 TYPE_CHECKING = False
 assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def save_terminal(fd: int) -> Callable[[], None]:

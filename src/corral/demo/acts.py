@@ -1,7 +1,5 @@
 """The acts of `corral demo`: what the server is asked to do, and which control has to stop it."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import signal

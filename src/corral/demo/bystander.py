@@ -3,8 +3,6 @@
 It reads the secret from stdin, writes the address of its copy, and waits for the end of its input.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 

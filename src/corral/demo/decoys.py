@@ -3,8 +3,6 @@
 Nothing of the user is touched: every key, token and file is made up here.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

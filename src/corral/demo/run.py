@@ -4,8 +4,6 @@ The plan of this very run says whether the control of an act is enforced. The se
 enough: where the demo can see for itself (a secret, a file, a dead process), it does.
 """
 
-from __future__ import annotations
-
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@ changed, removed or inserted shows. A file that was rewritten as a whole, or cut
 does not show (a run that was killed leaves no last line either).
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

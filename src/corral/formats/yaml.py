@@ -3,9 +3,9 @@
 The reading is recursive: only clients' files are YAML, never policies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+
+import yaml
 
 from corral.formats import positions
 from corral.formats.positions import BrokenFileError, Splice, Value, Wanted, everything, newline
@@ -13,9 +13,6 @@ from corral.formats.positions import escaped as quote
 
 __all__ = ["is_missing", "load", "member", "prepend", "quote", "read", "without"]
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import yaml
 
 MERGE = "tag:yaml.org,2002:merge"
 MAX_NODES = 1_000_000

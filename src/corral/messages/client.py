@@ -1,7 +1,5 @@
 """A small MCP client over a pair of pipes: enough to list and to call the tools of a server."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

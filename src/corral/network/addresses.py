@@ -4,8 +4,6 @@ Only the one plain spelling of IPv4 is accepted: other programs read octal, hexa
 forms as addresses, each in its own way, so those are refused instead of guessed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from corral.record import record

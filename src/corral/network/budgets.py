@@ -5,8 +5,6 @@ are dialled for each. If that could use up the supervisor's descriptors, the sup
 longer measure what the target uses.
 """
 
-from __future__ import annotations
-
 import _thread
 import sys
 from collections.abc import Callable

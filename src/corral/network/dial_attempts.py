@@ -4,8 +4,6 @@ Both engines dial this way: `gateway/dial.py` in its event loop, `http_proxy/dia
 The addresses are dialled as they are given: nothing is looked up between the check and the dial.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from corral.network.budgets import DialBudget

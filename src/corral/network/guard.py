@@ -10,8 +10,6 @@ guarded network around them: 10.0.0.0/8 and 10.1.2.3 admit private addresses, 0.
 internet and admits none.
 """
 
-from __future__ import annotations
-
 import _socket
 import errno
 from collections.abc import Container, Iterable, Iterator

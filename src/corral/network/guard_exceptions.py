@@ -6,8 +6,6 @@ wider than the guarded network, this host and its neighbours on the link only ad
 and the services that hand out a cloud's credentials not at all.
 """
 
-from __future__ import annotations
-
 from corral.network.addresses import Network, parse_network
 from corral.network.guard import GUARDED_NETWORKS, GuardedNetwork
 

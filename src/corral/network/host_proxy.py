@@ -4,8 +4,6 @@ Behind such a proxy the host often cannot look up names at all, so the proxy get
 the address guard sees addresses only where the policy has them. Names are checked as always.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from corral.network.addresses import Network, address_or_none, parse_network

@@ -12,8 +12,6 @@ international name is written in its xn-- form: the two standards for making it 
 `Rules` is the allowlist: whatever is not in it is denied, so an empty one allows nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from corral.network.addresses import Network, format_address, parse_network, unmap

@@ -1,7 +1,5 @@
 """Socket calls that both network engines make."""
 
-from __future__ import annotations
-
 import _socket
 import struct
 import sys

@@ -1,7 +1,5 @@
 """Connections and bytes by destination, for the report."""
 
-from __future__ import annotations
-
 from corral.record import record
 
 MAX_HOSTS = 4096

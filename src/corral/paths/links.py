@@ -1,12 +1,7 @@
 """Tell links from directories by their lstat result, on every system."""
 
-from __future__ import annotations
-
+import os
 import stat
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import os
 
 JUNCTION = 0xA0000003  # IO_REPARSE_TAG_MOUNT_POINT
 

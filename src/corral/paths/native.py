@@ -1,7 +1,5 @@
 """The rules for paths of the system that corral runs on."""
 
-from __future__ import annotations
-
 import sys
 
 if sys.platform == "win32":

@@ -1,7 +1,5 @@
 """POSIX paths as text."""
 
-from __future__ import annotations
-
 
 def is_inside(path: str, directory: str) -> bool:
     """Return whether a path is the directory or below it. Both are absolute and normalized."""

@@ -1,7 +1,5 @@
 """The Program that a command resolves to: what to execute, and the host's files that it needs."""
 
-from __future__ import annotations
-
 import os
 
 from corral.record import record

@@ -4,8 +4,6 @@ A package runner installs and starts in one go. It needs network, processes and 
 server gets all of them. corral installs the same package, pinned, and runs its own program instead.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Opens a reference: installs or unpacks what it names, and returns the command that starts it."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Callable, Mapping, Sequence
 

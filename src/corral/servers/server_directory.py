@@ -5,8 +5,6 @@ own program, or a runtime of the host with its own script. A command that leads 
 the user (by a link, a `#!` line or a linked package) is refused, because it would grant them.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 

@@ -4,8 +4,6 @@ A query has one question and at most an OPT record. Its name cannot be compresse
 comes before it that it could point to: pointers, and so their loops, are refused.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 

@@ -6,8 +6,6 @@ no others: an empty answer makes every client take the A record at once. A name 
 does not exist (REFUSED would make musl's resolver wait and ask again), and the denial is recorded.
 """
 
-from __future__ import annotations
-
 from corral.network.addresses import address_or_none
 from corral.network.destinations import Destination, DestinationCheck, address_destination
 from corral.network.gateway import dns_messages as dns

@@ -1,7 +1,5 @@
 """One connection to an HTTP proxy: its request, the checks, then copying in both directions."""
 
-from __future__ import annotations
-
 import hmac
 import socket
 import time

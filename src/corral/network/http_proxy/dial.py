@@ -1,7 +1,5 @@
 """Connect to the first of some addresses that answers, in a thread that may wait."""
 
-from __future__ import annotations
-
 import os
 import selectors
 import socket

@@ -3,8 +3,6 @@
 For proxies with one thread a connection, which may wait for lookups and dials.
 """
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -6,8 +6,6 @@ that cannot differ from the URL's, and `Connection: close`: the next request on 
 could be for another host, and would not be checked.
 """
 
-from __future__ import annotations
-
 from corral.network.addresses import address_or_none
 from corral.network.destinations import Destination, address_destination
 from corral.network.rules import MAX_PORT, is_host_name

@@ -6,8 +6,6 @@ data before or between the entries that readers disagree about, and more than th
 with more data than it says is not read to its end.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import struct

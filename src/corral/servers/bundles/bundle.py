@@ -5,8 +5,6 @@ directory. What it asks for (`_meta."io.corral"`, defaults that name files) need
 approval of exactly this file. Signatures are not verified, because the user approves the digest.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

@@ -1,7 +1,5 @@
 """Makes the two sources of policy of a bundle: its request, and the grants of the user's values."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 

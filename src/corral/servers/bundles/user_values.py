@@ -5,8 +5,6 @@ A directory or file that the user named for the bundle is granted for reading. W
 names, as a default, is a request. Sensitive values become secrets.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence

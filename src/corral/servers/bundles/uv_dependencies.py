@@ -4,8 +4,6 @@ They are installed as for a package, into a virtual environment beside the bundl
 bundle's own `uv.lock` is not read; the tree has a lock file with hashes.
 """
 
-from __future__ import annotations
-
 import os
 import tomllib
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ checks each archive against the registry's checksum. The lock file with all chec
 tree.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Reads the user's npm settings: which registries npm would ask, and with which credentials."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping, Sequence

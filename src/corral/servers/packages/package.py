@@ -1,7 +1,5 @@
 """Packages (`npm:`, `pypi:`): installed once, in their own sandbox, and run from the store."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ itself runs. The installer is uv if the host has it, else the interpreter's own 
 checked against the index's hash, and the list of hashes stays in the tree.
 """
 
-from __future__ import annotations
-
 import configparser
 import os
 import subprocess

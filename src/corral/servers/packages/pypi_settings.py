@@ -1,7 +1,5 @@
 """Reads the user's settings of uv and pip: which indexes they would ask, with which credentials."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping

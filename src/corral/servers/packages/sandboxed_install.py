@@ -5,8 +5,6 @@ its registry, and gets only the settings of the user that it needs. The staging 
 afterwards, when none of its processes runs any more.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """Where packages are installed from."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 
 from corral.record import record

@@ -6,8 +6,6 @@ server.json, so the variables in it are a request. What the user has to fill in 
 `--config`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """File locks that end with the process that has them: two runs never install the same thing."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

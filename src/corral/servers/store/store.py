@@ -10,8 +10,6 @@ can write here, so the check is for broken disks and accidents. Reading thousand
 start would cost more than the start itself.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

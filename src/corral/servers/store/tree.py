@@ -4,8 +4,6 @@ An installer may leave anything behind, so devices, sockets and links that lead 
 refused. Set-id bits are removed when the tree is made read-only. On Windows a junction is a link.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterator

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from corral.plan.results import Results
+from corral.plan.model import Results
 from corral.platforms import linux, posix
 from corral.platforms.linux.init import InitDescriptors
 from corral.platforms.linux.mechanisms.published_ports import HostSockets
