@@ -103,7 +103,7 @@ class Sandbox:
             self._lock.release()
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to every process of the target, and kill those that stay after the grace time."""
+        """Send a signal to every process of the target; kill those that stay after the grace."""
         if not 0 < number <= LAST_SIGNAL:
             raise ValueError(f"{number} is not a signal")
         if self.report is None:

@@ -1,7 +1,7 @@
 """Enforce limits by sampling, on hosts that offer nothing better and only when a limit is stated.
 
 Each sample compares memory, total CPU time and the number of tasks with their limits. A CPU share
-is enforced by a duty cycle, which stops the whole tree for as long as it has run ahead of its share.
+is enforced by a duty cycle, which stops the tree for as long as it has run ahead of its share.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 INTERVAL = 0.1
-"""Seconds between samples: a target that allocates 1 GiB/s gets a tenth of that beyond its limit."""
+"""Seconds between samples: at 1 GiB/s a target gets a tenth of that beyond its limit."""
 DUTY_INTERVAL = 0.02
 SLACK = DUTY_INTERVAL
 """Seconds of CPU that may be saved up for a burst: no more than one sample may miss."""
@@ -50,7 +50,7 @@ class Sampler:
         return None
 
     def needs_exact(self, usage: Usage) -> bool:
-        """Return whether a cheap sample is over the limit: it counts shared pages once a process."""
+        """Return whether a cheap sample, which counts shared pages twice, exceeds the limit."""
         return self.asked.memory is not None and usage.memory > self.asked.memory
 
     def pause_seconds(self, usage: Usage) -> float:

@@ -64,7 +64,8 @@ KEYS: tuple[Key, ...] = (
         text="How is the server started? The program and its arguments, never a shell line.",
     ),
     Key(
-        path="limits.memory", field="memory", kind=LIMIT_KINDS["memory"], flag="--max-memory", minimum=MIB,
+        path="limits.memory", field="memory", kind=LIMIT_KINDS["memory"],
+        flag="--max-memory", minimum=MIB,
         text="How much memory may the whole process tree use?",
     ),
     Key(
@@ -72,15 +73,18 @@ KEYS: tuple[Key, ...] = (
         text='How many cores may the tree keep busy? `0.5` is half a core, `"500m"` the same.',
     ),
     Key(
-        path="limits.cpu_time", field="cpu_time", kind=LIMIT_KINDS["cpu_time"], flag="--max-cpu-time",
+        path="limits.cpu_time", field="cpu_time", kind=LIMIT_KINDS["cpu_time"],
+        flag="--max-cpu-time",
         text="How much CPU time may the tree use in total?",
     ),
     Key(
-        path="limits.pids", field="pids", kind=LIMIT_KINDS["pids"], flag="--max-pids", maximum=MAX_PIDS,
+        path="limits.pids", field="pids", kind=LIMIT_KINDS["pids"],
+        flag="--max-pids", maximum=MAX_PIDS,
         text="How many processes and threads may exist at once? A node server alone needs 11.",
     ),
     Key(
-        path="limits.fds", field="fds", kind=LIMIT_KINDS["fds"], flag="--max-fds", minimum=3, maximum=MAX_FDS,
+        path="limits.fds", field="fds", kind=LIMIT_KINDS["fds"],
+        flag="--max-fds", minimum=3, maximum=MAX_FDS,
         text="How many descriptors may one process have open?",
     ),
     Key(
@@ -96,7 +100,8 @@ KEYS: tuple[Key, ...] = (
         text="After how much wall-clock time is the server stopped?",
     ),
     Key(
-        path="limits.address_space", field="address_space", kind=LIMIT_KINDS["address_space"], minimum=MIB,
+        path="limits.address_space", field="address_space", kind=LIMIT_KINDS["address_space"],
+        minimum=MIB,
         text="How much address space may one process map (RLIMIT_AS)? It breaks node.",
     ),
     Key(
