@@ -32,7 +32,7 @@ def udp(port):
     return struct.pack(">HHHH", 40000, port, 8, 0)
 
 
-def test_a_syn_is_a_parse_first_packet():
+def test_a_syn_is_a_first_packet():
     assert parse_first_packet(ipv4(TCP, tcp(443, 0x02))) == (TCP, bytes((10, 1, 2, 3)), 443)
 
 
