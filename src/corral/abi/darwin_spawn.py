@@ -32,27 +32,14 @@ posix_spawn_file_actions_addinherit_np = function(
     "posix_spawn_file_actions_addinherit_np", _c_int, _c_void_p, _c_int, check="status"
 )
 posix_spawn = function(
-    "posix_spawn",
-    _c_int,
-    _c_void_p,
-    ctypes.c_char_p,
-    _c_void_p,
-    _c_void_p,
-    _c_void_p,
-    _c_void_p,
-    check="status",
-)
+    "posix_spawn", _c_int,
+    _c_void_p, ctypes.c_char_p, _c_void_p, _c_void_p, _c_void_p, _c_void_p, check="status",
+)  # fmt: skip
 # libsyscall/wrappers/spawn/posix_spawn.c in xnu; no public header declares it.
 posix_spawnattr_setjetsam_ext = function(
-    "posix_spawnattr_setjetsam_ext",
-    _c_int,
-    _c_void_p,
-    ctypes.c_short,
-    _c_int,
-    _c_int,
-    _c_int,
-    check="status",
-)
+    "posix_spawnattr_setjetsam_ext", _c_int,
+    _c_void_p, ctypes.c_short, _c_int, _c_int, _c_int, check="status",
+)  # fmt: skip
 # In libquarantine, re-exported by libSystem; as LLDB's and Chromium's launchers declare it.
 responsibility_spawnattrs_setdisclaim = function(
     "responsibility_spawnattrs_setdisclaim", _c_int, _c_void_p, _c_int, check="status"

@@ -1,4 +1,4 @@
-"""Exported functions as data: prototypes that are looked up at their first call."""
+"""Structures and exported functions as data; functions are looked up at their first call."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
     class Bound(Protocol):
         def __call__(self, *values: object) -> int | None: ...
+
+
+def fields(kind: CType, names: str) -> list[tuple[str, CType]]:
+    """Return the fields of a structure that have the same type, as C declares them in one line."""
+    return [(name, kind) for name in names.split()]
 
 
 class MissingFunctionError(OSError):

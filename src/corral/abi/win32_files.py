@@ -2,6 +2,7 @@
 
 import ctypes
 
+from corral.abi.prototypes import fields
 from corral.abi.win32 import (
     BOOL,
     BYTE,
@@ -12,7 +13,7 @@ from corral.abi.win32 import (
     ULONGLONG,
     WCHAR,
     Handle,
-    function,
+    kernel32,
 )
 from corral.abi.win32_process import wait_any
 from corral.abi.win32_token import SecurityDescriptor
@@ -41,15 +42,9 @@ class FILETIME(ctypes.Structure):
 class BY_HANDLE_FILE_INFORMATION(ctypes.Structure):
     _fields_ = (
         ("dwFileAttributes", DWORD),
-        ("ftCreationTime", FILETIME),
-        ("ftLastAccessTime", FILETIME),
-        ("ftLastWriteTime", FILETIME),
-        ("dwVolumeSerialNumber", DWORD),
-        ("nFileSizeHigh", DWORD),
-        ("nFileSizeLow", DWORD),
-        ("nNumberOfLinks", DWORD),
-        ("nFileIndexHigh", DWORD),
-        ("nFileIndexLow", DWORD),
+        *fields(FILETIME, "ftCreationTime ftLastAccessTime ftLastWriteTime"),
+        *fields(DWORD, "dwVolumeSerialNumber nFileSizeHigh nFileSizeLow"),
+        *fields(DWORD, "nNumberOfLinks nFileIndexHigh nFileIndexLow"),
     )
 
 
@@ -61,22 +56,19 @@ class FILE_ID_INFO(ctypes.Structure):
     _fields_ = (("VolumeSerialNumber", ULONGLONG), ("FileId", FILE_ID_128))
 
 
-CreateFileW = function(
-    "kernel32", "CreateFileW", HANDLE,
-    LPCWSTR, DWORD, DWORD, LPVOID, DWORD, DWORD, HANDLE, check="valid",
-)  # fmt: skip
-GetFileInformationByHandle = function(
-    "kernel32", "GetFileInformationByHandle", BOOL, HANDLE, LPVOID
+CreateFileW = kernel32(
+    "CreateFileW", HANDLE, LPCWSTR, DWORD, DWORD, LPVOID, DWORD, DWORD, HANDLE, check="valid"
 )
-GetFileInformationByHandleEx = function(
-    "kernel32", "GetFileInformationByHandleEx", BOOL, HANDLE, DWORD, LPVOID, DWORD
+GetFileInformationByHandle = kernel32("GetFileInformationByHandle", BOOL, HANDLE, LPVOID)
+GetFileInformationByHandleEx = kernel32(
+    "GetFileInformationByHandleEx", BOOL, HANDLE, DWORD, LPVOID, DWORD
 )
-GetFinalPathNameByHandleW = function(
-    "kernel32", "GetFinalPathNameByHandleW", DWORD, HANDLE, LPVOID, DWORD, DWORD
+GetFinalPathNameByHandleW = kernel32(
+    "GetFinalPathNameByHandleW", DWORD, HANDLE, LPVOID, DWORD, DWORD
 )
-CreateMutexW = function("kernel32", "CreateMutexW", HANDLE, LPVOID, BOOL, LPCWSTR)
-ReleaseMutex = function("kernel32", "ReleaseMutex", BOOL, HANDLE)
-CreateDirectoryW = function("kernel32", "CreateDirectoryW", BOOL, LPCWSTR, LPVOID)
+CreateMutexW = kernel32("CreateMutexW", HANDLE, LPVOID, BOOL, LPCWSTR)
+ReleaseMutex = kernel32("ReleaseMutex", BOOL, HANDLE)
+CreateDirectoryW = kernel32("CreateDirectoryW", BOOL, LPCWSTR, LPVOID)
 
 
 def open_itself(path: str, *, access: int = READ_CONTROL | WRITE_DAC) -> Handle:

@@ -1,6 +1,7 @@
 """Talking to a minifilter driver through its communication port, and the devices behind drives."""
 
 import ctypes
+from functools import partial
 
 from corral.abi.win32 import (
     BOOL,
@@ -16,8 +17,9 @@ from corral.abi.win32 import (
     ULONGLONG,
     WCHAR,
     WORD,
-    Handle,
     function,
+    kernel32,
+    made_handle,
     winerror,
 )
 from corral.abi.win32_process import SetEvent, create_event, wait_any
@@ -55,34 +57,27 @@ class OVERLAPPED(ctypes.Structure):
     )
 
 
-FilterConnectCommunicationPort = function(
-    "fltlib", "FilterConnectCommunicationPort", HRESULT,
-    LPCWSTR, DWORD, LPVOID, WORD, LPVOID, LPVOID, check="hresult",
-)  # fmt: skip
-FilterSendMessage = function(
-    "fltlib", "FilterSendMessage", HRESULT,
-    HANDLE, LPVOID, DWORD, LPVOID, DWORD, LPVOID, check="hresult",
-)  # fmt: skip
-FilterGetMessage = function(
-    "fltlib", "FilterGetMessage", HRESULT, HANDLE, LPVOID, DWORD, LPVOID, check="hresult"
+fltlib = partial(function, "fltlib", check="hresult")
+FilterConnectCommunicationPort = fltlib(
+    "FilterConnectCommunicationPort", HRESULT, LPCWSTR, DWORD, LPVOID, WORD, LPVOID, LPVOID
 )
-FilterReplyMessage = function(
-    "fltlib", "FilterReplyMessage", HRESULT, HANDLE, LPVOID, DWORD, check="hresult"
+FilterSendMessage = fltlib(
+    "FilterSendMessage", HRESULT, HANDLE, LPVOID, DWORD, LPVOID, DWORD, LPVOID
 )
-GetOverlappedResult = function(
-    "kernel32", "GetOverlappedResult", BOOL, HANDLE, LPVOID, LPVOID, BOOL
-)
-CancelIoEx = function("kernel32", "CancelIoEx", BOOL, HANDLE, LPVOID)
-QueryDosDeviceW = function("kernel32", "QueryDosDeviceW", DWORD, LPCWSTR, LPVOID, DWORD)
+FilterGetMessage = fltlib("FilterGetMessage", HRESULT, HANDLE, LPVOID, DWORD, LPVOID)
+FilterReplyMessage = fltlib("FilterReplyMessage", HRESULT, HANDLE, LPVOID, DWORD)
+GetOverlappedResult = kernel32("GetOverlappedResult", BOOL, HANDLE, LPVOID, LPVOID, BOOL)
+CancelIoEx = kernel32("CancelIoEx", BOOL, HANDLE, LPVOID)
+QueryDosDeviceW = kernel32("QueryDosDeviceW", DWORD, LPCWSTR, LPVOID, DWORD)
 
 
 class Port:
     """A connection to a driver. `receive` waits; `stop` from another thread ends that wait."""
 
     def __init__(self, name: str, context: bytes) -> None:
-        port = HANDLE()
-        FilterConnectCommunicationPort(name, 0, context, len(context), None, ctypes.byref(port))
-        self._port = Handle(port.value or 0)
+        self._port = made_handle(
+            FilterConnectCommunicationPort, name, 0, context, len(context), None
+        )
         self._arrived = create_event()
         self._closing = create_event()
 

@@ -7,6 +7,7 @@ SIDs and security descriptors cross this border as bytes: their layout is the sa
 import ctypes
 import struct
 from collections.abc import Sequence
+from functools import partial
 
 from corral.abi.win32 import (
     BOOL,
@@ -17,7 +18,9 @@ from corral.abi.win32 import (
     LPVOID,
     PSID,
     Handle,
+    advapi32,
     function,
+    made_handle,
     read_sized,
 )
 
@@ -53,34 +56,25 @@ class TOKEN_GROUPS(ctypes.Structure):
     _fields_ = (("GroupCount", DWORD), ("Groups", SID_AND_ATTRIBUTES * 1))
 
 
-CreateAppContainerProfile = function(
-    "userenv", "CreateAppContainerProfile", HRESULT,
-    LPCWSTR, LPCWSTR, LPCWSTR, LPVOID, DWORD, LPVOID, check="hresult",
-)  # fmt: skip
-DeleteAppContainerProfile = function(
-    "userenv", "DeleteAppContainerProfile", HRESULT, LPCWSTR, check="hresult"
+userenv = partial(function, "userenv", check="hresult")
+CreateAppContainerProfile = userenv(
+    "CreateAppContainerProfile", HRESULT, LPCWSTR, LPCWSTR, LPCWSTR, LPVOID, DWORD, LPVOID
 )
-DeriveAppContainerSidFromAppContainerName = function(
-    "userenv", "DeriveAppContainerSidFromAppContainerName", HRESULT,
-    LPCWSTR, LPVOID, check="hresult",
-)  # fmt: skip
-GetAppContainerFolderPath = function(
-    "userenv", "GetAppContainerFolderPath", HRESULT, LPCWSTR, LPVOID, check="hresult"
+DeleteAppContainerProfile = userenv("DeleteAppContainerProfile", HRESULT, LPCWSTR)
+DeriveAppContainerSidFromAppContainerName = userenv(
+    "DeriveAppContainerSidFromAppContainerName", HRESULT, LPCWSTR, LPVOID
 )
+GetAppContainerFolderPath = userenv("GetAppContainerFolderPath", HRESULT, LPCWSTR, LPVOID)
 # NULL is FreeSid's success, and what callers could do about a failure is nothing.
-FreeSid = function("advapi32", "FreeSid", LPVOID, PSID, check="any")
-GetLengthSid = function("advapi32", "GetLengthSid", DWORD, PSID, check="any")
+FreeSid = advapi32("FreeSid", LPVOID, PSID, check="any")
+GetLengthSid = advapi32("GetLengthSid", DWORD, PSID, check="any")
 CoTaskMemFree = function("ole32", "CoTaskMemFree", None, LPVOID, check="any")
-GetKernelObjectSecurity = function(
-    "advapi32", "GetKernelObjectSecurity", BOOL, HANDLE, DWORD, LPVOID, DWORD, LPVOID
+GetKernelObjectSecurity = advapi32(
+    "GetKernelObjectSecurity", BOOL, HANDLE, DWORD, LPVOID, DWORD, LPVOID
 )
-SetKernelObjectSecurity = function(
-    "advapi32", "SetKernelObjectSecurity", BOOL, HANDLE, DWORD, LPVOID
-)
-OpenProcessToken = function("advapi32", "OpenProcessToken", BOOL, HANDLE, DWORD, LPVOID)
-GetTokenInformation = function(
-    "advapi32", "GetTokenInformation", BOOL, HANDLE, DWORD, LPVOID, DWORD, LPVOID
-)
+SetKernelObjectSecurity = advapi32("SetKernelObjectSecurity", BOOL, HANDLE, DWORD, LPVOID)
+OpenProcessToken = advapi32("OpenProcessToken", BOOL, HANDLE, DWORD, LPVOID)
+GetTokenInformation = advapi32("GetTokenInformation", BOOL, HANDLE, DWORD, LPVOID, DWORD, LPVOID)
 
 
 def parse_sid(text: str) -> bytes:
@@ -175,9 +169,7 @@ def write_security(handle: int, descriptor: bytes) -> None:
 
 
 def open_token(process: int) -> Handle:
-    token = HANDLE()
-    OpenProcessToken(process, TOKEN_QUERY, ctypes.byref(token))
-    return Handle(token.value or 0)
+    return made_handle(OpenProcessToken, process, TOKEN_QUERY)
 
 
 def is_app_container(token: int) -> bool:

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
+from functools import partial
 from typing import Self
 
 from corral.abi.win32 import (
@@ -15,7 +16,10 @@ from corral.abi.win32 import (
     WCHAR,
     Handle,
     LocalFree,
+    advapi32,
     function,
+    kernel32,
+    made_handle,
     read_sized,
 )
 from corral.abi.win32_process import GetCurrentProcess
@@ -106,60 +110,48 @@ class SECURITY_ATTRIBUTES(ctypes.Structure):
     )
 
 
-CreateRestrictedToken = function(
-    "advapi32", "CreateRestrictedToken", BOOL,
+CreateRestrictedToken = advapi32(
+    "CreateRestrictedToken", BOOL,
     HANDLE, DWORD, DWORD, LPVOID, DWORD, LPVOID, DWORD, LPVOID, LPVOID,
 )  # fmt: skip
-SetTokenInformation = function(
-    "advapi32", "SetTokenInformation", BOOL, HANDLE, DWORD, LPVOID, DWORD
+SetTokenInformation = advapi32("SetTokenInformation", BOOL, HANDLE, DWORD, LPVOID, DWORD)
+DuplicateToken = advapi32("DuplicateToken", BOOL, HANDLE, DWORD, LPVOID)
+ImpersonateLoggedOnUser = advapi32("ImpersonateLoggedOnUser", BOOL, HANDLE)
+RevertToSelf = advapi32("RevertToSelf", BOOL)
+LookupPrivilegeNameW = advapi32("LookupPrivilegeNameW", BOOL, LPCWSTR, LPVOID, LPVOID, LPVOID)
+ConvertStringSecurityDescriptorToSecurityDescriptorW = advapi32(
+    "ConvertStringSecurityDescriptorToSecurityDescriptorW", BOOL, LPCWSTR, DWORD, LPVOID, LPVOID
 )
-DuplicateToken = function("advapi32", "DuplicateToken", BOOL, HANDLE, DWORD, LPVOID)
-ImpersonateLoggedOnUser = function("advapi32", "ImpersonateLoggedOnUser", BOOL, HANDLE)
-RevertToSelf = function("advapi32", "RevertToSelf", BOOL)
-LookupPrivilegeNameW = function(
-    "advapi32", "LookupPrivilegeNameW", BOOL, LPCWSTR, LPVOID, LPVOID, LPVOID
-)
-ConvertStringSecurityDescriptorToSecurityDescriptorW = function(
-    "advapi32", "ConvertStringSecurityDescriptorToSecurityDescriptorW", BOOL,
-    LPCWSTR, DWORD, LPVOID, LPVOID,
-)  # fmt: skip
-ConvertSecurityDescriptorToStringSecurityDescriptorW = function(
-    "advapi32", "ConvertSecurityDescriptorToStringSecurityDescriptorW", BOOL,
+ConvertSecurityDescriptorToStringSecurityDescriptorW = advapi32(
+    "ConvertSecurityDescriptorToStringSecurityDescriptorW", BOOL,
     LPVOID, DWORD, DWORD, LPVOID, LPVOID,
 )  # fmt: skip
-GetSecurityDescriptorDacl = function(
-    "advapi32", "GetSecurityDescriptorDacl", BOOL, LPVOID, LPVOID, LPVOID, LPVOID
+GetSecurityDescriptorDacl = advapi32(
+    "GetSecurityDescriptorDacl", BOOL, LPVOID, LPVOID, LPVOID, LPVOID
 )
-GetProcessMitigationPolicy = function(
-    "kernel32", "GetProcessMitigationPolicy", BOOL, HANDLE, DWORD, LPVOID, SIZE_T
+GetProcessMitigationPolicy = kernel32(
+    "GetProcessMitigationPolicy", BOOL, HANDLE, DWORD, LPVOID, SIZE_T
 )
-CreateDesktopW = function(
-    "user32", "CreateDesktopW", HANDLE, LPCWSTR, LPCWSTR, LPVOID, DWORD, DWORD, LPVOID
+user32 = partial(function, "user32")
+CreateDesktopW = user32("CreateDesktopW", HANDLE, LPCWSTR, LPCWSTR, LPVOID, DWORD, DWORD, LPVOID)
+CloseDesktop = user32("CloseDesktop", BOOL, HANDLE)
+GetProcessWindowStation = user32("GetProcessWindowStation", HANDLE)
+GetUserObjectInformationW = user32(
+    "GetUserObjectInformationW", BOOL, HANDLE, DWORD, LPVOID, DWORD, LPVOID
 )
-CloseDesktop = function("user32", "CloseDesktop", BOOL, HANDLE)
-GetProcessWindowStation = function("user32", "GetProcessWindowStation", HANDLE)
-GetUserObjectInformationW = function(
-    "user32", "GetUserObjectInformationW", BOOL, HANDLE, DWORD, LPVOID, DWORD, LPVOID
-)
-GetUserObjectSecurity = function(
-    "user32", "GetUserObjectSecurity", BOOL, HANDLE, LPVOID, LPVOID, DWORD, LPVOID
-)
+GetUserObjectSecurity = user32("GetUserObjectSecurity", BOOL, HANDLE, LPVOID, LPVOID, DWORD, LPVOID)
 
 
 def own_token(access: int) -> Handle:
     """Open the primary token of this process."""
-    token = HANDLE()
-    OpenProcessToken(GetCurrentProcess(), access, ctypes.byref(token))
-    return Handle(token.value or 0)
+    return made_handle(OpenProcessToken, GetCurrentProcess(), access)
 
 
 def create_restricted_token(token: int, flags: int, restricting: Sequence[bytes]) -> Handle:
     sids = SidList(restricting)
-    made = HANDLE()
-    CreateRestrictedToken(
-        token, flags, 0, None, 0, None, len(sids), sids.address, ctypes.byref(made)
+    return made_handle(
+        CreateRestrictedToken, token, flags, 0, None, 0, None, len(sids), sids.address
     )
-    return Handle(made.value or 0)
 
 
 def token_user(token: int) -> bytes:
@@ -205,9 +197,7 @@ def set_token_default_dacl(token: int, text: str) -> None:
 
 
 def impersonation_token(token: int) -> Handle:
-    made = HANDLE()
-    DuplicateToken(token, SecurityImpersonation, ctypes.byref(made))
-    return Handle(made.value or 0)
+    return made_handle(DuplicateToken, token, SecurityImpersonation)
 
 
 class SecurityDescriptor:
