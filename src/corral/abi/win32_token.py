@@ -103,11 +103,7 @@ class TOKEN_DEFAULT_DACL(ctypes.Structure):
 
 
 class SECURITY_ATTRIBUTES(ctypes.Structure):
-    _fields_ = (
-        ("nLength", DWORD),
-        ("lpSecurityDescriptor", LPVOID),
-        ("bInheritHandle", BOOL),
-    )
+    _fields_ = (("nLength", DWORD), ("lpSecurityDescriptor", LPVOID), ("bInheritHandle", BOOL))
 
 
 CreateRestrictedToken = advapi32(
@@ -187,10 +183,7 @@ def set_token_default_dacl(token: int, text: str) -> None:
     with SecurityDescriptor(text) as descriptor:
         present, defaulted, dacl = BOOL(), BOOL(), LPVOID()
         GetSecurityDescriptorDacl(
-            descriptor.address,
-            ctypes.byref(present),
-            ctypes.byref(dacl),
-            ctypes.byref(defaulted),
+            descriptor.address, ctypes.byref(present), ctypes.byref(dacl), ctypes.byref(defaulted)
         )
         value = TOKEN_DEFAULT_DACL(dacl.value)
         SetTokenInformation(token, TokenDefaultDacl, ctypes.byref(value), ctypes.sizeof(value))

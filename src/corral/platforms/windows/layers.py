@@ -142,10 +142,7 @@ def _contained(
         keep=granted.keep,
     )
     profile = app_container.Profile(
-        profile=name,
-        capabilities=tuple(dict.fromkeys(sids)),
-        home=private,
-        keep=policy.state,
+        profile=name, capabilities=tuple(dict.fromkeys(sids)), home=private, keep=policy.state
     )
     return private, [claim, profile, granted, copies, reach, *last]
 
@@ -201,9 +198,7 @@ def _minifilter(
     write = [grant.path for grant in policy.grants if grant.access == "write"]
     return [
         minifilter.Minifilter(
-            read=(*staged, *program.reads, *read),
-            write=(private, *write),
-            workspace=private,
+            read=(*staged, *program.reads, *read), write=(private, *write), workspace=private
         )
     ]
 

@@ -62,10 +62,7 @@ def _node(name: str, found: os.stat_result) -> Node:
     reparse = stat.S_ISLNK(found.st_mode) or bool(getattr(found, "st_reparse_tag", 0))
     # Where a directory has a count, it is that of its entries.
     return Node(
-        name=name,
-        directory=directory,
-        reparse=reparse,
-        links=1 if directory else found.st_nlink,
+        name=name, directory=directory, reparse=reparse, links=1 if directory else found.st_nlink
     )
 
 

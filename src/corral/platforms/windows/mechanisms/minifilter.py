@@ -22,12 +22,7 @@ from typing import Protocol
 
 from corral.abi import win32_filter as abi
 from corral.abi.prototypes import MissingFunctionError
-from corral.abi.win32 import (
-    E_NOTIMPL,
-    ERROR_ACCESS_DENIED,
-    ERROR_FILE_NOT_FOUND,
-    winerror,
-)
+from corral.abi.win32 import E_NOTIMPL, ERROR_ACCESS_DENIED, ERROR_FILE_NOT_FOUND, winerror
 from corral.abi.win32_process import Process, windows_directory
 from corral.paths.windows import upper_case
 from corral.plan import model

@@ -165,9 +165,7 @@ def read_metrics(data: bytes) -> Metrics:
     )
 
 
-def read_request(
-    data: bytes,
-) -> tuple[Identity, Ping | FileCheck | RegistryCheck | Notice]:
+def read_request(data: bytes) -> tuple[Identity, Ping | FileCheck | RegistryCheck | Notice]:
     """Parse a message. MalformedError has an identity if the message can at least be denied."""
     if len(data) < MESSAGE_HEADER.size + HEADER.size:
         raise MalformedError("cut off before the end of its header", _known(data))

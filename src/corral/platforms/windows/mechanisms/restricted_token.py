@@ -25,13 +25,7 @@ from corral.abi.prototypes import MissingFunctionError
 from corral.abi.win32 import ERROR_ACCESS_DENIED, Handle, winerror
 from corral.abi.win32_files import open_itself
 from corral.abi.win32_process import Process
-from corral.abi.win32_security import (
-    TOKEN_QUERY,
-    format_sid,
-    open_token,
-    parse_sid,
-    token_groups,
-)
+from corral.abi.win32_security import TOKEN_QUERY, format_sid, open_token, parse_sid, token_groups
 from corral.plan import model
 from corral.plan.host import Finding
 from corral.plan.model import Results

@@ -194,11 +194,7 @@ class Mux:
     """All streams of one pair of pipes. `arrived` is called for each new one, and may not block."""
 
     def __init__(
-        self,
-        reader: int,
-        writer: int,
-        *,
-        arrived: Callable[[Stream], None] | None = None,
+        self, reader: int, writer: int, *, arrived: Callable[[Stream], None] | None = None
     ) -> None:
         self._reader = reader
         self._writer = writer

@@ -114,11 +114,7 @@ def default_directory() -> str:
 
 
 def plan(
-    program: Program,
-    *,
-    directory: str,
-    granted: Sequence[Grant] = (),
-    without: Sequence[str] = (),
+    program: Program, *, directory: str, granted: Sequence[Grant] = (), without: Sequence[str] = ()
 ) -> Store:
     """List every file that is needed, and copy none. PolicyError for what cannot be copied.
 
