@@ -79,16 +79,14 @@ mach_timebase = function("mach_timebase_info", _c_int, _c_void_p)
 
 
 def all_pids() -> list[int]:
-    """Of every process. The kernel fills what room it is given, so a full answer is no whole one:
-    whoever forks fast enough would be missing from it.
-    """
-    room = proc_listallpids(None, 0) + 64
+    """Return the pids of all processes. An answer that fills its buffer may be cut off."""
+    size = proc_listallpids(None, 0) + 64
     while True:
-        found = (ctypes.c_int * room)()
+        found = (ctypes.c_int * size)()
         count = proc_listallpids(found, ctypes.sizeof(found))
-        if count < room:
+        if count < size:
             return list(found[:count])
-        room *= 2
+        size *= 2
 
 
 def group_pids(group: int) -> list[int]:

@@ -69,8 +69,11 @@ def exec_in_place(
             ctypes.byref(attributes), fatal, _JETSAM_PRIORITY_ALIAS, megabytes, megabytes
         )
     for fd in range(3):
-        if _is_open(fd):
-            posix_spawn_file_actions_addinherit_np(ctypes.byref(actions), fd)
+        try:
+            os.fstat(fd)
+        except OSError:
+            continue  # it is closed
+        posix_spawn_file_actions_addinherit_np(ctypes.byref(actions), fd)
     posix_spawn(
         None,
         os.fsencode(path),
@@ -79,14 +82,6 @@ def exec_in_place(
         _array(argv),
         _array(environment),
     )
-
-
-def _is_open(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
 
 
 def _array(words: Sequence[str]) -> ctypes.Array[ctypes.c_char_p]:

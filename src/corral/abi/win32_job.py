@@ -1,6 +1,7 @@
 """Job objects: limits, accounting, completion messages."""
 
 import ctypes
+from operator import attrgetter
 from typing import TypeVar
 
 from corral.abi.prototypes import fields
@@ -139,6 +140,16 @@ def create_job() -> Handle:
 def set_information(job: Handle, information: ctypes.Structure) -> None:
     kind = _CLASSES[type(information)]
     SetInformationJobObject(job.value, kind, ctypes.byref(information), ctypes.sizeof(information))
+
+
+def check_information(job: Handle, wanted: ctypes.Structure, *names: str) -> None:
+    """Raise OSError unless these fields read back as they were set."""
+    found = query_information(job, type(wanted))
+    for name in names:
+        asked, seen = map(attrgetter(name), (wanted, found))
+        if asked != seen:
+            field = name.rpartition(".")[2]
+            raise OSError(0, f"{field} was set to {asked:#x} and reads back as {seen:#x}")
 
 
 def query_information(job: Handle, kind: type[Information]) -> Information:

@@ -216,19 +216,15 @@ class SecurityDescriptor:
 class Desktop:
     """A desktop in the caller's window station; Windows removes it with its last handle."""
 
-    __slots__ = ("_value",)
+    __slots__ = ("value",)
 
     def __init__(self, name: str, access: int, security: str) -> None:
         with SecurityDescriptor(security) as descriptor:
             attributes = ctypes.byref(descriptor.attributes)
-            self._value = CreateDesktopW(name, None, None, 0, access, attributes)
-
-    @property
-    def value(self) -> int:
-        return self._value
+            self.value = CreateDesktopW(name, None, None, 0, access, attributes)
 
     def close(self) -> None:
-        value, self._value = self._value, 0
+        value, self.value = self.value, 0
         if value:
             CloseDesktop(value)
 

@@ -57,7 +57,7 @@ def compose(
     limits = job.plan(policy, controls)
     private, steps = _order(policy, program, mechanisms, limits, home=home, run=run)
     own = APP_CONTAINER not in mechanisms["syscalls"]
-    copies = next((step for step in steps if isinstance(step, store.Store)), None)
+    copies = store.find(steps)
     started = program if copies is None else copies.program
     return Composition(
         steps=tuple(steps),
@@ -133,7 +133,15 @@ def _contained(
     if relayed:
         own = store.plan_own_interpreter(home)
         sids += own.sids
-        last = [own, _relay(policy, own.program.path, private, limits, bits)]
+        hosts = relay.NamedHosts(
+            allow=policy.allow,
+            python=own.program.path,
+            environment=tuple(environment(private, own=False).items()),
+            cpu=limits.cpu,
+            ui=limits.ui,
+            bits=bits,
+        )
+        last = [own, hosts]
     claim = undo.Claim(
         directory=journals,
         run=run,
@@ -145,19 +153,6 @@ def _contained(
         profile=name, capabilities=tuple(dict.fromkeys(sids)), home=private, keep=policy.state
     )
     return private, [claim, profile, granted, copies, reach, *last]
-
-
-def _relay(
-    policy: Policy, python: str, private: str, limits: job.Job, bits: int
-) -> relay.NamedHosts:
-    return relay.NamedHosts(
-        allow=policy.allow,
-        python=python,
-        environment=tuple(environment(private, own=False).items()),
-        cpu=limits.cpu,
-        ui=limits.ui,
-        bits=bits,
-    )
 
 
 def _uncontained(policy: Policy, run: str, *, restricted: bool) -> tuple[str, list[model.Step]]:
@@ -196,11 +191,8 @@ def _minifilter(
     staged = [tree.staged for one in stores for tree in one.trees]
     read = [grant.path for grant in policy.grants if grant.access == "read"]
     write = [grant.path for grant in policy.grants if grant.access == "write"]
-    return [
-        minifilter.Minifilter(
-            read=(*staged, *program.reads, *read), write=(private, *write), workspace=private
-        )
-    ]
+    reads, writes = (*staged, *program.reads, *read), (private, *write)
+    return [minifilter.Minifilter(read=reads, write=writes, workspace=private)]
 
 
 def digest(program: Program) -> str:
@@ -213,9 +205,8 @@ def machine_variables() -> dict[str, str]:
 
 
 def environment(private: str, *, own: bool) -> dict[str, str]:
-    """Return the variables of every target. `own`: the private directory is corral's, with a
-    subdirectory for each purpose. In an AppContainer Windows makes them, and expects the user's
-    LOCALAPPDATA, which it changes for the target.
+    """Return the variables of every target. `own`: corral makes the directories, not Windows, which
+    expects the user's LOCALAPPDATA and changes it for the target.
     """
     home = f"{private}\\home" if own else private
     temporary = f"{private}\\tmp" if own else f"{private}\\Temp"

@@ -201,9 +201,7 @@ class Control:
 
 
 def measure(root: int) -> Usage:
-    """Measure a tree from outside. A process whose parent has ended is not found, because only the
-    supervisor can ask the job.
-    """
+    """Measure a tree without its orphans, because only the supervisor can ask the job."""
     cpu, memory, tasks = 0.0, 0, 0
     for pid in tree(root, abi.parents()):
         try:

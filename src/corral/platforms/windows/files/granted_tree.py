@@ -60,10 +60,10 @@ def read_tree(root: str) -> Tree:
 def _node(name: str, found: os.stat_result) -> Node:
     directory = stat.S_ISDIR(found.st_mode)
     reparse = stat.S_ISLNK(found.st_mode) or bool(getattr(found, "st_reparse_tag", 0))
-    # Where a directory has a count, it is that of its entries.
-    return Node(
-        name=name, directory=directory, reparse=reparse, links=1 if directory else found.st_nlink
-    )
+    links = (
+        1 if directory else found.st_nlink
+    )  # where a directory has a count, it is of its entries
+    return Node(name=name, directory=directory, reparse=reparse, links=links)
 
 
 def problem(node: Node, *, shown: str) -> str:
