@@ -92,11 +92,10 @@ def _find(library: str, name: str) -> prototypes.Export:
         # From the system's own directory alone: a DLL beside the program or in the current
         # directory must not be able to replace one of Windows.
         loaded = ctypes.WinDLL(library, use_last_error=True, winmode=LOAD_LIBRARY_SEARCH_SYSTEM32)
+        return loaded[name]
     except OSError as error:
         text = f"{library} does not load here"
         raise MissingFunctionError(0, text, name, ERROR_MOD_NOT_FOUND) from error
-    try:
-        return loaded[name]
     except AttributeError as error:
         text = f"{library} has no such function here"
         raise MissingFunctionError(0, text, name, ERROR_PROC_NOT_FOUND) from error

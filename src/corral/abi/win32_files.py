@@ -73,17 +73,10 @@ CreateDirectoryW = kernel32("CreateDirectoryW", BOOL, LPCWSTR, LPVOID)
 
 def open_itself(path: str, *, access: int = READ_CONTROL | WRITE_DAC) -> Handle:
     """Open the file or directory of this name, and never what a link of this name leads to."""
-    return Handle(
-        CreateFileW(
-            path,
-            access | FILE_READ_ATTRIBUTES,
-            FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE,
-            None,
-            OPEN_EXISTING,
-            FILE_FLAG_BACKUP_SEMANTICS | FILE_FLAG_OPEN_REPARSE_POINT,
-            None,
-        )
-    )
+    access |= FILE_READ_ATTRIBUTES
+    share = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE
+    flags = FILE_FLAG_BACKUP_SEMANTICS | FILE_FLAG_OPEN_REPARSE_POINT
+    return Handle(CreateFileW(path, access, share, None, OPEN_EXISTING, flags, None))
 
 
 def information(handle: int) -> tuple[int, int, tuple[int, int]]:
