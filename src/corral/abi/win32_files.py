@@ -1,6 +1,8 @@
 """Files by handle: opened without following links, asked who they are; and named mutexes."""
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from corral.abi.prototypes import fields
 from corral.abi.win32 import (
@@ -16,7 +18,7 @@ from corral.abi.win32 import (
     kernel32,
 )
 from corral.abi.win32_process import wait_any
-from corral.abi.win32_token import SecurityDescriptor
+from corral.abi.win32_token import security_attributes
 
 READ_CONTROL = 0x00020000
 WRITE_DAC = 0x00040000
@@ -101,35 +103,22 @@ def final_path(handle: int) -> str:
     return ctypes.string_at(buffer, 2 * length).decode("utf-16-le", "surrogatepass")
 
 
-class Mutex:
-    """A named mutex of this session, owned inside `with`. Windows frees it if its owner dies.
+@contextmanager
+def own_mutex(name: str, timeout_ms: int = 600_000) -> Iterator[None]:
+    """Own a named mutex of this session inside `with`. Windows frees it if its owner dies.
 
     `timeout_ms` is for an owner that never frees it: any program of the user can take a name.
     """
-
-    __slots__ = ("_handle", "_name", "_timeout_ms")
-
-    def __init__(self, name: str, timeout_ms: int = 600_000) -> None:
-        self._name = name
-        self._timeout_ms = timeout_ms
-        self._handle = Handle(CreateMutexW(None, 0, name))
-
-    def __enter__(self) -> None:
+    with Handle(CreateMutexW(None, 0, name)) as mutex:
+        if wait_any((mutex.value,), timeout_ms) is None:
+            raise OSError(0, "another process does not let go of it", name)
         try:
-            if wait_any((self._handle.value,), self._timeout_ms) is None:
-                raise OSError(0, "another process does not let go of it", self._name)
-        except OSError:
-            self._handle.close()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            ReleaseMutex(self._handle.value)
+            yield
         finally:
-            self._handle.close()
+            ReleaseMutex(mutex.value)
 
 
 def create_directory(path: str, security: str) -> None:
     """Create a directory with an access list in SDDL. Fails if the path exists."""
-    with SecurityDescriptor(security) as descriptor:
-        CreateDirectoryW(path, ctypes.byref(descriptor.attributes))
+    with security_attributes(security) as attributes:
+        CreateDirectoryW(path, ctypes.byref(attributes))

@@ -1,9 +1,9 @@
 """Restricted tokens, integrity levels, desktops and process mitigations."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Self
 
 from corral.abi.win32 import (
     BOOL,
@@ -180,11 +180,10 @@ def set_token_integrity(token: int, sid: bytes) -> None:
 
 def set_token_default_dacl(token: int, text: str) -> None:
     """Set the access list, in SDDL, that objects of the process get by default."""
-    with SecurityDescriptor(text) as descriptor:
-        present, defaulted, dacl = BOOL(), BOOL(), LPVOID()
-        GetSecurityDescriptorDacl(
-            descriptor.address, ctypes.byref(present), ctypes.byref(dacl), ctypes.byref(defaulted)
-        )
+    with security_attributes(text) as attributes:
+        present, dacl, defaulted = BOOL(), LPVOID(), BOOL()
+        results = map(ctypes.byref, (present, dacl, defaulted))
+        GetSecurityDescriptorDacl(attributes.lpSecurityDescriptor, *results)
         value = TOKEN_DEFAULT_DACL(dacl.value)
         SetTokenInformation(token, TokenDefaultDacl, ctypes.byref(value), ctypes.sizeof(value))
 
@@ -193,24 +192,17 @@ def impersonation_token(token: int) -> Handle:
     return made_handle(DuplicateToken, token, SecurityImpersonation)
 
 
-class SecurityDescriptor:
-    """A security descriptor made from SDDL, for as long as `with` lasts."""
-
-    __slots__ = ("address", "attributes")
-
-    def __init__(self, text: str) -> None:
-        address = LPVOID()
-        ConvertStringSecurityDescriptorToSecurityDescriptorW(
-            text, SDDL_REVISION_1, ctypes.byref(address), None
-        )
-        self.address = address.value or 0
-        self.attributes = SECURITY_ATTRIBUTES(ctypes.sizeof(SECURITY_ATTRIBUTES), self.address, 0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        LocalFree(self.address)
+@contextmanager
+def security_attributes(text: str) -> Iterator[SECURITY_ATTRIBUTES]:
+    """Return attributes with a security descriptor from SDDL, for as long as `with` lasts."""
+    address = LPVOID()
+    ConvertStringSecurityDescriptorToSecurityDescriptorW(
+        text, SDDL_REVISION_1, ctypes.byref(address), None
+    )
+    try:
+        yield SECURITY_ATTRIBUTES(ctypes.sizeof(SECURITY_ATTRIBUTES), address, 0)
+    finally:
+        LocalFree(address)
 
 
 class Desktop:
@@ -219,9 +211,8 @@ class Desktop:
     __slots__ = ("value",)
 
     def __init__(self, name: str, access: int, security: str) -> None:
-        with SecurityDescriptor(security) as descriptor:
-            attributes = ctypes.byref(descriptor.attributes)
-            self.value = CreateDesktopW(name, None, None, 0, access, attributes)
+        with security_attributes(security) as attributes:
+            self.value = CreateDesktopW(name, None, None, 0, access, ctypes.byref(attributes))
 
     def close(self) -> None:
         value, self.value = self.value, 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from corral.directories import directories
 from corral.errors import PolicyError
@@ -30,6 +30,7 @@ from corral.platforms.windows.mechanisms import (
     restricted_token,
     work_directory,
 )
+from corral.platforms.windows.mechanisms.job import Job
 from corral.platforms.windows.options import APP_CONTAINER, MITIGATIONS, RESTRICTED, STRICT
 from corral.platforms.windows.relay import start as relay
 from corral.platforms.windows.runtime_copies import store
@@ -53,10 +54,9 @@ PASSED = (
 def compose(
     policy: Policy, program: Program, controls: Sequence[model.Held], *, home: str, run: str
 ) -> Composition:
-    mechanisms: dict[str, str] = {held.control: held.mechanism for held in controls}
-    limits = job.plan(policy, controls)
-    private, steps = _order(policy, program, mechanisms, limits, home=home, run=run)
-    own = APP_CONTAINER not in mechanisms["syscalls"]
+    private, steps = _order(policy, program, controls, home=home, run=run)
+    own = any(isinstance(step, work_directory.WorkDirectory) for step in steps)
+    residual = (work_directory.WorkDirectory, undo.Claim)
     copies = store.find(steps)
     started = program if copies is None else copies.program
     return Composition(
@@ -69,11 +69,7 @@ def compose(
         ),
         home=f"{private}\\home" if own else private,
         run=run,
-        residue=tuple(
-            step.residue
-            for step in steps
-            if isinstance(step, work_directory.WorkDirectory | undo.Claim)
-        ),
+        residue=tuple(step.residue for step in steps if isinstance(step, residual)),
         watched=tuple(
             name for step in steps if isinstance(step, path_grants.Grants) for name in step.watched
         ),
@@ -81,27 +77,19 @@ def compose(
 
 
 def _order(
-    policy: Policy,
-    program: Program,
-    mechanisms: Mapping[str, str],
-    limits: job.Job,
-    *,
-    home: str,
-    run: str,
+    policy: Policy, program: Program, controls: Sequence[model.Held], *, home: str, run: str
 ) -> tuple[str, list[model.Step]]:
     """Return the private directory of the target and all steps in their order.
 
     The mechanism of `syscalls` decides the layers.
     """
-    token = mechanisms["syscalls"]
-    bits = (BASE if MITIGATIONS in token else 0) | (
-        mitigations.STRICT_HANDLES.bit if STRICT in token else 0
-    )
+    mechanisms: dict[str, str] = {held.control: held.mechanism for held in controls}
+    limits, token = job.plan(policy, controls), mechanisms["syscalls"]
+    bits = BASE if MITIGATIONS in token else 0
+    bits |= mitigations.STRICT_HANDLES.bit if STRICT in token else 0
     if APP_CONTAINER in token:
-        relayed = RELAY in mechanisms["network"]
-        private, steps = _contained(
-            policy, program, home=home, run=run, relayed=relayed, limits=limits, bits=bits
-        )
+        network = mechanisms["network"]
+        private, steps = _contained(policy, program, limits, bits, network, home=home, run=run)
     else:
         private, steps = _uncontained(policy, run, restricted=RESTRICTED in token)
     childless = CHILDLESS in mechanisms["subprocess"]
@@ -110,16 +98,11 @@ def _order(
 
 
 def _contained(
-    policy: Policy,
-    program: Program,
-    *,
-    home: str,
-    run: str,
-    relayed: bool,
-    limits: job.Job,
-    bits: int,
+    policy: Policy, program: Program, limits: Job, bits: int, network: str, *, home: str, run: str
 ) -> tuple[str, list[model.Step]]:
-    """Return the private directory of the target and the steps of an AppContainer."""
+    """Return the private directory of the target and the steps of an AppContainer. `network` is the
+    mechanism of that control.
+    """
     reach = network_capabilities.plan(policy)
     journals = journal.default_directory()
     known = windows.known_directories(os.environ, home, HostDisk().real)
@@ -130,7 +113,7 @@ def _contained(
     name = app_container.profile_name(digest(program), "state" if policy.state else run)
     private = app_container.profile_folder(home, name)
     last: list[model.Step] = []
-    if relayed:
+    if RELAY in network:
         own = store.plan_own_interpreter(home)
         sids += own.sids
         hosts = relay.NamedHosts(

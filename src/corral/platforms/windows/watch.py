@@ -108,18 +108,13 @@ class Watch:
         if ready == 1:
             for number in self._signals.read():
                 self.stop("signal", number)
-        elif ready == 2:
-            self._read_control()
+        elif ready == 2 and self._control is not None:
+            numbers = self._control.read()
+            for number in numbers:
+                self.stop("control", number)
+            if not numbers:
+                self.child.kill()  # the caller has died
         return ready == 0
-
-    def _read_control(self) -> None:
-        """Pass on each byte as a signal; the end of the control channel is the caller's death."""
-        assert self._control is not None  # noqa: S101 - its event was set
-        numbers = self._control.read()
-        for number in numbers:
-            self.stop("control", number)
-        if not numbers:
-            self.child.kill()
 
 
 class Signals:

@@ -11,6 +11,7 @@ Costs some tenths of a millisecond an entry; hence the limit on their number.
 import os
 import stat
 from collections.abc import Generator, Iterable
+from contextlib import AbstractContextManager
 
 from corral.abi import win32_files, win32_security
 from corral.abi.win32 import Handle
@@ -83,9 +84,9 @@ def open_object(path: str) -> Handle:
         raise with_path(error, path) from error
 
 
-def mutex(sid: str) -> win32_files.Mutex:
+def mutex(sid: str) -> AbstractContextManager[None]:
     """Return the mutex of every process that changes the entries of this SID, or decides so."""
-    return win32_files.Mutex(f"Local\\corral-{sid}")
+    return win32_files.own_mutex(f"Local\\corral-{sid}")
 
 
 def set_entries(path: str, handle: int, sid: str, entries: tuple[bytes, ...]) -> bool:
@@ -177,9 +178,9 @@ DEEPEST = 2
 
 
 def find(names: Iterable[str], access: Reach, place: str = "") -> tuple[str, ...]:
-    """Of the relative names of a tree, the outermost that must not be granted together with it.
+    """Return the outermost of the relative names of a tree that must not be granted with it.
 
-    `place` is where the tree lies in the user's profile; empty if elsewhere.
+    `place` is the path of the tree in the user's profile; empty if elsewhere.
     """
     known = _relative(HIDDEN_AT_HOME, place)
     known |= _relative(STARTING_AT_HOME, place) if access == "write" else frozenset()
