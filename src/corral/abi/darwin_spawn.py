@@ -74,14 +74,8 @@ def exec_in_place(
         except OSError:
             continue  # it is closed
         posix_spawn_file_actions_addinherit_np(ctypes.byref(actions), fd)
-    posix_spawn(
-        None,
-        os.fsencode(path),
-        ctypes.byref(actions),
-        ctypes.byref(attributes),
-        _array(argv),
-        _array(environment),
-    )
+    words = _array(argv), _array(environment)
+    posix_spawn(None, os.fsencode(path), ctypes.byref(actions), ctypes.byref(attributes), *words)
 
 
 def _array(words: Sequence[str]) -> ctypes.Array[ctypes.c_char_p]:

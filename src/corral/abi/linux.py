@@ -15,10 +15,8 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Protocol
 
-    class Syscall(Protocol):
-        def __call__(self, number: int, *args: object) -> int: ...
+    Syscall = ctypes._NamedFuncPointer  # noqa: SLF001 - typeshed's name for an exported function
 
 
 O_CLOEXEC = 0o2000000

@@ -6,14 +6,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ctypes
     from collections.abc import Callable
-    from typing import Protocol
 
     # typeshed's names for what all of them are
     CType = type[ctypes._CDataType]  # noqa: SLF001
     Export = ctypes._NamedFuncPointer  # noqa: SLF001
-
-    class Bound(Protocol):
-        def __call__(self, *values: object) -> int | None: ...
 
 
 def fields(kind: CType, names: str) -> list[tuple[str, CType]]:
@@ -52,10 +48,10 @@ class Function:
         self.check = check
         self._find = find
         self._failure = failure
-        self._bound: Bound | None = None
+        self._bound: Export | None = None
 
     def __call__(self, *values: object) -> int:
-        value = (self._bound or self._bind())(*values) or 0
+        value: int = (self._bound or self._bind())(*values) or 0
         error = self._failure(self, value)
         if error is not None:
             raise error
@@ -68,7 +64,7 @@ class Function:
             return False
         return True
 
-    def _bind(self) -> Bound:
+    def _bind(self) -> Export:
         export = self._find(self.library, self.name)
         export.argtypes = self.arguments
         export.restype = self.result

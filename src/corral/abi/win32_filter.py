@@ -3,6 +3,7 @@
 import ctypes
 from functools import partial
 
+from corral.abi.prototypes import fields
 from corral.abi.win32 import (
     BOOL,
     DWORD,
@@ -50,8 +51,7 @@ class FILTER_REPLY_HEADER(ctypes.Structure):
 
 class OVERLAPPED(ctypes.Structure):
     _fields_ = (
-        ("Internal", ULONG_PTR),
-        ("InternalHigh", ULONG_PTR),
+        *fields(ULONG_PTR, "Internal InternalHigh"),
         ("Pointer", LPVOID),
         ("hEvent", HANDLE),
     )
@@ -84,14 +84,9 @@ class Port:
     def send(self, message: bytes, max_reply: int) -> bytes:
         """Send a message and return the driver's answer, of at most `max_reply` bytes."""
         reply = ctypes.create_string_buffer(max(1, max_reply))
-        returned = DWORD()
+        answer, returned = reply if max_reply else None, DWORD()
         FilterSendMessage(
-            self._port.value,
-            message,
-            len(message),
-            reply if max_reply else None,
-            max_reply,
-            ctypes.byref(returned),
+            self._port.value, message, len(message), answer, max_reply, ctypes.byref(returned)
         )
         return reply.raw[: returned.value]
 

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Sequence
 from functools import partial
 
+from corral.abi.prototypes import Function
 from corral.abi.win32 import (
     BOOL,
     DWORD,
@@ -133,18 +134,13 @@ class Capabilities:
 def create_profile(name: str, title: str, description: str, capabilities: Sequence[bytes]) -> bytes:
     """The package SID of a new profile. OSError ERROR_ALREADY_EXISTS if there is one."""
     wanted = SidList(capabilities, SE_GROUP_ENABLED)
-    made = PSID()
-    CreateAppContainerProfile(
-        name, title, description, wanted.address, len(wanted), ctypes.byref(made)
-    )
-    return _taken(made)
+    arguments = (name, title, description, wanted.address, len(wanted))
+    return _made_sid(CreateAppContainerProfile, *arguments)
 
 
 def derive_package_sid(name: str) -> bytes:
     """Windows' own answer, whether or not there is such a profile."""
-    found = PSID()
-    DeriveAppContainerSidFromAppContainerName(name, ctypes.byref(found))
-    return _taken(found)
+    return _made_sid(DeriveAppContainerSidFromAppContainerName, name)
 
 
 def profile_folder(sid: str) -> str:
@@ -203,7 +199,10 @@ def copy_sid(sid: int) -> bytes:
     return ctypes.string_at(sid, GetLengthSid(sid))
 
 
-def _taken(sid: PSID) -> bytes:
+def _made_sid(call: Function, *arguments: object) -> bytes:
+    """Return the SID that a call allocates for where its last argument points."""
+    sid = PSID()
+    call(*arguments, ctypes.byref(sid))
     try:
         return copy_sid(sid.value or 0)
     finally:

@@ -44,11 +44,8 @@ class Needs:
         parent = ntpath.dirname(directory)
         if parent == directory or parent.lower() == ntpath.dirname(self.home).lower():
             return True
-        shared = (
-            self.home,
-            *self.shared,
-            *(ntpath.join(self.home, name) for name in SHARED_IN_HOME),
-        )
+        in_home = [ntpath.join(self.home, name) for name in SHARED_IN_HOME]
+        shared = (self.home, *self.shared, *in_home)
         if is_inside(directory, self.windows) or any(is_inside(one, directory) for one in shared):
             return True
         if not is_inside(directory, self.home):

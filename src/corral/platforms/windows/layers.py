@@ -20,17 +20,17 @@ from corral.platforms.windows import undo
 from corral.platforms.windows.files import journal
 from corral.platforms.windows.mechanisms import (
     app_container,
-    desktop,
     job,
     minifilter,
     mitigations,
     network_capabilities,
     path_grants,
     process_creation,
-    restricted_token,
     work_directory,
 )
+from corral.platforms.windows.mechanisms.desktop import PrivateDesktop
 from corral.platforms.windows.mechanisms.job import Job
+from corral.platforms.windows.mechanisms.restricted_token import LowIntegrity, RestrictedToken
 from corral.platforms.windows.options import APP_CONTAINER, MITIGATIONS, RESTRICTED, STRICT
 from corral.platforms.windows.relay import start as relay
 from corral.platforms.windows.runtime_copies import store
@@ -125,12 +125,9 @@ def _contained(
             bits=bits,
         )
         last = [own, hosts]
+    gone = "" if policy.state else name
     claim = undo.Claim(
-        directory=journals,
-        run=run,
-        profile="" if policy.state else name,
-        roots=granted.roots,
-        keep=granted.keep,
+        directory=journals, run=run, profile=gone, roots=granted.roots, keep=granted.keep
     )
     profile = app_container.Profile(
         profile=name, capabilities=tuple(dict.fromkeys(sids)), home=private, keep=policy.state
@@ -156,12 +153,7 @@ def _uncontained(policy: Policy, run: str, *, restricted: bool) -> tuple[str, li
             "writes nothing that is not labelled for it",
             hint="use AppContainers, or let the server write into its own directory",
         )
-    steps += [
-        restricted_token.RestrictedToken(),
-        restricted_token.LowIntegrity(),
-        desktop.PrivateDesktop(),
-    ]
-    return private, steps
+    return private, [*steps, RestrictedToken(), LowIntegrity(), PrivateDesktop()]
 
 
 def _minifilter(

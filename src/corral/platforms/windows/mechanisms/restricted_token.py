@@ -128,10 +128,11 @@ def check_low(token: int) -> None:
 
 def check_restricted(token: int) -> None:
     """Raise OSError if the token is not what CreateRestrictedToken was asked for."""
-    groups = [(format_sid(sid), bits) for sid, bits in token_groups(token, abi.TokenGroups)]
-    restricting = {format_sid(sid) for sid, _ in token_groups(token, abi.TokenRestrictedSids)}
-    extra = extra_privileges(abi.token_privileges(token))
-    problem = extra or group_problem(groups, restricting)
+    problem = extra_privileges(abi.token_privileges(token))
+    if not problem:
+        groups = [(format_sid(sid), bits) for sid, bits in token_groups(token, abi.TokenGroups)]
+        restricting = token_groups(token, abi.TokenRestrictedSids)
+        problem = group_problem(groups, {format_sid(sid) for sid, _ in restricting})
     if problem:
         raise OSError(0, f"the restricted token reads back otherwise: {problem}")
 

@@ -82,9 +82,7 @@ class Store:
 
 
 class OpenCopies:
-    """The marks of copies, open for as long as the run lasts: Windows deletes no open file, and
-    `collect` leaves a copy alone whose mark it cannot delete.
-    """
+    """The open marks of copies: Windows deletes no open file, so `collect` leaves them alone."""
 
     def __init__(self) -> None:
         self._marks: list[int] = []
