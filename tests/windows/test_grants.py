@@ -139,14 +139,14 @@ def test_a_walk_of_paths_longer_than_260(deep):
 
 def test_a_mutex_is_free_again():
     for _ in range(2):
-        with win32_files.Mutex("Local\\corral-test"):
+        with win32_files.own_mutex("Local\\corral-test"):
             pass
 
 
 HELD = """
 import sys
 from corral.abi import win32_files
-with win32_files.Mutex("Local\\\\corral-test-held"):
+with win32_files.own_mutex("Local\\\\corral-test-held"):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -160,12 +160,12 @@ def test_a_mutex_of_a_killed_process_is_free():
         assert child.stdout.readline().strip() == b"held"
         with (
             pytest.raises(OSError, match="does not let go"),
-            win32_files.Mutex("Local\\corral-test-held", timeout_ms=1),
+            win32_files.own_mutex("Local\\corral-test-held", timeout_ms=1),
         ):
             pass
         child.kill()
         child.wait()
-    with win32_files.Mutex("Local\\corral-test-held"):
+    with win32_files.own_mutex("Local\\corral-test-held"):
         pass
 
 

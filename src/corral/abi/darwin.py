@@ -55,14 +55,9 @@ def _failure(called: Function, value: int) -> OSError | None:
 
 
 sysctlbyname = function(
-    "sysctlbyname",
-    ctypes.c_int,
-    ctypes.c_char_p,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-)
+    "sysctlbyname", ctypes.c_int,
+    ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t,
+)  # fmt: skip
 
 
 def sysctl_text(name: str) -> str:

@@ -3,6 +3,7 @@
 import ctypes
 
 from corral.abi.darwin import function
+from corral.abi.prototypes import fields
 
 PROC_PIDTASKINFO = 4
 RUSAGE_INFO_V4 = 4
@@ -14,24 +15,17 @@ _PROC_PIDUNIQIDENTIFIERINFO = 17
 
 class proc_taskinfo(ctypes.Structure):
     _fields_ = (
-        ("pti_virtual_size", ctypes.c_uint64),
-        ("pti_resident_size", ctypes.c_uint64),
-        ("pti_total_user", ctypes.c_uint64),
-        ("pti_total_system", ctypes.c_uint64),
-        ("pti_threads_user", ctypes.c_uint64),
-        ("pti_threads_system", ctypes.c_uint64),
-        ("pti_policy", ctypes.c_int32),
-        ("pti_faults", ctypes.c_int32),
-        ("pti_pageins", ctypes.c_int32),
-        ("pti_cow_faults", ctypes.c_int32),
-        ("pti_messages_sent", ctypes.c_int32),
-        ("pti_messages_received", ctypes.c_int32),
-        ("pti_syscalls_mach", ctypes.c_int32),
-        ("pti_syscalls_unix", ctypes.c_int32),
-        ("pti_csw", ctypes.c_int32),
-        ("pti_threadnum", ctypes.c_int32),
-        ("pti_numrunning", ctypes.c_int32),
-        ("pti_priority", ctypes.c_int32),
+        *fields(
+            ctypes.c_uint64,
+            "pti_virtual_size pti_resident_size pti_total_user pti_total_system "
+            "pti_threads_user pti_threads_system",
+        ),
+        *fields(
+            ctypes.c_int32,
+            "pti_policy pti_faults pti_pageins pti_cow_faults pti_messages_sent "
+            "pti_messages_received pti_syscalls_mach pti_syscalls_unix pti_csw pti_threadnum "
+            "pti_numrunning pti_priority",
+        ),
     )
 
 
@@ -42,53 +36,29 @@ class _proc_uniqidentifierinfo(ctypes.Structure):
 
     _fields_ = (
         ("p_uuid", ctypes.c_uint8 * 16),
-        ("p_uniqueid", ctypes.c_uint64),
-        ("p_puniqueid", ctypes.c_uint64),
-        ("p_idversion", ctypes.c_int32),
-        ("p_orig_ppidversion", ctypes.c_int32),
-        ("p_reserve2", ctypes.c_uint64),
-        ("p_reserve3", ctypes.c_uint64),
+        *fields(ctypes.c_uint64, "p_uniqueid p_puniqueid"),
+        *fields(ctypes.c_int32, "p_idversion p_orig_ppidversion"),
+        *fields(ctypes.c_uint64, "p_reserve2 p_reserve3"),
     )
 
 
 class rusage_info_v4(ctypes.Structure):
     _fields_ = (
         ("ri_uuid", ctypes.c_uint8 * 16),
-        ("ri_user_time", ctypes.c_uint64),
-        ("ri_system_time", ctypes.c_uint64),
-        ("ri_pkg_idle_wkups", ctypes.c_uint64),
-        ("ri_interrupt_wkups", ctypes.c_uint64),
-        ("ri_pageins", ctypes.c_uint64),
-        ("ri_wired_size", ctypes.c_uint64),
-        ("ri_resident_size", ctypes.c_uint64),
-        ("ri_phys_footprint", ctypes.c_uint64),
-        ("ri_proc_start_abstime", ctypes.c_uint64),
-        ("ri_proc_exit_abstime", ctypes.c_uint64),
-        ("ri_child_user_time", ctypes.c_uint64),
-        ("ri_child_system_time", ctypes.c_uint64),
-        ("ri_child_pkg_idle_wkups", ctypes.c_uint64),
-        ("ri_child_interrupt_wkups", ctypes.c_uint64),
-        ("ri_child_pageins", ctypes.c_uint64),
-        ("ri_child_elapsed_abstime", ctypes.c_uint64),
-        ("ri_diskio_bytesread", ctypes.c_uint64),
-        ("ri_diskio_byteswritten", ctypes.c_uint64),
-        ("ri_cpu_time_qos_default", ctypes.c_uint64),
-        ("ri_cpu_time_qos_maintenance", ctypes.c_uint64),
-        ("ri_cpu_time_qos_background", ctypes.c_uint64),
-        ("ri_cpu_time_qos_utility", ctypes.c_uint64),
-        ("ri_cpu_time_qos_legacy", ctypes.c_uint64),
-        ("ri_cpu_time_qos_user_initiated", ctypes.c_uint64),
-        ("ri_cpu_time_qos_user_interactive", ctypes.c_uint64),
-        ("ri_billed_system_time", ctypes.c_uint64),
-        ("ri_serviced_system_time", ctypes.c_uint64),
-        ("ri_logical_writes", ctypes.c_uint64),
-        ("ri_lifetime_max_phys_footprint", ctypes.c_uint64),
-        ("ri_instructions", ctypes.c_uint64),
-        ("ri_cycles", ctypes.c_uint64),
-        ("ri_billed_energy", ctypes.c_uint64),
-        ("ri_serviced_energy", ctypes.c_uint64),
-        ("ri_interval_max_phys_footprint", ctypes.c_uint64),
-        ("ri_runnable_time", ctypes.c_uint64),
+        *fields(
+            ctypes.c_uint64,
+            "ri_user_time ri_system_time ri_pkg_idle_wkups ri_interrupt_wkups ri_pageins "
+            "ri_wired_size ri_resident_size ri_phys_footprint ri_proc_start_abstime "
+            "ri_proc_exit_abstime ri_child_user_time ri_child_system_time "
+            "ri_child_pkg_idle_wkups ri_child_interrupt_wkups ri_child_pageins "
+            "ri_child_elapsed_abstime ri_diskio_bytesread ri_diskio_byteswritten "
+            "ri_cpu_time_qos_default ri_cpu_time_qos_maintenance ri_cpu_time_qos_background "
+            "ri_cpu_time_qos_utility ri_cpu_time_qos_legacy ri_cpu_time_qos_user_initiated "
+            "ri_cpu_time_qos_user_interactive ri_billed_system_time ri_serviced_system_time "
+            "ri_logical_writes ri_lifetime_max_phys_footprint ri_instructions ri_cycles "
+            "ri_billed_energy ri_serviced_energy ri_interval_max_phys_footprint "
+            "ri_runnable_time",
+        ),
     )
 
 
@@ -109,16 +79,14 @@ mach_timebase = function("mach_timebase_info", _c_int, _c_void_p)
 
 
 def all_pids() -> list[int]:
-    """Of every process. The kernel fills what room it is given, so a full answer is no whole one:
-    whoever forks fast enough would be missing from it.
-    """
-    room = proc_listallpids(None, 0) + 64
+    """Return the pids of all processes. An answer that fills its buffer may be cut off."""
+    size = proc_listallpids(None, 0) + 64
     while True:
-        found = (ctypes.c_int * room)()
+        found = (ctypes.c_int * size)()
         count = proc_listallpids(found, ctypes.sizeof(found))
-        if count < room:
+        if count < size:
             return list(found[:count])
-        room *= 2
+        size *= 2
 
 
 def group_pids(group: int) -> list[int]:

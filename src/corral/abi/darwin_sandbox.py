@@ -17,14 +17,9 @@ if TYPE_CHECKING:
 
 _c_int, _c_char_p, _c_void_p = ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p
 sandbox_init_with_parameters = function(
-    "sandbox_init_with_parameters",
-    _c_int,
-    _c_char_p,
-    ctypes.c_uint64,
-    _c_void_p,
-    _c_void_p,
-    check="any",
-)
+    "sandbox_init_with_parameters", _c_int,
+    _c_char_p, ctypes.c_uint64, _c_void_p, _c_void_p, check="any",
+)  # fmt: skip
 sandbox_free_error = function("sandbox_free_error", None, _c_void_p, check="any")
 # Variadic: with no operation it takes no further argument, and says whether there is a sandbox.
 sandbox_check = function("sandbox_check", _c_int, _c_int, _c_char_p, _c_int, check="any")

@@ -32,27 +32,14 @@ posix_spawn_file_actions_addinherit_np = function(
     "posix_spawn_file_actions_addinherit_np", _c_int, _c_void_p, _c_int, check="status"
 )
 posix_spawn = function(
-    "posix_spawn",
-    _c_int,
-    _c_void_p,
-    ctypes.c_char_p,
-    _c_void_p,
-    _c_void_p,
-    _c_void_p,
-    _c_void_p,
-    check="status",
-)
+    "posix_spawn", _c_int,
+    _c_void_p, ctypes.c_char_p, _c_void_p, _c_void_p, _c_void_p, _c_void_p, check="status",
+)  # fmt: skip
 # libsyscall/wrappers/spawn/posix_spawn.c in xnu; no public header declares it.
 posix_spawnattr_setjetsam_ext = function(
-    "posix_spawnattr_setjetsam_ext",
-    _c_int,
-    _c_void_p,
-    ctypes.c_short,
-    _c_int,
-    _c_int,
-    _c_int,
-    check="status",
-)
+    "posix_spawnattr_setjetsam_ext", _c_int,
+    _c_void_p, ctypes.c_short, _c_int, _c_int, _c_int, check="status",
+)  # fmt: skip
 # In libquarantine, re-exported by libSystem; as LLDB's and Chromium's launchers declare it.
 responsibility_spawnattrs_setdisclaim = function(
     "responsibility_spawnattrs_setdisclaim", _c_int, _c_void_p, _c_int, check="status"
@@ -82,24 +69,13 @@ def exec_in_place(
             ctypes.byref(attributes), fatal, _JETSAM_PRIORITY_ALIAS, megabytes, megabytes
         )
     for fd in range(3):
-        if _is_open(fd):
-            posix_spawn_file_actions_addinherit_np(ctypes.byref(actions), fd)
-    posix_spawn(
-        None,
-        os.fsencode(path),
-        ctypes.byref(actions),
-        ctypes.byref(attributes),
-        _array(argv),
-        _array(environment),
-    )
-
-
-def _is_open(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
+        try:
+            os.fstat(fd)
+        except OSError:
+            continue  # it is closed
+        posix_spawn_file_actions_addinherit_np(ctypes.byref(actions), fd)
+    words = _array(argv), _array(environment)
+    posix_spawn(None, os.fsencode(path), ctypes.byref(actions), ctypes.byref(attributes), *words)
 
 
 def _array(words: Sequence[str]) -> ctypes.Array[ctypes.c_char_p]:

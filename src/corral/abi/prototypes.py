@@ -1,4 +1,4 @@
-"""Exported functions as data: prototypes that are looked up at their first call."""
+"""Structures and exported functions as data; functions are looked up at their first call."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ctypes
     from collections.abc import Callable
-    from typing import Protocol
 
     # typeshed's names for what all of them are
     CType = type[ctypes._CDataType]  # noqa: SLF001
     Export = ctypes._NamedFuncPointer  # noqa: SLF001
 
-    class Bound(Protocol):
-        def __call__(self, *values: object) -> int | None: ...
+
+def fields(kind: CType, names: str) -> list[tuple[str, CType]]:
+    """Return the fields of a structure that have the same type, as C declares them in one line."""
+    return [(name, kind) for name in names.split()]
 
 
 class MissingFunctionError(OSError):
@@ -47,10 +48,10 @@ class Function:
         self.check = check
         self._find = find
         self._failure = failure
-        self._bound: Bound | None = None
+        self._bound: Export | None = None
 
     def __call__(self, *values: object) -> int:
-        value = (self._bound or self._bind())(*values) or 0
+        value: int = (self._bound or self._bind())(*values) or 0
         error = self._failure(self, value)
         if error is not None:
             raise error
@@ -63,7 +64,7 @@ class Function:
             return False
         return True
 
-    def _bind(self) -> Bound:
+    def _bind(self) -> Export:
         export = self._find(self.library, self.name)
         export.argtypes = self.arguments
         export.restype = self.result

@@ -7,9 +7,9 @@ The convention of these modules, which `tests/abi/test_win32.py` reads and check
   `_anonymous_`; its class begins with an underscore and is checked through the one that holds it.
 - Constants are module-level integers in UPPER_CASE with the name of the header, enumerators too.
   What a header does not know begins with an underscore, and says where it comes from.
-- Prototypes are module-level values `Name = function("library", "Name", result, *arguments)` with
-  the name of the export. Arguments that point at something are `LPVOID` (takes `byref`, arrays,
-  integers and None), texts are `LPCWSTR`.
+- Prototypes are module-level values `Name = kernel32("Name", result, *arguments)` with the name of
+  the export, and `function` of another library. Arguments that point at something are `LPVOID`
+  (takes `byref`, arrays, integers and None), texts are `LPCWSTR`.
 - Sizes are those of Windows on every host. `ctypes.wintypes` is banned: its DWORD has eight bytes
   on Linux. So are `c_long`, `c_ulong` and, inside structures, `c_wchar`: arrays of characters are
   `WCHAR * n`.
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from functools import partial
 from typing import Literal, Self
 
 from corral.abi import prototypes
@@ -80,6 +81,10 @@ def function(
     return Function(library, name, result, arguments, check=check, find=_find, failure=_failure)
 
 
+kernel32 = partial(function, "kernel32")
+advapi32 = partial(function, "advapi32")
+
+
 def _find(library: str, name: str) -> prototypes.Export:
     if sys.platform != "win32":
         raise MissingFunctionError(0, f"only Windows has {library}", name)
@@ -87,11 +92,10 @@ def _find(library: str, name: str) -> prototypes.Export:
         # From the system's own directory alone: a DLL beside the program or in the current
         # directory must not be able to replace one of Windows.
         loaded = ctypes.WinDLL(library, use_last_error=True, winmode=LOAD_LIBRARY_SEARCH_SYSTEM32)
+        return loaded[name]
     except OSError as error:
         text = f"{library} does not load here"
         raise MissingFunctionError(0, text, name, ERROR_MOD_NOT_FOUND) from error
-    try:
-        return loaded[name]
     except AttributeError as error:
         text = f"{library} has no such function here"
         raise MissingFunctionError(0, text, name, ERROR_PROC_NOT_FOUND) from error
@@ -162,9 +166,9 @@ def read_sized(call: Function, *arguments: object, least: int = 1) -> bytearray:
     return raw
 
 
-CloseHandle = function("kernel32", "CloseHandle", BOOL, HANDLE)
+CloseHandle = kernel32("CloseHandle", BOOL, HANDLE)
 # It hands back NULL for success, and what callers could do about a failure is nothing.
-LocalFree = function("kernel32", "LocalFree", HANDLE, HANDLE, check="any")
+LocalFree = kernel32("LocalFree", HANDLE, HANDLE, check="any")
 RtlNtStatusToDosError = function("ntdll", "RtlNtStatusToDosError", ULONG, NTSTATUS, check="any")
 
 _open: set[Handle] = set()
@@ -209,3 +213,10 @@ class Handle:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def made_handle(call: Function, *arguments: object) -> Handle:
+    """Return the handle that a call writes to where its last argument points."""
+    made = HANDLE()
+    call(*arguments, ctypes.byref(made))
+    return Handle(made.value or 0)

@@ -1,7 +1,10 @@
 """Files by handle: opened without following links, asked who they are; and named mutexes."""
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from corral.abi.prototypes import fields
 from corral.abi.win32 import (
     BOOL,
     BYTE,
@@ -12,10 +15,10 @@ from corral.abi.win32 import (
     ULONGLONG,
     WCHAR,
     Handle,
-    function,
+    kernel32,
 )
 from corral.abi.win32_process import wait_any
-from corral.abi.win32_token import SecurityDescriptor
+from corral.abi.win32_token import security_attributes
 
 READ_CONTROL = 0x00020000
 WRITE_DAC = 0x00040000
@@ -41,15 +44,9 @@ class FILETIME(ctypes.Structure):
 class BY_HANDLE_FILE_INFORMATION(ctypes.Structure):
     _fields_ = (
         ("dwFileAttributes", DWORD),
-        ("ftCreationTime", FILETIME),
-        ("ftLastAccessTime", FILETIME),
-        ("ftLastWriteTime", FILETIME),
-        ("dwVolumeSerialNumber", DWORD),
-        ("nFileSizeHigh", DWORD),
-        ("nFileSizeLow", DWORD),
-        ("nNumberOfLinks", DWORD),
-        ("nFileIndexHigh", DWORD),
-        ("nFileIndexLow", DWORD),
+        *fields(FILETIME, "ftCreationTime ftLastAccessTime ftLastWriteTime"),
+        *fields(DWORD, "dwVolumeSerialNumber nFileSizeHigh nFileSizeLow"),
+        *fields(DWORD, "nNumberOfLinks nFileIndexHigh nFileIndexLow"),
     )
 
 
@@ -61,37 +58,27 @@ class FILE_ID_INFO(ctypes.Structure):
     _fields_ = (("VolumeSerialNumber", ULONGLONG), ("FileId", FILE_ID_128))
 
 
-CreateFileW = function(
-    "kernel32", "CreateFileW", HANDLE,
-    LPCWSTR, DWORD, DWORD, LPVOID, DWORD, DWORD, HANDLE, check="valid",
-)  # fmt: skip
-GetFileInformationByHandle = function(
-    "kernel32", "GetFileInformationByHandle", BOOL, HANDLE, LPVOID
+CreateFileW = kernel32(
+    "CreateFileW", HANDLE, LPCWSTR, DWORD, DWORD, LPVOID, DWORD, DWORD, HANDLE, check="valid"
 )
-GetFileInformationByHandleEx = function(
-    "kernel32", "GetFileInformationByHandleEx", BOOL, HANDLE, DWORD, LPVOID, DWORD
+GetFileInformationByHandle = kernel32("GetFileInformationByHandle", BOOL, HANDLE, LPVOID)
+GetFileInformationByHandleEx = kernel32(
+    "GetFileInformationByHandleEx", BOOL, HANDLE, DWORD, LPVOID, DWORD
 )
-GetFinalPathNameByHandleW = function(
-    "kernel32", "GetFinalPathNameByHandleW", DWORD, HANDLE, LPVOID, DWORD, DWORD
+GetFinalPathNameByHandleW = kernel32(
+    "GetFinalPathNameByHandleW", DWORD, HANDLE, LPVOID, DWORD, DWORD
 )
-CreateMutexW = function("kernel32", "CreateMutexW", HANDLE, LPVOID, BOOL, LPCWSTR)
-ReleaseMutex = function("kernel32", "ReleaseMutex", BOOL, HANDLE)
-CreateDirectoryW = function("kernel32", "CreateDirectoryW", BOOL, LPCWSTR, LPVOID)
+CreateMutexW = kernel32("CreateMutexW", HANDLE, LPVOID, BOOL, LPCWSTR)
+ReleaseMutex = kernel32("ReleaseMutex", BOOL, HANDLE)
+CreateDirectoryW = kernel32("CreateDirectoryW", BOOL, LPCWSTR, LPVOID)
 
 
 def open_itself(path: str, *, access: int = READ_CONTROL | WRITE_DAC) -> Handle:
     """Open the file or directory of this name, and never what a link of this name leads to."""
-    return Handle(
-        CreateFileW(
-            path,
-            access | FILE_READ_ATTRIBUTES,
-            FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE,
-            None,
-            OPEN_EXISTING,
-            FILE_FLAG_BACKUP_SEMANTICS | FILE_FLAG_OPEN_REPARSE_POINT,
-            None,
-        )
-    )
+    access |= FILE_READ_ATTRIBUTES
+    share = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE
+    flags = FILE_FLAG_BACKUP_SEMANTICS | FILE_FLAG_OPEN_REPARSE_POINT
+    return Handle(CreateFileW(path, access, share, None, OPEN_EXISTING, flags, None))
 
 
 def information(handle: int) -> tuple[int, int, tuple[int, int]]:
@@ -116,35 +103,22 @@ def final_path(handle: int) -> str:
     return ctypes.string_at(buffer, 2 * length).decode("utf-16-le", "surrogatepass")
 
 
-class Mutex:
-    """A named mutex of this session, owned inside `with`. Windows frees it if its owner dies.
+@contextmanager
+def own_mutex(name: str, timeout_ms: int = 600_000) -> Iterator[None]:
+    """Own a named mutex of this session inside `with`. Windows frees it if its owner dies.
 
     `timeout_ms` is for an owner that never frees it: any program of the user can take a name.
     """
-
-    __slots__ = ("_handle", "_name", "_timeout_ms")
-
-    def __init__(self, name: str, timeout_ms: int = 600_000) -> None:
-        self._name = name
-        self._timeout_ms = timeout_ms
-        self._handle = Handle(CreateMutexW(None, 0, name))
-
-    def __enter__(self) -> None:
+    with Handle(CreateMutexW(None, 0, name)) as mutex:
+        if wait_any((mutex.value,), timeout_ms) is None:
+            raise OSError(0, "another process does not let go of it", name)
         try:
-            if wait_any((self._handle.value,), self._timeout_ms) is None:
-                raise OSError(0, "another process does not let go of it", self._name)
-        except OSError:
-            self._handle.close()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            ReleaseMutex(self._handle.value)
+            yield
         finally:
-            self._handle.close()
+            ReleaseMutex(mutex.value)
 
 
 def create_directory(path: str, security: str) -> None:
     """Create a directory with an access list in SDDL. Fails if the path exists."""
-    with SecurityDescriptor(security) as descriptor:
-        CreateDirectoryW(path, ctypes.byref(descriptor.attributes))
+    with security_attributes(security) as attributes:
+        CreateDirectoryW(path, ctypes.byref(attributes))

@@ -1,7 +1,9 @@
 """Talking to a minifilter driver through its communication port, and the devices behind drives."""
 
 import ctypes
+from functools import partial
 
+from corral.abi.prototypes import fields
 from corral.abi.win32 import (
     BOOL,
     DWORD,
@@ -16,8 +18,9 @@ from corral.abi.win32 import (
     ULONGLONG,
     WCHAR,
     WORD,
-    Handle,
     function,
+    kernel32,
+    made_handle,
     winerror,
 )
 from corral.abi.win32_process import SetEvent, create_event, wait_any
@@ -48,55 +51,42 @@ class FILTER_REPLY_HEADER(ctypes.Structure):
 
 class OVERLAPPED(ctypes.Structure):
     _fields_ = (
-        ("Internal", ULONG_PTR),
-        ("InternalHigh", ULONG_PTR),
+        *fields(ULONG_PTR, "Internal InternalHigh"),
         ("Pointer", LPVOID),
         ("hEvent", HANDLE),
     )
 
 
-FilterConnectCommunicationPort = function(
-    "fltlib", "FilterConnectCommunicationPort", HRESULT,
-    LPCWSTR, DWORD, LPVOID, WORD, LPVOID, LPVOID, check="hresult",
-)  # fmt: skip
-FilterSendMessage = function(
-    "fltlib", "FilterSendMessage", HRESULT,
-    HANDLE, LPVOID, DWORD, LPVOID, DWORD, LPVOID, check="hresult",
-)  # fmt: skip
-FilterGetMessage = function(
-    "fltlib", "FilterGetMessage", HRESULT, HANDLE, LPVOID, DWORD, LPVOID, check="hresult"
+fltlib = partial(function, "fltlib", check="hresult")
+FilterConnectCommunicationPort = fltlib(
+    "FilterConnectCommunicationPort", HRESULT, LPCWSTR, DWORD, LPVOID, WORD, LPVOID, LPVOID
 )
-FilterReplyMessage = function(
-    "fltlib", "FilterReplyMessage", HRESULT, HANDLE, LPVOID, DWORD, check="hresult"
+FilterSendMessage = fltlib(
+    "FilterSendMessage", HRESULT, HANDLE, LPVOID, DWORD, LPVOID, DWORD, LPVOID
 )
-GetOverlappedResult = function(
-    "kernel32", "GetOverlappedResult", BOOL, HANDLE, LPVOID, LPVOID, BOOL
-)
-CancelIoEx = function("kernel32", "CancelIoEx", BOOL, HANDLE, LPVOID)
-QueryDosDeviceW = function("kernel32", "QueryDosDeviceW", DWORD, LPCWSTR, LPVOID, DWORD)
+FilterGetMessage = fltlib("FilterGetMessage", HRESULT, HANDLE, LPVOID, DWORD, LPVOID)
+FilterReplyMessage = fltlib("FilterReplyMessage", HRESULT, HANDLE, LPVOID, DWORD)
+GetOverlappedResult = kernel32("GetOverlappedResult", BOOL, HANDLE, LPVOID, LPVOID, BOOL)
+CancelIoEx = kernel32("CancelIoEx", BOOL, HANDLE, LPVOID)
+QueryDosDeviceW = kernel32("QueryDosDeviceW", DWORD, LPCWSTR, LPVOID, DWORD)
 
 
 class Port:
     """A connection to a driver. `receive` waits; `stop` from another thread ends that wait."""
 
     def __init__(self, name: str, context: bytes) -> None:
-        port = HANDLE()
-        FilterConnectCommunicationPort(name, 0, context, len(context), None, ctypes.byref(port))
-        self._port = Handle(port.value or 0)
+        self._port = made_handle(
+            FilterConnectCommunicationPort, name, 0, context, len(context), None
+        )
         self._arrived = create_event()
         self._closing = create_event()
 
     def send(self, message: bytes, max_reply: int) -> bytes:
         """Send a message and return the driver's answer, of at most `max_reply` bytes."""
         reply = ctypes.create_string_buffer(max(1, max_reply))
-        returned = DWORD()
+        answer, returned = reply if max_reply else None, DWORD()
         FilterSendMessage(
-            self._port.value,
-            message,
-            len(message),
-            reply if max_reply else None,
-            max_reply,
-            ctypes.byref(returned),
+            self._port.value, message, len(message), answer, max_reply, ctypes.byref(returned)
         )
         return reply.raw[: returned.value]
 

@@ -1,8 +1,10 @@
 """Job objects: limits, accounting, completion messages."""
 
 import ctypes
+from operator import attrgetter
 from typing import TypeVar
 
+from corral.abi.prototypes import fields
 from corral.abi.win32 import (
     BOOL,
     DWORD,
@@ -16,7 +18,7 @@ from corral.abi.win32 import (
     ULONG_PTR,
     ULONGLONG,
     Handle,
-    function,
+    kernel32,
 )
 
 JobObjectBasicAccountingInformation = 1
@@ -51,26 +53,19 @@ JOB_OBJECT_MSG_JOB_MEMORY_LIMIT = 10
 
 class IO_COUNTERS(ctypes.Structure):
     _fields_ = (
-        ("ReadOperationCount", ULONGLONG),
-        ("WriteOperationCount", ULONGLONG),
-        ("OtherOperationCount", ULONGLONG),
-        ("ReadTransferCount", ULONGLONG),
-        ("WriteTransferCount", ULONGLONG),
-        ("OtherTransferCount", ULONGLONG),
+        *fields(ULONGLONG, "ReadOperationCount WriteOperationCount OtherOperationCount"),
+        *fields(ULONGLONG, "ReadTransferCount WriteTransferCount OtherTransferCount"),
     )
 
 
 class JOBOBJECT_BASIC_LIMIT_INFORMATION(ctypes.Structure):
     _fields_ = (
-        ("PerProcessUserTimeLimit", LARGE_INTEGER),
-        ("PerJobUserTimeLimit", LARGE_INTEGER),
+        *fields(LARGE_INTEGER, "PerProcessUserTimeLimit PerJobUserTimeLimit"),
         ("LimitFlags", DWORD),
-        ("MinimumWorkingSetSize", SIZE_T),
-        ("MaximumWorkingSetSize", SIZE_T),
+        *fields(SIZE_T, "MinimumWorkingSetSize MaximumWorkingSetSize"),
         ("ActiveProcessLimit", DWORD),
         ("Affinity", ULONG_PTR),
-        ("PriorityClass", DWORD),
-        ("SchedulingClass", DWORD),
+        *fields(DWORD, "PriorityClass SchedulingClass"),
     )
 
 
@@ -78,10 +73,8 @@ class JOBOBJECT_EXTENDED_LIMIT_INFORMATION(ctypes.Structure):
     _fields_ = (
         ("BasicLimitInformation", JOBOBJECT_BASIC_LIMIT_INFORMATION),
         ("IoInfo", IO_COUNTERS),
-        ("ProcessMemoryLimit", SIZE_T),
-        ("JobMemoryLimit", SIZE_T),
-        ("PeakProcessMemoryUsed", SIZE_T),
-        ("PeakJobMemoryUsed", SIZE_T),
+        *fields(SIZE_T, "ProcessMemoryLimit JobMemoryLimit"),
+        *fields(SIZE_T, "PeakProcessMemoryUsed PeakJobMemoryUsed"),
     )
 
 
@@ -104,32 +97,28 @@ class JOBOBJECT_ASSOCIATE_COMPLETION_PORT(ctypes.Structure):
 
 class JOBOBJECT_BASIC_ACCOUNTING_INFORMATION(ctypes.Structure):
     _fields_ = (
-        ("TotalUserTime", LARGE_INTEGER),
-        ("TotalKernelTime", LARGE_INTEGER),
-        ("ThisPeriodTotalUserTime", LARGE_INTEGER),
-        ("ThisPeriodTotalKernelTime", LARGE_INTEGER),
-        ("TotalPageFaultCount", DWORD),
-        ("TotalProcesses", DWORD),
-        ("ActiveProcesses", DWORD),
+        *fields(LARGE_INTEGER, "TotalUserTime TotalKernelTime"),
+        *fields(LARGE_INTEGER, "ThisPeriodTotalUserTime ThisPeriodTotalKernelTime"),
+        *fields(DWORD, "TotalPageFaultCount TotalProcesses ActiveProcesses"),
         ("TotalTerminatedProcesses", DWORD),
     )
 
 
-CreateJobObjectW = function("kernel32", "CreateJobObjectW", HANDLE, LPVOID, LPCWSTR)
-SetInformationJobObject = function(
-    "kernel32", "SetInformationJobObject", BOOL, HANDLE, ctypes.c_int32, LPVOID, DWORD
+CreateJobObjectW = kernel32("CreateJobObjectW", HANDLE, LPVOID, LPCWSTR)
+SetInformationJobObject = kernel32(
+    "SetInformationJobObject", BOOL, HANDLE, ctypes.c_int32, LPVOID, DWORD
 )
-QueryInformationJobObject = function(
-    "kernel32", "QueryInformationJobObject", BOOL, HANDLE, ctypes.c_int32, LPVOID, DWORD, LPVOID
+QueryInformationJobObject = kernel32(
+    "QueryInformationJobObject", BOOL, HANDLE, ctypes.c_int32, LPVOID, DWORD, LPVOID
 )
-AssignProcessToJobObject = function("kernel32", "AssignProcessToJobObject", BOOL, HANDLE, HANDLE)
-TerminateJobObject = function("kernel32", "TerminateJobObject", BOOL, HANDLE, UINT)
-IsProcessInJob = function("kernel32", "IsProcessInJob", BOOL, HANDLE, HANDLE, LPVOID)
-CreateIoCompletionPort = function(
-    "kernel32", "CreateIoCompletionPort", HANDLE, HANDLE, HANDLE, ULONG_PTR, DWORD
+AssignProcessToJobObject = kernel32("AssignProcessToJobObject", BOOL, HANDLE, HANDLE)
+TerminateJobObject = kernel32("TerminateJobObject", BOOL, HANDLE, UINT)
+IsProcessInJob = kernel32("IsProcessInJob", BOOL, HANDLE, HANDLE, LPVOID)
+CreateIoCompletionPort = kernel32(
+    "CreateIoCompletionPort", HANDLE, HANDLE, HANDLE, ULONG_PTR, DWORD
 )
-GetQueuedCompletionStatus = function(
-    "kernel32", "GetQueuedCompletionStatus", BOOL, HANDLE, LPVOID, LPVOID, LPVOID, DWORD
+GetQueuedCompletionStatus = kernel32(
+    "GetQueuedCompletionStatus", BOOL, HANDLE, LPVOID, LPVOID, LPVOID, DWORD
 )
 
 # A class of information and the structure it comes in.
@@ -151,6 +140,16 @@ def create_job() -> Handle:
 def set_information(job: Handle, information: ctypes.Structure) -> None:
     kind = _CLASSES[type(information)]
     SetInformationJobObject(job.value, kind, ctypes.byref(information), ctypes.sizeof(information))
+
+
+def check_information(job: Handle, wanted: ctypes.Structure, *names: str) -> None:
+    """Raise OSError unless these fields read back as they were set."""
+    found = query_information(job, type(wanted))
+    for name in names:
+        asked, seen = map(attrgetter(name), (wanted, found))
+        if asked != seen:
+            field = name.rpartition(".")[2]
+            raise OSError(0, f"{field} was set to {asked:#x} and reads back as {seen:#x}")
 
 
 def query_information(job: Handle, kind: type[Information]) -> Information:

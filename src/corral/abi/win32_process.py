@@ -7,6 +7,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import Self
 
+from corral.abi.prototypes import fields
 from corral.abi.win32 import (
     BOOL,
     DWORD,
@@ -23,7 +24,8 @@ from corral.abi.win32 import (
     WCHAR,
     WORD,
     Handle,
-    function,
+    advapi32,
+    kernel32,
 )
 
 CREATE_SUSPENDED = 0x4
@@ -58,23 +60,13 @@ TH32CS_SNAPPROCESS = 0x2
 class STARTUPINFOW(ctypes.Structure):
     _fields_ = (
         ("cb", DWORD),
-        ("lpReserved", LPWSTR),
-        ("lpDesktop", LPWSTR),
-        ("lpTitle", LPWSTR),
-        ("dwX", DWORD),
-        ("dwY", DWORD),
-        ("dwXSize", DWORD),
-        ("dwYSize", DWORD),
-        ("dwXCountChars", DWORD),
-        ("dwYCountChars", DWORD),
-        ("dwFillAttribute", DWORD),
-        ("dwFlags", DWORD),
-        ("wShowWindow", WORD),
-        ("cbReserved2", WORD),
+        *fields(LPWSTR, "lpReserved lpDesktop lpTitle"),
+        *fields(
+            DWORD, "dwX dwY dwXSize dwYSize dwXCountChars dwYCountChars dwFillAttribute dwFlags"
+        ),
+        *fields(WORD, "wShowWindow cbReserved2"),
         ("lpReserved2", LPVOID),
-        ("hStdInput", HANDLE),
-        ("hStdOutput", HANDLE),
-        ("hStdError", HANDLE),
+        *fields(HANDLE, "hStdInput hStdOutput hStdError"),
     )
 
 
@@ -83,90 +75,64 @@ class STARTUPINFOEXW(ctypes.Structure):
 
 
 class PROCESS_INFORMATION(ctypes.Structure):
-    _fields_ = (
-        ("hProcess", HANDLE),
-        ("hThread", HANDLE),
-        ("dwProcessId", DWORD),
-        ("dwThreadId", DWORD),
-    )
+    _fields_ = (*fields(HANDLE, "hProcess hThread"), *fields(DWORD, "dwProcessId dwThreadId"))
 
 
 class PROCESS_MEMORY_COUNTERS(ctypes.Structure):
     _fields_ = (
-        ("cb", DWORD),
-        ("PageFaultCount", DWORD),
-        ("PeakWorkingSetSize", SIZE_T),
-        ("WorkingSetSize", SIZE_T),
-        ("QuotaPeakPagedPoolUsage", SIZE_T),
-        ("QuotaPagedPoolUsage", SIZE_T),
-        ("QuotaPeakNonPagedPoolUsage", SIZE_T),
-        ("QuotaNonPagedPoolUsage", SIZE_T),
-        ("PagefileUsage", SIZE_T),
-        ("PeakPagefileUsage", SIZE_T),
+        *fields(DWORD, "cb PageFaultCount"),
+        *fields(SIZE_T, "PeakWorkingSetSize WorkingSetSize QuotaPeakPagedPoolUsage"),
+        *fields(SIZE_T, "QuotaPagedPoolUsage QuotaPeakNonPagedPoolUsage QuotaNonPagedPoolUsage"),
+        *fields(SIZE_T, "PagefileUsage PeakPagefileUsage"),
     )
 
 
 class PROCESSENTRY32W(ctypes.Structure):
     _fields_ = (
-        ("dwSize", DWORD),
-        ("cntUsage", DWORD),
-        ("th32ProcessID", DWORD),
+        *fields(DWORD, "dwSize cntUsage th32ProcessID"),
         ("th32DefaultHeapID", ULONG_PTR),
-        ("th32ModuleID", DWORD),
-        ("cntThreads", DWORD),
-        ("th32ParentProcessID", DWORD),
+        *fields(DWORD, "th32ModuleID cntThreads th32ParentProcessID"),
         ("pcPriClassBase", LONG),
         ("dwFlags", DWORD),
         ("szExeFile", WCHAR * MAX_PATH),
     )
 
 
-_CREATION = (
-    LPCWSTR, LPVOID, LPVOID, LPVOID, BOOL, DWORD, LPVOID, LPCWSTR, LPVOID, LPVOID,
-)  # fmt: skip
-CreateProcessW = function("kernel32", "CreateProcessW", BOOL, *_CREATION)
-CreateProcessAsUserW = function("advapi32", "CreateProcessAsUserW", BOOL, HANDLE, *_CREATION)
-InitializeProcThreadAttributeList = function(
-    "kernel32", "InitializeProcThreadAttributeList", BOOL, LPVOID, DWORD, DWORD, LPVOID
+_CREATION = (LPCWSTR, LPVOID, LPVOID, LPVOID, BOOL, DWORD, LPVOID, LPCWSTR, LPVOID, LPVOID)
+CreateProcessW = kernel32("CreateProcessW", BOOL, *_CREATION)
+CreateProcessAsUserW = advapi32("CreateProcessAsUserW", BOOL, HANDLE, *_CREATION)
+InitializeProcThreadAttributeList = kernel32(
+    "InitializeProcThreadAttributeList", BOOL, LPVOID, DWORD, DWORD, LPVOID
 )
-UpdateProcThreadAttribute = function(
-    "kernel32", "UpdateProcThreadAttribute", BOOL,
-    LPVOID, DWORD, DWORD_PTR, LPVOID, SIZE_T, LPVOID, LPVOID,
-)  # fmt: skip
-DeleteProcThreadAttributeList = function(
-    "kernel32", "DeleteProcThreadAttributeList", None, LPVOID, check="any"
+UpdateProcThreadAttribute = kernel32(
+    "UpdateProcThreadAttribute", BOOL, LPVOID, DWORD, DWORD_PTR, LPVOID, SIZE_T, LPVOID, LPVOID
 )
-ResumeThread = function("kernel32", "ResumeThread", DWORD, HANDLE, check="valid")
-TerminateProcess = function("kernel32", "TerminateProcess", BOOL, HANDLE, UINT)
-GetExitCodeProcess = function("kernel32", "GetExitCodeProcess", BOOL, HANDLE, LPVOID)
-OpenProcess = function("kernel32", "OpenProcess", HANDLE, DWORD, BOOL, DWORD)
-GetCurrentProcess = function("kernel32", "GetCurrentProcess", HANDLE, check="any")
-DuplicateHandle = function(
-    "kernel32", "DuplicateHandle", BOOL, HANDLE, HANDLE, HANDLE, LPVOID, DWORD, BOOL, DWORD
+DeleteProcThreadAttributeList = kernel32("DeleteProcThreadAttributeList", None, LPVOID, check="any")
+ResumeThread = kernel32("ResumeThread", DWORD, HANDLE, check="valid")
+TerminateProcess = kernel32("TerminateProcess", BOOL, HANDLE, UINT)
+GetExitCodeProcess = kernel32("GetExitCodeProcess", BOOL, HANDLE, LPVOID)
+OpenProcess = kernel32("OpenProcess", HANDLE, DWORD, BOOL, DWORD)
+GetCurrentProcess = kernel32("GetCurrentProcess", HANDLE, check="any")
+DuplicateHandle = kernel32(
+    "DuplicateHandle", BOOL, HANDLE, HANDLE, HANDLE, LPVOID, DWORD, BOOL, DWORD
 )
-WaitForMultipleObjects = function(
-    "kernel32", "WaitForMultipleObjects", DWORD, DWORD, LPVOID, BOOL, DWORD, check="valid"
+WaitForMultipleObjects = kernel32(
+    "WaitForMultipleObjects", DWORD, DWORD, LPVOID, BOOL, DWORD, check="valid"
 )
-CreateEventW = function("kernel32", "CreateEventW", HANDLE, LPVOID, BOOL, BOOL, LPCWSTR)
-SetEvent = function("kernel32", "SetEvent", BOOL, HANDLE)
-ResetEvent = function("kernel32", "ResetEvent", BOOL, HANDLE)
-SetConsoleCtrlHandler = function("kernel32", "SetConsoleCtrlHandler", BOOL, LPVOID, BOOL)
-GetFileType = function("kernel32", "GetFileType", DWORD, HANDLE, check="any")
-GetProcessTimes = function(
-    "kernel32", "GetProcessTimes", BOOL, HANDLE, LPVOID, LPVOID, LPVOID, LPVOID
-)
-K32GetProcessMemoryInfo = function(
-    "kernel32", "K32GetProcessMemoryInfo", BOOL, HANDLE, LPVOID, DWORD
-)
-ProcessIdToSessionId = function("kernel32", "ProcessIdToSessionId", BOOL, DWORD, LPVOID)
-GetSystemWindowsDirectoryW = function("kernel32", "GetSystemWindowsDirectoryW", UINT, LPVOID, UINT)
-GetActiveProcessorCount = function("kernel32", "GetActiveProcessorCount", DWORD, WORD)
-CreateToolhelp32Snapshot = function(
-    "kernel32", "CreateToolhelp32Snapshot", HANDLE, DWORD, DWORD, check="valid"
-)
-Process32FirstW = function("kernel32", "Process32FirstW", BOOL, HANDLE, LPVOID)
-Process32NextW = function("kernel32", "Process32NextW", BOOL, HANDLE, LPVOID)
-GetTickCount64 = function("kernel32", "GetTickCount64", ULONGLONG, check="any")
+CreateEventW = kernel32("CreateEventW", HANDLE, LPVOID, BOOL, BOOL, LPCWSTR)
+SetEvent = kernel32("SetEvent", BOOL, HANDLE)
+ResetEvent = kernel32("ResetEvent", BOOL, HANDLE)
+SetConsoleCtrlHandler = kernel32("SetConsoleCtrlHandler", BOOL, LPVOID, BOOL)
+GetFileType = kernel32("GetFileType", DWORD, HANDLE, check="any")
+GetProcessTimes = kernel32("GetProcessTimes", BOOL, HANDLE, LPVOID, LPVOID, LPVOID, LPVOID)
+K32GetProcessMemoryInfo = kernel32("K32GetProcessMemoryInfo", BOOL, HANDLE, LPVOID, DWORD)
+ProcessIdToSessionId = kernel32("ProcessIdToSessionId", BOOL, DWORD, LPVOID)
+GetSystemWindowsDirectoryW = kernel32("GetSystemWindowsDirectoryW", UINT, LPVOID, UINT)
+GetActiveProcessorCount = kernel32("GetActiveProcessorCount", DWORD, WORD)
+CreateToolhelp32Snapshot = kernel32("CreateToolhelp32Snapshot", HANDLE, DWORD, DWORD, check="valid")
+Process32FirstW = kernel32("Process32FirstW", BOOL, HANDLE, LPVOID)
+Process32NextW = kernel32("Process32NextW", BOOL, HANDLE, LPVOID)
+GetTickCount64 = kernel32("GetTickCount64", ULONGLONG, check="any")
 
 _HANDLER = ctypes.CFUNCTYPE(BOOL, DWORD)
 

@@ -7,7 +7,9 @@ SIDs and security descriptors cross this border as bytes: their layout is the sa
 import ctypes
 import struct
 from collections.abc import Sequence
+from functools import partial
 
+from corral.abi.prototypes import Function
 from corral.abi.win32 import (
     BOOL,
     DWORD,
@@ -17,7 +19,9 @@ from corral.abi.win32 import (
     LPVOID,
     PSID,
     Handle,
+    advapi32,
     function,
+    made_handle,
     read_sized,
 )
 
@@ -53,34 +57,25 @@ class TOKEN_GROUPS(ctypes.Structure):
     _fields_ = (("GroupCount", DWORD), ("Groups", SID_AND_ATTRIBUTES * 1))
 
 
-CreateAppContainerProfile = function(
-    "userenv", "CreateAppContainerProfile", HRESULT,
-    LPCWSTR, LPCWSTR, LPCWSTR, LPVOID, DWORD, LPVOID, check="hresult",
-)  # fmt: skip
-DeleteAppContainerProfile = function(
-    "userenv", "DeleteAppContainerProfile", HRESULT, LPCWSTR, check="hresult"
+userenv = partial(function, "userenv", check="hresult")
+CreateAppContainerProfile = userenv(
+    "CreateAppContainerProfile", HRESULT, LPCWSTR, LPCWSTR, LPCWSTR, LPVOID, DWORD, LPVOID
 )
-DeriveAppContainerSidFromAppContainerName = function(
-    "userenv", "DeriveAppContainerSidFromAppContainerName", HRESULT,
-    LPCWSTR, LPVOID, check="hresult",
-)  # fmt: skip
-GetAppContainerFolderPath = function(
-    "userenv", "GetAppContainerFolderPath", HRESULT, LPCWSTR, LPVOID, check="hresult"
+DeleteAppContainerProfile = userenv("DeleteAppContainerProfile", HRESULT, LPCWSTR)
+DeriveAppContainerSidFromAppContainerName = userenv(
+    "DeriveAppContainerSidFromAppContainerName", HRESULT, LPCWSTR, LPVOID
 )
+GetAppContainerFolderPath = userenv("GetAppContainerFolderPath", HRESULT, LPCWSTR, LPVOID)
 # NULL is FreeSid's success, and what callers could do about a failure is nothing.
-FreeSid = function("advapi32", "FreeSid", LPVOID, PSID, check="any")
-GetLengthSid = function("advapi32", "GetLengthSid", DWORD, PSID, check="any")
+FreeSid = advapi32("FreeSid", LPVOID, PSID, check="any")
+GetLengthSid = advapi32("GetLengthSid", DWORD, PSID, check="any")
 CoTaskMemFree = function("ole32", "CoTaskMemFree", None, LPVOID, check="any")
-GetKernelObjectSecurity = function(
-    "advapi32", "GetKernelObjectSecurity", BOOL, HANDLE, DWORD, LPVOID, DWORD, LPVOID
+GetKernelObjectSecurity = advapi32(
+    "GetKernelObjectSecurity", BOOL, HANDLE, DWORD, LPVOID, DWORD, LPVOID
 )
-SetKernelObjectSecurity = function(
-    "advapi32", "SetKernelObjectSecurity", BOOL, HANDLE, DWORD, LPVOID
-)
-OpenProcessToken = function("advapi32", "OpenProcessToken", BOOL, HANDLE, DWORD, LPVOID)
-GetTokenInformation = function(
-    "advapi32", "GetTokenInformation", BOOL, HANDLE, DWORD, LPVOID, DWORD, LPVOID
-)
+SetKernelObjectSecurity = advapi32("SetKernelObjectSecurity", BOOL, HANDLE, DWORD, LPVOID)
+OpenProcessToken = advapi32("OpenProcessToken", BOOL, HANDLE, DWORD, LPVOID)
+GetTokenInformation = advapi32("GetTokenInformation", BOOL, HANDLE, DWORD, LPVOID, DWORD, LPVOID)
 
 
 def parse_sid(text: str) -> bytes:
@@ -139,18 +134,13 @@ class Capabilities:
 def create_profile(name: str, title: str, description: str, capabilities: Sequence[bytes]) -> bytes:
     """The package SID of a new profile. OSError ERROR_ALREADY_EXISTS if there is one."""
     wanted = SidList(capabilities, SE_GROUP_ENABLED)
-    made = PSID()
-    CreateAppContainerProfile(
-        name, title, description, wanted.address, len(wanted), ctypes.byref(made)
-    )
-    return _taken(made)
+    arguments = (name, title, description, wanted.address, len(wanted))
+    return _made_sid(CreateAppContainerProfile, *arguments)
 
 
 def derive_package_sid(name: str) -> bytes:
     """Windows' own answer, whether or not there is such a profile."""
-    found = PSID()
-    DeriveAppContainerSidFromAppContainerName(name, ctypes.byref(found))
-    return _taken(found)
+    return _made_sid(DeriveAppContainerSidFromAppContainerName, name)
 
 
 def profile_folder(sid: str) -> str:
@@ -175,9 +165,7 @@ def write_security(handle: int, descriptor: bytes) -> None:
 
 
 def open_token(process: int) -> Handle:
-    token = HANDLE()
-    OpenProcessToken(process, TOKEN_QUERY, ctypes.byref(token))
-    return Handle(token.value or 0)
+    return made_handle(OpenProcessToken, process, TOKEN_QUERY)
 
 
 def is_app_container(token: int) -> bool:
@@ -211,7 +199,10 @@ def copy_sid(sid: int) -> bytes:
     return ctypes.string_at(sid, GetLengthSid(sid))
 
 
-def _taken(sid: PSID) -> bytes:
+def _made_sid(call: Function, *arguments: object) -> bytes:
+    """Return the SID that a call allocates for where its last argument points."""
+    sid = PSID()
+    call(*arguments, ctypes.byref(sid))
     try:
         return copy_sid(sid.value or 0)
     finally:

@@ -1,8 +1,9 @@
 """Restricted tokens, integrity levels, desktops and process mitigations."""
 
 import ctypes
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 from corral.abi.win32 import (
     BOOL,
@@ -15,7 +16,10 @@ from corral.abi.win32 import (
     WCHAR,
     Handle,
     LocalFree,
+    advapi32,
     function,
+    kernel32,
+    made_handle,
     read_sized,
 )
 from corral.abi.win32_process import GetCurrentProcess
@@ -99,67 +103,51 @@ class TOKEN_DEFAULT_DACL(ctypes.Structure):
 
 
 class SECURITY_ATTRIBUTES(ctypes.Structure):
-    _fields_ = (
-        ("nLength", DWORD),
-        ("lpSecurityDescriptor", LPVOID),
-        ("bInheritHandle", BOOL),
-    )
+    _fields_ = (("nLength", DWORD), ("lpSecurityDescriptor", LPVOID), ("bInheritHandle", BOOL))
 
 
-CreateRestrictedToken = function(
-    "advapi32", "CreateRestrictedToken", BOOL,
+CreateRestrictedToken = advapi32(
+    "CreateRestrictedToken", BOOL,
     HANDLE, DWORD, DWORD, LPVOID, DWORD, LPVOID, DWORD, LPVOID, LPVOID,
 )  # fmt: skip
-SetTokenInformation = function(
-    "advapi32", "SetTokenInformation", BOOL, HANDLE, DWORD, LPVOID, DWORD
+SetTokenInformation = advapi32("SetTokenInformation", BOOL, HANDLE, DWORD, LPVOID, DWORD)
+DuplicateToken = advapi32("DuplicateToken", BOOL, HANDLE, DWORD, LPVOID)
+ImpersonateLoggedOnUser = advapi32("ImpersonateLoggedOnUser", BOOL, HANDLE)
+RevertToSelf = advapi32("RevertToSelf", BOOL)
+LookupPrivilegeNameW = advapi32("LookupPrivilegeNameW", BOOL, LPCWSTR, LPVOID, LPVOID, LPVOID)
+ConvertStringSecurityDescriptorToSecurityDescriptorW = advapi32(
+    "ConvertStringSecurityDescriptorToSecurityDescriptorW", BOOL, LPCWSTR, DWORD, LPVOID, LPVOID
 )
-DuplicateToken = function("advapi32", "DuplicateToken", BOOL, HANDLE, DWORD, LPVOID)
-ImpersonateLoggedOnUser = function("advapi32", "ImpersonateLoggedOnUser", BOOL, HANDLE)
-RevertToSelf = function("advapi32", "RevertToSelf", BOOL)
-LookupPrivilegeNameW = function(
-    "advapi32", "LookupPrivilegeNameW", BOOL, LPCWSTR, LPVOID, LPVOID, LPVOID
-)
-ConvertStringSecurityDescriptorToSecurityDescriptorW = function(
-    "advapi32", "ConvertStringSecurityDescriptorToSecurityDescriptorW", BOOL,
-    LPCWSTR, DWORD, LPVOID, LPVOID,
-)  # fmt: skip
-ConvertSecurityDescriptorToStringSecurityDescriptorW = function(
-    "advapi32", "ConvertSecurityDescriptorToStringSecurityDescriptorW", BOOL,
+ConvertSecurityDescriptorToStringSecurityDescriptorW = advapi32(
+    "ConvertSecurityDescriptorToStringSecurityDescriptorW", BOOL,
     LPVOID, DWORD, DWORD, LPVOID, LPVOID,
 )  # fmt: skip
-GetSecurityDescriptorDacl = function(
-    "advapi32", "GetSecurityDescriptorDacl", BOOL, LPVOID, LPVOID, LPVOID, LPVOID
+GetSecurityDescriptorDacl = advapi32(
+    "GetSecurityDescriptorDacl", BOOL, LPVOID, LPVOID, LPVOID, LPVOID
 )
-GetProcessMitigationPolicy = function(
-    "kernel32", "GetProcessMitigationPolicy", BOOL, HANDLE, DWORD, LPVOID, SIZE_T
+GetProcessMitigationPolicy = kernel32(
+    "GetProcessMitigationPolicy", BOOL, HANDLE, DWORD, LPVOID, SIZE_T
 )
-CreateDesktopW = function(
-    "user32", "CreateDesktopW", HANDLE, LPCWSTR, LPCWSTR, LPVOID, DWORD, DWORD, LPVOID
+user32 = partial(function, "user32")
+CreateDesktopW = user32("CreateDesktopW", HANDLE, LPCWSTR, LPCWSTR, LPVOID, DWORD, DWORD, LPVOID)
+CloseDesktop = user32("CloseDesktop", BOOL, HANDLE)
+GetProcessWindowStation = user32("GetProcessWindowStation", HANDLE)
+GetUserObjectInformationW = user32(
+    "GetUserObjectInformationW", BOOL, HANDLE, DWORD, LPVOID, DWORD, LPVOID
 )
-CloseDesktop = function("user32", "CloseDesktop", BOOL, HANDLE)
-GetProcessWindowStation = function("user32", "GetProcessWindowStation", HANDLE)
-GetUserObjectInformationW = function(
-    "user32", "GetUserObjectInformationW", BOOL, HANDLE, DWORD, LPVOID, DWORD, LPVOID
-)
-GetUserObjectSecurity = function(
-    "user32", "GetUserObjectSecurity", BOOL, HANDLE, LPVOID, LPVOID, DWORD, LPVOID
-)
+GetUserObjectSecurity = user32("GetUserObjectSecurity", BOOL, HANDLE, LPVOID, LPVOID, DWORD, LPVOID)
 
 
 def own_token(access: int) -> Handle:
     """Open the primary token of this process."""
-    token = HANDLE()
-    OpenProcessToken(GetCurrentProcess(), access, ctypes.byref(token))
-    return Handle(token.value or 0)
+    return made_handle(OpenProcessToken, GetCurrentProcess(), access)
 
 
 def create_restricted_token(token: int, flags: int, restricting: Sequence[bytes]) -> Handle:
     sids = SidList(restricting)
-    made = HANDLE()
-    CreateRestrictedToken(
-        token, flags, 0, None, 0, None, len(sids), sids.address, ctypes.byref(made)
+    return made_handle(
+        CreateRestrictedToken, token, flags, 0, None, 0, None, len(sids), sids.address
     )
-    return Handle(made.value or 0)
 
 
 def token_user(token: int) -> bytes:
@@ -192,60 +180,42 @@ def set_token_integrity(token: int, sid: bytes) -> None:
 
 def set_token_default_dacl(token: int, text: str) -> None:
     """Set the access list, in SDDL, that objects of the process get by default."""
-    with SecurityDescriptor(text) as descriptor:
-        present, defaulted, dacl = BOOL(), BOOL(), LPVOID()
-        GetSecurityDescriptorDacl(
-            descriptor.address,
-            ctypes.byref(present),
-            ctypes.byref(dacl),
-            ctypes.byref(defaulted),
-        )
+    with security_attributes(text) as attributes:
+        present, dacl, defaulted = BOOL(), LPVOID(), BOOL()
+        results = map(ctypes.byref, (present, dacl, defaulted))
+        GetSecurityDescriptorDacl(attributes.lpSecurityDescriptor, *results)
         value = TOKEN_DEFAULT_DACL(dacl.value)
         SetTokenInformation(token, TokenDefaultDacl, ctypes.byref(value), ctypes.sizeof(value))
 
 
 def impersonation_token(token: int) -> Handle:
-    made = HANDLE()
-    DuplicateToken(token, SecurityImpersonation, ctypes.byref(made))
-    return Handle(made.value or 0)
+    return made_handle(DuplicateToken, token, SecurityImpersonation)
 
 
-class SecurityDescriptor:
-    """A security descriptor made from SDDL, for as long as `with` lasts."""
-
-    __slots__ = ("address", "attributes")
-
-    def __init__(self, text: str) -> None:
-        address = LPVOID()
-        ConvertStringSecurityDescriptorToSecurityDescriptorW(
-            text, SDDL_REVISION_1, ctypes.byref(address), None
-        )
-        self.address = address.value or 0
-        self.attributes = SECURITY_ATTRIBUTES(ctypes.sizeof(SECURITY_ATTRIBUTES), self.address, 0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        LocalFree(self.address)
+@contextmanager
+def security_attributes(text: str) -> Iterator[SECURITY_ATTRIBUTES]:
+    """Return attributes with a security descriptor from SDDL, for as long as `with` lasts."""
+    address = LPVOID()
+    ConvertStringSecurityDescriptorToSecurityDescriptorW(
+        text, SDDL_REVISION_1, ctypes.byref(address), None
+    )
+    try:
+        yield SECURITY_ATTRIBUTES(ctypes.sizeof(SECURITY_ATTRIBUTES), address, 0)
+    finally:
+        LocalFree(address)
 
 
 class Desktop:
     """A desktop in the caller's window station; Windows removes it with its last handle."""
 
-    __slots__ = ("_value",)
+    __slots__ = ("value",)
 
     def __init__(self, name: str, access: int, security: str) -> None:
-        with SecurityDescriptor(security) as descriptor:
-            attributes = ctypes.byref(descriptor.attributes)
-            self._value = CreateDesktopW(name, None, None, 0, access, attributes)
-
-    @property
-    def value(self) -> int:
-        return self._value
+        with security_attributes(security) as attributes:
+            self.value = CreateDesktopW(name, None, None, 0, access, ctypes.byref(attributes))
 
     def close(self) -> None:
-        value, self._value = self._value, 0
+        value, self.value = self.value, 0
         if value:
             CloseDesktop(value)
 

@@ -14,6 +14,7 @@ that in all batch files, so what cmd.exe could read as more than text is refused
 by its full path and runs nothing else, whatever `ComSpec` and AutoRun are.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 
 from corral.errors import EXIT_NOT_EXECUTABLE, CommandError
@@ -59,20 +60,8 @@ def quote(argument: str) -> str:
     """Quote one argument that is not the program's name."""
     if argument and '"' not in argument and SPACE.isdisjoint(argument):
         return argument
-    parts = ['"']
-    backslashes = 0
-    for letter in argument:
-        if letter == "\\":
-            backslashes += 1
-            continue
-        if letter == '"':
-            parts.append("\\" * (2 * backslashes + 1))
-        else:
-            parts.append("\\" * backslashes)
-        parts.append(letter)
-        backslashes = 0
-    parts += ["\\" * (2 * backslashes), '"']
-    return "".join(parts)
+    escaped = re.sub(r'(\\*)"', r'\1\1\\"', argument)
+    return f'"{_before_quote(escaped)}"'
 
 
 def is_batch(path: str) -> bool:
@@ -101,7 +90,7 @@ def batch_line(interpreter: str, argv: Sequence[str]) -> str:
 
 
 def _before_quote(argument: str) -> str:
-    """Double the last backslashes, for the program that the batch file calls."""
+    """Double the last backslashes: a quote follows."""
     tail = len(argument) - len(argument.rstrip("\\"))
     return argument + "\\" * tail
 
@@ -133,11 +122,6 @@ def utf16_length(text: str) -> int:
     return len(text) + sum(letter > "\uffff" for letter in text)
 
 
-def sort_key(name: str) -> bytes:
-    """Sort by upper-case UTF-16 units, as Windows does."""
-    return upper_case(name).encode("utf-16-be", "surrogatepass")
-
-
 def environment_block(variables: Iterable[tuple[str, str]]) -> bytes:
     """Return UTF-16: `name=value` and a NUL for each, sorted, and a NUL at the end.
 
@@ -152,8 +136,8 @@ def environment_block(variables: Iterable[tuple[str, str]]) -> bytes:
         if folded in seen:
             raise ValueError(f"the variable {name} is there twice (as {seen[folded]})")
         seen[folded] = name
-        lines.append((sort_key(name), f"{name}={value}\0"))
-    lines.sort()
+        lines.append((folded.encode("utf-16-be", "surrogatepass"), f"{name}={value}\0"))
+    lines.sort()  # by upper-case UTF-16 units, as Windows does
     text = "".join(line for _, line in lines) or "\0"
     return (text + "\0").encode("utf-16-le", "surrogatepass")
 

@@ -20,7 +20,7 @@ NODE_MARKS = ("package.json", "node_modules")
 SITE = ("Lib", "site-packages")
 MARKS = (*NODE_MARKS, *PYTHON_MARKS, "manifest.json", "corral.toml", "corral.json")
 SHARED_IN_HOME = (
-    "", "Desktop", "Documents", "Downloads", "Pictures", "Music", "Videos", "OneDrive", "source",
+    "Desktop", "Documents", "Downloads", "Pictures", "Music", "Videos", "OneDrive", "source",
     "source\\repos", "bin", "AppData", "AppData\\Local", "AppData\\LocalLow", "AppData\\Roaming",
     "AppData\\Local\\Programs", "AppData\\Local\\Temp", "AppData\\Roaming\\npm",
     "AppData\\Local\\Microsoft\\WindowsApps", "AppData\\Local\\Microsoft\\WinGet\\Links", ".local",
@@ -41,16 +41,12 @@ class Needs:
         self.reads: dict[str, str] = {}
 
     def forbids(self, directory: str) -> bool:
-        if ntpath.dirname(directory) == directory or is_inside(self.home, directory):
+        parent = ntpath.dirname(directory)
+        if parent == directory or parent.lower() == ntpath.dirname(self.home).lower():
             return True
-        if ntpath.dirname(self.home).lower() == ntpath.dirname(directory).lower():
-            return True
-        if is_inside(directory, self.windows) or any(
-            is_inside(one, directory) for one in self.shared
-        ):
-            return True
-        places = [ntpath.join(self.home, name) for name in SHARED_IN_HOME if name]
-        if any(is_inside(one, directory) for one in places):
+        in_home = [ntpath.join(self.home, name) for name in SHARED_IN_HOME]
+        shared = (self.home, *self.shared, *in_home)
+        if is_inside(directory, self.windows) or any(is_inside(one, directory) for one in shared):
             return True
         if not is_inside(directory, self.home):
             return False
@@ -101,7 +97,9 @@ class Needs:
             return
         directory = real if found == "directory" else ntpath.dirname(real)
         package = _package(real)
-        if package and not self._is_project(package):
+        # The `node_modules` of a project contains what the package needs beside it.
+        above = package.lower().rpartition("\\node_modules\\")[0]
+        if package and self.disk.kind(ntpath.join(above, "package.json")) != "file":
             self.take(package, "the package that the server is")
             return
         marks = {"python": PYTHON_MARKS, "node": NODE_MARKS, "bun": NODE_MARKS}.get(kind, MARKS)
@@ -119,11 +117,6 @@ class Needs:
                 return directory
             directory = ntpath.dirname(directory)
         return ""
-
-    def _is_project(self, package: str) -> bool:
-        r"""Return whether a project's `node_modules` contains it, with what it needs beside it."""
-        above = package.lower().rpartition("\\node_modules\\")[0]
-        return self.disk.kind(ntpath.join(above, "package.json")) == "file"
 
 
 def is_pointer(name: str) -> bool:

@@ -3,9 +3,11 @@ r"""Find the interpreter that `py` or `py -3.12` would start (PEP 397 and PEP 51
 The installed ones are read from the registry; the choice among them is pure.
 """
 
+import itertools
 import ntpath
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 
 from corral.errors import EXIT_NOT_FOUND, CommandError
 from corral.programs.windows_resolve import Caller, Hop
@@ -58,25 +60,14 @@ def installed() -> dict[str, str]:
         import winreg
 
         for hive in (winreg.HKEY_CURRENT_USER, winreg.HKEY_LOCAL_MACHINE):
-            for tag in _subkeys(hive):
-                path = _executable(hive, tag)
-                if path:
-                    found.setdefault(tag, path)
+            # OSError is the end of the list, or means that there is no such key.
+            with suppress(OSError), winreg.OpenKey(hive, KEY) as key:
+                for number in itertools.count():
+                    tag = winreg.EnumKey(key, number)
+                    path = _executable(hive, tag)
+                    if path:
+                        found.setdefault(tag, path)
     return found
-
-
-def _subkeys(hive: int) -> list[str]:
-    if sys.platform != "win32":
-        return []
-    import winreg
-
-    names: list[str] = []
-    try:
-        with winreg.OpenKey(hive, KEY) as key:
-            while True:
-                names.append(winreg.EnumKey(key, len(names)))
-    except OSError:
-        return names  # the end of the list, or no such key
 
 
 def _executable(hive: int, tag: str) -> str:

@@ -251,7 +251,8 @@ def _interpreter(hop: Hop, caller: Caller) -> Hop | None:
         from corral.programs import windows_py_launcher
 
         return windows_py_launcher.follow(hop, caller)
-    if kind_of(hop.path) == "node" and caller.disk.kind(_beside(hop.path, "volta-shim.exe")):
+    volta = ntpath.join(ntpath.dirname(hop.path), "volta-shim.exe")
+    if kind_of(hop.path) == "node" and caller.disk.kind(volta):
         hint = "`volta which node` prints the path of the program itself"
         raise _refused(hop.path, "volta's shim starts another process", hint)
     if kind_of(hop.path) != "python":
@@ -269,14 +270,8 @@ def _interpreter(hop: Hop, caller: Caller) -> Hop | None:
     return _with_venv(replace(hop, path=base), hop.path, caller)
 
 
-def _beside(path: str, name: str) -> str:
-    return ntpath.join(ntpath.dirname(path), name)
-
-
 def _collect(end: Hop, kind: options.Kind, caller: Caller, needs: Needs) -> tuple[str, ...]:
-    """Take the server's files, and return the arguments with its path made absolute, because the
-    target may start in another directory.
-    """
+    """Take the server's files. Return the arguments with an absolute path of the server."""
     for script in end.scripts:
         needs.server(script, kind)
     found = options.read_arguments(kind, end.arguments)

@@ -114,6 +114,7 @@ NEUTRAL = frozenset((
     "@setlocal", "call :find_dp0", ") else (", ")", "set pathext=%pathext:;.js;=;%",
     "@set pathext=%pathext:;.js;=;%", "@if not defined node_path (",
 ))  # fmt: skip
+# npm ends the script with one of these before it starts the program.
 TAILS = (
     "endlocal & goto #_undefined_# 2>nul || title %comspec% & ",
     "endlocal & goto #_undefined_# 2>nul || ",
@@ -138,17 +139,12 @@ def batch(raw: bytes, directory: str) -> Shim | None:
         if lower.startswith('set "_prog=') and line.endswith('"'):
             programs.append(line[len('set "_prog=') : -1])
             continue
-        words = _words(_without_tail(line).removeprefix("@"))
+        tail = next((tail for tail in TAILS if lower.startswith(tail)), "")
+        words = _words(line[len(tail) :].removeprefix("@"))
         if not words or words[-1] != "%*":
             return None
         found.append(words[:-1])
     return _shim(found, programs, directory)
-
-
-def _without_tail(line: str) -> str:
-    """Return the command without what npm puts before it to end the script first."""
-    tail = next((tail for tail in TAILS if line.lower().startswith(tail)), "")
-    return line[len(tail) :]
 
 
 def _shim(found: list[list[str]], programs: list[str], directory: str) -> Shim | None:

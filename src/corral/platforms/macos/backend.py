@@ -66,9 +66,7 @@ class Macos:
             run_directories.remove(path)
 
     def measure(self, root: int) -> Usage:
-        """Measure the tree below `root`, the watcher, without itself. Only the watcher knows the
-        tree's orphans.
-        """
+        """Measure the tree below `root`, the watcher, which alone knows the tree's orphans."""
         tree = process_tree.Tree(self._table, root, self._table.unique_id(root), grouped=False)
         return tree.measure(excluded=root)
 

@@ -19,9 +19,7 @@ assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type ch
 
 @record
 class Process:
-    """`unique` is never given out twice. `parent` is the unique id of the process that forked this
-    one, whichever process has adopted it since.
-    """
+    """`unique` is never given out twice; `parent` is that of the process that forked this one."""
 
     pid: int
     unique: int

@@ -54,9 +54,7 @@ class Child:
         self._unique = table.unique_id(self._root) if root else 0
 
     def signal(self, number: int) -> None:
-        """Continue the watcher first: a stopped one would never read the pipe, and the supervisor
-        would wait for its answer for ever.
-        """
+        """Continue the watcher first: a stopped one would never read the pipe and answer."""
         try:
             os.kill(self.pid, SIGCONT)
             os.write(self._pipes.control, bytes([number]))

@@ -75,13 +75,10 @@ def compose(
 
 
 def _rlimits(policy: Policy) -> rlimits.Rlimits:
-    """Leave out DATA: it bounds the address space as AS does, so that node could not start. NPROC
-    counts the user's processes, so only 1 means anything.
-    """
+    """Leave out DATA: it bounds the address space as AS does, so that node could not start."""
     step = rlimits.plan(replace(policy.limits, pids=None, memory=None), count_init=False)
-    if policy.subprocess:
-        return step
-    return replace(step, values=(*step.values, ("NPROC", 1)))
+    # NPROC counts the user's processes, so only 1 means anything.
+    return step if policy.subprocess else replace(step, values=(*step.values, ("NPROC", 1)))
 
 
 def _seatbelt(view: View, *, proxy: bool) -> seatbelt.Seatbelt:
@@ -137,11 +134,8 @@ def kernel_grants(grants: Sequence[Grant]) -> tuple[Grant, ...]:
 
 def package_prefixes(reads: Sequence[str]) -> tuple[str, ...]:
     """Return the readable prefixes of package managers, the system's and the program's."""
-    return tuple(
-        path
-        for path in ("/usr/local", *reads)
-        if path in INSTALLED or os.path.isdir(f"{path}/Cellar")
-    )
+    paths = ("/usr/local", *reads)
+    return tuple(path for path in paths if path in INSTALLED or os.path.isdir(f"{path}/Cellar"))
 
 
 def service_directories(prefixes: Sequence[str], grants: Sequence[Grant]) -> tuple[str, ...]:

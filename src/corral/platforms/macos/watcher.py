@@ -100,9 +100,7 @@ class TreeWatcher:
                 self._handle(fd)
 
     def _lock_down(self) -> None:
-        """Give up the streams, which are the target's alone, the environment, and all descriptors
-        but the watcher's own.
-        """
+        """Give up the target's streams, the environment, and all descriptors of others."""
         null = os.open(os.devnull, os.O_RDWR)
         for fd in range(3):
             os.dup2(null, fd)
@@ -132,15 +130,12 @@ class TreeWatcher:
                 used = self._tree.measure()
                 os.write(self._pipes.answers, USAGE.pack(used.cpu, used.memory, used.tasks))
             elif number == START:
-                self._release_target()
+                try:
+                    os.write(self._pipes.start, b"\0")
+                except BrokenPipeError:
+                    pass  # the target has ended at an earlier step
             else:
                 self._tree.signal(number)
-
-    def _release_target(self) -> None:
-        try:
-            os.write(self._pipes.start, b"\0")
-        except BrokenPipeError:
-            pass  # the target has ended at an earlier step
 
     def _end(self, *, orphaned: bool = False) -> NoReturn:
         try:

@@ -20,8 +20,9 @@ def cache_key() -> tuple[str, ...]:
     with win32_token.own_token(TOKEN_QUERY) as own:
         user = format_sid(win32_token.token_user(own.value))
         level = format_sid(win32_token.token_integrity(own.value))
+    booted = time.time() - abi.GetTickCount64() / 1000
     return (
-        _boot(),
+        str(round(booted / ROUNDING_SECONDS)),
         _build(),
         user,
         level,
@@ -30,11 +31,6 @@ def cache_key() -> tuple[str, ...]:
         str(abi.processors()),
         sys.executable,
     )
-
-
-def _boot() -> str:
-    booted = time.time() - abi.GetTickCount64() / 1000
-    return str(round(booted / ROUNDING_SECONDS))
 
 
 def _build() -> str:

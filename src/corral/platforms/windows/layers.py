@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from corral.directories import directories
 from corral.errors import PolicyError
@@ -20,16 +20,17 @@ from corral.platforms.windows import undo
 from corral.platforms.windows.files import journal
 from corral.platforms.windows.mechanisms import (
     app_container,
-    desktop,
     job,
     minifilter,
     mitigations,
     network_capabilities,
     path_grants,
     process_creation,
-    restricted_token,
     work_directory,
 )
+from corral.platforms.windows.mechanisms.desktop import PrivateDesktop
+from corral.platforms.windows.mechanisms.job import Job
+from corral.platforms.windows.mechanisms.restricted_token import LowIntegrity, RestrictedToken
 from corral.platforms.windows.options import APP_CONTAINER, MITIGATIONS, RESTRICTED, STRICT
 from corral.platforms.windows.relay import start as relay
 from corral.platforms.windows.runtime_copies import store
@@ -53,11 +54,10 @@ PASSED = (
 def compose(
     policy: Policy, program: Program, controls: Sequence[model.Held], *, home: str, run: str
 ) -> Composition:
-    mechanisms: dict[str, str] = {held.control: held.mechanism for held in controls}
-    limits = job.plan(policy, controls)
-    private, steps = _order(policy, program, mechanisms, limits, home=home, run=run)
-    own = APP_CONTAINER not in mechanisms["syscalls"]
-    copies = next((step for step in steps if isinstance(step, store.Store)), None)
+    private, steps = _order(policy, program, controls, home=home, run=run)
+    own = any(isinstance(step, work_directory.WorkDirectory) for step in steps)
+    residual = (work_directory.WorkDirectory, undo.Claim)
+    copies = store.find(steps)
     started = program if copies is None else copies.program
     return Composition(
         steps=tuple(steps),
@@ -69,11 +69,7 @@ def compose(
         ),
         home=f"{private}\\home" if own else private,
         run=run,
-        residue=tuple(
-            step.residue
-            for step in steps
-            if isinstance(step, work_directory.WorkDirectory | undo.Claim)
-        ),
+        residue=tuple(step.residue for step in steps if isinstance(step, residual)),
         watched=tuple(
             name for step in steps if isinstance(step, path_grants.Grants) for name in step.watched
         ),
@@ -81,27 +77,19 @@ def compose(
 
 
 def _order(
-    policy: Policy,
-    program: Program,
-    mechanisms: Mapping[str, str],
-    limits: job.Job,
-    *,
-    home: str,
-    run: str,
+    policy: Policy, program: Program, controls: Sequence[model.Held], *, home: str, run: str
 ) -> tuple[str, list[model.Step]]:
     """Return the private directory of the target and all steps in their order.
 
     The mechanism of `syscalls` decides the layers.
     """
-    token = mechanisms["syscalls"]
-    bits = (BASE if MITIGATIONS in token else 0) | (
-        mitigations.STRICT_HANDLES.bit if STRICT in token else 0
-    )
+    mechanisms: dict[str, str] = {held.control: held.mechanism for held in controls}
+    limits, token = job.plan(policy, controls), mechanisms["syscalls"]
+    bits = BASE if MITIGATIONS in token else 0
+    bits |= mitigations.STRICT_HANDLES.bit if STRICT in token else 0
     if APP_CONTAINER in token:
-        relayed = RELAY in mechanisms["network"]
-        private, steps = _contained(
-            policy, program, home=home, run=run, relayed=relayed, limits=limits, bits=bits
-        )
+        network = mechanisms["network"]
+        private, steps = _contained(policy, program, limits, bits, network, home=home, run=run)
     else:
         private, steps = _uncontained(policy, run, restricted=RESTRICTED in token)
     childless = CHILDLESS in mechanisms["subprocess"]
@@ -110,16 +98,11 @@ def _order(
 
 
 def _contained(
-    policy: Policy,
-    program: Program,
-    *,
-    home: str,
-    run: str,
-    relayed: bool,
-    limits: job.Job,
-    bits: int,
+    policy: Policy, program: Program, limits: Job, bits: int, network: str, *, home: str, run: str
 ) -> tuple[str, list[model.Step]]:
-    """Return the private directory of the target and the steps of an AppContainer."""
+    """Return the private directory of the target and the steps of an AppContainer. `network` is the
+    mechanism of that control.
+    """
     reach = network_capabilities.plan(policy)
     journals = journal.default_directory()
     known = windows.known_directories(os.environ, home, HostDisk().real)
@@ -130,37 +113,26 @@ def _contained(
     name = app_container.profile_name(digest(program), "state" if policy.state else run)
     private = app_container.profile_folder(home, name)
     last: list[model.Step] = []
-    if relayed:
+    if RELAY in network:
         own = store.plan_own_interpreter(home)
         sids += own.sids
-        last = [own, _relay(policy, own.program.path, private, limits, bits)]
+        hosts = relay.NamedHosts(
+            allow=policy.allow,
+            python=own.program.path,
+            environment=tuple(environment(private, own=False).items()),
+            cpu=limits.cpu,
+            ui=limits.ui,
+            bits=bits,
+        )
+        last = [own, hosts]
+    gone = "" if policy.state else name
     claim = undo.Claim(
-        directory=journals,
-        run=run,
-        profile="" if policy.state else name,
-        roots=granted.roots,
-        keep=granted.keep,
+        directory=journals, run=run, profile=gone, roots=granted.roots, keep=granted.keep
     )
     profile = app_container.Profile(
-        profile=name,
-        capabilities=tuple(dict.fromkeys(sids)),
-        home=private,
-        keep=policy.state,
+        profile=name, capabilities=tuple(dict.fromkeys(sids)), home=private, keep=policy.state
     )
     return private, [claim, profile, granted, copies, reach, *last]
-
-
-def _relay(
-    policy: Policy, python: str, private: str, limits: job.Job, bits: int
-) -> relay.NamedHosts:
-    return relay.NamedHosts(
-        allow=policy.allow,
-        python=python,
-        environment=tuple(environment(private, own=False).items()),
-        cpu=limits.cpu,
-        ui=limits.ui,
-        bits=bits,
-    )
 
 
 def _uncontained(policy: Policy, run: str, *, restricted: bool) -> tuple[str, list[model.Step]]:
@@ -181,12 +153,7 @@ def _uncontained(policy: Policy, run: str, *, restricted: bool) -> tuple[str, li
             "writes nothing that is not labelled for it",
             hint="use AppContainers, or let the server write into its own directory",
         )
-    steps += [
-        restricted_token.RestrictedToken(),
-        restricted_token.LowIntegrity(),
-        desktop.PrivateDesktop(),
-    ]
-    return private, steps
+    return private, [*steps, RestrictedToken(), LowIntegrity(), PrivateDesktop()]
 
 
 def _minifilter(
@@ -199,13 +166,8 @@ def _minifilter(
     staged = [tree.staged for one in stores for tree in one.trees]
     read = [grant.path for grant in policy.grants if grant.access == "read"]
     write = [grant.path for grant in policy.grants if grant.access == "write"]
-    return [
-        minifilter.Minifilter(
-            read=(*staged, *program.reads, *read),
-            write=(private, *write),
-            workspace=private,
-        )
-    ]
+    reads, writes = (*staged, *program.reads, *read), (private, *write)
+    return [minifilter.Minifilter(read=reads, write=writes, workspace=private)]
 
 
 def digest(program: Program) -> str:
@@ -218,9 +180,8 @@ def machine_variables() -> dict[str, str]:
 
 
 def environment(private: str, *, own: bool) -> dict[str, str]:
-    """Return the variables of every target. `own`: the private directory is corral's, with a
-    subdirectory for each purpose. In an AppContainer Windows makes them, and expects the user's
-    LOCALAPPDATA, which it changes for the target.
+    """Return the variables of every target. `own`: corral makes the directories, not Windows, which
+    expects the user's LOCALAPPDATA and changes it for the target.
     """
     home = f"{private}\\home" if own else private
     temporary = f"{private}\\tmp" if own else f"{private}\\Temp"

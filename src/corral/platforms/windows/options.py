@@ -8,6 +8,7 @@ restricted token of Low integrity, which is not a wall for reads or for the netw
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress, product
 
 from corral.plan import model
 from corral.plan.model import SAMPLING, Option
@@ -83,19 +84,12 @@ def _syscalls(policy: Policy) -> tuple[Option, ...]:
     if not (policy.windows.app_container and policy.windows.fail_on_app_container_error):
         tokens[RESTRICTED] = ("restricted token",)
     for token, needs in tokens.items():
-        for extras in _subsets(tuple(EXTRAS)):
+        for chosen in product((True, False), repeat=len(EXTRAS)):  # all first, none last
+            extras = tuple(compress(EXTRAS, chosen))
             mechanism = " + ".join((token, *extras))
             more = tuple(EXTRAS[name] for name in extras)
             found.append(Option(mechanism=mechanism, needs=(*needs, *more), status="verified"))
     return tuple(found)
-
-
-def _subsets(names: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Return all subsets, the whole first, the empty one last."""
-    if not names:
-        return [()]
-    rest = _subsets(names[1:])
-    return [(names[0], *some) for some in rest] + rest
 
 
 def _sampled(policy: Policy) -> tuple[Option, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from corral.abi import win32_process as abi
 from corral.abi.signal_numbers import SIGKILL
 from corral.denials.records import Denials
@@ -101,9 +103,7 @@ def _kill(results: Results) -> None:
     """Kill the process too: a step may have failed because it is not in its job."""
     process, job = results.find(abi.Process), results.find(LimitedJob)
     if process is not None:
-        try:
+        with suppress(OSError):  # it may have ended
             abi.TerminateProcess(process.handle.value, KILLED)
-        except OSError:
-            pass  # it has ended
     if job is not None:
         job.end()

@@ -61,9 +61,7 @@ class OpenClaim:
 
 
 def undo_run(own: Journal, *, keep: bool) -> list[str]:
-    """Undo what this run has made; with `keep` its grants stay. Return what resisted, as text; the
-    journal stays then, and the next run tries again.
-    """
+    """Undo what a run has made, with `keep` all but its grants. Return what resisted, as text."""
     problems: list[str] = []
     entry = own.entry
     for root in entry.roots if entry else ():
@@ -144,20 +142,15 @@ def _delete(own: Journal, profile: str) -> list[str]:
     """Delete a profile, and the files with names that Windows' own removal does not accept."""
     if any(entry.profile == profile for entry in own.others()):
         return []
-    directory = _profile_directory(profile)
+    try:
+        directory = os.path.dirname(win32_security.profile_folder(package_sid(profile)))
+    except OSError:
+        directory = ""  # there is no such profile
     problems = _delete_profile(profile)
     if directory and os.path.lexists(directory):
         file_trees.remove(directory)
         problems = _delete_profile(profile) if problems else []
     return problems
-
-
-def _profile_directory(profile: str) -> str:
-    """Return the directory of a profile; empty if there is no such profile."""
-    try:
-        return os.path.dirname(win32_security.profile_folder(package_sid(profile)))
-    except OSError:
-        return ""
 
 
 def _delete_profile(profile: str) -> list[str]:

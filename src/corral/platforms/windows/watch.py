@@ -108,18 +108,13 @@ class Watch:
         if ready == 1:
             for number in self._signals.read():
                 self.stop("signal", number)
-        elif ready == 2:
-            self._read_control()
+        elif ready == 2 and self._control is not None:
+            numbers = self._control.read()
+            for number in numbers:
+                self.stop("control", number)
+            if not numbers:
+                self.child.kill()  # the caller has died
         return ready == 0
-
-    def _read_control(self) -> None:
-        """Pass on each byte as a signal; the end of the control channel is the caller's death."""
-        assert self._control is not None  # noqa: S101 - its event was set
-        numbers = self._control.read()
-        for number in numbers:
-            self.stop("control", number)
-        if not numbers:
-            self.child.kill()
 
 
 class Signals:
@@ -201,9 +196,7 @@ class Control:
 
 
 def measure(root: int) -> Usage:
-    """Measure a tree from outside. A process whose parent has ended is not found, because only the
-    supervisor can ask the job.
-    """
+    """Measure a tree without its orphans, because only the supervisor can ask the job."""
     cpu, memory, tasks = 0.0, 0, 0
     for pid in tree(root, abi.parents()):
         try:

@@ -68,9 +68,7 @@ class ProxyPort:
         return b"Basic " + binascii.b2a_base64(f"{USER}:{self.password}".encode(), newline=False)
 
     def serve(self, plan: Plan, denials: Denials | None) -> HttpProxy:
-        """Start the proxy, which then owns the listener. It has threads, so the target must have
-        been forked before.
-        """
+        """Start the proxy, which then owns the listener, after the fork: the proxy has threads."""
         import socket
 
         from corral.network.destinations import check_from_policy
@@ -102,9 +100,7 @@ def _listen() -> tuple[_socket.socket, _socket.socket | None]:
 
 
 def _reserve(port: int) -> _socket.socket | None:
-    """Bind the port of ::1 and never listen there, so that connections are refused. Return None
-    where there is no IPv6.
-    """
+    """Bind the port of ::1, so that connections are refused. Return None without IPv6."""
     try:
         reserved = _socket.socket(_socket.AF_INET6, _socket.SOCK_STREAM)
     except OSError:

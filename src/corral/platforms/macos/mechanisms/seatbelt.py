@@ -64,9 +64,8 @@ class Seatbelt:
         if not darwin_sandbox.confined(os.getpid()):
             raise OSError(0, "no sandbox is reported for this process")
         _expect_denial(lambda: os.listdir(self.closed), f"{self.closed} can be listed")
-        _expect_denial(
-            lambda: darwin_proc.threads(os.getppid()), "other processes can be inspected"
-        )
+        parent = os.getppid()
+        _expect_denial(lambda: darwin_proc.threads(parent), "other processes can be inspected")
         _verify_network()
         if self.proxy:
             connect(_proxy_port(results))

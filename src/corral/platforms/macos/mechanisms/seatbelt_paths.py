@@ -17,9 +17,7 @@ MAXPATHLEN = 1024
 
 
 def to_kernel_path(path: str) -> str:
-    """Follow no link. A file that cannot be opened keeps its name as typed, in the kernel's
-    spelling of its directory.
-    """
+    """Follow no link, and leave the name of a file as typed that cannot be opened."""
     opened = _path_of_opened(path)
     if opened is not None:
         return opened

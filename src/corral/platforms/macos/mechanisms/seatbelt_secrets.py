@@ -14,7 +14,7 @@ from corral.policy import secret_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from corral.policy.model import Grant
 
@@ -78,17 +78,12 @@ def _within(found: Iterable[str], tops: Sequence[str], named: Sequence[str]) -> 
 
 
 def anchors(grants: Sequence[Grant], kept: Sequence[str]) -> tuple[str, ...]:
-    """Directories between a write grant and what is kept in it: renamed away, they would take it
-    out of the rule for its name.
+    """Return the directories between a write grant and what is kept in it: renaming them would
+    take it out of the rule for its name.
     """
     found: dict[str, None] = {}
-    for grant in grants:
-        if grant.access == "write":
-            found.update(dict.fromkeys(_between(grant.path, kept)))
+    for top in [grant.path for grant in grants if grant.access == "write"]:
+        for path in kept:
+            while (path := os.path.dirname(path)) and is_inside(path, top):
+                found[path] = None
     return tuple(found)
-
-
-def _between(top: str, kept: Sequence[str]) -> Iterator[str]:
-    for path in kept:
-        while (path := os.path.dirname(path)) and is_inside(path, top):
-            yield path

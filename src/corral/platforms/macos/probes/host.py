@@ -63,9 +63,7 @@ def probe(table: ProcessTable, node: str) -> tuple[Finding, ...]:
 
 @record
 class Trial:
-    """Try what Seatbelt's own `verify` does not try, write what was seen to `fd`, and fail, so that
-    nothing is executed.
-    """
+    """Try more than Seatbelt's `verify`, write to `fd` what was seen, and fail before the exec."""
 
     name = "trial"
     fd: int

@@ -12,7 +12,7 @@ from typing import Literal
 
 from corral.abi.win32_security import parse_sid
 from corral.paths.windows import fold_path
-from corral.record import record
+from corral.record import record, replace
 
 Reach = Literal["read", "write"]
 
@@ -78,15 +78,12 @@ def write(found: Descriptor) -> bytes:
     if control & DACL_AUTO_INHERITED:
         control |= DACL_AUTO_INHERIT_REQUIRED
     head = struct.pack("<BBHIIII", 1, 0, control, 0, 0, 0, 20)
-    return (
-        head + struct.pack("<BBHHH", found.revision, 0, 8 + len(body), len(found.entries), 0) + body
-    )
+    acl = struct.pack("<BBHHH", found.revision, 0, 8 + len(body), len(found.entries), 0)
+    return head + acl + body
 
 
 def entries_for(sid: str, access: Reach, *, directory: bool, root: bool) -> tuple[bytes, ...]:
-    """Return the entries for one object. A root may be changed inside but not deleted or renamed;
-    objects below it may. Objects that are made below later inherit.
-    """
+    """Return the entries for one object. Only below a root may objects be deleted or renamed."""
     below = RIGHTS[access] | (DELETE if access == "write" else 0)
     own = RIGHTS[access] if root else below
     if not directory:
@@ -105,14 +102,14 @@ def grant(raw: bytes, sid: str, ours: tuple[bytes, ...]) -> bytes | None:
     others = _without(found.entries, (sid,))
     # Canonical order: the object's own entries come before inherited ones.
     at = next((n for n, entry in enumerate(others) if entry[1] & INHERITED), len(others))
-    return write(_changed(found, (*others[:at], *ours, *others[at:])))
+    return write(replace(found, entries=(*others[:at], *ours, *others[at:])))
 
 
 def revoke(raw: bytes, sids: Iterable[str]) -> bytes | None:
     """Return the descriptor without these SIDs' entries, own and inherited; None if it has none."""
     found = read(raw)
     left = _without(found.entries, tuple(sids))
-    return None if left == found.entries else write(_changed(found, left))
+    return None if left == found.entries else write(replace(found, entries=left))
 
 
 def has_entry(raw: bytes, sid: str) -> bool:
@@ -126,10 +123,6 @@ def is_entry_of(entry: bytes, sid: str) -> bool:
 
 def _without(entries: tuple[bytes, ...], sids: tuple[str, ...]) -> tuple[bytes, ...]:
     return tuple(entry for entry in entries if not any(is_entry_of(entry, sid) for sid in sids))
-
-
-def _changed(found: Descriptor, entries: tuple[bytes, ...]) -> Descriptor:
-    return Descriptor(control=found.control, revision=found.revision, entries=entries)
 
 
 def _allowed(sid: str, mask: int, flags: int) -> bytes:

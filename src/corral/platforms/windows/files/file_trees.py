@@ -15,6 +15,7 @@ import ntpath
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 from corral.paths.links import is_directory
 from corral.paths.windows import EXTENDED_PREFIX, extended_path
@@ -40,9 +41,7 @@ class Unsuitable(Exception):  # noqa: N818 - becomes one line of a PolicyError
 
 @record
 class Listing:
-    """Relative names with backslashes: `files` as (name, size, time in ns). A single file has the
-    empty name.
-    """
+    """Relative names, empty for a single file; `files` as (name, size, time in ns)."""
 
     directories: tuple[str, ...]
     files: tuple[tuple[str, int, int], ...]
@@ -97,7 +96,10 @@ def list_files(source: str, without: Sequence[str] = ()) -> Listing:
             else:
                 files.append((below, seen.st_size, seen.st_mtime_ns))
                 total += seen.st_size
-        _check_size(len(files) + len(directories), total)
+        if len(files) + len(directories) > MAX_FILES:
+            raise Unsuitable(f"it holds more than {MAX_FILES} files")
+        if total > MAX_BYTES:
+            raise Unsuitable(f"it holds more than {format_size(MAX_BYTES)}")
     return Listing(directories=tuple(sorted(directories)), files=tuple(sorted(files)))
 
 
@@ -117,13 +119,6 @@ def _check_link(found: os.stat_result, path: str) -> None:
         raise Unsuitable(f"{path.removeprefix(EXTENDED_PREFIX)} is a link")
     if not stat.S_ISDIR(found.st_mode) and not stat.S_ISREG(found.st_mode):
         raise Unsuitable(f"{path.removeprefix(EXTENDED_PREFIX)} is neither a file nor a directory")
-
-
-def _check_size(count: int, total: int) -> None:
-    if count > MAX_FILES:
-        raise Unsuitable(f"it holds more than {MAX_FILES} files")
-    if total > MAX_BYTES:
-        raise Unsuitable(f"it holds more than {format_size(MAX_BYTES)}")
 
 
 def copy_key(source: str, listing: Listing, beside: Sequence[str] = ()) -> str:
@@ -210,8 +205,6 @@ def _attempt(act: Callable[[str], None], path: str) -> None:
     try:
         act(path)
     except OSError:
-        try:
+        with suppress(OSError):
             os.chmod(path, 0o700)
             act(path)
-        except OSError:
-            pass

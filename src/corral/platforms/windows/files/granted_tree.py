@@ -11,6 +11,7 @@ Costs some tenths of a millisecond an entry; hence the limit on their number.
 import os
 import stat
 from collections.abc import Generator, Iterable
+from contextlib import AbstractContextManager
 
 from corral.abi import win32_files, win32_security
 from corral.abi.win32 import Handle
@@ -60,13 +61,10 @@ def read_tree(root: str) -> Tree:
 def _node(name: str, found: os.stat_result) -> Node:
     directory = stat.S_ISDIR(found.st_mode)
     reparse = stat.S_ISLNK(found.st_mode) or bool(getattr(found, "st_reparse_tag", 0))
-    # Where a directory has a count, it is that of its entries.
-    return Node(
-        name=name,
-        directory=directory,
-        reparse=reparse,
-        links=1 if directory else found.st_nlink,
-    )
+    links = (
+        1 if directory else found.st_nlink
+    )  # where a directory has a count, it is of its entries
+    return Node(name=name, directory=directory, reparse=reparse, links=links)
 
 
 def problem(node: Node, *, shown: str) -> str:
@@ -86,9 +84,9 @@ def open_object(path: str) -> Handle:
         raise with_path(error, path) from error
 
 
-def mutex(sid: str) -> win32_files.Mutex:
+def mutex(sid: str) -> AbstractContextManager[None]:
     """Return the mutex of every process that changes the entries of this SID, or decides so."""
-    return win32_files.Mutex(f"Local\\corral-{sid}")
+    return win32_files.own_mutex(f"Local\\corral-{sid}")
 
 
 def set_entries(path: str, handle: int, sid: str, entries: tuple[bytes, ...]) -> bool:
@@ -180,9 +178,9 @@ DEEPEST = 2
 
 
 def find(names: Iterable[str], access: Reach, place: str = "") -> tuple[str, ...]:
-    """Of the relative names of a tree, the outermost that must not be granted together with it.
+    """Return the outermost of the relative names of a tree that must not be granted with it.
 
-    `place` is where the tree lies in the user's profile; empty if elsewhere.
+    `place` is the path of the tree in the user's profile; empty if elsewhere.
     """
     known = _relative(HIDDEN_AT_HOME, place)
     known |= _relative(STARTING_AT_HOME, place) if access == "write" else frozenset()

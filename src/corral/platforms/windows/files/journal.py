@@ -19,11 +19,12 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 
 from corral.directories import directories
 from corral.platforms.run_records import create_locked, lock_dead
 from corral.platforms.windows.files.access_list import Reach
-from corral.record import record, replace
+from corral.record import astuple, fields, record, replace
 
 FORMAT = "corral-grants 1"
 SUFFIX = ".grants"
@@ -52,8 +53,7 @@ class Entry:
 
 def encode(entry: Entry) -> bytes:
     """Return lines of JSON between the name of the format and a digest of all of it."""
-    rows = [[r.path, r.access, r.sid, r.volume, r.file] for r in entry.roots]
-    lines = [FORMAT, json.dumps(entry.profile), *map(json.dumps, rows)]
+    lines = [FORMAT, *map(json.dumps, (entry.profile, *map(astuple, entry.roots)))]
     text = "\n".join(lines).encode() + b"\n"
     return text + _closing(text)
 
@@ -67,8 +67,7 @@ def decode(raw: bytes) -> Entry | None:
     if not mark or digest != _closing(text) or b"\n" not in rest or lines[0] != FORMAT:
         return None
     profile, *rows = map(json.loads, lines[1:])
-    names = ("path", "access", "sid", "volume", "file")
-    roots = [Root(**dict(zip(names, row, strict=True))) for row in rows]
+    roots = [Root(**dict(zip(fields(Root), row, strict=True))) for row in rows]
     gone = {line[2:].decode() for line in rest.split(b"\n")[1:-1] if line.startswith(b"- ")}
     return Entry(profile=profile, roots=tuple(root for root in roots if root.sid not in gone))
 
@@ -87,9 +86,7 @@ class Journal:
         self._fd = fd
 
     def drop(self, root: Root) -> None:
-        """Give up one root. The caller owns its mutex, so that of two runs that end at the same
-        time one sees that the other is gone.
-        """
+        """Give up one root, under its mutex: of two runs that end, the second sees only itself."""
         if self.entry:
             left = tuple(one for one in self.entry.roots if one.sid != root.sid)
             self.entry = replace(self.entry, roots=left)
@@ -221,7 +218,5 @@ def _is_free(path: str) -> bool:
 
 
 def _unlink(path: str) -> None:
-    try:
+    with suppress(OSError):  # another process has it open: the next sweep removes the empty file
         os.unlink(path)
-    except OSError:
-        pass  # another process has it open: the next sweep removes the empty file

@@ -16,7 +16,6 @@ that it is given.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 from corral.abi import win32, win32_security, win32_token
 from corral.abi.prototypes import MissingFunctionError
@@ -72,8 +71,8 @@ class Profile:
             text = f"{why}; {hint}" if hint else why
             raise OSError(0, text, self.profile, win32.winerror(error)) from error
         if made != package:
-            text = f"Windows calls it {format_sid(made)}, not {self.package}"
-            raise OSError(0, text, self.profile)
+            why = f"Windows calls it {format_sid(made)}, not {self.package}"
+            raise OSError(0, why, self.profile)
         found = win32_security.profile_folder(self.package)
         if fold_path(found) != fold_path(self.home):
             raise OSError(0, f"its folder is {found}, not {self.home}", self.profile)
@@ -81,9 +80,7 @@ class Profile:
         results.add(win32_security.Capabilities(package, capabilities))
 
     def verify(self, results: Results) -> None:
-        """Read the token of the suspended process: this package, these capabilities alone, and no
-        administrator's privilege that bypasses access lists.
-        """
+        """Read the token: this package, these capabilities alone, no privilege of `DANGEROUS`."""
         with win32_security.open_token(results.get(Process).handle.value) as token:
             if not win32_security.is_app_container(token.value):
                 raise OSError(0, "the process is not in an AppContainer", self.profile)
@@ -91,12 +88,10 @@ class Profile:
             if package != parse_sid(self.package):
                 raise OSError(0, "the process is in another AppContainer", self.profile)
             found = win32_security.token_capabilities(token.value)
-            held = dangerous_privileges(win32_token.token_privileges(token.value))
+            held = sorted(DANGEROUS.intersection(win32_token.token_privileges(token.value)))
         if held:
-            text = (
-                f"its token holds {', '.join(held)}: start corral without an administrator's rights"
-            )
-            raise OSError(0, text, self.profile)
+            advice = "start corral without an administrator's rights"
+            raise OSError(0, f"its token holds {', '.join(held)}: {advice}", self.profile)
         having = sorted(format_sid(sid) for sid, _ in found)
         if having != sorted(set(self.capabilities)):
             text = f"its capabilities are {', '.join(having) or 'none'}"
@@ -115,18 +110,13 @@ def profile_folder(home: str, profile: str) -> str:
     return f"{local}\\Packages\\{profile}\\AC"
 
 
-def dangerous_privileges(privileges: Sequence[str]) -> tuple[str, ...]:
-    return tuple(sorted(DANGEROUS.intersection(privileges)))
-
-
 def explain(error: OSError) -> tuple[str, str]:
     """Return what a failed call on a profile means, and what the user can do about it."""
     code = win32.winerror(error)
     if code == win32.ERROR_ACCESS_DENIED:
         return "this account may not create an AppContainer profile here", DENIED
-    if code in {win32.ERROR_NOT_SUPPORTED, win32.E_NOTIMPL} or isinstance(
-        error, MissingFunctionError
-    ):
+    missing = isinstance(error, MissingFunctionError)
+    if missing or code in {win32.ERROR_NOT_SUPPORTED, win32.E_NOTIMPL}:
         return "this Windows has no AppContainers", WSL2
     return f"{error.filename}: {error.strerror}", ""
 

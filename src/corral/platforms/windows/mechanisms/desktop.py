@@ -34,24 +34,24 @@ class PrivateDesktop:
         results.add(create())
 
 
+@record
 class Desktop:
     """A desktop that stays open until the target has ended. `path` is STARTUPINFO.lpDesktop."""
 
-    def __init__(self, made: abi.Desktop, path: str) -> None:
-        self._made = made
-        self.path = path
+    made: abi.Desktop
+    path: str
 
     def check(self) -> None:
         """Raise OSError unless name and label read back as they were asked for."""
-        name = abi.user_object_name(self._made.value)
+        name = abi.user_object_name(self.made.value)
         if name != self.path.rpartition("\\")[2]:
             raise OSError(0, f"the private desktop reads back as {name}")
-        label = abi.user_object_label(self._made.value)
+        label = abi.user_object_label(self.made.value)
         if "(ML;" not in label or ";LW)" not in label:
             raise OSError(0, f"the private desktop is not labelled Low but {label or 'not at all'}")
 
     def release(self) -> None:
-        self._made.close()
+        self.made.close()
 
 
 def create() -> Desktop:
@@ -59,7 +59,7 @@ def create() -> Desktop:
     made = abi.Desktop(name, ACCESS, default_dacl(*own_sids()) + LOW_LABEL)
     try:
         station = abi.user_object_name(abi.GetProcessWindowStation())
-        desktop = Desktop(made, f"{station}\\{name}")
+        desktop = Desktop(made=made, path=f"{station}\\{name}")
         desktop.check()
     except BaseException:
         made.close()

@@ -31,6 +31,13 @@ UI_LIMITS = (
     | abi.JOB_OBJECT_UILIMIT_DESKTOP
     | abi.JOB_OBJECT_UILIMIT_EXITWINDOWS
 )
+EXTENDED_FIELDS = (
+    "BasicLimitInformation.ActiveProcessLimit",
+    "JobMemoryLimit",
+    "ProcessMemoryLimit",
+    "BasicLimitInformation.LimitFlags",
+)
+HARD_CAP = abi.JOB_OBJECT_CPU_RATE_CONTROL_ENABLE | abi.JOB_OBJECT_CPU_RATE_CONTROL_HARD_CAP
 WHOLE = 10_000
 """All processors together, as the CPU rate counts."""
 PAGE = 4096
@@ -157,11 +164,16 @@ def create(step: Job) -> LimitedJob:
         wanted = extended(step)
         abi.set_information(handle, wanted)
         if step.read_back:
-            _check_extended(wanted, handle)
+            abi.check_information(handle, wanted, *EXTENDED_FIELDS)
         if step.cpu is not None:
-            _set_rate(handle, cpu_rate(step.cpu, processors()))
+            rate = abi.JOBOBJECT_CPU_RATE_CONTROL_INFORMATION(ControlFlags=HARD_CAP)
+            rate.CpuRate = cpu_rate(step.cpu, processors())
+            abi.set_information(handle, rate)
+            abi.check_information(handle, rate, "ControlFlags", "CpuRate")
         if step.ui:
-            _set_ui(handle, step.ui)
+            limits = abi.JOBOBJECT_BASIC_UI_RESTRICTIONS(step.ui)
+            abi.set_information(handle, limits)
+            abi.check_information(handle, limits, "UIRestrictionsClass")
         abi.set_information(handle, abi.JOBOBJECT_ASSOCIATE_COMPLETION_PORT(None, made.port.value))
     except OSError:
         made.release()
@@ -185,38 +197,3 @@ def extended(step: Job) -> abi.JOBOBJECT_EXTENDED_LIMIT_INFORMATION:
 def cpu_rate(millicores: int, processors: int) -> int:
     """Return the rate in 1/10000 of all processors; never 0, which Windows refuses."""
     return max(1, min(WHOLE, millicores * WHOLE // (1000 * processors)))
-
-
-def _check_extended(wanted: abi.JOBOBJECT_EXTENDED_LIMIT_INFORMATION, handle: Handle) -> None:
-    seen = abi.query_information(handle, abi.JOBOBJECT_EXTENDED_LIMIT_INFORMATION)
-    pairs = {
-        "ActiveProcessLimit": (wanted.BasicLimitInformation, seen.BasicLimitInformation),
-        "JobMemoryLimit": (wanted, seen),
-        "ProcessMemoryLimit": (wanted, seen),
-        "LimitFlags": (wanted.BasicLimitInformation, seen.BasicLimitInformation),
-    }
-    for name, (asked, found) in pairs.items():
-        _check_same(name, getattr(asked, name), getattr(found, name))
-
-
-def _set_rate(handle: Handle, rate: int) -> None:
-    wanted = abi.JOBOBJECT_CPU_RATE_CONTROL_INFORMATION()
-    wanted.ControlFlags = (
-        abi.JOB_OBJECT_CPU_RATE_CONTROL_ENABLE | abi.JOB_OBJECT_CPU_RATE_CONTROL_HARD_CAP
-    )
-    wanted.CpuRate = rate
-    abi.set_information(handle, wanted)
-    seen = abi.query_information(handle, abi.JOBOBJECT_CPU_RATE_CONTROL_INFORMATION)
-    _check_same("ControlFlags", wanted.ControlFlags, seen.ControlFlags)
-    _check_same("CpuRate", rate, seen.CpuRate)
-
-
-def _set_ui(handle: Handle, limits: int) -> None:
-    abi.set_information(handle, abi.JOBOBJECT_BASIC_UI_RESTRICTIONS(limits))
-    seen = abi.query_information(handle, abi.JOBOBJECT_BASIC_UI_RESTRICTIONS)
-    _check_same("UIRestrictionsClass", limits, seen.UIRestrictionsClass)
-
-
-def _check_same(name: str, wanted: int, seen: int) -> None:
-    if wanted != seen:
-        raise OSError(0, f"{name} was set to {wanted:#x} and reads back as {seen:#x}")

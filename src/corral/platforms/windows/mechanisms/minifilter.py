@@ -18,16 +18,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from contextlib import suppress
 
 from corral.abi import win32_filter as abi
 from corral.abi.prototypes import MissingFunctionError
-from corral.abi.win32 import (
-    E_NOTIMPL,
-    ERROR_ACCESS_DENIED,
-    ERROR_FILE_NOT_FOUND,
-    winerror,
-)
+from corral.abi.win32 import E_NOTIMPL, ERROR_ACCESS_DENIED, ERROR_FILE_NOT_FOUND, winerror
 from corral.abi.win32_process import Process, windows_directory
 from corral.paths.windows import upper_case
 from corral.plan import model
@@ -62,16 +57,12 @@ CHANGING_ACCESS = (
     | abi.GENERIC_WRITE
 )
 """Rights that make an open more than a read."""
-
-
-class Transport(Protocol):
-    """What `abi.win32_filter.Port` does; tests have a driver behind a socket."""
-
-    def send(self, message: bytes, max_reply: int) -> bytes: ...
-    def receive(self, max_size: int) -> bytes: ...
-    def reply(self, data: bytes) -> None: ...
-    def stop(self) -> None: ...
-    def close(self) -> None: ...
+ABSENCES = {
+    ERROR_FILE_NOT_FOUND: "no driver listens",
+    ERROR_ACCESS_DENIED: "the driver listens to administrators alone",
+    abi.ERROR_CONNECTION_COUNT_LIMIT: "the driver talks to another program",
+    E_NOTIMPL: "not implemented here",
+}
 
 
 @record
@@ -178,20 +169,16 @@ def _device_root(path: str, query: Callable[[str], str], *, follow: bool) -> str
 class Session:
     """One connection, one session, one thread that answers."""
 
-    def __init__(self, transport: Transport, checks: Checks) -> None:
+    def __init__(self, port: abi.Port, checks: Checks) -> None:
         self.allowed = self.denied = self.malformed = 0
-        self._transport = transport
+        self._port = port
         self._checks = checks
         self._requests = 0
-        self._token = int.from_bytes(os.urandom(8), "little") or 1
+        self.token = int.from_bytes(os.urandom(8), "little") or 1
         self._registered = False
         # A daemon: whatever a driver does, it cannot keep corral from ending.
         self._thread = threading.Thread(target=self._serve, name="minifilter", daemon=True)
         self._thread.start()
-
-    @property
-    def token(self) -> int:
-        return self._token
 
     def register(self, root: int, workspace: str) -> None:
         """Raise OSError if the driver refuses, ValueError if the workspace is too long a path."""
@@ -202,27 +189,25 @@ class Session:
             cache_entries=CACHE_ENTRIES,
             cache_ms=CACHE_MS,
         )
-        self._transport.send(config, 0)
+        self._port.send(config, 0)
         # The driver must not ask about corral itself, which could not answer while it waits.
-        self._transport.send(wire.exclude_process(self._next(), os.getpid()), 0)
-        self._transport.send(wire.register_session(self._next(), self._token, root, workspace), 0)
+        self._port.send(wire.exclude_process(self._next(), os.getpid()), 0)
+        self._port.send(wire.register_session(self._next(), self.token, root, workspace), 0)
         self._registered = True
 
     def metrics(self) -> wire.Metrics:
         """Return the driver's counters; raise OSError or MalformedError if it has none."""
         size = wire.HEADER.size + wire.METRICS_BODY.size
-        return wire.read_metrics(self._transport.send(wire.get_metrics(self._next()), size))
+        return wire.read_metrics(self._port.send(wire.get_metrics(self._next()), size))
 
     def release(self) -> None:
         """Unregister and disconnect. A failure does not matter, since the tree is gone."""
-        try:
+        with suppress(OSError):
             if self._registered:
-                self._transport.send(wire.unregister_session(self._next(), self._token), 0)
-        except OSError:
-            pass
-        self._transport.stop()
+                self._port.send(wire.unregister_session(self._next(), self.token), 0)
+        self._port.stop()
         self._thread.join()
-        self._transport.close()
+        self._port.close()
 
     def _next(self) -> int:
         self._requests += 1
@@ -231,15 +216,13 @@ class Session:
     def _serve(self) -> None:
         while True:
             try:
-                data = self._transport.receive(wire.MAX_MESSAGE)
+                data = self._port.receive(wire.MAX_MESSAGE)
             except (EOFError, OSError):
                 return  # the driver denies what is not answered
             answer = self.answer(data)
-            try:
+            with suppress(OSError):  # the answer may come too late
                 if answer is not None:
-                    self._transport.reply(answer)
-            except OSError:
-                pass  # the answer came too late
+                    self._port.reply(answer)
 
     def answer(self, data: bytes) -> bytes | None:
         """Return the reply to a message; None if none is expected or it cannot be addressed."""
@@ -259,7 +242,7 @@ class Session:
         return wire.response(identity, decision, cache)
 
     def _decide(self, request: wire.FileCheck | wire.RegistryCheck) -> tuple[wire.Decision, int]:
-        if request.token != self._token:
+        if request.token != self.token:
             return "deny", UNCACHED_MS
         if isinstance(request, wire.RegistryCheck):
             return self._checks.registry(request), CACHE_MS
@@ -278,14 +261,7 @@ def connect(checks: Checks) -> Session:
 def absence(error: OSError) -> str:
     if isinstance(error, MissingFunctionError):
         return "this Windows has no filter manager"
-    code = winerror(error)
-    if code == ERROR_FILE_NOT_FOUND:
-        return "no driver listens"
-    if code == ERROR_ACCESS_DENIED:
-        return "the driver listens to administrators alone"
-    if code == abi.ERROR_CONNECTION_COUNT_LIMIT:
-        return "the driver talks to another program"
-    return "not implemented here" if code == E_NOTIMPL else error.strerror or str(error)
+    return ABSENCES.get(winerror(error)) or error.strerror or str(error)
 
 
 def probe() -> Finding:

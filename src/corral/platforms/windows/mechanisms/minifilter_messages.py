@@ -9,8 +9,6 @@ with a NUL.
     header (16)                 u32 type, u32 size of all, u64 request id
 """
 
-from __future__ import annotations
-
 import struct
 from typing import Literal
 
@@ -53,14 +51,6 @@ MAX_MESSAGE = 1 << 14
 """Larger than any message of the driver, so that one that is too large can still be denied."""
 
 
-class MalformedError(ValueError):
-    """Not a message of this protocol; a denial is addressed to `identity`, if that is known."""
-
-    def __init__(self, text: str, identity: Identity | None = None) -> None:
-        super().__init__(text)
-        self.identity = identity
-
-
 @record
 class Identity:
     """What an answer repeats: the filter manager's id, the message's type and request."""
@@ -68,6 +58,14 @@ class Identity:
     message: int
     kind: int
     request: int
+
+
+class MalformedError(ValueError):
+    """Not a message of this protocol; a denial is addressed to `identity`, if that is known."""
+
+    def __init__(self, text: str, identity: Identity | None = None) -> None:
+        super().__init__(text)
+        self.identity = identity
 
 
 @record
@@ -123,6 +121,13 @@ class Metrics:
     consecutive_failures: int
 
 
+BODIES: dict[int, tuple[struct.Struct, type[Ping | FileCheck | RegistryCheck]]] = {
+    PING: (PING_BODY, Ping),
+    CHECK_FILE: (FILE_BODY, FileCheck),
+    CHECK_REGISTRY: (REGISTRY_BODY, RegistryCheck),
+}
+
+
 def context(process: int) -> bytes:
     return CONTEXT.pack(VERSION, process)
 
@@ -154,20 +159,19 @@ def exclude_process(request: int, process: int) -> bytes:
 
 
 def read_metrics(data: bytes) -> Metrics:
-    kind, body = _split(data)
-    if kind != METRICS or len(body) != METRICS_BODY.size:
+    if len(data) < HEADER.size:
+        raise MalformedError("cut off before the end of its header")
+    kind, size, _request = HEADER.unpack_from(data)
+    if size != len(data):
+        raise MalformedError(f"says that it has {size} bytes")
+    if kind != METRICS or size != HEADER.size + METRICS_BODY.size:
         raise MalformedError("not the driver's metrics")
-    *numbers, failing_open, failures = METRICS_BODY.unpack(body)
-    return Metrics(
-        **dict(zip(Metrics.__match_args__, numbers, strict=False)),
-        failing_open=bool(failing_open),
-        consecutive_failures=failures,
-    )
+    numbers = METRICS_BODY.unpack_from(data, HEADER.size)
+    values = dict(zip(Metrics.__match_args__, numbers, strict=True))
+    return Metrics(**values | {"failing_open": bool(values["failing_open"])})
 
 
-def read_request(
-    data: bytes,
-) -> tuple[Identity, Ping | FileCheck | RegistryCheck | Notice]:
+def read_request(data: bytes) -> tuple[Identity, Ping | FileCheck | RegistryCheck | Notice]:
     """Parse a message. MalformedError has an identity if the message can at least be denied."""
     if len(data) < MESSAGE_HEADER.size + HEADER.size:
         raise MalformedError("cut off before the end of its header", _known(data))
@@ -184,20 +188,13 @@ def read_request(
 
 
 def _read_body(kind: int, body: bytes) -> Ping | FileCheck | RegistryCheck | Notice:
-    if kind == PING:
-        version, time = PING_BODY.unpack(body)
-        return Ping(version=version, time=time)
-    if kind == CHECK_FILE:
-        *numbers, path, destination = FILE_BODY.unpack(body)
-        values = dict(zip(FileCheck.__match_args__, numbers, strict=False))
-        return FileCheck(**values, path=_text(path), destination=_text(destination))
-    if kind == CHECK_REGISTRY:
-        *numbers, key, value = REGISTRY_BODY.unpack(body)
-        values = dict(zip(RegistryCheck.__match_args__, numbers, strict=False))
-        return RegistryCheck(**values, key=_text(key), value=_text(value))
     if kind in NOTICES:
         return Notice()
-    raise ValueError(f"a message of type {kind}")
+    if kind not in BODIES:
+        raise ValueError(f"a message of type {kind}")
+    form, request = BODIES[kind]
+    values = [_text(part) if isinstance(part, bytes) else part for part in form.unpack(body)]
+    return request(**dict(zip(request.__match_args__, values, strict=True)))
 
 
 def pong(identity: Identity, time: int) -> bytes:
@@ -215,15 +212,6 @@ def _reply(identity: Identity, message: bytes) -> bytes:
 
 def _message(kind: int, request: int, body: bytes) -> bytes:
     return HEADER.pack(kind, HEADER.size + len(body), request) + body
-
-
-def _split(data: bytes) -> tuple[int, bytes]:
-    if len(data) < HEADER.size:
-        raise MalformedError("cut off before the end of its header")
-    kind, size, _request = HEADER.unpack_from(data)
-    if size != len(data):
-        raise MalformedError(f"says that it has {size} bytes")
-    return kind, data[HEADER.size :]
 
 
 def _known(data: bytes) -> Identity | None:

@@ -31,9 +31,7 @@ MAX_SHOWN = 5
 
 @record
 class Grants:
-    """`directory` is the journal's. `watched` are names that would start by themselves, if a
-    target made them.
-    """
+    """`directory` is the journal's. `watched` would start by themselves, if a target made them."""
 
     name = "path_grants"
     roots: tuple[Root, ...]
@@ -123,11 +121,8 @@ def _problems(
         return [f"{grant.path}: {refused}"]
     if not tree.whole:
         return [f"{grant.path} holds more than {granted_tree.MAX_ENTRIES} files and directories"]
-    found = [
-        text
-        for node in tree.nodes
-        if (text := granted_tree.problem(node, shown=_shown(grant.path, node.name)))
-    ]
+    texts = (granted_tree.problem(one, shown=_shown(grant.path, one.name)) for one in tree.nodes)
+    found = [text for text in texts if text]
     named = [other.path for other in policy.grants]
     names = (node.name for node in tree.nodes if node.name)
     at_home = _path_in_home(grant.path, known.home)

@@ -22,7 +22,7 @@ from corral.platforms.windows.mechanisms.desktop import Desktop
 from corral.platforms.windows.mechanisms.job import KILLED, LimitedJob
 from corral.platforms.windows.mechanisms.mitigations import ProcessAttributes
 from corral.platforms.windows.mechanisms.restricted_token import PrimaryToken
-from corral.platforms.windows.runtime_copies.store import Store
+from corral.platforms.windows.runtime_copies.store import find
 from corral.platforms.windows.streams import Streams
 from corral.programs import windows_command_line
 from corral.programs.model import Program
@@ -113,7 +113,7 @@ def create(plan: Plan, streams: Streams, results: Results) -> None:
 
 def started_program(plan: Plan) -> Program:
     """Return the program itself, or its copy in the store, which an AppContainer can read."""
-    store = _store(plan)
+    store = find(plan.steps)
     if store is not None:
         return replace(store.program, cwd=store.path_inside(plan.program.cwd) or store.program.cwd)
     _check_same_file(plan.program)
@@ -122,19 +122,19 @@ def started_program(plan: Plan) -> Program:
 
 def plan_variables(plan: Plan) -> Sequence[tuple[str, str]]:
     """Return the variables; like an argument, a value that is a copied path names the copy."""
-    store = _store(plan)
+    store = find(plan.steps)
     if store is None:
         return plan.environment
     return [(name, store.path_inside(value)) for name, value in plan.environment]
 
 
-def _variables(plan: Plan, results: Results) -> Sequence[tuple[str, str]]:
+def _variables(plan: Plan, results: Results) -> Iterable[tuple[str, str]]:
+    """Return the variables of the plan and of steps. Of names that differ only in case the last
+    one counts.
+    """
     extra = results.find(ExtraVariables)
-    return unique_variables((*plan_variables(plan), *(extra.values if extra else ())))
-
-
-def _store(plan: Plan) -> Store | None:
-    return next((step for step in plan.steps if isinstance(step, Store)), None)
+    every = (*plan_variables(plan), *(extra.values if extra else ()))
+    return {upper_case(name): (name, value) for name, value in every}.values()
 
 
 def _check_same_file(program: Program) -> None:
@@ -151,11 +151,3 @@ def _add_job(attributes: abi.Attributes, job: Handle) -> bool:
     except OSError:
         return False
     return True
-
-
-def unique_variables(variables: Iterable[tuple[str, str]]) -> Sequence[tuple[str, str]]:
-    """Return one variable for names that differ only in case: the last one."""
-    found: dict[str, tuple[str, str]] = {}
-    for name, value in variables:
-        found[upper_case(name)] = (name, value)
-    return tuple(found.values())

@@ -25,13 +25,7 @@ from corral.abi.prototypes import MissingFunctionError
 from corral.abi.win32 import ERROR_ACCESS_DENIED, Handle, winerror
 from corral.abi.win32_files import open_itself
 from corral.abi.win32_process import Process
-from corral.abi.win32_security import (
-    TOKEN_QUERY,
-    format_sid,
-    open_token,
-    parse_sid,
-    token_groups,
-)
+from corral.abi.win32_security import TOKEN_QUERY, format_sid, open_token, parse_sid, token_groups
 from corral.plan import model
 from corral.plan.host import Finding
 from corral.plan.model import Results
@@ -134,7 +128,11 @@ def check_low(token: int) -> None:
 
 def check_restricted(token: int) -> None:
     """Raise OSError if the token is not what CreateRestrictedToken was asked for."""
-    problem = extra_privileges(abi.token_privileges(token)) or _group_problem(token)
+    problem = extra_privileges(abi.token_privileges(token))
+    if not problem:
+        groups = [(format_sid(sid), bits) for sid, bits in token_groups(token, abi.TokenGroups)]
+        restricting = token_groups(token, abi.TokenRestrictedSids)
+        problem = group_problem(groups, {format_sid(sid) for sid, _ in restricting})
     if problem:
         raise OSError(0, f"the restricted token reads back otherwise: {problem}")
 
@@ -143,12 +141,6 @@ def extra_privileges(names: Sequence[str]) -> str:
     left = sorted(set(names) - KEPT)
     more = f" and {len(left) - 1} more" if len(left) > 1 else ""
     return f"it still holds {left[0]}{more}" if left else ""
-
-
-def _group_problem(token: int) -> str:
-    groups = [(format_sid(sid), bits) for sid, bits in token_groups(token, abi.TokenGroups)]
-    restricting = token_groups(token, abi.TokenRestrictedSids)
-    return group_problem(groups, {format_sid(sid) for sid, _ in restricting})
 
 
 def group_problem(groups: Sequence[tuple[str, int]], restricting: set[str]) -> str:
@@ -187,19 +179,16 @@ def probe(directory: str) -> Finding:
         with create() as token:
             set_low(token.value)
             evidence = _try_effect(token.value, directory)
-    except MissingFunctionError as error:
-        return Finding(capability=CAPABILITY, status="absent", evidence=str(error))
     except OSError as error:
-        evidence = error.strerror or str(error)
-        return Finding(capability=CAPABILITY, status="absent", evidence=evidence)
+        why = "" if isinstance(error, MissingFunctionError) else error.strerror
+        return Finding(capability=CAPABILITY, status="absent", evidence=why or str(error))
     return Finding(capability=CAPABILITY, status="proven", evidence=evidence)
 
 
 def _try_effect(token: int, directory: str) -> str:
     """Raise OSError unless a write is denied to the token and its control, a read, is not."""
     path = os.path.join(directory, f"corral-probe-{os.urandom(8).hex()}")
-    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-    os.close(fd)
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     try:
         read = _try_as(token, path, abi.FILE_READ_DATA)
         written = _try_as(token, path, abi.FILE_WRITE_DATA)

@@ -24,7 +24,7 @@ from corral.platforms.windows.layers import machine_variables
 from corral.platforms.windows.mechanisms import path_grants
 from corral.platforms.windows.mechanisms.app_container import Profile
 from corral.platforms.windows.mechanisms.mitigations import Mitigations
-from corral.platforms.windows.runtime_copies.store import Store, own_interpreter
+from corral.platforms.windows.runtime_copies.store import Store, find, own_interpreter
 from corral.programs import arguments as options
 from corral.programs import windows_resolve
 from corral.programs.model import Program
@@ -102,9 +102,7 @@ def observe(code: str, steps: Sequence[model.Step], *arguments: str, program: st
 
 
 def start(code: str, steps: Sequence[model.Step], *arguments: str, program: str = "") -> Trial:
-    """Start Python `code` with the interpreter at `program`, else of a store in `steps`, else the
-    one that runs corral.
-    """
+    """Start Python `code`, by `program`, else a store's interpreter, else the one of corral."""
     path = program or own_interpreter()
     words = ("-I", "-S", "-c", code, *arguments)
     changed = [_with_arguments(step, words) if isinstance(step, Store) else step for step in steps]
@@ -135,7 +133,7 @@ def _with_arguments(store: Store, words: tuple[str, ...]) -> Store:
 
 def check_runtime_starts(plan: Plan) -> None:
     """Raise StepFailed if the runtime of this plan does not start under its steps."""
-    store = next((step for step in plan.steps if isinstance(step, Store)), None)
+    store = find(plan.steps)
     line = LINES.get(windows_resolve.kind_of(store.program.path)) if store else None
     if store is None or line is None:
         return

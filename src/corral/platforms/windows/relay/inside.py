@@ -28,6 +28,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 HEADER = struct.Struct("<BBHI")
 PORT = struct.Struct("<H")
@@ -194,11 +195,7 @@ class Mux:
     """All streams of one pair of pipes. `arrived` is called for each new one, and may not block."""
 
     def __init__(
-        self,
-        reader: int,
-        writer: int,
-        *,
-        arrived: Callable[[Stream], None] | None = None,
+        self, reader: int, writer: int, *, arrived: Callable[[Stream], None] | None = None
     ) -> None:
         self._reader = reader
         self._writer = writer
@@ -317,21 +314,17 @@ class Splice:
 
     def _abort(self) -> None:
         """Reset both ends, which wakes the other direction on every system."""
-        try:
+        with suppress(OSError):  # the pipe may be gone as well
             self._stream.reset()
-        except OSError:
-            pass  # the pipe is gone as well
         abort(self._end)
 
 
 def abort(end: socket.socket) -> None:
     """Reset a connection, so that the peer does not take this for an orderly end."""
-    try:
+    with suppress(OSError):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
         if sys.platform != "win32":
             end.shutdown(socket.SHUT_RD)
-    except OSError:
-        pass
     end.close()
 
 

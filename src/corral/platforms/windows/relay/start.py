@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import ExitStack
 
 from corral.abi import win32_security
 from corral.abi.win32_process import Process
@@ -143,15 +144,12 @@ def _check_container(results: Results) -> None:
 def _create(plan: Plan, results: Results, ends: tuple[int, int]) -> None:
     # Its stderr has no reader: corral's own is the target's, and other lines there would mislead.
     unread, errors = os.pipe()
-    try:
-        streams = Streams((*ends, errors))
-        try:
-            process_creation.create(plan, streams, results)
-        finally:
-            streams.close_handles()
-    finally:
+    with ExitStack() as stack:
         for fd in (*ends, unread, errors):
-            os.close(fd)
+            stack.callback(os.close, fd)
+        streams = Streams((*ends, errors))
+        stack.callback(streams.close_handles)
+        process_creation.create(plan, streams, results)
 
 
 def shim_argv(python: str) -> list[str]:

@@ -44,9 +44,7 @@ STORE_APPS = "\\windowsapps\\"
 
 @record
 class Store:
-    """`program` is what is started in the AppContainer. `granted` are paths that the target uses
-    where they are.
-    """
+    """`program` is started in the AppContainer; the target uses `granted` paths where they are."""
 
     name = "runtime_copies"
     trees: tuple[TreeCopy, ...]
@@ -63,9 +61,7 @@ class Store:
         return tuple(tree.sid for tree in self.trees)
 
     def describe(self) -> str:
-        copies = [
-            f"{tree.source} ({tree.listing.describe()}) to {tree.staged}" for tree in self.trees
-        ]
+        copies = [f"{one.source} ({one.listing.describe()}) to {one.staged}" for one in self.trees]
         return f"store: copy {'; '.join(copies) or 'nothing'}; start {self.program.path}"
 
     def apply(self, results: Results) -> None:
@@ -86,9 +82,7 @@ class Store:
 
 
 class OpenCopies:
-    """The marks of copies, open for as long as the run lasts: Windows deletes no open file, and
-    `collect` leaves a copy alone whose mark it cannot delete.
-    """
+    """The open marks of copies: Windows deletes no open file, so `collect` leaves them alone."""
 
     def __init__(self) -> None:
         self._marks: list[int] = []
@@ -109,16 +103,16 @@ class OpenCopies:
             os.close(self._marks.pop())
 
 
+def find(steps: Sequence[model.Step]) -> Store | None:
+    return next((step for step in steps if isinstance(step, Store)), None)
+
+
 def default_directory() -> str:
     return os.path.join(directories().cache, "store")
 
 
 def plan(
-    program: Program,
-    *,
-    directory: str,
-    granted: Sequence[Grant] = (),
-    without: Sequence[str] = (),
+    program: Program, *, directory: str, granted: Sequence[Grant] = (), without: Sequence[str] = ()
 ) -> Store:
     """List every file that is needed, and copy none. PolicyError for what cannot be copied.
 
@@ -152,21 +146,16 @@ def own_interpreter() -> str:
 
 
 def plan_own_interpreter(home: str) -> Store:
-    """Plan a copy of the interpreter that runs corral, without what is installed in it: corral's
-    own code inside needs the standard library alone. SandboxError if it cannot be copied.
-    """
+    """Plan a copy of corral's interpreter with its library alone. SandboxError if it cannot."""
     path = own_interpreter()
     if STORE_APPS in path.lower():
-        raise PolicyError(
-            f"{path} came from the Store, and its files cannot be copied",
-            hint=windows_resolve.STORE,
-        )
+        text = f"{path} came from the Store, and its files cannot be copied"
+        raise PolicyError(text, hint=windows_resolve.STORE)
     program = windows_resolve.resolve(
         [path], environment=os.environ, cwd=os.path.dirname(path), home=home, subprocess=False
     )
-    return plan(
-        without_projects(program), directory=default_directory(), without=(python_paths.SITE,)
-    )
+    own = without_projects(program)
+    return plan(own, directory=default_directory(), without=(python_paths.SITE,))
 
 
 def without_projects(program: Program) -> Program:
@@ -278,7 +267,10 @@ def make_copy(tree: TreeCopy) -> None:
     """Copy a tree, not elsewhere and then renamed: a virus scanner may have it open meanwhile."""
     file_trees.remove(tree.directory)  # left by a process that died in the middle
     os.makedirs(tree.directory)
-    _grant_read(tree.directory, tree.sid)
+    # The directory is empty, and what is made in it inherits the entry.
+    entries = access_list.entries_for(tree.sid, "read", directory=True, root=True)
+    with granted_tree.open_object(tree.directory) as handle:
+        granted_tree.set_entries(tree.directory, handle.value, tree.sid, entries)
     file_trees.copy(tree.source, tree.staged, tree.listing)
     for name, text in tree.texts:
         path = extended_path(ntpath.join(tree.staged, name))
@@ -286,13 +278,6 @@ def make_copy(tree: TreeCopy) -> None:
             file.write(text)
     with open(mark_path(tree), "w", encoding="utf-8") as file:
         file.write(tree.source)
-
-
-def _grant_read(directory: str, sid: str) -> None:
-    """Set the entry of an empty directory: what is made in it inherits."""
-    entries = access_list.entries_for(sid, "read", directory=True, root=True)
-    with granted_tree.open_object(directory) as handle:
-        granted_tree.set_entries(directory, handle.value, sid, entries)
 
 
 def collect(directory: str) -> list[str]:
