@@ -1,7 +1,5 @@
 """The target's DNS server: passes messages by UDP and TCP to `Names` and back."""
 
-from __future__ import annotations
-
 import _socket
 import sys
 

@@ -3,8 +3,6 @@
 `fileno()` becomes readable when there is something to do, `deadline()` says when there will be.
 """
 
-from __future__ import annotations
-
 import _socket
 import errno
 import heapq
@@ -18,8 +16,8 @@ from corral.network.budgets import ACCEPT_RETRY_SECONDS
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
-if TYPE_CHECKING:
-    Handler = Callable[[int], None]
+
+Handler = Callable[[int], None]
 
 IN, OUT = 1, 4
 BATCH = 64
@@ -39,7 +37,7 @@ class Timer:
     def cancel(self) -> None:
         self.call = None
 
-    def __lt__(self, other: Timer) -> bool:
+    def __lt__(self, other: "Timer") -> bool:
         return self.when < other.when
 
 

@@ -8,8 +8,6 @@ target wanted to go. Nothing that the target sends is used as an address.
     poll(gateway.fileno(), until gateway.deadline()) -> gateway.run_ready(); gateway.close()
 """
 
-from __future__ import annotations
-
 import _socket
 import sys
 import time
@@ -61,7 +59,8 @@ class Gateway:
         self.names = Names(check)
         others = 2 * splice.MAX_PIPES + MAX_EXTRA_DIALS + OTHER_DESCRIPTORS
         self._max_connections = reserve_descriptors(max_connections, others=others)
-        self._loop = event_loop.Loop(clock)
+        self._loop = loop = event_loop.Loop(clock)
+        self.fileno, self.deadline, self.run_ready = loop.fileno, loop.deadline, loop.run_ready
         self._rate_limit = RateLimit(clock, burst=MAX_FAILED, rate=MAX_FAILED)
         self._lookups = host_lookups.Lookups(self._loop, lookup)
         self._pipes = splice.Pipes()
@@ -82,17 +81,6 @@ class Gateway:
         self._listeners = [_socket.socket(fileno=fd) for fd in listeners]
         for listener in self._listeners:
             self._inputs.add(listener, self._accept)
-
-    def fileno(self) -> int:
-        return self._loop.fileno()
-
-    def deadline(self) -> float | None:
-        """Return when `run_ready` is due though nothing happens (by `clock`); None: never."""
-        return self._loop.deadline()
-
-    def run_ready(self) -> None:
-        """Do all that can be done without waiting; never raises because of the target."""
-        self._loop.run_ready()
 
     def traffic(self) -> Mapping[str, Traffic]:
         """Return the traffic of connections that have ended, by host."""

@@ -5,8 +5,6 @@ search lists, split DNS), and its getaddrinfo blocks. So child processes call it
 the first lookup and die with the supervisor. A child that hangs is ended by its own alarm clock.
 """
 
-from __future__ import annotations
-
 import _socket
 import os
 import sys
@@ -19,9 +17,9 @@ from corral.network.sockets import look_up_addresses
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
-if TYPE_CHECKING:
-    Lookup = Callable[[str], Sequence[bytes]]
-    Done = Callable[[tuple[bytes, ...]], None]
+
+Lookup = Callable[[str], Sequence[bytes]]
+Done = Callable[[tuple[bytes, ...]], None]
 
 MAX_CHILDREN = 4
 LOOKUP_SECONDS = 10

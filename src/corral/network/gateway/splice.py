@@ -5,8 +5,6 @@ of one direction is passed on, and the other goes on. A pipe belongs to a direct
 are stuck in it, so an idle connection has two descriptors and no memory.
 """
 
-from __future__ import annotations
-
 import _socket
 import errno
 import os

@@ -4,8 +4,6 @@ A direction keeps at most one block and reads no further before that is written,
 stops its sender. The end of one direction is passed on, and the other goes on.
 """
 
-from __future__ import annotations
-
 import select
 import socket
 import sys

@@ -10,8 +10,6 @@ breaks off what is under way. A lookup cannot be interrupted; its thread ends wi
     proxy = HttpProxy(listener, password, Outbound(...)); ...; proxy.close()
 """
 
-from __future__ import annotations
-
 import os
 import select
 import socket
