@@ -90,20 +90,18 @@ class Loop:
             _, handler = self._watched.get(fd, (0, None))
             # An earlier handler of this batch may have closed it. If its number was reused, that
             # handler is called for nothing: none relies on being able to read.
-            if handler is not None:
-                self._call(fd, handler, events)
+            if handler is None:
+                continue
+            try:
+                handler(events)
+            except OSError:
+                # Handlers catch their errors; one that does not must not end the supervisor.
+                self.forget(fd)
         now = self.clock()
         while (when := self.deadline()) is not None and when <= now:
             call = heapq.heappop(self._timers).call
             if call is not None:
                 call()
-
-    def _call(self, fd: int, handler: Handler, events: int) -> None:
-        """Handlers catch their errors; one that does not must not end the supervisor."""
-        try:
-            handler(events)
-        except OSError:
-            self.forget(fd)
 
     def close(self) -> None:
         self._timers.clear()
