@@ -36,15 +36,6 @@ class LookupProcess:
         self.channel = channel
         self.name: str | None = None
 
-    def end(self) -> None:
-        self.channel.close()
-        # A child that is not reaped keeps its process id, so this kills no other process.
-        try:
-            os.kill(self.pid, SIGKILL)
-            os.waitpid(self.pid, 0)
-        except (ProcessLookupError, ChildProcessError):
-            pass  # the program around corral ignores SIGCHLD
-
 
 class Lookups:
     """Looks up each name once for all who ask for it meanwhile; keeps no answer."""
@@ -102,7 +93,13 @@ class Lookups:
     def _drop(self, child: LookupProcess) -> None:
         self._children.remove(child)
         self._loop.forget(child.channel.fileno())
-        child.end()
+        child.channel.close()
+        # A child that is not reaped keeps its process id, so this kills no other process.
+        try:
+            os.kill(child.pid, SIGKILL)
+            os.waitpid(child.pid, 0)
+        except (ProcessLookupError, ChildProcessError):
+            pass  # the program around corral ignores SIGCHLD
 
     def _start(self) -> LookupProcess:
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)

@@ -21,12 +21,11 @@ class Stream(Protocol):
 
 
 class Copy(Protocol):
-    """Copies in both directions until both have ended; `up` and `down` count the bytes."""
+    """Copies in both directions until both have ended; then `up` and `down` are the bytes."""
 
-    @property
-    def up(self) -> int: ...
-    @property
-    def down(self) -> int: ...
+    up: int
+    down: int
+
     def run(self) -> None: ...
 
 
