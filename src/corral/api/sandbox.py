@@ -52,10 +52,7 @@ else:
 
 
 def end_zygote() -> None:
-    """End the process that is kept warm for the next run, which otherwise ends with the caller.
-
-    Runs that were started go on, and the next run starts another one.
-    """
+    """End the process that is kept warm for the next run; runs that were started go on."""
     _supervisors.close()
 
 

@@ -78,10 +78,7 @@ class Denials:
             return tuple(map(self._row, self._counts))
 
     def close(self) -> None:
-        """Ignore further denials, which late threads of a proxy may add, and end the audit.
-
-        Its end are the totals that it does not have yet, and its last line.
-        """
+        """Ignore further denials, which late threads of a proxy may add, and end the audit."""
         with self._lock:
             self._closed = True
             if self._audit is None:

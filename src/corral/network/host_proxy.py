@@ -115,10 +115,7 @@ def build_connect_request(proxy: Proxy, host: str, port: int) -> bytes:
 
 
 def parse_connect_reply(data: bytes) -> bytes | None:
-    """Return what the server sent after the proxy's reply; None while the reply is incomplete.
-
-    ValueError if it is not the reply of a proxy, or one that refuses.
-    """
+    """Return what follows the proxy's reply, None while it is incomplete; ValueError: a refusal."""
     head, end, rest = data.partition(b"\r\n\r\n")
     if not end:
         if len(data) > MAX_REPLY_BYTES or not data.startswith(b"HTTP/1."[: len(data)]):

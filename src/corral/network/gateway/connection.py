@@ -91,10 +91,7 @@ class Connection:
             self._timer = None
 
     def _read_hello(self) -> None:
-        """Read until it is clear which server the client wants.
-
-        A client that sends nothing is not let through: its hello could follow unread.
-        """
+        """Read which server the client wants; one that sends nothing yet may not go on."""
         try:
             chunk = self._client.recv(BLOCK_BYTES)
         except BlockingIOError:

@@ -52,12 +52,9 @@ class Loop:
         return self._epoll.fileno()
 
     def watch(self, fd: int, mask: int, handler: Handler) -> None:
-        """Call `handler` while a descriptor is ready.
-
-        A mask of 0 forgets it, because the kernel would still report hang-ups.
-        """
+        """Call `handler` while a descriptor is ready."""
         if mask == 0:
-            self.forget(fd)
+            self.forget(fd)  # the kernel would still report hang-ups
             return
         known = self._watched.get(fd)
         if known is None:

@@ -48,10 +48,7 @@ class Lookups:
         self._asked: dict[str, list[Done]] = {}
 
     def ask(self, name: str, done: Done) -> None:
-        """Call `done` later with the addresses; with none if the lookup fails or takes too long.
-
-        OSError if no process can be started for it.
-        """
+        """Call `done` later with the addresses, if any; OSError if no process can be started."""
         if name in self._asked:
             self._asked[name].append(done)
             return

@@ -30,11 +30,7 @@ class Copy(Protocol):
 
 
 class Connection:
-    """Serves one client.
-
-    `password` is the value of Proxy-Authorization that is required; empty where no other process
-    can connect.
-    """
+    """Serves one client, which must send the password unless no other process can connect."""
 
     def __init__(
         self,

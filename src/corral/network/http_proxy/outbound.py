@@ -66,10 +66,7 @@ class Outbound:
             return self._rate_limit.pause_seconds()
 
     def connect(self, destination: Destination) -> socket.socket:
-        """Connect to an allowed destination, directly or through the host's proxy.
-
-        OSError or ValueError if that fails.
-        """
+        """Connect directly or through the host's proxy; OSError or ValueError if that fails."""
         proxy = self.check.proxy_for(destination)
         if proxy is None:
             found = self._find_addresses(destination.host)
