@@ -9,10 +9,8 @@ import yaml
 
 from corral.formats import positions
 from corral.formats.positions import BrokenFileError, Splice, Value, Wanted, everything, newline
-from corral.formats.positions import escaped as quote
 
-__all__ = ["load", "member", "prepend", "quote", "read", "without"]
-
+quote = positions.escaped
 MERGE = "tag:yaml.org,2002:merge"
 MAX_NODES = 1_000_000
 

@@ -13,14 +13,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from corral.network import budgets
 from corral.network.addresses import parse_address, unmap
-from corral.network.budgets import (
-    MAX_EXTRA_DIALS,
-    DialBudget,
-    RateLimit,
-    Timeouts,
-    reserve_descriptors,
-)
 from corral.network.destinations import DestinationCheck
 from corral.network.gateway import connection, dns_server, event_loop, host_lookups, splice
 from corral.network.gateway.dns_names import Names
@@ -50,18 +44,18 @@ class Gateway:
         dns_udp: int = -1,
         dns_tcp: int = -1,
         lookup: host_lookups.Lookup = look_up_addresses,
-        timeouts: Timeouts = Timeouts(),  # noqa: B008 - records are frozen
+        timeouts: budgets.Timeouts = budgets.Timeouts(),  # noqa: B008 - records are frozen
         max_connections: int = MAX_CONNECTIONS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.denials = check.denials
         self._check = check
         self.names = Names(check)
-        others = 2 * splice.MAX_PIPES + MAX_EXTRA_DIALS + OTHER_DESCRIPTORS
-        self._max_connections = reserve_descriptors(max_connections, others=others)
+        others = 2 * splice.MAX_PIPES + budgets.MAX_EXTRA_DIALS + OTHER_DESCRIPTORS
+        self._max_connections = budgets.reserve_descriptors(max_connections, others=others)
         self._loop = loop = event_loop.Loop(clock)
         self.fileno, self.deadline, self.run_ready = loop.fileno, loop.deadline, loop.run_ready
-        self._rate_limit = RateLimit(clock, burst=MAX_FAILED, rate=MAX_FAILED)
+        self._rate_limit = budgets.RateLimit(clock, burst=MAX_FAILED, rate=MAX_FAILED)
         self._lookups = host_lookups.Lookups(self._loop, lookup)
         self._pipes = splice.Pipes()
         self._dns_server = dns_server.DnsServer(self._loop, self.names, udp=dns_udp, tcp=dns_tcp)
@@ -72,7 +66,7 @@ class Gateway:
             loop=self._loop,
             lookups=self._lookups,
             pipes=self._pipes,
-            dial_budget=DialBudget(),
+            dial_budget=budgets.DialBudget(),
             timeouts=timeouts,
             ended=self._ended,
             is_crowded=lambda: len(self._connections) > connection.MANY_CONNECTIONS,
