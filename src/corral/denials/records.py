@@ -62,12 +62,7 @@ class Denials:
         self._closed = False
 
     def add(self, kind: Kind, destination: str, *, allow: str = "", why: str = "") -> None:
-        key = (
-            kind,
-            destination[:MAX_TEXT_LENGTH],
-            allow[:MAX_TEXT_LENGTH],
-            why[:MAX_TEXT_LENGTH],
-        )
+        key = (kind, destination[:MAX_TEXT_LENGTH], allow[:MAX_TEXT_LENGTH], why[:MAX_TEXT_LENGTH])
         with self._lock:
             if not self._closed:
                 self._count(key)

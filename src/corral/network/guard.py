@@ -152,7 +152,10 @@ def embedded_v4(address: bytes) -> Iterator[bytes]:
     if compatible or head in {0xFFFF, 0x64FF9B << 64}:  # mapped, NAT64
         yield address[12:]
     elif address.startswith(b"\x00\x64\xff\x9b\x00\x01"):
-        yield from _local_nat64(address)
+        # RFC 6052: where it is depends on an unknown prefix length. No IPv4 host begins with a
+        # zero, so there the prefix is longer.
+        split = (address[6:8] + address[9:11], address[7:8] + address[9:12])
+        yield from (found for found in (*split, address[9:13], address[12:]) if found[0])
     elif address.startswith(b"\x20\x02"):  # 6to4
         yield address[2:6]
     elif address.startswith(b"\x20\x01\x00\x00"):  # Teredo: its server, and the client inverted
@@ -160,20 +163,6 @@ def embedded_v4(address: bytes) -> Iterator[bytes]:
         yield bytes(byte ^ 0xFF for byte in address[12:])
     if address[8:12] in {b"\x00\x00\x5e\xfe", b"\x02\x00\x5e\xfe"}:  # ISATAP
         yield address[12:]
-
-
-def _local_nat64(address: bytes) -> Iterator[bytes]:
-    """Yield what RFC 6052 may have embedded: where it is depends on an unknown prefix length.
-
-    No IPv4 host begins with a zero, so there the prefix is longer.
-    """
-    candidates = (
-        address[6:8] + address[9:11],
-        address[7:8] + address[9:12],
-        address[9:13],
-        address[12:],
-    )
-    yield from (candidate for candidate in candidates if candidate[0])
 
 
 class HostAddresses:

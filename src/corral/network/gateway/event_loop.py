@@ -70,7 +70,11 @@ class Loop:
 
     def after(self, seconds: float, call: Callable[[], None]) -> Timer:
         if len(self._timers) > 4 * BATCH:
-            self._sweep()
+            # Short connections cancel their timers long before they are due.
+            live = [timer for timer in self._timers if timer.call is not None]
+            if len(live) * 2 < len(self._timers):
+                heapq.heapify(live)
+                self._timers = live
         timer = Timer(self.clock() + seconds, call)
         heapq.heappush(self._timers, timer)
         return timer
@@ -104,13 +108,6 @@ class Loop:
         self._timers.clear()
         self._watched.clear()
         self._epoll.close()
-
-    def _sweep(self) -> None:
-        """Drop cancelled timers: short connections cancel theirs long before they are due."""
-        live = [timer for timer in self._timers if timer.call is not None]
-        if len(live) * 2 < len(self._timers):
-            heapq.heapify(live)
-            self._timers = live
 
 
 class Inputs:

@@ -49,23 +49,20 @@ class Gateway:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.denials = check.denials
-        self._check = check
         self.names = Names(check)
         others = 2 * splice.MAX_PIPES + budgets.MAX_EXTRA_DIALS + OTHER_DESCRIPTORS
         self._max_connections = budgets.reserve_descriptors(max_connections, others=others)
         self._loop = loop = event_loop.Loop(clock)
         self.fileno, self.deadline, self.run_ready = loop.fileno, loop.deadline, loop.run_ready
         self._rate_limit = budgets.RateLimit(clock, burst=MAX_FAILED, rate=MAX_FAILED)
-        self._lookups = host_lookups.Lookups(self._loop, lookup)
-        self._pipes = splice.Pipes()
         self._dns_server = dns_server.DnsServer(self._loop, self.names, udp=dns_udp, tcp=dns_tcp)
         self._traffic: dict[str, Traffic] = {}
         self._connections: set[connection.Connection] = set()
         self._context = connection.Context(
             check=check,
             loop=self._loop,
-            lookups=self._lookups,
-            pipes=self._pipes,
+            lookups=host_lookups.Lookups(self._loop, lookup),
+            pipes=splice.Pipes(),
             dial_budget=budgets.DialBudget(),
             timeouts=timeouts,
             ended=self._ended,
@@ -86,8 +83,8 @@ class Gateway:
         for opened in list(self._connections):
             opened.close(reset=True)
         self._dns_server.close()
-        self._lookups.close()
-        self._pipes.close()
+        self._context.lookups.close()
+        self._context.pipes.close()
         self._loop.close()
 
     def _accept(self, listener: _socket.socket) -> None:
@@ -113,7 +110,7 @@ class Gateway:
             client.close()
             return
         destination = self.names.destination(address, int(port))
-        if not self._check.allows(destination):
+        if not self._context.check.allows(destination):
             self._rate_limit.use()
             close_socket(client, reset=True)
             return

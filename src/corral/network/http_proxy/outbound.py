@@ -89,10 +89,7 @@ class Outbound:
 
     def _dial(self, addresses: Sequence[bytes], port: int) -> socket.socket:
         server = dial.connect(
-            addresses,
-            port,
-            timeout_seconds=self.timeouts.connect_seconds,
-            budget=self._dial_budget,
+            addresses, port, timeout_seconds=self.timeouts.connect_seconds, budget=self._dial_budget
         )
         server.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return server
