@@ -6,6 +6,7 @@ enough: where the demo can see for itself (a secret, a file, a dead process), it
 
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -13,14 +14,14 @@ from typing import Literal
 
 import corral
 from corral.demo.acts import Act, list_acts
-from corral.demo.decoys import PACKAGES, TOKEN, Decoys, python_command
+from corral.demo.decoys import PACKAGES, TOKEN, Decoys
 from corral.messages.client import Client, ConversationError
 from corral.platforms import current
 from corral.policy.model import CONTROLS
 
 Verdict = Literal["stopped", "unpromised", "open", "escaped", "unproven", "works", "broken"]
 
-SERVER = python_command("corral.demo.server")
+SERVER = [sys.executable, "-m", "corral.demo.server"]
 LIMITS = {"memory": "512M", "fds": 64, "disk": "8M"}
 ENFORCED = ("verified", "applied", "cooperative")
 GOOD: tuple[Verdict, ...] = ("stopped", "unpromised", "works")
