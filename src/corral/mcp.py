@@ -72,15 +72,12 @@ def command_line(
     elif policy is not None:
         manifest = from_data({"version": 1, **policy}, "policy")
         flags += ["--policy", json.dumps({"version": 1, **policy})]
-    named = _list_variables(manifest) if manifest else set()
+    named: set[str] = set()  # the variables that the policy names itself
+    if manifest is not None:
+        named.update(name for name, _ in manifest.set_values or ())
+        named.update(manifest.pass_names or (), manifest.secret_names or ())
     for name in env:
         if name not in named:
             flags += ["--secret" if is_secret_name(name) else "--env", name]
     words = ["run", *flags, "--", command, *arguments]
     return child_python.build_arguments("from corral import __main__; __main__.main()", *words)
-
-
-def _list_variables(manifest: Manifest) -> set[str]:
-    """Return the variables that the policy names itself."""
-    values = [name for name, _ in manifest.set_values or ()]
-    return {*values, *(manifest.pass_names or ()), *(manifest.secret_names or ())}

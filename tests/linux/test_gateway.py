@@ -75,7 +75,7 @@ gateway = Gateway(
     timeouts=Timeouts(**told["timeouts"]), max_connections=told["most"],
 )
 if not told["splice"]:
-    gateway._pipes.max_pipes = 0
+    gateway._context.pipes.max_pipes = 0
 poll = select.poll()
 poll.register(0, select.POLLIN)
 poll.register(gateway.fileno(), select.POLLIN)

@@ -40,25 +40,19 @@ LAST_SIGNAL = 64
 RUNNING = "the target is still running"
 
 
-def _choose_supervisors() -> Supervisors:
-    """Return what starts a supervisor for each run on this system."""
-    if sys.platform == "win32":
-        from corral.api.windows_client import Supervisors
+_supervisors: Supervisors
+if sys.platform == "win32":
+    from corral.api import windows_client
 
-        return Supervisors()
-    from corral.api.zygote_client import Zygote
+    _supervisors = windows_client.Supervisors()
+else:
+    from corral.api import zygote_client
 
-    return Zygote()
-
-
-_supervisors = _choose_supervisors()
+    _supervisors = zygote_client.Zygote()
 
 
 def end_zygote() -> None:
-    """End the process that is kept warm for the next run, which otherwise ends with the caller.
-
-    Runs that were started go on, and the next run starts another one.
-    """
+    """End the process that is kept warm for the next run; runs that were started go on."""
     _supervisors.close()
 
 
@@ -103,7 +97,7 @@ class Sandbox:
             self._lock.release()
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to every process of the target; kill those that stay after the grace."""
+        """Send a signal to all processes of the target; kill those that stay for the grace time."""
         if not 0 < number <= LAST_SIGNAL:
             raise ValueError(f"{number} is not a signal")
         if self.report is None:

@@ -16,6 +16,7 @@ from corral.api import child_python, wire_format
 from corral.errors import SupervisionError
 
 TYPE_CHECKING = False
+assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from corral.api.sandbox import Channel
     from corral.plan.model import Plan
@@ -31,8 +32,7 @@ class Zygote:
         self._requests: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._channels: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-        if sys.platform != "win32":
-            os.register_at_fork(after_in_child=self._forget)
+        os.register_at_fork(after_in_child=self._forget)
         atexit.register(self.close)
 
     def launch(self, plan: Plan, stdio: tuple[int, int, int]) -> socket.socket:
@@ -52,15 +52,11 @@ class Zygote:
 
     def is_ready(self, channel: Channel, seconds: float | None) -> bool:
         """Return whether a message, or the end of the channel, arrives within that time."""
-        if sys.platform == "win32":
-            raise OSError("poll is POSIX only")
         poll = select.poll()
         poll.register(channel.fileno(), select.POLLIN)
         return bool(poll.poll(None if seconds is None else int(seconds * 1000)))
 
     def _request(self, descriptors: tuple[int, ...]) -> None:
-        if sys.platform == "win32":
-            raise OSError("descriptors travel over unix sockets only")
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
         with self._lock:
             try:

@@ -1,6 +1,7 @@
 """`corral demo`: an MCP server that tries what it must not, inside the walls and outside."""
 
-import dataclasses
+from __future__ import annotations
+
 import itertools
 import shutil
 import sys
@@ -8,9 +9,12 @@ import textwrap
 
 from corral.cli import output
 from corral.cli.option_parser import Flag, Options, UsageError
-from corral.demo import run as demo
 from corral.errors import SandboxError
 from corral.safe_text import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.demo.run import ActResult, Wall
 
 SUMMARY = "watch a hostile MCP server fail inside the walls, and succeed outside"
 USAGE = "usage: corral demo [--json]"
@@ -38,18 +42,21 @@ def main(options: Options, rest: list[str]) -> int:
             "the demo's acts are made for Linux and macOS",
             hint="`corral doctor -v` tries what holds on Windows, each with its control",
         )
+    from dataclasses import asdict
+
+    from corral.demo import run as demo
+
     results = demo.run_acts()
     good, summary = demo.has_passed(results), demo.summarize(results)
     if options.has("--json"):
-        acts = [dataclasses.asdict(result) for result in results]
-        output.write_json({"ok": good, "summary": summary, "acts": acts})
+        output.write_json({"ok": good, "summary": summary, "acts": list(map(asdict, results))})
     else:
         _print_table(results)
         output.write_line(output.paint(summary, "green" if good else "red"))
     return 0 if good else 1
 
 
-def _print_table(results: list[demo.ActResult]) -> None:
+def _print_table(results: list[ActResult]) -> None:
     colours = [COLOURS.get(result.verdict, "red") for result in results]
     rows = [_cells(MARKS[colour], row) for colour, row in zip(colours, results, strict=True)]
     widths = fit_columns([HEADER, *rows], shutil.get_terminal_size((WIDTH, 24)).columns)
@@ -64,7 +71,7 @@ def _print_table(results: list[demo.ActResult]) -> None:
             output.write_line(output.paint(f"{MARKS[colour]} {result.act}: {why}", colour))
 
 
-def _cells(mark: str, result: demo.ActResult) -> list[str]:
+def _cells(mark: str, result: ActResult) -> list[str]:
     """Return the cells of a row, the server's text in them without line ends and escapes."""
     inside, outside = (
         printable(" ".join(attempt.text.split())) for attempt in (result.inside, result.outside)
@@ -72,7 +79,7 @@ def _cells(mark: str, result: demo.ActResult) -> list[str]:
     return [mark, result.act, inside, _format_wall(result.wall), outside]
 
 
-def _format_wall(wall: demo.Wall | None) -> str:
+def _format_wall(wall: Wall | None) -> str:
     if wall is None:
         return "permitted"
     if wall.status in {"degraded", "not asked"}:

@@ -44,9 +44,10 @@ def load_format(path: str) -> Format | None:
 
         return toml
     if ending in {".yaml", ".yml"}:
-        from corral.formats import yaml
-
-        if yaml.is_missing():
-            raise SandboxError(f"{path} is YAML, and PyYAML is not here", hint="pip install pyyaml")
+        try:
+            from corral.formats import yaml
+        except ModuleNotFoundError:
+            missing = f"{path} is YAML, and PyYAML is not here"
+            raise SandboxError(missing, hint="pip install pyyaml") from None
         return yaml
     return None

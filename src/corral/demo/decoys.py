@@ -15,15 +15,11 @@ from io import FileIO
 from pathlib import Path
 
 PACKAGES = str(Path(__file__).parents[2])
+"""The working directory of the demo's processes: there all of corral can be imported."""
 TOKEN = "DEMO_API_TOKEN"  # noqa: S105 - the name of a variable
 MAX_PARENT = 60  # characters, because the path of a unix socket has at most 108 bytes
 EXIT_SECONDS = 5.0
 POLL_SECONDS = 0.02
-
-
-def python_command(module: str, *arguments: str) -> list[str]:
-    """Return the command for a module, to be run in PACKAGES: this makes all of corral visible."""
-    return [sys.executable, "-m", module, *arguments]
 
 
 class Decoys:
@@ -86,7 +82,7 @@ class Decoys:
             stack.callback(server.shutdown)
 
     def _start_bystander(self, stack: contextlib.ExitStack) -> None:
-        command = python_command("corral.demo.bystander", self.secrets["name"])
+        command = [sys.executable, "-m", "corral.demo.bystander", self.secrets["name"]]
         self.bystander = stack.enter_context(
             subprocess.Popen(
                 command, cwd=PACKAGES, bufsize=0, start_new_session=True,

@@ -6,6 +6,7 @@ enough: where the demo can see for itself (a secret, a file, a dead process), it
 
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -13,14 +14,14 @@ from typing import Literal
 
 import corral
 from corral.demo.acts import Act, list_acts
-from corral.demo.decoys import PACKAGES, TOKEN, Decoys, python_command
+from corral.demo.decoys import PACKAGES, TOKEN, Decoys
 from corral.messages.client import Client, ConversationError
 from corral.platforms import current
 from corral.policy.model import CONTROLS
 
 Verdict = Literal["stopped", "unpromised", "open", "escaped", "unproven", "works", "broken"]
 
-SERVER = python_command("corral.demo.server")
+SERVER = [sys.executable, "-m", "corral.demo.server"]
 LIMITS = {"memory": "512M", "fds": 64, "disk": "8M"}
 ENFORCED = ("verified", "applied", "cooperative")
 GOOD: tuple[Verdict, ...] = ("stopped", "unpromised", "works")
@@ -156,12 +157,12 @@ def start_outside(decoys: Decoys) -> Iterator[Session]:
 def run_acts() -> list[ActResult]:
     """Run every act on both sides. Nothing of the demo stays, even when it is interrupted."""
     current.load()  # raises where corral has no backend
-    for number in SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, signal.default_int_handler)
+    heeded = {number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN}
+    for number in heeded:
+        signal.signal(number, signal.default_int_handler)
     stack = ExitStack()
     try:
-        with defer_signals():
+        with defer_signals(heeded):
             decoys = Decoys(stack)
         with start_inside(decoys) as inside, start_outside(decoys) as outside:
             results = [
@@ -172,23 +173,21 @@ def run_acts() -> list[ActResult]:
                 raise ConversationError("the server did not end well")
         return [*results, run_outlive(decoys)]
     finally:
-        with defer_signals():
+        with defer_signals(heeded):
             stack.close()
 
 
 @contextmanager
-def defer_signals() -> Iterator[None]:
+def defer_signals(numbers: set[int]) -> Iterator[None]:
     """Raise KeyboardInterrupt at the end of the block for signals that arrive in it."""
     arrived: list[int] = []
-    previous = [(number, signal.getsignal(number)) for number in SIGNALS]
-    for number, handler in previous:
-        if handler is not signal.SIG_IGN:
-            signal.signal(number, lambda number, _: arrived.append(number))
+    for number in numbers:
+        signal.signal(number, lambda number, _: arrived.append(number))
     try:
         yield
     finally:
-        for number, handler in previous:
-            signal.signal(number, handler)
+        for number in numbers:
+            signal.signal(number, signal.default_int_handler)
     if arrived:
         raise KeyboardInterrupt
 

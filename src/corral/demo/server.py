@@ -4,8 +4,6 @@ A tool that is stopped answers with the operating system's own error; no tool kn
 in a sandbox.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import sys
@@ -17,7 +15,7 @@ assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type che
 
 Message = dict[str, object]
 
-NAME = "corral-demo"
+INFO = {"name": "corral-demo", "version": "1"}
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 BATCHING = "2025-03-26"
 """The only revision with JSON-RPC batches; the next one removed them."""
@@ -26,7 +24,7 @@ PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
-JSON_TYPES = {"str": "string", "int": "integer"}
+JSON_TYPES = {str: "string", int: "integer"}
 OUTPUT_SCHEMA = {
     "type": "object",
     "properties": {"done": {"type": "boolean"}, "what": {"type": "string"}},
@@ -91,10 +89,7 @@ class Server:
         if not isinstance(wanted, str):
             raise RequestError(INVALID_PARAMS, "`protocolVersion` is missing")
         self.version = wanted if wanted in VERSIONS else VERSIONS[0]
-        info = {"name": NAME, "version": "1"}
-        return {
-            "protocolVersion": self.version, "capabilities": {"tools": {}}, "serverInfo": info,
-        }  # fmt: skip
+        return {"protocolVersion": self.version, "capabilities": {"tools": {}}, "serverInfo": INFO}
 
 
 def _list_arguments(name: str) -> dict[str, str]:
@@ -121,7 +116,7 @@ def _call(name: str, arguments: object) -> Message:
     if name not in server_tools.TOOLS:
         raise RequestError(INVALID_PARAMS, f"there is no tool {name}")
     given = arguments if isinstance(arguments, dict) else {"": arguments}
-    kinds = {key: JSON_TYPES.get(type(value).__name__) for key, value in given.items()}
+    kinds = {key: JSON_TYPES.get(type(value)) for key, value in given.items()}
     if kinds != _list_arguments(name):
         raise RequestError(INVALID_PARAMS, f"{name} takes {_list_arguments(name)}")
     done = False

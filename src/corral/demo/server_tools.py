@@ -5,8 +5,6 @@ touched, files are removed, threads end, and the daemon of `outlive` ends with i
 line of a tool's docstring is its description, and its annotations are its input schema.
 """
 
-from __future__ import annotations
-
 import array
 import contextlib
 import errno

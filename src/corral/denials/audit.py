@@ -56,10 +56,7 @@ def _lock(fd: int) -> None:
 
 
 class Audit:
-    """Writes lines to a descriptor from `open_audit`, continuing the chain that the file has.
-
-    `incomplete`: a line could not be written, which the report has to say.
-    """
+    """Continues a file's chain. `incomplete`: a line could not be written; the report says so."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd

@@ -62,12 +62,7 @@ class Denials:
         self._closed = False
 
     def add(self, kind: Kind, destination: str, *, allow: str = "", why: str = "") -> None:
-        key = (
-            kind,
-            destination[:MAX_TEXT_LENGTH],
-            allow[:MAX_TEXT_LENGTH],
-            why[:MAX_TEXT_LENGTH],
-        )
+        key = (kind, destination[:MAX_TEXT_LENGTH], allow[:MAX_TEXT_LENGTH], why[:MAX_TEXT_LENGTH])
         with self._lock:
             if not self._closed:
                 self._count(key)
@@ -78,10 +73,7 @@ class Denials:
             return tuple(map(self._row, self._counts))
 
     def close(self) -> None:
-        """Ignore further denials, which late threads of a proxy may add, and end the audit.
-
-        Its end are the totals that it does not have yet, and its last line.
-        """
+        """Ignore further denials, which late threads of a proxy may add, and end the audit."""
         with self._lock:
             self._closed = True
             if self._audit is None:

@@ -4,22 +4,10 @@ import json
 import re
 from collections.abc import Sequence
 
-from corral.formats.positions import (
-    MAX_LINE_DEPTH,
-    BrokenFileError,
-    Container,
-    Path,
-    Value,
-    Wanted,
-    everything,
-    indent,
-    line_and_column,
-    newline,
-    prepend,
-    without,
-)
+from corral.formats import positions
+from corral.formats.positions import BrokenFileError, Container, Path, Value, Wanted, everything
 
-__all__ = ["Reader", "load", "member", "prepend", "quote", "read", "without"]
+prepend, without = positions.prepend, positions.without
 
 MAX_DEPTH = 200
 """Of clients' files, whose values other code of corral walks through by recursion."""
@@ -93,7 +81,7 @@ class Reader:
     def error(self, at: int, what: str) -> BrokenFileError:
         if at >= len(self.text):
             what = "the file ends in the middle of a value"
-        return BrokenFileError(what, line_and_column(self.text, at))
+        return BrokenFileError(what, positions.line_and_column(self.text, at))
 
     def document(self) -> Value:
         found = self.value()
@@ -166,7 +154,7 @@ class Reader:
         if name in self.outer[-1].members:
             if self.repeated is None:
                 raise self.error(key, f"the key {name!r} is written twice")
-            deep = len(self.outer) > MAX_LINE_DEPTH
+            deep = len(self.outer) > positions.MAX_LINE_DEPTH
             self.repeated.append(((name,) if deep else self.path(), key))
         self.step()
         if self.kind != ":":
@@ -210,6 +198,6 @@ def quote(text: str) -> str:
 
 
 def member(text: str, _table: Value, after: Value, name: str, words: Sequence[str]) -> str:
-    alone = indent(text, after.key)
-    gap = " " if alone is None else newline(text) + alone
+    alone = positions.indent(text, after.key)
+    gap = " " if alone is None else positions.newline(text) + alone
     return f",{gap}{quote(name)}: [{', '.join(words)}]"

@@ -8,22 +8,10 @@ import re
 import tomllib
 from collections.abc import Sequence
 
-from corral.formats.positions import (
-    BrokenFileError,
-    Container,
-    Value,
-    Wanted,
-    everything,
-    indent,
-    line_and_column,
-    newline,
-    prepend,
-    same,
-    without,
-)
-from corral.formats.positions import escaped as quote
+from corral.formats import positions
+from corral.formats.positions import BrokenFileError, Container, Value, Wanted, everything
 
-__all__ = ["load", "locate", "member", "prepend", "quote", "read", "without"]
+prepend, without, quote = positions.prepend, positions.without, positions.escaped
 
 BLANK = re.compile(r"[ \t]*")
 SKIP = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)*+")
@@ -50,7 +38,7 @@ class Scanner:
     def skip(self, pattern: re.Pattern[str]) -> str:
         found = pattern.match(self.text, self.at)
         if found is None:
-            where = line_and_column(self.text, self.at)
+            where = positions.line_and_column(self.text, self.at)
             raise BrokenFileError("a place that cannot be read", where)
         self.at = found.end()
         return found[0]
@@ -218,7 +206,7 @@ def _agrees(found: object, expected: object) -> bool:
             pending += [(one[name], other[name]) for name in one]
             if not all(name in one or _has_tables(value) for name, value in other.items()):
                 return False
-        elif not same(one, other):
+        elif not positions.same(one, other):
             return False
     return True
 
@@ -250,4 +238,4 @@ def member(text: str, table: Value, after: Value, name: str, words: Sequence[str
     listed = f"{text[after.key : last]}{name} = [{', '.join(words)}]"
     if table.flow:
         return f", {listed}"
-    return f"{newline(text)}{indent(text, after.key) or ''}{listed}"
+    return positions.newline(text) + (positions.indent(text, after.key) or "") + listed

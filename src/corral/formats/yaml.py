@@ -9,11 +9,8 @@ import yaml
 
 from corral.formats import positions
 from corral.formats.positions import BrokenFileError, Splice, Value, Wanted, everything, newline
-from corral.formats.positions import escaped as quote
 
-__all__ = ["is_missing", "load", "member", "prepend", "quote", "read", "without"]
-
-
+quote = positions.escaped
 MERGE = "tag:yaml.org,2002:merge"
 MAX_NODES = 1_000_000
 
@@ -47,31 +44,29 @@ class Reader:
         return self.made[id(node)]
 
     def fresh(self, node: yaml.Node, key: int, *, shared: bool) -> Value:
-        import yaml
-
         flow = bool(getattr(node, "flow_style", True))
         start, end = node.start_mark.index, node.end_mark.index
+        data: object
+        members = items = None
         if isinstance(node, yaml.SequenceNode):
             items = [self.value(item, shared=shared) for item in node.value]
             end = end if flow or not items else items[-1].end
-            listed = [item.data for item in items]
-            return Value(
-                data=listed, start=start, end=end, key=key, items=items, flow=flow, shared=shared
-            )
-        if isinstance(node, yaml.MappingNode):
+            data = [item.data for item in items]
+        elif isinstance(node, yaml.MappingNode):
             members = self.members(node, shared=shared)
             end = end if flow or not members else max(one.end for one in members.values())
             data = {name: one.data for name, one in members.items()}
-            return Value(
-                data=data, start=start, end=end, key=key, members=members, flow=flow, shared=shared
-            )
-        # The end of a text block is the next thing in the file.
-        end = start + len(self.text[start:end].rstrip())
-        try:
-            scalar: object = self.loader.construct_object(node, deep=True)
-        except AttributeError:  # PyYAML's own, where a tag does not fit its text
-            raise _broken(f"{node.tag} does not fit this value", node) from None
-        return Value(data=scalar, start=start, end=end, key=key, shared=shared)
+        else:
+            # The end of a text block is the next thing in the file.
+            end = start + len(self.text[start:end].rstrip())
+            try:
+                data = self.loader.construct_object(node, deep=True)
+            except AttributeError:  # PyYAML's own, where a tag does not fit its text
+                raise _broken(f"{node.tag} does not fit this value", node) from None
+        return Value(
+            data=data, start=start, end=end, key=key,
+            members=members, items=items, flow=flow, shared=shared,
+        )  # fmt: skip
 
     def members(self, node: yaml.MappingNode, *, shared: bool) -> dict[str, Value]:
         """Read a table. If it takes members over from another one (`<<`), all are shared."""
@@ -86,8 +81,6 @@ class Reader:
 
 
 def _below(node: yaml.Node) -> list[yaml.Node]:
-    import yaml
-
     if isinstance(node, yaml.MappingNode):
         return [below for _, below in node.value]
     return list(node.value) if isinstance(node, yaml.SequenceNode) else []
@@ -97,15 +90,7 @@ def _broken(what: str, node: yaml.Node) -> BrokenFileError:
     return BrokenFileError(what, (node.start_mark.line + 1, node.start_mark.column + 1))
 
 
-def is_missing() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("yaml") is None
-
-
 def read(text: str, _wanted: Wanted = everything) -> Value:
-    import yaml
-
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
@@ -125,8 +110,6 @@ def read(text: str, _wanted: Wanted = everything) -> Value:
 
 
 def load(text: str) -> object:
-    import yaml
-
     try:
         value: object = yaml.safe_load(text)
     except yaml.YAMLError as error:

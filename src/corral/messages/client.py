@@ -22,11 +22,10 @@ class ConversationError(SandboxError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The result of a tool: its text, and the structured content if there is any."""
+    """The result of a tool."""
 
     text: str
     error: bool
-    structured: dict[str, object] | None = None
 
 
 class Client:
@@ -56,12 +55,7 @@ class Client:
         content = result.get("content")
         parts = content if isinstance(content, list) else []
         texts = [str(part.get("text", "")) for part in parts if isinstance(part, dict)]
-        structured = result.get("structuredContent")
-        return Answer(
-            text="\n".join(texts),
-            error=result.get("isError") is True,
-            structured=structured if isinstance(structured, dict) else None,
-        )
+        return Answer(text="\n".join(texts), error=result.get("isError") is True)
 
     def request(self, method: str, params: Mapping[str, object]) -> dict[str, object]:
         self._number += 1

@@ -120,14 +120,12 @@ def format_address(address: bytes) -> str:
 
 
 def _longest_zeros(groups: list[int]) -> tuple[int, int]:
-    best, start = (0, 0), 0
-    while start < len(groups):
-        end = start
-        while end < len(groups) and groups[end] == 0:
-            end += 1
-        if end - start > best[1]:
-            best = (start, end - start)
-        start = max(end, start + 1)
+    best = (0, 0)
+    for start in range(len(groups)):
+        rest = groups[start:]
+        length = next((at for at, group in enumerate(rest) if group), len(rest))
+        if length > best[1]:
+            best = (start, length)
     return best
 
 

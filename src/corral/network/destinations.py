@@ -11,8 +11,6 @@ same points. They dial only addresses that it returned, and the host's own proxy
 Each denial is recorded with the entry of `network.allow` that would allow it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from corral.denials.records import Denials
@@ -22,10 +20,6 @@ from corral.network.host_proxy import Proxy, proxy_from_environment
 from corral.network.rules import SYNTHETIC, Rules, format_host_port, is_host_name, parse_rules
 from corral.network.tls_hello import Hello
 from corral.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from corral.denials.records import Kind
 
 TLS_PORTS = frozenset({443})
 
@@ -85,8 +79,8 @@ class DestinationCheck:
         else:
             if self.rules.allows_name(host, port) is not None:
                 return True
-            kind: Kind = "port" if self.rules.matches(host) else "name"
-            self.denials.add(kind, str(destination), allow=self.remedy(destination))
+            allow = str(destination)
+            self.denials.add("port" if self.rules.matches(host) else "name", allow, allow=allow)
         return False
 
     def remedy(self, destination: Destination) -> str:

@@ -20,14 +20,10 @@ from corral.record import record
 
 @record
 class GuardedNetwork:
-    """The smallest guarded network around an address decides.
-
-    An empty `why` means that the IPv4 address inside decides.
-    """
+    """The smallest one around an address decides; without a `why`, the IPv4 address inside does."""
 
     network: Network
     why: str
-    admissible: bool = True
 
 
 # IANA's special-purpose registries, the multicast and reserved blocks, and the metadata services.
@@ -91,12 +87,7 @@ NOT_ADMISSIBLE = frozenset({"unspecified", "multicast", "broadcast", "discarded"
 
 GUARDED_NETWORKS = tuple(
     sorted(
-        (
-            GuardedNetwork(
-                network=parse_network(text), why=why, admissible=why not in NOT_ADMISSIBLE
-            )
-            for text, why in TABLE
-        ),
+        (GuardedNetwork(network=parse_network(text), why=why) for text, why in TABLE),
         key=lambda guarded: -guarded.network.bits,
     )
 )
@@ -126,21 +117,25 @@ def find_refusal(
 
 def is_admissible(address: bytes) -> bool:
     """Whether naming this address in a policy has an effect."""
-    guarded = _find_guarded(address)
-    return guarded is None or guarded.admissible
+    guarded = find_guarded(address)
+    return guarded is None or guarded.why not in NOT_ADMISSIBLE
 
 
-def _find_guarded(address: bytes) -> GuardedNetwork | None:
-    return next((guarded for guarded in GUARDED_NETWORKS if address in guarded.network), None)
+def find_guarded(address: bytes, max_bits: int = 128) -> GuardedNetwork | None:
+    """Return the smallest guarded network around an address, or around a network of that size."""
+    for guarded in GUARDED_NETWORKS:
+        if guarded.network.bits <= max_bits and address in guarded.network:
+            return guarded
+    return None
 
 
 def _why_refused(
     address: bytes, host_addresses: Container[bytes], admitted: tuple[Network, ...]
 ) -> str | None:
     named = max((network.bits for network in admitted if address in network), default=-1)
-    guarded = _find_guarded(address)
+    guarded = find_guarded(address)
     why = "" if guarded is None else guarded.why
-    if guarded is not None and why and (not guarded.admissible or named < guarded.network.bits):
+    if guarded is not None and why and (why in NOT_ADMISSIBLE or named < guarded.network.bits):
         return why
     # A network that admits loopback admits all addresses in it, which are all the host's own.
     if address in host_addresses and named < len(address) * 8 and why != "loopback":
@@ -157,7 +152,10 @@ def embedded_v4(address: bytes) -> Iterator[bytes]:
     if compatible or head in {0xFFFF, 0x64FF9B << 64}:  # mapped, NAT64
         yield address[12:]
     elif address.startswith(b"\x00\x64\xff\x9b\x00\x01"):
-        yield from _local_nat64(address)
+        # RFC 6052: where it is depends on an unknown prefix length. No IPv4 host begins with a
+        # zero, so there the prefix is longer.
+        split = (address[6:8] + address[9:11], address[7:8] + address[9:12])
+        yield from (found for found in (*split, address[9:13], address[12:]) if found[0])
     elif address.startswith(b"\x20\x02"):  # 6to4
         yield address[2:6]
     elif address.startswith(b"\x20\x01\x00\x00"):  # Teredo: its server, and the client inverted
@@ -165,20 +163,6 @@ def embedded_v4(address: bytes) -> Iterator[bytes]:
         yield bytes(byte ^ 0xFF for byte in address[12:])
     if address[8:12] in {b"\x00\x00\x5e\xfe", b"\x02\x00\x5e\xfe"}:  # ISATAP
         yield address[12:]
-
-
-def _local_nat64(address: bytes) -> Iterator[bytes]:
-    """Yield what RFC 6052 may have embedded: where it is depends on an unknown prefix length.
-
-    No IPv4 host begins with a zero, so there the prefix is longer.
-    """
-    candidates = (
-        address[6:8] + address[9:11],
-        address[7:8] + address[9:12],
-        address[9:13],
-        address[12:],
-    )
-    yield from (candidate for candidate in candidates if candidate[0])
 
 
 class HostAddresses:

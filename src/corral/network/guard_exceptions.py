@@ -7,7 +7,7 @@ and the services that hand out a cloud's credentials not at all.
 """
 
 from corral.network.addresses import Network, parse_network
-from corral.network.guard import GUARDED_NETWORKS, GuardedNetwork
+from corral.network.guard import GUARDED_NETWORKS, NOT_ADMISSIBLE, find_guarded
 
 ADDRESS_BY_ADDRESS = {
     "loopback": "services of this host that trust whoever is local",
@@ -18,12 +18,12 @@ ADDRESS_BY_ADDRESS = {
 def parse_admitted(text: str) -> Network:
     """Parse an entry of `network.admit`; ValueError says what is wrong with it."""
     network = parse_network(text)
-    guarded = _find_guarded(network)
+    guarded = find_guarded(network.address, network.bits)
     if guarded is None:
         _check_unguarded(network)
     elif not guarded.why:
         raise ValueError("carries IPv4 addresses: name those")
-    elif not guarded.admissible:
+    elif guarded.why in NOT_ADMISSIBLE:
         raise ValueError(f"is {guarded.why}: nothing can be reached there")
     elif guarded.why == "metadata":
         raise ValueError(
@@ -37,24 +37,12 @@ def parse_admitted(text: str) -> Network:
 
 def format_warning(network: Network) -> str:
     """Return the warning that every run with an allowlist shows for an entry; empty for most."""
-    guarded = _find_guarded(network)
+    guarded = find_guarded(network.address, network.bits)
     if guarded is None or guarded.why not in ADDRESS_BY_ADDRESS:
         return ""
     return (
         f"config.toml admits {network} ({guarded.why}): "
         f"a name that is allowed may lead to {ADDRESS_BY_ADDRESS[guarded.why]}"
-    )
-
-
-def _find_guarded(network: Network) -> GuardedNetwork | None:
-    """Return the smallest guarded network that has all of this one."""
-    return next(
-        (
-            guarded
-            for guarded in GUARDED_NETWORKS
-            if guarded.network.bits <= network.bits and network.address in guarded.network
-        ),
-        None,
     )
 
 

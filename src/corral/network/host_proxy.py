@@ -95,15 +95,12 @@ def _authorization(user: str) -> str:
         return ""
     import binascii
 
-    raw = bytearray()
-    parts = user.encode("utf-8", "surrogateescape").split(b"%")
-    raw += parts[0]
+    first, *escaped = user.encode("utf-8", "surrogateescape").split(b"%")
     try:
-        for part in parts[1:]:
-            raw += binascii.unhexlify(part[:2]) + part[2:]
+        raw = first + b"".join(binascii.unhexlify(part[:2]) + part[2:] for part in escaped)
     except binascii.Error:
         raise ValueError("a % in the proxy's user or password is written %25") from None
-    return "Basic " + binascii.b2a_base64(bytes(raw), newline=False).decode("ascii")
+    return "Basic " + binascii.b2a_base64(raw, newline=False).decode("ascii")
 
 
 def build_connect_request(proxy: Proxy, host: str, port: int) -> bytes:
@@ -115,10 +112,7 @@ def build_connect_request(proxy: Proxy, host: str, port: int) -> bytes:
 
 
 def parse_connect_reply(data: bytes) -> bytes | None:
-    """Return what the server sent after the proxy's reply; None while the reply is incomplete.
-
-    ValueError if it is not the reply of a proxy, or one that refuses.
-    """
+    """Return what follows the proxy's reply, None while it is incomplete; ValueError: a refusal."""
     head, end, rest = data.partition(b"\r\n\r\n")
     if not end:
         if len(data) > MAX_REPLY_BYTES or not data.startswith(b"HTTP/1."[: len(data)]):

@@ -4,8 +4,6 @@ The target's bytes are read strictly: a hello that two readers could understand 
 malformed. The name is only what the client says; the server may serve others behind it.
 """
 
-from __future__ import annotations
-
 from corral.record import record
 
 TYPE_CHECKING = False
@@ -29,7 +27,7 @@ MAX_NAME_LENGTH = 255
 
 @record
 class Hello:
-    state: State
+    state: "State"
     name: str = ""
 
 

@@ -4,8 +4,6 @@ Each stage calls the next: the TLS hello where one is needed, the lookup, the ad
 dial, the reply of the host's proxy where there is one, the copying.
 """
 
-from __future__ import annotations
-
 import _socket
 import sys
 from collections.abc import Callable
@@ -39,7 +37,7 @@ class Context:
     pipes: splice.Pipes
     dial_budget: DialBudget
     timeouts: Timeouts
-    ended: Callable[[Connection], None]
+    ended: "Callable[[Connection], None]"
     is_crowded: Callable[[], bool]
 
 
@@ -93,10 +91,7 @@ class Connection:
             self._timer = None
 
     def _read_hello(self) -> None:
-        """Read until it is clear which server the client wants.
-
-        A client that sends nothing is not let through: its hello could follow unread.
-        """
+        """Read which server the client wants; one that sends nothing yet may not go on."""
         try:
             chunk = self._client.recv(BLOCK_BYTES)
         except BlockingIOError:
@@ -150,7 +145,7 @@ class Connection:
             self._context.loop,
             addresses,
             port,
-            done=lambda server, _why: self._connected(server, proxy),
+            done=lambda server: self._connected(server, proxy),
             timeout_seconds=self._context.timeouts.connect_seconds,
             budget=self._context.dial_budget,
             receive_buffer=RECEIVE_BUFFER if self._context.is_crowded() else 0,

@@ -1,10 +1,7 @@
 """Connect to the first of some addresses that answers, in the event loop."""
 
-from __future__ import annotations
-
 import _socket
 import errno
-import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -15,12 +12,12 @@ from corral.network.gateway import event_loop
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
-if TYPE_CHECKING:
-    Done = Callable[[_socket.socket | None, str], None]
+
+Done = Callable[[_socket.socket | None], None]
 
 
 class Dial:
-    """Calls `done` once: with the connected socket, or with None and why there is none."""
+    """Calls `done` once, with the connected socket or with None."""
 
     def __init__(
         self,
@@ -39,16 +36,15 @@ class Dial:
         self._done: Done | None = done
         self._receive_buffer = receive_buffer
         self._trying: dict[int, _socket.socket] = {}
-        self._error = "no address"
         self._stagger: event_loop.Timer | None = None
-        self._limit = loop.after(timeout_seconds, lambda: self._finish(None, "it does not answer"))
+        self._limit = loop.after(timeout_seconds, lambda: self._finish(None))
 
     def start(self) -> None:
         self._try_next()
 
     def cancel(self) -> None:
         self._done = None
-        self._finish(None, "")
+        self._finish(None)
 
     def _try_next(self) -> None:
         """Try addresses until one more is under way."""
@@ -60,21 +56,18 @@ class Dial:
         if attempts.waiting:
             self._stagger = self._loop.after(STAGGER_SECONDS, self._try_next)
         elif not self._trying:
-            self._finish(None, self._error)
+            self._finish(None)
 
     def _try(self, address: bytes) -> bool:
         family = _socket.AF_INET if len(address) == 4 else _socket.AF_INET6
         kind = _socket.SOCK_STREAM | _socket.SOCK_NONBLOCK | _socket.SOCK_CLOEXEC
         try:
             trial = _socket.socket(family, kind)
-        except OSError as error:  # descriptors are used up, or the host has no such family
-            self._error = str(error)
-            return False
+        except OSError:
+            return False  # descriptors are used up, or the host has no such family
         if self._receive_buffer:
             trial.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVBUF, self._receive_buffer)
-        code = trial.connect_ex((format_address(address), self._port))
-        if code not in {0, errno.EINPROGRESS}:
-            self._error = os.strerror(code)
+        if trial.connect_ex((format_address(address), self._port)) not in {0, errno.EINPROGRESS}:
             trial.close()
             return False
         self._trying[trial.fileno()] = trial
@@ -84,35 +77,30 @@ class Dial:
     def _connected(self, trial: _socket.socket) -> None:
         if trial.fileno() not in self._trying:
             return
-        code = trial.getsockopt(_socket.SOL_SOCKET, _socket.SO_ERROR)
-        if code:
-            self._error = os.strerror(code)
-            self._drop(trial)
+        if trial.getsockopt(_socket.SOL_SOCKET, _socket.SO_ERROR):
+            self._release(trial).close()
             self._try_next()
             return
         try:
             trial.getpeername()
         except OSError:
             return  # woken for nothing
-        self._loop.forget(trial.fileno())
-        del self._trying[trial.fileno()]
-        self._finish(trial, "")
+        self._finish(self._release(trial))
 
-    def _drop(self, trial: _socket.socket) -> None:
+    def _release(self, trial: _socket.socket) -> _socket.socket:
         self._loop.forget(trial.fileno())
-        del self._trying[trial.fileno()]
-        trial.close()
+        return self._trying.pop(trial.fileno())
 
-    def _finish(self, winner: _socket.socket | None, error: str) -> None:
+    def _finish(self, winner: _socket.socket | None) -> None:
         self._limit.cancel()
         if self._stagger is not None:
             self._stagger.cancel()
         self._attempts.waiting.clear()
         for trial in list(self._trying.values()):
-            self._drop(trial)
+            self._release(trial).close()
         self._attempts.settle(0)
         done, self._done = self._done, None
         if done is not None:
-            done(winner, error)
+            done(winner)
         elif winner is not None:
             winner.close()

@@ -1,18 +1,11 @@
 """The target's DNS server: passes messages by UDP and TCP to `Names` and back."""
 
-from __future__ import annotations
-
 import _socket
 import sys
 
 from corral.network.budgets import RateLimit
+from corral.network.gateway import dns_messages as dns
 from corral.network.gateway import event_loop
-from corral.network.gateway.dns_messages import (
-    MAX_QUERY_BYTES,
-    Framing,
-    MalformedError,
-    frame_message,
-)
 from corral.network.gateway.dns_names import Names
 
 TYPE_CHECKING = False
@@ -61,7 +54,7 @@ class DnsServer:
             if not self.inputs.active:
                 return
             try:
-                data, sender = end.recvfrom(MAX_QUERY_BYTES + 1)
+                data, sender = end.recvfrom(dns.MAX_QUERY_BYTES + 1)
             except OSError:
                 return  # none left, or an earlier answer could not be delivered
             self.count_queries(1)
@@ -90,7 +83,7 @@ class _Stream:
     def __init__(self, server: DnsServer, client: _socket.socket) -> None:
         self._server = server
         self._client = client
-        self._framing = Framing()
+        self._framing = dns.Framing()
         self._timer = server.loop.after(IDLE_SECONDS, self.close)
         server.inputs.add(client, self._read)
 
@@ -101,15 +94,15 @@ class _Stream:
 
     def _read(self, client: _socket.socket) -> None:
         try:
-            chunk = client.recv(MAX_QUERY_BYTES)
+            chunk = client.recv(dns.MAX_QUERY_BYTES)
             answers = [self._server.names.respond(item) for item in self._framing.feed(chunk)]
             self._server.count_queries(1 + len(answers))
-            reply = b"".join(frame_message(item) for item in answers if item is not None)
+            reply = b"".join(dns.frame_message(item) for item in answers if item is not None)
             # A client that does not read its answers is not waited for.
             whole = client.send(reply) == len(reply) if reply else True
         except BlockingIOError:
             return
-        except (OSError, MalformedError):
+        except (OSError, dns.MalformedError):
             self.close()
             return
         if not chunk or not whole:

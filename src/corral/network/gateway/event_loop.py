@@ -3,8 +3,6 @@
 `fileno()` becomes readable when there is something to do, `deadline()` says when there will be.
 """
 
-from __future__ import annotations
-
 import _socket
 import errno
 import heapq
@@ -18,8 +16,8 @@ from corral.network.budgets import ACCEPT_RETRY_SECONDS
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
-if TYPE_CHECKING:
-    Handler = Callable[[int], None]
+
+Handler = Callable[[int], None]
 
 IN, OUT = 1, 4
 BATCH = 64
@@ -39,7 +37,7 @@ class Timer:
     def cancel(self) -> None:
         self.call = None
 
-    def __lt__(self, other: Timer) -> bool:
+    def __lt__(self, other: "Timer") -> bool:
         return self.when < other.when
 
 
@@ -54,12 +52,9 @@ class Loop:
         return self._epoll.fileno()
 
     def watch(self, fd: int, mask: int, handler: Handler) -> None:
-        """Call `handler` while a descriptor is ready.
-
-        A mask of 0 forgets it, because the kernel would still report hang-ups.
-        """
+        """Call `handler` while a descriptor is ready."""
         if mask == 0:
-            self.forget(fd)
+            self.forget(fd)  # the kernel would still report hang-ups
             return
         known = self._watched.get(fd)
         if known is None:
@@ -75,7 +70,11 @@ class Loop:
 
     def after(self, seconds: float, call: Callable[[], None]) -> Timer:
         if len(self._timers) > 4 * BATCH:
-            self._sweep()
+            # Short connections cancel their timers long before they are due.
+            live = [timer for timer in self._timers if timer.call is not None]
+            if len(live) * 2 < len(self._timers):
+                heapq.heapify(live)
+                self._timers = live
         timer = Timer(self.clock() + seconds, call)
         heapq.heappush(self._timers, timer)
         return timer
@@ -92,32 +91,23 @@ class Loop:
             _, handler = self._watched.get(fd, (0, None))
             # An earlier handler of this batch may have closed it. If its number was reused, that
             # handler is called for nothing: none relies on being able to read.
-            if handler is not None:
-                self._call(fd, handler, events)
+            if handler is None:
+                continue
+            try:
+                handler(events)
+            except OSError:
+                # Handlers catch their errors; one that does not must not end the supervisor.
+                self.forget(fd)
         now = self.clock()
         while (when := self.deadline()) is not None and when <= now:
             call = heapq.heappop(self._timers).call
             if call is not None:
                 call()
 
-    def _call(self, fd: int, handler: Handler, events: int) -> None:
-        """Handlers catch their errors; one that does not must not end the supervisor."""
-        try:
-            handler(events)
-        except OSError:
-            self.forget(fd)
-
     def close(self) -> None:
         self._timers.clear()
         self._watched.clear()
         self._epoll.close()
-
-    def _sweep(self) -> None:
-        """Drop cancelled timers: short connections cancel theirs long before they are due."""
-        live = [timer for timer in self._timers if timer.call is not None]
-        if len(live) * 2 < len(self._timers):
-            heapq.heapify(live)
-            self._timers = live
 
 
 class Inputs:

@@ -8,21 +8,13 @@ target wanted to go. Nothing that the target sends is used as an address.
     poll(gateway.fileno(), until gateway.deadline()) -> gateway.run_ready(); gateway.close()
 """
 
-from __future__ import annotations
-
 import _socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from corral.network import budgets
 from corral.network.addresses import parse_address, unmap
-from corral.network.budgets import (
-    MAX_EXTRA_DIALS,
-    DialBudget,
-    RateLimit,
-    Timeouts,
-    reserve_descriptors,
-)
 from corral.network.destinations import DestinationCheck
 from corral.network.gateway import connection, dns_server, event_loop, host_lookups, splice
 from corral.network.gateway.dns_names import Names
@@ -52,28 +44,26 @@ class Gateway:
         dns_udp: int = -1,
         dns_tcp: int = -1,
         lookup: host_lookups.Lookup = look_up_addresses,
-        timeouts: Timeouts = Timeouts(),  # noqa: B008 - records are frozen
+        timeouts: budgets.Timeouts = budgets.Timeouts(),  # noqa: B008 - records are frozen
         max_connections: int = MAX_CONNECTIONS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.denials = check.denials
-        self._check = check
         self.names = Names(check)
-        others = 2 * splice.MAX_PIPES + MAX_EXTRA_DIALS + OTHER_DESCRIPTORS
-        self._max_connections = reserve_descriptors(max_connections, others=others)
-        self._loop = event_loop.Loop(clock)
-        self._rate_limit = RateLimit(clock, burst=MAX_FAILED, rate=MAX_FAILED)
-        self._lookups = host_lookups.Lookups(self._loop, lookup)
-        self._pipes = splice.Pipes()
+        others = 2 * splice.MAX_PIPES + budgets.MAX_EXTRA_DIALS + OTHER_DESCRIPTORS
+        self._max_connections = budgets.reserve_descriptors(max_connections, others=others)
+        self._loop = loop = event_loop.Loop(clock)
+        self.fileno, self.deadline, self.run_ready = loop.fileno, loop.deadline, loop.run_ready
+        self._rate_limit = budgets.RateLimit(clock, burst=MAX_FAILED, rate=MAX_FAILED)
         self._dns_server = dns_server.DnsServer(self._loop, self.names, udp=dns_udp, tcp=dns_tcp)
         self._traffic: dict[str, Traffic] = {}
         self._connections: set[connection.Connection] = set()
         self._context = connection.Context(
             check=check,
             loop=self._loop,
-            lookups=self._lookups,
-            pipes=self._pipes,
-            dial_budget=DialBudget(),
+            lookups=host_lookups.Lookups(self._loop, lookup),
+            pipes=splice.Pipes(),
+            dial_budget=budgets.DialBudget(),
             timeouts=timeouts,
             ended=self._ended,
             is_crowded=lambda: len(self._connections) > connection.MANY_CONNECTIONS,
@@ -82,17 +72,6 @@ class Gateway:
         self._listeners = [_socket.socket(fileno=fd) for fd in listeners]
         for listener in self._listeners:
             self._inputs.add(listener, self._accept)
-
-    def fileno(self) -> int:
-        return self._loop.fileno()
-
-    def deadline(self) -> float | None:
-        """Return when `run_ready` is due though nothing happens (by `clock`); None: never."""
-        return self._loop.deadline()
-
-    def run_ready(self) -> None:
-        """Do all that can be done without waiting; never raises because of the target."""
-        self._loop.run_ready()
 
     def traffic(self) -> Mapping[str, Traffic]:
         """Return the traffic of connections that have ended, by host."""
@@ -104,8 +83,8 @@ class Gateway:
         for opened in list(self._connections):
             opened.close(reset=True)
         self._dns_server.close()
-        self._lookups.close()
-        self._pipes.close()
+        self._context.lookups.close()
+        self._context.pipes.close()
         self._loop.close()
 
     def _accept(self, listener: _socket.socket) -> None:
@@ -131,7 +110,7 @@ class Gateway:
             client.close()
             return
         destination = self.names.destination(address, int(port))
-        if not self._check.allows(destination):
+        if not self._context.check.allows(destination):
             self._rate_limit.use()
             close_socket(client, reset=True)
             return

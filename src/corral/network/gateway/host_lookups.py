@@ -5,8 +5,6 @@ search lists, split DNS), and its getaddrinfo blocks. So child processes call it
 the first lookup and die with the supervisor. A child that hangs is ended by its own alarm clock.
 """
 
-from __future__ import annotations
-
 import _socket
 import os
 import sys
@@ -19,9 +17,9 @@ from corral.network.sockets import look_up_addresses
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
-if TYPE_CHECKING:
-    Lookup = Callable[[str], Sequence[bytes]]
-    Done = Callable[[tuple[bytes, ...]], None]
+
+Lookup = Callable[[str], Sequence[bytes]]
+Done = Callable[[tuple[bytes, ...]], None]
 
 MAX_CHILDREN = 4
 LOOKUP_SECONDS = 10
@@ -38,15 +36,6 @@ class LookupProcess:
         self.channel = channel
         self.name: str | None = None
 
-    def end(self) -> None:
-        self.channel.close()
-        # A child that is not reaped keeps its process id, so this kills no other process.
-        try:
-            os.kill(self.pid, SIGKILL)
-            os.waitpid(self.pid, 0)
-        except (ProcessLookupError, ChildProcessError):
-            pass  # the program around corral ignores SIGCHLD
-
 
 class Lookups:
     """Looks up each name once for all who ask for it meanwhile; keeps no answer."""
@@ -59,10 +48,7 @@ class Lookups:
         self._asked: dict[str, list[Done]] = {}
 
     def ask(self, name: str, done: Done) -> None:
-        """Call `done` later with the addresses; with none if the lookup fails or takes too long.
-
-        OSError if no process can be started for it.
-        """
+        """Call `done` later with the addresses, if any; OSError if no process can be started."""
         if name in self._asked:
             self._asked[name].append(done)
             return
@@ -104,7 +90,13 @@ class Lookups:
     def _drop(self, child: LookupProcess) -> None:
         self._children.remove(child)
         self._loop.forget(child.channel.fileno())
-        child.end()
+        child.channel.close()
+        # A child that is not reaped keeps its process id, so this kills no other process.
+        try:
+            os.kill(child.pid, SIGKILL)
+            os.waitpid(child.pid, 0)
+        except (ProcessLookupError, ChildProcessError):
+            pass  # the program around corral ignores SIGCHLD
 
     def _start(self) -> LookupProcess:
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)

@@ -5,8 +5,6 @@ to a port that no rule has, and datagrams, which never leave. The target's own t
 127.0.0.0/8 and ::1 is not recorded.
 """
 
-from __future__ import annotations
-
 import _socket
 import array
 import struct
@@ -62,19 +60,11 @@ class Tap:
         self._packets = _socket.socket(fileno=fd)
         attach_filter(self._packets)
         self._names = names
-        self._loop = event_loop.Loop(clock)
+        self._loop = loop = event_loop.Loop(clock)
+        self.fileno, self.deadline, self.run_ready = loop.fileno, loop.deadline, loop.run_ready
         self._rate_limit = RateLimit(clock, burst=BURST, rate=RATE)
         self._inputs = event_loop.Inputs(self._loop)
         self._inputs.add(self._packets, self._ready)
-
-    def fileno(self) -> int:
-        return self._loop.fileno()
-
-    def deadline(self) -> float | None:
-        return self._loop.deadline()
-
-    def run_ready(self) -> None:
-        self._loop.run_ready()
 
     def close(self) -> None:
         self._read()

@@ -1,7 +1,5 @@
 """The host's side of `network.listen`: connections to the host's loopback go on to the target."""
 
-from __future__ import annotations
-
 import _socket
 import errno
 import sys
@@ -30,9 +28,10 @@ MAX_CONNECTIONS = 256
 class PublishedPorts:
     """Takes over the listeners by port of the target; driven like the gateway."""
 
-    def __init__(self, listeners: Mapping[int, int], dialer: Dialer) -> None:
+    def __init__(self, listeners: Mapping[int, int], dialer: "Dialer") -> None:
         self._dialer = dialer
-        self._loop = event_loop.Loop()
+        self._loop = loop = event_loop.Loop()
+        self.fileno, self.deadline, self.run_ready = loop.fileno, loop.deadline, loop.run_ready
         self._pipes = splice.Pipes()
         self._copies: set[splice.SplicedCopy] = set()
         self._waiting: dict[_socket.socket, _socket.socket] = {}
@@ -40,15 +39,6 @@ class PublishedPorts:
         self._listeners = {_socket.socket(fileno=fd): port for port, fd in listeners.items()}
         for listener in self._listeners:
             self._inputs.add(listener, self._accept)
-
-    def fileno(self) -> int:
-        return self._loop.fileno()
-
-    def deadline(self) -> float | None:
-        return self._loop.deadline()
-
-    def run_ready(self) -> None:
-        self._loop.run_ready()
 
     def close(self) -> None:
         for copy in list(self._copies):

@@ -5,8 +5,6 @@ of one direction is passed on, and the other goes on. A pipe belongs to a direct
 are stuck in it, so an idle connection has two descriptors and no memory.
 """
 
-from __future__ import annotations
-
 import _socket
 import errno
 import os
@@ -33,6 +31,7 @@ ROUNDS = 4
 FEW_BYTES = 4096
 """After a read of fewer bytes another would rarely find more, and cost as much."""
 F_SETPIPE_SZ = 1031
+FLAGS = getattr(os, "SPLICE_F_MOVE", 0) | getattr(os, "SPLICE_F_NONBLOCK", 0)
 ERRORS = 0x008 | 0x010
 UNSPLICED = frozenset({errno.EINVAL, errno.ENOSYS, errno.EPERM})
 
@@ -64,11 +63,9 @@ class Pipes:
     def borrow(self) -> Pipe | None:
         if self.lent >= self.max_pipes:
             return None
-        if self._free:
-            self.lent += 1
-            return self._free.pop()
+        size = BLOCK_BYTES if self.lent < MAX_LARGE_PIPES else 0
         try:
-            pipe = Pipe(size=BLOCK_BYTES if self.lent < MAX_LARGE_PIPES else 0)
+            pipe = self._free.pop() if self._free else Pipe(size=size)
         except OSError:
             return None
         self.lent += 1
@@ -112,7 +109,11 @@ class Direction:
             if self.done or not self._drain() or not self._fill():
                 return
             if self.ended:
-                self._finish()
+                self.close()
+                try:
+                    self.sink.shutdown(_socket.SHUT_WR)
+                except OSError:
+                    pass  # it is gone altogether
                 return
             if self.stuck < FEW_BYTES:
                 break
@@ -171,16 +172,6 @@ class Direction:
         if self._pipe is not None:
             self._pipes.give_back(self._pipe, empty=self._in_pipe == 0)
             self._pipe = None
-
-    def _finish(self) -> None:
-        self.close()
-        try:
-            self.sink.shutdown(_socket.SHUT_WR)
-        except OSError:
-            pass  # it is gone altogether
-
-
-FLAGS = getattr(os, "SPLICE_F_MOVE", 0) | getattr(os, "SPLICE_F_NONBLOCK", 0)
 
 
 class SplicedCopy:

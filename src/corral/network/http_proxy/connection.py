@@ -21,21 +21,16 @@ class Stream(Protocol):
 
 
 class Copy(Protocol):
-    """Copies in both directions until both have ended; `up` and `down` count the bytes."""
+    """Copies in both directions until both have ended; then `up` and `down` are the bytes."""
 
-    @property
-    def up(self) -> int: ...
-    @property
-    def down(self) -> int: ...
+    up: int
+    down: int
+
     def run(self) -> None: ...
 
 
 class Connection:
-    """Serves one client.
-
-    `password` is the value of Proxy-Authorization that is required; empty where no other process
-    can connect.
-    """
+    """Serves one client, which must send the password unless no other process can connect."""
 
     def __init__(
         self,

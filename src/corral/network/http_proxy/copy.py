@@ -4,8 +4,6 @@ A direction keeps at most one block and reads no further before that is written,
 stops its sender. The end of one direction is passed on, and the other goes on.
 """
 
-from __future__ import annotations
-
 import select
 import socket
 import sys
@@ -63,14 +61,7 @@ class PolledCopy:
         self._down = Direction(server, client)
         self._stop = stop
         self._idle_milliseconds = int(idle_seconds * 1000)
-
-    @property
-    def up(self) -> int:
-        return self._up.moved
-
-    @property
-    def down(self) -> int:
-        return self._down.moved
+        self.up = self.down = 0
 
     def run(self) -> None:
         ends = (self._up.source, self._down.source)
@@ -85,6 +76,8 @@ class PolledCopy:
             for end in ends:
                 close_socket(end, reset=True)
             raise
+        finally:
+            self.up, self.down = self._up.moved, self._down.moved
 
     def _step(self) -> bool:
         waiting = [

@@ -59,15 +59,14 @@ class _Dial:
                 self.error = error
                 end.close()
                 continue
-            self._selector.register(end, selectors.EVENT_WRITE)
+            self._selector.register(end, selectors.EVENT_WRITE, end)
             break
         return bool(under_way)
 
     def wait(self, seconds: float) -> socket.socket | None:
         """Return a socket that is connected; None if none is yet."""
         for key, _ in self._selector.select(seconds):
-            end = key.fileobj
-            assert isinstance(end, socket.socket)  # noqa: S101 - no other was registered
+            end: socket.socket = key.data
             self._selector.unregister(end)
             code = end.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code == 0:
@@ -80,6 +79,5 @@ class _Dial:
     def close(self) -> None:
         self.attempts.settle(0)
         for key in list(self._selector.get_map().values()):
-            assert isinstance(key.fileobj, socket.socket)  # noqa: S101 - as above
-            key.fileobj.close()
+            key.data.close()
         self._selector.close()

@@ -66,10 +66,7 @@ class Outbound:
             return self._rate_limit.pause_seconds()
 
     def connect(self, destination: Destination) -> socket.socket:
-        """Connect to an allowed destination, directly or through the host's proxy.
-
-        OSError or ValueError if that fails.
-        """
+        """Connect directly or through the host's proxy; OSError or ValueError if that fails."""
         proxy = self.check.proxy_for(destination)
         if proxy is None:
             found = self._find_addresses(destination.host)
@@ -92,10 +89,7 @@ class Outbound:
 
     def _dial(self, addresses: Sequence[bytes], port: int) -> socket.socket:
         server = dial.connect(
-            addresses,
-            port,
-            timeout_seconds=self.timeouts.connect_seconds,
-            budget=self._dial_budget,
+            addresses, port, timeout_seconds=self.timeouts.connect_seconds, budget=self._dial_budget
         )
         server.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return server

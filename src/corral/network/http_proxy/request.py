@@ -60,16 +60,12 @@ def parse_request(data: bytes) -> Request | None:
         destination = parse_authority(target, None)
         return Request(destination=destination, tunnel=True, rest=rest, password=password)
     authority, path = _split_url(target)
+    destination = parse_authority(authority, DEFAULT_PORT)
     kept = [line for name, line in fields if name not in DROPPED]
     first = b" ".join((method, path, version))
     sent = (first, b"Host: " + authority.lower(), *kept, b"Connection: close", b"", b"")
-    return Request(
-        destination=parse_authority(authority, DEFAULT_PORT),
-        tunnel=False,
-        head=b"\r\n".join(sent),
-        rest=rest,
-        password=password,
-    )
+    head = b"\r\n".join(sent)
+    return Request(destination=destination, tunnel=False, head=head, rest=rest, password=password)
 
 
 def _is_token(text: bytes) -> bool:

@@ -6,11 +6,7 @@ environment has. Without it a client learns nothing, and nothing is recorded.
 
 The proxy starts in the supervisor after the target was forked, because it has threads. `close`
 breaks off what is under way. A lookup cannot be interrupted; its thread ends with the process.
-
-    proxy = HttpProxy(listener, password, Outbound(...)); ...; proxy.close()
 """
-
-from __future__ import annotations
 
 import os
 import select
