@@ -48,15 +48,12 @@ def parse_config(words: Iterable[str]) -> list[tuple[str, str]]:
 
 def collect(bundle: Bundle, flags: Iterable[str], stored: Mapping[str, object]) -> Values:
     given: dict[str, list[str]] = {}
-    used: list[str] = []
     for key, text in parse_config(flags):
         given.setdefault(key, []).append(text)
-    for key, value in stored.items():
-        if key not in given:
-            given[key] = [
-                format_value(one) for one in (value if isinstance(value, list) else [value])
-            ]
-            used.append(key)
+    used = [key for key in stored if key not in given]
+    for key in used:
+        value = stored[key]
+        given[key] = [format_value(one) for one in (value if isinstance(value, list) else [value])]
     for key in given:
         if key not in bundle.settings:
             known = ", ".join(bundle.settings) or "none"

@@ -114,8 +114,7 @@ def read_log_end(log: IO[bytes], hidden: Iterable[str]) -> str:
         text = text.replace(secret, "***")
     # npm's note names a log file inside, which is gone.
     lines = [one.rstrip() for one in text.splitlines() if one.strip() and NPM_LOG_NOTE not in one]
-    lines = lines[-MAX_LOG_LINES:]
-    clean = ["".join(c if c.isprintable() else " " for c in line) for line in lines]
+    clean = ["".join(c if c.isprintable() else " " for c in one) for one in lines[-MAX_LOG_LINES:]]
     return "\n  ".join(["the package manager failed:", *clean])
 
 
@@ -137,13 +136,9 @@ def urls_to_rules(urls: Sequence[str]) -> list[str]:
         parts = urlsplit(url)
         host = parts.hostname or ""
         port = parts.port or (80 if parts.scheme == "http" else 443)
-        hosts = [host, *_find_guarded_addresses(host, port)]
-        found.update(dict.fromkeys(_format_rule(one, port) for one in hosts))
+        for one in (host, *_find_guarded_addresses(host, port)):
+            found[f"[{one}]:{port}" if ":" in one else f"{one}:{port}"] = None
     return list(found)
-
-
-def _format_rule(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _find_guarded_addresses(host: str, port: int) -> list[str]:
