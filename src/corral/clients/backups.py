@@ -9,7 +9,7 @@ import os
 import stat
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from glob import escape, glob
 from hashlib import sha256
 from typing import Literal
@@ -84,10 +84,8 @@ def save(path: str, originals: Sequence[Original]) -> None:
     """Record the originals of a file; without any, remove its record."""
     name = _stored_path(path, "json")
     if not originals:
-        try:
+        with suppress(FileNotFoundError):
             os.unlink(name)
-        except FileNotFoundError:
-            pass
         return
     servers = [{"at": one.key_path, "changes": to_json(one.replaced)} for one in originals]
     data = json.dumps({"version": VERSION, "path": path, "servers": servers}, indent=1)

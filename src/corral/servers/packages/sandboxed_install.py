@@ -75,10 +75,7 @@ def run_installer(
             end_zygote()  # the server that follows is started by this very process
         if code:
             why = read_log_end(log, registry.hidden)
-            hint = (
-                _describe_denials(sandbox) or "is the name right, and can the registry be reached?"
-            )
-            raise SandboxError(f"cannot install {label}: {why}", hint=hint)
+            raise SandboxError(f"cannot install {label}: {why}", hint=_find_hint(sandbox))
     # Before any file is opened: opening a pipe in place of a file would block for ever.
     check_tree(staging, allowed=links)
 
@@ -118,11 +115,13 @@ def read_log_end(log: IO[bytes], hidden: Iterable[str]) -> str:
     return "\n  ".join(["the package manager failed:", *clean])
 
 
-def _describe_denials(sandbox: Sandbox) -> str:
-    """Return the hosts that were denied: they are the likeliest reason of a failure."""
+def _find_hint(sandbox: Sandbox) -> str:
+    """Name the hosts that were denied: they are the likeliest reason of a failure."""
     report = sandbox.report
     names = sorted({row.destination for row in report.denials}) if report else []
-    return f"it tried to reach {', '.join(names[:3])}, which is not the registry" if names else ""
+    if names:
+        return f"it tried to reach {', '.join(names[:3])}, which is not the registry"
+    return "is the name right, and can the registry be reached?"
 
 
 def urls_to_rules(urls: Sequence[str]) -> list[str]:
