@@ -48,8 +48,7 @@ LAYERS = (
     "formats messages",
     "abi",
     "directories",
-    "paths units",
-    "safe_text",
+    "paths safe_text units",
     "errors",
     "record",
 )
@@ -174,6 +173,12 @@ def test_the_root_has_only_what_everybody_needs():
     assert {package(module) for module in MODULES} - {"", "__main__"} <= set(LAYER)
     top = references(parsed(SOURCE / "__init__.py"))
     assert {package(module) for module in top} == {"api"}
+
+
+def test_the_docs_have_the_same_order():
+    text = (SOURCE.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    block = text.split("## Order of packages")[1].split("```")[1]
+    assert [" ".join(row.split()) for row in block.split(">")] == list(LAYERS)
 
 
 def test_operating_systems_do_not_know_each_other():

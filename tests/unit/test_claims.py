@@ -89,6 +89,70 @@ def test_ci_runs_the_tests_by_the_command_of_the_readme():
     assert command in text_of(ROOT / ".ci" / "run").splitlines()
 
 
+PAGES = sorted([*DOCS, *ROOT.glob("*/**/README.md")])
+SOURCE = ROOT / "src" / "corral"
+SYSTEMS = ("linux", "macos", "windows")
+
+
+def is_there(written: str) -> bool:
+    """NAME is any file. SYSTEM is every one of the three."""
+    patterns = [written.replace("NAME", "*")]
+    if "SYSTEM" in written:
+        patterns = [patterns[0].replace("SYSTEM", system) for system in SYSTEMS]
+    bases = (ROOT, ROOT / "src", SOURCE, SOURCE / "platforms" / "linux")
+    return all(any(any(base.glob(item)) for base in bases) for item in patterns)
+
+
+def code_in(path: pathlib.Path) -> list[str]:
+    return re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text_of(path), flags=re.DOTALL))
+
+
+def test_every_file_of_the_source_that_the_docs_name_exists():
+    missing = [
+        f"{path.relative_to(ROOT)}: {word}"
+        for path in PAGES
+        for word in code_in(path)
+        if re.fullmatch(r"[\w/]+/\w+\.(py|toml)", word) and not is_there(word)
+    ]
+    assert not missing
+    assert is_there("platforms/SYSTEM/options.py")
+    assert not is_there("platforms/SYSTEM/subreaper.py")  # the control: only Linux has one
+
+
+def test_every_package_and_its_first_modules_exist():
+    """The table below "Order of packages" in architecture.md."""
+    section = text_of(ROOT / "docs" / "architecture.md").split("## Order of packages")[1]
+    rows = [line for line in section.split("\n## ")[0].splitlines() if line.startswith("| `")]
+    named = [re.findall(r"`([^`]+)`", row.split("|")[column]) for row in rows for column in (1, 3)]
+    for [package], modules in zip(named[::2], named[1::2], strict=True):
+        for module in modules:
+            path = SOURCE / package / module
+            assert path.is_dir() if module.endswith("/") else path.with_suffix(".py").is_file()
+    packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert {package for [package] in named[::2]} == packages - {"paths"}
+
+
+def test_every_step_that_the_docs_name_exists():
+    """`cgroup.Leaf` is the class Leaf in a module cgroup.py."""
+    steps = [
+        word
+        for path in PAGES
+        for word in code_in(path)
+        if re.fullmatch(r"([a-z_]+\.)+[A-Z][a-z]\w+", word)
+    ]
+    missing = [
+        step
+        for step in steps
+        for module, _, name in [step.rpartition(".")]
+        if not any(
+            f"\nclass {name}" in text_of(path)
+            for path in SOURCE.rglob(module.replace(".", "/") + ".py")
+        )
+    ]
+    assert len(steps) > 30
+    assert not missing
+
+
 def test_every_link_between_the_docs_leads_somewhere():
     broken = [
         f"{path.relative_to(ROOT)}: {link}"

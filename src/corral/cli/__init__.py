@@ -29,6 +29,14 @@ COMMANDS = (
 LATE_OPTIONS = ("wrap", "unwrap", "status")
 HELP = option_parser.Flag(name="--help", short="-h", help="show this help")
 INTERRUPTED = 130
+OVERVIEW = """\
+usage: corral COMMAND [OPTIONS] ...
+
+Runs MCP servers inside walls and limits.
+
+{commands}
+
+`corral COMMAND --help` tells more."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,17 +84,8 @@ def _dispatch(words: list[str]) -> int:
     chosen, rest = option_parser.parse((*command.FLAGS, HELP) if has_options else (), words)
     late = name in LATE_OPTIONS and not {"-h", "--help"}.isdisjoint(rest)
     if chosen.has("--help") or late:
-        output.write_line(
-            "\n".join(
-                [
-                    command.USAGE,
-                    "",
-                    command.SUMMARY,
-                    "",
-                    *option_parser.help_lines((*command.FLAGS, HELP)),
-                ]
-            )
-        )
+        lines = option_parser.help_lines((*command.FLAGS, HELP))
+        output.write_line("\n".join([command.USAGE, "", command.SUMMARY, "", *lines]))
         return 0
     return command.main(chosen, rest)
 
@@ -98,11 +97,5 @@ def load_command(name: str) -> Command:
 
 
 def format_overview() -> str:
-    lines = [
-        "usage: corral COMMAND [OPTIONS] ...",
-        "",
-        "Runs MCP servers inside walls and limits.",
-        "",
-    ]
-    lines += [f"  {name:<12}{load_command(name).SUMMARY}" for name in COMMANDS]
-    return "\n".join([*lines, "", "`corral COMMAND --help` tells more."])
+    commands = "\n".join(f"  {name:<12}{load_command(name).SUMMARY}" for name in COMMANDS)
+    return OVERVIEW.format(commands=commands)

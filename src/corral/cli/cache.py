@@ -32,8 +32,8 @@ def _list(*, as_json: bool) -> int:
     found = store.entries()
     if as_json:
         output.write_json([_entry_to_json(entry) for entry in found])
-        return 0
-    output.write_table([_format_row(entry) for entry in found])
+    else:
+        output.write_table([_format_row(entry) for entry in found])
     return 0
 
 

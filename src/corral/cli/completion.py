@@ -44,17 +44,13 @@ _corral() {{
 compdef _corral corral
 """
 ZSH_CASE = "        {name}) compadd -- {flags} ;;"
+TEMPLATES = {"bash": (BASH, CASE), "zsh": (ZSH, ZSH_CASE)}
 
 
 def main(_options: Options, rest: list[str]) -> int:
-    if rest == ["fish"]:
-        output.write_line("\n".join(_fish()))
-    elif rest == ["bash"]:
-        output.write_line(_format_script(BASH, CASE))
-    elif rest == ["zsh"]:
-        output.write_line(_format_script(ZSH, ZSH_CASE))
-    else:
+    if len(rest) != 1 or rest[0] not in SHELLS:
         raise UsageError("name a shell: bash, zsh or fish", hint=USAGE)
+    output.write_line(_fish() if rest == ["fish"] else _format_script(*TEMPLATES[rest[0]]))
     return 0
 
 
@@ -75,7 +71,7 @@ def _quote(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _fish() -> list[str]:
+def _fish() -> str:
     first = "__fish_use_subcommand"
     lines = [f"complete -c corral -n {first} -l {name}" for name in ("help", "version")]
     for name, flags in _all_flags().items():
@@ -90,4 +86,4 @@ def _fish() -> list[str]:
     for name, more in WORDS.items():
         only = " -f" if name == "completion" else ""
         lines.append(f"complete -c corral{only} -n {SEEN.format(name)} -a '{' '.join(more)}'")
-    return [line.replace("`", "") for line in lines]
+    return "\n".join(lines).replace("`", "")

@@ -74,9 +74,7 @@ def parse(flags: Sequence[Flag], arguments: Sequence[str]) -> tuple[Options, lis
 
 def help_lines(flags: Sequence[Flag]) -> list[str]:
     left = [
-        (f"{flag.short}, " if flag.short else "")
-        + flag.name
-        + (f" {flag.value}" if flag.value else "")
+        (f"{flag.short}, " if flag.short else "") + f"{flag.name} {flag.value}".rstrip()
         for flag in flags
     ]
     width = max((len(item) for item in left), default=0)

@@ -9,7 +9,8 @@ import os
 import stat
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from glob import escape, glob
 from hashlib import sha256
 from typing import Literal
 
@@ -18,6 +19,7 @@ from corral.directories import directories, is_private
 from corral.errors import SandboxError
 from corral.record import record
 from corral.servers.store.locks import lock_file
+from corral.supervisor.report import to_json
 
 Part = Literal["command", "args", "both"]
 PARTS: dict[str, Part] = {"command": "command", "args": "args", "both": "both"}
@@ -57,13 +59,9 @@ def load(path: str) -> dict[tuple[str, ...], Original]:
         data: object = json.loads(content.data)
     except (SandboxError, ValueError, RecursionError):
         return {}
-    if (
-        not isinstance(data, dict)
-        or data.get("path") != path
-        or not is_private(content.stat, 0o077)
-    ):
+    if not isinstance(data, dict) or data.get("path") != path:
         return {}
-    listed = data.get("servers")
+    listed = data.get("servers") if is_private(content.stat, 0o077) else None
     originals = map(_parse_original, listed) if isinstance(listed, list) else ()
     return {one.key_path: one for one in originals if one is not None}
 
@@ -86,21 +84,10 @@ def save(path: str, originals: Sequence[Original]) -> None:
     """Record the originals of a file; without any, remove its record."""
     name = _stored_path(path, "json")
     if not originals:
-        try:
+        with suppress(FileNotFoundError):
             os.unlink(name)
-        except FileNotFoundError:
-            pass
         return
-    servers = [
-        {
-            "at": list(one.key_path),
-            "changes": [
-                {"part": text.part, "before": text.before, "after": text.after}
-                for text in one.replaced
-            ],
-        }
-        for one in originals
-    ]
+    servers = [{"at": one.key_path, "changes": to_json(one.replaced)} for one in originals]
     data = json.dumps({"version": VERSION, "path": path, "servers": servers}, indent=1)
     _write(name, data.encode())
 
@@ -110,14 +97,8 @@ def back_up(path: str, data: bytes) -> str:
     stamp = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(3).hex()}"
     name = _stored_path(path, f"{stamp}.backup")
     _write(name, data)
-    directory, base = os.path.split(_stored_path(path, ""))
-    found = sorted(
-        entry
-        for entry in os.listdir(directory)
-        if entry.startswith(base) and entry.endswith(".backup")
-    )
-    for entry in found[:-MAX_BACKUPS]:
-        os.unlink(os.path.join(directory, entry))
+    for old in sorted(glob(f"{escape(_stored_path(path, ''))}*.backup"))[:-MAX_BACKUPS]:
+        os.unlink(old)
     return name
 
 

@@ -8,6 +8,7 @@ shared with others, and are changed only when the user names the file itself.
 import os
 import sys
 from collections.abc import Mapping
+from typing import Literal
 
 from corral.directories import absolute, home_directory
 from corral.policy.secret_files import CLIENTS, Client
@@ -15,6 +16,7 @@ from corral.policy.secret_files import CLIENTS, Client
 __all__ = ["CLIENTS", "NAMES", "find_client", "own_files", "project_files"]
 
 NAMES = tuple(client.name for client in CLIENTS)
+COLUMNS: dict[str, Literal["macos", "windows"]] = {"darwin": "macos", "win32": "windows"}
 
 
 def find_client(name: str) -> Client | None:
@@ -42,11 +44,7 @@ def own_files(
     """Return the paths of the client's own files; they need not exist."""
     home = home_directory(environ)
     bases = base_directories(platform, environ, home)
-    if platform == "darwin":
-        files = client.files_on("macos")
-    else:
-        files = client.files_on("windows" if platform == "win32" else "linux")
-    split = [path.split("/") for path in files]
+    split = [path.split("/") for path in client.files_on(COLUMNS.get(platform, "linux"))]
     return [
         os.path.join(bases.get(first, os.path.join(home, first)), *rest) for first, *rest in split
     ]

@@ -108,19 +108,14 @@ def _edit(
     dry_run: bool,
 ) -> FileEdit:
     """Replace the file's text, after the records: a crash leaves one too many, never too few."""
-    backup = ""
+    real, backup = file.content.path, ""
     if text != file.content.text and not dry_run:
         safe_write.refuse_unwritable(file.content)
-        backup = backups.back_up(file.content.path, file.content.data)
-        backups.save(file.content.path, records)
+        backup = backups.back_up(real, file.content.data)
+        backups.save(real, records)
         safe_write.replace(file.content, text.encode())
-    return FileEdit(
-        path=file.path,
-        real=file.content.path,
-        outcomes=outcomes,
-        diff=_diff(file, text),
-        backup=backup,
-    )
+    diff = _diff(file, text)
+    return FileEdit(path=file.path, real=real, outcomes=outcomes, diff=diff, backup=backup)
 
 
 def _diff(file: ClientFile, new: str) -> str:

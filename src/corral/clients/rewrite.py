@@ -57,27 +57,18 @@ def describe_outcome(
     state: State,
     why: str = "",
     hint: str | None = None,
-    *,
-    command: tuple[str, ...] = (),
-    suggested: tuple[str, ...] = (),
+    **words: tuple[str, ...],
 ) -> ServerOutcome:
-    return ServerOutcome(
-        name=server.name,
-        state=state,
-        scope=server.scope,
-        why=why,
-        hint=hint or "",
-        command=command,
-        suggested=suggested,
-    )
+    """Return the outcome of a server; `words` are `command` and `suggested` of the outcome."""
+    name, scope = server.name, server.scope
+    return ServerOutcome(name=name, scope=scope, state=state, why=why, hint=hint or "", **words)
 
 
 def describe_doubt(server: ConfiguredServer) -> ServerOutcome:
     """Describe a server that `rewrite_servers` has left as it was."""
     why = "its lines cannot be changed without doubt about the result"
-    return describe_outcome(
-        server, "refused", why, "write them more simply, or change them by hand"
-    )
+    hint = "write them more simply, or change them by hand"
+    return describe_outcome(server, "refused", why, hint)
 
 
 def rewrite_servers(

@@ -56,8 +56,7 @@ def refuse_unwritable(content: FileContent) -> None:
     found, path = content.stat, content.path
     if not found.st_mode & 0o222 or not os.access(path, os.W_OK):
         raise SandboxError(
-            f"{path} is read-only",
-            hint="if another program makes this file, change it there",
+            f"{path} is read-only", hint="if another program makes this file, change it there"
         )
     if found.st_nlink > 1:
         raise SandboxError(
@@ -71,7 +70,8 @@ def replace(content: FileContent, data: bytes) -> None:
     try:
         fresh = write_temporary(content.path, data, content.stat)
         try:
-            if not _is_unchanged(content):
+            now = read(content.path)
+            if now.data != content.data or not os.path.samestat(now.stat, content.stat):
                 raise SandboxError(
                     f"{content.path} was changed by somebody else meanwhile",
                     hint="nothing was written; try again",
@@ -83,11 +83,6 @@ def replace(content: FileContent, data: bytes) -> None:
         sync_directory(os.path.dirname(content.path))
     except OSError as error:
         raise SandboxError(f"{content.path} cannot be replaced: {error.strerror}") from error
-
-
-def _is_unchanged(content: FileContent) -> bool:
-    now = read(content.path)
-    return now.data == content.data and os.path.samestat(now.stat, content.stat)
 
 
 def write_temporary(path: str, data: bytes, like: os.stat_result | None = None) -> str:

@@ -80,9 +80,7 @@ def _derive(
     quoted = [form.quote(word) for word in lead]
     cut = form.prepend(text, args, drop, quoted) if lead else form.without(text, args, drop)
     start = Splice(start=command.start, end=command.end, text=form.quote(program))
-    return Rewrite(splices=(start, cut), argv=(program, *lead, *inner[1:])), describe_outcome(
-        server,
-        "derived",
-        f"{edited}: made from what stands behind `--`",
-        "--force would have put the recorded lines back" if recorded else "",
-    )
+    why = f"{edited}: made from what stands behind `--`"
+    hint = "--force would have put the recorded lines back" if recorded else ""
+    derived = Rewrite(splices=(start, cut), argv=(program, *lead, *inner[1:]))
+    return derived, describe_outcome(server, "derived", why, hint)

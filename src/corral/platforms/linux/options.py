@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from corral.plan.model import SAMPLING, Option
+from corral.platforms.posix import rlimits
 from corral.record import replace
 
 TYPE_CHECKING = False
@@ -52,7 +53,6 @@ def chains(policy: Policy) -> Chains:
             Option(mechanism="RLIMIT_NPROC", needs=(*NAMESPACES, "nproc")),
             *_sampled(policy, "pids"),
         ),
-        "fds": (_rlimit("RLIMIT_NOFILE"),),
         "io": _io(policy),
         "disk": (
             Option(
@@ -60,7 +60,7 @@ def chains(policy: Policy) -> Chains:
             ),
         ),
         "timeout": (Option(mechanism="supervisor"),),
-        "address_space": (_rlimit("RLIMIT_AS"),),
+        **{control: (_rlimit(f"RLIMIT_{name}"),) for control, name in rlimits.PER_PROCESS.items()},
     }
 
 

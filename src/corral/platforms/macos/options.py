@@ -7,9 +7,13 @@ does not fight them.
 
 from __future__ import annotations
 
+import sys
+
 from corral.plan.model import SAMPLING, Option
+from corral.platforms.posix import rlimits
 
 TYPE_CHECKING = False
+assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from corral.plan.model import Chains
     from corral.policy.model import Policy
@@ -47,9 +51,8 @@ def chains(policy: Policy) -> Chains:
         "cpu": _sampled(policy, "cpu"),
         "cpu_time": _sampled(policy, "cpu_time"),
         "pids": _sampled(policy, "pids"),
-        "fds": (_rlimit("RLIMIT_NOFILE"),),
         "timeout": (Option(mechanism="supervisor"),),
-        "address_space": (_rlimit("RLIMIT_AS"),),
+        **{control: (_rlimit(f"RLIMIT_{name}"),) for control, name in rlimits.PER_PROCESS.items()},
     }
 
 

@@ -14,9 +14,13 @@ if sys.platform != "win32":
 TYPE_CHECKING = False
 assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from corral.plan.model import Results, Stage
-    from corral.policy.model import Limits
+    from collections.abc import Mapping
 
+    from corral.plan.model import Results, Stage
+    from corral.policy.model import Control, Limits
+
+PER_PROCESS: Mapping[Control, str] = {"fds": "NOFILE", "address_space": "AS"}
+"""Limits of each process, by field of the policy: an rlimit is all that enforces them."""
 DATA_FLOOR = 1 << 30
 """Node 24 needs 640 MiB of RLIMIT_DATA to start: the backstop never goes below 1 GiB."""
 
@@ -60,14 +64,13 @@ def plan(limits: Limits, *, count_init: bool) -> Rlimits:
     if limits.pids is not None:
         # init has the target's id, so it counts as one.
         values.append(("NPROC", limits.pids + int(count_init)))
-    if limits.fds is not None:
-        values.append(("NOFILE", limits.fds))
+    for field, name in PER_PROCESS.items():
+        if (value := getattr(limits, field)) is not None:
+            values.append((name, value))
     if limits.disk is not None:
         values.append(("FSIZE", limits.disk))
     if limits.cpu_time is not None:
         values.append(("CPU", max(1, -(-limits.cpu_time // 1000))))
-    if limits.address_space is not None:
-        values.append(("AS", limits.address_space))
     return Rlimits(values=tuple(values))
 
 

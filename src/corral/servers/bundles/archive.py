@@ -7,6 +7,7 @@ with more data than it says is not read to its end.
 """
 
 import os
+import shutil
 import stat
 import struct
 import unicodedata
@@ -19,7 +20,6 @@ from corral.paths.windows import DEVICES
 from corral.record import record
 from corral.safe_text import shown
 
-CHUNK_BYTES = 1 << 20
 END = b"PK\x05\x06"
 END_SIZE = 22
 LOCAL = b"PK\x03\x04"
@@ -208,8 +208,7 @@ def _write_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, directory: st
     flags |= getattr(os, "O_BINARY", 0)
     descriptor = os.open(path, flags, 0o755 if runs else 0o644)
     with open(descriptor, "wb") as target, archive.open(entry) as source:
-        while chunk := source.read(CHUNK_BYTES):
-            target.write(chunk)
+        shutil.copyfileobj(source, target)
         if target.tell() != entry.file_size:
             raise _bad_entry(entry.orig_filename, "is shorter than the archive says")
 

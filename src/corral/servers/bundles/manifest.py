@@ -1,24 +1,17 @@
 """Parses `manifest.json` of an MCPB bundle into a Bundle. Only the form is checked here."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
+from typing import Literal, get_args
 
 from corral.errors import SandboxError
 from corral.record import record
 from corral.safe_text import shown
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Literal
-
-    Type = Literal["node", "python", "binary", "uv"]
-    Shape = Literal["string", "number", "boolean", "directory", "file"]
-
+Type = Literal["node", "python", "binary", "uv"]
+Shape = Literal["string", "number", "boolean", "directory", "file"]
+TYPES, SHAPES = get_args(Type), get_args(Shape)
 VERSIONS = ("0.1", "0.2", "0.3", "0.4")
-TYPES = ("node", "python", "binary", "uv")
-SHAPES = ("string", "number", "boolean", "directory", "file")
 META = "io.corral"
 MAX_MANIFEST_BYTES = 1 << 20
 MAX_TITLE_LENGTH = 200
@@ -69,9 +62,8 @@ def parse_manifest(content: bytes, platform: str) -> Bundle:
     kind = _read_text(server.get("type"), "server.type")
     if kind not in TYPES:
         raise _refused(f"has the server type {shown(kind)}; corral knows {', '.join(TYPES)}")
-    start = _apply_overrides(
-        _read_table(server.get("mcp_config", {}), "server.mcp_config"), platform
-    )
+    start = _read_table(server.get("mcp_config", {}), "server.mcp_config")
+    start = _apply_overrides(start, platform)
     return Bundle(
         name=_read_title(top.get("name"), "name"),
         version=_read_title(top.get("version"), "version"),
@@ -86,15 +78,11 @@ def parse_manifest(content: bytes, platform: str) -> Bundle:
     )
 
 
-def _apply_overrides(start: Mapping[str, object], platform: str) -> Mapping[str, object]:
+def _apply_overrides(start: dict[str, object], platform: str) -> dict[str, object]:
     """Replace what a platform overrides, completely: its arguments are not added to the others."""
-    overrides = _read_table(
-        start.get("platform_overrides", {}), "server.mcp_config.platform_overrides"
-    )
-    own = _read_table(
-        overrides.get(platform, {}), f"server.mcp_config.platform_overrides.{platform}"
-    )
-    return {**start, **own}
+    where = "server.mcp_config.platform_overrides"
+    overrides = _read_table(start.get("platform_overrides", {}), where)
+    return {**start, **_read_table(overrides.get(platform, {}), f"{where}.{platform}")}
 
 
 def _read_settings(value: object) -> dict[str, Setting]:

@@ -7,7 +7,7 @@ names, as a default, is a request. Sensitive values become secrets.
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from corral.directories import directories
 from corral.errors import SandboxError
@@ -48,35 +48,28 @@ def parse_config(words: Iterable[str]) -> list[tuple[str, str]]:
 
 def collect(bundle: Bundle, flags: Iterable[str], stored: Mapping[str, object]) -> Values:
     given: dict[str, list[str]] = {}
-    used: list[str] = []
     for key, text in parse_config(flags):
         given.setdefault(key, []).append(text)
-    for key, value in stored.items():
-        if key not in given:
-            given[key] = [
-                format_value(one) for one in (value if isinstance(value, list) else [value])
-            ]
-            used.append(key)
+    used = [key for key in stored if key not in given]
+    for key in used:
+        value = stored[key]
+        given[key] = [format_value(one) for one in (value if isinstance(value, list) else [value])]
     for key in given:
         if key not in bundle.settings:
             known = ", ".join(bundle.settings) or "none"
             raise SandboxError(f"{bundle.name} has no setting {shown(key)}", hint=f"known: {known}")
-    texts = {
-        key: tuple(_check_values(setting, given[key])) if key in given else setting.default
-        for key, setting in bundle.settings.items()
-    }
+    texts = {key: setting.default for key, setting in bundle.settings.items()}
+    for key, words in given.items():
+        setting = bundle.settings[key]
+        if len(words) > 1 and not setting.multiple:
+            raise SandboxError(f"{shown(key)} takes one value")
+        texts[key] = tuple(_check_value(setting, word) for word in words)
     return Values(texts=texts, given=frozenset(given), stored=tuple(used))
 
 
 def defaults(bundle: Bundle) -> Values:
     """Return the values if the user gives none."""
     return collect(bundle, (), {})
-
-
-def _check_values(setting: Setting, given: Sequence[str]) -> list[str]:
-    if len(given) > 1 and not setting.multiple:
-        raise SandboxError(f"{shown(setting.key)} takes one value")
-    return [_check_value(setting, value) for value in given]
 
 
 def _check_value(setting: Setting, value: str) -> str:

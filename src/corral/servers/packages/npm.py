@@ -36,13 +36,16 @@ def install(
     if extra:
         raise SandboxError("--with is for pypi: packages", hint="npm: has no such thing")
     registry = read_registry(os.environ)
+    npm = find_on_path("npm")
+    if not npm:
+        raise CommandError("npm was not found on PATH", exit_code=EXIT_NOT_FOUND, hint=HINT)
     wanted = {reference.name: reference.version or "latest"}
     write_text(staging, "package.json", json.dumps({"private": True, "dependencies": wanted}))
     lines = settings_lines(registry, os.environ)
     write_text(staging, SETTINGS_FILE, "".join(f"{key}={value}\n" for key, value in lines))
     try:
         run_installer(
-            [_find_npm(), *FLAGS, *([] if scripts else ["--ignore-scripts"])],
+            [npm, *FLAGS, *([] if scripts else ["--ignore-scripts"])],
             staging=staging,
             registry=registry,
             label=reference.text,
@@ -62,13 +65,6 @@ def install(
         "origin": registry.urls[0],
         "command": build_command(staging, reference),
     }
-
-
-def _find_npm() -> str:
-    found = find_on_path("npm")
-    if not found:
-        raise CommandError("npm was not found on PATH", exit_code=EXIT_NOT_FOUND, hint=HINT)
-    return found
 
 
 def read_lock(staging: str, name: str) -> tuple[str, str]:

@@ -28,6 +28,7 @@ from corral.servers.packages.sandboxed_install import (
 from corral.servers.packages.sources import Registry, without_credentials
 from corral.servers.reference import Reference, is_version, normalize_name
 
+VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 LOCK = "requirements.lock"
 REQUIREMENTS = "requirements.in"
 REPORT = "report.json"
@@ -100,8 +101,7 @@ def install(
 def make_environment(staging: str, registry: Registry, label: str) -> Environment:
     """Make a virtual environment: a link to the interpreter and a file of settings."""
     base = find_own_python()
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    site = os.path.join(staging, "lib", f"python{version}", "site-packages")
+    site = os.path.join(staging, "lib", f"python{VERSION}", "site-packages")
     os.makedirs(site)
     os.mkdir(os.path.join(staging, "bin"))
     os.symlink(base, os.path.join(staging, INTERPRETER))
@@ -110,9 +110,8 @@ def make_environment(staging: str, registry: Registry, label: str) -> Environmen
 
 
 def _venv_settings(base: str) -> str:
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
     text = f"home = {os.path.dirname(base)}\ninclude-system-site-packages = false\n"
-    return f"{text}version = {version}\n"
+    return f"{text}version = {VERSION}\n"
 
 
 def check_environment(environment: Environment) -> None:
@@ -133,8 +132,7 @@ def check_environment(environment: Environment) -> None:
 
 def install_requirements(environment: Environment, *, scripts: bool) -> None:
     """Install what `requirements.in` names, and write the lock file."""
-    uv = find_on_path("uv")
-    if uv:
+    if uv := find_on_path("uv"):
         _install_with_uv(uv, environment, scripts=scripts)
     else:
         _install_with_pip(environment, scripts=scripts)

@@ -125,11 +125,10 @@ def pip_files(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
     home = home_directory(environment)
     machine, config = _config_directories(environment, home)
     if sys.platform == "win32":
-        own = [os.path.join(home, "pip"), os.path.join(config, "pip")]
-        return [os.path.join(machine, "pip", "pip.ini")], [os.path.join(p, "pip.ini") for p in own]
-    own = [os.path.join(home, ".pip"), os.path.join(config, "pip")]
-    shared = ["/etc/xdg/pip/pip.conf", "/etc/pip.conf"]
-    return shared, [os.path.join(directory, "pip.conf") for directory in own]
+        shared, old, name = [os.path.join(machine, "pip", "pip.ini")], "pip", "pip.ini"
+    else:
+        shared, old, name = ["/etc/xdg/pip/pip.conf", "/etc/pip.conf"], ".pip", "pip.conf"
+    return shared, [os.path.join(home, old, name), os.path.join(config, "pip", name)]
 
 
 def _config_directories(environment: Mapping[str, str], home: str) -> tuple[str, str]:

@@ -75,10 +75,7 @@ def run_installer(
             end_zygote()  # the server that follows is started by this very process
         if code:
             why = read_log_end(log, registry.hidden)
-            hint = (
-                _describe_denials(sandbox) or "is the name right, and can the registry be reached?"
-            )
-            raise SandboxError(f"cannot install {label}: {why}", hint=hint)
+            raise SandboxError(f"cannot install {label}: {why}", hint=_find_hint(sandbox))
     # Before any file is opened: opening a pipe in place of a file would block for ever.
     check_tree(staging, allowed=links)
 
@@ -114,16 +111,17 @@ def read_log_end(log: IO[bytes], hidden: Iterable[str]) -> str:
         text = text.replace(secret, "***")
     # npm's note names a log file inside, which is gone.
     lines = [one.rstrip() for one in text.splitlines() if one.strip() and NPM_LOG_NOTE not in one]
-    lines = lines[-MAX_LOG_LINES:]
-    clean = ["".join(c if c.isprintable() else " " for c in line) for line in lines]
+    clean = ["".join(c if c.isprintable() else " " for c in one) for one in lines[-MAX_LOG_LINES:]]
     return "\n  ".join(["the package manager failed:", *clean])
 
 
-def _describe_denials(sandbox: Sandbox) -> str:
-    """Return the hosts that were denied: they are the likeliest reason of a failure."""
+def _find_hint(sandbox: Sandbox) -> str:
+    """Name the hosts that were denied: they are the likeliest reason of a failure."""
     report = sandbox.report
     names = sorted({row.destination for row in report.denials}) if report else []
-    return f"it tried to reach {', '.join(names[:3])}, which is not the registry" if names else ""
+    if names:
+        return f"it tried to reach {', '.join(names[:3])}, which is not the registry"
+    return "is the name right, and can the registry be reached?"
 
 
 def urls_to_rules(urls: Sequence[str]) -> list[str]:
@@ -137,13 +135,9 @@ def urls_to_rules(urls: Sequence[str]) -> list[str]:
         parts = urlsplit(url)
         host = parts.hostname or ""
         port = parts.port or (80 if parts.scheme == "http" else 443)
-        hosts = [host, *_find_guarded_addresses(host, port)]
-        found.update(dict.fromkeys(_format_rule(one, port) for one in hosts))
+        for one in (host, *_find_guarded_addresses(host, port)):
+            found[f"[{one}]:{port}" if ":" in one else f"{one}:{port}"] = None
     return list(found)
-
-
-def _format_rule(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _find_guarded_addresses(host: str, port: int) -> list[str]:

@@ -9,6 +9,7 @@ server.json, so the variables in it are a request. What the user has to fill in 
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 
 from corral.errors import SandboxError
 from corral.policy.approvals import Request, is_approved, request_from
@@ -98,11 +99,9 @@ def _ask_registry(reference: Reference) -> bytes:
 
     name, version = quote(reference.name, safe=""), quote(reference.version or "latest", safe="")
     for api in API_VERSIONS:
-        try:
-            url = f"{base_url()}/{api}/servers/{name}/versions/{version}"
+        url = f"{base_url()}/{api}/servers/{name}/versions/{version}"
+        with suppress(download.NotFoundError):
             return download.fetch_document(url, max_bytes=MAX_ANSWER_BYTES)
-        except download.NotFoundError:
-            continue
     raise SandboxError(
         f"{base_url()} has no {reference.name} {reference.version}".rstrip(),
         hint="CORRAL_REGISTRY names another registry",

@@ -14,7 +14,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 from corral.directories import directories, refuse_shared
 from corral.errors import SandboxError
@@ -238,10 +238,8 @@ def entries() -> list[Entry]:
 def remove(entry: Entry) -> None:
     """Remove an entry, and its tree if no other entry has it."""
     with lock_all():
-        try:
+        with suppress(FileNotFoundError):
             os.unlink(entry_path(entry.key))
-        except FileNotFoundError:
-            pass
         if not any(one.digest == entry.digest for one in entries()):
             discard_tree(entry.digest)
 
@@ -263,12 +261,10 @@ def collect_garbage() -> list[str]:
 def discard_tree(digest: str) -> None:
     """Remove a tree. It is renamed first, so that it is gone at once."""
     gone = f"{tree_path(digest)}.{os.urandom(8).hex()}"
-    try:
+    with suppress(OSError):
         os.chmod(tree_path(digest), 0o700)
         os.rename(tree_path(digest), gone)
         os.unlink(store_path("verified", digest))
-    except OSError:
-        pass
     remove_tree(gone)
 
 
