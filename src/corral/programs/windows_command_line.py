@@ -60,7 +60,7 @@ def quote(argument: str) -> str:
     """Quote one argument that is not the program's name."""
     if argument and '"' not in argument and SPACE.isdisjoint(argument):
         return argument
-    escaped = re.sub(r'(\\*)"', r'\1\1\\"', argument)
+    escaped = re.sub(r'(?<!\\)(\\*)"', r'\1\1\\"', argument)
     return f'"{_before_quote(escaped)}"'
 
 

@@ -100,8 +100,9 @@ def _order(
 def _contained(
     policy: Policy, program: Program, limits: Job, bits: int, network: str, *, home: str, run: str
 ) -> tuple[str, list[model.Step]]:
-    """Return the private directory of the target and the steps of an AppContainer. `network` is the
-    mechanism of that control.
+    """Return the private directory of the target and the steps of an AppContainer.
+
+    `network` is the mechanism of that control.
     """
     reach = network_capabilities.plan(policy)
     journals = journal.default_directory()
@@ -125,9 +126,9 @@ def _contained(
             bits=bits,
         )
         last = [own, hosts]
-    gone = "" if policy.state else name
+    temporary = "" if policy.state else name
     claim = undo.Claim(
-        directory=journals, run=run, profile=gone, roots=granted.roots, keep=granted.keep
+        directory=journals, run=run, profile=temporary, roots=granted.roots, keep=granted.keep
     )
     profile = app_container.Profile(
         profile=name, capabilities=tuple(dict.fromkeys(sids)), home=private, keep=policy.state

@@ -61,9 +61,8 @@ def read_tree(root: str) -> Tree:
 def _node(name: str, found: os.stat_result) -> Node:
     directory = stat.S_ISDIR(found.st_mode)
     reparse = stat.S_ISLNK(found.st_mode) or bool(getattr(found, "st_reparse_tag", 0))
-    links = (
-        1 if directory else found.st_nlink
-    )  # where a directory has a count, it is of its entries
+    # Where a directory has a count, it is that of its entries.
+    links = 1 if directory else found.st_nlink
     return Node(name=name, directory=directory, reparse=reparse, links=links)
 
 
