@@ -54,6 +54,15 @@ class Key:
     choices: tuple[str, ...] = ()
 
 
+def _limit(
+    field: str, text: str, *, flag: str = "", minimum: int = 1, maximum: int = MAX_AMOUNT
+) -> Key:
+    path, kind = f"limits.{field}", LIMIT_KINDS[field]
+    return Key(
+        path=path, field=field, kind=kind, text=text, flag=flag, minimum=minimum, maximum=maximum
+    )
+
+
 KEYS: tuple[Key, ...] = (
     Key(
         path="version", field="version", kind="version",
@@ -63,47 +72,23 @@ KEYS: tuple[Key, ...] = (
         path="server.command", field="command", kind="arguments",
         text="How is the server started? The program and its arguments, never a shell line.",
     ),
-    Key(
-        path="limits.memory", field="memory", kind=LIMIT_KINDS["memory"],
-        flag="--max-memory", minimum=MIB,
-        text="How much memory may the whole process tree use?",
-    ),
-    Key(
-        path="limits.cpu", field="cpu", kind=LIMIT_KINDS["cpu"], flag="--max-cpu", maximum=MAX_CPU,
-        text='How many cores may the tree keep busy? `0.5` is half a core, `"500m"` the same.',
-    ),
-    Key(
-        path="limits.cpu_time", field="cpu_time", kind=LIMIT_KINDS["cpu_time"],
-        flag="--max-cpu-time",
-        text="How much CPU time may the tree use in total?",
-    ),
-    Key(
-        path="limits.pids", field="pids", kind=LIMIT_KINDS["pids"],
-        flag="--max-pids", maximum=MAX_PIDS,
-        text="How many processes and threads may exist at once? A node server alone needs 11.",
-    ),
-    Key(
-        path="limits.fds", field="fds", kind=LIMIT_KINDS["fds"],
-        flag="--max-fds", minimum=3, maximum=MAX_FDS,
-        text="How many descriptors may one process have open?",
-    ),
-    Key(
-        path="limits.disk", field="disk", kind=LIMIT_KINDS["disk"], flag="--max-disk", minimum=PAGE,
-        text="How large may the private writable space be, and any one file?",
-    ),
-    Key(
-        path="limits.io", field="io", kind=LIMIT_KINDS["io"], minimum=PAGE,
-        text="How many bytes a second may be read and written, where the host can hold it?",
-    ),
-    Key(
-        path="limits.timeout", field="timeout", kind=LIMIT_KINDS["timeout"], flag="--timeout",
-        text="After how much wall-clock time is the server stopped?",
-    ),
-    Key(
-        path="limits.address_space", field="address_space", kind=LIMIT_KINDS["address_space"],
-        minimum=MIB,
-        text="How much address space may one process map (RLIMIT_AS)? It breaks node.",
-    ),
+    _limit("memory", "How much memory may the whole process tree use?",
+           flag="--max-memory", minimum=MIB),
+    _limit("cpu", 'How many cores may the tree keep busy? `0.5` is half a core, `"500m"` the same.',
+           flag="--max-cpu", maximum=MAX_CPU),
+    _limit("cpu_time", "How much CPU time may the tree use in total?", flag="--max-cpu-time"),
+    _limit("pids",
+           "How many processes and threads may exist at once? A node server alone needs 11.",
+           flag="--max-pids", maximum=MAX_PIDS),
+    _limit("fds", "How many descriptors may one process have open?",
+           flag="--max-fds", minimum=3, maximum=MAX_FDS),
+    _limit("disk", "How large may the private writable space be, and any one file?",
+           flag="--max-disk", minimum=PAGE),
+    _limit("io", "How many bytes a second may be read and written, where the host can hold it?",
+           minimum=PAGE),
+    _limit("timeout", "After how much wall-clock time is the server stopped?", flag="--timeout"),
+    _limit("address_space",
+           "How much address space may one process map (RLIMIT_AS)? It breaks node.", minimum=MIB),
     Key(
         path="network.allow", field="allow", kind="destinations", flag="--allow-net",
         text="Which hosts may be reached? A name, `*.name`, an address or a network, with"
