@@ -441,6 +441,20 @@ def test_what_the_settings_of_a_repository_name(tmp_path):
     }
 
 
+def test_hooks_that_are_links_are_followed(tmp_path):
+    for name in (".git/hooks", "scripts", ".git/modules/m/hooks", "team"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("one", "two", "three", "free"):
+        (tmp_path / "scripts" / name).write_text("")
+    (tmp_path / ".git/config").write_text("[core]\n\thooksPath = team\n")
+    (tmp_path / ".git/modules/m/HEAD").write_text("")
+    (tmp_path / ".git/hooks/pre-commit").symlink_to("../../scripts/one")
+    (tmp_path / ".git/modules/m/hooks/pre-push").symlink_to(tmp_path / "scripts/two")
+    (tmp_path / "team/pre-commit").symlink_to("../scripts/three")
+    found = paths(find([grant(tmp_path, "write")]), tmp_path)
+    assert found == {".git", "team", "scripts/one", "scripts/two", "scripts/three"}
+
+
 def test_pointers_of_other_systems_lead_on(tmp_path):
     for name in ("a/.hg", "b/.jj/repo/store", "shared", "git"):
         (tmp_path / name).mkdir(parents=True)

@@ -20,7 +20,7 @@ import time
 
 from corral.errors import PolicyError
 from corral.paths.mounts import on_disk, read_mounts
-from corral.paths.posix import is_inside
+from corral.paths.posix import is_below, is_inside
 from corral.platforms.linux import repositories
 from corral.platforms.linux.mechanisms import root_filesystem
 from corral.policy import secret_files
@@ -68,7 +68,8 @@ def find(grants: Sequence[Grant], home: str, needed: Sequence[str] = ()) -> Foun
     for grant in directories:
         search.look_up(grant)
     for grant in directories:
-        search.walk(grant.path, writable=grant.access == "write")
+        if os.path.basename(grant.path) not in VERSION_CONTROL:
+            search.walk(grant.path, writable=grant.access == "write")
     return search.result()
 
 
@@ -184,15 +185,32 @@ class _Search:
         """Consider a version-control directory, and where it leads."""
         directories = repositories.find_directories(follow(entry)[1] or entry)
         for path in (entry, *directories):
-            self.consider(path, "protect", role="repository")
             if any(is_inside(grant, path) for grant in self.writable):
                 self.named[path] = None
-            if path in self.writable:
-                for directory in self._git_directories(path):
-                    for name in secret_files.GIT:
-                        self.consider(f"{directory}/{name}", "protect", role="named")
+            if not self._is_named(path, entry, directories):
+                self.consider(path, "protect", role="repository")
+            for directory in self._git_directories(path):
+                for name in secret_files.GIT:
+                    self.consider(f"{directory}/{name}", "protect", role="named")
+                self._links_in(f"{directory}/hooks")
         for path in repositories.find_named(top or entry, directories, self.home, self.settings):
             self.consider(path, "protect")
+            self._links_in(path)
+
+    def _is_named(self, path: str, entry: str, directories: Sequence[str]) -> bool:
+        """Return whether the user granted a path for writing by naming its repository."""
+        for grant in self.writable:
+            is_repository = os.path.basename(grant) in VERSION_CONTROL
+            is_repository |= grant in directories and not is_below(entry, grant)
+            if is_repository and is_inside(path, grant):
+                return True
+        return False
+
+    def _links_in(self, directory: str) -> None:
+        """Consider hooks that are links to scripts of the project."""
+        for name in _names(directory)[:MAX_MASKS]:
+            if os.path.islink(f"{directory}/{name}"):
+                self.consider(f"{directory}/{name}", "protect")
 
     def _git_directories(self, git: str) -> Iterator[str]:
         """Yield a repository's directory, its worktrees' and its submodules' at any depth."""
@@ -203,10 +221,7 @@ class _Search:
             if is_repository:
                 yield path
             for directory in ("modules", "worktrees") if is_repository else ("",):
-                try:
-                    names = os.listdir(f"{path}/{directory}")
-                except OSError:
-                    continue
+                names = _names(f"{path}/{directory}")
                 self.left -= len(names)
                 pending += [os.path.join(path, directory, name) for name in names]
 
@@ -303,6 +318,13 @@ def follow(path: str) -> tuple[list[str], str]:
 
 def _is_environment_file(entry: os.DirEntry[str]) -> bool:
     return secret_files.is_environment_file(entry.name) and not entry.is_dir()
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
 
 
 def _is_bare(directory: str) -> bool:
