@@ -10,6 +10,8 @@ import os
 import stat
 import sys
 
+from corral.policy.secret_files import GIT
+
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ SETTINGS = ("config", "config.worktree", "hgrc", "repo/config.toml")
 USER_SETTINGS = (".gitconfig", ".config/git/config", ".hgrc", ".config/hg/hgrc")
 SEPARATORS = str.maketrans(dict.fromkeys("\"':;,=!()[]{}", " "))
 MAX_FILES = 100
+MAX_DIRECTORIES = 10_000
 MAX_BYTES = 1 << 20
 
 
@@ -43,6 +46,20 @@ def find_directories(entry: str) -> list[str]:
     return list(found)
 
 
+def find_run_files(git: str) -> Iterator[str]:
+    """Yield what runs, or names what runs, in a repository, its worktrees and its submodules."""
+    pending = [git]
+    for path in pending:
+        is_repository = path == git or os.path.lexists(f"{path}/HEAD")
+        if is_repository:
+            yield from (f"{path}/{name}" for name in GIT)
+            yield from _links_in(f"{path}/hooks")
+        for directory in ("modules/", "worktrees/") if is_repository else ("",):
+            # A submodule's name may have slashes in it.
+            names = _names(f"{path}/{directory}")[: MAX_DIRECTORIES - len(pending)]
+            pending += [f"{path}/{directory}{name}" for name in names]
+
+
 def find_named(
     top: str, directories: Iterable[str], home: str, shared: Iterable[Setting]
 ) -> Iterator[str]:
@@ -52,6 +69,7 @@ def find_named(
         exact = os.path.join(top, _expand(value, home))
         if key == "core.hookspath":
             yield os.path.realpath(exact)
+            yield from _links_in(os.path.realpath(exact))
         elif key.startswith("include") and key.endswith(".path"):
             yield os.path.realpath(os.path.join(os.path.dirname(file), _expand(value, home)))
         else:
@@ -79,6 +97,19 @@ def read_user_settings(home: str) -> list[Setting]:
     config = os.environ.get("XDG_CONFIG_HOME", "")
     files = ["/etc/gitconfig", *(f"{home}/{name}" for name in USER_SETTINGS)]
     return read_settings([*files, f"{config}/git/config"] if config else files, home)
+
+
+def _links_in(directory: str) -> list[str]:
+    """Return hooks that are links, such as to scripts of the project."""
+    paths = [f"{directory}/{name}" for name in _names(directory)[:MAX_DIRECTORIES]]
+    return [path for path in paths if os.path.islink(path)]
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
 
 
 def _parse(text: str) -> Iterator[tuple[str, str]]:

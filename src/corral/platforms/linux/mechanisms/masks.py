@@ -36,14 +36,16 @@ if TYPE_CHECKING:
 
 SECRETS = secret_files.hidden("linux")
 STARTERS = secret_files.protected("linux")
-UNSEARCHED = frozenset({"node_modules", "site-packages"})
 VERSION_CONTROL = frozenset(secret_files.VERSION_CONTROL)
+UNSEARCHED = VERSION_CONTROL | {"node_modules", "site-packages"}
 BARE = frozenset({"HEAD", "objects"})
 MARKS = VERSION_CONTROL | BARE
 MAX_ENTRIES = 200_000
 MAX_SECONDS = 2.0
-READ_DEPTH = 2
-"""How deep a read grant is searched: it may be a whole disk, and nothing can be planted in it."""
+FULL_DEPTH = 2
+"""So many levels are listed whole, and of a read grant no more are searched: it may be a disk."""
+NO_SUBDIRECTORIES = 2
+"""The link count of such a directory: its name and its `.`; each `..` in it would be one more."""
 MAX_MASKS = 1000
 MAX_LINKS = 40  # as the kernel's own MAXSYMLINKS
 
@@ -129,43 +131,65 @@ class _Search:
 
     def walk(self, top: str, *, writable: bool) -> None:
         """Search a grant level by level, so that what is planted deep down hides nothing above."""
-        level, depth = [top], 0
-        while level and (writable or depth < READ_DEPTH):
-            below: list[str] = []
-            for at, directory in enumerate(level):
-                if self.left < 0 or time.monotonic() > self.deadline:
-                    self.unsearched += level[at:] + below
+        level, depth = [(top, False)], 0
+        while level and (writable or depth < FULL_DEPTH):
+            below: list[tuple[str, bool]] = []
+            for at, (directory, counted) in enumerate(level):
+                if self.left < 0 or (at % 64 == 0 and time.monotonic() > self.deadline):
+                    self.unsearched += [path for path, _ in level[at:] + below]
                     return
-                marks = self._scan(directory, below)
-                if writable and marks & VERSION_CONTROL:
-                    self.project(directory)
-                    if len(self.projects) > MAX_MASKS:
-                        self._refuse(f"{directory}/.git")
-                if writable and marks >= BARE and directory != top:
-                    self.repository(directory)
+                links = _count_links(directory)
+                if counted and links == NO_SUBDIRECTORIES and depth >= FULL_DEPTH:
+                    self._look_up_leaf(directory)
+                    continue
+                found: list[str] = []
+                marks = self._scan(directory, found)
+                # Not every file system counts subdirectories as links.
+                counts = links == NO_SUBDIRECTORIES + len(found)
+                below += [(path, counts) for path in found if _last(path) not in UNSEARCHED]
+                if writable:
+                    self._mark(directory, marks, is_top=directory == top)
             level, depth = below, depth + 1
 
+    def _look_up_leaf(self, directory: str) -> None:
+        """Consider two names in a directory without others in it, which is not listed."""
+        self.left -= 1
+        if os.access(f"{directory}/.env", os.F_OK):
+            self.consider(f"{directory}/.env", "hide")
+        if os.access(f"{directory}/.git", os.F_OK):
+            self.project(directory)
+
+    def _mark(self, directory: str, marks: set[str], *, is_top: bool) -> None:
+        if marks & VERSION_CONTROL:
+            self.project(directory)
+        if marks >= BARE and not is_top:
+            self.repository(directory)
+        if len(self.projects) > MAX_MASKS:
+            self._refuse(f"{directory}/.git")
+
     def _scan(self, directory: str, below: list[str]) -> set[str]:
+        """Collect the directories, and cover `.env` files; return the marks of repositories."""
         marks: set[str] = set()
+        left = self.left
         try:
             with os.scandir(directory) as entries:
                 for entry in entries:
-                    self.left -= 1
+                    left -= 1
                     name = entry.name
+                    if entry.is_dir(follow_symlinks=False):
+                        below.append(entry.path)
+                    elif name[0] == "." and _is_environment_file(entry):
+                        self.consider(entry.path, "hide")
                     if name in MARKS:
                         marks.add(name)
-                    if entry.is_dir(follow_symlinks=False):
-                        if name not in UNSEARCHED and name not in VERSION_CONTROL:
-                            below.append(entry.path)
-                    elif name.startswith(".env") and _is_environment_file(entry):
-                        self.consider(entry.path, "hide")
-                    if self.left < 0:
+                    if left < 0:
                         self.unsearched.append(directory)
                         break
         except (PermissionError, FileNotFoundError, NotADirectoryError):
             pass
         except OSError:
             self.unsearched.append(directory)
+        self.left = left
         return marks
 
     def project(self, top: str) -> None:
@@ -189,13 +213,10 @@ class _Search:
                 self.named[path] = None
             if not self._is_named(path, entry, directories):
                 self.consider(path, "protect", role="repository")
-            for directory in self._git_directories(path):
-                for name in secret_files.GIT:
-                    self.consider(f"{directory}/{name}", "protect", role="named")
-                self._links_in(f"{directory}/hooks")
+            for name in repositories.find_run_files(path):
+                self.consider(name, "protect", role="named")
         for path in repositories.find_named(top or entry, directories, self.home, self.settings):
             self.consider(path, "protect")
-            self._links_in(path)
 
     def _is_named(self, path: str, entry: str, directories: Sequence[str]) -> bool:
         """Return whether the user granted a path for writing by naming its repository."""
@@ -205,25 +226,6 @@ class _Search:
             if is_repository and is_inside(path, grant):
                 return True
         return False
-
-    def _links_in(self, directory: str) -> None:
-        """Consider hooks that are links to scripts of the project."""
-        for name in _names(directory)[:MAX_MASKS]:
-            if os.path.islink(f"{directory}/{name}"):
-                self.consider(f"{directory}/{name}", "protect")
-
-    def _git_directories(self, git: str) -> Iterator[str]:
-        """Yield a repository's directory, its worktrees' and its submodules' at any depth."""
-        pending = [git]
-        while pending and self.left >= 0:
-            path = pending.pop()
-            is_repository = path == git or os.path.lexists(f"{path}/HEAD")
-            if is_repository:
-                yield path
-            for directory in ("modules", "worktrees") if is_repository else ("",):
-                names = _names(f"{path}/{directory}")
-                self.left -= len(names)
-                pending += [os.path.join(path, directory, name) for name in names]
 
     def consider(self, path: str, kind: str, *, role: Role = "", told: bool = True) -> None:
         """A link is bound onto itself, so that it stays what it is; its end gets the mask."""
@@ -320,11 +322,15 @@ def _is_environment_file(entry: os.DirEntry[str]) -> bool:
     return secret_files.is_environment_file(entry.name) and not entry.is_dir()
 
 
-def _names(directory: str) -> list[str]:
+def _count_links(directory: str) -> int:
     try:
-        return os.listdir(directory)
+        return os.lstat(directory).st_nlink
     except OSError:
-        return []
+        return 0
+
+
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def _is_bare(directory: str) -> bool:
