@@ -247,11 +247,11 @@ for line in sys.stdin:
         print(error.strerror, flush=True)
 """
 
-    def __init__(self, user, *flags: str) -> None:
+    def __init__(self, user, *flags: str, program: str = "") -> None:
         self.report = user.home / "replaced.json"
         argv = user.corral_argv("run", "--report", str(self.report), *flags, "--")
         self.process = user.popen(
-            [*argv, user.python, "-c", self.CODE],
+            [*argv, user.python, *([program] if program else ["-c", self.CODE])],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -343,3 +343,38 @@ def test_a_replaced_read_grant_in_a_write_grant_is_reported(user, scratch):
     give(user, work / "kept/file", "again")
     assert str(work / "kept") in run.said("was replaced")
     run.end()
+
+
+def test_a_replaced_program_in_a_write_grant_is_reported(user, scratch):
+    give(user, scratch / "work/server/main.py", Held.CODE)
+    server = scratch / "work/server"
+    run = Held(user, "--write", str(scratch / "work"), program=str(server / "main.py"))
+    assert run.ask(f"open('{server}/main.py', 'a')") == "Read-only file system"
+    os.rename(server, scratch / "work/old")
+    assert str(server) in run.said("was replaced")
+    run.end()
+
+
+def test_a_target_that_removes_files_is_not_a_replacement(user, scratch):
+    """Its own files around a covered directory come and go; the supervisor pauses when they are many."""
+    give(user, scratch / "sub/.vscode/tasks.json", "{}")
+    give(user, scratch / "sub/.git/HEAD", "")
+    run = Held(user, "--write", str(scratch))
+    removed = "[os.rmdir(f'{top}/sub/x') or n for n in range(5000) if not os.mkdir(f'{top}/sub/x')]"
+    code = f"len((lambda os, top: {removed})(__import__('os'), '{scratch}'))"
+    assert run.ask(code) == "5000"
+    os.rename(scratch / "sub/.vscode", scratch / "sub/old")
+    assert f"{scratch}/sub/.vscode was replaced" in run.said("was replaced")
+    assert run.ask("1 + 1") == "2"
+    assert len([row for row in run.end()["warnings"] if "was replaced" in row]) == 1
+
+
+def test_an_open_directory_does_not_hide_that_it_was_removed(user, scratch):
+    """A directory that a process has open reports nothing when it is removed."""
+    give(user, scratch / "sub/.git/HEAD", "")
+    run = Held(user, "--write", str(scratch))
+    assert run.ask(f"__import__('os').open('{scratch}/sub/.git', 0) > 2") == "True"
+    shutil.rmtree(scratch / "sub/.git")
+    assert f"{scratch}/sub/.git was replaced" in run.said("the run was ended")
+    run.process.wait()
+    assert run.end()["outcome"]["exit_code"] == 137
