@@ -349,7 +349,8 @@ def test_a_replaced_program_in_a_write_grant_is_reported(user, scratch):
     give(user, scratch / "work/server/main.py", Held.CODE)
     server = scratch / "work/server"
     run = Held(user, "--write", str(scratch / "work"), program=str(server / "main.py"))
-    assert run.ask(f"open('{server}/main.py', 'a')") == "Read-only file system"
+    held = {"Read-only file system", "Permission denied"}  # root's own file is not mapped
+    assert run.ask(f"open('{server}/main.py', 'a')") in held
     os.rename(server, scratch / "work/old")
     assert str(server) in run.said("was replaced")
     run.end()
