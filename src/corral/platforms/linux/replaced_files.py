@@ -47,9 +47,8 @@ class ReplacedFiles:
         self._covers = {cover.path: cover for cover in covers.names}
         self._paths: dict[int, list[str]] = {}
         self._paused_until: float | None = None
-        self._inotify = abi.inotify_init1()
+        self._inotify = -1
         self._epoll = select.epoll()
-        self._epoll.register(self._inotify, select.EPOLLIN)
         self._directories = {path for cover in covers.names for path in _directories(cover)}
         try:
             self._watch()
@@ -64,6 +63,8 @@ class ReplacedFiles:
         return self._paused_until
 
     def run_ready(self) -> None:
+        if self._inotify < 0:
+            return
         if self._paused_until is not None:
             if time.monotonic() < self._paused_until:
                 return
@@ -81,9 +82,12 @@ class ReplacedFiles:
 
     def close(self) -> None:
         self._epoll.close()
-        os.close(self._inotify)
+        if self._inotify >= 0:
+            os.close(self._inotify)
 
     def _watch(self) -> None:
+        self._inotify = abi.inotify_init1()
+        self._epoll.register(self._inotify, select.EPOLLIN)
         for path in self._covers:
             self._add(path, abi.IN_ATTRIB | GONE)
         for path in self._directories:
