@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from corral.errors import PolicyError
-from corral.platforms.linux import host_files
+from corral.platforms.linux import host_files, repositories
 from corral.platforms.linux.mechanisms import masks
 from corral.policy.model import Grant
 from corral.policy.path_grants import make_grant
@@ -453,6 +453,41 @@ def test_hooks_that_are_links_are_followed(tmp_path):
     (tmp_path / "team/pre-commit").symlink_to("../scripts/three")
     found = paths(find([grant(tmp_path, "write")]), tmp_path)
     assert found == {".git", "team", "scripts/one", "scripts/two", "scripts/three"}
+
+
+def test_planted_settings_and_modules_cost_a_bounded_time(tmp_path, monkeypatch):
+    """A target's own repositories are read, too: as long as they may take, and no longer."""
+    for number in range(3):
+        git = tmp_path / f"r{number}/.git"
+        git.mkdir(parents=True)
+        (git / "config").write_text("[core]\n" + "x = a b c\n" * 10_000)
+        (git / "commondir").write_text("../../big")
+    (tmp_path / "big/modules").mkdir(parents=True)
+    for number in range(50):
+        (tmp_path / f"big/modules/{number}").mkdir()
+    looked: list[str] = []
+    monkeypatch.setattr(
+        repositories, "_is_file", lambda path: looked.append(path) or os.path.isfile(path)
+    )
+    assert "big" in paths(find([grant(tmp_path, "write")]), tmp_path)
+    assert len(looked) < 3 * 2 * repositories.MAX_WORDS + 1000
+
+
+def test_hooks_that_are_the_grant_itself_are_said(tmp_path):
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "hooks").mkdir()
+    (tmp_path / ".git/config").write_text("[core]\n\thooksPath = hooks\n")
+    assert find([grant(tmp_path / "hooks", "write")]).named == (str(tmp_path / "hooks"),)
+    assert find([grant(tmp_path, "write")]).named == ()
+
+
+def test_what_hooks_of_a_repository_around_lead_to_is_not_named(tmp_path):
+    (tmp_path / ".git/hooks").mkdir(parents=True)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/hook").write_text("")
+    (tmp_path / ".git/hooks/pre-commit").symlink_to("../../src/hook")
+    found = find([grant(tmp_path / "src", "write")])
+    assert [(mask.path, mask.role) for mask in found.masks] == [(f"{tmp_path}/src/hook", "")]
 
 
 def test_pointers_of_other_systems_lead_on(tmp_path):

@@ -124,7 +124,7 @@ def _covers(policy: Policy, program: Program, found: Found) -> Covers | None:
     """Return what to watch: masks, and what is only for reading inside a write grant."""
     from corral.plan.model import Cover, Covers
 
-    tops = [grant.path for grant in policy.grants]
+    tops = [*(grant.path for grant in policy.grants), *program.reads]
     writable = [grant.path for grant in policy.grants if grant.access == "write"]
     covers = {
         mask.path: Cover(

@@ -24,7 +24,8 @@ POINTERS = ("", "commondir", "sharedpath", "repo", "repo/store/git_target")
 SETTINGS = ("config", "config.worktree", "hgrc", "repo/config.toml")
 USER_SETTINGS = (".gitconfig", ".config/git/config", ".hgrc", ".config/hg/hgrc")
 SEPARATORS = str.maketrans(dict.fromkeys("\"':;,=!()[]{}", " "))
-MAX_FILES = 100
+MAX_FILES = 20
+MAX_WORDS = 10_000
 MAX_DIRECTORIES = 10_000
 MAX_BYTES = 1 << 20
 
@@ -64,6 +65,7 @@ def find_named(
     top: str, directories: Iterable[str], home: str, shared: Iterable[Setting]
 ) -> Iterator[str]:
     """Yield what the settings of a repository at `top`, and `shared` ones, name in it."""
+    left = MAX_WORDS
     files = [f"{directory}/{name}" for directory in directories for name in SETTINGS]
     for file, key, value in (*read_settings(files, home), *shared):
         exact = os.path.join(top, _expand(value, home))
@@ -73,7 +75,8 @@ def find_named(
         elif key.startswith("include") and key.endswith(".path"):
             yield os.path.realpath(os.path.join(os.path.dirname(file), _expand(value, home)))
         else:
-            for word in (value, *value.translate(SEPARATORS).split()):
+            for word in (value, *value.translate(SEPARATORS).split())[:left]:
+                left -= 1
                 for base in (top, os.path.dirname(file)):
                     path = os.path.join(base, _expand(word, home))
                     if word and _is_file(path):

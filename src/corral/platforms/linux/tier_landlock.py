@@ -112,7 +112,7 @@ def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
         raise PolicyError(
             "without mount namespaces: " + "; ".join(problems),
             hint="grant a narrower directory, name the file itself"
-            + "".join(f" (--write {mask.path})" for mask in masks if mask.role == "repository")
+            + "".join([f" (--write {one.path})" for one in masks if one.role == "repository"][:1])
             + ", allow user namespaces, or start corral as the user whose files they are",
         )
 

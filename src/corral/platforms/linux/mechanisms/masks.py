@@ -85,6 +85,7 @@ class _Search:
         self.named: dict[str, None] = {}
         self.unsearched: list[str] = []
         self.projects: set[str] = set()
+        self.repositories: set[str] = set()
         self.settings = repositories.read_user_settings(home) if self.writable else []
         self.left = MAX_ENTRIES
         self.deadline = time.monotonic() + MAX_SECONDS
@@ -164,8 +165,6 @@ class _Search:
             self.project(directory)
         if marks >= BARE and not is_top:
             self.repository(directory)
-        if len(self.projects) > MAX_MASKS:
-            self._refuse(f"{directory}/.git")
 
     def _scan(self, directory: str, below: list[str]) -> set[str]:
         """Collect the directories, and cover `.env` files; return the marks of repositories."""
@@ -197,6 +196,8 @@ class _Search:
         if top in self.projects:
             return
         self.projects.add(top)
+        if len(self.projects) > MAX_MASKS:
+            self._refuse(f"{top}/.git")
         for name in secret_files.PROJECT:
             self.consider(f"{top}/{name}", "protect")
         for name in secret_files.VERSION_CONTROL:
@@ -207,16 +208,27 @@ class _Search:
 
     def repository(self, entry: str, top: str = "") -> None:
         """Consider a version-control directory, and where it leads."""
+        if time.monotonic() > self.deadline:
+            self.consider(entry, "protect", role="repository")
+            self.unsearched.append(entry)
+            return
         directories = repositories.find_directories(follow(entry)[1] or entry)
         for path in (entry, *directories):
-            if any(is_inside(grant, path) for grant in self.writable):
-                self.named[path] = None
-            if not self._is_named(path, entry, directories):
+            named = self._is_named(path, entry, directories)
+            if not named:
                 self.consider(path, "protect", role="repository")
-            for name in repositories.find_run_files(path):
-                self.consider(name, "protect", role="named")
+            self._note_named(path)
+            if path not in self.repositories:
+                self.repositories.add(path)
+                for name in repositories.find_run_files(path):
+                    self.consider(name, "protect", role="named" if named else "")
         for path in repositories.find_named(top or entry, directories, self.home, self.settings):
             self.consider(path, "protect")
+            self._note_named(path)
+
+    def _note_named(self, path: str) -> None:
+        if any(is_inside(grant, path) for grant in self.writable):
+            self.named[path] = None
 
     def _is_named(self, path: str, entry: str, directories: Sequence[str]) -> bool:
         """Return whether the user granted a path for writing by naming its repository."""
