@@ -20,6 +20,7 @@ LIFECYCLE = "tests/linux/test_lifecycle.py"
 LIMITS = "tests/linux/test_limits.py"
 MACOS_PLAN = "tests/linux/test_macos_plan.py"
 MASKS = "tests/linux/test_masks.py"
+REPOSITORIES = "tests/inside/test_repositories.py"
 NETWORK = "tests/inside/test_network.py"
 PLAYED = "on Linux, which plays a Mac"
 POLICY = "tests/unit/policy/test_policy.py"
@@ -68,7 +69,16 @@ CLAIMS: tuple[Claim, ...] = (
         f"{FILES}::test_a_programs_files_swapped_before_the_start",
     ),
     row(
-        "stopped", "fs-masked", "read secrets, or change hooks and start-up files, inside a granted directory",
+        "stopped", "fs-repositories", "change what git, hg or jj run for you, in a write grant around a repository",
+        "the whole `.git`, `.hg`, `.jj` and where its settings lead is read-only, unless a grant names it",
+        f"{REPOSITORIES}::test_what_git_runs_cannot_be_planted",
+        f"{REPOSITORIES}::test_the_users_own_configuration_counts_too",
+        f"{REPOSITORIES}::test_repositories_at_any_depth_and_submodules_of_submodules",
+        f"{MASKS}::test_what_the_settings_of_a_repository_name",
+        f"{MASKS}::test_hooks_that_are_links_are_followed",
+    ),
+    row(
+        "stopped", "fs-masked", "read secrets, or change start-up files, inside a granted directory, while you do not replace them",
         "masked by empty or read-only mounts whose parents cannot be renamed away",
         f"{MASKS}::test_a_secret_in_a_granted_home_is_hidden",
         f"{MASKS}::test_what_starts_by_itself_cannot_be_changed_in_a_write_grant",
@@ -77,6 +87,7 @@ CLAIMS: tuple[Claim, ...] = (
         f"{FILES}::test_a_home_that_may_be_read_hides_its_secrets",
         f"{FILES}::test_masks_hold_in_write_grants_inside_home",
         f"{LAUNCHER}::test_a_secret_in_a_part_of_home_is_hidden_in_another_mount_of_it",
+        f"{REPOSITORIES}::test_planted_files_do_not_uncover_what_is_masked",
     ),
     row(
         "stopped", "fs-private", "leave anything for the next run, or see another run's private files",
@@ -307,6 +318,61 @@ CLAIMS: tuple[Claim, ...] = (
                     f"{BARE}::test_what_cannot_be_held_is_refused_by_name",
                     f"{BARE}::test_the_same_policies_without_what_cannot_be_held",
                 ),
+            ),
+            (
+                "masks-replaced",
+                "a replaced one is reported at once, on stderr and in the report;",
+                (f"{REPOSITORIES}::test_a_replaced_secret_is_reported_at_once",),
+            ),
+            (
+                "masks-strict",
+                "with `--strict` the run ends,",
+                (f"{REPOSITORIES}::test_a_strict_run_ends_when_a_covered_name_is_replaced",),
+            ),
+            (
+                "masks-repository",
+                "it always ends when a version-control directory itself is replaced.",
+                (f"{REPOSITORIES}::test_a_replaced_repository_ends_the_run",),
+            ),
+            (
+                "masks-nested",
+                "Read grants and program files inside a write grant are watched in the same way.",
+                (
+                    f"{REPOSITORIES}::test_a_replaced_read_grant_in_a_write_grant_is_reported",
+                    f"{REPOSITORIES}::test_a_replaced_program_in_a_write_grant_is_reported",
+                ),
+            ),
+            (
+                "masks-bounded",
+                "the run then says what was not searched; with `--strict` it refuses.",
+                (
+                    f"{MASKS}::test_the_search_is_bounded_and_says_so",
+                    f"{MASKS}::test_a_strict_run_refuses_what_was_not_searched",
+                ),
+            ),
+            (
+                "masks-many",
+                "More than 1000 names to cover refuse the run.",
+                (f"{REPOSITORIES}::test_planted_repositories_are_refused_at_once",),
+            ),
+            (
+                "git-named",
+                "Hooks, configuration and `info` in it stay read-only while they exist,",
+                (f"{REPOSITORIES}::test_hooks_and_configuration_stay_read_only_in_a_named_repository",),
+            ),
+            (
+                "git-said",
+                "`explain`, `approve`, `wrap` and the run say so.",
+                (
+                    f"{REPOSITORIES}::test_hooks_and_configuration_stay_read_only_in_a_named_repository",
+                    f"{REPOSITORIES}::test_git_status_works_and_git_add_needs_the_repository_named",
+                    "tests/unit/policy/test_profiles.py::test_git_asks_for_the_repositorys_own_directory",
+                ),
+            ),
+            (
+                "git-status",
+                "Without it `git status` works and `git add` fails.",
+                (f"{REPOSITORIES}::test_git_status_works_and_git_add_needs_the_repository_named",),
             ),
             (
                 "bare-residue",

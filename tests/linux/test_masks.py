@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from corral.errors import PolicyError
+from corral.platforms.linux import host_files, repositories
 from corral.platforms.linux.mechanisms import masks
-from corral.platforms.linux.mechanisms.masks import created, find, protected_absent
 from corral.policy.model import Grant
 from corral.policy.path_grants import make_grant
 
@@ -65,7 +66,7 @@ answer = {name: attempt(act) for name, act in {
     "source": lambda: replace(root + "/source"),
 }.items()}
 """
-ALLOWED = {"object", "index", "source"}
+ALLOWED = {"source"}
 
 
 @pytest.fixture
@@ -105,6 +106,14 @@ def grant(path: pathlib.Path, access: str = "read") -> Grant:
     return make_grant(access, str(path))
 
 
+def find(grants, home: str = "/nonexistent/home", **options) -> masks.Found:
+    return masks.find(grants, home, **options)
+
+
+def paths(found: masks.Found, root: pathlib.Path) -> set[str]:
+    return {mask.path.removeprefix(f"{root}/") for mask in found.masks}
+
+
 def repository(user, root: pathlib.Path) -> None:
     for name in ("hooks/old", "config", "HEAD", "objects/aa", "index"):
         write(user, root / ".git" / name)
@@ -137,7 +146,7 @@ def test_naming_a_file_in_a_secret_directory_shows_only_that(user, home, env):
     config = write(user, home / ".ssh/more/config", "Host x")
     flags = ("--read", str(home), "--read", str(config))
     found = user.inside(READ, *map(str, (key, other, config)), flags=flags, env=env)
-    assert found == ["", "", "Host x"]
+    assert found == ["FileNotFoundError", "FileNotFoundError", "Host x"]
 
 
 def test_a_secret_behind_a_link_is_hidden_where_it_lies(user, home, env):
@@ -177,10 +186,8 @@ def test_what_starts_by_itself_cannot_be_changed_in_a_write_grant(user, home, en
     found = user.inside(ATTACKS, str(project), flags=("--write", str(project)), env=env)
     assert {name for name, code in found.items() if code == 0} == ALLOWED
     after = listing(project)
-    # Only what the allowed acts made, and the lock file of one that was stopped half-way.
     changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
-    names = (".git/config.lock", ".git/objects/ab", ".git/index", "source")
-    assert changed == {str(project / name) for name in names}
+    assert changed == {str(project / "source")}
 
 
 def test_the_same_acts_succeed_without_walls(user, home):
@@ -216,7 +223,7 @@ os.unlink(sys.argv[2])
     found = user.inside(
         code, str(project / ".git/hooks"), str(free), flags=("--write", str(project)), env=env
     )
-    assert found == [16, 16, 30, ["old"]]
+    assert found == [30, 30, 30, ["old"]]
     assert listing(project / ".git") == before
     assert not free.is_symlink()
 
@@ -290,104 +297,213 @@ def test_a_secret_that_the_target_cannot_reach_anyway_stops_nothing(user, home, 
 
 
 def test_absent_names_are_told_before_and_after(tmp_path):
-    (tmp_path / ".git").mkdir()
-    (tmp_path / ".git/config").write_text("")
+    (tmp_path / "sub/.git").mkdir(parents=True)
+    (tmp_path / "sub/.git/config").write_text("[core]\n\thooksPath = .hooks\n")
     (tmp_path / ".mcp.json").symlink_to("nowhere.json")
-    absent = protected_absent([grant(tmp_path, "write")], "/nonexistent/home")
-    assert str(tmp_path / ".envrc") in absent
-    assert str(tmp_path / ".git/hooks") in absent
-    assert str(tmp_path / "nowhere.json") in absent
-    assert str(tmp_path / ".git/config") not in absent
-    assert created(absent) == ()
-    (tmp_path / ".envrc").symlink_to("nowhere")
-    assert created(absent) == (str(tmp_path / ".envrc"),)
-    assert protected_absent([grant(tmp_path, "read")], "/nonexistent/home") == ()
-
-
-def test_anchors_are_bound_once_and_only_where_something_can_be_renamed(tmp_path):
-    home = tmp_path / "home"
-    for name in (".config/Code/User/a", ".config/gh/b", ".config/Code - Insiders/User/c"):
-        (home / name).parent.mkdir(parents=True, exist_ok=True)
-        (home / name).write_text("")
-    assert [mask.anchors for mask in find([grant(home)], str(home))] == [(), (), ()]
-    config = home / ".config"
-    found = find([grant(home), grant(config, "write")], str(home))
-    assert [mask.anchors for mask in found] == [
-        (),
-        (f"{config}/Code - Insiders",),
-        (f"{config}/Code",),
-    ]
-    both = find([grant(config / "Code", "write"), grant(config, "write")], str(home))
-    # Code is a mount point already.
-    assert [mask.anchors for mask in both] == [(), (f"{config}/Code - Insiders",), ()]
+    absent = find([grant(tmp_path, "write")]).absent
+    for name in (".envrc", ".git", ".hg", "nowhere.json", "sub/.vscode", "sub/.hooks"):
+        assert str(tmp_path / name) in absent
+    assert not [path for path in absent if "/.git/" in path]
+    named = find([grant(tmp_path, "write"), grant(tmp_path / "sub/.git", "write")])
+    assert str(tmp_path / "sub/.git/commondir") in named.absent
+    assert named.named == (str(tmp_path / "sub/.git"),)
+    assert find([grant(tmp_path, "read")]).absent == ()
 
 
 def test_masks_inside_masks_are_left_out(tmp_path):
     for name in (".claude/hooks", ".cursor/.git/hooks/x", ".git/hooks"):
         (tmp_path / name).mkdir(parents=True)
-    found = {mask.path: mask.kind for mask in find([grant(tmp_path, "write")], "/nonexistent/home")}
-    assert found == {
-        f"{tmp_path}/{name}": "protect" for name in (".claude", ".cursor", ".git/hooks")
-    }
+    found = find([grant(tmp_path, "write")])
+    assert {mask.kind for mask in found.masks} == {"protect"}
+    assert paths(found, tmp_path) == {".claude", ".cursor", ".git"}
 
 
 def test_links_in_a_circle_and_to_nowhere_are_only_pinned(tmp_path):
     (tmp_path / ".envrc").symlink_to(".envrc")
     (tmp_path / ".vscode").symlink_to("/nonexistent/x")
-    found = find([grant(tmp_path, "write")], "/nonexistent/home")
+    found = find([grant(tmp_path, "write")]).masks
     assert {(mask.path, mask.kind, mask.directory) for mask in found} == {
         (f"{tmp_path}/.envrc", "protect", False),
         (f"{tmp_path}/.vscode", "protect", False),
     }
 
 
-def test_the_search_is_bounded(tmp_path, monkeypatch):
+def test_the_search_is_bounded_and_says_so(tmp_path, monkeypatch):
     for number in range(20):
         (tmp_path / f"repo{number}/.git/hooks").mkdir(parents=True)
+    for name in (".git/hooks", ".vscode", "later/deep"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / ".env").write_text("")
     grants = [grant(tmp_path, "write")]
-    assert len(find(grants, "/nonexistent/home")) == 20
-    monkeypatch.setattr(masks, "MOST_ENTRIES", 5)
-    assert len(find(grants, "/nonexistent/home")) == 5
+    assert len(find(grants).masks) == 23
+    assert find(grants).unsearched == ()
+    for limit, value in (("MAX_ENTRIES", 5), ("MAX_SECONDS", -1.0)):
+        with monkeypatch.context() as patch:
+            patch.setattr(masks, limit, value)
+            found = find(grants)
+        # Names with a fixed place cost nothing.
+        assert paths(found, tmp_path) >= {".git", ".vscode", ".env"}
+        assert len(found.masks) < 23
+        assert str(tmp_path) in found.unsearched
+    monkeypatch.setattr(masks, "MAX_MASKS", 5)
+    with pytest.raises(PolicyError) as refused:
+        find(grants)
+    assert refused.value.hint.startswith(f"grant less, such as --write {tmp_path}/repo")
+
+
+def test_a_strict_run_refuses_what_was_not_searched():
+    from corral.policy.model import Policy
+
+    found = masks.Found(unsearched=("/a", "/b"))
+    text = "not searched for secrets and hooks: /a and 1 more directories"
+    assert host_files._warnings(Policy(), found) == (text,)
+    with pytest.raises(PolicyError, match="not searched"):
+        host_files._warnings(Policy(strict=True), found)
+
+
+def test_dependencies_are_not_searched(tmp_path):
+    for name in ("node_modules/x", "venv/lib/python3/site-packages/x", "venv/src/x"):
+        (tmp_path / name / ".git").mkdir(parents=True)
+    assert paths(find([grant(tmp_path, "write")]), tmp_path) == {"venv/src/x/.git"}
+
+
+def test_a_planted_file_does_not_end_the_search(tmp_path):
+    """Neither a FIFO in a place that is read, nor what looks like an environment or a repository."""
+    (tmp_path / "lib/sub/.git").mkdir(parents=True)
+    for name in ("pyvenv.cfg", "HEAD", "objects"):
+        (tmp_path / "lib" / name).write_text("")
+    os.mkfifo(tmp_path / ".git")
+    (tmp_path / "lib/sub/.env").write_text("")
+    os.mkfifo(tmp_path / "lib/sub/.git/config")
+    found = find([grant(tmp_path, "write")])
+    assert paths(found, tmp_path) == {".git", "lib", "lib/sub/.env"}
 
 
 def test_submodules_and_worktrees_and_bare_repositories(tmp_path):
     for name in ("HEAD", "objects/x", "hooks/x", "config"):
-        for base in (".git", ".git/modules/lib/one", "bare"):
+        for base in (".git", ".git/modules/lib/one", ".git/modules/lib/one/modules/two", "bare"):
             (tmp_path / base / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / base / name).write_text("")
     (tmp_path / ".git/worktrees/w").mkdir(parents=True)
+    (tmp_path / ".git/worktrees/w/HEAD").write_text("")
     (tmp_path / ".git/worktrees/w/commondir").write_text("../..")
     (tmp_path / "w").mkdir()
     (tmp_path / "w/.git").write_text("gitdir: ../.git/worktrees/w")
-    found = {
-        mask.path.removeprefix(f"{tmp_path}/")
-        for mask in find([grant(tmp_path, "write")], "/nonexistent/home")
-    }
-    assert found == {
-        ".git/hooks",
-        ".git/config",
-        ".git/modules/lib/one/hooks",
-        ".git/modules/lib/one/config",
-        ".git/worktrees/w/commondir",
-        "bare/hooks",
-        "bare/config",
+    write = [grant(tmp_path, "write")]
+    assert paths(find(write), tmp_path) == {".git", "bare", "w/.git"}
+    named = find([*write, grant(tmp_path / ".git", "write")])
+    modules = (".git/modules/lib/one", ".git/modules/lib/one/modules/two")
+    assert paths(named, tmp_path) == {
+        "bare",
         "w/.git",
+        ".git/worktrees/w/commondir",
+        *(f"{base}/{name}" for base in (".git", *modules) for name in ("hooks", "config")),
     }
+    # A worktree's own grant, with the repository that it belongs to elsewhere in another.
+    apart = find([grant(tmp_path / "w", "write"), grant(tmp_path / ".git", "read")])
+    assert paths(apart, tmp_path) == {"w/.git"}
 
 
-def test_a_home_is_known_by_its_inode_too(user, home):
-    """A second name of the same directory, as a bind mount gives it, hides the same secrets."""
-    write(user, home / ".ssh/id_rsa")
-    seen = home.stat()
-    other = Grant(
-        path="/elsewhere/u",
-        access="read",
-        device=seen.st_dev,
-        inode=seen.st_ino,
-        directory=True,
-        owner=0,
-        group=0,
+def test_what_the_settings_of_a_repository_name(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / ".gitconfig").write_text(
+        '[include]\n  path = ~/more\n[core] pager = "tools/pager -x"\n'
     )
-    assert f"{other.path}/.ssh" in {
-        path for path, kind in masks._candidates([other], str(home)) if kind == "hide"
+    (home / "more").write_text("[core]\nHOOKSPATH=team # ours\n")
+    top = tmp_path / "repo"
+    for name in ("team/x", "tools/pager", "tools/fix", "tools/hg.py", "tools/free", "inc", "inc2"):
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        (top / name).write_text("")
+    (top / ".git").mkdir()
+    (top / ".git/config").write_text(
+        '[includeIf "gitdir:a]b"]\n\tpath = ../inc ; x\n[filter "y"]\n\tclean = sh tools/fix %f\n'
+    )
+    (top / "inc").write_text("[include] path = inc2\n[core] bare = false\n")
+    (top / ".hg").mkdir()
+    (top / ".hg/hgrc").write_text("[hooks]\ncommit = python:tools/hg.py:run\n")
+    found = paths(find([grant(top, "write")], str(home)), top)
+    assert found == {
+        ".git",
+        ".hg",
+        "team",
+        "tools/pager",
+        "tools/fix",
+        "tools/hg.py",
+        "inc",
+        "inc2",
     }
+    # The repository is around the grant.
+    assert paths(find([grant(top / "tools", "write")], str(home)), top) == {
+        "tools/pager",
+        "tools/fix",
+        "tools/hg.py",
+    }
+
+
+def test_hooks_that_are_links_are_followed(tmp_path):
+    for name in (".git/hooks", "scripts", ".git/modules/m/hooks", "team"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("one", "two", "three", "free"):
+        (tmp_path / "scripts" / name).write_text("")
+    (tmp_path / ".git/config").write_text("[core]\n\thooksPath = team\n")
+    (tmp_path / ".git/modules/m/HEAD").write_text("")
+    (tmp_path / ".git/hooks/pre-commit").symlink_to("../../scripts/one")
+    (tmp_path / ".git/modules/m/hooks/pre-push").symlink_to(tmp_path / "scripts/two")
+    (tmp_path / "team/pre-commit").symlink_to("../scripts/three")
+    found = paths(find([grant(tmp_path, "write")]), tmp_path)
+    assert found == {".git", "team", "scripts/one", "scripts/two", "scripts/three"}
+
+
+def test_planted_settings_and_modules_cost_a_bounded_time(tmp_path, monkeypatch):
+    """A target's own repositories are read, too: as long as they may take, and no longer."""
+    for number in range(3):
+        git = tmp_path / f"r{number}/.git"
+        git.mkdir(parents=True)
+        (git / "config").write_text("[core]\n" + "x = a b c\n" * 10_000)
+        (git / "commondir").write_text("../../big")
+    (tmp_path / "big/modules").mkdir(parents=True)
+    for number in range(50):
+        (tmp_path / f"big/modules/{number}").mkdir()
+    looked: list[str] = []
+    monkeypatch.setattr(
+        repositories, "_is_file", lambda path: looked.append(path) or os.path.isfile(path)
+    )
+    assert "big" in paths(find([grant(tmp_path, "write")]), tmp_path)
+    assert len(looked) < 3 * 2 * repositories.MAX_WORDS + 1000
+
+
+def test_hooks_that_are_the_grant_itself_are_said(tmp_path):
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "hooks").mkdir()
+    (tmp_path / ".git/config").write_text("[core]\n\thooksPath = hooks\n")
+    assert find([grant(tmp_path / "hooks", "write")]).named == (str(tmp_path / "hooks"),)
+    assert find([grant(tmp_path, "write")]).named == ()
+
+
+def test_what_hooks_of_a_repository_around_lead_to_is_not_named(tmp_path):
+    (tmp_path / ".git/hooks").mkdir(parents=True)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/hook").write_text("")
+    (tmp_path / ".git/hooks/pre-commit").symlink_to("../../src/hook")
+    found = find([grant(tmp_path / "src", "write")])
+    assert [(mask.path, mask.role) for mask in found.masks] == [(f"{tmp_path}/src/hook", "")]
+
+
+def test_pointers_of_other_systems_lead_on(tmp_path):
+    for name in ("a/.hg", "b/.jj/repo/store", "shared", "git"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "a/.hg/sharedpath").write_text(f"{tmp_path}/shared\n")
+    (tmp_path / "b/.jj/repo/store/git_target").write_text("../../../../git")
+    found = find([grant(tmp_path, "write")])
+    assert paths(found, tmp_path) == {"a/.hg", "b/.jj", "shared", "git"}
+    assert {mask.role for mask in found.masks} == {"repository"}
+
+
+def test_a_part_of_home_is_known_by_its_place_on_the_disk(tmp_path, monkeypatch):
+    """A second name of the same directory, as a bind mount gives it, hides the same secrets."""
+    home, other = tmp_path / "home", tmp_path / "elsewhere"
+    (other / "gh").mkdir(parents=True)
+    table = {"/": ("8:1", "/"), str(other): ("8:1", f"{home}/.config")}
+    monkeypatch.setattr(masks, "read_mounts", lambda: table)
+    assert paths(find([grant(other)], str(home)), other) == {"gh"}

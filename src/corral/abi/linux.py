@@ -70,6 +70,15 @@ LANDLOCK_CREATE_RULESET_VERSION = 1
 LANDLOCK_RULE_PATH_BENEATH = 1
 LINUX_CAPABILITY_VERSION_3 = 0x20080522
 
+IN_ATTRIB = 0x4
+IN_DELETE = 0x200
+IN_DELETE_SELF = 0x400
+IN_MOVE_SELF = 0x800
+IN_Q_OVERFLOW = 0x4000
+IN_DONT_FOLLOW = 0x02000000
+IN_MASK_ADD = 0x20000000
+IN_NONBLOCK = 0o4000
+
 SIG_BLOCK = 0
 SIG_SETMASK = 2
 SFD_CLOEXEC = 0o2000000
@@ -233,6 +242,14 @@ def sigprocmask(how: int, signals: Sequence[int]) -> None:
 
 def signalfd(signals: Sequence[int]) -> int:
     return syscall("signalfd4", -1, _sigset(signals), 8, SFD_CLOEXEC | SFD_NONBLOCK)
+
+
+def inotify_init1() -> int:
+    return syscall("inotify_init1", IN_NONBLOCK | O_CLOEXEC)
+
+
+def inotify_add_watch(fd: int, path: str, mask: int) -> int:
+    return syscall("inotify_add_watch", fd, os.fsencode(path), mask)
 
 
 def reset_signals() -> None:

@@ -47,7 +47,10 @@ FLAGS = (
     Flag(name="--config", value="KEY=VALUE", many=True, help="a setting of a bundle or server"),
     Flag(name="--with", value="REQUIREMENT", many=True, help="one more package beside a pypi: one"),
     Flag(name="--allow-install-scripts", help="let a package run code while it is installed"),
-    Flag(name="--strict", help="refuse when even a default limit cannot be enforced"),
+    Flag(
+        name="--strict",
+        help="refuse when even a default limit cannot be enforced; end when a mask is lost",
+    ),
     Flag(name="--best-effort", help="go on without what cannot be held, walls too, and warn"),
 )
 OUTPUTS = (

@@ -109,12 +109,35 @@ class Sample:
 
 
 @record
+class Cover:
+    """A name in the grant `top` that is hidden or read-only for the target while `device` and
+    `inode` are under it. The end of a `repository`'s cover always ends the run.
+    """
+
+    path: str
+    device: int
+    inode: int
+    top: str
+    directory: bool
+    repository: bool = False
+
+
+@record
+class Covers:
+    """The names to watch during a run. `strict`: the end of any cover ends the run."""
+
+    names: tuple[Cover, ...]
+    strict: bool = False
+
+
+@record
 class Composition:
     """A backend's part of the plan: the steps, the variables that every target has here, the
     directory to start in if no other is given, and what a crash would leave behind.
 
     `watched` are names in write grants that run by themselves on the host once they exist. They do
-    not exist yet and cannot be blocked; those that exist after the run are reported.
+    not exist yet and cannot be blocked; those that exist after the run are reported. `controls` are
+    rows beside those that the policy asks for.
     """
 
     steps: tuple[Step, ...]
@@ -123,6 +146,9 @@ class Composition:
     run: str
     residue: tuple[str, ...] = ()
     watched: tuple[str, ...] = ()
+    covers: Covers | None = None
+    controls: tuple[Held, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 @record
@@ -143,4 +169,5 @@ class Plan:
     run: str = ""
     residue: tuple[str, ...] = ()
     watched: tuple[str, ...] = ()
+    covers: Covers | None = None
     warnings: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from corral.denials.records import Denial, Denials
     from corral.network.traffic import Traffic
     from corral.plan.host import Finding, Host
-    from corral.plan.model import Chains, Composition, Held, Plan, Sample
+    from corral.plan.model import Chains, Composition, Covers, Held, Plan, Sample
     from corral.platforms.run_records import Run
     from corral.policy.model import Policy
     from corral.programs.model import Program
@@ -75,6 +75,7 @@ if TYPE_CHECKING:
         def kill(self) -> None: ...
         def measure(self, *, exact: bool = False) -> Usage: ...
         def network_services(self, plan: Plan, denials: Denials | None) -> NetworkServices: ...
+        def watch_covers(self, covers: Covers) -> Service: ...
         def reap(self) -> Reaped: ...
 
     class Watcher(Protocol):
@@ -136,7 +137,7 @@ class Reaped:
 @record
 class Ending:
     """`exec_result` is what the exec pipe carried; `reason` is why the supervisor ended the run,
-    empty if it did not.
+    empty if it did not. `replaced` has a sentence for each covered name that lost its cover.
     """
 
     exec_result: bytes
@@ -145,3 +146,4 @@ class Ending:
     wall: float
     denials: tuple[Denial, ...] = ()
     traffic: tuple[tuple[str, Traffic], ...] = ()
+    replaced: tuple[str, ...] = ()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     Control = Literal[
         "filesystem", "network", "subprocess", "syscalls", "tree",
         "memory", "cpu", "cpu_time", "pids", "fds", "disk", "io", "timeout", "address_space",
+        "masks",
     ]  # fmt: skip
 
 WALLS: tuple[Control, ...] = ("filesystem", "network", "subprocess", "syscalls", "tree")

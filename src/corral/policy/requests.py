@@ -21,6 +21,7 @@ from corral.policy.merge import (
 from corral.policy.model import LIMITS, Limits, Source, format_limit
 from corral.policy.path_grants import Refused, make_absolute
 from corral.policy.schema import SWITCHES
+from corral.policy.secret_files import MAKES_GIT_RUN, VERSION_CONTROL
 from corral.policy.variables import is_loader_variable
 from corral.record import record
 from corral.safe_text import printable, shown
@@ -100,6 +101,8 @@ def _path(field: str, verb: str, text: str, base: str, home: str) -> RequestedIt
         return RequestedItem(field=field, value=text, text=f"{verb} {shown(text, 200)}")
     real = os.path.realpath(path)
     more = "" if real == path else f" (leads to {printable(real)})"
+    if field == "write" and os.path.basename(real) in VERSION_CONTROL:
+        more += f": {MAKES_GIT_RUN}"
     return RequestedItem(field=field, value=path, text=f"{verb} {printable(path)}{more}")
 
 

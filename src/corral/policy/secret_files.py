@@ -231,8 +231,22 @@ PROJECT = (
 )  # fmt: skip
 """At the top of a project: opening it in an editor, entering it or committing runs them."""
 
-GIT = ("hooks", "config", "config.worktree", "commondir")
-"""In a repository's own directory: they run, or name what runs."""
+VERSION_CONTROL = (".git", ".hg", ".jj")
+"""In a project. The program that belongs to it runs what it finds there, so a write grant around it
+leaves it read-only as a whole, unless a grant names it itself.
+"""
+
+GIT = ("hooks", "config", "config.worktree", "info", "commondir", "gitdir")
+"""In a repository's own directory that a grant names: they run, or name what runs."""
+
+MAKES_GIT_RUN = "this server can make git run programs on this machine"
+"""Because a file `commondir` that does not exist yet cannot be blocked in such a directory."""
+
+ENVIRONMENT = (
+    ".env", ".env.local", ".env.development", ".env.development.local", ".env.test",
+    ".env.test.local", ".env.staging", ".env.production", ".env.production.local",
+)  # fmt: skip
+"""Usual names at the top of a project, which are looked up even where nothing is searched."""
 
 PUBLISHED = (".example", ".sample", ".template", ".dist", ".defaults", ".schema")
 """`.env.example` and its like are published on purpose."""

@@ -68,7 +68,7 @@ def prepare(
     return Plan(
         program=replace(program, cwd=start_in),
         steps=made.steps,
-        controls=controls,
+        controls=(*controls, *made.controls),
         environment=target_environment(
             policy, program, {**environment, **authorities}, made, authorities
         ),
@@ -82,7 +82,13 @@ def prepare(
         run=made.run,
         residue=made.residue,
         watched=made.watched,
-        warnings=(*warnings(controls), *_admission_warnings(policy), *program.notes),
+        covers=made.covers,
+        warnings=(
+            *warnings(controls),
+            *made.warnings,
+            *_admission_warnings(policy),
+            *program.notes,
+        ),
     )
 
 

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.denials.records import Denials
     from corral.plan.model import Plan
-    from corral.platforms.contract import Signals, Watcher
+    from corral.platforms.contract import Child, Gateway, Service, Signals, Watcher
 
 ENOENT = 2
 
@@ -50,9 +50,21 @@ def run(
         child.kill()
         watch.until_end()
         raise _error(failed_later) from failed_later
-    if not failed_later and _has_network_services(plan):
-        watch.open(*child.network_services(plan, denials))
+    if not failed_later:
+        _open_services(plan, child, watch, denials)
     return watch
+
+
+def _open_services(plan: Plan, child: Child, watch: Watcher, denials: Denials | None) -> None:
+    gateway: Gateway | None = None
+    services: list[Service] = []
+    if _has_network_services(plan):
+        gateway, opened = child.network_services(plan, denials)
+        services += opened
+    if plan.covers is not None:
+        services.append(child.watch_covers(plan.covers))
+    if gateway or services:
+        watch.open(gateway, services)
 
 
 def _has_network_services(plan: Plan) -> bool:

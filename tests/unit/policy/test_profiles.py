@@ -14,6 +14,8 @@ from corral.errors import ManifestError, PolicyError
 from corral.mcp import command_line
 from corral.policy import profiles
 from corral.policy.manifest import parse_toml
+from corral.policy.requests import describe_requests
+from corral.policy.secret_files import MAKES_GIT_RUN
 from corral.policy.variables import is_secret_name
 from corral.servers.reference import parse_reference
 
@@ -40,7 +42,9 @@ def test_every_grant_has_its_reason(name):
     manifest = profile.manifest
     granted = {key for field, key in GRANTS.items() if getattr(manifest, field)}
     granted |= {f"limits.{limit}" for limit in manifest.limits}
-    granted |= {f"profile.{key}" for key in ("arguments", "beside") if getattr(profile, key)}
+    granted |= {
+        f"profile.{key}" for key in ("arguments", "beside", "below") if getattr(profile, key)
+    }
     assert granted == dict(profile.reasons).keys()
     assert all(reason.strip() for _, reason in profile.reasons)
 
@@ -93,6 +97,18 @@ def test_paths_in_the_arguments_are_granted_where_the_profile_says_so(tmp_path, 
     assert profiles.source(profiles.load("filesystem"), arguments, {}).manifest.write == wanted
     assert profiles.source(profiles.load("filesystem-read"), arguments, {}).manifest.read == wanted
     assert profiles.source(profiles.load("time"), arguments, {}).manifest.write is None
+
+
+def test_git_asks_for_the_repositorys_own_directory(tmp_path):
+    for name in ("one/.git", "two"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "two/.git").symlink_to("../one/.git")
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    profile = profiles.load("git")
+    manifest = profiles.source(profile, ["--repository", one, two], {}).manifest
+    assert manifest.write == (one, two, f"{one}/.git")
+    assert MAKES_GIT_RUN in dict(profile.reasons)["profile.below"]
+    assert f"read and write {one}/.git: {MAKES_GIT_RUN}" in describe_requests(manifest)
 
 
 def test_a_package_finds_its_profile():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from corral.plan.model import Composition
+from corral.plan.model import Composition, Held
 from corral.platforms.linux import cache_key as cache_keys
 from corral.platforms.linux import host_files, options, signalfd, tier_namespaces
 from corral.platforms.linux import spawn as spawning
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from corral.plan.host import Finding, Host
-    from corral.plan.model import Held
     from corral.platforms.contract import Usage
     from corral.policy.model import Policy
     from corral.programs.model import Program
@@ -56,6 +55,20 @@ def compose(
         run=seen.run,
         residue=tuple(residue),
         watched=seen.watched,
+        covers=seen.covers,
+        controls=(_masks(len(seen.masks)),) if seen.masks else (),
+        warnings=seen.warnings,
+    )
+
+
+def _masks(count: int) -> Held:
+    return Held(
+        control="masks",
+        asked=f"{count} names in grants",
+        stated=False,
+        mechanism="mounts + inotify",
+        status="cooperative",
+        why="the host can replace a covered file; the kernel then detaches the cover",
     )
 
 

@@ -9,14 +9,18 @@ import os
 import stat
 import sys
 
+from corral.errors import PolicyError
 from corral.paths.posix import is_inside
 from corral.platforms.linux.mechanisms import cgroup, user_ids
 from corral.record import record
+from corral.safe_text import printable
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
+    from corral.plan.model import Covers
     from corral.platforms.linux.mechanisms.cgroup import Base
+    from corral.platforms.linux.mechanisms.masks import Found
     from corral.platforms.linux.mechanisms.root_filesystem import Mask
     from corral.platforms.linux.mechanisms.user_ids import IdMaps
     from corral.policy.model import Policy
@@ -64,6 +68,8 @@ class Layout:
     devices: tuple[str, ...] = DEVICES
     masks: tuple[Mask, ...] = ()
     watched: tuple[str, ...] = ()
+    covers: Covers | None = None
+    warnings: tuple[str, ...] = ()
     owners: tuple[tuple[str, int, int], ...] = ()
     state: str = ""
     run: str = ""
@@ -78,13 +84,11 @@ def survey(policy: Policy, program: Program, *, home: str) -> Layout:
     system = [entry for path in SYSTEM if (entry := _entry(path))]
     system += [entry for name in names if (entry := _entry(f"/etc/{name}"))]
     uid = os.geteuid()
-    masks: tuple[Mask, ...] = ()
-    watched: tuple[str, ...] = ()
+    found: Found | None = None
     if policy.grants:
-        from corral.platforms.linux.mechanisms.masks import find, protected_absent
+        from corral.platforms.linux.mechanisms.masks import find
 
-        masks = find(policy.grants, home, program.reads)
-        watched = protected_absent(policy.grants, home)
+        found = find(policy.grants, home, program.reads)
     state = ""
     if policy.state:
         from corral.platforms.posix import run_directories
@@ -103,8 +107,10 @@ def survey(policy: Policy, program: Program, *, home: str) -> Layout:
         machine=machine,
         system=tuple(system),
         devices=tuple(path for path in DEVICES if os.path.exists(path)),
-        masks=masks,
-        watched=watched,
+        masks=found.masks if found else (),
+        watched=found.absent if found else (),
+        covers=_covers(policy, program, found) if found else None,
+        warnings=_warnings(policy, found) if found else (),
         owners=_owners(policy, program) if uid == 0 else (),
         state=state,
         run=(run := f"{os.getpid()}-{os.urandom(4).hex()}"),
@@ -112,6 +118,54 @@ def survey(policy: Policy, program: Program, *, home: str) -> Layout:
         cgroup=cgroup.find(),
         disks=disks,
     )
+
+
+def _covers(policy: Policy, program: Program, found: Found) -> Covers | None:
+    """Return what to watch: masks, and what is only for reading inside a write grant."""
+    from corral.plan.model import Cover, Covers
+
+    tops = [*(grant.path for grant in policy.grants), *program.reads]
+    writable = [grant.path for grant in policy.grants if grant.access == "write"]
+    covers = {
+        mask.path: Cover(
+            path=mask.path,
+            device=mask.device,
+            inode=mask.inode,
+            top=min((top for top in tops if is_inside(mask.path, top)), key=len),
+            directory=mask.directory,
+            repository=mask.role == "repository",
+        )
+        for mask in found.masks
+    }
+    nested = [(one.path, one.device, one.inode) for one in policy.grants if one.access == "read"]
+    nested += [(path, *seen) for path, seen in zip(program.reads, program.seen, strict=True)]
+    for path, device, inode in nested:
+        around = [top for top in writable if is_inside(path, top)]
+        if around:
+            directory = os.path.isdir(path)
+            top = min(around, key=len)
+            covers[path] = Cover(
+                path=path, device=device, inode=inode, top=top, directory=directory
+            )
+    return Covers(names=tuple(covers.values()), strict=policy.strict) if covers else None
+
+
+def _warnings(policy: Policy, found: Found) -> tuple[str, ...]:
+    from corral.policy.secret_files import MAKES_GIT_RUN
+
+    texts = [f"{printable(path)} may be written: {MAKES_GIT_RUN}" for path in found.named]
+    closed = [mask.path for mask in found.masks if mask.role == "repository"]
+    if closed and policy.subprocess:
+        more = f" (and {len(closed) - 1} more)" if len(closed) > 1 else ""
+        path = printable(closed[0])
+        texts.append(f"{path} is read-only{more}: `--write {path}` lets git commit there")
+    if found.unsearched:
+        more = f" and {len(found.unsearched) - 1} more directories" if found.unsearched[1:] else ""
+        text = f"not searched for secrets and hooks: {printable(found.unsearched[0])}{more}"
+        if policy.strict:
+            raise PolicyError(text, hint="grant less: a directory with fewer files in it")
+        texts.append(text)
+    return tuple(texts)
 
 
 def _home_inside(home: str) -> str:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from corral.denials.records import Denials
-    from corral.plan.model import Plan
-    from corral.platforms.contract import NetworkServices, Stdio, Usage
+    from corral.plan.model import Covers, Plan
+    from corral.platforms.contract import NetworkServices, Service, Stdio, Usage
 
     RunInit = Callable[[int, init.Pipes], NoReturn]
 
@@ -88,6 +88,11 @@ class Child:
         from corral.platforms.linux.network_services import open_services
 
         return open_services(plan, self._results, denials)
+
+    def watch_covers(self, covers: Covers) -> Service:
+        from corral.platforms.linux.replaced_files import ReplacedFiles
+
+        return ReplacedFiles(covers, self)
 
     def measure(self, *, exact: bool = False) -> Usage:
         from corral.platforms.linux import usage

@@ -93,9 +93,10 @@ def _landlock(policy: Policy, program: Program, layout: Layout) -> landlock.Land
 
 
 def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
+    # In a repository that the user named the plan warns anyway that git can be made to run things.
+    masks = [mask for mask in layout.masks if mask.role != "named"]
     problems = [
-        f"{mask.path} lies in a grant and cannot be hidden or held read-only"
-        for mask in layout.masks
+        f"{mask.path} lies in a grant and cannot be hidden or held read-only" for mask in masks
     ]
     problems += [
         f"{grant.path}: unix sockets cannot be told apart"
@@ -110,8 +111,9 @@ def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
     if problems:
         raise PolicyError(
             "without mount namespaces: " + "; ".join(problems),
-            hint="grant a narrower directory, name the file itself, allow user namespaces, or start"
-            " corral as the user whose files they are",
+            hint="grant a narrower directory, name the file itself"
+            + "".join([f" (--write {one.path})" for one in masks if one.role == "repository"][:1])
+            + ", allow user namespaces, or start corral as the user whose files they are",
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from corral.paths.posix import is_below, is_inside
+from corral.paths.posix import is_inside
 from corral.plan.model import SAMPLING
 from corral.platforms.linux.mechanisms import (
     cgroup,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from corral.plan.model import Held, Step
     from corral.platforms.linux.host_files import Layout
-    from corral.platforms.linux.mechanisms.root_filesystem import Bind
+    from corral.platforms.linux.mechanisms.root_filesystem import Bind, Mask
     from corral.policy.model import Grant, Policy
     from corral.programs.model import Program
 
@@ -48,7 +48,7 @@ def compose(
         private=_private(policy, layout),
         size=policy.limits.disk or UNLIMITED_SPACE,
         masks=layout.masks,
-        anchors=_anchors(binds),
+        anchors=_anchors(binds, layout.masks),
     )
     steps: list[Step] = [namespaces.Namespaces(), who]
     steps += cgroup.plan(policy.limits, controls, layout)
@@ -135,17 +135,20 @@ def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[Bind, ...]
     return tuple({bind.target: bind for bind in binds}.values())
 
 
-def _anchors(binds: Iterable[Bind]) -> tuple[str, ...]:
-    """Return the directories in a write grant that lead to something bound inside it."""
-    targets = [bind.target for bind in binds]
+def _anchors(binds: Iterable[Bind], masks: Iterable[Mask]) -> tuple[str, ...]:
+    """Return the directories in a write grant that lead to something bound or masked inside it."""
+    layers: dict[str, str] = {mask.path: mask.kind for mask in masks}
+    layers |= {bind.target: bind.access for bind in binds}
     found: dict[str, None] = {}
-    for grant in [bind.target for bind in binds if bind.access == "write"]:
-        for target in targets:
-            if is_below(target, grant):
-                parts = target[len(grant) + 1 :].split("/")[:-1]
-                for depth in range(len(parts)):
-                    found["/".join((grant, *parts[: depth + 1]))] = None
-    return tuple(path for path in found if path not in targets)
+    for target in layers:
+        writable, at = False, ""
+        for name in target.split("/")[1:-1]:
+            at = f"{at}/{name}"
+            if at in layers:
+                writable = layers[at] == "write"
+            elif writable:
+                found[at] = None
+    return tuple(found)
 
 
 def _state(path: str) -> Step:

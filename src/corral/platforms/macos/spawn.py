@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from corral.denials.records import Denials
-    from corral.plan.model import Plan
-    from corral.platforms.contract import NetworkServices, Stdio
+    from corral.plan.model import Covers, Plan
+    from corral.platforms.contract import NetworkServices, Service, Stdio
     from corral.platforms.macos.process_table import ProcessTable
 
 MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
@@ -70,6 +70,9 @@ class Child:
     def network_services(self, plan: Plan, denials: Denials | None) -> NetworkServices:
         """Start the proxy. There is nothing else: Seatbelt reports no other connections."""
         return self._results.get(loopback_proxy.ProxyPort).serve(plan, denials), ()
+
+    def watch_covers(self, covers: Covers) -> Service:
+        raise NotImplementedError  # rules of Seatbelt are for names: nothing is covered
 
     def measure(self, *, exact: bool = False) -> Usage:  # noqa: ARG002 - footprints are exact
         self.signal(watcher.MEASURE)

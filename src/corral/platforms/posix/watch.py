@@ -81,6 +81,7 @@ class Watch:
         while not self._step():
             pass
         reaped = self.child.reap()
+        replaced = [text for service in self.services for text in getattr(service, "replaced", ())]
         denials, traffic = self._close_services()
         if self.run is not None:
             self.run.end()
@@ -91,6 +92,7 @@ class Watch:
             wall=time.monotonic() - self.deadlines.started,
             denials=denials,
             traffic=traffic,
+            replaced=tuple(replaced),
         )
 
     def _close_services(self) -> tuple[tuple[Denial, ...], tuple[tuple[str, Traffic], ...]]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from corral.abi import win32_process as abi
 from corral.abi.signal_numbers import SIGKILL
 from corral.denials.records import Denials
-from corral.plan.model import Plan, Results
+from corral.plan.model import Covers, Plan, Results
 from corral.platforms import contract
 from corral.platforms.contract import Reaped, Usage
 from corral.platforms.steps import StepFailed, attempt, verify
@@ -61,6 +61,9 @@ class Child:
         from corral.platforms.windows.relay.outside import open_relay
 
         return open_relay(plan, self.relay_pipes(), denials), ()
+
+    def watch_covers(self, covers: Covers) -> contract.Service:
+        raise NotImplementedError  # access lists are for objects: nothing is covered
 
     def reap(self) -> Reaped:
         """End the whole tree, since its first process has ended. The status is that of `wait`."""

@@ -19,7 +19,8 @@ SUFFIX = ".toml"
 @record
 class Profile:
     """`packages` are the references that it fits, `reasons` are by key, `note` is what the user has
-    to do. `beside` are requirements that a package on PyPI has and does not state.
+    to do. `beside` are requirements that a package on PyPI has and does not state. `below` are
+    directories in a path of the arguments that a grant of that path does not include.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Profile:
     reasons: tuple[tuple[str, str], ...] = ()
     arguments: str = ""
     beside: tuple[str, ...] = ()
+    below: tuple[str, ...] = ()
     note: str = ""
 
 
@@ -72,7 +74,10 @@ def source(profile: Profile, arguments: Sequence[str], environment: Mapping[str,
         present = tuple(name for name in manifest.secret_names if name in environment)
         manifest = replace(manifest, secret_names=present)
     if profile.arguments:
-        manifest = replace(manifest, **{profile.arguments: tuple(paths(arguments))})
+        given = paths(arguments)
+        inner = [os.path.join(path, name) for path in given for name in profile.below]
+        inner = [path for path in inner if _is_own_directory(os.path.expanduser(path))]
+        manifest = replace(manifest, **{profile.arguments: (*given, *inner)})
     return Source(manifest=manifest, trust="user", approved=True)
 
 
@@ -87,3 +92,7 @@ def paths(arguments: Sequence[str]) -> list[str]:
 
 def _is_path(word: str) -> bool:
     return os.sep in word or (os.altsep or os.sep) in word or word in {".", "..", "~"}
+
+
+def _is_own_directory(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)

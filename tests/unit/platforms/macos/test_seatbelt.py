@@ -326,10 +326,14 @@ def test_secrets_in_grants_are_hidden_and_hooks_are_held(tmp_path):
     assert f"{home}/Library/Keychains" in hidden
     assert f"{home}/project/.env" in hidden
     held = seatbelt_secrets.held(grants, home)
-    assert f"{home}/project/.git/hooks" in held
-    assert f"{home}/project/.git" not in held  # commits are written there
+    assert f"{home}/project/.git" in held
     assert f"{home}/Library/LaunchAgents" not in held  # nobody may write there anyway
-    assert f"{home}/project/.git" in seatbelt_secrets.anchors(grants, (*hidden, *held))
+    assert f"{home}/project" in seatbelt_secrets.anchors(grants, (*hidden, *held))
+    named = (*grants, grant(f"{home}/project/.git", "write"))
+    held = seatbelt_secrets.held(named, home)
+    assert f"{home}/project/.git" not in held
+    assert f"{home}/project/.git/hooks" in held
+    assert f"{home}/project/.git/commondir" in held
 
 
 @pytest.mark.parametrize("kind", ["absent", "file", "link"])

@@ -1,90 +1,310 @@
-"""Secrets and self-starting files inside granted directories: hidden, or held read-only.
+"""Find the names inside granted directories that are hidden from the target, or read-only for it.
 
 *Hidden*, in every grant: what logs in somewhere, what browsers and clients remember, shell start-up
-files. *Protected*, in write grants: what runs on the user's machine by itself, without being asked
-for: hooks, editor tasks, direnv, client configuration. What a grant of its own names is left alone.
+files, `.env` files. *Protected*, in write grants: version-control directories and what they lead
+to, editor tasks, direnv, client configuration. What a grant of its own names is left alone.
 
 Not protected, because they run only when somebody asks for them by name, and changing them is what
-a coding server is for: `package.json`, `Makefile`, sources. `.github/workflows` runs elsewhere,
-after a push of the user's. `.git/info/attributes` only chooses among `.git/config`'s drivers.
+a coding server is for: `package.json`, `Makefile`, sources.
 
-Limits: a name that does not exist cannot be covered without leaving something behind, so it is only
-told afterwards (`protected_absent`, `created`). Hard links to a secret, and repositories deeper
-than two levels or beyond the first 2000 directory entries of a grant, are not looked for.
+Masks are hygiene: see `replaced_files`. A name that does not exist cannot be covered without
+leaving something behind, so it is reported if it exists after the run. Hard links to a secret, and
+what is in `node_modules` or `site-packages`, are not looked for.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 
 from corral.errors import PolicyError
 from corral.paths.mounts import on_disk, read_mounts
 from corral.paths.posix import is_below, is_inside
+from corral.platforms.linux import repositories
 from corral.platforms.linux.mechanisms import root_filesystem
 from corral.policy import secret_files
+from corral.record import record
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from typing import Literal
+    from collections.abc import Iterator, Sequence
 
+    from corral.platforms.linux.mechanisms.root_filesystem import Role
     from corral.policy.model import Grant
-
-    Kind = Literal["hide", "protect"]
-    Candidate = tuple[str, Kind]
 
 SECRETS = secret_files.hidden("linux")
 STARTERS = secret_files.protected("linux")
-WORKTREE = ("commondir", "config.worktree", "gitdir")
+VERSION_CONTROL = frozenset(secret_files.VERSION_CONTROL)
+UNSEARCHED = VERSION_CONTROL | {"node_modules", "site-packages"}
+BARE = frozenset({"HEAD", "objects"})
+MARKS = VERSION_CONTROL | BARE
+MAX_ENTRIES = 200_000
+MAX_SECONDS = 2.0
+FULL_DEPTH = 2
+"""So many levels are listed whole, and of a read grant no more are searched: it may be a disk."""
+NO_SUBDIRECTORIES = 2
+"""The link count of such a directory: its name and its `.`; each `..` in it would be one more."""
+MAX_MASKS = 1000
+MAX_LINKS = 40  # as the kernel's own MAXSYMLINKS
 
-UNSEARCHED = frozenset({"node_modules", ".git"})
-MOST_ENTRIES = 2000
-DEEPEST = 2
-MODULES_DEPTH = 3
-MOST_LINKS = 40  # as the kernel's own MAXSYMLINKS
-MOST_SIBLINGS = 1000
 
-
-def find(
-    grants: Sequence[Grant], home: str, needed: Sequence[str] = ()
-) -> tuple[root_filesystem.Mask, ...]:
-    """The masks for these grants, in the order in which they are to be applied.
-
-    `needed` is what the program itself has to read: not hidden together with a secret around it.
+@record
+class Found:
+    """`masks` come outermost first. `absent` are names that would be covered if they existed, where
+    the target can create them; `named` are repositories that the target may write.
     """
-    search = _Search(grants, needed)
-    for path, kind in _candidates(search.directories, home):
-        if os.path.lexists(path):
-            search.consider(path, kind)
-    return search.masks()
+
+    masks: tuple[root_filesystem.Mask, ...] = ()
+    absent: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
+    unsearched: tuple[str, ...] = ()
 
 
-def protected_absent(grants: Sequence[Grant], home: str) -> tuple[str, ...]:
-    """Names that would be covered if they existed, where the target can create them."""
-    search = _Search(grants, ())
-    if not any(grant.access == "write" for grant in search.directories):
-        return ()
-    covered = [mask.path for mask in find(grants, home)]
-    found: dict[str, None] = {}
-    for path, _ in _candidates(search.directories, home):
-        end = follow(path)[1]
-        grant = search.innermost(end)
-        if grant is None or grant.access != "write" or os.path.lexists(end):
-            continue
-        if not any(is_below(end, mask) for mask in covered):
-            found[end] = None
-    return tuple(sorted(found))
+def find(grants: Sequence[Grant], home: str, needed: Sequence[str] = ()) -> Found:
+    """Return what to cover in these grants. The program itself has to read what is `needed`."""
+    search = _Search(grants, home.rstrip("/"), needed)
+    directories = [grant for grant in grants if grant.directory]
+    search.look_up_home(directories)
+    for grant in directories:
+        search.look_up(grant)
+    for grant in directories:
+        if os.path.basename(grant.path) not in VERSION_CONTROL:
+            search.walk(grant.path, writable=grant.access == "write")
+    return search.result()
 
 
-def created(names: Iterable[str]) -> tuple[str, ...]:
-    """Those of `protected_absent` that exist by now."""
-    return tuple(name for name in names if os.path.lexists(name))
+class _Search:
+    def __init__(self, grants: Sequence[Grant], home: str, needed: Sequence[str]) -> None:
+        self.home = home
+        self.layers = dict.fromkeys(needed, "read") | {one.path: one.access for one in grants}
+        self.writable = [grant.path for grant in grants if grant.access == "write"]
+        self.covered: dict[str, tuple[str, Role]] = {}
+        self.absent: dict[str, None] = {}
+        self.named: dict[str, None] = {}
+        self.unsearched: list[str] = []
+        self.projects: set[str] = set()
+        self.repositories: set[str] = set()
+        self.settings = repositories.read_user_settings(home) if self.writable else []
+        self.left = MAX_ENTRIES
+        self.deadline = time.monotonic() + MAX_SECONDS
+
+    def look_up_home(self, grants: Sequence[Grant]) -> None:
+        """Consider the known names in homes: the caller's, and those that are in grants."""
+        table = read_mounts()
+        for home in dict.fromkeys((self.home, *_accounts())):
+            if home == self.home or any(is_inside(home, grant.path) for grant in grants):
+                self._consider_home(f"{home}/", "")
+            device, top = on_disk(home, table)
+            for grant in grants:
+                # By the path on the disk: a part of a home may be mounted a second time.
+                own, place = on_disk(grant.path, table)
+                if device and own == device and is_inside(place, top):
+                    below = f"{place}/"[len(top) + 1 :]
+                    self._consider_home(f"{grant.path}/", below)
+        for path in _moved(self.home):
+            self.consider(path, "hide")
+
+    def _consider_home(self, base: str, below: str) -> None:
+        for kind, names in (("hide", SECRETS), ("protect", STARTERS)):
+            for name in names:
+                if name.startswith(below):
+                    self.consider(base + name[len(below) :], kind)
+
+    def look_up(self, grant: Grant) -> None:
+        """Consider the names with a fixed place in a grant, whatever else is in it."""
+        for name in secret_files.ENVIRONMENT:
+            if not os.path.isdir(f"{grant.path}/{name}"):
+                self.consider(f"{grant.path}/{name}", "hide", told=False)
+        if grant.access == "write":
+            self.project(grant.path)
+            if os.path.basename(grant.path) in VERSION_CONTROL or _is_bare(grant.path):
+                self.repository(grant.path)
+            self._look_above(grant.path)
+
+    def _look_above(self, path: str) -> None:
+        """Consider the repositories around a grant, whose settings may lead into it."""
+        while path := path.rpartition("/")[0]:
+            for name in secret_files.VERSION_CONTROL:
+                if os.path.lexists(f"{path}/{name}"):
+                    self.repository(f"{path}/{name}", path)
+
+    def walk(self, top: str, *, writable: bool) -> None:
+        """Search a grant level by level, so that what is planted deep down hides nothing above."""
+        level, depth = [(top, False)], 0
+        while level and (writable or depth < FULL_DEPTH):
+            below: list[tuple[str, bool]] = []
+            for at, (directory, counted) in enumerate(level):
+                if self.left < 0 or (at % 64 == 0 and time.monotonic() > self.deadline):
+                    self.unsearched += [path for path, _ in level[at:] + below]
+                    return
+                links = _count_links(directory)
+                if counted and links == NO_SUBDIRECTORIES and depth >= FULL_DEPTH:
+                    self._look_up_leaf(directory)
+                    continue
+                found: list[str] = []
+                marks = self._scan(directory, found)
+                # Not every file system counts subdirectories as links.
+                counts = links == NO_SUBDIRECTORIES + len(found)
+                below += [(path, counts) for path in found if _last(path) not in UNSEARCHED]
+                if writable:
+                    self._mark(directory, marks, is_top=directory == top)
+            level, depth = below, depth + 1
+
+    def _look_up_leaf(self, directory: str) -> None:
+        """Consider two names in a directory without others in it, which is not listed."""
+        self.left -= 1
+        if os.access(f"{directory}/.env", os.F_OK):
+            self.consider(f"{directory}/.env", "hide")
+        if os.access(f"{directory}/.git", os.F_OK):
+            self.project(directory)
+
+    def _mark(self, directory: str, marks: set[str], *, is_top: bool) -> None:
+        if marks & VERSION_CONTROL:
+            self.project(directory)
+        if marks >= BARE and not is_top:
+            self.repository(directory)
+
+    def _scan(self, directory: str, below: list[str]) -> set[str]:
+        """Collect the directories, and cover `.env` files; return the marks of repositories."""
+        marks: set[str] = set()
+        left = self.left
+        try:
+            with os.scandir(directory) as entries:
+                for entry in entries:
+                    left -= 1
+                    name = entry.name
+                    if entry.is_dir(follow_symlinks=False):
+                        below.append(entry.path)
+                    elif name[0] == "." and _is_environment_file(entry):
+                        self.consider(entry.path, "hide")
+                    if name in MARKS:
+                        marks.add(name)
+                    if left < 0:
+                        self.unsearched.append(directory)
+                        break
+        except (PermissionError, FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError:
+            self.unsearched.append(directory)
+        self.left = left
+        return marks
+
+    def project(self, top: str) -> None:
+        """Consider what runs by itself in a project, and its repository."""
+        if top in self.projects:
+            return
+        self.projects.add(top)
+        if len(self.projects) > MAX_MASKS:
+            self._refuse(f"{top}/.git")
+        for name in secret_files.PROJECT:
+            self.consider(f"{top}/{name}", "protect")
+        for name in secret_files.VERSION_CONTROL:
+            if os.path.lexists(f"{top}/{name}"):
+                self.repository(f"{top}/{name}", top)
+            else:
+                self.consider(f"{top}/{name}", "protect")
+
+    def repository(self, entry: str, top: str = "") -> None:
+        """Consider a version-control directory, and where it leads."""
+        if time.monotonic() > self.deadline:
+            self.consider(entry, "protect", role="repository")
+            self.unsearched.append(entry)
+            return
+        directories = repositories.find_directories(follow(entry)[1] or entry)
+        for path in (entry, *directories):
+            named = self._is_named(path, entry, directories)
+            if not named:
+                self.consider(path, "protect", role="repository")
+            self._note_named(path)
+            if path not in self.repositories:
+                self.repositories.add(path)
+                for name in repositories.find_run_files(path):
+                    self.consider(name, "protect", role="named" if named else "")
+        for path in repositories.find_named(top or entry, directories, self.home, self.settings):
+            self.consider(path, "protect")
+            self._note_named(path)
+
+    def _note_named(self, path: str) -> None:
+        if any(is_inside(grant, path) for grant in self.writable):
+            self.named[path] = None
+
+    def _is_named(self, path: str, entry: str, directories: Sequence[str]) -> bool:
+        """Return whether the user granted a path for writing by naming its repository."""
+        for grant in self.writable:
+            is_repository = os.path.basename(grant) in VERSION_CONTROL
+            is_repository |= grant in directories and not is_below(entry, grant)
+            if is_repository and is_inside(path, grant):
+                return True
+        return False
+
+    def consider(self, path: str, kind: str, *, role: Role = "", told: bool = True) -> None:
+        """A link is bound onto itself, so that it stays what it is; its end gets the mask."""
+        if not os.path.lexists(path):
+            if told and self._layer_above(path) == "write":
+                self.absent[path] = None
+            return
+        links, end = follow(path)
+        for link in links:
+            self.covered.setdefault(link, ("protect", role))
+        if end and os.path.lexists(end):
+            known = self.covered.get(end, ("", ""))
+            if known[0] != "hide" and known[1] != "repository":
+                self.covered[end] = kind, role
+        elif end and self._layer_above(end) == "write":
+            self.absent[end] = None
+
+    def _layer_above(self, path: str) -> str:
+        """Return the access of the innermost grant or mask around a path."""
+        while path := path.rpartition("/")[0]:
+            if path in self.layers:
+                return self.layers[path]
+        return ""
+
+    def _refuse(self, path: str) -> None:
+        less = os.path.dirname(path)
+        access = "--write" if self.writable else "--read"
+        raise PolicyError(
+            f"there are too many names to hide or protect in the grants, more than {MAX_MASKS}",
+            hint="grant less, such as the directories in it one by one"
+            if less in self.layers
+            else f"grant less, such as {access} {less}",
+        )
+
+    def result(self) -> Found:
+        """Keep the masks that something shows or lets change, and that no outer mask covers."""
+        masks: list[root_filesystem.Mask] = []
+        for path in sorted(self.covered, key=lambda path: (path.count("/"), path)):
+            kind, role = self.covered[path]
+            wanted = ("read", "write", "protect") if kind == "hide" else ("write",)
+            if path in self.layers or self._layer_above(path) not in wanted:
+                continue
+            self.layers[path] = kind
+            if len(masks) == MAX_MASKS:
+                self._refuse(path)
+            seen = os.lstat(path)
+            masks.append(
+                root_filesystem.Mask(
+                    path=path,
+                    kind="hide" if kind == "hide" else "protect",
+                    directory=os.path.isdir(path) and not os.path.islink(path),
+                    role=role,
+                    device=seen.st_dev,
+                    inode=seen.st_ino,
+                )
+            )
+        absent = [path for path in self.absent if self._layer_above(path) == "write"]
+        return Found(
+            masks=tuple(masks),
+            absent=tuple(sorted(absent)),
+            named=tuple(self.named),
+            unsearched=tuple(self.unsearched),
+        )
 
 
 def follow(path: str) -> tuple[list[str], str]:
-    """Every link on the way, and where the path ends, existing or not ("": in a circle)."""
+    """Return every link on the way, and where the path ends, existing or not ("": in a circle)."""
     links: list[str] = []
     done = ""
     left = path.split("/")[::-1]
@@ -102,7 +322,7 @@ def follow(path: str) -> tuple[list[str], str]:
             done = here
             continue
         links.append(here)
-        if len(links) > MOST_LINKS:
+        if len(links) > MAX_LINKS:
             return links, ""
         if text.startswith("/"):
             done = ""
@@ -110,128 +330,23 @@ def follow(path: str) -> tuple[list[str], str]:
     return links, done or "/"
 
 
-class _Search:
-    def __init__(self, grants: Sequence[Grant], needed: Sequence[str]) -> None:
-        self.directories = [grant for grant in grants if grant.directory]
-        self.named = {*(grant.path for grant in grants), *needed}
-        self.writable = {grant.path for grant in grants if grant.access == "write"}
-        self.found: dict[str, Kind] = {}
-
-    def innermost(self, path: str) -> Grant | None:
-        """The grant whose directory holds `path` and is not `path` itself."""
-        around = [grant for grant in self.directories if is_below(path, grant.path)]
-        return max(around, key=lambda grant: len(grant.path), default=None)
-
-    def consider(self, path: str, kind: Kind) -> None:
-        """A link is bound onto itself, so that it stays what it is; its end gets the mask."""
-        links, end = follow(path)
-        for link in links:
-            self._add(link, "protect")
-        if end and os.path.lexists(end):
-            self._add(end, kind)
-
-    def _add(self, path: str, kind: Kind) -> None:
-        grant = self.innermost(path)
-        exempt = self.named if kind == "hide" else self.writable
-        if grant is None or path in exempt or (kind == "protect" and grant.access != "write"):
-            return
-        if any(is_below(name, path) for name in exempt):
-            # A mask would cover what was named below it: everything around that is masked instead.
-            for sibling in _siblings(path):
-                self.consider(sibling, kind)
-        elif self.found.get(path) != "hide":
-            self.found[path] = kind
-
-    def masks(self) -> tuple[root_filesystem.Mask, ...]:
-        """Outer masks first; each anchor once, with the first mask that needs it."""
-        kept: dict[str, Kind] = {}
-        anchored: set[str] = set()
-        masks: list[root_filesystem.Mask] = []
-        for path in sorted(self.found, key=lambda path: (path.count("/"), path)):
-            kind = self.found[path]
-            around = [mask for mask in kept if is_below(path, mask)]
-            if any(kept[mask] in {"hide", kind} for mask in around):
-                continue
-            kept[path] = kind
-            anchors = [
-                above
-                for above in self._between(path)
-                if above not in anchored and not any(is_inside(above, mask) for mask in around)
-            ]
-            anchored.update(anchors)
-            directory = os.path.isdir(path) and not os.path.islink(path)
-            masks.append(
-                root_filesystem.Mask(
-                    path=path, kind=kind, directory=directory, anchors=tuple(anchors)
-                )
-            )
-        return tuple(masks)
-
-    def _between(self, path: str) -> Iterator[str]:
-        """Directories above the mask that the target could rename, top down.
-
-        They begin below the outermost write grant; a grant's own root is a mount point already.
-        Files cannot be renamed across an anchor (EXDEV): programs then copy, as between disks.
-        """
-        tops = [grant.path for grant in self.directories if grant.access == "write"]
-        outer = min((top for top in tops if is_below(path, top)), key=len, default=None)
-        if outer is None:
-            return
-        at = outer
-        for name in path[len(outer) + 1 :].split("/")[:-1]:
-            at = f"{at}/{name}"
-            grant = self.innermost(at)
-            if at not in self.named and grant is not None and grant.access == "write":
-                yield at
+def _is_environment_file(entry: os.DirEntry[str]) -> bool:
+    return secret_files.is_environment_file(entry.name) and not entry.is_dir()
 
 
-def _siblings(path: str) -> list[str]:
-    names = _names(path)
-    if len(names) > MOST_SIBLINGS:
-        raise PolicyError(
-            f"{path} holds secrets, and too many files to hide around what is needed in it",
-            hint=f"grant less: not a directory that holds {path}",
-        )
-    return [f"{path}/{name}" for name in names]
-
-
-def _names(path: str) -> list[str]:
+def _count_links(directory: str) -> int:
     try:
-        return sorted(os.listdir(path))
+        return os.lstat(directory).st_nlink
     except OSError:
-        return []
+        return 0
 
 
-def _candidates(grants: Sequence[Grant], home: str) -> Iterator[Candidate]:
-    """Every path that may need a mask; most of them do not exist."""
-    for base in _homes(grants, home):
-        for name in SECRETS:
-            yield f"{base}/{name}", "hide"
-        for name in STARTERS:
-            yield f"{base}/{name}", "protect"
-    yield from _parts(grants, (home.rstrip("/"), *_accounts()))
-    for path in _moved(home):
-        yield path, "hide"
-    for grant in grants:
-        directories, environment_files = _look(grant.path)
-        for path in environment_files:
-            yield path, "hide"
-        if grant.access == "write":
-            yield from _projects(grant.path, directories)
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
-def _homes(grants: Sequence[Grant], home: str) -> Iterator[str]:
-    """The caller's home, others' as far as they are granted, each also by its name in a grant."""
-    known = dict.fromkeys((home.rstrip("/"), *_accounts()))
-    for base in known:
-        related = [
-            grant for grant in grants if is_inside(base, grant.path) or is_inside(grant.path, base)
-        ]
-        if base == home.rstrip("/") or related:
-            yield base
-        for grant in grants:
-            if grant not in related:
-                yield from _alias(base, grant)
+def _is_bare(directory: str) -> bool:
+    return all(os.path.lexists(f"{directory}/{name}") for name in BARE)
 
 
 def _accounts() -> list[str]:
@@ -245,49 +360,8 @@ def _accounts() -> list[str]:
     return [path for path in homes if path.startswith("/")]
 
 
-def _alias(base: str, grant: Grant) -> Iterator[str]:
-    """A bind mount gives a home a second name: by inode, the grant may lie above it or in it."""
-    same = _identity(base)
-    for at in _upwards(grant.path):
-        if same is not None and _identity(at) == same:
-            yield at
-    for at in _upwards(base):
-        if _identity(at) == (grant.device, grant.inode):
-            yield grant.path + base[len(at) :]
-
-
-def _parts(grants: Sequence[Grant], homes: Iterable[str]) -> Iterator[Candidate]:
-    """A part of a home that is mounted a second time: nothing above it there is the home."""
-    table = read_mounts()
-    places = dict.fromkeys(on_disk(home, table) for home in homes if home)
-    for grant in grants:
-        device, place = on_disk(grant.path, table)
-        for own, top in places:
-            if device != own or not is_below(place, top):
-                continue
-            below = f"{place[len(top) + 1 :]}/"
-            for name in (*SECRETS, *STARTERS):
-                if name.startswith(below):
-                    kind: Kind = "hide" if name in SECRETS else "protect"
-                    yield f"{grant.path}/{name.removeprefix(below)}", kind
-
-
-def _upwards(path: str) -> Iterator[str]:
-    while path:
-        yield path
-        path = path.rpartition("/")[0]
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
 def _moved(home: str) -> Iterator[str]:
-    """The directories of corral itself, and what XDG variables have put elsewhere."""
+    """Yield the directories of corral itself, and what XDG variables have put elsewhere."""
     from corral.directories import directories
 
     own = directories(home=home)
@@ -298,68 +372,3 @@ def _moved(home: str) -> Iterator[str]:
             for name in SECRETS:
                 if name.startswith(usual):
                     yield f"{base.rstrip('/')}/{name.removeprefix(usual)}"
-
-
-def _look(top: str) -> tuple[list[str], list[str]]:
-    """Directories up to two levels below a grant, and the `.env` files of the first level.
-
-    Bounded: a grant may be a whole disk, and this happens before every run. Near levels come first.
-    """
-    directories, environment_files = [top], list[str]()
-    level, left = [top], MOST_ENTRIES
-    for _ in range(DEEPEST):
-        below: list[str] = []
-        for directory in level:
-            for entry in _entries(directory):
-                left -= 1
-                if left < 0:
-                    return directories + below, environment_files
-                if entry.is_dir(follow_symlinks=False):
-                    if entry.name not in UNSEARCHED:
-                        below.append(entry.path)
-                elif secret_files.is_environment_file(entry.name) and not os.path.isdir(entry.path):
-                    environment_files.append(entry.path)
-        directories += below
-        level = below
-    return directories, environment_files
-
-
-def _entries(directory: str) -> Iterator[os.DirEntry[str]]:
-    try:
-        with os.scandir(directory) as entries:
-            yield from entries
-    except OSError:
-        return
-
-
-def _projects(top: str, directories: Iterable[str]) -> Iterator[Candidate]:
-    for directory in directories:
-        git = f"{directory}/.git"
-        bare = os.path.lexists(f"{directory}/HEAD") and os.path.lexists(f"{directory}/objects")
-        if directory != top and not bare and not os.path.lexists(git):
-            continue
-        for name in secret_files.PROJECT:
-            yield f"{directory}/{name}", "protect"
-        if bare:
-            yield from _repository(directory)
-        if os.path.isfile(git):
-            # A worktree's or a submodule's: it says where configuration and hooks are.
-            yield git, "protect"
-        yield from _repository(git)
-
-
-def _repository(git: str) -> Iterator[Candidate]:
-    for name in secret_files.GIT:
-        yield f"{git}/{name}", "protect"
-    for name in _names(f"{git}/worktrees")[:MOST_ENTRIES]:
-        for file in WORKTREE:
-            yield f"{git}/worktrees/{name}/{file}", "protect"
-    level = [f"{git}/modules"]
-    for _ in range(MODULES_DEPTH):
-        # A submodule's name may have slashes in it.
-        level = [f"{above}/{name}" for above in level for name in _names(above)][:MOST_ENTRIES]
-        for module in level:
-            if os.path.lexists(f"{module}/HEAD"):
-                for name in secret_files.GIT:
-                    yield f"{module}/{name}", "protect"
-        level = [module for module in level if not os.path.lexists(f"{module}/HEAD")]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from corral.plan.model import Results, Stage
 
     BindAccess = Literal["read", "write", "device"]
+    Role = Literal["", "repository", "named"]
 
 BUILT_AT = "/tmp"  # noqa: S108 - any directory that exists: the new root is mounted over it
 NO_LINKS = abi.RESOLVE_NO_SYMLINKS | abi.RESOLVE_NO_MAGICLINKS
@@ -33,6 +34,7 @@ ATTRIBUTES = {
     "write": abi.MOUNT_ATTR_NOSUID | abi.MOUNT_ATTR_NODEV,
     "device": abi.MOUNT_ATTR_RDONLY | abi.MOUNT_ATTR_NOSUID | abi.MOUNT_ATTR_NOEXEC,
 }
+MAX_PARENTS = 64
 BYTES_PER_INODE = 16384
 """Empty files cost a kilobyte of kernel memory each: 300 000 of them fit in a 16 MB tmpfs
 otherwise.
@@ -54,14 +56,16 @@ class Bind:
 class Mask:
     """`hide` shows an empty, read-only thing instead; `protect` shows the thing itself, read-only.
 
-    `anchors` are the directories from the grant down to the mask. They are bound onto themselves,
-    because a directory that could be renamed would leave its mask behind.
+    A bind below a mask is mounted after it, and so is seen. The role is `repository` for a
+    version-control directory, `named` for a file in one that a grant names.
     """
 
     path: str
     kind: Literal["hide", "protect"]
     directory: bool
-    anchors: tuple[str, ...] = ()
+    role: Role = ""
+    device: int = 0
+    inode: int = 0
 
 
 @record
@@ -104,8 +108,8 @@ class Sources:
 class View:
     """`private` directories share one tmpfs of `size` bytes, which is the disk limit of them all.
 
-    `anchors` are bound onto themselves: a directory in a write grant that leads to another bind
-    cannot be renamed, or the host would find something else under that bind's name afterwards.
+    `anchors` are bound onto themselves: a directory in a write grant that leads to a bind or a mask
+    cannot be renamed, or the host would find something else under that name afterwards.
     """
 
     name = "root_filesystem"
@@ -134,19 +138,20 @@ class View:
             root.write(path, text)
         sources, trees = results.get(OpenedSources).fds, _detached(results)
         targets = {bind.target: bind for bind in self.binds}
+        masks = {mask.path: mask for mask in self.masks}
         links = dict(self.links)
-        paths = {*targets, *links, *self.private, *self.anchors}
-        for path in sorted(paths, key=lambda path: path.count("/")):
+        paths = {*targets, *masks, *links, *self.private, *self.anchors}
+        for path in sorted(paths, key=lambda path: (path.count("/"), path)):
             if path in targets:
                 root.bind(targets[path], sources, trees)
+            elif path in masks:
+                root.mask(masks[path])
             elif path in self.anchors:
                 root.anchor(path)
             elif path in links:
                 root.link(path, links[path])
             else:
                 root.private(path)
-        for mask in sorted(self.masks, key=lambda mask: mask.path.count("/")):
-            root.mask(mask)
         root.proc()
         root.enter()
 
@@ -163,7 +168,7 @@ class View:
         if foreign:
             raise OSError(0, f"the root shows what was not granted: {sorted(foreign)}")
         for mask in self.masks:
-            _check_mask(mask)
+            _check_mask(mask, [bind.target for bind in self.binds])
         free = os.statvfs(self.private[0])
         if free.f_blocks * free.f_frsize > self.size:
             raise OSError(0, "the private space is larger than its limit")
@@ -173,14 +178,16 @@ class View:
         return named + [path for path, _ in self.links] + [path for path, _ in self.files]
 
 
-def _check_mask(mask: Mask) -> None:
+def _check_mask(mask: Mask, binds: list[str]) -> None:
     if mask.kind != "hide":
         return
+    top = f"{mask.path}/"
+    named = {path[len(top) :].split("/")[0] for path in binds if path.startswith(top)}
     try:
-        bare = not os.listdir(mask.path) if mask.directory else not os.stat(mask.path).st_size
+        shown = set(os.listdir(mask.path)) if mask.directory else os.stat(mask.path).st_size
     except PermissionError:
         return
-    if not bare:
+    if shown and shown != named:
         raise OSError(0, "a secret shows through its mask", mask.path)
 
 
@@ -215,6 +222,7 @@ class _NewRoot:
         self.own = {os.fstat(self.root).st_dev, os.fstat(space).st_dev}
         os.close(space)
         self.made = 0
+        self.hidden: list[str] = []
         # Open parents: what is made below one of them needs no second walk to it.
         self.parents: dict[str, int] = {}
 
@@ -253,12 +261,12 @@ class _NewRoot:
             os.close(self._open(mask.path))
         except PermissionError:
             return  # init may do more than the target: what it cannot open needs no mask
-        for anchor in mask.anchors:
-            self.anchor(anchor)
         if mask.kind == "protect":
             self._attach(self._clone(mask.path), mask.path, ATTRIBUTES["read"])
             return
-        self._attach(self._make_empty(directory=mask.directory), mask.path, ATTRIBUTES["read"])
+        # It is read-only only in the end: a bind below it needs a mount point in it.
+        self._attach(self._make_empty(directory=mask.directory), mask.path, 0)
+        self.hidden.append(mask.path)
 
     def _next_name(self) -> str:
         self.made += 1
@@ -289,6 +297,10 @@ class _NewRoot:
 
     def enter(self) -> None:
         """Make this the root with pivot_root; the old root goes, and the new one is read-only."""
+        for path in self.hidden:
+            fd = self._open(path)
+            abi.mount_setattr(fd, "", abi.AT_EMPTY_PATH, attr_set=ATTRIBUTES["read"])
+            os.close(fd)
         os.fchdir(self.root)
         for fd in self.parents.values():
             os.close(fd)
@@ -349,6 +361,8 @@ class _NewRoot:
         if not above:
             return self.root, name
         if above not in self.parents:
+            if len(self.parents) >= MAX_PARENTS:
+                os.close(self.parents.pop(next(iter(self.parents))))
             self.parents[above] = self._point(above, directory=True)
         return self.parents[above], name
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SECRETS = secret_files.hidden("macos")
 STARTERS = secret_files.protected("macos")
-PROJECT = (*secret_files.PROJECT, *(f".git/{name}" for name in secret_files.GIT))
+PROJECT = (*secret_files.PROJECT, *secret_files.VERSION_CONTROL)
 """At the top of a write grant."""
 
 ENVIRONMENT = ".env"
@@ -51,6 +51,8 @@ def held(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
     writable = [grant.path for grant in grants if grant.access == "write" and grant.directory]
     found = [f"{home}/{name}" for home in homes for name in STARTERS]
     found += [f"{path}/{name}" for path in writable for name in PROJECT]
+    named = [path for path in writable if os.path.basename(path) in secret_files.VERSION_CONTROL]
+    found += [f"{path}/{name}" for path in named for name in secret_files.GIT]
     kept = [_replaceable(path, writable) for path in found]
     kept += [real for path in found if (real := os.path.realpath(path)) != path]
     return _within(kept, writable, [grant.path for grant in grants])

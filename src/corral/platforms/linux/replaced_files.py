@@ -1,0 +1,169 @@
+"""Watch covered names while a target runs: a cover ends when the host replaces the file under it.
+
+The kernel detaches a mount when a process outside its namespace renames another file over the mount
+point, or removes it. A watcher that mounted again would come too late, so it only reports, and ends
+the run where the plan says so. Covered files report their own end; a directory that a process has
+open does not, so for those the directory above is watched as well.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import struct
+import sys
+import time
+
+from corral.abi import linux as abi
+from corral.paths.posix import is_inside
+from corral.safe_text import printable
+
+TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from corral.plan.model import Cover, Covers
+    from corral.platforms.contract import Child
+
+EVENT = struct.Struct("=iIII")
+GONE = abi.IN_MOVE_SELF | abi.IN_DELETE_SELF
+MAX_READ = 1 << 16
+BUSY_BYTES = 4096
+PAUSE_SECONDS = 0.1
+"""After many events at once: a target that removes files must not keep the supervisor busy."""
+
+
+class ReplacedFiles:
+    """A service of the watcher's loop. `replaced` has a sentence for each name that lost its cover.
+
+    The descriptor is an epoll of the inotify instance, which is taken out of it during a pause.
+    """
+
+    def __init__(self, covers: Covers, child: Child) -> None:
+        self.replaced: list[str] = []
+        self._child = child
+        self._strict = covers.strict
+        self._covers = {cover.path: cover for cover in covers.names}
+        self._paths: dict[int, list[str]] = {}
+        self._paused_until: float | None = None
+        self._inotify = -1
+        self._epoll = select.epoll()
+        self._directories = {path for cover in covers.names for path in _directories(cover)}
+        try:
+            self._watch()
+        except OSError as error:
+            self._warn(f"covered names are not watched: {error.strerror}", fatal=self._strict)
+        self._compare(self._covers)
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    def deadline(self) -> float | None:
+        return self._paused_until
+
+    def run_ready(self) -> None:
+        if self._inotify < 0:
+            return
+        if self._paused_until is not None:
+            if time.monotonic() < self._paused_until:
+                return
+            self._paused_until = None
+            self._epoll.register(self._inotify, select.EPOLLIN)
+        try:
+            data = os.read(self._inotify, MAX_READ)
+        except BlockingIOError:
+            return
+        for watch, mask, name in _events(data):
+            self._handle(watch, mask, name)
+        if len(data) > BUSY_BYTES:
+            self._epoll.unregister(self._inotify)
+            self._paused_until = time.monotonic() + PAUSE_SECONDS
+
+    def close(self) -> None:
+        self._epoll.close()
+        if self._inotify >= 0:
+            os.close(self._inotify)
+
+    def _watch(self) -> None:
+        self._inotify = abi.inotify_init1()
+        self._epoll.register(self._inotify, select.EPOLLIN)
+        for path in self._covers:
+            self._add(path, abi.IN_ATTRIB | GONE)
+        for path in self._directories:
+            self._add(path, GONE)
+            self._add(os.path.dirname(path), abi.IN_DELETE)
+
+    def _add(self, path: str, events: int) -> None:
+        flags = abi.IN_DONT_FOLLOW | abi.IN_MASK_ADD
+        try:
+            watch = abi.inotify_add_watch(self._inotify, path, events | flags)
+        except (PermissionError, FileNotFoundError, NotADirectoryError):
+            return  # the target cannot open it either, or `_compare` reports it
+        paths = self._paths.setdefault(watch, [])
+        if path not in paths:
+            paths.append(path)
+
+    def _handle(self, watch: int, mask: int, name: str) -> None:
+        paths = self._paths.get(watch, [])
+        if mask & abi.IN_Q_OVERFLOW:
+            self._compare(self._covers)
+        elif mask & GONE:
+            self._lose(paths)
+        elif mask & abi.IN_DELETE:
+            names = [f"{path}/{name}" for path in paths]
+            self._lose(path for path in names if path in self._directories)
+        elif mask & abi.IN_ATTRIB:
+            self._compare(paths)
+
+    def _compare(self, paths: Iterable[str]) -> None:
+        """Report those of these names that do not lead to the file that was covered."""
+        for path in list(paths):
+            cover = self._covers.get(path)
+            if cover is not None and _identity(path) != (cover.device, cover.inode):
+                self._lose([path])
+
+    def _lose(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            for cover in [one for one in self._covers.values() if is_inside(one.path, path)]:
+                del self._covers[cover.path]
+                self._report(cover)
+
+    def _report(self, cover: Cover) -> None:
+        text = f"{printable(cover.path)} was replaced, and the target is no longer kept from it"
+        self._warn(text, fatal=self._strict or cover.repository)
+
+    def _warn(self, text: str, *, fatal: bool) -> None:
+        if fatal:
+            text += "; the run was ended"
+            self._child.kill()
+        self.replaced.append(text)
+        try:
+            os.write(2, f"corral: warning: {text}\n".encode(errors="backslashreplace"))
+        except OSError:
+            pass  # the report has it as well
+
+
+def _events(data: bytes) -> Iterator[tuple[int, int, str]]:
+    at = 0
+    while at < len(data):
+        watch, mask, _, length = EVENT.unpack_from(data, at)
+        at += EVENT.size
+        yield watch, mask, os.fsdecode(data[at : at + length].rstrip(b"\0"))
+        at += length
+
+
+def _directories(cover: Cover) -> Iterator[str]:
+    """Yield the directories below the grant that lead to the covered name, and the name itself."""
+    path = cover.path if cover.directory else os.path.dirname(cover.path)
+    while len(path) > len(cover.top):
+        yield path
+        path = os.path.dirname(path)
+
+
+def _identity(path: str) -> tuple[int, int]:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return 0, 0
+    return found.st_dev, found.st_ino

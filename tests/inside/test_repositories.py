@@ -1,0 +1,381 @@
+"""What makes git run programs on the host, attacked from a write grant around a repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+from attempts import BOTH_TIERS, inside, outside
+
+GIT = shutil.which("git")
+needs_git = pytest.mark.skipif(GIT is None, reason="git is not installed")
+NOTE = "make git run programs on this machine"
+
+PLANT = """
+os.chdir(sys.argv[1])
+def plant(name, text):
+    os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
+    put(name, text)
+    os.chmod(name, 0o755)
+program = "#!/bin/sh\\ntouch " + sys.argv[1] + "/ran\\n"
+settings = "[core]\\n\\tfsmonitor = touch " + sys.argv[1] + "/ran\\n\\trepositoryformatversion = 0\\n"
+answer = {name: tried(plant, name, program if "hook" in name or "tool" in name else settings if "onfig" in name or "shared" in name else "../evil") for name in sys.argv[2:]}
+"""
+
+
+def git(user, *words: str, cwd: pathlib.Path) -> subprocess.CompletedProcess:
+    names = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b"}
+    names |= {"GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"}
+    allowed = ("-c", "protocol.file.allow=always")
+    process = user.popen(
+        [GIT, *allowed, *words], env=user.environment(**names), cwd=cwd,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    out, err = process.communicate()
+    return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+
+@pytest.fixture
+def repository(user, scratch) -> pathlib.Path:
+    path = scratch / "repo"
+    path.mkdir()
+    os.chown(path, user.owner, user.owner)
+    if user.owner != user.uid:
+        pytest.skip("root's targets have an id of their own here, which git does not trust")
+    git(user, "init", "-q", "-b", "main", ".", cwd=path)
+    give(user, path / "file", "text")
+    git(user, "add", ".", cwd=path)
+    done = git(user, "commit", "-qm", "first", cwd=path)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+def give(user, path: pathlib.Path, text: str) -> None:
+    missing = [above for above in path.parents if not above.exists()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    for made in (*missing, path):
+        os.chown(made, user.owner, user.owner)
+
+
+def ran(user, repository: pathlib.Path) -> bool:
+    """Whether the host's own git runs what the target planted."""
+    git(user, "status", cwd=repository)
+    git(user, "commit", "--allow-empty", "-qm", "next", cwd=repository)
+    return (repository / "ran").exists()
+
+
+CASES = {
+    "commondir": ({}, (".git/commondir", "evil/config", "evil/HEAD", "evil/objects/x", "evil/refs/x")),
+    "hooks": ({}, (".git/hooks/pre-commit",)),
+    "config": ({}, (".git/config",)),
+    "hooksPath": ({"core.hooksPath": ".githooks"}, (".githooks/pre-commit",)),
+    "hooksPath elsewhere": ({"core.hooksPath": "{top}/dev/hooks"}, ("dev/hooks/pre-commit",)),
+    "include": ({"include.path": "../.gitshared"}, (".gitshared",)),
+    "includeIf": ({"includeIf.onbranch:**.path": "../.gitshared"}, (".gitshared",)),
+    "a program": ({"core.fsmonitor": "tools/tool --watch"}, ("tools/tool",)),
+}  # fmt: skip
+
+
+@BOTH_TIERS
+@needs_git
+@pytest.mark.parametrize("case", CASES)
+def test_what_git_runs_cannot_be_planted(user, repository, case):
+    settings, names = CASES[case]
+    for key, value in settings.items():
+        git(user, "config", key, value.format(top=repository), cwd=repository)
+    for name in names:
+        if settings:
+            give(user, repository / name, "" if "shared" in name else "#!/bin/sh\n")
+    flags = ("--write", str(repository))
+    if user.tier == "bare":
+        done = user.run(user.python, "-c", "", flags=flags)
+        assert done.returncode == 125
+        assert f"--write {repository}/.git" in done.stderr.decode()
+        return
+    held = inside(user, PLANT, str(repository), *names, flags=flags)
+    assert held[names[0]] == "EROFS"
+    assert not ran(user, repository)
+    free = outside(user, PLANT, str(repository), *names)
+    assert set(free.values()) == {"done"}
+    assert ran(user, repository)
+
+
+@needs_git
+def test_the_users_own_configuration_counts_too(user, repository):
+    """`core.hooksPath` for every repository of the user, in the file of the user."""
+    give(user, repository / ".team/pre-commit", "#!/bin/sh\n")
+    settings = user.home / ".gitconfig"
+    give(user, settings, "[core]\n\thooksPath = .team ; for all\n")
+    try:
+        flags = ("--write", str(repository))
+        held = inside(user, PLANT, str(repository), ".team/pre-commit-hook", flags=flags)
+        assert held == {".team/pre-commit-hook": "EROFS"}
+    finally:
+        settings.unlink()
+
+
+@needs_git
+def test_repositories_at_any_depth_and_submodules_of_submodules(user, repository, scratch):
+    deep = repository / "a/b/c/d/e"
+    deep.mkdir(parents=True)
+    for path in (deep, *list(deep.parents)[:5]):
+        os.chown(path, user.owner, user.owner)
+    git(user, "init", "-q", ".", cwd=deep)
+    give(user, repository / "w/.git", "gitdir: ../x/y/z/store\n")
+    for name in ("HEAD", "config", "objects/x"):
+        give(user, repository / "x/y/z/store" / name, "")
+        give(user, repository / ".git/modules/one/modules/two" / name, "")
+        give(user, repository / "bare" / name, "")
+        give(user, repository / "m/.hg/store", "")
+        give(user, repository / "m/.jj/repo/config.toml", "")
+    names = (
+        "a/b/c/d/e/.git/hooks/x", "w/.git", "x/y/z/store/config", "x/y/z/store/commondir",
+        ".git/modules/one/modules/two/config", ".git/modules/one/modules/two/hooks/x",
+        "bare/config", "bare/hooks/x", "m/.hg/hgrc", "m/.jj/repo/config.toml",
+    )  # fmt: skip
+    held = inside(user, PLANT, str(repository), *names, flags=("--write", str(repository)))
+    assert held == dict.fromkeys(names, "EROFS")
+    code = "answer = [tried(os.rename, path, path + '2') for path in sys.argv[1:]]"
+    parents = [str(repository / name) for name in ("a", "a/b/c/d/e/.git", "x/y", "m", "bare", "w")]
+    moved = inside(user, code, *parents, flags=("--write", str(repository)))
+    assert set(moved) <= {"EBUSY", "EXDEV"}
+    free = outside(user, PLANT, str(repository), *names)
+    assert free == dict.fromkeys(names, "done")
+
+
+@needs_git
+def test_git_status_works_and_git_add_needs_the_repository_named(user, repository):
+    code = """
+import subprocess
+os.chdir(sys.argv[1])
+put("new")
+def run(*words):
+    found = subprocess.run(["git", *words], capture_output=True, text=True)
+    return found.returncode, found.stdout + found.stderr
+answer = [run("status", "--porcelain"), run("add", "new")]
+"""
+    env = user.environment(GIT_CONFIG_COUNT="0")
+    flags = ("--allow-subprocess", "--write", str(repository))
+    status, added = inside(user, code, str(repository), flags=flags, env=env)
+    assert status == [0, "?? new\n"]
+    assert added[0] != 0
+    assert "Read-only file system" in added[1]
+    done = user.run("/bin/true", flags=flags)
+    assert f"{repository}/.git is read-only" in done.stderr.decode()
+    assert f"--write {repository}/.git" in done.stderr.decode()
+    named = (*flags, "--write", str(repository / ".git"))
+    assert inside(user, code, str(repository), flags=named, env=env)[1] == [0, ""]
+    said = user.run("/bin/true", flags=named).stderr.decode()
+    assert NOTE in said
+    assert "is read-only" not in said
+
+
+@BOTH_TIERS
+@needs_git
+def test_hooks_and_configuration_stay_read_only_in_a_named_repository(user, repository):
+    for name in ("HEAD", "config"):
+        give(user, repository / ".git/modules/one/modules/two" / name, "")
+    flags = ("--write", str(repository), "--write", str(repository / ".git"))
+    names = (
+        ".git/hooks/x", ".git/config", ".git/info/attributes", ".git/modules/one/modules/two/config",
+    )  # fmt: skip
+    explained = user.corral("explain", *flags, "--", user.python, "-c", "").stdout.decode()
+    assert NOTE in explained
+    if user.tier == "bare":
+        code = "answer = tried(put, sys.argv[1])"
+        assert inside(user, code, str(repository / ".git/index2"), flags=flags) == "done"
+        return
+    held = inside(user, PLANT, str(repository), *names, ".git/index2", flags=flags)
+    assert held.pop(".git/index2") == "done"
+    assert held == dict.fromkeys(names, "EROFS")
+    free = outside(user, PLANT, str(repository), *names)
+    assert set(free.values()) == {"done"}
+
+
+def test_planted_files_do_not_uncover_what_is_masked(user, scratch):
+    """An earlier run fills the grant: names beyond an old limit of the search were left open."""
+    give(user, scratch / "lib/.git/hooks/x", "")
+    give(user, scratch / "lib/deep/.env.local", "TOKEN=1")
+    secrets = [".env", ".env.production", ".env.zz", "lib/deep/.env.local"]
+    for name in secrets:
+        give(user, scratch / name, "TOKEN=1")
+    plant = """
+for number in range(30000):
+    os.close(os.open(f"{sys.argv[1]}/.a{number}", os.O_WRONLY | os.O_CREAT))
+"""
+    assert inside(user, plant, str(scratch), flags=("--write", str(scratch))) is None
+    read = "os.chdir(sys.argv[1]); answer = [got(name) for name in sys.argv[2:]] + [tried(put, 'lib/.git/hooks/x')]"
+    held = inside(user, read, str(scratch), *secrets, flags=("--write", str(scratch)))
+    assert held == [*[""] * len(secrets), "EROFS"]
+    free = outside(user, read, str(scratch), *secrets)
+    assert free == [*["TOKEN=1"] * len(secrets), "done"]
+
+
+def test_planted_repositories_are_refused_at_once(user, scratch):
+    plant = """
+for number in range(int(sys.argv[2])):
+    os.makedirs(f"{sys.argv[1]}/r{number}/.git")
+"""
+    flags = ("--write", str(scratch))
+    inside(user, plant, str(scratch), "100", flags=flags)
+    assert user.run("/bin/true", flags=flags).returncode == 0
+    outside(user, plant.replace("makedirs(", "makedirs(exist_ok=True, name="), str(scratch), "1900")
+    done = user.run("/bin/true", flags=flags)
+    assert done.returncode == 125
+    first, hint = done.stderr.decode().splitlines()
+    assert "too many" in first
+    assert hint.startswith(f"hint: grant less, such as --write {scratch}/r")
+    less = hint.rpartition("--write ")[2]
+    assert user.run("/bin/true", flags=("--write", less)).returncode == 0
+
+
+class Held:
+    """A target that answers what it is asked, while the host changes files around it."""
+
+    CODE = """
+import sys
+for line in sys.stdin:
+    try:
+        print(eval(line), flush=True)
+    except OSError as error:
+        print(error.strerror, flush=True)
+"""
+
+    def __init__(self, user, *flags: str, program: str = "") -> None:
+        self.report = user.home / "replaced.json"
+        argv = user.corral_argv("run", "--report", str(self.report), *flags, "--")
+        self.process = user.popen(
+            [*argv, user.python, *([program] if program else ["-c", self.CODE])],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def ask(self, code: str) -> str:
+        self.process.stdin.write(code + "\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().rstrip("\n")
+
+    def said(self, words: str) -> str:
+        """The first line on stderr with these words, waited for; "" if the run ends without."""
+        return next((line for line in self.process.stderr if words in line), "")
+
+    def end(self) -> dict:
+        self.process.communicate()
+        found = json.loads(self.report.read_text())
+        self.report.unlink()
+        return found
+
+
+def replace(user, path: pathlib.Path, text: str) -> None:
+    """As `sed -i`, `git config` and most editors save a file."""
+    give(user, path.with_name("new-one"), text)
+    os.rename(path.with_name("new-one"), path)
+
+
+@pytest.mark.parametrize("access", ["--read", "--write"])
+def test_a_replaced_secret_is_reported_at_once(user, scratch, access):
+    give(user, scratch / ".env", "TOKEN=1")
+    run = Held(user, access, str(scratch))
+    assert run.ask(f"open('{scratch}/.env').read()") == ""
+    os.utime(scratch / ".env")
+    replace(user, scratch / ".env", "TOKEN=2")
+    assert str(scratch / ".env") in run.said("was replaced")
+    assert run.ask("1 + 1") == "2"
+    report = run.end()
+    assert [row for row in report["warnings"] if f"{scratch}/.env was replaced" in row]
+    masks = [row for row in report["controls"] if row["control"] == "masks"]
+    assert [row["status"] for row in masks] == ["cooperative"]
+    assert "detaches" in masks[0]["why"]
+
+
+@pytest.mark.parametrize("access", ["--read", "--write"])
+@pytest.mark.parametrize("how", ["renamed over", "removed", "moved", "parent moved"])
+def test_a_strict_run_ends_when_a_covered_name_is_replaced(user, scratch, how, access):
+    give(user, scratch / "top/sub/.env", "TOKEN=1")
+    top = scratch / "top"
+    run = Held(user, access, str(top), "--strict", "--max-memory", "2G")
+    assert run.ask(f"open('{top}/sub/.env').read()") == ""
+    if how == "renamed over":
+        replace(user, top / "sub/.env", "TOKEN=2")
+    elif how == "removed":
+        (top / "sub/.env").unlink()
+    elif how == "moved":
+        (top / "sub/.env").rename(top / "kept")
+    else:
+        (top / "sub").rename(top / "old")
+    assert f"{top}/sub/.env" in run.said("was replaced")
+    run.process.wait()
+    assert run.end()["outcome"]["exit_code"] == 137
+
+
+@needs_git
+@pytest.mark.parametrize("how", ["moved", "parent moved", "removed"])
+def test_a_replaced_repository_ends_the_run(user, repository, how):
+    run = Held(user, "--write", str(repository.parent))
+    assert run.ask("1 + 1") == "2"
+    # What git itself does to its files is nothing to end a run for, and opens nothing.
+    git(user, "config", "user.name", "x", cwd=repository)
+    assert run.ask(f"open('{repository}/.git/config', 'a')") == "Read-only file system"
+    if how == "moved":
+        os.rename(repository / ".git", repository / "old")
+    elif how == "parent moved":
+        os.rename(repository, repository.parent / "old")
+    else:
+        shutil.rmtree(repository / ".git")
+    assert f"{repository}/.git" in run.said("was replaced")
+    run.process.wait()
+    report = run.end()
+    assert report["outcome"]["exit_code"] == 137
+    assert [row for row in report["warnings"] if "the run was ended" in row]
+
+
+def test_a_replaced_read_grant_in_a_write_grant_is_reported(user, scratch):
+    give(user, scratch / "work/kept/file", "before")
+    work = scratch / "work"
+    run = Held(user, "--write", str(work), "--read", str(work / "kept"))
+    assert run.ask(f"open('{work}/kept/file', 'a')") == "Read-only file system"
+    os.rename(work / "kept", work / "old")
+    give(user, work / "kept/file", "again")
+    assert str(work / "kept") in run.said("was replaced")
+    run.end()
+
+
+def test_a_replaced_program_in_a_write_grant_is_reported(user, scratch):
+    give(user, scratch / "work/server/main.py", Held.CODE)
+    server = scratch / "work/server"
+    run = Held(user, "--write", str(scratch / "work"), program=str(server / "main.py"))
+    held = {"Read-only file system", "Permission denied"}  # root's own file is not mapped
+    assert run.ask(f"open('{server}/main.py', 'a')") in held
+    os.rename(server, scratch / "work/old")
+    assert str(server) in run.said("was replaced")
+    run.end()
+
+
+def test_a_target_that_removes_files_is_not_a_replacement(user, scratch):
+    """Its own directories beside a covered one come and go."""
+    give(user, scratch / "sub/.vscode/tasks.json", "{}")
+    give(user, scratch / "sub/.git/HEAD", "")
+    run = Held(user, "--write", str(scratch))
+    removed = "[os.rmdir(f'{top}/sub/x') or n for n in range(200) if not os.mkdir(f'{top}/sub/x')]"
+    code = f"len((lambda os, top: {removed})(__import__('os'), '{scratch}'))"
+    assert run.ask(code) == "200"
+    os.rename(scratch / "sub/.vscode", scratch / "sub/old")
+    assert f"{scratch}/sub/.vscode was replaced" in run.said("was replaced")
+    assert run.ask("1 + 1") == "2"
+    assert len([row for row in run.end()["warnings"] if "was replaced" in row]) == 1
+
+
+def test_an_open_directory_does_not_hide_that_it_was_removed(user, scratch):
+    """A directory that a process has open reports nothing when it is removed."""
+    give(user, scratch / "sub/.git/HEAD", "")
+    run = Held(user, "--write", str(scratch))
+    assert run.ask(f"__import__('os').open('{scratch}/sub/.git', 0) > 2") == "True"
+    shutil.rmtree(scratch / "sub/.git")
+    assert f"{scratch}/sub/.git was replaced" in run.said("the run was ended")
+    run.process.wait()
+    assert run.end()["outcome"]["exit_code"] == 137
