@@ -237,14 +237,17 @@ def make_grants(
     if not any(getattr(source.manifest, name) for source in sources for name, _, _ in PATHS):
         return ()
     from corral.paths.mounts import read_mounts
+    from corral.policy.home_grants import refuse_home
     from corral.policy.path_grants import (
         Protected,
         Refused,
         check_links,
         check_own,
+        is_refused,
         make_grant,
         merge_grants,
         own_paths,
+        resolve,
     )
 
     own = [*own_paths(home)]
@@ -256,8 +259,15 @@ def make_grants(
     mounts = read_mounts()
     for source, where, access, path in resolve_paths(sources, home, cwd, problems):
         try:
+            refuse_home(
+                resolve(path),
+                home,
+                mounts,
+                f"--{access} {{}}",
+                lambda one, access=access: not is_refused(access, one, own, mounts),
+            )
             grant = make_grant(access, path)
-            check_own(grant, own, home, mounts)
+            check_own(grant, own, mounts)
             check_approved_path(source, grant)
         except Refused as error:
             problems.append((f"{where}: {error}", error.hint))

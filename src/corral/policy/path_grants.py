@@ -145,13 +145,8 @@ def check_system_path(path: str, access: Access, found: os.stat_result) -> None:
             )
 
 
-def check_own(grant: Grant, protected: Iterable[Protected], home: str, mounts: Mounts) -> None:
+def check_own(grant: Grant, protected: Iterable[Protected], mounts: Mounts) -> None:
     """Refuse a grant by which the target could rewrite corral, its policy or its records."""
-    if grant.access == "write" and contains(grant.path, home, mounts):
-        raise Refused(
-            f"{shown(grant.path, 200)} is your home directory or holds it",
-            "grant the directories in it that the server needs",
-        )
     for item in protected:
         path = os.path.realpath(item.path)
         if os.path.dirname(path) == path:
@@ -161,6 +156,17 @@ def check_own(grant: Grant, protected: Iterable[Protected], home: str, mounts: M
             raise Refused(f"{shown(grant.path, 200)} belongs to {item.what}")
         if grant.access == "write" and contains(grant.path, path, mounts):
             raise Refused(f"{shown(grant.path, 200)} holds {item.what} ({shown(path, 200)})")
+
+
+def is_refused(
+    access: Access, path: str, protected: Iterable[Protected], mounts: Mounts
+) -> bool:
+    """Return whether a path would be refused if it were granted."""
+    try:
+        check_own(make_grant(access, path), protected, mounts)
+    except (Refused, OSError):
+        return True
+    return False
 
 
 def own_paths(home: str) -> tuple[Protected, ...]:
