@@ -6,8 +6,10 @@ from ledger.claim import Claim
 
 ALLOWLIST = "tests/inside/test_allowlist.py"
 APPROVE = "tests/linux/test_approve.py"
+BUNDLE = "tests/unit/servers/test_bundle.py"
 CLI = "tests/linux/test_cli.py"
 FILES = "tests/inside/test_filesystem.py"
+HOMES = "tests/unit/policy/test_home_grants.py"
 LAUNCHER = "tests/inside/test_launcher.py"
 POLICY = "tests/unit/policy/test_policy.py"
 TRUST = "tests/unit/policy/test_approvals.py"
@@ -46,6 +48,28 @@ CLAIMS: tuple[Claim, ...] = tuple(
             "never-own",
             "corral's own configuration, state and cache directories",
             (f"{POLICY}::test_corrals_own_directories_are_never_granted", f"{LAUNCHER}::test_grants_of_corrals_own_directories_are_refused"),
+        ),
+        (
+            "never-home",
+            "Both `$HOME` and the home in the user database count, and no flag or approval changes it",
+            (
+                f"{HOMES}::test_a_home_and_what_contains_it_are_refused_with_flags_that_work",
+                f"{HOMES}::test_the_home_in_the_user_database_counts_whatever_home_says",
+                f"{HOMES}::test_the_directory_of_all_homes_is_refused_to_root_as_well",
+                f"{FILES}::test_a_home_is_not_granted_and_the_flags_for_its_parts_work",
+                f"{FILES}::test_the_home_in_the_user_database_is_not_granted_either",
+                f"{BUNDLE}::test_a_home_is_no_value_of_a_bundle",
+                "tests/linux/test_wrap.py::test_a_home_in_the_arguments_is_refused_in_the_same_words",
+            ),
+        ),
+        (
+            "never-etc",
+            "such as `/etc/shadow`, `/etc/ssh` and `/etc/ssl/private`",
+            (
+                f"{HOMES}::test_etc_is_refused",
+                f"{HOMES}::test_secrets_below_etc_are_refused_and_certificates_are_not",
+                f"{FILES}::test_etc_is_not_granted_and_certificates_are",
+            ),
         ),
         (
             "never-write",
