@@ -156,10 +156,12 @@ def test_a_home_is_not_granted_and_the_flags_for_its_parts_work(user, home):
             assert second.startswith("hint: ")
             assert not [name for name in SECRETS if name.split("/")[0] in second]
     done = user.run(user.python, "-c", "print('ran')", flags=("--read", "~"))
-    flags = shlex.split(done.stderr.decode().splitlines()[1].removeprefix("hint: grant what is needed: "))
+    flags = shlex.split(
+        done.stderr.decode().splitlines()[1].removeprefix("hint: grant what is needed: ")
+    )
     assert "~/notes" in flags
     missing = by_tier(user, "ENOENT", "EACCES")
-    expected = {path: missing for path in paths[:-1]} | {paths[-1]: 5}
+    expected = dict.fromkeys(paths[:-1], missing) | {paths[-1]: 5}
     assert inside(user, SIZES, *paths, flags=tuple(flags)) == expected
 
 
@@ -179,7 +181,11 @@ def test_the_home_in_the_user_database_is_not_granted_either(user, scratch):
 
 @BOTH_TIERS
 def test_etc_is_not_granted_and_certificates_are(user):
-    names = [name for name in ("/etc", "/etc/shadow", "/etc/ssh", "/etc/ssl/private") if os.path.exists(name)]
+    names = [
+        name
+        for name in ("/etc", "/etc/shadow", "/etc/ssh", "/etc/ssl/private")
+        if os.path.exists(name)
+    ]
     for name in names:
         for access in ("--read", "--write"):
             done = user.run(user.python, "-c", "print('ran')", flags=(access, name))

@@ -8,9 +8,21 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Literal
 
     Mounts = Mapping[str, tuple[str, str]]
+    Kind = Literal["disk", "kernel", "network"]
 
+KERNEL = frozenset((
+    "proc", "sysfs", "devtmpfs", "devpts", "mqueue", "cgroup", "cgroup2", "cpuset", "securityfs",
+    "debugfs", "tracefs", "configfs", "bpf", "pstore", "efivarfs", "binfmt_misc", "fusectl",
+    "hugetlbfs", "nsfs", "rpc_pipefs", "nfsd", "selinuxfs", "smackfs", "resctrl", "binder",
+    "functionfs", "xenfs",
+))  # fmt: skip
+NETWORK = frozenset((
+    "nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "ceph", "9p", "virtiofs", "coda",
+    "lustre", "gfs2", "ocfs2", "beegfs", "orangefs", "glusterfs", "davfs", "autofs", "vboxsf",
+))  # fmt: skip
 ESCAPES = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\"))
 
 
@@ -36,6 +48,29 @@ def read_mounts() -> Mounts:
     except OSError:
         return {}
     return {point: (device, root) for point, device, root in found}
+
+
+def find_mounts_below(path: str) -> list[tuple[str, Kind]]:
+    """Return mount points below a directory, and whether the kernel or a network provides them."""
+    if sys.platform != "linux":
+        return []
+    found: dict[str, Kind] = {}
+    prefix = path.rstrip("/") + "/"
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            point = parse_mount(line)[0]
+            if point.startswith(prefix):
+                found[point] = _kind(line.partition(" - ")[2].split(" ")[0])
+    return list(found.items())
+
+
+def _kind(file_system: str) -> Kind:
+    if file_system in KERNEL:
+        return "kernel"
+    # Programs of any user serve these, and most of them do it over a network.
+    if file_system in NETWORK or file_system.partition(".")[0] == "fuse":
+        return "network"
+    return "disk"
 
 
 def on_disk(path: str, mounts: Mounts) -> tuple[str, str]:

@@ -60,7 +60,9 @@ def refuse_home(
         raise Refused(
             f"{shown(path, 200)} {'is' if same else 'contains'} a home directory, which is never"
             " granted as a whole: no list of the secrets in it is complete",
-            f"grant what is needed: {flags}" if flags else "make a directory for it, and grant that",
+            f"grant what is needed: {flags}"
+            if flags
+            else "make a directory for it, and grant that",
         )
     if sys.platform != "win32":
         _refuse_etc(path, mounts, flag)

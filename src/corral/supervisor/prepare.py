@@ -82,7 +82,15 @@ def prepare(
         run=made.run,
         residue=made.residue,
         watched=made.watched,
-        warnings=(*warnings(controls), *_admission_warnings(policy), *program.notes),
+        warnings=(
+            *warnings(controls),
+            *_admission_warnings(policy),
+            *(
+                f"{path} is a mount of the system: the target sees it empty"
+                for path in policy.covered
+            ),
+            *program.notes,
+        ),
     )
 
 
@@ -97,6 +105,10 @@ def _merge_policy(
 
     config = load()
     policy = merge(sources, ceilings=config.ceilings, home=home, cwd=cwd, protected=protected)
+    if policy.grants:
+        from corral.policy.granted_paths import check_granted_paths
+
+        check_granted_paths(policy.grants, home)
     return replace(policy, admit=config.admit) if policy.allow else policy
 
 

@@ -13,7 +13,8 @@ import pytest
 from corral import directories
 from corral.cli import main
 from corral.errors import SandboxError
-from corral.policy.path_grants import Refused, check_own, make_grant, own_paths
+from corral.policy.own_files import check_own, own_paths
+from corral.policy.path_grants import Refused, make_grant
 from corral.servers.store import locks, store
 from corral.servers.store.tree import is_directory, is_link, remove_tree, tree_digest, walk
 

@@ -98,6 +98,10 @@ def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
         for mask in layout.masks
     ]
     problems += [
+        f"{path} is a mount of the system in a grant, and cannot be covered"
+        for path in policy.covered
+    ]
+    problems += [
         f"{grant.path}: unix sockets cannot be told apart"
         for grant in policy.grants
         if grant.access == "socket"
