@@ -81,6 +81,17 @@ def test_mounts_of_the_system_are_covered(mounting, scratch, name, access):
 
 
 @BOTH_TIERS
+@pytest.mark.parametrize("access", ["read", "write"])
+def test_another_mount_of_the_system_is_not_granted_by_its_name(mounting, scratch, access):
+    """A second procfs is another device than /proc."""
+    tree = make(mounting, scratch, "proc", SYSTEM["proc"])
+    for path in (f"{tree}/proc", f"{tree}/proc/self", f"{tree}/proc/sys"):
+        done = mounting.run("/bin/true", flags=(f"--{access}", path))
+        assert done.returncode == 125
+        assert b"belongs to the system" in done.stderr
+
+
+@BOTH_TIERS
 @pytest.mark.parametrize("name", SECRET)
 def test_mounts_of_what_is_never_granted_refuse(mounting, scratch, name):
     tree = make(mounting, scratch, name, SECRET[name])
@@ -110,19 +121,14 @@ def test_file_systems_are_told_apart(name):
     assert mounts._kind(name) == KINDS[name]
 
 
-def test_a_network_below_a_grant_is_named_or_refused(tmp_path, monkeypatch):
+def test_a_network_below_a_grant_is_named_or_refused(tmp_path):
     (tmp_path / "tree/far/deep").mkdir(parents=True)
     tree, far = str(tmp_path / "tree"), str(tmp_path / "tree/far")
-    monkeypatch.setattr(
-        grant_checks,
-        "find_mounts_below",
-        lambda path: [(far, "network")] if path == tree else [],
-    )
 
     def check(*paths):
         grants = [make_grant("read", path) for path in paths]
         for grant in grants:
-            grant_checks._check_mounts(grant, grants, "/nonexistent", [], {})
+            grant_checks._check_mounts(grant, grants, "/nonexistent", [], {}, {far: "network"})
 
     for paths in ((tree,), (tree, far + "/deep")):
         with pytest.raises(Refused, match="network file system") as error:
@@ -132,13 +138,13 @@ def test_a_network_below_a_grant_is_named_or_refused(tmp_path, monkeypatch):
     check(far)
 
 
-def test_another_mount_of_corrals_own_files_below_a_grant_is_refused(tmp_path, monkeypatch):
+def test_another_mount_of_corrals_own_files_below_a_grant_is_refused(tmp_path):
     (tmp_path / "tree/state").mkdir(parents=True)
     point = str(tmp_path / "tree/state")
-    monkeypatch.setattr(grant_checks, "find_mounts_below", lambda path: [(point, "disk")])
     grant = make_grant("read", str(tmp_path / "tree"))
     own = [Protected(path="/elsewhere/state", what="corral's state", reads=True)]
-    grant_checks._check_mounts(grant, [grant], "/nonexistent", own, {})
+    rest = ([grant], "/nonexistent", own)
+    grant_checks._check_mounts(grant, *rest, {}, {point: "disk"})
     table = {point: ("8:1", "/state"), "/elsewhere": ("8:1", "/")}
     with pytest.raises(Refused, match="corral's state"):
-        grant_checks._check_mounts(grant, [grant], "/nonexistent", own, table)
+        grant_checks._check_mounts(grant, *rest, table, {point: "disk"})

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     Mounts = Mapping[str, tuple[str, str]]
     Kind = Literal["disk", "kernel", "network"]
+    Kinds = Mapping[str, Kind]
 
 KERNEL = frozenset((
     "proc", "sysfs", "devtmpfs", "devpts", "mqueue", "cgroup", "cgroup2", "cpuset", "securityfs",
@@ -50,18 +51,23 @@ def read_mounts() -> Mounts:
     return {point: (device, root) for point, device, root in found}
 
 
-def find_mounts_below(path: str) -> list[tuple[str, Kind]]:
-    """Return mount points below a directory, and whether the kernel or a network provides them."""
+def read_kinds() -> Kinds:
+    """Return by mount point whether the kernel, a network or a disk provides its files."""
     if sys.platform != "linux":
-        return []
-    found: dict[str, Kind] = {}
-    prefix = path.rstrip("/") + "/"
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        for line in file:
-            point = parse_mount(line)[0]
-            if point.startswith(prefix):
-                found[point] = _kind(line.partition(" - ")[2].split(" ")[0])
-    return list(found.items())
+        return {}
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            lines = [(parse_mount(line)[0], line.partition(" - ")[2]) for line in file]
+    except OSError:
+        return {}
+    return {point: _kind(rest.split(" ")[0]) for point, rest in lines}
+
+
+def find_kind(path: str, kinds: Kinds) -> Kind:
+    """Return what provides the files at a path."""
+    while path not in kinds and (parent := os.path.dirname(path)) != path:
+        path = parent
+    return kinds.get(path, "disk")
 
 
 def _kind(file_system: str) -> Kind:

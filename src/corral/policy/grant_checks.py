@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.paths.mounts import find_mounts_below, read_mounts
+from corral.paths.mounts import find_kind, read_kinds, read_mounts
 from corral.paths.posix import is_below
 from corral.policy.home_grants import refuse_home
 from corral.policy.own_files import (
@@ -29,7 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from corral.paths.mounts import Mounts
+    from corral.paths.mounts import Kinds, Mounts
     from corral.policy.model import Access, Grant, Source
 
     Written = tuple[Source, str, Access, str]
@@ -46,12 +46,16 @@ def check_grants(
     own = [*own_paths(home)]
     own += [Protected(path=path, what="a file of this run") for path in outputs]
     own += [Protected(path=path, what="the policy itself") for path in policies]
-    mounts = read_mounts()
+    mounts, kinds = read_mounts(), read_kinds()
     found: list[Grant] = []
     for source, where, access, path in paths:
         try:
             _refuse_home(access, path, home, own, mounts)
             grant = make_grant(access, path)
+            if access != "socket" and find_kind(grant.path, kinds) == "kernel":
+                raise Refused(
+                    f"{shown(grant.path, 200)} belongs to the system", "grant files of your own"
+                )
             check_own(grant, own, mounts)
             check_approved_path(source, grant)
         except Refused as error:
@@ -64,7 +68,7 @@ def check_grants(
         linked = find_hard_links() if any(one.access == "write" for one in found) else frozenset()
         for grant in found:
             refuse_hard_links(grant, linked)
-            covered += _check_mounts(grant, found, home, own, mounts)
+            covered += _check_mounts(grant, found, home, own, mounts, kinds)
     except Refused as error:
         problems.append((str(error), error.hint))
     # What is mounted below a covered mount cannot be reached.
@@ -91,7 +95,12 @@ def check_approved_path(source: Source, grant: Grant) -> None:
 
 
 def _check_mounts(
-    grant: Grant, grants: Sequence[Grant], home: str, own: Sequence[Protected], mounts: Mounts
+    grant: Grant,
+    grants: Sequence[Grant],
+    home: str,
+    own: Sequence[Protected],
+    mounts: Mounts,
+    kinds: Kinds,
 ) -> list[str]:
     """Return the mounts below a grant that are the kernel's or services', to be covered.
 
@@ -99,7 +108,9 @@ def _check_mounts(
     """
     covered: list[str] = []
     named = {one.path for one in grants}
-    for point, kind in find_mounts_below(grant.path) if grant.directory else ():
+    for point, kind in kinds.items():
+        if not is_below(point, grant.path):
+            continue
         if kind == "kernel" or _is_of_system(point, mounts):
             covered.append(point)
         elif kind == "network" and point not in named:

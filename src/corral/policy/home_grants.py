@@ -34,7 +34,7 @@ def find_homes(home: str) -> tuple[str, ...]:
 
     Both count, because a caller can set HOME to anything.
     """
-    found = dict.fromkeys(os.path.realpath(path) for path in (home, recorded_home()) if path)
+    found = dict.fromkeys(os.path.realpath(path) for path in (home, recorded_home()) if os.path.isabs(path))
     return tuple(path for path in found if os.path.dirname(path) != path)
 
 
@@ -121,7 +121,9 @@ def _quote(path: str, home: str) -> str:
     """Quote a path for a shell, with `~` where the shell and corral read it the same way."""
     from shlex import quote
 
+    if sys.platform == "win32":
+        return f'"{path}"'
     rest = os.path.relpath(path, home)
-    if not rest.startswith("..") and quote(rest) == rest and os.sep == "/":
+    if not rest.startswith("..") and quote(rest) == rest:
         return f"~/{rest}"
     return quote(path)

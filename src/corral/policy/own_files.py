@@ -7,6 +7,7 @@ that corral starts.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 
 from corral.paths.followed_links import find_links
@@ -118,12 +119,20 @@ def find_hard_links() -> frozenset[Identity]:
     """Return the identities of corral's modules that have more than one name, as uv makes them."""
     found: set[Identity] = set()
     parent = os.path.dirname(_code())
-    for package in PACKAGES:
-        for directory, _, files in os.walk(os.path.join(parent, package)):
-            for name in files:
-                seen = os.lstat(os.path.join(directory, name))
-                if seen.st_nlink > 1:
-                    found.add((seen.st_dev, seen.st_ino))
+    waiting = [os.path.join(parent, name) for name in PACKAGES]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    # On Windows the listing does not count names.
+                    windows = sys.platform == "win32"
+                    seen = os.lstat(entry.path) if windows else entry.stat(follow_symlinks=False)
+                    if stat.S_ISDIR(seen.st_mode):
+                        waiting.append(entry.path)
+                    elif seen.st_nlink > 1:
+                        found.add((seen.st_dev, seen.st_ino))
+        except OSError:
+            continue  # an optional package that is not there
     return frozenset(found)
 
 
