@@ -4,8 +4,6 @@ The names in `__all__` are the public API. They are loaded when first used, beca
 passes through here on its way to a target.
 """
 
-from __future__ import annotations
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.api.asyncio_sandbox import AsyncSandbox, launch_async, run_async

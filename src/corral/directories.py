@@ -33,7 +33,7 @@ def home_directory(environ: Mapping[str, str] | None = None) -> str:
     environ = os.environ if environ is None else environ
     name = "USERPROFILE" if sys.platform == "win32" else "HOME"
     home = environ.get(name, "")
-    home = home if os.path.isabs(home) else _recorded_home()
+    home = home if os.path.isabs(home) else recorded_home()
     if os.path.isabs(home):
         return home
     raise SandboxError(
@@ -42,7 +42,7 @@ def home_directory(environ: Mapping[str, str] | None = None) -> str:
     )
 
 
-def _recorded_home() -> str:
+def recorded_home() -> str:
     """Return the home without HOME, which `expanduser` would take whatever it is."""
     if sys.platform == "win32":
         return os.environ.get("HOMEDRIVE", "") + os.environ.get("HOMEPATH", "")

@@ -3,6 +3,7 @@
     SandboxError                 exit code and hint for the person at the keyboard
       ManifestError              all mistakes in a policy file, with their lines
       PolicyError                sources that cannot be combined into one policy
+        ChangedPathsError        granted paths that lead elsewhere than before
       UnenforceableError         all controls that this host cannot enforce
       LaunchError                a step failed, so the target never ran
       CommandError               the target's program cannot be found or executed (126, 127)
@@ -52,6 +53,14 @@ class ManifestError(SandboxError):
 
 class PolicyError(SandboxError):
     pass
+
+
+class ChangedPathsError(PolicyError):
+    """Granted paths that lead elsewhere than before: {path as written: (before, now)}."""
+
+    def __init__(self, paths: dict[str, tuple[str, str]], message: str, *, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.paths = paths
 
 
 class UnenforceableError(SandboxError):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import pathlib
+import pwd
+import shlex
 import stat
 import subprocess
 import sys
@@ -127,10 +129,7 @@ def refused(user, path, *flags):
     assert second.startswith("hint: grant a narrower directory")
 
 
-@BOTH_TIERS
-def test_a_home_that_may_be_read_hides_its_secrets(user, home):
-    paths = [str(home / name) for name in SECRETS]
-    code = """
+SIZES = """
 def opened(path):
     with open(path, "rb") as file:
         return len(file.read())
@@ -141,22 +140,76 @@ for path in sys.argv[1:]:
     except OSError as error:
         answer[path] = errno.errorcode[error.errno]
 """
-    notes = str(home / "notes/todo.txt")
-    assert outside(user, code, *paths, notes) == {
-        path: os.path.getsize(path) for path in (*paths, notes)
-    }
-    if user.tier == "bare":
-        refused(user, str(home / ".ssh"), "--read", str(home))
-        assert inside(user, code, notes, flags=("--read", str(home / "notes"))) == {notes: 5}
-        assert inside(user, code, paths[0], flags=("--read", paths[0])) == {paths[0]: 3}
-        return
-    held = inside(user, code, *paths, notes, flags=("--read", str(home)))
-    assert held.pop(notes) == 5
-    empty = {str(home / name) for name in (".bashrc", ".netrc")}  # directories are empty, files too
-    assert held == {path: 0 if path in empty else "ENOENT" for path in paths}
-    # Named itself it is a decision of the user's.
-    named = inside(user, code, paths[0], flags=("--read", str(home), "--read", paths[0]))
-    assert named == {paths[0]: 3}
+
+
+@BOTH_TIERS
+def test_a_home_is_not_granted_and_the_flags_for_its_parts_work(user, home):
+    paths = [str(home / name) for name in (*SECRETS, "notes/todo.txt")]
+    assert outside(user, SIZES, *paths) == {path: os.path.getsize(path) for path in paths}
+    recorded = pwd.getpwuid(user.uid).pw_dir if not user.uid else str(home)
+    for access in ("--read", "--write"):
+        for path in ("~", str(home), str(home.parent), "/", "/home", recorded):
+            done = user.run(user.python, "-c", "print('ran')", flags=(access, path))
+            assert (done.returncode, done.stdout) == (125, b"")
+            first, second = done.stderr.decode().splitlines()
+            assert "a home directory, which is never granted as a whole" in first
+            assert second.startswith("hint: ")
+            assert not [name for name in SECRETS if name.split("/")[0] in second]
+    done = user.run(user.python, "-c", "print('ran')", flags=("--read", "~"))
+    flags = shlex.split(
+        done.stderr.decode().splitlines()[1].removeprefix("hint: grant what is needed: ")
+    )
+    assert "~/notes" in flags
+    missing = by_tier(user, "ENOENT", "EACCES")
+    expected = dict.fromkeys(paths[:-1], missing) | {paths[-1]: 5}
+    assert inside(user, SIZES, *paths, flags=tuple(flags)) == expected
+
+
+@BOTH_TIERS
+def test_the_home_in_the_user_database_is_not_granted_either(user, scratch):
+    """A caller can set HOME to anything, and containers set it to the root."""
+    if user.uid:
+        pytest.skip("the ordinary user of these tests is not in the user database")
+    for home in (str(scratch), "/", None):
+        environment = user.environment(HOME=home or "")
+        if home is None:
+            del environment["HOME"]
+        done = user.run("/bin/true", flags=("--read", pwd.getpwuid(0).pw_dir), env=environment)
+        assert done.returncode == 125
+        assert b"is a home directory" in done.stderr
+
+
+@BOTH_TIERS
+def test_etc_is_not_granted_and_certificates_are(user):
+    names = [
+        name
+        for name in ("/etc", "/etc/shadow", "/etc/ssh", "/etc/ssl/private")
+        if os.path.exists(name)
+    ]
+    for name in names:
+        for access in ("--read", "--write"):
+            done = user.run(user.python, "-c", "print('ran')", flags=(access, name))
+            assert (done.returncode, done.stdout) == (125, b""), name
+    done = user.run("/bin/true", flags=("--read", "/etc/ssl/certs"))
+    assert done.returncode == 0, done.stderr
+
+
+@BOTH_TIERS
+def test_a_part_of_home_that_may_be_read_hides_its_secrets(user, home):
+    secret = str(home / ".config/gh/hosts.yml")
+    config = give(user, home / ".config/app.toml", "plain", 0o600)
+    paths = (secret, str(config))
+    try:
+        assert outside(user, SIZES, *paths) == {secret: 2, str(config): 5}
+        if user.tier == "bare":
+            refused(user, str(home / ".config/gh"), "--read", str(home / ".config"))
+        else:
+            held = inside(user, SIZES, *paths, flags=("--read", str(home / ".config")))
+            assert held == {secret: "ENOENT", str(config): 5}
+        # Named itself it is a decision of the user's.
+        assert inside(user, SIZES, secret, flags=("--read", secret)) == {secret: 2}
+    finally:
+        os.unlink(config)
 
 
 @BOTH_TIERS

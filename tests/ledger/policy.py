@@ -6,9 +6,14 @@ from ledger.claim import Claim
 
 ALLOWLIST = "tests/inside/test_allowlist.py"
 APPROVE = "tests/linux/test_approve.py"
+BUNDLE = "tests/unit/servers/test_bundle.py"
 CLI = "tests/linux/test_cli.py"
 FILES = "tests/inside/test_filesystem.py"
+HOMES = "tests/unit/policy/test_home_grants.py"
 LAUNCHER = "tests/inside/test_launcher.py"
+MOUNTS = "tests/linux/test_nested_mounts.py"
+OWN = "tests/unit/policy/test_own_files.py"
+OWN_CODE = "tests/linux/test_own_code.py"
 POLICY = "tests/unit/policy/test_policy.py"
 TRUST = "tests/unit/policy/test_approvals.py"
 UNITS = "tests/unit/test_units.py"
@@ -33,6 +38,25 @@ CLAIMS: tuple[Claim, ...] = tuple(
             ),
         ),
         (
+            "grant-memory",
+            "otherwise refuses with the `corral approve --path` that allows it.",
+            (
+                "tests/unit/policy/test_granted_paths.py::test_a_path_that_leads_elsewhere_is_refused",
+                f"{APPROVE}::test_a_link_of_one_server_grants_nothing_to_another",
+                f"{APPROVE}::test_a_changed_link_is_asked_about_on_a_terminal",
+            ),
+        ),
+        (
+            "grant-mounts",
+            "those appear empty, and the report names them.",
+            (f"{MOUNTS}::test_mounts_of_the_system_are_covered", f"{MOUNTS}::test_an_ordinary_mount_below_a_grant_is_shown"),
+        ),
+        (
+            "grant-network",
+            "A network file system below a grant refuses the run unless it is granted by its own path.",
+            (f"{MOUNTS}::test_a_network_below_a_grant_is_named_or_refused", f"{MOUNTS}::test_file_systems_are_told_apart"),
+        ),
+        (
             "never-system",
             "devices and fifos",
             (
@@ -48,6 +72,28 @@ CLAIMS: tuple[Claim, ...] = tuple(
             (f"{POLICY}::test_corrals_own_directories_are_never_granted", f"{LAUNCHER}::test_grants_of_corrals_own_directories_are_refused"),
         ),
         (
+            "never-home",
+            "Both `$HOME` and the home in the user database count, and no flag or approval changes it",
+            (
+                f"{HOMES}::test_a_home_and_what_contains_it_are_refused_with_flags_that_work",
+                f"{HOMES}::test_the_home_in_the_user_database_counts_whatever_home_says",
+                f"{HOMES}::test_the_directory_of_all_homes_is_refused_to_root_as_well",
+                f"{FILES}::test_a_home_is_not_granted_and_the_flags_for_its_parts_work",
+                f"{FILES}::test_the_home_in_the_user_database_is_not_granted_either",
+                f"{BUNDLE}::test_a_home_is_no_value_of_a_bundle",
+                "tests/linux/test_wrap.py::test_a_home_in_the_arguments_is_refused_in_the_same_words",
+            ),
+        ),
+        (
+            "never-etc",
+            "such as `/etc/shadow`, `/etc/ssh` and `/etc/ssl/private`",
+            (
+                f"{HOMES}::test_etc_is_refused",
+                f"{HOMES}::test_secrets_below_etc_are_refused_and_certificates_are_not",
+                f"{FILES}::test_etc_is_not_granted_and_certificates_are",
+            ),
+        ),
+        (
             "never-write",
             "or the report and audit files of the run",
             (
@@ -55,6 +101,11 @@ CLAIMS: tuple[Claim, ...] = tuple(
                 f"{POLICY}::test_policy_report_and_audit_files_cannot_be_written",
                 f"{POLICY}::test_what_holds_corrals_directories_can_be_read_but_not_written",
                 f"{LAUNCHER}::test_grants_that_would_rewrite_corral_are_refused",
+                f"{OWN}::test_the_program_and_every_link_to_it",
+                f"{OWN}::test_where_modules_are_loaded_from",
+                f"{OWN}::test_another_name_of_a_module",
+                f"{OWN_CODE}::test_what_the_next_corral_starts_from_is_not_writable",
+                f"{OWN_CODE}::test_a_hard_link_to_corrals_code_is_not_writable",
                 f"{LAUNCHER}::test_a_write_grant_that_holds_the_report_or_the_policy_is_refused",
             ),
         ),

@@ -80,11 +80,11 @@ CLAIMS: tuple[Claim, ...] = (
     row(
         "stopped", "fs-masked", "read secrets, or change start-up files, inside a granted directory, while you do not replace them",
         "masked by empty or read-only mounts whose parents cannot be renamed away",
-        f"{MASKS}::test_a_secret_in_a_granted_home_is_hidden",
+        f"{MASKS}::test_a_secret_in_a_granted_part_of_home_is_hidden",
         f"{MASKS}::test_what_starts_by_itself_cannot_be_changed_in_a_write_grant",
         f"{MASKS}::test_a_hidden_secret_stays_hidden_in_a_write_grant",
         f"{MASKS}::test_the_same_acts_succeed_without_walls",
-        f"{FILES}::test_a_home_that_may_be_read_hides_its_secrets",
+        f"{FILES}::test_a_part_of_home_that_may_be_read_hides_its_secrets",
         f"{FILES}::test_masks_hold_in_write_grants_inside_home",
         f"{LAUNCHER}::test_a_secret_in_a_part_of_home_is_hidden_in_another_mount_of_it",
         f"{REPOSITORIES}::test_planted_files_do_not_uncover_what_is_masked",
@@ -314,7 +314,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "bare-refuses",
                 "A grant that contains a secret is refused, since Landlock cannot mask; so are socket grants and `state`.",
                 (
-                    f"{FILES}::test_a_home_that_may_be_read_hides_its_secrets",
+                    f"{FILES}::test_a_part_of_home_that_may_be_read_hides_its_secrets",
                     f"{BARE}::test_what_cannot_be_held_is_refused_by_name",
                     f"{BARE}::test_the_same_policies_without_what_cannot_be_held",
                 ),

@@ -226,3 +226,54 @@ def test_a_command_cannot_reach_for_other_files_of_the_users(user, server, scrat
         assert (done.returncode, str(private) in done.stderr.decode()) == (REFUSED, True), command
     ask(user, server, "", "./fine")
     assert user.corral("run", str(server), env=env).stdout == b"fine\n"
+
+
+def plant(user, scratch) -> tuple[pathlib.Path, pathlib.Path]:
+    """A directory of one server, with a part that another may read, and something private."""
+    part, private = scratch / "project/part", scratch / "private"
+    for made in (part.parent, part, private):
+        made.mkdir()
+        os.chown(made, user.owner, user.owner)
+    put(user, private / "file", "private")
+    os.chown(private / "file", user.owner, user.owner)
+    return part, private
+
+
+@pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
+def test_a_link_of_one_server_grants_nothing_to_another(user, scratch, env):
+    part, private = plant(user, scratch)
+    env = {**env, "XDG_STATE_HOME": str(scratch / "state")}
+    read = "answer = os.path.exists(sys.argv[1]) and os.listdir(sys.argv[1])"
+    flags = ("--read", str(part))
+    assert user.inside(read, str(part), flags=flags, env=env) == []
+    replace = "import os, sys; os.rmdir(sys.argv[1]); os.symlink(sys.argv[2], sys.argv[1])"
+    done = user.run(
+        user.python, "-c", replace, str(part), str(private),
+        flags=("--write", str(part.parent)), env=env,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    done = user.run("/bin/true", flags=flags, env=env)
+    assert done.returncode == REFUSED
+    first, second = done.stderr.decode().splitlines()
+    assert f"leads to '{private}' now" in first
+    line = second.partition("corral ")[2].split()
+    done = user.corral(*line, env=env)
+    assert done.returncode == REFUSED  # there is no terminal
+    line = done.stderr.decode().splitlines()[-1].partition("corral ")[2].split()
+    done = user.corral(*line, env=env)
+    assert done.returncode == 0, done.stderr
+    assert user.inside(read, str(private), flags=flags, env=env) == ["file"]  # the control
+
+
+@pytest.mark.parametrize("answer", [b"y\n", b"n\n"])
+def test_a_changed_link_is_asked_about_on_a_terminal(user, scratch, env, answer):
+    part, private = plant(user, scratch)
+    env = {**env, "XDG_STATE_HOME": str(scratch / "state")}
+    words = ("run", "--read", str(part), "--", "/bin/echo", "ran")
+    assert user.corral(*words, env=env).returncode == 0
+    part.rmdir()
+    part.symlink_to(private)
+    code, out, shown = on_terminal(user, env, answer, *words)
+    assert "grant what it leads to now? [y/N]" in shown
+    assert (code, out) == ((0, b"ran\n") if answer == b"y\n" else (REFUSED, b""))
+    assert user.corral(*words, env=env).returncode == code

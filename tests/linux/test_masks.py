@@ -119,32 +119,31 @@ def repository(user, root: pathlib.Path) -> None:
         write(user, root / ".git" / name)
 
 
-def test_a_secret_in_a_granted_home_is_hidden(user, home, env):
-    key = write(user, home / ".ssh/id_rsa", "key")
-    rc = write(user, home / ".bashrc", "export TOKEN=1")
-    note = write(user, home / "notes/today", "note")
+def test_a_secret_in_a_granted_part_of_home_is_hidden(user, home, env):
+    key = write(user, home / ".config/gh/hosts.yml", "key")
+    tool = write(user, home / ".config/git/credentials", "https://me:token@example.com")
+    note = write(user, home / ".config/app/today", "note")
     before = listing(home)
-    found = user.inside(
-        READ, *map(str, (key, key.parent, rc, note)), flags=("--read", str(home)), env=env
-    )
+    flags = ("--read", str(home / ".config"))
+    found = user.inside(READ, *map(str, (key, key.parent, tool, note)), flags=flags, env=env)
     assert found == ["FileNotFoundError", [], "", "note"]
     assert user.outside(READ, str(key)) == ["key"]
     assert listing(home) == before
 
 
 def test_naming_a_secret_shows_it(user, home, env):
-    key = write(user, home / ".ssh/id_rsa", "key")
-    token = write(user, home / ".aws/credentials", "token")
-    flags = ("--read", str(home), "--read", str(key.parent))
+    key = write(user, home / ".config/gh/hosts.yml", "key")
+    token = write(user, home / ".config/rclone/rclone.conf", "token")
+    flags = ("--read", str(home / ".config"), "--read", str(key.parent))
     found = user.inside(READ, str(key), str(token), flags=flags, env=env)
     assert found == ["key", "FileNotFoundError"]
 
 
 def test_naming_a_file_in_a_secret_directory_shows_only_that(user, home, env):
-    key = write(user, home / ".ssh/id_rsa", "key")
-    other = write(user, home / ".ssh/more/id", "key")
-    config = write(user, home / ".ssh/more/config", "Host x")
-    flags = ("--read", str(home), "--read", str(config))
+    key = write(user, home / ".config/gh/hosts.yml", "key")
+    other = write(user, home / ".config/gh/more/id", "key")
+    config = write(user, home / ".config/gh/more/config", "Host x")
+    flags = ("--read", str(home / ".config"), "--read", str(config))
     found = user.inside(READ, *map(str, (key, other, config)), flags=flags, env=env)
     assert found == ["FileNotFoundError", "FileNotFoundError", "Host x"]
 
@@ -153,9 +152,6 @@ def test_a_secret_behind_a_link_is_hidden_where_it_lies(user, home, env):
     key = write(user, home / "dotfiles/ssh/id_rsa", "key")
     near = write(user, home / "dotfiles/readme", "hello")
     (home / ".ssh").symlink_to("dotfiles/ssh")
-    paths = (key, home / ".ssh/id_rsa", near)
-    found = user.inside(READ, *map(str, paths), flags=("--read", str(home)), env=env)
-    assert found == ["FileNotFoundError", "FileNotFoundError", "hello"]
     # The link leads into a grant that does not hold it.
     flags = ("--read", str(home / "dotfiles"))
     assert user.inside(READ, str(key), str(near), flags=flags, env=env) == [
@@ -272,15 +268,14 @@ for path in sys.argv[1:]:
 def test_a_server_below_a_secret_directory_still_runs(user, home, env):
     script = write(
         user,
-        home / ".claude/plugins/server.py",
-        "import os; print(os.listdir(os.environ['HOME'] + '/.claude'))",
+        home / ".config/Claude/plugins/server.py",
+        "import os; print(os.listdir(os.environ['HOME'] + '/.config/Claude'))",
     )
-    secret = write(user, home / ".claude/credentials", "token")
-    done = user.run(user.python, str(script), flags=("--read", str(home)), env=env)
+    secret = write(user, home / ".config/Claude/credentials", "token")
+    flags = ("--read", str(home / ".config"))
+    done = user.run(user.python, str(script), flags=flags, env=env)
     assert done.returncode == 0, done.stderr
-    assert user.inside(READ, str(secret), flags=("--read", str(home)), env=env) == [
-        "FileNotFoundError"
-    ]
+    assert user.inside(READ, str(secret), flags=flags, env=env) == ["FileNotFoundError"]
 
 
 def test_a_secret_that_the_target_cannot_reach_anyway_stops_nothing(user, home, env):

@@ -393,6 +393,25 @@ def test_a_broken_file_does_not_hold_the_clients_other_one(desk):
     assert settings.read_text() == '{"mcp": {'
 
 
+def test_a_home_in_the_arguments_is_refused_in_the_same_words(desk):
+    corral = ("--corral", str(desk.corral_path))
+    home, words = str(desk.home), "a home directory, which is never granted as a whole"
+    for value in (home, "${userHome}", "/"):
+        entry = {"command": desk.user.python, "args": [str(desk.server), value]}
+        path = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"one": entry}}))
+        before = path.read_bytes()
+        if value != "/":
+            done = desk.corral("wrap", "cursor", "--grant-arguments", *corral)
+            assert words in (done.stdout + done.stderr).decode()
+            assert path.read_bytes() == before
+        done = desk.corral("wrap", "cursor", "--read", value, *corral)
+        assert words in (done.stdout + done.stderr).decode()
+        assert path.read_bytes() == before
+        # A suggestion has to work when it is typed.
+        shown = desk.does("wrap", "cursor", "--dry-run", *corral)
+        assert f"--read {home}\n" not in shown
+
+
 def test_a_policy_that_is_written_out_stays_as_it_is(desk):
     path = desk.config("cursor")
     policy = '{"version": 1, "limits": {"pids": 20}}'
@@ -401,15 +420,16 @@ def test_a_policy_that_is_written_out_stays_as_it_is(desk):
     assert desk.tools(entries(path)["two"]) == []
 
 
-def test_what_was_recorded_is_hidden_from_servers_that_may_read_the_home(desk):
+def test_what_was_recorded_is_hidden_from_servers_that_may_read_what_is_around_it(desk):
     """It holds the tokens of every server."""
     desk.config("cursor")
     desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
     code = "import os; answer = [len(os.listdir(sys.argv[1])), os.path.exists(sys.argv[1] + '/clients')]"
     place = str(desk.home / ".local/state/corral")
     env = {"env": desk.environment()}
+    flags = ("--read", str(desk.home / ".local"))
     assert desk.user.outside(code, place, **env) == [1, True]  # the control
-    assert desk.user.inside(code, place, flags=("--read", str(desk.home)), **env) == [0, False]
+    assert desk.user.inside(code, place, flags=flags, **env) == [0, False]
 
 
 def test_a_corral_that_is_gone_is_told(desk):

@@ -36,7 +36,7 @@ def test_a_home_that_is_no_absolute_path_is_looked_up(monkeypatch, recorded, val
 
 
 def test_a_user_without_any_home_is_told_so(monkeypatch):
-    monkeypatch.setattr(directories, "_recorded_home", lambda: "")
+    monkeypatch.setattr(directories, "recorded_home", lambda: "")
     with pytest.raises(SandboxError, match=f"{NAME} names no directory") as caught:
         directories.home_directory({NAME: ""})
     assert NAME in str(caught.value.hint)

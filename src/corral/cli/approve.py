@@ -4,14 +4,18 @@ On a terminal it asks. Elsewhere it needs `--yes`, because an approval has to be
 """
 
 import os
+import shlex
 import sys
+from collections.abc import Mapping
 
 from corral.cli import output, what_to_run
 from corral.cli.option_parser import Flag, Options, UsageError
+from corral.directories import home_directory
 from corral.errors import SandboxError
-from corral.policy import approvals
+from corral.policy import approvals, granted_paths
 from corral.policy.approvals import Request
 from corral.policy.model import Source
+from corral.policy.path_grants import Refused, make_absolute, resolve
 from corral.policy.requests import describe_requests
 from corral.safe_text import is_digest, printable
 from corral.supervisor.report import to_json
@@ -19,11 +23,12 @@ from corral.supervisor.report import to_json
 SUMMARY = "approve what a server asks for; list and revoke approvals"
 USAGE = (
     "usage: corral approve [--yes] [--json] DIRECTORY|BUNDLE|SERVER"
-    " | --list [--json] | --revoke WHAT|DIGEST"
+    " | --path PATH [--yes] | --list [--json] | --revoke WHAT|DIGEST"
 )
 FLAGS = (
     Flag(name="--list", help="show every approval in force"),
     Flag(name="--revoke", value="WHAT", help="forget the approvals of a server, or one digest"),
+    Flag(name="--path", value="PATH", help="approve where a granted path leads to now"),
     Flag(name="--yes", help="approve without being asked, as it must be without a terminal"),
     Flag(name="--json", help="as JSON; without --yes it shows and changes nothing"),
 )
@@ -32,9 +37,11 @@ YES = frozenset({"y", "yes"})
 
 
 def main(options: Options, rest: list[str]) -> int:
-    asked = bool(rest) + options.has("--list") + options.has("--revoke")
+    asked = bool(rest) + sum(map(options.has, ("--list", "--revoke", "--path")))
     if asked != 1 or len(rest) > 1:
-        raise UsageError("say one of: a directory, --list, --revoke", hint=USAGE)
+        raise UsageError("say one of: a directory, --path, --list, --revoke", hint=USAGE)
+    if path := options.get("--path"):
+        return _approve_path(path, yes=options.has("--yes"))
     if options.has("--list"):
         return _list(as_json=options.has("--json"))
     if what := options.get("--revoke"):
@@ -112,12 +119,47 @@ def format_request(request: Request) -> list[str]:
     return lines
 
 
+def _approve_path(written: str, *, yes: bool) -> int:
+    """Approve where a path leads to now, which a run refused because it led elsewhere before."""
+    path = make_absolute(written, what_to_run.current_directory(), home_directory())
+    file = granted_paths.memory_file(os.path.realpath(home_directory()))
+    try:
+        before, now = granted_paths.read_memory(file).get(path, ""), resolve(path)
+    except Refused as error:
+        raise SandboxError(str(error), hint=error.hint or None) from None
+    if before in {"", now}:
+        output.write_line(f"{printable(path)} leads where it did: there is nothing to approve")
+        return 0
+    changed = {path: (before, now)}
+    if yes:
+        granted_paths.remember(file, {path: now})
+    elif not confirm_paths(changed):
+        output.write_line("not approved")
+        return 1
+    output.write_line(f"approved: {printable(path)} may lead to {printable(now)}")
+    return 0
+
+
+def confirm_paths(changed: Mapping[str, tuple[str, str]]) -> bool:
+    """Ask whether granted paths may lead where they lead now, and remember it if so."""
+    for path, (before, now) in changed.items():
+        sys.stderr.write(f"corral: {granted_paths.describe_change(path, before, now)}\n")
+    first = shlex.quote(next(iter(changed)))
+    if not confirm(f"--path {first}", "grant what it leads to now?"):
+        return False
+    file = granted_paths.memory_file(os.path.realpath(home_directory()))
+    granted_paths.remember(file, {path: now for path, (_, now) in changed.items()})
+    return True
+
+
 def is_on_terminal() -> bool:
     """Return whether a user can see a question and answer it."""
     return os.isatty(0) and os.isatty(2)
 
 
-def confirm(directory: str) -> bool:
+def confirm(
+    directory: str, question: str = "approve exactly this, until the manifest changes?"
+) -> bool:
     """Ask on the terminal itself: in `run` standard input is the server's."""
     if not is_on_terminal():
         raise SandboxError(
@@ -125,7 +167,7 @@ def confirm(directory: str) -> bool:
             hint=f"look at what is asked, then: corral approve --yes {directory}",
         )
     sys.stdout.flush()
-    sys.stderr.write("corral: approve exactly this, until the manifest changes? [y/N] ")
+    sys.stderr.write(f"corral: {question} [y/N] ")
     sys.stderr.flush()
     try:
         # Closed before the server starts, which therefore does not inherit it.

@@ -6,19 +6,20 @@ import os
 import sys
 
 from corral.cli import output, what_to_run
-from corral.errors import SandboxError
+from corral.errors import ChangedPathsError, SandboxError
 from corral.platforms import current
 from corral.supervisor import start
 from corral.supervisor.prepare import prepare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from corral.cli.option_parser import Flag, Options
     from corral.denials.records import Denials
     from corral.plan.model import Plan
     from corral.platforms.contract import Watcher
+    from corral.policy.model import Source
     from corral.supervisor.report import Kind, Report
 
 SUMMARY = "run a command, or a server's directory, inside walls"
@@ -34,13 +35,7 @@ def main(options: Options, rest: list[str]) -> int:
     report_fd = _open(options.get("--report"))
     try:
         sources, command = what_to_run.sources_and_command(options, rest)
-        plan = prepare(
-            command,
-            sources,
-            environment=os.environ,
-            cwd=what_to_run.start_directory(rest),
-            protected=_output_files(options),
-        )
+        plan = _prepare(command, sources, rest, _output_files(options))
         what_to_run.check_program(plan.program, sources)
         denials = _open_audit(options.get("--audit"))
         for text in plan.warnings:
@@ -51,6 +46,25 @@ def main(options: Options, rest: list[str]) -> int:
             error = output.from_os_error(problem) if isinstance(problem, OSError) else problem
             _write_refusal(rest, error, report_fd)
         raise
+
+
+def _prepare(
+    command: Sequence[str], sources: Sequence[Source], rest: list[str], protected: list[str]
+) -> Plan:
+    """Prepare the run; on a terminal, ask about granted paths that lead elsewhere than before."""
+    where = what_to_run.start_directory(rest)
+
+    def make() -> Plan:
+        return prepare(command, sources, environment=os.environ, cwd=where, protected=protected)
+
+    try:
+        return make()
+    except ChangedPathsError as error:
+        from corral.cli import approve
+
+        if not approve.is_on_terminal() or not approve.confirm_paths(error.paths):
+            raise
+    return make()
 
 
 def __getattr__(name: str) -> tuple[Flag, ...]:

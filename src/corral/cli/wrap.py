@@ -9,6 +9,7 @@ from corral.clients.corral_path import find_corral
 from corral.clients.edit_file import FileEdit, lock_client_file, wrap_file
 from corral.clients.rewrite import ServerOutcome
 from corral.clients.wrap import Proposal, WrapRequest, propose, refuse
+from corral.directories import home_directory
 from corral.errors import SandboxError
 from corral.programs.package_runners import Package
 from corral.record import fields, replace
@@ -31,6 +32,10 @@ PATH_FLAGS = ("--read", "--write", "--policy")
 # Only the client can fill in variables, and it does so in the arguments of corral too. A brace
 # alone starts a policy as JSON text.
 NOT_PATHS = ("${", "{")
+# The client fills in the home directory here, which no run grants.
+HOME_VARIABLES = frozenset(
+    name + end for name in ("${userHome}", "${env:HOME}", "${HOME}") for end in ("", "/")
+)
 TEXTS = {"wrapped": "wrapped", "already": "unchanged", "left": "left alone", "refused": "refused"}
 
 
@@ -75,6 +80,7 @@ def check_run(flags: tuple[str, ...], arguments: tuple[str, ...]) -> None:
     options, _ = parse(run_flags.FLAGS, flags)
     given = [value for name in ("--env", "--secret") for value in options.all(name)]
     for values in options.values.values():
+        values[:] = [home_directory() if value in HOME_VARIABLES else value for value in values]
         values[:] = [value for value in values if not value.startswith("${")]
     stand_in = [sys.executable, "-c", "pass", *arguments]
     sources, command = what_to_run.sources_and_command(options, stand_in)

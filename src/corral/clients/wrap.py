@@ -21,9 +21,11 @@ from corral.clients.rewrite import (
     rewrite_servers,
 )
 from corral.clients.server_needs import UnfitError
+from corral.directories import home_directory
 from corral.errors import SandboxError
 from corral.formats.positions import Splice
 from corral.policy import profiles
+from corral.policy.home_grants import is_home
 from corral.programs.package_runners import Package, Refusal, parse_runner
 from corral.record import record, replace
 from corral.servers.reference import parse_reference
@@ -132,7 +134,9 @@ def _propose(server: ConfiguredServer, request: WrapRequest) -> Proposal:
             *request.flags,
             *(word for path in granted for word in ("--read", path)),
         )
-        return replace(proposal, flags=flags, suggested=() if granted else paths)
+        # A suggestion of the home directory would be refused when it is typed.
+        useful = [path for path in paths if not is_home(path, home_directory())]
+        return replace(proposal, flags=flags, suggested=() if granted else tuple(useful))
     except UnfitError as error:
         return refuse(proposal, error)
 

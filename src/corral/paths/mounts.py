@@ -8,9 +8,22 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Literal
 
     Mounts = Mapping[str, tuple[str, str]]
+    Kind = Literal["disk", "kernel", "network"]
+    Kinds = Mapping[str, Kind]
 
+KERNEL = frozenset((
+    "proc", "sysfs", "devtmpfs", "devpts", "mqueue", "cgroup", "cgroup2", "cpuset", "securityfs",
+    "debugfs", "tracefs", "configfs", "bpf", "pstore", "efivarfs", "binfmt_misc", "fusectl",
+    "hugetlbfs", "nsfs", "rpc_pipefs", "nfsd", "selinuxfs", "smackfs", "resctrl", "binder",
+    "functionfs", "xenfs",
+))  # fmt: skip
+NETWORK = frozenset((
+    "nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "ceph", "9p", "virtiofs", "coda",
+    "lustre", "gfs2", "ocfs2", "beegfs", "orangefs", "glusterfs", "davfs", "autofs", "vboxsf",
+))  # fmt: skip
 ESCAPES = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\"))
 
 
@@ -36,6 +49,34 @@ def read_mounts() -> Mounts:
     except OSError:
         return {}
     return {point: (device, root) for point, device, root in found}
+
+
+def read_kinds() -> Kinds:
+    """Return by mount point whether the kernel, a network or a disk provides its files."""
+    if sys.platform != "linux":
+        return {}
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            lines = [(parse_mount(line)[0], line.partition(" - ")[2]) for line in file]
+    except OSError:
+        return {}
+    return {point: _kind(rest.split(" ")[0]) for point, rest in lines}
+
+
+def find_kind(path: str, kinds: Kinds) -> Kind:
+    """Return what provides the files at a path."""
+    while path not in kinds and (parent := os.path.dirname(path)) != path:
+        path = parent
+    return kinds.get(path, "disk")
+
+
+def _kind(file_system: str) -> Kind:
+    if file_system in KERNEL:
+        return "kernel"
+    # Programs of any user serve these, and most of them do it over a network.
+    if file_system in NETWORK or file_system.partition(".")[0] == "fuse":
+        return "network"
+    return "disk"
 
 
 def on_disk(path: str, mounts: Mounts) -> tuple[str, str]:

@@ -57,7 +57,7 @@ def merge(
     if ceilings is not None:
         stated |= apply_ceilings(limits, stated_by, ceilings, problems)
     destinations, ports = merge_ports(sources, problems)
-    grants = make_grants(sources, home, cwd, protected, problems)
+    grants, covered = make_grants(sources, home, cwd, protected, problems)
     problems.raise_all()
     switches = {name: merge_switch(sources, name) for name in SWITCHES}
     return replace(
@@ -65,6 +65,7 @@ def merge(
             allow=destinations,
             listen=ports,
             grants=grants,
+            covered=covered,
             stated=frozenset(stated),
             degrade=frozenset(str(item) for _, _, item in collect_entries(sources, "degrade")),
             best_effort=user_switch(sources, "best_effort"),
@@ -228,54 +229,14 @@ def resolve_paths(
 
 
 def make_grants(
-    sources: Sequence[Source],
-    home: str,
-    cwd: str,
-    protected: Sequence[str],
-    problems: Problems,
-) -> tuple[Grant, ...]:
+    sources: Sequence[Source], home: str, cwd: str, protected: Sequence[str], problems: Problems
+) -> tuple[tuple[Grant, ...], tuple[str, ...]]:
+    """Return the grants, and the mounts below them that the target must not see."""
     if not any(getattr(source.manifest, name) for source in sources for name, _, _ in PATHS):
-        return ()
-    from corral.paths.mounts import read_mounts
-    from corral.policy.path_grants import (
-        Protected,
-        Refused,
-        check_links,
-        check_own,
-        make_grant,
-        merge_grants,
-        own_paths,
-    )
+        return (), ()
+    from corral.policy.grant_checks import check_grants
 
-    own = [*own_paths(home)]
-    own += [Protected(path=path, what="a file of this run") for path in protected]
+    paths = resolve_paths(sources, home, cwd, problems)
     # A target that can rewrite the user's policy grants itself everything in the next run.
     files = {source.manifest.file for source in sources if source.trust == "user"} - {""}
-    own += [Protected(path=file, what="the policy itself") for file in sorted(files)]
-    found: list[Grant] = []
-    mounts = read_mounts()
-    for source, where, access, path in resolve_paths(sources, home, cwd, problems):
-        try:
-            grant = make_grant(access, path)
-            check_own(grant, own, home, mounts)
-            check_approved_path(source, grant)
-        except Refused as error:
-            problems.append((f"{where}: {error}", error.hint))
-            continue
-        found.append(grant)
-    try:
-        check_links(found)
-    except Refused as error:
-        problems.append((str(error), error.hint))
-    return merge_grants(found)
-
-
-def check_approved_path(source: Source, grant: Grant) -> None:
-    """Refuse a path of a request that leads elsewhere than when the user approved it."""
-    from corral.policy.path_grants import Refused
-
-    resolved = source.manifest.resolved
-    if source.trust == "request" and resolved is not None:
-        seen = dict(resolved).get(grant.written)
-        if seen != grant.path:
-            raise Refused(f"{grant.written!r} leads elsewhere than when it was approved")
+    return check_grants(paths, home, protected, sorted(files), problems)

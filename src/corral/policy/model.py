@@ -106,13 +106,17 @@ class Macos:
 
 @record
 class Policy:
-    """`admit`: networks of the user's configuration that the hosts in `allow` may lead to."""
+    """`admit`: networks of the user's configuration that the hosts in `allow` may lead to.
+
+    `covered`: mounts below grants that are the kernel's or services', and are not shown.
+    """
 
     limits: Limits = Limits()
     allow: tuple[str, ...] = ()
     admit: tuple[str, ...] = ()
     listen: tuple[int, ...] = ()
     grants: tuple[Grant, ...] = ()
+    covered: tuple[str, ...] = ()
     state: bool = False
     subprocess: bool = False
     pass_names: tuple[str, ...] = ()

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 
 from corral.paths.mounts import on_disk
 from corral.paths.native import is_inside
 from corral.policy.model import Grant
-from corral.record import record, replace
+from corral.record import replace
 from corral.safe_text import shown
 
 TYPE_CHECKING = False
@@ -29,15 +28,6 @@ if TYPE_CHECKING:
 SYSTEM_PATHS = ("/proc", "/sys", "/dev", "/run", "/private/var/run")
 # Sockets of services are here, and granting one names exactly one service.
 SOCKET_DIRECTORIES = ("/run", "/private/var/run")
-
-
-@record
-class Protected:
-    """A path of corral itself. `reads`: no read grant may be in it either."""
-
-    path: str
-    what: str
-    reads: bool = False
 
 
 class Refused(Exception):  # noqa: N818 - becomes one line of a PolicyError
@@ -143,41 +133,6 @@ def check_system_path(path: str, access: Access, found: os.stat_result) -> None:
             raise Refused(
                 f"{shown(path, 200)} belongs to the system ({system})", "grant files of your own"
             )
-
-
-def check_own(grant: Grant, protected: Iterable[Protected], home: str, mounts: Mounts) -> None:
-    """Refuse a grant by which the target could rewrite corral, its policy or its records."""
-    if grant.access == "write" and contains(grant.path, home, mounts):
-        raise Refused(
-            f"{shown(grant.path, 200)} is your home directory or holds it",
-            "grant the directories in it that the server needs",
-        )
-    for item in protected:
-        path = os.path.realpath(item.path)
-        if os.path.dirname(path) == path:
-            continue
-        within = contains(path, grant.path, mounts)
-        if within and (item.reads or grant.access == "write"):
-            raise Refused(f"{shown(grant.path, 200)} belongs to {item.what}")
-        if grant.access == "write" and contains(grant.path, path, mounts):
-            raise Refused(f"{shown(grant.path, 200)} holds {item.what} ({shown(path, 200)})")
-
-
-def own_paths(home: str) -> tuple[Protected, ...]:
-    """Return the directories, code and interpreter of corral itself."""
-    from corral.directories import directories
-
-    kept = directories(home=home)
-    code = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
-    return (
-        Protected(path=kept.config, what="corral's configuration", reads=True),
-        Protected(path=kept.state, what="corral's state", reads=True),
-        Protected(path=kept.cache, what="corral's cache", reads=True),
-        Protected(path=code, what="corral's code"),
-        *(Protected(path=path, what="corral's interpreter") for path in sorted(prefixes)),
-        *([Protected(path=sys.executable, what="corral's interpreter")] if sys.executable else []),
-    )
 
 
 def check_links(grants: Iterable[Grant]) -> None:

@@ -248,6 +248,21 @@ ENVIRONMENT = (
 )  # fmt: skip
 """Usual names at the top of a project, which are looked up even where nothing is searched."""
 
+ETC_SECRETS = (
+    "shadow", "shadow-", "gshadow", "gshadow-", "security/opasswd", "sudoers", "sudoers.d",
+    "sudo.conf", "ssh", "ssl/private", "pki/tls/private", "pki/nssdb", "letsencrypt", "acme",
+    "NetworkManager/system-connections", "netplan", "wpa_supplicant", "iwd", "wireguard", "openvpn",
+    "ipsec.secrets", "ipsec.d", "swanctl", "strongswan", "ppp", "xl2tpd", "tinc", "nebula",
+    "krb5.keytab", "samba", "sssd", "ldap.secret", "pam_ldap.secret", "libnss-ldap.secret",
+    "crypttab", "cryptsetup-keys.d", "credstore", "credstore.encrypted", "apt/auth.conf",
+    "apt/auth.conf.d", "docker", "containers/auth.json", "kubernetes", "rancher", "mysql",
+    "postgresql", "redis", "mongod.conf", "rabbitmq", "postfix", "exim4", "dovecot", "msmtprc",
+    "mail/authinfo", "boto.cfg", "rclone", "restic", "borg", "davfs2/secrets",
+    "vault.d", "consul.d", "nomad.d", "cloudflared", "tailscale", "grafana", "snmp", "munge",
+    "ansible", "puppet", "salt", "fstab",
+)  # fmt: skip
+"""Below /etc: what logs in somewhere. A grant there may neither be one of them nor contain one."""
+
 PUBLISHED = (".example", ".sample", ".template", ".dist", ".defaults", ".schema")
 """`.env.example` and its like are published on purpose."""
 

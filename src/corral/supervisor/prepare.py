@@ -87,6 +87,10 @@ def prepare(
             *warnings(controls),
             *made.warnings,
             *_admission_warnings(policy),
+            *(
+                f"{path} is a mount of the system: the target sees it empty"
+                for path in policy.covered
+            ),
             *program.notes,
         ),
     )
@@ -103,6 +107,10 @@ def _merge_policy(
 
     config = load()
     policy = merge(sources, ceilings=config.ceilings, home=home, cwd=cwd, protected=protected)
+    if policy.grants:
+        from corral.policy.granted_paths import check_granted_paths
+
+        check_granted_paths(policy.grants, home)
     return replace(policy, admit=config.admit) if policy.allow else policy
 
 

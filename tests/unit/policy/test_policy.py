@@ -395,13 +395,9 @@ def test_corrals_own_directories_are_never_granted(home, access):
 def test_what_holds_corrals_directories_can_be_read_but_not_written(home):
     above = os.path.dirname(directories(home=str(home)).config)
     os.makedirs(above, exist_ok=True)
-    for path in (above, home, home.parent):
-        assert joined(user(filesystem={"read": [str(path)]}), home=home).grants
-        assert refusal(user(filesystem={"write": [str(path)]}), home=home)
+    assert joined(user(filesystem={"read": [str(above)]}), home=home).grants
+    assert refusal(user(filesystem={"write": [str(above)]}), home=home)
     assert joined(user(filesystem={"write": ["~/data"]}), home=home).grants
-    assert "grant the directories" in str(
-        refusal(user(filesystem={"write": ["~"]}), home=home).hint
-    )
 
 
 @POSIX

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.errors import SandboxError
+from corral.errors import PolicyError, SandboxError
 from corral.servers.bundles import user_values
 from corral.servers.bundles.manifest import MAX_MANIFEST_BYTES, Bundle, parse_manifest
 from corral.servers.bundles.policy import (
@@ -17,6 +17,7 @@ from corral.servers.bundles.policy import (
     find_warnings,
     grant_values,
     is_own_path,
+    refuse_homes,
     secret_names,
 )
 
@@ -212,6 +213,21 @@ def test_places_are_filled_in():
     assert user_values.expand(made.arguments, KNOWN, values) == expected
     with pytest.raises(SandboxError, match="nobody knows"):
         user_values.expand(["${PATH}"], KNOWN, values)
+
+
+@POSIX
+def test_a_home_is_no_value_of_a_bundle(tmp_path):
+    home = tmp_path / "me"
+    (home / "notes").mkdir(parents=True)
+    known = user_values.known_paths("/tree", str(home))
+    data = manifest(user_config={"dir": {"type": "directory", "default": "${HOME}"}})
+    made = parse(data)
+    for flags in ([], [f"dir={home}"], [f"dir={tmp_path}"], [f"dir={home}/notes/.."]):
+        values = user_values.collect(made, flags, {})
+        with pytest.raises(PolicyError, match="a home directory, which is never granted") as error:
+            refuse_homes(made, values, known)
+        assert str(error.value.hint).endswith("--config dir=~/notes")
+    refuse_homes(made, user_values.collect(made, [f"dir={home}/notes"], {}), known)
 
 
 def test_the_users_directories_are_granted_and_the_bundles_are_asked_for(tmp_path):

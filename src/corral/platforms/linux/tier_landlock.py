@@ -99,6 +99,10 @@ def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
         f"{mask.path} lies in a grant and cannot be hidden or held read-only" for mask in masks
     ]
     problems += [
+        f"{path} is a mount of the system in a grant, and cannot be covered"
+        for path in policy.covered
+    ]
+    problems += [
         f"{grant.path}: unix sockets cannot be told apart"
         for grant in policy.grants
         if grant.access == "socket"

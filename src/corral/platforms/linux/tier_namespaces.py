@@ -40,15 +40,15 @@ def compose(
     policy: Policy, program: Program, layout: Layout, controls: Sequence[Held]
 ) -> tuple[Step, ...]:
     who = layout.who
-    binds = _binds(policy, program, layout)
+    binds, masks = _binds(policy, program, layout), _masks(policy, layout)
     view = root_filesystem.View(
         binds=binds,
         links=_links(program, layout),
         files=_generated_files(who, layout),
         private=_private(policy, layout),
         size=policy.limits.disk or UNLIMITED_SPACE,
-        masks=layout.masks,
-        anchors=_anchors(binds, layout.masks),
+        masks=masks,
+        anchors=_anchors(binds, masks),
     )
     steps: list[Step] = [namespaces.Namespaces(), who]
     steps += cgroup.plan(policy.limits, controls, layout)
@@ -129,10 +129,19 @@ def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[Bind, ...]
         root_filesystem.Bind(source=path, target=path, device=device, inode=inode)
         for path, (device, inode) in zip(program.reads, program.seen, strict=True)
     ]
-    binds += [_grant_to_bind(grant) for grant in policy.grants]
+    binds += [_grant_to_bind(grant, policy.covered) for grant in policy.grants]
     if layout.state:
         binds.append(root_filesystem.Bind(source=layout.state, target=STATE, access="write"))
     return tuple({bind.target: bind for bind in binds}.values())
+
+
+def _masks(policy: Policy, layout: Layout) -> tuple[Mask, ...]:
+    """Return the masks, and covers of the system's mounts below grants."""
+    covered = policy.covered
+    reached = [
+        mask for mask in layout.masks if not any(is_inside(mask.path, path) for path in covered)
+    ]
+    return (*reached, *root_filesystem.cover_mounts(covered))
 
 
 def _anchors(binds: Iterable[Bind], masks: Iterable[Mask]) -> tuple[str, ...]:
@@ -157,13 +166,14 @@ def _state(path: str) -> Step:
     return State(path=path, inside=STATE)
 
 
-def _grant_to_bind(grant: Grant) -> Bind:
+def _grant_to_bind(grant: Grant, covered: Iterable[str]) -> Bind:
     return root_filesystem.Bind(
         source=grant.path,
         target=grant.path,
         access="write" if grant.access == "write" else "read",
         device=grant.device,
         inode=grant.inode,
+        covers=any(is_below(path, grant.path) for path in covered),
     )
 
 

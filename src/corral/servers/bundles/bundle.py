@@ -23,7 +23,13 @@ from corral.safe_text import printable, shown
 from corral.servers.bundles import user_values
 from corral.servers.bundles.archive import Limits, extract_archive
 from corral.servers.bundles.manifest import MAX_MANIFEST_BYTES, Bundle, parse_manifest
-from corral.servers.bundles.policy import build_request, find_warnings, grant_values, variables
+from corral.servers.bundles.policy import (
+    build_request,
+    find_warnings,
+    grant_values,
+    refuse_homes,
+    variables,
+)
 from corral.servers.bundles.user_values import Values
 from corral.servers.open_reference import Choices, ReadyServer
 from corral.servers.server_directory import check_command, make_absolute
@@ -68,6 +74,8 @@ def open_stored(
             hint=f"--config {first}=VALUE, or [{bundle.name}] in {user_values.FILE} of corral's"
             " configuration",
         )
+    if choices.complete:
+        refuse_homes(bundle, values, user_values.known_paths(entry.path(), home_directory()))
     found = StoredBundle(origin=origin, digest=digest, content=content, bundle=bundle, entry=entry)
     ready = _make_ready(found, values, arguments)
     for text in find_warnings(bundle):

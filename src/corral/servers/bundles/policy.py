@@ -3,10 +3,13 @@
 import os
 from collections.abc import Mapping
 
-from corral.errors import SandboxError
+from corral.errors import PolicyError, SandboxError
+from corral.paths.mounts import read_mounts
 from corral.paths.native import is_inside
+from corral.policy.home_grants import refuse_home
 from corral.policy.manifest import Manifest, from_data
 from corral.policy.model import Source
+from corral.policy.path_grants import Refused
 from corral.policy.variables import is_loader_variable
 from corral.record import replace
 from corral.safe_text import printable, shown
@@ -98,6 +101,19 @@ def _make_absolute(paths: tuple[str, ...] | None, tree: str) -> tuple[str, ...] 
 def is_own_path(name: str, value: str, tree: str) -> bool:
     parts = map(os.path.normpath, value.split(os.pathsep))
     return name in SEARCH_PATHS and all(is_inside(part, tree) for part in parts)
+
+
+def refuse_homes(bundle: Bundle, values: Values, known: Mapping[str, str]) -> None:
+    """Refuse a home directory as a value or a default of the bundle, and name smaller values."""
+    for key in [key for key, one in bundle.settings.items() if one.shape == "directory"]:
+        for text in values.texts[key]:
+            path = os.path.realpath(user_values.substitute(text, known, values))
+            try:
+                refuse_home(path, known["HOME"], read_mounts(), f"--config {key}={{}}")
+            except Refused as error:
+                raise PolicyError(
+                    f"{bundle.name}: {shown(key)}: {error}", hint=error.hint
+                ) from None
 
 
 def grant_values(bundle: Bundle, values: Values, known: Mapping[str, str]) -> Source:

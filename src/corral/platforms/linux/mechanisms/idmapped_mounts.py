@@ -48,7 +48,9 @@ class IdmappedMounts:
                     )
                 source = root_filesystem.open_source(bind)
                 try:
-                    tree = abi.open_tree(source, "", root_filesystem.CLONE_ALL | abi.AT_EMPTY_PATH)
+                    # A recursive idmap fails on the kernel's own file systems.
+                    clone = abi.OPEN_TREE_CLONE if bind.covers else root_filesystem.CLONE_ALL
+                    tree = abi.open_tree(source, "", clone | abi.AT_EMPTY_PATH)
                 finally:
                     os.close(source)
                 trees.fds[bind.source] = tree

@@ -19,6 +19,7 @@ from corral.record import record
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Literal
 
     from corral.plan.model import Results, Stage
@@ -43,13 +44,17 @@ otherwise.
 
 @record
 class Bind:
-    """`device` and `inode` are what the policy saw; 0 means the path is the system's own."""
+    """`device` and `inode` are what the policy saw; 0 means the path is the system's own.
+
+    `covers`: mounts below it are covered, and need not be cloned where they cannot be idmapped.
+    """
 
     source: str
     target: str
     access: BindAccess = "read"
     device: int = 0
     inode: int = 0
+    covers: bool = False
 
 
 @record
@@ -66,6 +71,11 @@ class Mask:
     role: Role = ""
     device: int = 0
     inode: int = 0
+
+
+def cover_mounts(paths: Iterable[str]) -> tuple[Mask, ...]:
+    """Return masks that show an empty file or directory instead of each mount."""
+    return tuple(Mask(path=path, kind="hide", directory=os.path.isdir(path)) for path in paths)
 
 
 @record

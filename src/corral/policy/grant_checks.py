@@ -1,0 +1,133 @@
+"""Every check that a written path passes before it is a grant."""
+
+from __future__ import annotations
+
+from corral.paths.mounts import find_kind, read_kinds, read_mounts
+from corral.paths.posix import is_below
+from corral.policy.home_grants import refuse_home
+from corral.policy.own_files import (
+    Protected,
+    check_own,
+    find_hard_links,
+    is_refused,
+    own_paths,
+    refuse_hard_links,
+)
+from corral.policy.path_grants import (
+    SYSTEM_PATHS,
+    Refused,
+    check_links,
+    contains,
+    make_grant,
+    merge_grants,
+    resolve,
+)
+from corral.record import replace
+from corral.safe_text import shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from corral.paths.mounts import Kinds, Mounts
+    from corral.policy.model import Access, Grant, Source
+
+    Written = tuple[Source, str, Access, str]
+
+
+def check_grants(
+    paths: Iterable[Written],
+    home: str,
+    outputs: Iterable[str],
+    policies: Iterable[str],
+    problems: list[tuple[str, str]],
+) -> tuple[tuple[Grant, ...], tuple[str, ...]]:
+    """Return the grants, and the mounts below them that are covered; add what is refused."""
+    own = [*own_paths(home)]
+    own += [Protected(path=path, what="a file of this run") for path in outputs]
+    own += [Protected(path=path, what="the policy itself") for path in policies]
+    mounts, kinds = read_mounts(), read_kinds()
+    found: list[Grant] = []
+    for source, where, access, path in paths:
+        try:
+            _refuse_home(access, path, home, own, mounts)
+            grant = make_grant(access, path)
+            if access != "socket" and find_kind(grant.path, kinds) == "kernel":
+                raise Refused(
+                    f"{shown(grant.path, 200)} belongs to the system", "grant files of your own"
+                )
+            check_own(grant, own, mounts)
+            check_approved_path(source, grant)
+        except Refused as error:
+            problems.append((f"{where}: {error}", error.hint))
+        else:
+            found.append(grant)
+    covered: list[str] = []
+    try:
+        check_links(found)
+        linked = find_hard_links() if any(one.access == "write" for one in found) else frozenset()
+        for grant in found:
+            refuse_hard_links(grant, linked)
+            covered += _check_mounts(grant, found, home, own, mounts, kinds)
+    except Refused as error:
+        problems.append((str(error), error.hint))
+    # What is mounted below a covered mount cannot be reached.
+    top = [path for path in covered if not any(is_below(path, other) for other in covered)]
+    return merge_grants(found), tuple(dict.fromkeys(top))
+
+
+def _refuse_home(
+    access: Access, written: str, home: str, own: Sequence[Protected], mounts: Mounts
+) -> None:
+    def is_granted(path: str) -> bool:
+        return not is_refused(access, path, own, mounts)
+
+    refuse_home(resolve(written), home, mounts, f"--{access} {{}}", is_granted)
+
+
+def check_approved_path(source: Source, grant: Grant) -> None:
+    """Refuse a path of a request that leads elsewhere than when the user approved it."""
+    resolved = source.manifest.resolved
+    if source.trust == "request" and resolved is not None:
+        seen = dict(resolved).get(grant.written)
+        if seen != grant.path:
+            raise Refused(f"{grant.written!r} leads elsewhere than when it was approved")
+
+
+def _check_mounts(
+    grant: Grant,
+    grants: Sequence[Grant],
+    home: str,
+    own: Sequence[Protected],
+    mounts: Mounts,
+    kinds: Kinds,
+) -> list[str]:
+    """Return the mounts below a grant that are the kernel's or services', to be covered.
+
+    Refuse a grant with a mount of a network, of the home directory or of corral's own files.
+    """
+    covered: list[str] = []
+    named = {one.path for one in grants}
+    for point, kind in kinds.items():
+        if not is_below(point, grant.path):
+            continue
+        if kind == "kernel" or _is_of_system(point, mounts):
+            covered.append(point)
+        elif kind == "network" and point not in named:
+            from shlex import quote
+
+            raise Refused(
+                f"{shown(grant.path, 200)} contains the network file system {shown(point, 200)}",
+                f"name it too, if the server needs it: --{grant.access} {quote(point)}",
+            )
+        else:
+            refuse_home(point, home, mounts, f"--{grant.access} {{}}")
+            check_own(replace(grant, path=point), own, mounts)
+    return covered
+
+
+def _is_of_system(point: str, mounts: Mounts) -> bool:
+    return any(
+        contains(system, point, mounts) or contains(point, system, mounts)
+        for system in SYSTEM_PATHS
+    )

@@ -1,0 +1,167 @@
+"""The files that make up corral: its directories, code, programs, and what its Python loads.
+
+A target that could write one of them would run as the user, outside of the sandbox, the next time
+that corral starts.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+
+from corral.paths.followed_links import find_links
+from corral.policy.path_grants import Refused, contains, make_grant
+from corral.record import record
+from corral.safe_text import shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from corral.paths.mounts import Mounts
+    from corral.policy.model import Access, Grant
+    from corral.policy.path_grants import Identity
+
+PACKAGES = ("corral", "yaml", "_yaml")
+MAX_ENTRIES = 200_000
+"""How many entries of a write grant are compared with files of corral that have several names."""
+ELSEWHERE = "grant another directory, or a smaller one"
+REINSTALL = "grant a smaller directory, or: uv tool install --reinstall --link-mode=copy mcp-corral"
+
+
+@record
+class Protected:
+    """A path of corral itself. `reads`: no read grant may be in it either."""
+
+    path: str
+    what: str
+    reads: bool = False
+
+
+def check_own(grant: Grant, protected: Iterable[Protected], mounts: Mounts) -> None:
+    """Refuse a grant by which the target could rewrite corral, its policy or its records."""
+    for item in protected:
+        path = os.path.realpath(item.path)
+        if os.path.dirname(path) == path:
+            continue
+        within = contains(path, grant.path, mounts)
+        if within and (item.reads or grant.access == "write"):
+            raise Refused(f"{shown(grant.path, 200)} belongs to {item.what}", ELSEWHERE)
+        if grant.access != "write":
+            continue
+        # A link on the way could be made to lead elsewhere.
+        for name in (path, *find_links(item.path)):
+            if contains(grant.path, name, mounts):
+                raise Refused(
+                    f"{shown(grant.path, 200)} holds {item.what} ({shown(name, 200)})", ELSEWHERE
+                )
+
+
+def is_refused(access: Access, path: str, protected: Iterable[Protected], mounts: Mounts) -> bool:
+    """Return whether a path would be refused if it were granted."""
+    try:
+        check_own(make_grant(access, path), protected, mounts)
+    except (Refused, OSError):
+        return True
+    return False
+
+
+def own_paths(home: str) -> tuple[Protected, ...]:
+    """Return the directories, code, programs and interpreter of corral itself."""
+    from corral.directories import directories
+
+    kept = directories(home=home)
+    prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
+    loaded = dict.fromkeys(os.path.abspath(path) for path in _import_paths())
+    return (
+        Protected(path=kept.config, what="corral's configuration", reads=True),
+        Protected(path=kept.state, what="corral's state", reads=True),
+        Protected(path=kept.cache, what="corral's cache", reads=True),
+        Protected(path=_code(), what="corral's code"),
+        *(Protected(path=path, what="corral's interpreter") for path in sorted(prefixes)),
+        *([Protected(path=sys.executable, what="corral's interpreter")] if sys.executable else []),
+        *(Protected(path=path, what="corral's program") for path in _programs()),
+        *(Protected(path=path, what="corral's modules (sys.path, PYTHONPATH)") for path in loaded),
+    )
+
+
+def _code() -> str:
+    return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def _programs() -> list[str]:
+    """Return the program that was started, and the one that a shell would find as `corral`."""
+    name = "corral.exe" if sys.platform == "win32" else "corral"
+    search = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    found = [os.path.abspath(os.path.join(directory, name)) for directory in search]
+    first = [path for path in found if os.path.lexists(path)][:1]
+    started = os.path.abspath(sys.argv[0]) if sys.argv and sys.argv[0] else ""
+    beside = os.path.join(os.path.dirname(sys.executable), name)
+    return list(dict.fromkeys(path for path in (started, beside, *first) if os.path.lexists(path)))
+
+
+def _import_paths() -> Iterator[str]:
+    """Yield where Python looks for modules when corral starts, also before its first line runs.
+
+    The entry point takes PYTHONPATH and the user's site off `sys.path`, but Python has loaded
+    `encodings`, `sitecustomize` and `.pth` files from there by then.
+    """
+    yield from filter(None, sys.path)
+    if not sys.flags.ignore_environment and (named := os.environ.get("PYTHONPATH")):
+        yield from (path or os.curdir for path in named.split(os.pathsep))
+    site = sys.modules.get("site")
+    if site is not None and getattr(site, "ENABLE_USER_SITE", None):
+        yield str(getattr(site, "USER_SITE", "") or _code())
+
+
+def find_hard_links() -> frozenset[Identity]:
+    """Return the identities of corral's modules that have more than one name, as uv makes them."""
+    found: set[Identity] = set()
+    parent = os.path.dirname(_code())
+    waiting = [os.path.join(parent, name) for name in PACKAGES]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    # On Windows the listing does not count names.
+                    windows = sys.platform == "win32"
+                    seen = os.lstat(entry.path) if windows else entry.stat(follow_symlinks=False)
+                    if stat.S_ISDIR(seen.st_mode):
+                        waiting.append(entry.path)
+                    elif seen.st_nlink > 1:
+                        found.add((seen.st_dev, seen.st_ino))
+        except OSError:
+            continue  # an optional package that is not there
+    return frozenset(found)
+
+
+def refuse_hard_links(grant: Grant, linked: frozenset[Identity]) -> None:
+    """Refuse a write grant in which one of corral's modules has another name."""
+    if not linked or grant.access != "write":
+        return
+    if (grant.device, grant.inode) in linked:
+        raise Refused(f"{shown(grant.path, 200)} is another name of corral's code", REINSTALL)
+    inodes = {inode for device, inode in linked if device == grant.device}
+    left, waiting = MAX_ENTRIES, [grant.path] if grant.directory and inodes else []
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    left -= 1
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    elif entry.inode() in inodes:
+                        raise Refused(
+                            f"{shown(grant.path, 200)} holds another name of corral's code"
+                            f" ({shown(entry.path, 200)})",
+                            REINSTALL,
+                        )
+        except OSError:
+            continue  # what this user cannot list, the target cannot either
+        if left < 0:
+            raise Refused(
+                f"{shown(grant.path, 200)} has too many files to search it for corral's code,"
+                " which has names elsewhere",
+                REINSTALL,
+            )

@@ -1,0 +1,150 @@
+"""Mounts below a grant: the system's are covered, those of a network or of secrets refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from corral.paths import mounts
+from corral.policy import grant_checks
+from corral.policy.own_files import Protected
+from corral.policy.path_grants import Refused, make_grant
+from users import User
+
+BOTH_TIERS = pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
+START = (
+    'eval "$0" && user=$1 && shift && exec setpriv --reuid=$user --regid=$user --clear-groups "$@"'
+)
+SEEN = """
+answer = {name: sorted(os.listdir(sys.argv[1] + "/" + name))[:3] for name in sys.argv[2:]}
+"""
+SYSTEM = {
+    "proc": "mount -t proc proc {}",
+    "proc/deep": "mkdir -p {} && mount -t proc proc {}",
+    "sys": "mount --rbind /sys {}",
+    "dev": "mount --rbind /dev {}",
+    "run": "mount --bind /run {}",
+    "part of run": "mkdir -p /run/corral-test && touch /run/corral-test/x && mount --bind /run/corral-test '{}'",
+}
+SECRET = {"etc": "mount --bind /etc {}", "homes": "mount --bind /home {}"}
+
+
+class MountingUser(User):
+    """A user in a mount namespace of their own, with `mounts` made by root."""
+
+    mounts = ":"
+
+    def popen(self, argv, *, env=None, **options):
+        prefix = ["unshare", "--mount", "sh", "-c", START, self.mounts, str(self.uid)]
+        env = self.environment() if env is None else env
+        return subprocess.Popen([*prefix, *argv], env=env, **{"cwd": self.home, **options})
+
+
+@pytest.fixture
+def mounting(user):
+    if os.geteuid() or not all(map(shutil.which, ("unshare", "setpriv"))):
+        pytest.skip("mounting needs root, unshare and setpriv")
+    yield MountingUser(user.name, user.uid, user.home, user.package, user.tier)
+    shutil.rmtree("/run/corral-test", ignore_errors=True)
+
+
+def make(user, scratch, name, command):
+    point = scratch / "tree" / name
+    point.mkdir(parents=True)
+    for path in (scratch / "tree", *(scratch / "tree").rglob("*")):
+        os.chown(path, user.owner, user.owner)
+    user.mounts = command.format(point, point)
+    return str(scratch / "tree")
+
+
+@BOTH_TIERS
+@pytest.mark.parametrize("access", ["read", "write"])
+@pytest.mark.parametrize("name", SYSTEM)
+def test_mounts_of_the_system_are_covered(mounting, scratch, name, access):
+    tree = make(mounting, scratch, name, SYSTEM[name])
+    assert mounting.outside(SEEN, tree, name)[name]  # the control
+    flags = (f"--{access}", tree)
+    if mounting.tier == "bare":
+        done = mounting.run("/bin/true", flags=flags)
+        assert done.returncode == 125
+        assert b"is a mount of the system in a grant" in done.stderr
+        return
+    report = scratch / "report.json"
+    done = mounting.inside(SEEN, tree, name, flags=(*flags, "--report", str(report)))
+    assert done == {name: []}
+    said = json.loads(report.read_text())
+    assert f"{tree}/{name} is a mount of the system" in json.dumps(said)
+
+
+@BOTH_TIERS
+@pytest.mark.parametrize("access", ["read", "write"])
+def test_another_mount_of_the_system_is_not_granted_by_its_name(mounting, scratch, access):
+    """A second procfs is another device than /proc."""
+    tree = make(mounting, scratch, "proc", SYSTEM["proc"])
+    for path in (f"{tree}/proc", f"{tree}/proc/self", f"{tree}/proc/sys"):
+        done = mounting.run("/bin/true", flags=(f"--{access}", path))
+        assert done.returncode == 125
+        assert b"belongs to the system" in done.stderr
+
+
+@BOTH_TIERS
+@pytest.mark.parametrize("name", SECRET)
+def test_mounts_of_what_is_never_granted_refuse(mounting, scratch, name):
+    tree = make(mounting, scratch, name, SECRET[name])
+    done = mounting.run("/bin/true", flags=("--read", tree))
+    assert done.returncode == 125
+    assert b"never granted as a whole" in done.stderr
+    mounting.mounts = ":"
+    assert mounting.run("/bin/true", flags=("--read", tree)).returncode == 0  # the control
+
+
+def test_an_ordinary_mount_below_a_grant_is_shown(mounting, scratch):
+    name = "data"
+    tree = make(mounting, scratch, name, "mount -t tmpfs tmpfs {} && touch {}/file")
+    if not mounting.uid:
+        pytest.skip("root's grants are idmapped, which this file system may not support")
+    assert mounting.inside(SEEN, tree, name, flags=("--read", tree)) == {name: ["file"]}
+
+
+KINDS = {
+    "nfs4": "network", "cifs": "network", "9p": "network", "fuse.sshfs": "network", "fuse": "network", "autofs": "network",
+    "ext4": "disk", "fuseblk": "disk", "tmpfs": "disk", "proc": "kernel", "cgroup2": "kernel", "devtmpfs": "kernel",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_file_systems_are_told_apart(name):
+    assert mounts._kind(name) == KINDS[name]
+
+
+def test_a_network_below_a_grant_is_named_or_refused(tmp_path):
+    (tmp_path / "tree/far/deep").mkdir(parents=True)
+    tree, far = str(tmp_path / "tree"), str(tmp_path / "tree/far")
+
+    def check(*paths):
+        grants = [make_grant("read", path) for path in paths]
+        for grant in grants:
+            grant_checks._check_mounts(grant, grants, "/nonexistent", [], {}, {far: "network"})
+
+    for paths in ((tree,), (tree, far + "/deep")):
+        with pytest.raises(Refused, match="network file system") as error:
+            check(*paths)
+        assert error.value.hint.endswith(f"--read {far}")
+    check(tree, far)
+    check(far)
+
+
+def test_another_mount_of_corrals_own_files_below_a_grant_is_refused(tmp_path):
+    (tmp_path / "tree/state").mkdir(parents=True)
+    point = str(tmp_path / "tree/state")
+    grant = make_grant("read", str(tmp_path / "tree"))
+    own = [Protected(path="/elsewhere/state", what="corral's state", reads=True)]
+    rest = ([grant], "/nonexistent", own)
+    grant_checks._check_mounts(grant, *rest, {}, {point: "disk"})
+    table = {point: ("8:1", "/state"), "/elsewhere": ("8:1", "/")}
+    with pytest.raises(Refused, match="corral's state"):
+        grant_checks._check_mounts(grant, *rest, table, {point: "disk"})
