@@ -41,7 +41,6 @@ def main(options: Options, rest: list[str]) -> int:
             cwd=what_to_run.start_directory(rest),
             protected=_output_files(options),
         )
-        what_to_run.check_program(plan.program, sources)
         denials = _open_audit(options.get("--audit"))
         for text in plan.warnings:
             output.warn(text)
