@@ -206,8 +206,8 @@ def test_a_fresh_checkout_does_not_choose_what_is_read(user, project, private, n
 def test_a_run_does_not_choose_what_the_next_one_reads(user, project, private):
     """The first run plants a link in its write grant; the second has the same command and policy."""
     code = (
-        'const fs = require("fs"); fs.mkdirSync(`${process.argv[3]}/node_modules`, {recursive: true})\n'
-        'try { fs.symlinkSync("../../private", `${process.argv[3]}/node_modules/x`) } catch {}\n'
+        "const {mkdirSync, symlinkSync} = require('fs'), to = `${process.argv[3]}/node_modules`\n"
+        "mkdirSync(to, {recursive: true}); try { symlinkSync('../../private', `${to}/x`) } catch {}\n"
     )
     put(user, project / "server.js", code + LOOK_JS)
     command = (NODE, str(project / "server.js"), str(private / "notes.txt"), str(project))

@@ -124,8 +124,12 @@ def confirm(directory: str) -> bool:
             "there is no terminal to ask on, and an approval is your word",
             hint=f"look at what is asked, then: corral approve --yes {directory}",
         )
+    return ask("approve exactly this, until the manifest changes?")
+
+
+def ask(question: str) -> bool:
     sys.stdout.flush()
-    sys.stderr.write("corral: approve exactly this, until the manifest changes? [y/N] ")
+    sys.stderr.write(f"corral: {question} [y/N] ")
     sys.stderr.flush()
     try:
         # Closed before the server starts, which therefore does not inherit it.
