@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from corral.policy.model import Grant
+    from corral.programs.arguments import Kind
 
 MAX_SHEBANG_BYTES = 255  # BINPRM_BUF_SIZE in linux/binfmts.h, less the NUL at its end
 MAX_SHEBANGS = 4  # linux/fs/exec.c gives up with ELOOP after as many rewrites
@@ -250,9 +251,17 @@ def collect_files(chain: Chain, caller: Caller, needed: NeededFiles) -> tuple[st
         runtimes.bind_server(needed, script, kind)
     if invocation.module:
         runtimes.bind_python_module(needed, invocation.module, invocation.flags, caller, sites)
-    at = invocation.script
-    if at is None:
-        return arguments
+    if invocation.script is not None:
+        arguments = collect_script(invocation.script, arguments, kind, caller, needed)
+    # The script's root is known by now, and may contain what its environment has as editable.
+    for site in sites:
+        runtimes.bind_editables(needed, site, caller.home)
+    return arguments
+
+
+def collect_script(
+    at: int, arguments: tuple[str, ...], kind: Kind, caller: Caller, needed: NeededFiles
+) -> tuple[str, ...]:
     # The target may start in another directory, where a relative path would mean something else.
     typed = arguments[at]
     script = caller.absolute(typed)

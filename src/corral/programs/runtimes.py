@@ -33,14 +33,14 @@ MARKS = (*NODE_MARKS, *PYTHON_MARKS, "manifest.json", "corral.toml", "corral.jso
 def bind_runtime(
     needed: NeededFiles, found: Executable, kind: Kind, flags: str, caller: Caller
 ) -> list[str]:
-    """Bind the prefix of a runtime; for Python also its base and what its packages point to.
+    """Bind the prefix of a runtime; for Python also its base.
 
     Returns the directories of a Python's packages.
     """
     if kind == "python":
         return bind_python(needed, found, flags, caller)
     if kind:
-        prefix = needed.scope.cap(find_prefix(found.real), os.path.dirname(found.real))
+        prefix = needed.scope.cap(find_prefix(found.real), found.real)
         packages = [f"{prefix}/lib/node_modules"] if kind == "node" else []
         bind_prefix(needed, prefix, [found.real, *packages], f"the prefix of {kind}")
     return []
@@ -76,7 +76,7 @@ def bind_prefix(needed: NeededFiles, prefix: str, parts: Iterable[str], why: str
 
 def bind_python(needed: NeededFiles, found: Executable, flags: str, caller: Caller) -> list[str]:
     settings, venv = find_venv(found.path)
-    base = needed.scope.cap(find_prefix(found.real), os.path.dirname(found.real))
+    base = needed.scope.cap(find_prefix(found.real), found.real)
     version = os.path.basename(found.real)
     sites: list[str] = []
     if venv:
@@ -91,8 +91,6 @@ def bind_python(needed: NeededFiles, found: Executable, flags: str, caller: Call
         sites += list_site_packages(base)
         if "s" not in flags and "I" not in flags:
             sites += _bind_user_sites(needed, base, version, caller.home)
-    for site in sites:
-        bind_editables(needed, site, caller.home)
     return sites
 
 
@@ -261,11 +259,15 @@ def bind_server(needed: NeededFiles, path: str, kind: Kind) -> None:
     directory = real if os.path.isdir(real) else os.path.dirname(real)
     if needed.scope.named and not needed.scope.allows(real):
         needed.scope.refuse(needed.scope.enclose(real), needed.scope.named)
-    needed.scope.add_root(directory)
-    if not needed.covers(real):
+    grant = needed.scope.find_grant(real)
+    if not grant:
+        needed.scope.add_root(directory)
+    if not grant and not needed.covers(real):
         _bind_project(needed, real, directory, kind)
     if kind in {"node", "deno", "bun"}:
-        bind_node_modules(needed, directory, needed.scope.find_root(directory), set())
+        top = grant or needed.scope.find_root(directory)
+        bind_node_modules(needed, directory, top, set())
+        _note_packages_above(needed, os.path.dirname(top))
 
 
 def _bind_project(needed: NeededFiles, real: str, directory: str, kind: Kind) -> None:
@@ -296,6 +298,7 @@ def _bind_installed(needed: NeededFiles, real: str, prefix: str) -> None:
 
 def bind_node_modules(needed: NeededFiles, directory: str, top: str, passed: set[str]) -> None:
     """Bind every node_modules that node searches, from the script up to `top`, with its links."""
+    top = top.removesuffix("/node_modules")
     while directory not in passed:
         passed.add(directory)
         modules = f"{directory}/node_modules"
@@ -307,6 +310,17 @@ def bind_node_modules(needed: NeededFiles, directory: str, top: str, passed: set
                     needed.bind(real, "packages that the server can load")
                 bind_linked_packages(needed, real, passed)
         if directory == top or needed.is_shared(directory):
+            return
+        directory = os.path.dirname(directory)
+
+
+def _note_packages_above(needed: NeededFiles, directory: str) -> None:
+    while directory and not needed.is_shared(directory):
+        modules = f"{directory}/node_modules"
+        if os.path.isdir(modules) and not needed.covers(modules):
+            if not needed.scope.is_granted(os.path.realpath(modules)):
+                text = f"{modules} is above the server's own files and not readable"
+                needed.notes.append(f"{text}; if it needs them: --read {modules}")
             return
         directory = os.path.dirname(directory)
 

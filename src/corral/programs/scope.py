@@ -64,6 +64,7 @@ class Scope:
         self.granted = [grant.path for grant in files]
         self.writable = [grant.path for grant in files if grant.access == "write"]
         self.refused: dict[str, str] = {}
+        self.by_grant: list[str] = []
 
     def find_root(self, directory: str) -> str:
         """Return the root of the server in a directory; '' if several servers share it.
@@ -102,9 +103,15 @@ class Scope:
             self.roots.append(root)
 
     def cap(self, directory: str, place: str) -> str:
-        """Return a directory above `place`, or the root of `place` if that is smaller."""
-        root = self._find_marked_root(place)
+        """Return a directory above `place`, or the root or grant of `place` if that is smaller."""
+        root = self.find_grant(place) or self._find_marked_root(place)
         return root if root and is_below(root, directory) else directory
+
+    def find_grant(self, real: str) -> str:
+        """Return the grant of a path that the server's files lead to and only a grant allows."""
+        if not any(is_inside(real, path) for path in self.by_grant):
+            return ""
+        return next((path for path in self.granted if is_inside(real, path)), "")
 
     def is_granted(self, real: str) -> bool:
         return any(is_inside(real, path) for path in self.granted)
@@ -114,7 +121,12 @@ class Scope:
 
     def allows(self, real: str, root: str = "") -> bool:
         own = any(is_inside(real, path) for path in (*self.roots, root) if path)
-        return own or is_system(real) or self.is_granted(real)
+        if own or is_system(real):
+            return True
+        if self.is_granted(real):
+            self.by_grant.append(real)
+            return True
+        return False
 
     def is_runtime(self, real: str) -> bool:
         """Return whether this is an interpreter of the system, a version manager or PATH."""
@@ -178,7 +190,7 @@ class Scope:
 
     def enclose(self, real: str) -> str:
         """Return what a program or a package needs around it: its project, or its directory."""
-        above, modules, _ = real.partition("/node_modules/")
+        above, modules, _ = f"{real}/".partition("/node_modules/")
         if modules:
             return f"{above}/node_modules"
         directory = at = real if os.path.isdir(real) else os.path.dirname(real)
