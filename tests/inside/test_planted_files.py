@@ -5,6 +5,7 @@ Each attack comes as a fresh checkout. It must be refused, with flags that allow
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -201,6 +202,30 @@ def test_a_fresh_checkout_does_not_choose_what_is_read(user, project, private, n
     assert allowed.returncode == 0, (flags, allowed.stderr)
     if str(private) in flags or notes.startswith(flags[1]):
         assert allowed.stdout == b"mine\n"
+
+
+@BOTH_TIERS
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_servers_directory_does_not_choose_what_is_read(user, project, private, name):
+    """Its author wrote the command too, so not even the words in it are the user's."""
+    notes = str(private / INSIDE.get(name, "notes.txt"))
+    command = (*ATTACKS[name](user, project, private), notes)
+    put(user, project / "corral.toml", f"version = 1\n[server]\ncommand = {json.dumps(command)}\n")
+    refused = user.corral("run", str(project))
+    assert (refused.returncode, refused.stdout) == (125, b""), refused.stderr
+    allowed = user.corral("run", *flags_in(refused), str(project))
+    assert allowed.returncode == (1 if name == "base" else 0), allowed.stderr
+
+
+@BOTH_TIERS
+@pytest.mark.parametrize("words", ["{0}/.venv/bin/python server.py", "python3 {0}/server.py"])
+def test_a_servers_directory_names_a_program_of_the_users(user, project, private, words):
+    command = [*words.format(private).split(), str(private / "notes.txt")]
+    put(user, project / "corral.toml", f"version = 1\n[server]\ncommand = {json.dumps(command)}\n")
+    refused = user.corral("run", str(project))
+    assert (refused.returncode, refused.stdout) == (125, b""), refused.stderr
+    allowed = user.corral("run", *flags_in(refused), "--read", str(private), str(project))
+    assert (allowed.returncode, allowed.stdout) == (0, b"mine\n"), allowed.stderr
 
 
 def test_a_run_does_not_choose_what_the_next_one_reads(user, project, private):

@@ -190,6 +190,28 @@ def test_a_bundle_starts_the_users_own_environment(user, env, scratch, project):
     assert user.run(*argv, env=env, flags=("--read", str(project))).stdout == b"mine\n"
 
 
+@ONE_USER
+def test_a_bundle_with_a_relative_trampoline(user, env, scratch, project):
+    """The shell line that pip writes for long paths, with a path that climbs out of the store."""
+    venv = project / ".venv"
+    code = f"import venv; venv.create({str(venv)!r}, with_pip=False)"
+    with user.popen([user.python, "-c", code], env=env, stdin=subprocess.DEVNULL) as making:
+        assert making.wait(60) == 0
+    (site,) = venv.glob("lib/python*/site-packages")
+    own(user, site / "mine.pth", f"{project}\n")
+    up = "../" * 30 + str(venv).lstrip("/")
+    line = f"""'''exec' "$(dirname -- "$(realpath -- "$0")")"/'{up}/bin/python3' "$0" "$@"\n' '''\n"""
+    text = f"#!/bin/sh\n{line}print(open({str(project / 'notes.txt')!r}).read())\n"
+    server = {"type": "binary", "entry_point": "server/run", "mcp_config": {"command": "${__dirname}/server/run", "args": []}}
+    path = put(user, scratch, manifest(server=server), {"server/run": text})
+    refused = user.corral("run", path, env=env)
+    assert (refused.returncode, refused.stdout) == (REFUSED, b""), refused.stderr
+    assert f"leads to {venv}" in refused.stderr.decode()
+    words = refused.stderr.decode().splitlines()[-1].split()
+    allowed = user.corral("run", *words[words.index("--read") :], path, env=env)
+    assert allowed.stdout == b"mine\n", allowed.stderr
+
+
 STEERING = {
     "PYTHONPATH": "./evil",
     "LD_PRELOAD": "./evil.so",
