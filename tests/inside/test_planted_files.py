@@ -137,6 +137,13 @@ def pyenv(user, project, private):
     return (str(project / "run"),)
 
 
+def linked_pyenv(user, project, private):
+    """A shim that is a link: its text is the user's own, so it names what is there."""
+    pyenv(user, private, private)
+    link(user, project / "run", str(private / "run"))
+    return (str(project / "run"),)
+
+
 def linked_environment(user, project, private):
     link(user, project / "venv", "../private/.venv")
     return (str(project / "venv/bin/python"), str(project / "server.py"))
@@ -173,7 +180,8 @@ ATTACKS = {
     made.__name__: made
     for made in (
         entry, scoped_entry, entry_of_a_linked_package, node_modules, script, directory, shebang,
-        trampoline, shim, pyenv, linked_environment, pth, finder, base, interpreter,
+        trampoline, shim, pyenv, linked_pyenv,
+        linked_environment, pth, finder, base, interpreter,
     )
 }  # fmt: skip
 INSIDE = {"node_modules": "node_modules/notes.txt"}
@@ -244,6 +252,19 @@ def test_a_run_does_not_choose_what_the_next_one_reads(user, project, private):
     assert (second.returncode, second.stdout) == (125, b"")
     third = user.run(*command, flags=(*flags, *flags_in(second)))
     assert (third.returncode, third.stdout) == (0, b"mine\n")
+
+
+def test_a_granted_file_does_not_choose_its_interpreter(user, private):
+    """The server may rewrite its own program; it is in a directory that several servers share."""
+    path = user.home / "bin/rewritten-server"
+    put(user, path, f"#!{private}/.venv/bin/python\n{LOOK_PY}", 0o755)
+    command = (str(path), str(private / "notes.txt"))
+    refused = user.run(*command, flags=("--write", str(path)))
+    trusted = user.run(*command, flags=("--read", str(private)))
+    path.unlink()
+    assert (refused.returncode, refused.stdout) == (125, b""), refused.stderr
+    assert b"leads to" in refused.stderr
+    assert (trusted.returncode, trusted.stdout) == (0, b"mine\n"), trusted.stderr  # the control
 
 
 @pytest.mark.parametrize("mark", ["package.json", "bin"])

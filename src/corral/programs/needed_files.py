@@ -231,8 +231,12 @@ class NeededFiles:
         for link, target in links:
             if not is_system(link):
                 self.links[link] = self._walkable(link, target)
-                self.scope.check_link(link, self.trace(link)[0])
+        self.check_links(path)
         return real
+
+    def check_links(self, path: str) -> None:
+        for link, _ in self.trace(path)[1]:
+            self.scope.check_link(link, self.trace(link)[0])
 
     def _walkable(self, link: str, target: str) -> str:
         # `a/../b` needs `a`, which may not exist inside; leading `..` only need the link's parents.

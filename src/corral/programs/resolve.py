@@ -144,6 +144,7 @@ def follow_chain(
     shims = 0
     while True:
         found = inspect_executable(path, needed)
+        needed.check_links(path)
         target = resolve_shim(found, caller)
         if target:
             shims += 1

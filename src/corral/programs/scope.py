@@ -45,7 +45,7 @@ MANAGED_BY_VARIABLE = {
     "MISE_DATA_DIR": "/installs", "NVM_DIR": "/versions", "PYENV_ROOT": "/versions",
     "UV_PYTHON_INSTALL_DIR": "", "VOLTA_HOME": "/tools/image",
 }  # fmt: skip
-MAX_NAMED = 3  # more refused paths than this are named by the directory that they share
+MAX_NAMED = 3  # a hint names pnpm's store instead of more of its packages than this
 
 
 class Scope:
@@ -181,7 +181,8 @@ class Scope:
         root = self.find_root(os.path.dirname(by.real))
         parent, name = os.path.split(path)
         place = os.path.join(os.path.realpath(parent), name)
-        if not root or self.allows(place, root):
+        # A granted file in a directory that several servers share has no root, but is writable.
+        if (not root and not self.is_writable(by.real)) or self.allows(place, root):
             return
         found = self.enclose(place)
         known = self.is_managed(place) or self.is_runtime(place)
@@ -215,7 +216,10 @@ class Scope:
         paths = [p for p in self.refused if not any(is_below(p, other) for other in self.refused)]
         if len(paths) > MAX_NAMED:
             common = os.path.commonpath(paths)
-            paths = paths if is_shared(common, self.homes) else [common]
+            # pnpm's global store has a directory for each package. Elsewhere nothing is combined:
+            # a server's links could make a hint ask for more than they lead to.
+            stored = "pnpm" in common and "/links/" in f"{common}/"
+            paths = [common] if stored and not is_shared(common, self.homes) else paths
         first, by = next(iter(self.refused.items()))
         more = f" and {len(self.refused) - 1} more" if len(self.refused) > 1 else ""
         flags = " ".join(f"--read {shlex.quote(path)}" for path in paths)
