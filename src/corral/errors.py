@@ -7,6 +7,7 @@
       UnenforceableError         all controls that this host cannot enforce
       LaunchError                a step failed, so the target never ran
       CommandError               the target's program cannot be found or executed (126, 127)
+      UnchosenReadsError         the server's own files lead to files that the user did not name
       SupervisionError           a running sandbox could not be watched or stopped
 
 `OSError` stays below the mechanisms: it is translated once, with `from`. A limit that the target
@@ -75,6 +76,14 @@ class UnenforceableError(SandboxError):
         advice = "; ".join([*fixes, *([hint] if hint else [])])
         super().__init__("this host cannot enforce " + "; ".join(parts), hint=advice or None)
         self.missing = tuple(missing)
+
+
+class UnchosenReadsError(SandboxError):
+    """`reads` are the paths that would have to be granted."""
+
+    def __init__(self, message: str, *, reads: Sequence[str], hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.reads = tuple(reads)
 
 
 class LaunchError(SandboxError):

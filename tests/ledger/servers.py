@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ledger.claim import ANY, LINUX, Claim
 
+PLANTED = "tests/inside/test_planted_files.py"
+LAYOUTS = "tests/linux/test_project_layouts.py"
 ARCHIVE = "tests/unit/servers/test_archive.py"
 BUNDLES = "tests/linux/test_bundles.py"
 DOWNLOAD = "tests/unit/servers/test_download.py"
@@ -82,6 +84,50 @@ CLAIMS: tuple[Claim, ...] = (
                     f"{SUPPLY}::test_a_wheel_names_a_project_of_the_users",
                     f"{SUPPLY}::test_a_program_of_a_package_starts_one_of_the_users",
                 ),
+            ),
+            (
+                "own-files-lead",
+                "Otherwise the run refuses and names the `--read` that allows it.",
+                LINUX,
+                (
+                    f"{PLANTED}::test_a_fresh_checkout_does_not_choose_what_is_read",
+                    f"{PLANTED}::test_a_servers_directory_does_not_choose_what_is_read",
+                    f"{PLANTED}::test_a_run_does_not_choose_what_the_next_one_reads",
+                    f"{SUPPLY}::test_a_bundle_with_a_relative_trampoline",
+                ),
+            ),
+            (
+                "own-files-root",
+                "For a program in a write grant it is that grant.",
+                LINUX,
+                (f"{PLANTED}::test_a_run_does_not_grow_the_project_of_the_next_one",),
+            ),
+            (
+                "packages-above-root",
+                "`node_modules` above the root is not readable; a warning names the flag.",
+                LINUX,
+                (
+                    f"{PLANTED}::test_packages_above_the_root_are_not_bound",
+                    f"{LAYOUTS}::test_a_workspace_that_does_not_list_the_package",
+                ),
+            ),
+            (
+                "own-files-layouts",
+                "Editable tools, Poetry's environments and pnpm's global store may need the flags of the hint.",
+                LINUX,
+                (
+                    f"{LAYOUTS}::test_a_hoisted_workspace",
+                    f"{LAYOUTS}::test_an_editable_uv_tool",
+                    f"{LAYOUTS}::test_poetrys_environment_in_the_cache",
+                    f"{LAYOUTS}::test_pnpm_with_the_global_store",
+                    f"{LAYOUTS}::test_a_submodule",
+                ),
+            ),
+            (
+                "wrap-asks-reads",
+                "without a terminal it leaves the server as it is.",
+                LINUX,
+                ("tests/unit/clients/test_clients_wrapping.py::test_what_a_servers_files_lead_to_is_asked_about",),
             ),
             (
                 "bundle-kept",

@@ -14,7 +14,7 @@ from test_packages import ONE_USER, REFUSED, entries, said
 
 from corral.cli import what_to_run
 from corral.cli.option_parser import Options
-from corral.errors import SandboxError
+from corral.errors import UnchosenReadsError
 from corral.supervisor.prepare import prepare
 from registries import Registries, wheel
 
@@ -60,7 +60,10 @@ def test_a_wheel_names_a_project_of_the_users(user, env, registry, tools, projec
         registry.publish_wheel(name, "1.0", files, {name: f"{name}:main"})
     refused = user.corral("run", "pypi:evil==1.0", notes, env=env)
     assert refused.returncode == REFUSED
-    assert f"leads out of it, to {project}" in refused.stderr.decode()
+    assert f"evil.pth leads to {project}" in refused.stderr.decode()
+    assert refused.stderr.decode().endswith(f"--read {project}\n")
+    allowed = user.corral("run", "--read", str(project), "pypi:evil==1.0", notes, env=env)
+    assert said(allowed) == ["mine"]
     assert said(user.corral("run", "pypi:good==1.0", notes, env=env)) != ["mine"]
     # The control: the user may say so.
     granted = user.corral("run", "--read", str(project), "pypi:good==1.0", notes, env=env)
@@ -94,7 +97,7 @@ def test_a_program_of_a_package_starts_one_of_the_users(user, env, registry, npm
         registry.publish_npm(name, "1.0.0", files, bin={name: "main"})
     refused = user.corral("run", "npm:evil@1.0.0", env=env)
     assert refused.returncode == REFUSED
-    assert b"leads out of it" in refused.stderr
+    assert f"main leads to {project}" in refused.stderr.decode()
     done = user.corral("run", "npm:good@1.0.0", env=env)
     assert (done.returncode, done.stdout) == (0, b"own\n")
 
@@ -179,11 +182,34 @@ def test_a_bundle_starts_the_users_own_environment(user, env, scratch, project):
     server["mcp_config"]["command"] = str(venv / "bin" / "python3")
     done = user.corral("run", put(user, scratch, manifest(server=server)), env=env)
     assert done.returncode == REFUSED
-    assert f"leads out of it, to {venv}" in done.stderr.decode()
-    # The control: typed by the user it runs, and sees what that environment has.
+    assert f"leads to {venv} and 1 more" in done.stderr.decode()
+    # The control: typed and granted by the user it runs, and sees what that environment has.
     reader = "print(open(__import__('sys').argv[1]).read())"
     argv = (str(venv / "bin" / "python3"), "-c", reader, str(project / "notes.txt"))
-    assert user.run(*argv, env=env).stdout == b"mine\n"
+    assert user.run(*argv, env=env).returncode == REFUSED
+    assert user.run(*argv, env=env, flags=("--read", str(project))).stdout == b"mine\n"
+
+
+@ONE_USER
+def test_a_bundle_with_a_relative_trampoline(user, env, scratch, project):
+    """The shell line that pip writes for long paths, with a path that climbs out of the store."""
+    venv = project / ".venv"
+    code = f"import venv; venv.create({str(venv)!r}, with_pip=False)"
+    with user.popen([user.python, "-c", code], env=env, stdin=subprocess.DEVNULL) as making:
+        assert making.wait(60) == 0
+    (site,) = venv.glob("lib/python*/site-packages")
+    own(user, site / "mine.pth", f"{project}\n")
+    up = "../" * 30 + str(venv).lstrip("/")
+    line = f"""'''exec' "$(dirname -- "$(realpath -- "$0")")"/'{up}/bin/python3' "$0" "$@"\n' '''\n"""
+    text = f"#!/bin/sh\n{line}print(open({str(project / 'notes.txt')!r}).read())\n"
+    server = {"type": "binary", "entry_point": "server/run", "mcp_config": {"command": "${__dirname}/server/run", "args": []}}
+    path = put(user, scratch, manifest(server=server), {"server/run": text})
+    refused = user.corral("run", path, env=env)
+    assert (refused.returncode, refused.stdout) == (REFUSED, b""), refused.stderr
+    assert f"leads to {venv}" in refused.stderr.decode()
+    words = refused.stderr.decode().splitlines()[-1].split()
+    allowed = user.corral("run", *words[words.index("--read") :], path, env=env)
+    assert allowed.stdout == b"mine\n", allowed.stderr
 
 
 STEERING = {
@@ -327,12 +353,11 @@ def test_a_script_that_becomes_a_link_while_a_person_thinks(tmp_path, monkeypatc
         return prepare(command, sources, environment=os.environ, cwd=str(tmp_path))
 
     sources, command = what_to_run.sources_and_command(Options(), [str(server)])
-    what_to_run.check_program(plan().program, sources)  # the control
+    assert str(server) in plan().program.reads  # the control
     (server / "main.py").unlink()
     (server / "main.py").symlink_to(private / "notes.py")
-    assert str(private) in plan().program.reads  # what it would have been given
-    with pytest.raises(SandboxError, match=f"leads out of it, to {private}"):
-        what_to_run.check_program(plan().program, sources)
+    with pytest.raises(UnchosenReadsError, match=f"main.py leads to {private}"):
+        plan()
 
 
 @ONE_USER

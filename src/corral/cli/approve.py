@@ -166,6 +166,10 @@ def confirm(
             "there is no terminal to ask on, and an approval is your word",
             hint=f"look at what is asked, then: corral approve --yes {directory}",
         )
+    return ask("approve exactly this, until the manifest changes?")
+
+
+def ask(question: str) -> bool:
     sys.stdout.flush()
     sys.stderr.write(f"corral: {question} [y/N] ")
     sys.stderr.flush()

@@ -24,7 +24,6 @@ def main(options: Options, rest: list[str]) -> int:
     sources, command = what_to_run.sources_and_command(options, rest)
     cwd = what_to_run.start_directory(rest)
     plan = prepare(command, sources, environment=os.environ, cwd=cwd)
-    what_to_run.check_program(plan.program, sources)
     bundle = _bundle(rest[0]) if rest and rest[0].lower().endswith(what_to_run.BUNDLES) else {}
     if options.has("--json"):
         output.write_json({**as_data(plan), **({"bundle": bundle} if bundle else {})})

@@ -36,7 +36,6 @@ def main(options: Options, rest: list[str]) -> int:
     try:
         sources, command = what_to_run.sources_and_command(options, rest)
         plan = _prepare(command, sources, rest, _output_files(options))
-        what_to_run.check_program(plan.program, sources)
         denials = _open_audit(options.get("--audit"))
         for text in plan.warnings:
             output.warn(text)

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from corral.cli.option_parser import Options
     from corral.policy.approvals import Request
     from corral.policy.manifest import Manifest
-    from corral.programs.model import Program
     from corral.servers.open_reference import ReadyServer
 
 BUNDLES = (".mcpb", ".dxt")
@@ -60,7 +59,7 @@ def sources_and_command(options: Options, rest: list[str]) -> tuple[list[Source]
     elif len(command) == 1 and _is_directory(command[0]):
         from corral.servers.server_directory import read_request
 
-        request, command = read_request(command[0])
+        request, command = read_request(command[0], granted_paths(options))
     if (name := options.get("--profile")) is not None:
         from corral.policy import profiles
 
@@ -76,16 +75,6 @@ def sources_and_command(options: Options, rest: list[str]) -> tuple[list[Source]
     if request is not None:
         found.insert(0, _ask_for_approval(request, found))
     return found, command
-
-
-def check_program(program: Program, found: list[Source]) -> None:
-    """Refuse a program whose files changed since they were checked, while a person thought."""
-    own = [one.manifest.directory for one in found if one.trust == "request"]
-    if any(own) and os.name == "posix":
-        from corral.servers import server_directory
-
-        for path in filter(None, own):
-            server_directory.check_program(program, path)
 
 
 def _typed_flags(options: Options) -> list[Source]:
@@ -171,10 +160,15 @@ def open_server(options: Options, rest: list[str], *, complete: bool = True) -> 
             *options.all("--secret"),
             *(word.partition("=")[0] for word in options.all("--env")),
         ),
+        granted=granted_paths(options),
         complete=complete,
         notify=output.note,
     )
     return open_reference(reference, rest[1:], choices)
+
+
+def granted_paths(options: Options) -> tuple[str, ...]:
+    return (*options.all("--read"), *options.all("--write"))
 
 
 def extra_packages(options: Options) -> tuple[str, ...]:

@@ -2,15 +2,16 @@
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
 
-from corral.cli import client_output, output, run_flags, what_to_run
+from corral.cli import approve, client_output, output, run_flags, what_to_run
 from corral.cli.option_parser import Flag, Options, parse
 from corral.clients.corral_path import find_corral
 from corral.clients.edit_file import FileEdit, lock_client_file, wrap_file
 from corral.clients.rewrite import ServerOutcome
 from corral.clients.wrap import Proposal, WrapRequest, propose, refuse
 from corral.directories import home_directory
-from corral.errors import SandboxError
+from corral.errors import SandboxError, UnchosenReadsError
 from corral.programs.package_runners import Package
 from corral.record import fields, replace
 from corral.servers.packages import package as packages
@@ -53,7 +54,9 @@ def main(options: Options, rest: list[str]) -> int:
 
     def edit(path: str) -> FileEdit:
         with lock_client_file(path, dry_run=dry_run) as file:
-            proposals = [check(one, pin=pin) for one in propose(file.servers, request)]
+            proposals = [
+                check(one, pin=pin, dry_run=dry_run) for one in propose(file.servers, request)
+            ]
             return wrap_file(file, proposals, request.corral, dry_run=dry_run)
 
     texts = {**TEXTS, "wrapped": "would be wrapped"} if dry_run else TEXTS
@@ -62,12 +65,14 @@ def main(options: Options, rest: list[str]) -> int:
     )
 
 
-def check(proposal: Proposal, *, pin: bool) -> Proposal:
+def check(proposal: Proposal, *, pin: bool, dry_run: bool = False) -> Proposal:
     """Refuse a server that would not start on this host; pin the version of its package."""
     if proposal.outcome is not None:
         return proposal
     try:
         check_run(proposal.flags, proposal.arguments)
+        if proposal.package is None:
+            proposal = grant_reads(proposal, dry_run=dry_run)
         if pin and proposal.package is not None:
             return replace(proposal, package=pin_package(proposal.package, proposal.flags))
     except SandboxError as error:
@@ -75,18 +80,48 @@ def check(proposal: Proposal, *, pin: bool) -> Proposal:
     return proposal
 
 
+def grant_reads(proposal: Proposal, *, dry_run: bool) -> Proposal:
+    """Add a `--read` for what the server's own files lead to, if the user agrees."""
+    server = proposal.server
+    set_here = {key: str(value) for key, value in server.env.items() if value is not None}
+    own = {key: value for key, value in set_here.items() if "${" not in value}
+    try:
+        prepare_run(proposal.flags, server.argv, cwd=server.cwd, variables=own)
+    except UnchosenReadsError as error:
+        output.note(f"{server.name}: {error.message}")
+        flags = tuple(word for path in error.reads for word in ("--read", path))
+        if not dry_run and not approve.is_on_terminal():
+            raise
+        if not dry_run and not approve.ask(f"let it read {', '.join(error.reads)}?"):
+            raise
+        return replace(proposal, flags=(*proposal.flags, *flags))
+    except SandboxError:
+        pass  # `check_run` has judged the flags, and the client may have another PATH
+    return proposal
+
+
 def check_run(flags: tuple[str, ...], arguments: tuple[str, ...]) -> None:
     """Prepare `corral run` with these flags as far as possible without the program itself."""
+    prepare_run(flags, [sys.executable, "-c", "pass", *arguments])
+
+
+def prepare_run(
+    flags: tuple[str, ...],
+    command: Sequence[str],
+    *,
+    cwd: str = "",
+    variables: Mapping[str, str] = {},
+) -> None:
     options, _ = parse(run_flags.FLAGS, flags)
     given = [value for name in ("--env", "--secret") for value in options.all(name)]
     for values in options.values.values():
         values[:] = [home_directory() if value in HOME_VARIABLES else value for value in values]
         values[:] = [value for value in values if not value.startswith("${")]
-    stand_in = [sys.executable, "-c", "pass", *arguments]
-    sources, command = what_to_run.sources_and_command(options, stand_in)
+    sources, _ = what_to_run.sources_and_command(options, [sys.executable, *command[1:]])
     # The client will set these variables.
-    environment = {**os.environ, **{value.partition("=")[0]: "" for value in given}}
-    prepare(command, sources, environment=environment, cwd=what_to_run.current_directory())
+    environment = {**os.environ, **{value.partition("=")[0]: "" for value in given}, **variables}
+    here = cwd if os.path.isdir(cwd) else what_to_run.current_directory()
+    prepare(command, sources, environment=environment, cwd=here)
 
 
 def pin_package(package: Package, flags: tuple[str, ...]) -> Package:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from corral.plan.host import Finding, Host
     from corral.plan.model import Chains, Composition, Covers, Held, Plan, Sample
     from corral.platforms.run_records import Run
-    from corral.policy.model import Policy
+    from corral.policy.model import Grant, Policy
     from corral.programs.model import Program
 
     Stdio = tuple[int, int, int]
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
             cwd: str,
             home: str,
             subprocess: bool,
+            grants: Sequence[Grant],
+            root: str,
         ) -> Program: ...
         def chains(self, policy: Policy) -> Chains: ...
         def compose(

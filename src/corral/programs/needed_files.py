@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from corral.policy.secret_files import Column
+    from corral.programs.scope import Scope
 
 # Every target sees these as the host has them.
 SYSTEM = (
@@ -147,14 +148,39 @@ def find_on_path(name: str) -> str:
     return Caller(environment=os.environ, cwd="/", home="").lookup(name)
 
 
+def home_names(home: str) -> set[str]:
+    """Return the names of a home directory: as it is written, and its real path."""
+    return {home.rstrip("/"), os.path.realpath(home)} - {""} if home else set()
+
+
+def is_shared(directory: str, homes: set[str]) -> bool:
+    """Return whether a directory may contain more than one server: it is never bound whole."""
+    from corral.policy.secret_files import is_near_secrets
+
+    if directory in SHARED or os.path.dirname(directory) in PARENTS_OF_HOMES:
+        return True
+    if any(is_inside(directory, root) for root in NEVER_INSIDE):
+        return True
+    for home in homes:
+        if is_inside(home, directory) or directory in {f"{home}/{name}" for name in SHARED_IN_HOME}:
+            return True
+        below = directory.removeprefix(f"{home}/")
+        system: Column = "macos" if sys.platform == "darwin" else "linux"
+        if below != directory and is_near_secrets(below, system):
+            return True
+    return os.path.lexists(f"{directory}/.ssh") or os.path.lexists(f"{directory}/.gnupg")
+
+
 class NeededFiles:
     """Collects the files that must be visible inside.
 
     `reads` maps a real path to the reason for it, `links` the path of a symlink to its target.
+    `scope` decides whether the server's own files may lead to a path.
     """
 
-    def __init__(self, home: str) -> None:
-        self.homes = {home.rstrip("/"), os.path.realpath(home)} - {""} if home else set()
+    def __init__(self, homes: set[str], scope: Scope) -> None:
+        self.homes = homes
+        self.scope = scope
         self.reads: dict[str, str] = {}
         self.links: dict[str, str] = {}
         self.notes: list[str] = []
@@ -205,7 +231,12 @@ class NeededFiles:
         for link, target in links:
             if not is_system(link):
                 self.links[link] = self._walkable(link, target)
+        self.check_links(path)
         return real
+
+    def check_links(self, path: str) -> None:
+        for link, _ in self.trace(path)[1]:
+            self.scope.check_link(link, self.trace(link)[0])
 
     def _walkable(self, link: str, target: str) -> str:
         # `a/../b` needs `a`, which may not exist inside; leading `..` only need the link's parents.
@@ -214,23 +245,7 @@ class NeededFiles:
         return target
 
     def is_shared(self, directory: str) -> bool:
-        """Return whether a directory may contain more than one server: it is never bound whole."""
-        from corral.policy.secret_files import is_near_secrets
-
-        if directory in SHARED or os.path.dirname(directory) in PARENTS_OF_HOMES:
-            return True
-        if any(is_inside(directory, root) for root in NEVER_INSIDE):
-            return True
-        for home in self.homes:
-            if is_inside(home, directory) or directory in {
-                f"{home}/{name}" for name in SHARED_IN_HOME
-            }:
-                return True
-            below = directory.removeprefix(f"{home}/")
-            system: Column = "macos" if sys.platform == "darwin" else "linux"
-            if below != directory and is_near_secrets(below, system):
-                return True
-        return os.path.lexists(f"{directory}/.ssh") or os.path.lexists(f"{directory}/.gnupg")
+        return is_shared(directory, self.homes)
 
     def covers(self, real: str) -> bool:
         return is_system(real) or any(is_inside(real, root) for root in self.reads)

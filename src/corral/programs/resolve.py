@@ -19,15 +19,20 @@ from corral.programs.needed_files import (
     Caller,
     Executable,
     NeededFiles,
+    home_names,
     inspect_executable,
     is_program,
     is_system,
 )
+from corral.programs.scope import Scope
 from corral.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from corral.policy.model import Grant
+    from corral.programs.arguments import Kind
 
 MAX_SHEBANG_BYTES = 255  # BINPRM_BUF_SIZE in linux/binfmts.h, less the NUL at its end
 MAX_SHEBANGS = 4  # linux/fs/exec.c gives up with ELOOP after as many rewrites
@@ -52,14 +57,24 @@ def resolve(
     cwd: str,
     home: str,
     subprocess: bool,
+    grants: Sequence[Grant] = (),
+    root: str = "",
 ) -> Program:
+    """Return the program of a command. `root` is the directory of a server, if one was named: then
+    its author wrote the command, and only `grants` make other files readable.
+    """
     if not argv or not argv[0]:
         raise CommandError("there is no command to run", exit_code=EXIT_NOT_FOUND)
     check_argv(argv)
     caller = Caller(environment=environment, cwd=cwd, home=home.rstrip("/"))
-    needed = NeededFiles(home)
-    chain = follow_chain(locate_program(argv[0], caller), tuple(argv[1:]), caller, needed)
+    homes = home_names(home)
+    needed = NeededFiles(homes, Scope(caller, homes, root=root, grants=grants))
+    start = locate_program(argv[0], caller)
+    if "/" in argv[0]:
+        needed.scope.check_word(start)
+    chain = follow_chain(start, tuple(argv[1:]), caller, needed)
     arguments = collect_files(chain, caller, needed)
+    needed.scope.raise_refused()
     found = chain.found
     reads, links = needed.collect()
     real_cwd = os.path.realpath(cwd)
@@ -129,6 +144,7 @@ def follow_chain(
     shims = 0
     while True:
         found = inspect_executable(path, needed)
+        needed.check_links(path)
         target = resolve_shim(found, caller)
         if target:
             shims += 1
@@ -136,6 +152,8 @@ def follow_chain(
                 raise CommandError(
                     f"{found.path!r} is a shim that leads to itself", exit_code=EXIT_NOT_EXECUTABLE
                 )
+            for word in target:
+                needed.scope.check_choice(word, found)
             path, arguments = target[0], (*target[1:], *arguments)
             continue
         line = parse_shebang(found)
@@ -147,6 +165,8 @@ def follow_chain(
                 f"{scripts[0]!r}: too many interpreters", exit_code=EXIT_NOT_EXECUTABLE
             )
         words = expand_env(line, found, caller)
+        if os.path.basename(line[0]) != "env":  # env searches PATH
+            needed.scope.check_choice(words[0], found)
         path, arguments = words[0], (*words[1:], found.path, *arguments)
 
 
@@ -232,9 +252,17 @@ def collect_files(chain: Chain, caller: Caller, needed: NeededFiles) -> tuple[st
         runtimes.bind_server(needed, script, kind)
     if invocation.module:
         runtimes.bind_python_module(needed, invocation.module, invocation.flags, caller, sites)
-    at = invocation.script
-    if at is None:
-        return arguments
+    if invocation.script is not None:
+        arguments = collect_script(invocation.script, arguments, kind, caller, needed)
+    # The script's root is known by now, and may contain what its environment has as editable.
+    for site in sites:
+        runtimes.bind_editables(needed, site, caller.home)
+    return arguments
+
+
+def collect_script(
+    at: int, arguments: tuple[str, ...], kind: Kind, caller: Caller, needed: NeededFiles
+) -> tuple[str, ...]:
     # The target may start in another directory, where a relative path would mean something else.
     typed = arguments[at]
     script = caller.absolute(typed)

@@ -1,8 +1,8 @@
 """Collects the files that a runtime needs: its prefix, its packages, and the server that it runs.
 
 A server's own files can name further directories (a `.pth` line, a linked package). Such a
-directory is bound only if it is a project of the server's language, because the server could name
-anything. If it is outside the server's own directory, a note says so.
+directory is bound only if it is a project of the server's language and the scope allows it, because
+the server could name anything.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ MARKS = (*NODE_MARKS, *PYTHON_MARKS, "manifest.json", "corral.toml", "corral.jso
 def bind_runtime(
     needed: NeededFiles, found: Executable, kind: Kind, flags: str, caller: Caller
 ) -> list[str]:
-    """Bind the prefix of a runtime; for Python also its base and what its packages point to.
+    """Bind the prefix of a runtime; for Python also its base.
 
     Returns the directories of a Python's packages.
     """
     if kind == "python":
         return bind_python(needed, found, flags, caller)
     if kind:
-        prefix = find_prefix(found.real)
+        prefix = needed.scope.cap(find_prefix(found.real), found.real)
         packages = [f"{prefix}/lib/node_modules"] if kind == "node" else []
         bind_prefix(needed, prefix, [found.real, *packages], f"the prefix of {kind}")
     return []
@@ -76,22 +76,21 @@ def bind_prefix(needed: NeededFiles, prefix: str, parts: Iterable[str], why: str
 
 def bind_python(needed: NeededFiles, found: Executable, flags: str, caller: Caller) -> list[str]:
     settings, venv = find_venv(found.path)
-    base = find_prefix(found.real)
+    base = needed.scope.cap(find_prefix(found.real), found.real)
     version = os.path.basename(found.real)
     sites: list[str] = []
     if venv:
         root = needed.follow(venv)
+        needed.scope.add_root(root)
         parts = [f"{root}/pyvenv.cfg", *list_libraries(root)]
         bind_prefix(needed, root, parts, "the virtual environment")
         sites += list_site_packages(root)
     bind_prefix(needed, base, [found.real, *list_libraries(base, version)], "the prefix of python")
-    base = _bind_base(needed, settings.get("home", "")) or base
+    base = _bind_base(needed, settings.get("home", ""), venv) or base
     if not venv or settings.get("include-system-site-packages", "").lower() == "true":
         sites += list_site_packages(base)
         if "s" not in flags and "I" not in flags:
             sites += _bind_user_sites(needed, base, version, caller.home)
-    for site in sites:
-        bind_editables(needed, site, os.path.dirname(venv))
     return sites
 
 
@@ -117,8 +116,8 @@ def list_libraries(prefix: str, version: str = "") -> Iterator[str]:
                 yield f"{directory}/{name}"
 
 
-def _bind_base(needed: NeededFiles, home: str) -> str:
-    """Bind the base that pyvenv.cfg names, if it is a Python: the venv's author wrote the file."""
+def _bind_base(needed: NeededFiles, home: str, venv: str) -> str:
+    """Bind the base that pyvenv.cfg names, if it is a Python and the scope allows it."""
     real = needed.real_path(home) if home.startswith("/") else ""
     if not real:
         return ""
@@ -126,8 +125,13 @@ def _bind_base(needed: NeededFiles, home: str) -> str:
     parts = list(list_libraries(base))
     if not any(os.path.isfile(f"{library}/os.py") for library in parts):
         return ""
+    prefix = find_prefix(f"{real}/python")
+    scope = needed.scope
+    known = needed.covers(prefix) or prefix == find_prefix(find_own_python())
+    if not (known or scope.allows(prefix) or scope.is_managed(prefix)):
+        scope.refuse(prefix, f"{venv}/pyvenv.cfg")
     needed.follow(home)
-    bind_prefix(needed, find_prefix(f"{real}/python"), parts, "the base of the virtual environment")
+    bind_prefix(needed, prefix, parts, "the base of the virtual environment")
     return base
 
 
@@ -146,7 +150,7 @@ def _bind_user_sites(needed: NeededFiles, base: str, version: str, home: str) ->
     return sites
 
 
-def bind_editables(needed: NeededFiles, site: str, beside: str) -> None:
+def bind_editables(needed: NeededFiles, site: str, home: str) -> None:
     """Bind projects that editable installs name in `.pth` lines and setuptools' finders."""
     for name in list_names(site):
         paths: list[str] = []
@@ -156,7 +160,7 @@ def bind_editables(needed: NeededFiles, site: str, beside: str) -> None:
         elif name.startswith("__editable___") and name.endswith("_finder.py"):
             paths = parse_editable_finder(read_text(f"{site}/{name}"))
         for path in paths:
-            _bind_editable(needed, path, f"{site}/{name}", beside)
+            _bind_editable(needed, path, f"{site}/{name}", home)
 
 
 def parse_editable_finder(source: str) -> list[str]:
@@ -180,16 +184,37 @@ def parse_editable_finder(source: str) -> list[str]:
     return []
 
 
-def _bind_editable(needed: NeededFiles, path: str, named_by: str, beside: str) -> None:
+def _bind_editable(needed: NeededFiles, path: str, named_by: str, home: str) -> None:
     real = needed.real_path(path)
     if not real or needed.covers(real):
         return
     directory = real if os.path.isdir(real) else os.path.dirname(real)
     if needed.is_shared(directory) or not find_project(needed, directory, PYTHON_MARKS):
         return
-    needed.bind_path(path, f"an editable install, {os.path.basename(named_by)}")
-    if not beside or not is_inside(real, beside):
+    scope = needed.scope
+    if not scope.allows(real):
+        if not _is_hosts_own(needed, named_by, home):
+            scope.refuse(real, named_by)
+            return
         needed.notes.append(f"{real} is readable, because {named_by} names it")
+    needed.follow(path)
+    if not scope.is_granted(real):
+        needed.bind(real, f"an editable install, {os.path.basename(named_by)}")
+
+
+def _is_hosts_own(needed: NeededFiles, file: str, home: str) -> bool:
+    """Return whether a `.pth` file belongs to a Python of the host, not to a server's venv.
+
+    corral imports from its own environment, so that one can be trusted too.
+    """
+    scope = needed.scope
+    if scope.is_writable(file):
+        return False
+    if is_inside(file, f"{home}/.local/lib") or is_inside(file, sys.prefix):
+        return True
+    prefix = file.partition("/lib/python")[0]
+    installed = scope.is_managed(file) or scope.is_on_path(f"{prefix}/bin/python3")
+    return installed and not os.path.isfile(f"{prefix}/pyvenv.cfg")
 
 
 def find_project(needed: NeededFiles, directory: str, marks: Sequence[str]) -> str:
@@ -232,10 +257,17 @@ def bind_server(needed: NeededFiles, path: str, kind: Kind) -> None:
     except (OSError, ValueError):
         return  # the runtime itself will report that there is no such script
     directory = real if os.path.isdir(real) else os.path.dirname(real)
-    if not needed.covers(real):
+    if needed.scope.named and not needed.scope.allows(real):
+        needed.scope.refuse(needed.scope.enclose(real), needed.scope.named)
+    grant = needed.scope.find_grant(real)
+    if not grant:
+        needed.scope.add_root(directory)
+    if not grant and not needed.covers(real):
         _bind_project(needed, real, directory, kind)
     if kind in {"node", "deno", "bun"}:
-        bind_node_modules(needed, directory, set())
+        top = grant or needed.scope.find_root(directory)
+        bind_node_modules(needed, directory, top, set())
+        _note_packages_above(needed, os.path.dirname(top))
 
 
 def _bind_project(needed: NeededFiles, real: str, directory: str, kind: Kind) -> None:
@@ -246,9 +278,9 @@ def _bind_project(needed: NeededFiles, real: str, directory: str, kind: Kind) ->
     marks = {"python": PYTHON_MARKS, "node": NODE_MARKS, "bun": NODE_MARKS}.get(kind, MARKS)
     project = find_project(needed, directory, marks) or find_project(needed, directory, MARKS)
     if project:
-        needed.bind(project, "the server's project")
+        needed.bind(needed.scope.cap(project, directory), "the server's project")
     elif not kind and os.path.basename(directory) == "bin":
-        _bind_installed(needed, real, os.path.dirname(directory))
+        _bind_installed(needed, real, needed.scope.cap(os.path.dirname(directory), directory))
     elif not needed.is_shared(directory):
         needed.bind(directory, "the server's directory")
     elif directory != real:
@@ -264,17 +296,31 @@ def _bind_installed(needed: NeededFiles, real: str, prefix: str) -> None:
         needed.bind(real, "the server")
 
 
-def bind_node_modules(needed: NeededFiles, directory: str, passed: set[str]) -> None:
-    """Bind every node_modules that node searches, from the script up to HOME, with its links."""
+def bind_node_modules(needed: NeededFiles, directory: str, top: str, passed: set[str]) -> None:
+    """Bind every node_modules that node searches, from the script up to `top`, with its links."""
+    top = top.removesuffix("/node_modules")
     while directory not in passed:
         passed.add(directory)
         modules = f"{directory}/node_modules"
         if os.path.isdir(modules) and not is_system(modules):
             real = os.path.realpath(modules)
             if real == modules or os.path.basename(real) == "node_modules":
-                needed.bind_path(modules, "packages that the server can load")
+                needed.follow(modules)
+                if not needed.scope.is_granted(real):
+                    needed.bind(real, "packages that the server can load")
                 bind_linked_packages(needed, real, passed)
-        if directory in needed.homes or needed.is_shared(directory):
+        if directory == top or needed.is_shared(directory):
+            return
+        directory = os.path.dirname(directory)
+
+
+def _note_packages_above(needed: NeededFiles, directory: str) -> None:
+    while directory and not needed.is_shared(directory):
+        modules = f"{directory}/node_modules"
+        if os.path.isdir(modules) and not needed.covers(modules):
+            if not needed.scope.is_granted(os.path.realpath(modules)):
+                text = f"{modules} is above the server's own files and not readable"
+                needed.notes.append(f"{text}; if it needs them: --read {modules}")
             return
         directory = os.path.dirname(directory)
 
@@ -290,10 +336,13 @@ def bind_linked_packages(needed: NeededFiles, modules: str, passed: set[str]) ->
         if needed.is_shared(wanted):
             continue
         needed.follow(entry)
-        needed.bind(wanted, "a linked package")
-        if not is_inside(wanted, os.path.dirname(modules)):
-            needed.notes.append(f"{wanted} is readable, because {entry} links to it")
-        bind_node_modules(needed, real, passed)
+        scope = needed.scope
+        root = next((root for root in (*scope.roots, *scope.granted) if is_inside(real, root)), "")
+        if not root:
+            scope.refuse(wanted, entry)
+        elif not scope.is_granted(real):
+            needed.bind(wanted, "a linked package")
+        bind_node_modules(needed, real, root or wanted, passed)
 
 
 def _list_package_links(modules: str) -> Iterator[str]:

@@ -52,9 +52,9 @@ def resolve_trampoline(found: Executable, text: str, caller: Caller) -> tuple[st
         relative = '"$(dirname -- "$(realpath -- "$0")")"/'
         if command.startswith(relative):
             name = command[len(relative) :].strip("'\"")
-            return (f"{os.path.dirname(found.real)}/{name}", found.path)
+            return (caller.absolute(f"{os.path.dirname(found.real)}/{name}"), found.path)
         interpreter = command.strip().strip("'\"")
-        return (interpreter, found.path) if interpreter.startswith("/") else ()
+        return (caller.absolute(interpreter), found.path) if interpreter.startswith("/") else ()
     for line in rest.split("\n"):  # the shim that pnpm puts into node_modules/.bin
         words = line.split('"')
         if line.strip().startswith("exec node ") and len(words) == 5 and words[3] == "$@":

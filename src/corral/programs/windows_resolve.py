@@ -12,6 +12,7 @@ import ntpath
 from collections.abc import Mapping, Sequence
 
 from corral.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, CommandError
+from corral.policy.model import Grant
 from corral.programs import arguments as options
 from corral.programs import windows_shims
 from corral.programs.model import Program
@@ -83,8 +84,11 @@ def resolve(
     cwd: str,
     home: str,
     subprocess: bool,
+    grants: Sequence[Grant] = (),  # noqa: ARG001 - part of the contract
+    root: str = "",  # noqa: ARG001 - part of the contract
     disk: Disk | None = None,
 ) -> Program:
+    """Return the program of a command. What its files lead to is not yet held to `grants`."""
     if not argv or not argv[0]:
         raise CommandError("there is no command to run", exit_code=EXIT_NOT_FOUND)
     if any("\0" in word for word in argv):

@@ -26,14 +26,16 @@ HINTS = {
 class Choices:
     """The user's choices for opening a reference.
 
-    `provided` are variables that the user passes. If not `complete`, the server is only inspected,
-    so settings may still lack a value. `notify` gets lines for the user.
+    `provided` are variables that the user passes, `granted` paths that the user allows. If not
+    `complete`, the server is only inspected, so settings may still lack a value. `notify` gets
+    lines for the user.
     """
 
     scripts: bool = False
     extra: tuple[str, ...] = ()
     config: tuple[str, ...] = ()
     provided: tuple[str, ...] = ()
+    granted: tuple[str, ...] = ()
     complete: bool = True
     notify: Callable[[str], None] = lambda _: None
 
@@ -74,7 +76,7 @@ def _open(reference: Reference, arguments: Sequence[str], choices: Choices) -> R
         )
         command = found.argv()
         # A wheel's .pth line or a program's `#!` line could name any file of the user's.
-        check_command(command, found.path())
+        check_command(command, found.path(), choices.granted)
         return ReadyServer(command=(*command, *arguments))
     if reference.kind == "bundle":
         from corral.servers.bundles.bundle import open_bundle

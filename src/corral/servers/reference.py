@@ -138,8 +138,11 @@ def normalize_name(name: str) -> str:
 
 
 def is_name(text: str, letters: frozenset[str]) -> bool:
-    """Return whether a text has only these letters, and is neither a dot path nor an option."""
-    return 0 < len(text) <= MAX_NAME_LENGTH and letters.issuperset(text) and text[0] not in ".-"
+    """Return whether a text has only these letters and starts with a letter or digit.
+
+    `_x` is normalized to `-x`, which would be an option.
+    """
+    return 0 < len(text) <= MAX_NAME_LENGTH and letters.issuperset(text) and text[0] in LETTERS
 
 
 def is_version(text: str) -> bool:

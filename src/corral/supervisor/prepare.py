@@ -50,7 +50,13 @@ def prepare(
     policy = _merge_policy(sources, home, cwd, protected)
     system = current.load()
     program = system.resolve(
-        argv, environment=environment, cwd=cwd, home=home, subprocess=policy.subprocess
+        argv,
+        environment=environment,
+        cwd=cwd,
+        home=home,
+        subprocess=policy.subprocess,
+        grants=policy.grants,
+        root=_find_root(sources),
     )
     if policy.allow:
         _check_proxy(environment)
@@ -112,6 +118,12 @@ def _merge_policy(
 
         check_granted_paths(policy.grants, home)
     return replace(policy, admit=config.admit) if policy.allow else policy
+
+
+def _find_root(sources: Sequence[Source]) -> str:
+    """Return the directory of a server that the user named, "" for a plain command."""
+    own = [one.manifest.directory for one in sources if one.trust == "request"]
+    return next(filter(None, own), "")
 
 
 def _admission_warnings(policy: Policy) -> tuple[str, ...]:

@@ -701,3 +701,49 @@ def test_what_only_calls_itself_corral_is_told(tmp_path):
             "refused",
             f"it is started by {other}, which is not this corral",
         )
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX program names")
+def test_what_a_servers_files_lead_to_is_asked_about(monkeypatch, tmp_path):
+    from corral.cli import approve
+
+    home = tmp_path / "home"
+    for name in ("server", "private"):
+        (home / name).mkdir(parents=True)
+        (home / name / "package.json").write_text("{}")
+    (home / "server" / "node_modules").mkdir()
+    (home / "server" / "node_modules" / "x").symlink_to(home / "private")
+    (home / "server" / "main.js").touch()
+    node = tmp_path / "bin" / "node"
+    node.parent.mkdir()
+    node.write_bytes(b"\x7fELF")
+    node.chmod(0o755)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setattr(wrap_command, "check_run", lambda flags, arguments: None)
+    monkeypatch.setattr(wrap_command, "prepare", resolved)
+    entry = {"command": str(node), "args": [str(home / "server" / "main.js")]}
+    text = json.dumps({"mcpServers": {"a": entry}})
+
+    def words(*, dry_run=False):
+        check = lambda one: wrap_command.check(one, pin=False, dry_run=dry_run)
+        return wrap(text, jsonc, REQUEST, check)
+
+    added = ["run", "--read", str(home / "private"), "--", str(node)]
+    monkeypatch.setattr(approve, "is_on_terminal", lambda: False)
+    assert (words().text, words().outcomes[0].state) == (text, "refused")
+    assert f"--read {home}/private" in words().outcomes[0].hint
+    assert json.loads(words(dry_run=True).text)["mcpServers"]["a"]["args"][:5] == added
+    monkeypatch.setattr(approve, "is_on_terminal", lambda: True)
+    for answer in (False, True):
+        monkeypatch.setattr(approve, "ask", lambda question, answer=answer: answer)
+        done = words()
+        assert done.outcomes[0].state == ("wrapped" if answer else "refused")
+    assert json.loads(done.text)["mcpServers"]["a"]["args"][:5] == added
+
+
+def resolved(command, sources, *, environment, cwd):
+    """The part of `prepare` that reads the server's files, on any host."""
+    from corral.programs.resolve import resolve
+
+    home = os.environ["HOME"]
+    resolve(command, environment=environment, cwd=cwd, home=home, subprocess=False)

@@ -10,7 +10,7 @@ from corral.platforms.linux.mechanisms import masks
 from corral.platforms.macos.mechanisms import seatbelt_secrets
 from corral.platforms.windows.files import granted_tree
 from corral.policy import secret_files
-from corral.programs.needed_files import NeededFiles
+from corral.programs.needed_files import is_shared
 from corral.programs.windows_needed_files import Needs
 
 HOME = "/home/me" if os.name == "posix" else "C:\\Users\\me"
@@ -62,15 +62,15 @@ def test_masks_and_seatbelt_and_windows_have_the_whole_table():
 @pytest.mark.parametrize("system", ["linux", "macos"])
 def test_no_program_takes_a_directory_of_secrets_along(system, monkeypatch):
     monkeypatch.setattr("sys.platform", PLATFORMS[system])
-    reach = NeededFiles("/home/me")
+    homes = {"/home/me"}
     for kind in WITHOUT_PROGRAMS:
         for name in kind.on(system):
-            assert reach.is_shared(f"/home/me/{name}"), name
-            assert reach.is_shared(f"/home/me/{name}/server"), name
-            assert reach.is_shared(os.path.dirname(f"/home/me/{name}")), name
-    assert not reach.is_shared("/home/me/.claude/plugins/server")
-    assert not reach.is_shared("/home/me/.sshx/server")
-    assert not reach.is_shared("/home/me/projects/server")
+            assert is_shared(f"/home/me/{name}", homes), name
+            assert is_shared(f"/home/me/{name}/server", homes), name
+            assert is_shared(os.path.dirname(f"/home/me/{name}"), homes), name
+    assert not is_shared("/home/me/.claude/plugins/server", homes)
+    assert not is_shared("/home/me/.sshx/server", homes)
+    assert not is_shared("/home/me/projects/server", homes)
 
 
 def test_no_program_takes_a_directory_of_secrets_along_on_windows():

@@ -19,10 +19,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from corral.errors import CommandError
+from corral.errors import CommandError, UnchosenReadsError
 from corral.paths.posix import is_inside
+from corral.policy.model import Grant
 from corral.programs.arguments import Invocation, read_arguments
-from corral.programs.needed_files import NeededFiles
+from corral.programs.needed_files import home_names, is_shared
 from corral.programs.resolve import resolve
 
 if TYPE_CHECKING:
@@ -63,6 +64,10 @@ def home(tmp_path: Path) -> Path:
     return made
 
 
+def granted(path: object, access: str = "read") -> Grant:
+    return Grant(path=str(path), access=access, device=0, inode=0, directory=True, owner=0, group=0)
+
+
 class Resolver:
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -70,9 +75,13 @@ class Resolver:
         self.cwd = home
         self.environment: dict[str, str] = {}
 
-    def __call__(self, *argv: object, subprocess: bool = False) -> Program:
+    def __call__(
+        self, *argv: object, subprocess: bool = False, read: object = (), root: object = ""
+    ) -> Program:
         return resolve(
-            [str(word) for word in argv],
+            grants=[granted(path) for path in ([read] if isinstance(read, Path) else read)],
+            root=str(root),
+            argv=[str(word) for word in argv],
             environment={"PATH": ":".join(self.path), **self.environment},
             cwd=str(self.cwd),
             home=str(self.home),
@@ -238,7 +247,9 @@ def test_a_link_through_a_directory_that_will_not_exist_inside(run: Resolver, ho
     (home / "other").mkdir()
     link(home / "links" / "node", "../other/../real/node")
     script = file_at(home / "s" / "x.js", "found")
-    assert works(run(home / "links" / "node", script)) == "found"
+    with pytest.raises(UnchosenReadsError, match="links/node leads to"):
+        run(home / "links" / "node", script)
+    assert works(run(home / "links" / "node", script, read=home / "real")) == "found"
 
 
 # --- Python
@@ -299,23 +310,35 @@ def test_a_venv_of_copies_finds_its_base_in_pyvenv_cfg(run: Resolver, home: Path
 def test_a_pth_line_makes_an_editable_project_readable(
     run: Resolver, home: Path, venv: Path
 ) -> None:
-    file_at(home / "dev" / "lib" / "pyproject.toml")
-    module = file_at(home / "dev" / "lib" / "src" / "edited.py")
-    file_at(home / "dev" / "lib" / "private.txt")
+    file_at(home / "proj" / "pyproject.toml")
+    file_at(home / "proj" / "lib" / "pyproject.toml")
+    module = file_at(home / "proj" / "lib" / "src" / "edited.py")
+    file_at(home / "proj" / "lib" / "private.txt")
     file_at(site_of(venv) / "_editable_impl_edited.pth", f"{module.parent}\n")
     program = run(venv / "bin" / "python", "-c", SHOW.format(module="edited"))
     assert works(program) == f"{venv} {module}"
     assert str(module.parent) in program.reads, "only what the line names"
-    assert any(str(module.parent) in note for note in program.notes), (
-        "a project elsewhere is announced"
-    )
+
+
+def test_a_pth_line_of_a_venv_leads_out_only_to_a_grant(
+    run: Resolver, home: Path, venv: Path
+) -> None:
+    file_at(home / "dev" / "lib" / "pyproject.toml")
+    module = file_at(home / "dev" / "lib" / "src" / "edited.py")
+    file_at(site_of(venv) / "_editable_impl_edited.pth", f"{module.parent}\n")
+    command = (venv / "bin" / "python", "-c", SHOW.format(module="edited"))
+    with pytest.raises(UnchosenReadsError) as caught:
+        run(*command)
+    assert caught.value.reads == (str(module.parent),)
+    assert caught.value.hint == f"if the server may read it: --read {module.parent}"
+    assert str(module.parent) not in run(*command, read=module.parent).reads
 
 
 def test_a_setuptools_finder_is_read_and_never_executed(
     run: Resolver, home: Path, venv: Path
 ) -> None:
-    file_at(home / "dev" / "lib" / "setup.py")
-    module = file_at(home / "dev" / "lib" / "edited" / "__init__.py")
+    file_at(home / "proj" / "setup.py")
+    module = file_at(home / "proj" / "edited" / "__init__.py")
     finder = f"""
         import sys
         from importlib.machinery import PathFinder
@@ -354,9 +377,8 @@ def test_a_pth_line_cannot_fetch_what_is_no_project(run: Resolver, home: Path, v
     file_at(site_of(venv) / "planted.pth", "\n".join(map(str, lines)) + "\n")
     assert run(venv / "bin" / "python").reads == before
     file_at(home / "Documents" / "letters" / "pyproject.toml")
-    assert len(run(venv / "bin" / "python").reads) == len(before) + 1, (
-        "the control: a project is taken"
-    )
+    with pytest.raises(UnchosenReadsError, match="Documents/letters"):
+        run(venv / "bin" / "python")
 
 
 def test_a_home_in_pyvenv_cfg_is_believed_only_where_a_python_is(
@@ -826,6 +848,7 @@ def test_pnpm_links_and_its_shell_shim(run: Resolver, home: Path) -> None:
 @needs_node
 def test_a_workspace_finds_its_hoisted_and_linked_packages(run: Resolver, home: Path) -> None:
     root = home / "mono"
+    file_at(root / "package.json", '{"workspaces": ["packages/*"]}')
     file_at(root / "node_modules" / "dep" / "index.js", "module.exports = 'dep'")
     file_at(root / "packages" / "shared" / "package.json", '{"main": "i.js"}')
     file_at(root / "packages" / "shared" / "i.js", "module.exports = 'shared'")
@@ -845,15 +868,14 @@ def test_a_workspace_finds_its_hoisted_and_linked_packages(run: Resolver, home: 
 def test_packages_installed_in_home_itself(run: Resolver, home: Path) -> None:
     file_at(home / "node_modules" / "dep" / "index.js", "module.exports = 'dep'")
     script = file_at(home / "srv" / "i.js", "console.log(require('dep'))")
-    program = run("node", script)
-    assert program.reads == (str(script.parent), str(home / "node_modules"))
-    assert works(program) == "dep"
+    assert run("node", script).reads == (str(script.parent),)
+    script = file_at(home / "i.js", "console.log(require('dep'))")
+    assert works(run("node", script)) == "dep"
 
 
 @needs_node
-def test_links_planted_by_a_server_fetch_only_packages_and_say_so(
-    run: Resolver, home: Path
-) -> None:
+def test_links_planted_by_a_server_fetch_nothing(run: Resolver, home: Path) -> None:
+    file_at(home / "srv" / "package.json", "{}")
     letters = file_at(home / "Documents" / "letters" / "a.txt").parent
     script = file_at(home / "srv" / "i.js")
     link(home / "srv" / "sub" / "node_modules", letters)
@@ -862,11 +884,11 @@ def test_links_planted_by_a_server_fetch_only_packages_and_say_so(
     link(home / "srv" / "node_modules" / "keys", home / ".ssh")
     assert run("node", script).reads == (str(home / "srv"),)
     nested = run("node", home / "srv" / "sub" / "i.js")
-    assert nested.reads == (str(home / "srv" / "sub"), str(home / "srv" / "node_modules"))
+    assert str(letters) not in nested.reads
     file_at(letters / "package.json", "{}")
-    program = run("node", script)
-    assert str(letters) in program.reads, "the control: a package is what npm link makes"
-    assert any(str(letters) in note for note in program.notes)
+    with pytest.raises(UnchosenReadsError, match="node_modules/planted leads to"):
+        run("node", script)
+    assert run("node", script, read=letters).reads == (str(home / "srv"),)
 
 
 def test_a_module_in_the_callers_project(run: Resolver, home: Path, venv: Path) -> None:
@@ -913,7 +935,7 @@ def test_of_homebrew_only_programs_are_bound(run: Resolver, home: Path) -> None:
                   "~/..", "~/.ssh", "~/.ssh/deep", "~/.local", "~/.config", "~/Downloads", "/run/user/1000", "/mnt/c"],
 )  # fmt: skip
 def test_directories_that_are_never_bound(home: Path, directory: str) -> None:
-    assert NeededFiles(str(home)).is_shared(os.path.normpath(directory.replace("~", str(home))))
+    assert is_shared(os.path.normpath(directory.replace("~", str(home))), home_names(str(home)))
 
 
 @pytest.mark.parametrize(
@@ -928,16 +950,16 @@ def test_directories_that_are_never_bound(home: Path, directory: str) -> None:
     ],
 )
 def test_directories_that_may_be_bound(home: Path, directory: str) -> None:
-    assert not NeededFiles(str(home)).is_shared(directory.replace("~", str(home)))
+    assert not is_shared(directory.replace("~", str(home)), home_names(str(home)))
 
 
 def test_a_home_behind_a_link_is_still_home(tmp_path: Path) -> None:
     (tmp_path / "data" / "user").mkdir(parents=True)
     linked = link(tmp_path / "home", tmp_path / "data" / "user")
-    needed = NeededFiles(str(linked))
-    assert needed.is_shared(str(tmp_path / "data" / "user"))
-    assert needed.is_shared(str(tmp_path / "data"))
-    assert not needed.is_shared(str(tmp_path / "data" / "other"))
+    homes = home_names(str(linked))
+    assert is_shared(str(tmp_path / "data" / "user"), homes)
+    assert is_shared(str(tmp_path / "data"), homes)
+    assert not is_shared(str(tmp_path / "data" / "other"), homes)
 
 
 # --- arguments of runtimes
@@ -1022,7 +1044,7 @@ heavy = {"typing", "dataclasses", "enum", "re", "json", "tomllib", "socket", "su
 started = []
 sys.addaudithook(lambda event, _: started.append(event) if event.startswith(
     ("subprocess", "os.fork", "os.exec", "os.spawn", "os.posix_spawn", "os.system")) else None)
-program = resolve(sys.argv[1:], environment=os.environ, cwd="/", home="/nowhere", subprocess=False)
+program = resolve(sys.argv[1:], environment=os.environ, cwd="/", home=os.environ["HOME"], subprocess=False)
 print(sorted(heavy & set(sys.modules) - before), started, program.path)
 """
 
@@ -1034,5 +1056,6 @@ def test_resolving_imports_nothing_heavy_and_starts_nothing(home: Path) -> None:
     command = [sys.executable, "-S", "-c", PROBE, str(shim)]
     source = str(Path(__file__).parents[3] / "src")
     environment = {"PATH": "/usr/bin:/bin", "PYENV_VERSION": "3.12", "PYTHONPATH": source}
+    environment["HOME"] = str(home)
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == f"[] [] {tool}"

@@ -109,3 +109,27 @@ def test_names_and_versions_never_carry_options_or_paths(scheme, text):
 
 def test_one_spelling_of_a_project():
     assert normalize_name("A__b.-c") == "a-b-c"
+
+
+NAMES = st.text(alphabet="aZ0._-~+", min_size=1, max_size=8)
+
+
+@given(st.sampled_from(["npm:", "npm:@a/", "npm:@", "pypi:", "pypi:a["]), NAMES)
+def test_no_name_becomes_an_option_or_a_path(start, name):
+    """`_x` is a name of many letters, and `-x` to pip."""
+    text = start + name + {"pypi:a[": "]", "npm:@": "/b"}.get(start, "")
+    try:
+        found = parse_reference(text)
+    except SandboxError:
+        return
+    for word in (*found.name.removeprefix("@").split("/"), *found.extras):
+        assert word[0].isalnum(), text
+    assert not found.requirement().startswith(("-", "."))
+
+
+@pytest.mark.parametrize(
+    "text", ["pypi:_x", "pypi:_-x", "pypi:a[_b]", "npm:_x", "npm:~x", "npm:@_a/b", "npm:@a/-b"]
+)
+def test_a_name_starts_with_a_letter_or_digit(text):
+    with pytest.raises(SandboxError):
+        parse_reference(text)

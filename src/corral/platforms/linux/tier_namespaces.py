@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from corral.paths.posix import is_inside
+from corral.paths.posix import is_below, is_inside
 from corral.plan.model import SAMPLING
 from corral.platforms.linux.mechanisms import (
     cgroup,

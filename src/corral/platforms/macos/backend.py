@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from corral.plan.model import Plan
     from corral.platforms.contract import Stdio, Usage
     from corral.platforms.macos.process_table import ProcessTable
+    from corral.policy.model import Grant
     from corral.programs.model import Program
 
 NODE_DIRECTORIES = ("/opt/homebrew/bin", "/usr/local/bin", "/usr/bin")
@@ -48,9 +49,17 @@ class Macos:
         cwd: str,
         home: str,
         subprocess: bool,
+        grants: Sequence[Grant],
+        root: str,
     ) -> Program:
         program = programs.resolve(
-            argv, environment=environment, cwd=cwd, home=home, subprocess=subprocess
+            argv,
+            environment=environment,
+            cwd=cwd,
+            home=home,
+            subprocess=subprocess,
+            grants=grants,
+            root=root,
         )
         return replace(program, notes=(*program.notes, *tier_seatbelt.notes(program)))
 

@@ -77,17 +77,19 @@ def open_stored(
     if choices.complete:
         refuse_homes(bundle, values, user_values.known_paths(entry.path(), home_directory()))
     found = StoredBundle(origin=origin, digest=digest, content=content, bundle=bundle, entry=entry)
-    ready = _make_ready(found, values, arguments)
+    ready = _make_ready(found, values, arguments, choices.granted)
     for text in find_warnings(bundle):
         choices.notify(f"warning: {text}")
     return ready
 
 
-def _make_ready(found: StoredBundle, values: Values, arguments: Sequence[str]) -> ReadyServer:
+def _make_ready(
+    found: StoredBundle, values: Values, arguments: Sequence[str], granted: Sequence[str]
+) -> ReadyServer:
     bundle, tree = found.bundle, found.entry.path()
     known = user_values.known_paths(tree, home_directory())
     command = [*_build_command(found, values, known), *arguments]
-    check_command(command, tree)
+    check_command(command, tree, granted)
     origin = printable(found.origin)
     # The approval is for all that the bundle asks for, even if the user's values replace it today.
     complete, approval = request_from(

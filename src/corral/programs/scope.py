@@ -1,0 +1,241 @@
+"""Decides which files a server's own files may lead to.
+
+The user's words, PATH and the system choose what a run reads. A link, a `#!` line, a `.pth` line, a
+`pyvenv.cfg` or an entry of `node_modules` may have been written by the server's author, or by an
+earlier run of a target. What it leads to counts only inside the server's root, a runtime or a
+grant. Everything else is collected here and refused at the end, with the flags that allow it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from corral.errors import UnchosenReadsError
+from corral.paths.posix import is_below, is_inside
+from corral.programs.arguments import detect_kind
+from corral.programs.needed_files import is_program, is_shared, is_system
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from corral.policy.model import Grant
+    from corral.programs.needed_files import Caller, Executable
+
+PACKAGE_FILES = ("package.json", "pyproject.toml")
+OTHER_MARKS = ("setup.py", "setup.cfg", "manifest.json", "corral.toml", "corral.json")
+MARKS = (*PACKAGE_FILES, *OTHER_MARKS, "pyvenv.cfg", "node_modules")
+# Below these a program is an administrator's or a package manager's.
+SYSTEM_PREFIXES = (
+    "/opt", "/snap", "/home/linuxbrew/.linuxbrew", "/Library/Developer", "/Library/Frameworks",
+    "/Applications/Xcode.app",
+)  # fmt: skip
+# Version managers keep interpreters below these directories of HOME, or of what a variable names.
+MANAGED_IN_HOME = (
+    ".asdf/installs", ".bun", ".deno", ".fnm/node-versions", ".local/share/fnm/node-versions",
+    ".local/share/mise/installs", ".local/share/pdm/python", ".local/share/pnpm/nodejs",
+    ".local/share/rtx/installs", ".local/share/uv/python", ".nodenv/versions", ".nvm/versions",
+    ".pixi/envs", ".proto/tools", ".pyenv/versions", ".rye/py", ".sdkman/candidates",
+    ".volta/tools/image", "Library/Application Support/fnm/node-versions",
+    "Library/Application Support/uv/python", "anaconda3", "mambaforge", "micromamba",
+    "miniconda3", "miniforge3",
+)  # fmt: skip
+MANAGED_BY_VARIABLE = {
+    "ASDF_DATA_DIR": "/installs", "FNM_DIR": "/node-versions", "MAMBA_ROOT_PREFIX": "",
+    "MISE_DATA_DIR": "/installs", "NVM_DIR": "/versions", "PYENV_ROOT": "/versions",
+    "UV_PYTHON_INSTALL_DIR": "", "VOLTA_HOME": "/tools/image",
+}  # fmt: skip
+MAX_NAMED = 3  # a hint names pnpm's store instead of more of its packages than this
+
+
+class Scope:
+    """What may be read: `roots` of the server, grants, runtimes. `named` is the root of a server
+    whose directory the user named; its command is then the author's word, not the user's.
+    """
+
+    def __init__(
+        self, caller: Caller, homes: set[str], *, root: str = "", grants: Iterable[Grant] = ()
+    ) -> None:
+        self.caller = caller
+        self.homes = homes
+        self.named = os.path.realpath(root) if root else ""
+        self.roots = [self.named] if root else []
+        files = [grant for grant in grants if grant.access != "socket"]
+        self.granted = [grant.path for grant in files]
+        self.writable = [grant.path for grant in files if grant.access == "write"]
+        self.refused: dict[str, str] = {}
+        self.by_grant: list[str] = []
+
+    def find_root(self, directory: str) -> str:
+        """Return the root of the server in a directory; '' if several servers share it.
+
+        Nothing above a write grant counts: a target could remove what marks a directory below.
+        """
+        if marked := self._find_marked_root(directory):
+            return marked
+        directory, packages, _ = f"{directory}/".partition("/node_modules/")
+        if packages:
+            return f"{directory}/node_modules"
+        directory = directory.rstrip("/") or "/"
+        above = os.path.dirname(directory)
+        if os.path.basename(directory) == "bin" and not is_shared(above, self.homes):
+            return above
+        return "" if is_shared(directory, self.homes) else directory
+
+    def _find_marked_root(self, directory: str) -> str:
+        tops = [top for top in (self.named, *sorted(self.writable)) if top]
+        if top := next((top for top in tops if is_inside(directory, top)), ""):
+            return top
+        at = f"{directory}/".partition("/node_modules/")[0].rstrip("/") or "/"
+        package = other = ""
+        while not is_shared(at, self.homes):
+            if os.path.lexists(f"{at}/.git") or _lists_package(at, package):
+                return at
+            if any(os.path.isfile(f"{at}/{name}") for name in PACKAGE_FILES):
+                package = package or at
+            elif any(os.path.isfile(f"{at}/{name}") for name in OTHER_MARKS):
+                other = other or at
+            at = os.path.dirname(at)
+        return package or other
+
+    def add_root(self, directory: str) -> None:
+        if root := self.find_root(directory):
+            self.roots.append(root)
+
+    def cap(self, directory: str, place: str) -> str:
+        """Return a directory above `place`, or the root or grant of `place` if that is smaller."""
+        root = self.find_grant(place) or self._find_marked_root(place)
+        return root if root and is_below(root, directory) else directory
+
+    def find_grant(self, real: str) -> str:
+        """Return the grant of a path that the server's files lead to and only a grant allows."""
+        if not any(is_inside(real, path) for path in self.by_grant):
+            return ""
+        return next((path for path in self.granted if is_inside(real, path)), "")
+
+    def is_granted(self, real: str) -> bool:
+        return any(is_inside(real, path) for path in self.granted)
+
+    def is_writable(self, real: str) -> bool:
+        return any(is_inside(real, path) for path in self.writable)
+
+    def allows(self, real: str, root: str = "") -> bool:
+        own = any(is_inside(real, path) for path in (*self.roots, root) if path)
+        if own or is_system(real):
+            return True
+        if self.is_granted(real):
+            self.by_grant.append(real)
+            return True
+        return False
+
+    def is_runtime(self, real: str) -> bool:
+        """Return whether this is an interpreter of the system, a version manager or PATH."""
+        from corral.programs.runtimes import find_own_python
+
+        if not detect_kind(real, real) or not is_program(real) or self.is_writable(real):
+            return False
+        return self.is_managed(real) or self.is_on_path(real) or real == find_own_python()
+
+    def is_managed(self, real: str) -> bool:
+        """Return whether a path is below a system prefix or a version manager's directory."""
+        variables = self.caller.environment
+        places = [*SYSTEM_PREFIXES]
+        places += [f"{home}/{name}" for home in self.homes for name in MANAGED_IN_HOME]
+        places += [
+            os.path.realpath(variables[name] + below)
+            for name, below in MANAGED_BY_VARIABLE.items()
+            if variables.get(name, "").startswith("/")
+        ]
+        known = is_system(real) or any(is_below(real, place) for place in places)
+        return known and not self.is_writable(real)
+
+    def is_on_path(self, path: str) -> bool:
+        """Return whether a file is in a directory of PATH, or a link on the way to one."""
+        parent = os.path.dirname(path)
+        for entry in self.caller.search_path():
+            if is_inside(entry, path) or parent in {entry.rstrip("/"), os.path.realpath(entry)}:
+                return not self.is_writable(path)
+        return False
+
+    def check_word(self, path: str) -> None:
+        """Refuse a program that a named server's command has in another directory."""
+        from corral.programs.runtimes import find_own_python
+
+        parent, name = os.path.split(path)
+        place = os.path.join(os.path.realpath(parent), name)
+        if self.named and not self.allows(place) and place != find_own_python():
+            self.refuse(self.enclose(place), self.named)
+
+    def check_link(self, link: str, real: str) -> None:
+        """Refuse a link in a server's root or a write grant that leads out of it."""
+        if self.is_managed(link) or self.is_on_path(link):
+            return
+        root = self.find_root(os.path.dirname(link))
+        if root and not self.allows(real, root) and not self.is_runtime(real):
+            self.refuse(self.enclose(real), link)
+
+    def check_choice(self, path: str, by: Executable) -> None:
+        """Refuse a program that a script of the server names and that is outside of its root."""
+        if is_system(by.real) or self.is_on_path(by.real):
+            return
+        root = self.find_root(os.path.dirname(by.real))
+        parent, name = os.path.split(path)
+        place = os.path.join(os.path.realpath(parent), name)
+        # A granted file in a directory that several servers share has no root, but is writable.
+        if (not root and not self.is_writable(by.real)) or self.allows(place, root):
+            return
+        found = self.enclose(place)
+        known = self.is_managed(place) or self.is_runtime(place)
+        if os.path.isfile(f"{found}/pyvenv.cfg") or not known:
+            self.refuse(found, by.path)
+
+    def enclose(self, real: str) -> str:
+        """Return what a program or a package needs around it: its project, or its directory."""
+        above, modules, _ = f"{real}/".partition("/node_modules/")
+        if modules:
+            return f"{above}/node_modules"
+        directory = at = real if os.path.isdir(real) else os.path.dirname(real)
+        while not is_shared(at, self.homes):
+            if any(os.path.lexists(f"{at}/{mark}") for mark in MARKS):
+                return self.cap(at, directory)
+            at = os.path.dirname(at)
+        return real if is_shared(directory, self.homes) else self.find_root(directory)
+
+    def refuse(self, wanted: str, named_by: str) -> None:
+        if not self.is_granted(wanted):
+            self.refused.setdefault(wanted, named_by)
+
+    def raise_refused(self) -> None:
+        """Raise one error for all that was refused; its hint has the flags that allow it."""
+        if not self.refused:
+            return
+        import shlex
+
+        from corral.safe_text import printable
+
+        paths = [p for p in self.refused if not any(is_below(p, other) for other in self.refused)]
+        if len(paths) > MAX_NAMED:
+            common = os.path.commonpath(paths)
+            # pnpm's global store has a directory for each package. Elsewhere nothing is combined:
+            # a server's links could make a hint ask for more than they lead to.
+            stored = "pnpm" in common and "/links/" in f"{common}/"
+            paths = [common] if stored and not is_shared(common, self.homes) else paths
+        first, by = next(iter(self.refused.items()))
+        more = f" and {len(self.refused) - 1} more" if len(self.refused) > 1 else ""
+        flags = " ".join(f"--read {shlex.quote(path)}" for path in paths)
+        raise UnchosenReadsError(
+            f"{printable(by)} leads to {printable(first)}{more}, which is neither the server's own"
+            " nor granted",
+            reads=paths,
+            hint=f"if the server may read it: {printable(flags)}",
+        )
+
+
+def _lists_package(directory: str, package: str) -> bool:
+    """Return whether a workspace file in a directory lists the package that is below it."""
+    names = ("pnpm-workspace.yaml", *PACKAGE_FILES)
+    if not package or not any(os.path.isfile(f"{directory}/{name}") for name in names):
+        return False
+    from corral.programs.workspaces import lists_package
+
+    return lists_package(directory, package)

@@ -1,0 +1,73 @@
+"""Reads workspace files of pnpm, npm and uv: does one list the package in a directory?"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from fnmatch import fnmatchcase
+
+from corral.programs.needed_files import read_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def lists_package(directory: str, package: str) -> bool:
+    """Return whether the last pattern that matches the package includes it."""
+    listed = False
+    below = os.path.relpath(package, directory)
+    for pattern in _patterns(directory):
+        wanted = pattern.removeprefix("!").removeprefix("./").rstrip("/")
+        if _matches(below.split("/"), wanted.split("/")):
+            listed = not pattern.startswith("!")
+    return listed
+
+
+def _matches(parts: list[str], pattern: list[str]) -> bool:
+    if not pattern or not parts:
+        return not parts and all(part == "**" for part in pattern)
+    if pattern[0] == "**":
+        return _matches(parts, pattern[1:]) or _matches(parts[1:], pattern)
+    return fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
+
+
+def _patterns(directory: str) -> Iterator[str]:
+    yield from _pnpm_patterns(read_text(f"{directory}/pnpm-workspace.yaml"))
+    try:
+        package: object = json.loads(read_text(f"{directory}/package.json") or "{}")
+    except (ValueError, RecursionError):
+        package = {}
+    listed = _get(package, "workspaces")
+    yield from _strings(_get(listed, "packages") if isinstance(listed, dict) else listed)
+    try:
+        project: object = tomllib.loads(read_text(f"{directory}/pyproject.toml"))
+    except (ValueError, RecursionError):
+        project = {}
+    workspace = _get(_get(_get(project, "tool"), "uv"), "workspace")
+    yield from _strings(_get(workspace, "members"))
+    yield from (f"!{pattern}" for pattern in _strings(_get(workspace, "exclude")))
+
+
+def _get(value: object, key: str) -> object:
+    return value.get(key) if isinstance(value, dict) else None
+
+
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, list):
+        yield from (item for item in value if isinstance(item, str))
+
+
+def _pnpm_patterns(text: str) -> Iterator[str]:
+    """Yield the items of `packages:`, written as lines with a dash or in brackets."""
+    inside = False
+    for line in text.splitlines():
+        word = line.partition(" #")[0].strip()
+        if not line.startswith((" ", "-", "#")) and word:
+            inside = word.startswith("packages:")
+            word = word.removeprefix("packages:").strip()
+            if inside and word.startswith("["):
+                yield from (item.strip(" '\"") for item in word.strip("[]").split(","))
+        elif inside and word.startswith("-"):
+            yield word[1:].strip(" '\"")

@@ -1,0 +1,313 @@
+"""Attacks by a server's own files: links, `.pth` and `#!` lines that lead to other files of the user.
+
+Each attack comes as a fresh checkout. It must be refused, with flags that allow it when typed: they are the control.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+
+import pytest
+from attempts import BOTH_TIERS, by_tier, give, give_directory
+
+NODE = "/usr/bin/node"
+LOOK_JS = """
+const fs = require("fs")
+try { console.log(fs.readFileSync(process.argv[2], "utf8")) } catch (error) { console.log(error.code) }
+"""
+LOOK_PY = """
+import sys
+try:
+    print(open(sys.argv[1]).read())
+except OSError as error:
+    print(error.strerror)
+"""
+SYSTEM_PYTHON = os.path.realpath("/usr/bin/python3")
+
+
+def link(user, path, target):
+    give_directory(user, path.parent)
+    os.symlink(target, path)
+
+
+def put(user, path, text="", mode=0o644):
+    give_directory(user, path.parent)
+    return give(user, path, text, mode)
+
+
+def python_environment(user, path, *, base="/usr/bin", python=SYSTEM_PYTHON):
+    put(user, path / "pyvenv.cfg", f"home = {base}\ninclude-system-site-packages = false\n")
+    version = os.path.basename(SYSTEM_PYTHON)
+    give_directory(user, path / "lib" / version / "site-packages")
+    link(user, path / "bin/python", python)
+    return path / "lib" / version / "site-packages"
+
+
+@pytest.fixture
+def private(user, scratch):
+    """A project of the user's beside the server, of a kind that may be bound."""
+    place = scratch / "work/private"
+    put(user, place / "package.json", '{"name": "private"}')
+    put(user, place / "pyproject.toml", "[project]\n")
+    put(user, place / "server.js", LOOK_JS)
+    put(user, place / "server.py", LOOK_PY)
+    put(user, place / "notes.txt", "mine")
+    put(user, place / ".venv/notes.txt", "mine")
+    site = python_environment(user, place / ".venv")
+    put(user, site / "own.pth", f"{place}\n")
+    put(user, place / "node_modules/x/package.json", "{}")
+    put(user, place / "node_modules/notes.txt", "mine")
+    return place
+
+
+@pytest.fixture
+def project(user, scratch):
+    place = scratch / "work/project"
+    give_directory(user, place / ".git")
+    put(user, place / "package.json", '{"name": "project"}')
+    put(user, place / "server.js", LOOK_JS)
+    put(user, place / "server.py", LOOK_PY)
+    return place
+
+
+def entry(user, project, private):
+    link(user, project / "node_modules/x", "../../private")
+    return (NODE, str(project / "server.js"))
+
+
+def scoped_entry(user, project, private):
+    link(user, project / "node_modules/@a/x", str(private))
+    return (NODE, str(project / "server.js"))
+
+
+def entry_of_a_linked_package(user, project, private):
+    """One package of the same root may be linked to; what that one links to may not."""
+    put(user, project / "packages/a/package.json", "{}")
+    put(user, project / "packages/a/server.js", LOOK_JS)
+    put(user, project / "packages/b/package.json", "{}")
+    link(user, project / "node_modules/b", "../packages/b")
+    link(user, project / "packages/b/node_modules/x", str(private))
+    return (NODE, str(project / "packages/a/server.js"))
+
+
+def node_modules(user, project, private):
+    link(user, project / "node_modules", "../private/node_modules")
+    return (NODE, str(project / "server.js"))
+
+
+def script(user, project, private):
+    link(user, project / "main.js", "../private/server.js")
+    return (NODE, str(project / "main.js"))
+
+
+def directory(user, project, private):
+    """The checkout's link leads to a directory with a `.git` of its own."""
+    give_directory(user, private / ".git")
+    link(user, project / "lib", "../private")
+    return (NODE, str(project / "lib/server.js"))
+
+
+def shebang(user, project, private):
+    put(user, project / "run", f"#!{private}/.venv/bin/python\n{LOOK_PY}", 0o755)
+    return (str(project / "run"),)
+
+
+def trampoline(user, project, private):
+    start = """'''exec' "$(dirname -- "$(realpath -- "$0")")"/'../private/.venv/bin/python' "$0" "$@"\n' '''\n"""
+    put(user, project / "run", f"#!/bin/sh\n{start}{LOOK_PY}", 0o755)
+    return (str(project / "run"),)
+
+
+def shim(user, project, private):
+    put(
+        user, project / "run", '#!/bin/sh\nexec node  "$basedir/../private/server.js" "$@"\n', 0o755
+    )
+    return (str(project / "run"),)
+
+
+def pyenv(user, project, private):
+    """A script that calls itself a shim of pyenv, and names its versions."""
+    put(user, private / "versions/1/bin/run", f"#!/usr/bin/python3\n{LOOK_PY}", 0o755)
+    put(user, private / "version", "1\n")
+    text = f'#!/bin/sh\nexport PYENV_ROOT="{private}"\nexec "$program"\n'
+    put(user, project / "run", text, 0o755)
+    return (str(project / "run"),)
+
+
+def linked_pyenv(user, project, private):
+    """A shim that is a link: its text is the user's own, so it names what is there."""
+    pyenv(user, private, private)
+    link(user, project / "run", str(private / "run"))
+    return (str(project / "run"),)
+
+
+def linked_environment(user, project, private):
+    link(user, project / "venv", "../private/.venv")
+    return (str(project / "venv/bin/python"), str(project / "server.py"))
+
+
+def pth(user, project, private):
+    site = python_environment(user, project / "venv")
+    put(user, site / "x.pth", f"{private}\n")
+    return (str(project / "venv/bin/python"), str(project / "server.py"))
+
+
+def finder(user, project, private):
+    site = python_environment(user, project / "venv")
+    text = f"MAPPING: dict[str, str] = {{'x': '{private}'}}\n"
+    put(user, site / "__editable___x_finder.py", text)
+    return (str(project / "venv/bin/python"), str(project / "server.py"))
+
+
+def base(user, project, private):
+    put(user, private / f"lib/{os.path.basename(SYSTEM_PYTHON)}/os.py")
+    give_directory(user, private / "bin")
+    python_environment(user, project / "venv", base=f"{private}/bin")
+    return (str(project / "venv/bin/python"), str(project / "server.py"))
+
+
+def interpreter(user, project, private):
+    give_directory(user, private / "bin")
+    shutil.copy(SYSTEM_PYTHON, private / "bin/python3")
+    link(user, project / "python3", str(private / "bin/python3"))
+    return (str(project / "python3"), "-S", str(project / "server.py"))
+
+
+ATTACKS = {
+    made.__name__: made
+    for made in (
+        entry, scoped_entry, entry_of_a_linked_package, node_modules, script, directory, shebang,
+        trampoline, shim, pyenv, linked_pyenv,
+        linked_environment, pth, finder, base, interpreter,
+    )
+}  # fmt: skip
+INSIDE = {"node_modules": "node_modules/notes.txt"}
+
+
+def flags_in(done):
+    """Return the flags that the hint of a refusal names."""
+    [hint] = [line for line in done.stderr.decode().splitlines() if "hint:" in line]
+    words = shlex.split(hint)
+    return tuple(words[words.index("--read") :])
+
+
+@BOTH_TIERS
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_fresh_checkout_does_not_choose_what_is_read(user, project, private, name):
+    notes = str(private / INSIDE.get(name, "notes.txt"))
+    command = (*ATTACKS[name](user, project, private), notes)
+    refused = user.run(*command)
+    assert (refused.returncode, refused.stdout) == (125, b""), refused.stderr
+    assert b"Traceback" not in refused.stderr
+    flags = flags_in(refused)
+    allowed = user.run(*command, flags=flags)
+    if name == "base":
+        assert b"No module named 'encodings'" in allowed.stderr  # it runs, with a false library
+        return
+    assert allowed.returncode == 0, (flags, allowed.stderr)
+    if str(private) in flags or notes.startswith(flags[1]):
+        assert allowed.stdout == b"mine\n"
+
+
+@BOTH_TIERS
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_servers_directory_does_not_choose_what_is_read(user, project, private, name):
+    """Its author wrote the command too, so not even the words in it are the user's."""
+    notes = str(private / INSIDE.get(name, "notes.txt"))
+    command = (*ATTACKS[name](user, project, private), notes)
+    put(user, project / "corral.toml", f"version = 1\n[server]\ncommand = {json.dumps(command)}\n")
+    refused = user.corral("run", str(project))
+    assert (refused.returncode, refused.stdout) == (125, b""), refused.stderr
+    allowed = user.corral("run", *flags_in(refused), str(project))
+    assert allowed.returncode == (1 if name == "base" else 0), allowed.stderr
+
+
+@BOTH_TIERS
+@pytest.mark.parametrize("words", ["{0}/.venv/bin/python server.py", "python3 {0}/server.py"])
+def test_a_servers_directory_names_a_program_of_the_users(user, project, private, words):
+    command = [*words.format(private).split(), str(private / "notes.txt")]
+    put(user, project / "corral.toml", f"version = 1\n[server]\ncommand = {json.dumps(command)}\n")
+    refused = user.corral("run", str(project))
+    assert (refused.returncode, refused.stdout) == (125, b""), refused.stderr
+    allowed = user.corral("run", *flags_in(refused), "--read", str(private), str(project))
+    assert (allowed.returncode, allowed.stdout) == (0, b"mine\n"), allowed.stderr
+
+
+def test_a_run_does_not_choose_what_the_next_one_reads(user, project, private):
+    """The first run plants a link in its write grant; the second has the same command and policy."""
+    code = (
+        "const {mkdirSync, symlinkSync} = require('fs'), to = `${process.argv[3]}/node_modules`\n"
+        "mkdirSync(to, {recursive: true}); try { symlinkSync('../../private', `${to}/x`) } catch {}\n"
+    )
+    put(user, project / "server.js", code + LOOK_JS)
+    command = (NODE, str(project / "server.js"), str(private / "notes.txt"), str(project))
+    flags = ("--write", str(project))
+    first = user.run(*command, flags=flags)
+    assert (first.returncode, first.stdout) == (0, b"ENOENT\n"), first.stderr
+    assert os.path.islink(project / "node_modules/x")
+    second = user.run(*command, flags=flags)
+    assert (second.returncode, second.stdout) == (125, b"")
+    third = user.run(*command, flags=(*flags, *flags_in(second)))
+    assert (third.returncode, third.stdout) == (0, b"mine\n")
+
+
+def test_a_granted_file_does_not_choose_its_interpreter(user, private):
+    """The server may rewrite its own program; it is in a directory that several servers share."""
+    path = user.home / "bin/rewritten-server"
+    put(user, path, f"#!{private}/.venv/bin/python\n{LOOK_PY}", 0o755)
+    command = (str(path), str(private / "notes.txt"))
+    refused = user.run(*command, flags=("--write", str(path)))
+    trusted = user.run(*command, flags=("--read", str(private)))
+    path.unlink()
+    assert (refused.returncode, refused.stdout) == (125, b""), refused.stderr
+    assert b"leads to" in refused.stderr
+    assert (trusted.returncode, trusted.stdout) == (0, b"mine\n"), trusted.stderr  # the control
+
+
+@pytest.mark.parametrize("mark", ["package.json", "bin"])
+def test_a_run_does_not_grow_the_project_of_the_next_one(user, scratch, project, private, mark):
+    """Without the file that marks it, the project above would count; so would the prefix above a bin directory."""
+    work = scratch / "work"
+    put(user, work / "package.json", "{}")
+    shutil.rmtree(project / ".git")
+    if mark == "package.json":
+        os.unlink(project / mark)
+        command, grant = (NODE, str(project / "server.js")), project
+    else:
+        grant = work / "bin"
+        give_directory(user, grant)
+        shutil.copy(SYSTEM_PYTHON, grant / "python3")
+        put(user, grant / "server.py", LOOK_PY)
+        command = (str(grant / "python3"), "-S", str(grant / "server.py"))
+    done = user.run(*command, str(private / "notes.txt"), flags=("--write", str(grant)))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout in {b"ENOENT\n", b"No such file or directory\n"}
+    flags = ("--write", str(grant), "--read", str(private))
+    done = user.run(*command, str(private / "notes.txt"), flags=flags)
+    assert (done.returncode, done.stdout) == (0, b"mine\n")
+
+
+@BOTH_TIERS
+def test_packages_above_the_root_are_not_bound(user, scratch, project, private):
+    notes = put(user, scratch / "work/node_modules/x/notes.txt", "mine")
+    command = (NODE, str(project / "server.js"), notes)
+    done = user.run(*command)
+    assert (done.returncode, done.stdout) == (0, by_tier(user, b"ENOENT\n", b"EACCES\n"))
+    done = user.run(*command, flags=("--read", str(scratch / "work/node_modules")))
+    assert (done.returncode, done.stdout) == (0, b"mine\n")
+
+
+@BOTH_TIERS
+def test_a_link_of_the_users_own_is_their_word(user, project):
+    """The control: the same program through a link that is in no server's directory."""
+    give_directory(user, user.home / "bin")
+    path = user.home / "bin/own-server"
+    path.unlink(missing_ok=True)
+    put(user, project / "run", f"#!/usr/bin/python3\n{LOOK_PY}", 0o755)
+    os.symlink(project / "run", path)
+    done = user.run(str(path), str(project / "package.json"))
+    path.unlink()
+    assert (done.returncode, done.stdout) == (0, b'{"name": "project"}\n')
