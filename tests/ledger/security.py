@@ -16,6 +16,7 @@ FILTERS = "tests/unit/platforms/linux/test_seccomp_rules.py"
 IPC = "tests/inside/test_ipc.py"
 KERNEL = "tests/inside/test_kernel.py"
 LAUNCHER = "tests/inside/test_launcher.py"
+LEFTOVERS = "tests/linux/test_leftovers.py"
 LIFECYCLE = "tests/linux/test_lifecycle.py"
 LIMITS = "tests/linux/test_limits.py"
 MACOS_PLAN = "tests/linux/test_macos_plan.py"
@@ -306,6 +307,18 @@ CLAIMS: tuple[Claim, ...] = (
                     f"{FILES}::test_a_home_that_may_be_read_hides_its_secrets",
                     f"{BARE}::test_what_cannot_be_held_is_refused_by_name",
                     f"{BARE}::test_the_same_policies_without_what_cannot_be_held",
+                ),
+            ),
+            (
+                "bare-leftovers",
+                "and nothing that it leaves there makes a later corral write, wait or remove elsewhere.",
+                (
+                    f"{LEFTOVERS}::test_a_target_writes_only_below_the_top_of_its_directory",
+                    f"{LEFTOVERS}::test_a_leftover_that_looks_like_a_cgroup_is_only_removed",
+                    f"{LEFTOVERS}::test_a_huge_leftover_does_not_hold_up_a_start",
+                    f"{LEFTOVERS}::test_a_leftover_that_became_a_link_is_not_followed",
+                    f"{LEFTOVERS}::test_a_leftover_of_another_user_is_not_touched",
+                    f"{LEFTOVERS}::test_only_a_leaf_of_corrals_is_removed_from_the_cgroups",
                 ),
             ),
             (

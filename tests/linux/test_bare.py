@@ -417,7 +417,10 @@ def test_the_private_directory_goes_whatever_is_in_it(user):
     assert process.stdout.readline() == b"made\n", process.stderr.read()
     (directory,) = private_directories(user, process.pid)
     seen = os.stat(directory)
-    assert (seen.st_uid, seen.st_mode & 0o777) == (user.owner, 0o700)
+    assert (seen.st_uid, seen.st_mode & 0o777) == (
+        user.uid,
+        0o700 if user.uid == user.owner else 0o710,
+    )
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert private_directories(user, process.pid) == []

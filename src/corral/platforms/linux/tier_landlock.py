@@ -82,7 +82,7 @@ def _landlock(policy: Policy, program: Program, layout: Layout) -> landlock.Land
     writable = [grant.path for grant in policy.grants if grant.access == "write"]
     return landlock.Landlock(
         read=tuple(dict.fromkeys((*system, *etc, *program.reads, *granted))),
-        write=(layout.directory, *writable),
+        write=(*run_directories.inner(layout.directory), *writable),
         devices=layout.devices,
         proc="all" if policy.subprocess else "own",
         seen=(
