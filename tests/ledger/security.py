@@ -28,6 +28,7 @@ PROCESSES = "tests/inside/test_processes.py"
 RESOURCES = "tests/inside/test_resources.py"
 RUN = "tests/linux/test_run.py"
 SEATBELT = "tests/unit/platforms/macos/test_seatbelt.py"
+STREAMS = "tests/linux/test_streams.py"
 WINDOWS = "tests/windows"
 WINE = "Windows' calls under Wine"
 
@@ -307,6 +308,30 @@ CLAIMS: tuple[Claim, ...] = (
                     f"{FILES}::test_a_home_that_may_be_read_hides_its_secrets",
                     f"{BARE}::test_what_cannot_be_held_is_refused_by_name",
                     f"{BARE}::test_the_same_policies_without_what_cannot_be_held",
+                ),
+            ),
+            (
+                "streams-refused",
+                "A directory or an internet or datagram socket on them refuses.",
+                (
+                    f"{STREAMS}::test_an_internet_socket_is_not_a_way_out",
+                    f"{STREAMS}::test_unix_sockets_on_standard_streams",
+                ),
+            ),
+            (
+                "streams-restored",
+                "Mode, owner, flags, access list and a terminal's exclusive mark are put back at the end and reported,",
+                (
+                    f"{STREAMS}::test_a_file_on_stdin_is_as_before",
+                    f"{STREAMS}::test_a_terminal_is_as_before",
+                ),
+            ),
+            (
+                "streams-relayed",
+                "Without Landlock a file is copied through a pipe, because the target could open it again with other rights.",
+                (
+                    f"{STREAMS}::test_streams_that_are_files_are_not_reopened",
+                    f"{STREAMS}::test_both_outputs_in_one_file_keep_their_order",
                 ),
             ),
             (

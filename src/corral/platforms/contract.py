@@ -124,6 +124,7 @@ class Reaped:
     """`status` is the target's wait status, None when it was killed with its tree.
 
     `hit` names limits that the kernel says were reached; `cpu` is in seconds, `memory` a peak.
+    `restored` has a line for each thing that was put back on the files behind the streams.
     """
 
     status: int | None
@@ -131,6 +132,7 @@ class Reaped:
     memory: int
     tasks: int = 0
     hit: tuple[str, ...] = ()
+    restored: tuple[str, ...] = ()
 
 
 @record
