@@ -25,6 +25,7 @@ NETWORK = "tests/inside/test_network.py"
 PLAYED = "on Linux, which plays a Mac"
 POLICY = "tests/unit/policy/test_policy.py"
 PROCESSES = "tests/inside/test_processes.py"
+QUOTAS = "tests/inside/test_quotas.py"
 RESOURCES = "tests/inside/test_resources.py"
 RUN = "tests/linux/test_run.py"
 SEATBELT = "tests/unit/platforms/macos/test_seatbelt.py"
@@ -161,10 +162,11 @@ CLAIMS: tuple[Claim, ...] = (
         f"{PROCESSES}::test_namespaces_are_all_new",
     ),
     row(
-        "stopped", "init", "read or stop PID 1 of its sandbox",
+        "stopped", "init", "read, stop or adjust PID 1 of its sandbox",
         "not dumpable, `hidepid`, a filter that leaves it hardly more than waiting",
         f"{PROCESSES}::test_init_is_hidden",
         f"{PROCESSES}::test_init_is_out_of_reach",
+        f"{QUOTAS}::test_pid_1_is_not_adjusted",
         f"{EFFECTS}::test_init_waits_reaps_and_dies_of_anything_else",
     ),
     row(
@@ -308,6 +310,15 @@ CLAIMS: tuple[Claim, ...] = (
                     f"{FILES}::test_a_home_that_may_be_read_hides_its_secrets",
                     f"{BARE}::test_what_cannot_be_held_is_refused_by_name",
                     f"{BARE}::test_the_same_policies_without_what_cannot_be_held",
+                ),
+            ),
+            (
+                "quotas",
+                "A target takes at most a quarter of the user's inotify instances and watches, and no asynchronous I/O contexts or leases.",
+                (
+                    f"{QUOTAS}::test_shared_quotas_and_leases",
+                    f"{QUOTAS}::test_inotify_instances_are_left_for_the_user",
+                    f"{QUOTAS}::test_system_v_maxima",
                 ),
             ),
             (

@@ -224,7 +224,9 @@ def reported(user, scratch, *flags):
 
 def test_the_report_says_what_can_be_seen(user, scratch):
     held = reported(user, scratch)
-    assert held["filesystem"]["why"] == "names and metadata of the host's files can be seen"
+    seen = "names and metadata of the host's files can be seen"
+    shared = "the kernel's quotas of the user are shared with the host"
+    assert held["filesystem"]["why"] == f"{seen}; {shared}"
     assert (held["filesystem"]["status"], held["tree"]["status"]) == ("verified", "applied")
     assert held["disk"]["status"] == "degraded"
 

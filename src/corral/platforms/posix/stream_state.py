@@ -7,12 +7,14 @@ and sockets are left alone: to keep one open would hide its end from the client.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
 import sys
 
 from corral.record import record
+
+if sys.platform != "win32":
+    import fcntl
 
 TYPE_CHECKING = False
 assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
