@@ -87,7 +87,10 @@ def _check_streams(stdio: tuple[int, int, int]) -> None:
 def _is_connected_unix_stream(fd: int) -> bool:
     import _socket  # `socket` itself would import enum and selectors
 
-    found = _socket.socket(fileno=fd)
+    try:
+        found = _socket.socket(fileno=fd)
+    except OSError:
+        return False
     try:
         found.getpeername()
         kinds = (_socket.SOCK_STREAM, _socket.SOCK_SEQPACKET)

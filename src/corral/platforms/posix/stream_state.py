@@ -54,12 +54,18 @@ def keep(stdio: Sequence[int]) -> StreamStates:
     found = []
     for name, fd in zip(NAMES, stdio, strict=True):
         try:
-            mode = os.fstat(fd).st_mode
+            seen = os.fstat(fd)
         except OSError:
             continue  # closed
-        if stat.S_ISREG(mode) or (stat.S_ISCHR(mode) and os.isatty(fd)):
+        if stat.S_ISREG(seen.st_mode) or (stat.S_ISCHR(seen.st_mode) and os.isatty(fd)):
             own = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
-            found.append((name, own, tuple(_look(read, own) for _, read, _ in ASPECTS)))
+            # Only its owner can change the rest, and root must not do it for another user's file.
+            is_owner = seen.st_uid == os.geteuid()
+            values = [
+                _look(read, own) if is_owner or what in (FLAGS, EXCLUSIVE) else None
+                for what, read, _ in ASPECTS
+            ]
+            found.append((name, own, tuple(values)))
     return StreamStates(streams=tuple(found))
 
 
@@ -78,9 +84,9 @@ def _restore(name: str, fd: int, aspect: Aspect, before: object) -> str:
     try:
         write(fd, before)
     except OSError as error:
-        return f"the target changed the {what} of {name}: not put back ({error.strerror})"
+        return f"the {what} of {name} changed during the run: not put back ({error.strerror})"
     # Every event loop sets O_NONBLOCK, so that is not worth a line.
-    return f"the target changed the {what} of {name}: put back" if what != FLAGS else ""
+    return f"the {what} of {name} changed during the run: put back" if what != FLAGS else ""
 
 
 def _get_flags(fd: int) -> object:
@@ -128,7 +134,8 @@ def _set_attributes(fd: int, value: object) -> None:
 
 
 def _get_mode(fd: int) -> object:
-    return stat.S_IMODE(os.fstat(fd).st_mode)
+    """Leave out set-id bits: a write clears them, and what was written must not get them back."""
+    return os.fstat(fd).st_mode & 0o1777
 
 
 def _set_mode(fd: int, value: object) -> None:
@@ -144,7 +151,7 @@ def _set_exclusive(fd: int, value: object) -> None:
     fcntl.ioctl(fd, TIOCEXCL if value else TIOCNXCL)
 
 
-FLAGS = "status flags"
+FLAGS, EXCLUSIVE = "status flags", "exclusive mark"
 # The owner before the mode, because a change of owner clears bits of the mode.
 ASPECTS: tuple[Aspect, ...] = (
     (FLAGS, _get_flags, _set_flags),
@@ -152,5 +159,5 @@ ASPECTS: tuple[Aspect, ...] = (
     ("owner", _get_owner, _set_owner),
     ("extended attributes", _get_attributes, _set_attributes),
     ("mode", _get_mode, _set_mode),
-    ("exclusive mark", _get_exclusive, _set_exclusive),
+    (EXCLUSIVE, _get_exclusive, _set_exclusive),
 )
