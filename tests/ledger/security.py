@@ -16,6 +16,7 @@ FILTERS = "tests/unit/platforms/linux/test_seccomp_rules.py"
 IPC = "tests/inside/test_ipc.py"
 KERNEL = "tests/inside/test_kernel.py"
 LAUNCHER = "tests/inside/test_launcher.py"
+LEFTOVERS = "tests/linux/test_leftovers.py"
 LIFECYCLE = "tests/linux/test_lifecycle.py"
 LIMITS = "tests/linux/test_limits.py"
 MACOS_PLAN = "tests/linux/test_macos_plan.py"
@@ -25,9 +26,11 @@ NETWORK = "tests/inside/test_network.py"
 PLAYED = "on Linux, which plays a Mac"
 POLICY = "tests/unit/policy/test_policy.py"
 PROCESSES = "tests/inside/test_processes.py"
+QUOTAS = "tests/inside/test_quotas.py"
 RESOURCES = "tests/inside/test_resources.py"
 RUN = "tests/linux/test_run.py"
 SEATBELT = "tests/unit/platforms/macos/test_seatbelt.py"
+STREAMS = "tests/linux/test_streams.py"
 WINDOWS = "tests/windows"
 WINE = "Windows' calls under Wine"
 
@@ -170,10 +173,11 @@ CLAIMS: tuple[Claim, ...] = (
         f"{PROCESSES}::test_namespaces_are_all_new",
     ),
     row(
-        "stopped", "init", "read or stop PID 1 of its sandbox",
+        "stopped", "init", "read, stop or adjust PID 1 of its sandbox",
         "not dumpable, `hidepid`, a filter that leaves it hardly more than waiting",
         f"{PROCESSES}::test_init_is_hidden",
         f"{PROCESSES}::test_init_is_out_of_reach",
+        f"{QUOTAS}::test_pid_1_is_not_adjusted",
         f"{EFFECTS}::test_init_waits_reaps_and_dies_of_anything_else",
     ),
     row(
@@ -373,6 +377,51 @@ CLAIMS: tuple[Claim, ...] = (
                 "git-status",
                 "Without it `git status` works and `git add` fails.",
                 (f"{REPOSITORIES}::test_git_status_works_and_git_add_needs_the_repository_named",),
+            ),
+            (
+                "quotas",
+                "A target takes at most a quarter of the user's inotify instances and watches, and no asynchronous I/O contexts or leases.",
+                (
+                    f"{QUOTAS}::test_shared_quotas_and_leases",
+                    f"{QUOTAS}::test_inotify_instances_are_left_for_the_user",
+                    f"{QUOTAS}::test_system_v_maxima",
+                ),
+            ),
+            (
+                "streams-refused",
+                "A directory or an internet or datagram socket on them refuses.",
+                (
+                    f"{STREAMS}::test_an_internet_socket_is_not_a_way_out",
+                    f"{STREAMS}::test_unix_sockets_on_standard_streams",
+                ),
+            ),
+            (
+                "streams-restored",
+                "Mode, owner, flags, access list and a terminal's exclusive mark are put back at the end and reported,",
+                (
+                    f"{STREAMS}::test_a_file_on_stdin_is_as_before",
+                    f"{STREAMS}::test_a_terminal_is_as_before",
+                ),
+            ),
+            (
+                "streams-relayed",
+                "Without Landlock a file is copied through a pipe, because the target could open it again with other rights.",
+                (
+                    f"{STREAMS}::test_streams_that_are_files_are_not_reopened",
+                    f"{STREAMS}::test_both_outputs_in_one_file_keep_their_order",
+                ),
+            ),
+            (
+                "bare-leftovers",
+                "and nothing that it leaves there makes a later corral write, wait or remove elsewhere.",
+                (
+                    f"{LEFTOVERS}::test_a_target_writes_only_below_the_top_of_its_directory",
+                    f"{LEFTOVERS}::test_a_leftover_that_looks_like_a_cgroup_is_only_removed",
+                    f"{LEFTOVERS}::test_a_huge_leftover_does_not_hold_up_a_start",
+                    f"{LEFTOVERS}::test_a_leftover_that_became_a_link_is_not_followed",
+                    f"{LEFTOVERS}::test_a_leftover_of_another_user_is_not_touched",
+                    f"{LEFTOVERS}::test_only_a_leaf_of_corrals_is_removed_from_the_cgroups",
+                ),
             ),
             (
                 "bare-residue",

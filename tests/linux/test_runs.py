@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import pathlib
 import shutil
 import subprocess
 
@@ -150,6 +151,14 @@ def plant(user, path, text):
     os.chown(path, user.uid, user.uid)
 
 
+def left_directory(user) -> pathlib.Path:
+    """A directory as a killed run leaves it."""
+    path = pathlib.Path("/tmp") / f"corral-{user.uid}-1-{os.urandom(4).hex()}"
+    path.mkdir(mode=0o700)
+    os.chown(path, user.uid, user.uid)
+    return path
+
+
 def record(*residue: str) -> str:
     return "\n".join(("1", "0", "1700000000", str(len(residue)), *residue, "/bin/true"))
 
@@ -168,10 +177,9 @@ def test_garbage_is_nobodys_run_and_is_swept(user, runs):
 
 def test_a_record_names_nothing_but_corrals_own(user, runs, scratch):
     """Somebody's directory is not swept, whatever a record says; the control has the right name."""
-    victim, own = scratch / "precious", scratch / "corral-left"
-    for path in (victim, own):
-        path.mkdir()
-        os.chown(path, user.uid, user.uid)
+    victim, own = scratch / "precious", left_directory(user)
+    victim.mkdir()
+    os.chown(victim, user.uid, user.uid)
     plant(user, runs / "planted", record(str(victim), str(own)))
     assert sweep(user) == [str(own)]
     assert victim.exists()
@@ -179,8 +187,7 @@ def test_a_record_names_nothing_but_corrals_own(user, runs, scratch):
 
 
 def test_a_link_among_the_records_is_not_followed(user, runs, scratch):
-    victim = scratch / "corral-victim"
-    victim.mkdir()
+    victim = left_directory(user)
     target = scratch / "record"
     plant(user, target, record(str(victim)))
     (runs / "link").symlink_to(target)
@@ -190,6 +197,7 @@ def test_a_link_among_the_records_is_not_followed(user, runs, scratch):
     assert victim.exists()
     assert target.read_text() == record(str(victim))
     (runs / "link").unlink()
+    victim.rmdir()
 
 
 def test_a_locked_link_does_not_pass_for_a_live_run(user, runs, scratch):
@@ -212,11 +220,9 @@ def test_a_pipe_among_the_records_holds_nobody_up(user, runs):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a file of another user's")
-def test_another_users_record_is_not_believed(user, runs, scratch):
+def test_another_users_record_is_not_believed(user, runs):
     """A directory kept in an environment (sudo) may be somebody's who may not remove what it names."""
-    victim = scratch / "corral-victim"
-    victim.mkdir()
-    os.chown(victim, user.uid, user.uid)
+    victim = left_directory(user)
     path = runs / "planted"
     path.write_text(record(str(victim)))
     path.chmod(0o666)

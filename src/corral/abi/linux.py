@@ -87,6 +87,7 @@ SFD_NONBLOCK = 0o4000
 SIOCGIFFLAGS = 0x8913
 SIOCSIFFLAGS = 0x8914
 IFF_UP = 1
+CGROUP2_SUPER_MAGIC = 0x63677270
 AF_INET = 2
 SOCK_STREAM = 1
 SOCK_DGRAM = 2
@@ -258,6 +259,13 @@ def reset_signals() -> None:
     for signal in range(1, 65):
         if signal not in {9, 19}:
             syscall("rt_sigaction", signal, default, None, 8)
+
+
+def fstatfs_type(fd: int) -> int:
+    """Return the magic number of the file system that `fd` is on."""
+    buffer = ctypes.create_string_buffer(120)
+    syscall("fstatfs", fd, buffer)
+    return int(struct.unpack_from("=q", buffer)[0])
 
 
 def sethostname(name: str) -> None:

@@ -113,10 +113,12 @@ def _open_audit(path: str | None) -> Denials | None:
 
 
 def _keep_terminal() -> Callable[[], None]:
-    if sys.platform != "win32" and os.isatty(0):
-        from corral.cli.terminal import save_terminal
+    if sys.platform != "win32":
+        for fd in range(3):
+            if os.isatty(fd):
+                from corral.cli.terminal import save_terminal
 
-        return save_terminal(0)
+                return save_terminal(fd)
     return lambda: None
 
 
@@ -136,7 +138,7 @@ def _finish(plan: Plan, watch: Watcher, report_fd: int) -> int:
     result = report.build_report(plan, ending)
     if report_fd >= 0:
         _write(result, report_fd)
-    _explain_end(result)
+    _explain_end(result, ending.reaped.restored)
     return _signed(result.outcome.exit_code)
 
 
@@ -154,7 +156,9 @@ def _write(result: Report, fd: int) -> None:
         output.warn(f"the report could not be written: {problem.strerror}")
 
 
-def _explain_end(result: Report) -> None:
+def _explain_end(result: Report, restored: Sequence[str]) -> None:
+    for line in restored:
+        output.warn(line)
     for path in result.created:
         output.warn(f"the target created {path}, which other programs run by themselves")
     if result.outcome.kind in {"timeout", "cpu_time", "memory", "pids"}:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from corral.network.traffic import Traffic
     from corral.plan.host import Finding, Host
     from corral.plan.model import Chains, Composition, Covers, Held, Plan, Sample
-    from corral.platforms.run_records import Run
+    from corral.platforms.run_records import Budget, Run
     from corral.policy.model import Grant, Policy
     from corral.programs.model import Program
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
             self, policy: Policy, program: Program, controls: Sequence[Held], *, home: str
         ) -> Composition: ...
         def warm_up(self) -> None: ...
-        def clean(self, path: str) -> None: ...
+        def clean(self, path: str, budget: Budget) -> None: ...
         def measure(self, root: int) -> Usage: ...
         def probe(self) -> tuple[Finding, ...]: ...
         def cache_key(self) -> tuple[str, ...]: ...
@@ -127,6 +127,7 @@ class Reaped:
     """`status` is the target's wait status, None when it was killed with its tree.
 
     `hit` names limits that the kernel says were reached; `cpu` is in seconds, `memory` a peak.
+    `restored` has a line for each thing that was put back on the files behind the streams.
     """
 
     status: int | None
@@ -134,6 +135,7 @@ class Reaped:
     memory: int
     tasks: int = 0
     hit: tuple[str, ...] = ()
+    restored: tuple[str, ...] = ()
 
 
 @record

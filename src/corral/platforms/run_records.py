@@ -28,6 +28,22 @@ FLAGS: int = (
 LOCKED_BYTE = 1 << 30
 
 
+class Budget:
+    """The number of files that one sweep may remove. A target can leave millions of them, and a
+    start must not wait for all.
+    """
+
+    def __init__(self, max_files: int | None = None) -> None:
+        self._left = max_files
+
+    def spend(self) -> None:
+        """Count one file; OSError when the budget is used up."""
+        if self._left is not None:
+            if self._left <= 0:
+                raise OSError(0, "too many files for one sweep")
+            self._left -= 1
+
+
 @record
 class Entry:
     """`root` is the process that the tree hangs below, 0 until it is born."""
@@ -76,9 +92,19 @@ def live() -> list[Entry]:
     return [entry for name, text in found if text and (entry := _parse(name, text))]
 
 
-def sweep(clean: Callable[[str], None]) -> list[str]:
-    """Remove what dead runs left with `clean`; returns the paths. What resists is tried again."""
+def is_run_name(text: str) -> bool:
+    """Return whether a plan names its run like this: PID-XXXXXXXX."""
+    pid, _, token = text.partition("-")
+    return pid.isdecimal() and len(token) == 8 and not token.strip("0123456789abcdef")
+
+
+def sweep(clean: Callable[[str, Budget], None], *, max_files: int | None = None) -> list[str]:
+    """Remove what dead runs left with `clean`, up to `max_files` files, and return the paths.
+
+    What is left over is tried again by the next sweep. `clean` judges a path by itself.
+    """
     removed: list[str] = []
+    budget = Budget(max_files)
     for name in _names():
         path = os.path.join(_directory(), name)
         fd = lock_dead(path)
@@ -88,7 +114,7 @@ def sweep(clean: Callable[[str], None]) -> list[str]:
             entry = _parse(name, file.read().decode(errors="surrogateescape"))
         found = [left for left in (entry.residue if entry else ()) if os.path.lexists(left)]
         for left in found:
-            clean(left)
+            clean(left, budget)
         resisting = [left for left in found if os.path.lexists(left)]
         removed += [left for left in found if left not in resisting]
         if resisting:
@@ -136,10 +162,13 @@ def _names() -> list[str]:
 
 
 def create_locked(path: str) -> int:
-    """Return the descriptor of a locked file; make it again if a sweep took it in between."""
+    """Return the descriptor of a locked file; make it again if a sweep took it in between.
+
+    A file that is there already is not used, because another user may have put it there.
+    """
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | FLAGS, 0o600)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | FLAGS, 0o600)
         _lock(fd, wait=True)
         if _is_same(fd, path):
             return fd
@@ -194,7 +223,7 @@ def _is_own(seen: os.stat_result) -> bool:
     """On Windows the directory lies in the user's profile, where nobody else may make a file."""
     if sys.platform == "win32":
         return stat.S_ISREG(seen.st_mode)
-    return stat.S_ISREG(seen.st_mode) and seen.st_uid == os.geteuid()
+    return stat.S_ISREG(seen.st_mode) and (seen.st_uid, seen.st_nlink) == (os.geteuid(), 1)
 
 
 def _is_same(fd: int, path: str) -> bool:

@@ -82,7 +82,7 @@ def build_report(plan: Plan, ending: Ending) -> Report:
         denials=ending.denials,
         traffic=ending.traffic,
         created=tuple(path for path in plan.watched if os.path.lexists(path)),
-        warnings=(*plan.warnings, *ending.replaced),
+        warnings=(*plan.warnings, *ending.replaced, *ending.reaped.restored),
     )
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from corral.platforms.contract import Child, Gateway, Service, Signals, Watcher
 
 ENOENT = 2
+MAX_SWEPT_FILES = 10_000
+"""Files of dead runs that one start removes, a tenth of a second's work."""
 
 
 def run(
@@ -33,7 +35,7 @@ def run(
     """Start the target. An error says which step failed, and then nothing is left behind."""
     _check_streams(stdio)
     system = current.load()
-    run_records.sweep(system.clean)
+    run_records.sweep(system.clean, max_files=MAX_SWEPT_FILES)
     entry = run_records.Run(plan.run, residue=plan.residue, command=plan.program.typed)
     try:
         child = system.spawn(plan, stdio)
@@ -74,14 +76,41 @@ def _has_network_services(plan: Plan) -> bool:
 
 
 def _check_streams(stdio: tuple[int, int, int]) -> None:
-    """Refuse a directory as a stream: everything beside it is one `..` away."""
+    """Refuse a stream that leads further than its own data.
+
+    Everything beside a directory is one `..` away, and a socket of the host's network can be
+    connected to another address, as can a unix socket that is not connected yet or has datagrams.
+    """
     for name, fd in zip(("stdin", "stdout", "stderr"), stdio, strict=True):
         try:
-            is_directory = stat.S_ISDIR(os.fstat(fd).st_mode)
+            mode = os.fstat(fd).st_mode
         except OSError:
             continue  # closed, and so it is for the target
-        if is_directory:
+        if stat.S_ISDIR(mode):
             raise LaunchError(name, "is a directory", hint="give the target a file or a pipe")
+        if stat.S_ISSOCK(mode) and not _is_connected_unix_stream(fd):
+            raise LaunchError(
+                name,
+                "is a socket that could be connected to another address",
+                hint="put pipes around corral: `cat | corral run -- COMMAND | cat`",
+            )
+
+
+def _is_connected_unix_stream(fd: int) -> bool:
+    import _socket  # `socket` itself would import enum and selectors
+
+    try:
+        found = _socket.socket(fileno=fd)
+    except OSError:
+        return False
+    try:
+        found.getpeername()
+        kinds = (_socket.SOCK_STREAM, _socket.SOCK_SEQPACKET)
+        return found.family == getattr(_socket, "AF_UNIX", None) and found.type in kinds
+    except OSError:
+        return False
+    finally:
+        found.detach()
 
 
 def _was_stopped(watch: Watcher, failed: StepFailed) -> bool:

@@ -28,7 +28,7 @@ def place(tmp_path, monkeypatch):
 def swept():
     removed: list[str] = []
 
-    def clean(path):
+    def clean(path, _budget):
         removed.append(path)
         os.rmdir(path)
 
@@ -71,7 +71,7 @@ def test_what_resists_is_tried_again(place, swept, tmp_path):
     left = tmp_path / "left"
     left.mkdir()
     die(run_records.Run("1-a", residue=[str(left)], command=[]))
-    assert run_records.sweep(lambda _: None) == []
+    assert run_records.sweep(lambda *_: None) == []
     assert os.listdir(place) == ["1-a"]
     assert run_records.sweep(swept) == [str(left)]
     assert os.listdir(place) == []
@@ -149,7 +149,7 @@ def test_no_place_for_the_record_is_no_error(place, kind):
     run.started(1)
     assert run_records.live() == []
     run.end()
-    assert run_records.sweep(lambda _: None) == []
+    assert run_records.sweep(lambda *_: None) == []
 
 
 @given(st.text(max_size=60))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from corral.plan.host import Finding, Host
     from corral.platforms.contract import Usage
+    from corral.platforms.run_records import Budget
     from corral.policy.model import Policy
     from corral.programs.model import Program
 
@@ -76,14 +77,17 @@ def warm_up() -> None:
     seccomp.warm_up(os.uname().machine)
 
 
-def clean(path: str) -> None:
-    """Remove what a dead run left: a cgroup or its private directory."""
-    if os.path.exists(f"{path}/cgroup.procs"):
-        cgroup.remove(path)
-    elif os.path.basename(path).startswith(host_files.WORK_PREFIX):
-        from corral.platforms.posix import run_directories
+def clean(path: str, budget: Budget) -> None:
+    """Remove what a dead run left: its private directory or its cgroup.
 
-        run_directories.remove(path)
+    The path and the file system's type decide which: the content is the target's.
+    """
+    from corral.platforms.posix import run_directories
+
+    if run_directories.is_work_directory(path):
+        run_directories.remove(path, budget)
+    elif cgroup.is_leaf(path):
+        cgroup.remove(path)
 
 
 def measure(root: int) -> Usage:

@@ -42,7 +42,6 @@ ETC = (
 )  # fmt: skip
 MUSL = "ld-musl-{machine}.path"
 HOME = "/home/user"
-WORK_PREFIX = "corral-"
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
@@ -114,7 +113,7 @@ def survey(policy: Policy, program: Program, *, home: str) -> Layout:
         owners=_owners(policy, program) if uid == 0 else (),
         state=state,
         run=(run := f"{os.getpid()}-{os.urandom(4).hex()}"),
-        directory=f"/tmp/{WORK_PREFIX}{uid}-{run}",  # noqa: S108 - made 0700, never reused
+        directory=f"/tmp/corral-{uid}-{run}",  # noqa: S108
         cgroup=cgroup.find(),
         disks=disks,
     )

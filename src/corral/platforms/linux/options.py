@@ -122,7 +122,8 @@ def _note_on_gateway(policy: Policy) -> str:
 
 def _note_on_visibility(policy: Policy) -> str:
     text = "names and metadata of the host's files can be seen"
-    return f"{text}, and its processes" if policy.subprocess else text
+    text = f"{text}, and its processes" if policy.subprocess else text
+    return f"{text}; the kernel's quotas of the user are shared with the host"
 
 
 def _note_on_signals(policy: Policy) -> str:

@@ -19,7 +19,7 @@ from corral.platforms import steps
 from corral.platforms.contract import Reaped
 from corral.platforms.linux import init
 from corral.platforms.linux.mechanisms import cgroup, namespaces, root_filesystem, seccomp
-from corral.platforms.posix import target
+from corral.platforms.posix import stream_relay, stream_state, target
 from corral.platforms.steps import EXECUTED, StepFailed
 from corral.record import replace
 
@@ -115,6 +115,8 @@ class Child:
         )
         if (leaf := self._results.find(cgroup.Cgroup)) is not None:
             reaped = leaf.add_counts(reaped)
+        if (kept := self._results.find(stream_state.StreamStates)) is not None:
+            reaped = replace(reaped, restored=kept.restore())
         self._results.release()
         return reaped
 
@@ -123,12 +125,27 @@ def spawn(plan: Plan, stdio: Stdio) -> Child:
     results = Results()
     results.add(init.InitDescriptors(fds=[]))
     try:
+        results.add(stream_state.keep(stdio))
+        stdio = _relayed(plan, results, stdio)
         steps.apply(plan.steps, "supervisor", results)
         steps.apply(plan.steps, "clone", results)
         return _clone(plan, results, stdio)
     except StepFailed:
         results.release()
         raise
+
+
+def _relayed(plan: Plan, results: Results, stdio: Stdio) -> Stdio:
+    """Return the target's streams: without Landlock, pipes in place of files."""
+    held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
+    if any("landlock" in mechanism for mechanism in held):
+        return stdio
+    try:
+        relay = stream_relay.relay_files(stdio)
+    except OSError as error:
+        raise StepFailed("streams", error) from error
+    results.add(relay)
+    return relay.stdio
 
 
 def _clone(plan: Plan, results: Results, stdio: Stdio) -> Child:
@@ -143,6 +160,8 @@ def _clone(plan: Plan, results: Results, stdio: Stdio) -> Child:
         _become_init(plan, results, stdio, theirs)
     theirs.close()
     results.get(init.InitDescriptors).release()
+    if (relay := results.find(stream_relay.Relay)) is not None:
+        relay.started()
     child = Child(pid, pidfd, ours, results, has_pid_namespace=bool(made))
     results.add(init.InitProcess(pid=pid))
     try:

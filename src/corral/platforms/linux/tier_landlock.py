@@ -14,6 +14,7 @@ import sys
 
 from corral.errors import PolicyError
 from corral.paths.posix import is_inside
+from corral.plan.model import SAMPLING
 from corral.platforms.linux import subreaper
 from corral.platforms.linux.mechanisms import (
     cgroup,
@@ -70,6 +71,7 @@ def compose(
             unix_sockets=False,
             namespaces=False,
             scoped=SCOPE in mechanisms.get("tree", ""),
+            duty_cycle=mechanisms.get("cpu") == SAMPLING,
         )
     )
     return tuple(steps)
@@ -82,7 +84,7 @@ def _landlock(policy: Policy, program: Program, layout: Layout) -> landlock.Land
     writable = [grant.path for grant in policy.grants if grant.access == "write"]
     return landlock.Landlock(
         read=tuple(dict.fromkeys((*system, *etc, *program.reads, *granted))),
-        write=(layout.directory, *writable),
+        write=(*run_directories.inner(layout.directory), *writable),
         devices=layout.devices,
         proc="all" if policy.subprocess else "own",
         seen=(

@@ -8,6 +8,7 @@ from corral.paths.posix import is_below, is_inside
 from corral.plan.model import SAMPLING
 from corral.platforms.linux.mechanisms import (
     cgroup,
+    kernel_quotas,
     keyring,
     landlock,
     loopback,
@@ -67,6 +68,7 @@ def compose(
         namespaces.CgroupNamespace(),
         namespaces.Hostname(hostname="corral"),
         user_ids.NoNestedUserNamespaces(),
+        kernel_quotas.KernelQuotas(),
         *_network(policy),
         root_filesystem.Sources(binds=binds),
         user_ids.SetIds(uid=who.uid, gid=who.gid, drop_groups=who.drop_groups),
@@ -84,6 +86,7 @@ def compose(
             machine=layout.machine,
             subprocess=policy.subprocess,
             unix_sockets=any(grant.access == "socket" for grant in policy.grants),
+            duty_cycle=mechanisms.get("cpu") == SAMPLING,
         )
     )
     return tuple(steps)

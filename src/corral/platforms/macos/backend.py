@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from corral.plan.model import Plan
     from corral.platforms.contract import Stdio, Usage
     from corral.platforms.macos.process_table import ProcessTable
+    from corral.platforms.run_records import Budget
     from corral.policy.model import Grant
     from corral.programs.model import Program
 
@@ -69,10 +70,10 @@ class Macos:
     def warm_up(self) -> None:
         """Nothing is worth doing ahead of a request."""
 
-    def clean(self, path: str) -> None:
+    def clean(self, path: str, budget: Budget) -> None:
         """Remove the private directory of a dead run."""
-        if os.path.basename(path).startswith(tier_seatbelt.WORK_PREFIX):
-            run_directories.remove(path)
+        if run_directories.is_work_directory(path):
+            run_directories.remove(path, budget)
 
     def measure(self, root: int) -> Usage:
         """Measure the tree below `root`, the watcher, which alone knows the tree's orphans."""

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from corral.policy.model import Grant, Policy
     from corral.programs.model import Program
 
-WORK_PREFIX = "corral-"
-TEMPORARY = "/tmp"  # noqa: S108 - a directory in it is made 0700, never reused
 FRAMEWORK = "/Python.framework/Versions/"
 BUNDLE = "Resources/Python.app/Contents/MacOS/Python"
 INSTALLED = ("/usr/local", "/opt/homebrew", "/opt/local")
@@ -46,7 +44,7 @@ def compose(
 ) -> Composition:
     run = f"{os.getpid()}-{os.urandom(4).hex()}"
     # A short path, because that of a unix socket has at most 103 bytes.
-    private = f"{os.path.realpath(TEMPORARY)}/{WORK_PREFIX}{os.geteuid()}-{run}"
+    private = run_directories.work_directory(run)
     state = (
         seatbelt_paths.to_kernel_path(run_directories.state_path(program)) if policy.state else ""
     )

@@ -7,6 +7,7 @@ import stat
 import sys
 
 from corral.directories import directories
+from corral.platforms import run_records
 from corral.platforms.steps import unverified
 from corral.record import record
 
@@ -14,15 +15,37 @@ TYPE_CHECKING = False
 assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from corral.plan.model import Results, Stage
+    from corral.platforms.run_records import Budget
     from corral.programs.model import Program
 
+TEMPORARY = "/tmp"  # noqa: S108 - a directory in it is made 0700, never reused
 SUBDIRECTORIES = ("home", "tmp")
+
+
+def work_directory(run: str) -> str:
+    return f"{os.path.realpath(TEMPORARY)}/corral-{os.geteuid()}-{run}"
+
+
+def is_work_directory(path: str) -> bool:
+    """Return whether this is a path at which corral makes this user's private directories."""
+    parent, _, name = path.rpartition("/")
+    start = f"corral-{os.geteuid()}-"
+    return (
+        parent in (TEMPORARY, os.path.realpath(TEMPORARY))
+        and name.startswith(start)
+        and run_records.is_run_name(name.removeprefix(start))
+    )
+
+
+def inner(path: str) -> tuple[str, ...]:
+    """Return the directories in a private directory that are the target's; the top is not."""
+    return tuple(f"{path}/{name}" for name in SUBDIRECTORIES)
 
 
 @record
 class WorkDirectory:
-    """A private directory (0700), where no private root can be made. `uid` and `gid` are the
-    target's: in a run started by root they are not root's.
+    """A private directory, where no private root can be made. Its top stays corral's, and the
+    directories in it are the target's: in a run started by root `uid` and `gid` are not root's.
     """
 
     name = "work_directory"
@@ -42,12 +65,14 @@ class WorkDirectory:
     def apply(self, results: Results) -> None:
         os.mkdir(self.path, 0o700)  # fails if another process put something there first
         results.add(PrivateDirectory(path=self.path))
-        inner = [f"{self.path}/{name}" for name in SUBDIRECTORIES]
-        for path in inner:
+        given = (self.uid, self.gid) != (os.geteuid(), os.getegid())
+        for path in inner(self.path):
             os.mkdir(path, 0o700)
-        if (self.uid, self.gid) != (os.geteuid(), os.getegid()):
-            for path in (*inner, self.path):
+            if given:
                 os.chown(path, self.uid, self.gid)
+        if given:
+            os.chown(self.path, -1, self.gid)
+            os.chmod(self.path, 0o710)  # noqa: S103 - the target has to get through
 
 
 @record
@@ -55,7 +80,7 @@ class PrivateDirectory:
     path: str
 
     def release(self) -> None:
-        remove(self.path)
+        remove(self.path, run_records.Budget())
 
 
 @record
@@ -84,38 +109,49 @@ def state_path(program: Program) -> str:
     return os.path.join(directories().state, "servers", digest)
 
 
-def remove(path: str) -> None:
-    """Remove a directory with everything below, however deep and whatever its modes."""
+def remove(path: str, budget: Budget) -> None:
+    """Remove a private directory with everything below, however deep and whatever its modes.
+
+    A link or another user's directory stays as it is.
+    """
     try:
         top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return
     try:
-        _empty(top)
-        os.rmdir(path)
+        if os.fstat(top).st_uid == os.geteuid():
+            _empty(top, budget)
+            os.rmdir(path)
     except OSError:
         pass  # the next sweep tries again
     finally:
         os.close(top)
 
 
-def _empty(top: int) -> None:
+def _empty(top: int, budget: Budget) -> None:
     """Move inner directories to the top, because a tree can be deeper than any path or stack."""
-    while names := os.listdir(top):
+    while names := _some_names(top):
         for name in names:
-            if not _unlink(name, top):
-                _remove_inner(name, top)
+            if not _unlink(name, top, budget):
+                _remove_inner(name, top, budget)
 
 
-def _remove_inner(name: str, top: int) -> None:
-    inner = _open_directory(name, top)
+def _some_names(directory: int) -> list[str]:
+    """Return up to a thousand names: a directory can have more than fit into memory."""
+    with os.scandir(directory) as entries:
+        return [entry.name for entry, _ in zip(entries, range(1000), strict=False)]
+
+
+def _remove_inner(name: str, top: int, budget: Budget) -> None:
+    directory = _open_directory(name, top)
     try:
-        for entry in os.listdir(inner):
-            if not _unlink(entry, inner):
-                os.close(_open_directory(entry, inner))  # moving it writes to its `..`
-                os.rename(entry, os.urandom(8).hex(), src_dir_fd=inner, dst_dir_fd=top)
+        while names := _some_names(directory):
+            for entry in names:
+                if not _unlink(entry, directory, budget):
+                    os.close(_open_directory(entry, directory))  # moving it writes to its `..`
+                    os.rename(entry, os.urandom(8).hex(), src_dir_fd=directory, dst_dir_fd=top)
     finally:
-        os.close(inner)
+        os.close(directory)
     os.rmdir(name, dir_fd=top)
 
 
@@ -136,8 +172,9 @@ def _open_directory(name: str, directory: int) -> int:
         os.close(fd)
 
 
-def _unlink(name: str, directory: int) -> bool:
+def _unlink(name: str, directory: int, budget: Budget) -> bool:
     """Remove a file; return False for a directory, which stays."""
+    budget.spend()
     try:
         os.unlink(name, dir_fd=directory)
     except IsADirectoryError:

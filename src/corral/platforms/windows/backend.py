@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from corral.plan import model
 from corral.plan.host import Finding, Host
 from corral.plan.model import Composition, Plan
-from corral.platforms import contract
+from corral.platforms import contract, run_records
 from corral.platforms.windows import cache_key as keys
 from corral.platforms.windows import layers, options, undo
 from corral.platforms.windows import spawn as spawning
@@ -39,7 +39,7 @@ def warm_up() -> None:
     """Do nothing: Windows cannot fork, so a supervisor is started for each run."""
 
 
-def clean(path: str) -> None:
+def clean(path: str, _budget: run_records.Budget) -> None:
     """Remove what a dead run left: its private directory, or what its journal names."""
     if path.endswith(journal.SUFFIX):
         undo.sweep(os.path.dirname(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
@@ -203,3 +204,23 @@ def test_older_kernels_count_less(tmp_path):
 @pytest.mark.skipif(sys.platform != "linux", reason="flags of Linux")
 def test_removing_what_is_gone_is_no_error(tmp_path):
     cgroup.remove(str(tmp_path / "corral" / "gone"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for a file system's type")
+@pytest.mark.parametrize("kind", ["link", "pipe", "file", "hard link"])
+def test_only_files_of_a_cgroup_are_written(tmp_path, kind):
+    victim, path = tmp_path / "victim", tmp_path / "cgroup.kill"
+    victim.write_text("untouched")
+    if kind == "link":
+        path.symlink_to(victim)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "hard link":
+        os.link(victim, path)
+    else:
+        path.touch()
+    with pytest.raises(OSError, match="cgroup"):
+        cgroup.write(str(path), "1")
+    cgroup.remove(str(tmp_path))
+    assert victim.read_text() == "untouched"
+    assert kind != "file" or path.read_text() == ""

@@ -35,6 +35,7 @@ OPTIONS = [
         {"namespaces": False, "own_pid": OWN},
     )
 ]
+OPTIONS += [{**OPTIONS[at], "duty_cycle": True} for at in (0, 2, len(OPTIONS) - 3)]
 
 
 class Filter:
@@ -202,14 +203,14 @@ ALWAYS = """
     name_to_handle_at pidfd_getfd settimeofday clock_settime adjtimex clock_adjtime syslog vhangup
     iopl ioperm modify_ldt nfsservctl lookup_dcookie sethostname setdomainname sysfs ustat uselib
     move_pages migrate_pages fanotify_init fanotify_mark memfd_secret lsm_set_self_attr
-    create_module get_kernel_syms query_module
+    create_module get_kernel_syms query_module io_setup
 """.split()  # noqa: SIM905
 WITHOUT_NAMESPACES = """
     chmod fchmod fchmodat fchmodat2 chown lchown fchown fchownat setxattr lsetxattr fsetxattr
     setxattrat removexattr lremovexattr fremovexattr removexattrat utime utimes utimensat futimesat
     file_setattr shmget shmat shmctl shmdt semget semop semtimedop semctl msgget msgsnd msgrcv msgctl
     mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr pidfd_send_signal
-    inotify_add_watch
+    inotify_add_watch inotify_init inotify_init1
 """.split()  # noqa: SIM905
 
 
@@ -436,13 +437,49 @@ FIRST = (
 )  # fmt: skip
 
 
+ADJUSTING = FIRST[5:]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("namespaces", [True, False])
+def test_leases_and_whiteouts(machine, namespaces):
+    filter_ = target(machine, namespaces=namespaces)
+    lease, get_lease, whiteout = 1024, 1025, 4
+    assert filter_("fcntl", 3, lease, 0) == filter_("fcntl", 3, lease | JUNK, 1) == EPERM
+    assert filter_("fcntl", 3, get_lease) == filter_("fcntl", 3, 6, 0) == ALLOW
+    for flags in range(8):
+        wanted = EPERM if flags & whiteout else ALLOW
+        assert filter_("renameat2", 0, 0, 0, 0, flags) == wanted
+        assert filter_("renameat2", 0, 0, 0, 0, flags | JUNK) == wanted
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("tier", [{"namespaces": True}, {"namespaces": False, "own_pid": OWN}])
+@pytest.mark.parametrize("subprocess", [True, False])
+def test_with_a_duty_cycle_the_kernel_sends_no_sigcont(machine, tier, subprocess):
+    held = target(machine, subprocess=subprocess, duty_cycle=True, **tier)
+    free = target(machine, subprocess=subprocess, **tier)
+    setsig, pdeathsig, sigcont = 10, 1, 18
+    for junk in (0, JUNK):
+        assert held("fcntl", 3, setsig, sigcont | junk) == EPERM
+        assert free("fcntl", 3, setsig, sigcont | junk) == ALLOW
+        assert held("prctl", pdeathsig, sigcont | junk) == EPERM
+        assert held("clone", 0x1200000 | sigcont | junk) == EPERM
+    assert held("timer_create") == held("mq_notify") == EPERM
+    assert free("timer_create") == ALLOW
+    assert held("fcntl", 3, setsig, 10) == held("timerfd_create") == ALLOW
+    assert held("clone", PTHREAD) == ALLOW
+    assert held("clone", FORK) == free("clone", FORK) == (ALLOW if subprocess else EPERM)
+    assert held("prctl", pdeathsig, 9) == (ALLOW if tier["namespaces"] else EPERM)
+
+
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("name", FIRST)
 def test_without_a_pid_namespace_only_the_own_process_is_reached(machine, name):
     anybody = target(machine)
     nobody, own = (target(machine, namespaces=False, own_pid=pid) for pid in (None, OWN))
     for pid in (1, OWN + 1, -1, -OWN, 0x7FFFFFFF):
-        assert anybody(name, pid) == ALLOW
+        assert anybody(name, pid) == (EPERM if pid == 1 and name in ADJUSTING else ALLOW)
         assert nobody(name, pid) == own(name, pid) == EPERM
         assert own(name, (pid & 0xFFFFFFFF) | JUNK) == EPERM
         assert own(name, (pid & 0xFFFFFFFF) | OWN << 32) == EPERM
@@ -457,7 +494,11 @@ def test_priorities_of_the_own_process_only(name, process):
         for who in (0, OWN, 1, -1):
             allowed = which == process and who in {0, OWN}
             assert filter_(name, which, who) == (ALLOW if allowed else EPERM)
-            assert target()(name, which, who) == ALLOW
+            of_init = who == 1 or which == {"setpriority": 2, "ioprio_set": 3}[name]
+            assert target()(name, which, who) == (EPERM if of_init else ALLOW)
+            assert target()(name, which | JUNK, (who & 0xFFFFFFFF) | JUNK) == (
+                EPERM if of_init else ALLOW
+            )
 
 
 def test_the_owner_of_a_descriptor_is_whom_the_kernel_signals():

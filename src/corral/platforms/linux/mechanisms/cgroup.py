@@ -13,7 +13,9 @@ import os
 import sys
 import time
 
+from corral.abi import linux as abi
 from corral.paths.mounts import parse_mount
+from corral.platforms import run_records
 from corral.platforms.linux import init
 from corral.platforms.steps import unverified
 from corral.record import record, replace
@@ -275,20 +277,75 @@ def kill(path: str) -> None:
         pass  # before Linux 5.14 there is no such file; init's death does the same
 
 
+def is_leaf(path: str) -> bool:
+    """Return whether this is a cgroup that corral made for one run."""
+    head, _, run = path.rpartition("/")
+    if not (head.endswith("/corral") and run_records.is_run_name(run)):
+        return False
+    try:
+        os.close(_open_cgroup(path))
+    except OSError:
+        return False
+    return True
+
+
+def _open_cgroup(path: str) -> int:
+    """Open a directory of the hierarchy without following a link anywhere on the way."""
+    fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    for name in path.removeprefix("/").split("/"):
+        above = fd
+        try:
+            if name in ("", ".", ".."):
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+            flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            fd = os.open(name, flags, dir_fd=above)
+        finally:
+            os.close(above)
+    try:
+        _check_cgroup(fd, path)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _check_cgroup(fd: int, path: str) -> None:
+    if abi.fstatfs_type(fd) != abi.CGROUP2_SUPER_MAGIC:
+        raise OSError(0, "is not in the cgroup v2 file system", path)
+
+
 def remove(path: str) -> None:
     """Remove a leaf whose processes are dead; the kernel may need a moment until it lets go."""
-    kill(path)
+    head, _, name = path.rpartition("/")
+    try:
+        above = _open_cgroup(head)
+    except OSError:
+        return
+    try:
+        kill(f"/proc/self/fd/{above}/{name}")
+        removed = _remove_when_free(name, above)
+    finally:
+        os.close(above)
+    if removed:
+        _remove_group(path)
+
+
+def _remove_when_free(name: str, above: int) -> bool:
     deadline = time.monotonic() + 5
     while True:
         try:
-            os.rmdir(path)
-            break
+            os.rmdir(name, dir_fd=above)
+            return True
         except FileNotFoundError:
-            break
+            return True
         except OSError as error:
             if error.errno != errno.EBUSY or time.monotonic() > deadline:
-                return  # a later sweep finds it
+                return False  # a later sweep finds it
             time.sleep(0.001)
+
+
+def _remove_group(path: str) -> None:
+    """Remove what was made around a leaf, if no other run uses it."""
     try:
         os.rmdir(os.path.dirname(path))
     except OSError:
@@ -306,8 +363,10 @@ def _end_scope(path: str) -> None:
 
 
 def write(path: str, text: str) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    """Write to a file of a cgroup. A link, a pipe or a file elsewhere is an error."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
+        _check_cgroup(fd, path)
         os.write(fd, text.encode())
     except OSError as error:
         raise OSError(error.errno, error.strerror, path) from error

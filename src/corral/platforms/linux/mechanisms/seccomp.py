@@ -41,6 +41,7 @@ class Seccomp:
     unix_sockets: bool
     namespaces: bool = True
     scoped: bool = False
+    duty_cycle: bool = False
     stage: Stage = "target"
 
     def describe(self) -> str:
@@ -114,6 +115,7 @@ def _compile(step: Seccomp, cookie: Cookie, *, own_pid: int | None) -> bytes:
         cookie=None if step.subprocess else cookie,
         own_pid=own_pid,
         scoped=step.scoped,
+        duty_cycle=step.duty_cycle,
     )
     return seccomp_rules.compile_filter(step.machine, rules)
 

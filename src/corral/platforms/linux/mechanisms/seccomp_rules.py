@@ -28,7 +28,7 @@ NO_PROTOCOL = errno_action(93)  # EPROTONOSUPPORT
 NO_FAMILY = errno_action(97)  # EAFNOSUPPORT
 
 # Reason -> names. mbind, set_mempolicy and seccomp stay: they act on the caller alone, and programs
-# that sandbox themselves should. So does native AIO, which opens and executes nothing.
+# that sandbox themselves should.
 _DENIED = {
     "does file and socket work that no filter sees": """
         io_uring_setup io_uring_enter io_uring_register""",
@@ -53,6 +53,7 @@ _DENIED = {
     "loads a library by an old and unguarded way": "uselib",
     "watches whole filesystems": "fanotify_init fanotify_mark",
     "makes memory that no limit counts": "memfd_secret",
+    "takes requests from fs.aio-max-nr, which the whole machine shares": "io_setup",
 }
 
 # Where there are no namespaces, because Landlock does not cover these. The calls on descriptors
@@ -63,6 +64,7 @@ _DENIED_WITHOUT_NAMESPACES = {
         futimesat setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr
         removexattrat file_setattr""",
     "tells the names of files in directories that are not granted": "inotify_add_watch",
+    "takes from the inotify instances of the host's user": "inotify_init inotify_init1",
     "reaches the host's System V and POSIX queues, semaphores and shared memory": """
         shmget shmat shmctl shmdt semget semop semtimedop semctl msgget msgsnd msgrcv msgctl mq_open
         mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr""",
@@ -119,6 +121,10 @@ FS_IOC_CHANGES = (
 )
 # The kernel sends a signal of the caller's choice to a descriptor's owner: these name the owner.
 F_SETOWN, F_SETOWN_EX, FIOSETOWN, SIOCSPGRP = 8, 15, 0x8901, 0x8902
+# A lease makes every other process wait that opens the file for writing.
+F_SETLEASE = 1024
+F_SETSIG, SIGCONT, CSIGNAL = 10, 18, 0xFF
+RENAME_WHITEOUT = 4
 
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 SOCK_TYPE_MASK = 0xF
@@ -127,6 +133,7 @@ IPPROTO_TCP, IPPROTO_UDP, NETLINK_ROUTE = 6, 17, 0
 TCP_ULP = 31
 
 PRIO_PROCESS, IOPRIO_WHO_PROCESS = 0, 1
+PRIO_USER, IOPRIO_WHO_USER = 2, 3
 
 
 def _sockets(*, unix_sockets: bool, namespaces: bool) -> dict[str, Rule]:
@@ -203,6 +210,7 @@ def _calls(*, namespaces: bool) -> dict[str, Rule]:
     prctl = (
         (PR_SET_MM, PR_SCHED_CORE) if namespaces else (PR_SET_MM, PR_SCHED_CORE, PR_SET_PDEATHSIG)
     )
+    whiteout = low(4, RENAME_WHITEOUT, RENAME_WHITEOUT)
     listener = (
         low(0, SECCOMP_SET_MODE_FILTER),
         low(1, SECCOMP_FILTER_FLAG_NEW_LISTENER, SECCOMP_FILTER_FLAG_NEW_LISTENER),
@@ -216,6 +224,8 @@ def _calls(*, namespaces: bool) -> dict[str, Rule]:
         # Devices only work where mounts allow them, but a whiteout needs no privilege at all.
         "mknod": _kinds(1, kinds),
         "mknodat": _kinds(2, kinds),
+        "renameat2": ((((whiteout,), DENY),), ALLOW),
+        "fcntl": ((((low(1, F_SETLEASE),), DENY),), ALLOW),
         **_set_ids(),
     }
 
@@ -252,6 +262,13 @@ def _set_ids() -> dict[str, Rule]:
 
 
 SIGNALLING = frozenset(("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"))
+ADJUSTING = (
+    "prlimit64",
+    "sched_setscheduler",
+    "sched_setparam",
+    "sched_setattr",
+    "sched_setaffinity",
+)
 
 
 def _own_process_only(own_pid: int | None) -> dict[str, Rule]:
@@ -265,17 +282,46 @@ def _own_process_only(own_pid: int | None) -> dict[str, Rule]:
         return tuple(((*conditions, low(index, pid)), ALLOW) for pid in own), DENY
 
     owner: list[Alternative] = [((low(1, F_SETOWN), low(2, pid)), ALLOW) for pid in own]
-    owner += [((low(1, command),), DENY) for command in (F_SETOWN, F_SETOWN_EX)]
-    first = (
-        "kill tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo prlimit64 sched_setscheduler "
-        "sched_setparam sched_setattr sched_setaffinity"
-    )
+    owner += [((low(1, command),), DENY) for command in (F_SETOWN, F_SETOWN_EX, F_SETLEASE)]
     return {
-        **dict.fromkeys(first.split(), only(0)),
+        **dict.fromkeys((*sorted(SIGNALLING), *ADJUSTING), only(0)),
         "setpriority": only(1, low(0, PRIO_PROCESS)),
         "ioprio_set": only(1, low(0, IOPRIO_WHO_PROCESS)),
         "fcntl": (tuple(owner), ALLOW),
     }
+
+
+def _not_init() -> dict[str, Rule]:
+    """Deny adjusting PID 1, which enforces deadlines; every other process is the target's own.
+
+    PRIO_USER and IOPRIO_WHO_USER mean all processes with the same id, PID 1 among them.
+    """
+    of_users = {"setpriority": PRIO_USER, "ioprio_set": IOPRIO_WHO_USER}
+    return {
+        **dict.fromkeys(ADJUSTING, ((((low(0, 1),), DENY),), ALLOW)),
+        **{
+            name: ((((low(1, 1),), DENY), ((low(0, which),), DENY)), ALLOW)
+            for name, which in of_users.items()
+        },
+    }
+
+
+def _no_continue_signals(rules: dict[str, Rule]) -> dict[str, Rule]:
+    """Deny what makes the kernel send SIGCONT, which would undo the SIGSTOP of a duty cycle.
+
+    The signals of timer_create and mq_notify are behind a pointer.
+    """
+    denied: dict[str, tuple[Condition, ...]] = {
+        "fcntl": (low(1, F_SETSIG), low(2, SIGCONT)),
+        "prctl": (low(0, PR_SET_PDEATHSIG), low(1, SIGCONT)),
+        "clone": (low(0, SIGCONT, CSIGNAL),),
+    }
+    found: dict[str, Rule] = {"timer_create": DENY, "mq_notify": DENY}
+    for name, conditions in denied.items():
+        rule = rules[name]
+        if not isinstance(rule, int):
+            found[name] = (((conditions, DENY), *rule[0]), rule[1])
+    return found
 
 
 def target_rules(
@@ -286,12 +332,14 @@ def target_rules(
     cookie: tuple[int, int, int] | None,
     own_pid: int | None = None,
     scoped: bool = False,
+    duty_cycle: bool = False,
 ) -> dict[str, Rule]:
     """Return the rule of every syscall that is not simply allowed, by name.
 
     Without `subprocess`, execve passes only with `cookie` in its last three registers, which the
     kernel ignores, and never when there is no cookie. `own_pid` matters only without namespaces: it
-    is the one process, besides 0, that may be signalled and adjusted.
+    is the one process, besides 0, that may be signalled and adjusted. With `duty_cycle` a share of
+    the processors is enforced by SIGSTOP and SIGCONT.
     """
     rules: dict[str, Rule] = {
         **dict.fromkeys(_NEVER_IMPLEMENTED.split(), ABSENT),
@@ -300,11 +348,15 @@ def target_rules(
         **_sockets(unix_sockets=unix_sockets, namespaces=namespaces),
         **_processes(subprocess=subprocess, cookie=cookie),
     }
-    if not namespaces:
+    if namespaces:
+        rules.update(_not_init())
+    else:
         rules.update(dict.fromkeys(DENIED_WITHOUT_NAMESPACES, DENY))
         own = _own_process_only(own_pid)
         # Landlock's signal scope keeps the target's signals inside, and permits those to children.
         rules.update({name: own[name] for name in own if not (scoped and name in SIGNALLING)})
+    if duty_cycle:
+        rules.update(_no_continue_signals(rules))
     return rules
 
 

@@ -1,0 +1,75 @@
+"""Lower the kernel's quotas inside the namespaces, so that a target cannot use up the host's.
+
+What a user namespace takes counts for the user outside as well: without a maximum of its own a
+target could leave the user no inotify instance. System V and message queue maxima are the IPC
+namespace's own, and long lists of such objects would only cost the supervisor time.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from corral.platforms.steps import unverified
+from corral.record import record
+
+TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from corral.plan.model import Results, Stage
+
+INOTIFY_SHARE = 4
+# File below /proc/sys -> (position of the maximum among its words, what it is lowered to).
+IPC = {
+    "kernel/msgmni": (0, 1024),
+    "kernel/shmmni": (0, 1024),
+    "kernel/sem": (3, 1024),
+    "fs/mqueue/queues_max": (0, 64),
+}
+
+
+@record
+class KernelQuotas:
+    name = "kernel_quotas"
+    stage: Stage = "init"
+    verify = unverified
+
+    def describe(self) -> str:
+        return "a quarter of the user's inotify instances and watches; fewer System V objects"
+
+    def apply(self, _results: Results) -> None:
+        for kind in ("instances", "watches"):
+            outside = _read(f"fs/inotify/max_user_{kind}")
+            if outside:  # a kernel without inotify has none
+                share = str(max(1, int(outside[0]) // INOTIFY_SHARE))
+                path = f"user/max_inotify_{kind}"
+                _write(path, share)
+                if _read(path) != [share]:
+                    raise OSError(0, f"does not read back as {share}", f"/proc/sys/{path}")
+        for path, (position, most) in IPC.items():
+            _lower(path, position, most)
+
+
+def _lower(path: str, position: int, most: int) -> None:
+    """Lower a maximum of the IPC namespace. Only uid 0 of the namespace may, and an ordinary user
+    has none: then the maximum stays as it is.
+    """
+    words = _read(path)
+    if len(words) > position and int(words[position]) > most:
+        words[position] = str(most)
+        try:
+            _write(path, " ".join(words))
+        except PermissionError:
+            return
+
+
+def _read(path: str) -> list[str]:
+    try:
+        with open(f"/proc/sys/{path}", "rb") as file:
+            return file.read().decode().split()
+    except FileNotFoundError:
+        return []
+
+
+def _write(path: str, text: str) -> None:
+    with open(f"/proc/sys/{path}", "wb", buffering=0) as file:
+        file.write(text.encode())

@@ -1,0 +1,94 @@
+"""Copy the data of streams that are files through pipes, in processes outside the sandbox.
+
+Where there is no Landlock a target can open `/proc/self/fd/1` again with other rights than it was
+given: write to its stdin, or read what others wrote to a log. It cannot do that with a pipe.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+
+from corral.abi.signal_numbers import SIGKILL
+from corral.platforms import steps
+from corral.record import record, replace
+
+TYPE_CHECKING = False
+assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from corral.platforms.contract import Stdio
+
+CHUNK = 1 << 16
+
+
+@record
+class Relay:
+    """`readers` feed stdin and `writers` empty stdout and stderr: pids of the copying processes."""
+
+    stdio: Stdio
+    ends: list[int]
+    readers: list[int]
+    writers: list[int]
+
+    def started(self) -> None:
+        """Close the pipes' ends that the target has now."""
+        while self.ends:
+            os.close(self.ends.pop())
+
+    def release(self) -> None:
+        """Wait until everything is written. The target is dead, so the pipes have ended."""
+        self.started()
+        for pid in self.readers:
+            os.kill(pid, SIGKILL)
+        for pid in (*self.readers, *self.writers):
+            os.waitpid(pid, 0)
+
+
+def relay_files(stdio: Stdio) -> Relay:
+    """Return streams for the target in which a pipe takes the place of each regular file."""
+    chosen = list(stdio)
+    relay = Relay(stdio=stdio, ends=[], readers=[], writers=[])
+    pipes: dict[tuple[int, int], int] = {}
+    for number, fd in enumerate(stdio):
+        try:
+            seen = os.fstat(fd)
+        except OSError:
+            continue  # closed
+        if not stat.S_ISREG(seen.st_mode):
+            continue
+        if number == 0:
+            chosen[0] = _start(relay, fd, feeds=True)
+            continue
+        # One pipe for `2>&1`: with two of them the order of lines would be lost.
+        file = (seen.st_dev, seen.st_ino)
+        if file not in pipes:
+            pipes[file] = _start(relay, fd, feeds=False)
+        chosen[number] = pipes[file]
+    return replace(relay, stdio=(chosen[0], chosen[1], chosen[2]))
+
+
+def _start(relay: Relay, file: int, *, feeds: bool) -> int:
+    """Start a copying process, and return the target's end of its pipe."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _copy(*((file, write_end) if feeds else (read_end, file)))
+    ours, theirs = (write_end, read_end) if feeds else (read_end, write_end)
+    os.close(ours)
+    relay.ends.append(theirs)
+    (relay.readers if feeds else relay.writers).append(pid)
+    return theirs
+
+
+def _copy(source: int, destination: int) -> NoReturn:
+    try:
+        os.setsid()  # Ctrl-C ends the target, and its last lines still have to be written
+        steps.keep_only({source, destination})
+        while chunk := os.read(source, CHUNK):
+            while chunk:
+                chunk = chunk[os.write(destination, chunk) :]
+    finally:
+        os._exit(0)

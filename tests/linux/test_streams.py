@@ -1,0 +1,255 @@
+"""What a target can do with the files, terminals and sockets behind its standard streams."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+
+import pytest
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "inside"))
+from attempts import BOTH_TIERS, PRELUDE
+
+TIOCGEXCL, TIOCNXCL = 0x80045440, 0x540D
+AWAY = """
+import json, os, socket, struct, sys
+found = socket.socket(fileno=0)
+port = int(sys.argv[1])
+try:
+    found.connect(("127.0.0.1", port)) if found.type == socket.SOCK_DGRAM else 0
+    import ctypes
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.connect(0, struct.pack("H14x", 0), 16)  # AF_UNSPEC: disconnects
+    found.connect(("127.0.0.1", port))
+    said = "out"
+except OSError as error:
+    said = type(error).__name__
+print(said, flush=True)
+"""
+
+
+@pytest.fixture
+def listener():
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        yield made
+
+
+def internet(kind):
+    if kind == socket.SOCK_DGRAM:
+        made = socket.socket(socket.AF_INET, kind)
+        made.connect(("127.0.0.1", 9))
+        return made, None
+    server = socket.create_server(("127.0.0.1", 0))
+    made = socket.create_connection(server.getsockname())
+    peer = server.accept()[0]
+    server.close()
+    return made, peer
+
+
+def on_stdin(user, stream, *command):
+    pipe = subprocess.PIPE
+    argv = user.corral_argv("run", "--", *command)
+    process = user.popen(argv, stdin=stream, stdout=pipe, stderr=pipe)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out.decode(), err.decode()
+
+
+@BOTH_TIERS
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM], ids=["tcp", "udp"])
+def test_an_internet_socket_is_not_a_way_out(user, listener, kind):
+    made, peer = internet(kind)
+    port = str(listener.getsockname()[1])
+    with made:
+        code, out, err = on_stdin(user, made, user.python, "-c", AWAY, port)
+    if peer:
+        peer.close()
+    assert (code, out) == (125, ""), err
+    assert "stdin: is a socket" in err
+    assert "hint: put pipes around corral" in err
+
+
+@BOTH_TIERS
+def test_unix_sockets_on_standard_streams(user):
+    """Connected streams pass, as clients use them; what could be connected elsewhere does not."""
+    seen = {}
+    kinds = {"stream": socket.SOCK_STREAM, "seqpacket": socket.SOCK_SEQPACKET}
+    for name, kind in {**kinds, "datagram": socket.SOCK_DGRAM}.items():
+        one, other = socket.socketpair(socket.AF_UNIX, kind)
+        with one, other:
+            other.sendall(b"hello\n")
+            other.shutdown(socket.SHUT_WR)
+            seen[name] = on_stdin(user, one, "/bin/cat")[:2]
+            assert os.get_blocking(one.fileno())
+    with socket.socket(socket.AF_UNIX) as single:
+        seen["unconnected"] = on_stdin(user, single, "/bin/cat")[:2]
+    passed, refused = (0, "hello\n"), (125, "")
+    assert seen["unconnected"] == seen["datagram"] == refused
+    assert seen["stream"] == seen["seqpacket"] == passed
+
+
+CHANGE = (
+    PRELUDE
+    + """
+import fcntl, json, os
+acl = struct.pack("<I", 2) + b"".join(
+    struct.pack("<HHI", tag, 6, who) for tag, who in
+    ((1, 2**32 - 1), (2, os.getuid()), (4, 2**32 - 1), (16, 2**32 - 1), (32, 2**32 - 1)))
+def nodump():
+    flags = struct.unpack("Q", fcntl.ioctl(0, 0x80086601, bytes(8)))[0]
+    fcntl.ioctl(0, 0x40086602, struct.pack("Q", flags | 0x40))
+print(json.dumps({
+    "mode": tried(os.fchmod, 0, 0o666),
+    "attribute": tried(os.setxattr, 0, "user.left", b"x"),
+    "list": tried(os.setxattr, 0, "system.posix_acl_access", acl),
+    "inode flags": tried(nodump),
+    "flags": tried(fcntl.fcntl, 0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_NONBLOCK),
+    "exclusive": tried(fcntl.ioctl, 0, 0x540C),
+}))
+"""
+)
+
+
+def state(fd):
+    seen = os.fstat(fd)
+    found = [seen.st_mode, seen.st_uid, seen.st_gid, fcntl.fcntl(fd, fcntl.F_GETFL)]
+    try:
+        found.append({name: os.getxattr(fd, name) for name in os.listxattr(fd)})
+        found.append(fcntl.ioctl(fd, 0x80086601, bytes(8)))
+    except OSError:
+        pass  # a terminal has none
+    return found
+
+
+def changed(user, fd, tmp):
+    """What the target could do to its stdin, and the warnings in the report."""
+    report = tmp / "report.json"
+    argv = user.corral_argv("run", f"--report={report}", "--", user.python, "-c", CHANGE)
+    process = user.popen(argv, stdin=fd, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    warnings = json.loads(report.read_text())["warnings"]
+    told = [line for line in warnings if "changed during the run" in line]
+    assert all(line in err.decode() for line in told)
+    return json.loads(out), told
+
+
+@BOTH_TIERS
+def test_a_file_on_stdin_is_as_before(user, scratch):
+    os.chown(scratch, user.uid, user.uid)
+    path = scratch / "file"
+    path.write_text("x")
+    path.chmod(0o600)
+    os.setxattr(path, "user.kept", b"1")
+    os.chown(path, user.uid, user.uid)
+    with open(path, "rb") as file:
+        before = state(file.fileno())
+        did, told = changed(user, file.fileno(), scratch)
+        assert state(file.fileno()) == before
+    if user.tier == "walled" and user.uid:  # the control: the target is the owner, and may
+        assert (did["mode"], did["attribute"], did["list"]) == ("done", "done", "done")
+        wanted = {"mode", "extended attributes"}
+        assert {line.split(" of ")[0].removeprefix("the ") for line in told} >= wanted
+    else:
+        assert did["mode"] == "EPERM"
+    assert did["flags"] == "done"
+
+
+@BOTH_TIERS
+def test_a_terminal_is_as_before(user, scratch):
+    os.chown(scratch, user.uid, user.uid)
+    master, slave = os.openpty()
+    os.fchown(slave, user.uid, user.uid)
+    os.fchmod(slave, 0o600)
+    before = state(slave)
+    did, told = changed(user, slave, scratch)
+    exclusive = struct.unpack("i", fcntl.ioctl(slave, TIOCGEXCL, bytes(4)))[0]
+    fcntl.ioctl(slave, TIOCNXCL)
+    assert (state(slave), exclusive) == (before, 0)
+    assert did["exclusive"] == "done"  # the control
+    assert "the exclusive mark of stdin changed during the run: put back" in told
+    if user.tier == "walled" and user.uid:
+        assert did["mode"] == "done"
+        assert "the mode of stdin changed during the run: put back" in told
+    os.close(master)
+    os.close(slave)
+
+
+WITHOUT_LANDLOCK = """
+import os, sys
+sys.path.insert(0, sys.argv.pop(1))
+from corral.abi import linux as abi
+from corral.abi.linux_syscalls import AUDIT_ARCHES, TABLES
+from corral.platforms.linux.mechanisms import seccomp_compiler
+machine = os.uname().machine
+table = TABLES[machine]
+absent = seccomp_compiler.errno_action(38)
+rules = dict.fromkeys(table.values(), seccomp_compiler.ALLOW)
+rules.update({number: absent for name, number in table.items() if name.startswith("landlock_")})
+limit = 0x40000000 if machine == "x86_64" else None
+program = seccomp_compiler.assemble(rules, arch=AUDIT_ARCHES[machine], unknown=absent, number_limit=limit)
+abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
+abi.seccomp_set_filter(program)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+REOPEN = (
+    PRELUDE
+    + """
+import json, os, sys
+said = {
+    "stdin": sys.stdin.read(),
+    "write to stdin": tried(lambda: os.write(os.open("/proc/self/fd/0", os.O_WRONLY | os.O_NONBLOCK), b"evil")),
+    "read stdout": tried(lambda: os.read(os.open("/proc/self/fd/1", os.O_RDONLY | os.O_NONBLOCK), 100)),
+}
+print(json.dumps(said), file=sys.stderr, flush=True)
+print("said", flush=True)
+"""
+)
+
+
+@pytest.mark.parametrize("landlock", ["absent", "there"])
+def test_streams_that_are_files_are_not_reopened(user, scratch, landlock):
+    """A pipe takes the place of a file without Landlock: what is opened again is only the pipe."""
+    os.chown(scratch, user.uid, user.uid)
+    given, log, told = scratch / "given", scratch / "log", scratch / "told"
+    given.write_text("question")
+    log.write_text("of others\n")
+    told.touch()
+    for path in (given, log, told):
+        path.chmod(0o666)
+        os.chown(path, user.uid, user.uid)
+    host = [user.python, "-c", WITHOUT_LANDLOCK, str(user.package)] if landlock == "absent" else []
+    env = user.environment(XDG_CACHE_HOME=str(scratch / "cache"))
+    argv = [*host, *user.corral_argv("run", "--", user.python, "-c", REOPEN)]
+    with open(given, "rb") as stdin, open(log, "ab") as stdout, open(told, "ab") as stderr:
+        streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
+        process = user.popen(argv, env=env, **streams)
+        assert process.wait(timeout=60) == 0, told.read_text()
+    said = json.loads(told.read_text().splitlines()[-1])
+    assert said["stdin"] == "question"
+    assert given.read_text() == "question"
+    assert log.read_text() == "of others\nsaid\n"
+    if landlock == "there":
+        assert (said["write to stdin"], said["read stdout"]) == ("EACCES", "EACCES")
+    else:
+        assert said["read stdout"] != "done"
+
+
+def test_both_outputs_in_one_file_keep_their_order(user, scratch):
+    os.chown(scratch, user.uid, user.uid)
+    log = scratch / "log"
+    log.touch()
+    os.chown(log, user.uid, user.uid)
+    host = [user.python, "-c", WITHOUT_LANDLOCK, str(user.package)]
+    env = user.environment(XDG_CACHE_HOME=str(scratch / "cache"))
+    script = "for n in 1 2 3 4 5; do echo out $n; echo err $n >&2; done"
+    argv = [*host, *user.corral_argv("run", "--allow-subprocess", "--", "/bin/sh", "-c", script)]
+    with open(log, "ab") as file:
+        process = user.popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+        assert process.wait(timeout=60) == 0
+    lines = [line for line in log.read_text().splitlines() if line.startswith(("out", "err"))]
+    assert lines == [f"{kind} {n}" for n in range(1, 6) for kind in ("out", "err")]

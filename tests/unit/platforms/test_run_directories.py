@@ -1,0 +1,88 @@
+"""Removing a private directory while somebody swaps what is there."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from corral.platforms.run_records import Budget, is_run_name
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX directories")
+if sys.platform != "win32":
+    from corral.platforms.posix import run_directories
+
+
+@pytest.fixture
+def left(tmp_path):
+    path = tmp_path / "left"
+    (path / "home" / "inner").mkdir(parents=True)
+    (path / "home" / "file").touch()
+    return path
+
+
+@pytest.fixture
+def victim(tmp_path):
+    path = tmp_path / "victim"
+    path.mkdir(mode=0o755)
+    (path / "file").touch()
+    yield path
+    assert os.listdir(path) == ["file"]
+    assert os.stat(path).st_mode & 0o777 == 0o755
+
+
+def swap_before(monkeypatch, name, path, victim):
+    """Put a link to `victim` in the place of `path` just before the first call of os.`name`."""
+    real = getattr(os, name)
+
+    def swapped(*arguments, **options):
+        monkeypatch.setattr(os, name, real)
+        os.rename(path, f"{path}-moved")
+        os.symlink(victim, path)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(os, name, swapped)
+
+
+@pytest.mark.parametrize("when", ["fstat", "scandir", "rmdir"])
+def test_the_top_becomes_a_link(left, victim, monkeypatch, when):
+    swap_before(monkeypatch, when, left, victim)
+    run_directories.remove(str(left), Budget())
+    assert left.is_symlink()
+
+
+@pytest.mark.parametrize("when", ["chmod", "unlink"])
+def test_an_inner_directory_becomes_a_link(left, victim, monkeypatch, when):
+    swap_before(monkeypatch, when, left / "home", victim)
+    run_directories.remove(str(left), Budget())
+
+
+def test_without_a_swap_everything_goes(left):
+    run_directories.remove(str(left), Budget())
+    assert not left.exists()
+
+
+def test_a_budget_is_kept(left):
+    for number in range(20):
+        (left / "home" / str(number)).touch()
+    run_directories.remove(str(left), Budget(10))
+    assert left.exists()
+    for _ in range(4):
+        run_directories.remove(str(left), Budget(10))
+    assert not left.exists()
+
+
+def test_names_of_runs():
+    assert is_run_name("1-0123abcd")
+    for text in (
+        "",
+        "1",
+        "1-",
+        "-0123abcd",
+        "1-0123ABCD",
+        "1-0123abcde",
+        "1-0123abc/",
+        "../0123abcd",
+    ):
+        assert not is_run_name(text)
