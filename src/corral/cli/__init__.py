@@ -57,7 +57,7 @@ def _main(words: list[str]) -> int:
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in {"-h", "--help", "help"}:
-        output.write_line(format_overview())
+        output.write_lines(format_overview())
         return 0
     if words[0] in {"-V", "--version"}:
         from corral import __version__
@@ -76,17 +76,8 @@ def _dispatch(words: list[str]) -> int:
     chosen, rest = option_parser.parse((*command.FLAGS, HELP) if has_options else (), words)
     late = name in LATE_OPTIONS and not {"-h", "--help"}.isdisjoint(rest)
     if chosen.has("--help") or late:
-        output.write_line(
-            "\n".join(
-                [
-                    command.USAGE,
-                    "",
-                    command.SUMMARY,
-                    "",
-                    *option_parser.help_lines((*command.FLAGS, HELP)),
-                ]
-            )
-        )
+        lines = option_parser.help_lines((*command.FLAGS, HELP))
+        output.write_lines([*command.USAGE.split("\n"), "", command.SUMMARY, "", *lines])
         return 0
     return command.main(chosen, rest)
 
@@ -97,7 +88,7 @@ def load_command(name: str) -> Command:
     return command
 
 
-def format_overview() -> str:
+def format_overview() -> list[str]:
     lines = [
         "usage: corral COMMAND [OPTIONS] ...",
         "",
@@ -105,4 +96,4 @@ def format_overview() -> str:
         "",
     ]
     lines += [f"  {name:<12}{load_command(name).SUMMARY}" for name in COMMANDS]
-    return "\n".join([*lines, "", "`corral COMMAND --help` tells more."])
+    return [*lines, "", "`corral COMMAND --help` tells more."]

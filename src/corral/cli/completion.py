@@ -48,11 +48,11 @@ ZSH_CASE = "        {name}) compadd -- {flags} ;;"
 
 def main(_options: Options, rest: list[str]) -> int:
     if rest == ["fish"]:
-        output.write_line("\n".join(_fish()))
+        output.write_lines(_fish())
     elif rest == ["bash"]:
-        output.write_line(_format_script(BASH, CASE))
+        output.write_lines(_format_script(BASH, CASE))
     elif rest == ["zsh"]:
-        output.write_line(_format_script(ZSH, ZSH_CASE))
+        output.write_lines(_format_script(ZSH, ZSH_CASE))
     else:
         raise UsageError("name a shell: bash, zsh or fish", hint=USAGE)
     return 0
@@ -62,13 +62,13 @@ def _all_flags() -> dict[str, tuple[Flag, ...]]:
     return {name: (*load_command(name).FLAGS, HELP) for name in COMMANDS}
 
 
-def _format_script(template: str, case: str) -> str:
+def _format_script(template: str, case: str) -> list[str]:
     flags = _all_flags()
     words = {name: [flag.name for flag in found] for name, found in flags.items()}
     for name, more in WORDS.items():
         words[name] += more
     cases = [case.format(name=name, flags=" ".join(found)) for name, found in words.items()]
-    return template.format(commands=" ".join(flags), cases="\n".join(cases)).rstrip()
+    return template.format(commands=" ".join(flags), cases="\n".join(cases)).rstrip().split("\n")
 
 
 def _quote(text: str) -> str:
