@@ -3,7 +3,8 @@
 The kernel says that a filter is there, and not what it does: the same user may start corral in two
 containers with different filters. Every call has arguments that the kernel refuses, so nothing
 happens; a filter that denies the call gives another answer. A filter may kill instead of answering,
-so a child makes the calls, and only where there is a filter.
+so a child makes the calls, and only where there is a filter. It enters namespaces of its own first
+if it can, because the kernel refuses some calls to an ordinary user before it reads an argument.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ from __future__ import annotations
 import sys
 
 from corral.abi import linux as abi
-from corral.platforms.posix.disposable import observe
+from corral.platforms.posix import disposable
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    Call = tuple[str, tuple[int, ...]]
 
 BAD = -1
 """An invalid descriptor, and an address that no process can read."""
 CLONE_FS = 0x200
 CLONE_THREAD = 0x10000
 """Without CLONE_SIGHAND, and with most of the flags for namespaces, the kernel refuses these."""
-CALLS: tuple[tuple[str, tuple[int, ...]], ...] = (
+CALLS: tuple[Call, ...] = (
     ("unshare", (1,)),
     ("unshare", (abi.CLONE_NEWUSER | 1,)),
     ("clone", (abi.CLONE_NEWUSER | CLONE_FS, 0, 0, 0, 0)),
@@ -48,22 +51,21 @@ CALLS: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("close_range", (1, 0, 0)),
     ("keyctl", (BAD, 0, 0, 0, 0)),
 )
+ENTER: Call = ("unshare", (abi.CLONE_NEWUSER | abi.CLONE_NEWNS | abi.CLONE_NEWUTS,))
 
 
 def answers() -> str:
     """Return the error number of each call; a filter that kills is asked one call at a time."""
-    survived, text = observe(lambda: " ".join(map(_answer, CALLS)))
-    if survived:
-        return text
-    return " ".join(_answer_or_death(call) for call in CALLS)
+    survived, text = disposable.observe(lambda: " ".join(map(_answer, (ENTER, *CALLS))))
+    return text if survived else " ".join(map(_answer_or_death, (ENTER, *CALLS)))
 
 
-def _answer_or_death(call: tuple[str, tuple[int, ...]]) -> str:
-    survived, text = observe(lambda: _answer(call))
+def _answer_or_death(call: Call) -> str:
+    survived, text = disposable.observe(lambda: _answer(call))
     return text if survived else "killed"
 
 
-def _answer(call: tuple[str, tuple[int, ...]]) -> str:
+def _answer(call: Call) -> str:
     name, arguments = call
     try:
         abi.syscall(name, *arguments)
