@@ -27,12 +27,17 @@ EXIT_NOT_FOUND = 127
 
 
 class SandboxError(Exception):
+    """`details` are further lines; a line end inside `message` or a detail is escaped in print."""
+
     exit_code = EXIT_REFUSED
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
+    def __init__(
+        self, message: str, *, hint: str | None = None, details: Sequence[str] = ()
+    ) -> None:
+        self.lines = (message, *details)
+        self.message = "\n".join(self.lines)
         self.hint = hint
+        super().__init__(self.message)
 
 
 class Mistake(tuple[str, int | None, str, str]):
@@ -48,7 +53,8 @@ class Mistake(tuple[str, int | None, str, str]):
 
 class ManifestError(SandboxError):
     def __init__(self, mistakes: list[Mistake], *, hint: str | None = None) -> None:
-        super().__init__("\n".join(map(str, mistakes)), hint=hint)
+        first, *details = [*map(str, mistakes)] or [""]
+        super().__init__(first, hint=hint, details=details)
         self.mistakes = tuple(mistakes)
 
 

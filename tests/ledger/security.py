@@ -31,10 +31,21 @@ RESOURCES = "tests/inside/test_resources.py"
 RUN = "tests/linux/test_run.py"
 SEATBELT = "tests/unit/platforms/macos/test_seatbelt.py"
 STREAMS = "tests/linux/test_streams.py"
+TERMINAL = "tests/linux/test_terminal_output.py"
 WINDOWS = "tests/windows"
 WINE = "Windows' calls under Wine"
 
 CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        id="printed-as-text",
+        sentence="names that others chose with control, line-end and direction characters escaped.",
+        tests=(
+            f"{TERMINAL}::test_words_are_printed_as_text",
+            f"{TERMINAL}::test_what_a_run_created",
+            f"{TERMINAL}::test_on_a_terminal_only_corrals_own_colours_are_escapes",
+        ),
+        source=SECURITY,
+    ),
     Claim(
         id="fails-closed",
         sentence="if one does not hold, or a step fails, the target never runs.",

@@ -65,7 +65,7 @@ def _main(words: list[str]) -> int:
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in {"-h", "--help", "help"}:
-        output.write_line(format_overview())
+        output.write_lines(format_overview())
         return 0
     if words[0] in {"-V", "--version"}:
         from corral import __version__
@@ -85,7 +85,7 @@ def _dispatch(words: list[str]) -> int:
     late = name in LATE_OPTIONS and not {"-h", "--help"}.isdisjoint(rest)
     if chosen.has("--help") or late:
         lines = option_parser.help_lines((*command.FLAGS, HELP))
-        output.write_line("\n".join([command.USAGE, "", command.SUMMARY, "", *lines]))
+        output.write_lines([*command.USAGE.split("\n"), "", command.SUMMARY, "", *lines])
         return 0
     return command.main(chosen, rest)
 
@@ -96,6 +96,6 @@ def load_command(name: str) -> Command:
     return command
 
 
-def format_overview() -> str:
+def format_overview() -> list[str]:
     commands = "\n".join(f"  {name:<12}{load_command(name).SUMMARY}" for name in COMMANDS)
-    return OVERVIEW.format(commands=commands)
+    return OVERVIEW.format(commands=commands).split("\n")

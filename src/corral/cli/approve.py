@@ -17,7 +17,7 @@ from corral.policy.approvals import Request
 from corral.policy.model import Source
 from corral.policy.path_grants import Refused, make_absolute, resolve
 from corral.policy.requests import describe_requests
-from corral.safe_text import is_digest, printable
+from corral.safe_text import is_digest
 from corral.supervisor.report import to_json
 
 SUMMARY = "approve what a server asks for; list and revoke approvals"
@@ -58,8 +58,7 @@ def _approve(options: Options, rest: list[str]) -> int:
     asks = [*describe_requests(manifest), *request.asks]
     approved = approvals.is_approved(request.digest)
     if not as_json:
-        for line in format_request(request):
-            output.write_line(line)
+        output.write_lines(format_request(request))
     # Nothing asked, nothing to record: such a request needs no approval.
     if asks and not approved and (yes or (not as_json and confirm(rest[0]))):
         remember(request)
@@ -105,7 +104,7 @@ def remember(request: Request) -> None:
 def format_request(request: Request) -> list[str]:
     """List what a server asks for, and mark what is new since its last approval."""
     manifest = request.source.manifest
-    origin = printable(manifest.origin)
+    origin = manifest.origin
     asks = [*describe_requests(manifest), *request.asks]
     before = approvals.previous_approval(request.subject)
     known = before.asks if before else ()
@@ -115,7 +114,7 @@ def format_request(request: Request) -> list[str]:
     if not asks:
         lines = [f"{origin} asks for nothing beyond the defaults: it needs no approval"]
     if manifest.command:
-        lines.append("it starts: " + " ".join(map(printable, manifest.command)))
+        lines.append("it starts: " + " ".join(manifest.command))
     return lines
 
 
@@ -143,7 +142,7 @@ def _approve_path(written: str, *, yes: bool) -> int:
 def confirm_paths(changed: Mapping[str, tuple[str, str]]) -> bool:
     """Ask whether granted paths may lead where they lead now, and remember it if so."""
     for path, (before, now) in changed.items():
-        sys.stderr.write(f"corral: {granted_paths.describe_change(path, before, now)}\n")
+        output.note(granted_paths.describe_change(path, before, now))
     first = shlex.quote(next(iter(changed)))
     if not confirm(f"--path {first}", "grant what it leads to now?"):
         return False
@@ -166,13 +165,11 @@ def confirm(
             "there is no terminal to ask on, and an approval is your word",
             hint=f"look at what is asked, then: corral approve --yes {directory}",
         )
-    return ask("approve exactly this, until the manifest changes?")
+    return ask(question)
 
 
 def ask(question: str) -> bool:
-    sys.stdout.flush()
-    sys.stderr.write(f"corral: {question} [y/N] ")
-    sys.stderr.flush()
+    output.prompt(f"{question} [y/N]")
     try:
         # Closed before the server starts, which therefore does not inherit it.
         with open(TERMINAL, encoding="utf-8", errors="replace") as terminal:
@@ -188,7 +185,7 @@ def _list(*, as_json: bool) -> int:
     found = approvals.list_approvals()
     lines = []
     for approval in found:
-        lines.append(f"{approval.digest}  {approval.approved}  {printable(approval.directory)}")
+        lines.append(f"{approval.digest}  {approval.approved}  {approval.directory}")
         lines += [f"  {words}" for words in approval.asks]
     output.write_result(to_json(tuple(found)), lines, as_json=as_json)
     return 0

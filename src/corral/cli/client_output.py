@@ -15,7 +15,6 @@ from corral.errors import SandboxError
 from corral.policy import profiles
 from corral.policy.requests import describe_requests
 from corral.record import record
-from corral.safe_text import printable
 
 # Flags of `run` that permit something and are no part of a policy.
 OTHER_PERMISSIONS = {
@@ -78,9 +77,9 @@ def select(flags: Sequence[Flag], options: Options, rest: list[str], usage: str)
     paths = find_files(word)
     known = {server.name for path in paths if names for server in read_client_file(path).servers}
     if missing := [name for name in names if name not in known]:
-        listed = ", ".join(map(printable, sorted(known))) or "none"
+        listed = ", ".join(sorted(known)) or "none"
         raise SandboxError(
-            f"there is no server {', '.join(map(printable, missing))} in {', '.join(paths)}",
+            f"there is no server {', '.join(missing)} in {', '.join(paths)}",
             hint=f"there are: {listed}",
         )
     return Selection(word=word, paths=tuple(paths), names=tuple(names))
@@ -93,7 +92,7 @@ def find_files(word: str) -> list[str]:
         if os.path.lexists(word) or os.sep in word or load_format(word):
             return [word]
         raise SandboxError(
-            f"{printable(word)} is neither a client that corral knows nor a file",
+            f"{word} is neither a client that corral knows nor a file",
             hint="clients: " + ", ".join(catalogue.NAMES),
         )
     paths = catalogue.own_files(client)
@@ -151,32 +150,31 @@ def _edit_to_json(edit: FileEdit, fields: Sequence[str]) -> dict[str, object]:
 
 def _print_edit(edit: FileEdit, texts: dict[str, str], word: str, *, dry_run: bool) -> None:
     """Print one block: the file, and each server with what happened to it and why."""
-    linked = f" (really {printable(edit.real)})" if edit.real != os.path.abspath(edit.path) else ""
-    output.write_line(output.paint(printable(edit.path), "bold") + linked)
+    linked = f" (really {edit.real})" if edit.real != os.path.abspath(edit.path) else ""
+    output.write_line(output.Painted(edit.path, "bold"), linked)
     for outcome in edit.outcomes:
         name = f"{outcome.name} ({outcome.scope})" if outcome.scope else outcome.name
         why = f": {outcome.why}" if outcome.why else ""
-        output.write_line(printable(f"  {name}  {texts[outcome.state]}{why}"))
+        output.write_line(f"  {name}  {texts[outcome.state]}{why}")
         if outcome.hint:
-            output.write_line(f"    hint: {printable(outcome.hint)}")
+            output.write_line(f"    hint: {outcome.hint}")
         if outcome.state in {"wrapped", "already"}:
             _print_permissions(outcome)
     if not edit.outcomes:
         output.write_line("  nothing to do")
     if dry_run and edit.diff:
-        output.write_line("\n".join(map(printable, edit.diff.split("\n"))))
+        output.write_lines(edit.diff.split("\n"))
     if edit.backup:
         output.write_line(f"  backup: {edit.backup}")
     for outcome in edit.outcomes:
         # Users copy these commands, and the names and paths come from the file.
         name = quote(outcome.name)
         for path in outcome.suggested:
-            text = (
+            output.write_line(
                 f"  {outcome.name} was configured with {path} and may not reach it; to let it:"
                 f" corral unwrap {quote(word)} {name}, then corral wrap --read"
                 f" {quote(path)} {quote(word)} {name} (or --write)"
             )
-            output.write_line(printable(text))
 
 
 def _print_permissions(outcome: ServerOutcome) -> None:
@@ -184,7 +182,7 @@ def _print_permissions(outcome: ServerOutcome) -> None:
     end = command.index("--") if "--" in command else len(command)
     flags = command[1:end]
     permissions = describe_permissions(flags, command[end + 1 :])
-    output.write_line(printable(f"    may: {'; '.join(permissions) or 'nothing of yours'}"))
+    output.write_line(f"    may: {'; '.join(permissions) or 'nothing of yours'}")
     profile = parse(run.FLAGS, flags)[0].get("--profile") if outcome.state == "wrapped" else None
     if profile and (note := profiles.load(profile).note):
         output.write_line(f"    hint: {note}")

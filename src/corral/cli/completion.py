@@ -50,7 +50,7 @@ TEMPLATES = {"bash": (BASH, CASE), "zsh": (ZSH, ZSH_CASE)}
 def main(_options: Options, rest: list[str]) -> int:
     if len(rest) != 1 or rest[0] not in SHELLS:
         raise UsageError("name a shell: bash, zsh or fish", hint=USAGE)
-    output.write_line(_fish() if rest == ["fish"] else _format_script(*TEMPLATES[rest[0]]))
+    output.write_lines(_fish() if rest == ["fish"] else _format_script(*TEMPLATES[rest[0]]))
     return 0
 
 
@@ -58,20 +58,20 @@ def _all_flags() -> dict[str, tuple[Flag, ...]]:
     return {name: (*load_command(name).FLAGS, HELP) for name in COMMANDS}
 
 
-def _format_script(template: str, case: str) -> str:
+def _format_script(template: str, case: str) -> list[str]:
     flags = _all_flags()
     words = {name: [flag.name for flag in found] for name, found in flags.items()}
     for name, more in WORDS.items():
         words[name] += more
     cases = [case.format(name=name, flags=" ".join(found)) for name, found in words.items()]
-    return template.format(commands=" ".join(flags), cases="\n".join(cases)).rstrip()
+    return template.format(commands=" ".join(flags), cases="\n".join(cases)).rstrip().split("\n")
 
 
 def _quote(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _fish() -> str:
+def _fish() -> list[str]:
     first = "__fish_use_subcommand"
     lines = [f"complete -c corral -n {first} -l {name}" for name in ("help", "version")]
     for name, flags in _all_flags().items():
@@ -86,4 +86,4 @@ def _fish() -> str:
     for name, more in WORDS.items():
         only = " -f" if name == "completion" else ""
         lines.append(f"complete -c corral{only} -n {SEEN.format(name)} -a '{' '.join(more)}'")
-    return "\n".join(lines).replace("`", "")
+    return [line.replace("`", "") for line in lines]

@@ -52,7 +52,7 @@ def main(options: Options, rest: list[str]) -> int:
         output.write_json({"ok": good, "summary": summary, "acts": list(map(asdict, results))})
     else:
         _print_table(results)
-        output.write_line(output.paint(summary, "green" if good else "red"))
+        output.write_line(output.Painted(summary, "green" if good else "red"))
     return 0 if good else 1
 
 
@@ -61,14 +61,14 @@ def _print_table(results: list[ActResult]) -> None:
     rows = [_cells(MARKS[colour], row) for colour, row in zip(colours, results, strict=True)]
     widths = fit_columns([HEADER, *rows], shutil.get_terminal_size((WIDTH, 24)).columns)
     for line in _wrap_row(HEADER, widths):
-        output.write_line(output.paint(GAP.join(line).rstrip(), "bold"))
+        output.write_line(output.Painted(GAP.join(line).rstrip(), "bold"))
     for row, colour in zip(rows, colours, strict=True):
         for mark, *cells in _wrap_row(row, widths):
-            output.write_line(GAP.join([output.paint(mark, colour), *cells]).rstrip())
+            output.write_line(output.Painted(mark, colour), GAP + GAP.join(cells).rstrip())
     output.write_line()
     for result, colour in zip(results, colours, strict=True):
         if why := EXPLANATIONS.get(result.verdict):
-            output.write_line(output.paint(f"{MARKS[colour]} {result.act}: {why}", colour))
+            output.write_line(output.Painted(f"{MARKS[colour]} {result.act}: {why}", colour))
 
 
 def _cells(mark: str, result: ActResult) -> list[str]:

@@ -26,9 +26,9 @@ def main(options: Options, rest: list[str]) -> int:
             {"os": host.system, "arch": architecture, "findings": to_json(host.findings)}
         )
         return 0
-    output.write_line(_mark("proven", f"OS: {host.system} ({architecture})"))
+    _print_marked("proven", f"OS: {host.system} ({architecture})")
     for status, text, finding in current.load().doctor(host):
-        output.write_line(_mark(status, text))
+        _print_marked(status, text)
         if finding is not None and options.has("--verbose"):
             output.write_line(f"      {finding.evidence}")
         if finding is not None and finding.hint:
@@ -36,6 +36,6 @@ def main(options: Options, rest: list[str]) -> int:
     return 0
 
 
-def _mark(status: str, text: str) -> str:
+def _print_marked(status: str, text: str) -> None:
     mark, colour = MARKS.get(status, MARKS["absent"])
-    return f"{output.paint(mark, colour)} {text}"
+    output.write_line(output.Painted(mark, colour), f" {text}")

@@ -1,5 +1,7 @@
 """`corral explain`: exactly the plan that `run` would execute, and what it would enforce."""
 
+from __future__ import annotations
+
 import os
 
 from corral.cli import output, run_flags, what_to_run
@@ -7,8 +9,13 @@ from corral.cli.option_parser import Flag, Options
 from corral.plan.model import Held, Plan
 from corral.policy.variables import masked
 from corral.record import replace
+from corral.safe_text import printable
 from corral.supervisor.prepare import prepare
 from corral.supervisor.report import to_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.plan.model import Step
 
 SUMMARY = "show what `run` would do, and start nothing"
 USAGE = (
@@ -71,24 +78,30 @@ def _print_profile(chosen: str) -> None:
     from corral.policy import profiles
 
     profile = profiles.load(chosen)
-    output.write_line(output.paint(f"Profile {profile.name}", "bold"))
+    output.write_line(output.Painted(f"Profile {profile.name}", "bold"))
     for key, reason in profile.reasons:
-        output.write_line(_indent(f"{key}: {reason}"))
+        output.write_line(f"  {key}: {reason}")
 
 
 def _print(plan: Plan) -> None:
-    output.write_line(output.paint("Program", "bold"))
-    output.write_line(_indent(plan.program.describe()))
+    output.write_line(output.Painted("Program", "bold"))
+    output.write_lines(_indent(plan.program.describe()))
     output.write_line("  environment " + ", ".join(key for key, _ in plan.environment))
-    output.write_line(output.paint("Controls", "bold"))
+    output.write_line(output.Painted("Controls", "bold"))
     output.write_table([_row(held) for held in plan.controls])
-    output.write_line(output.paint("Steps", "bold"))
+    output.write_line(output.Painted("Steps", "bold"))
     for stage in STAGES:
         for step in plan.steps:
             if step.stage == stage:
-                output.write_line(_indent(f"{stage}: {step.describe()}"))
+                output.write_lines(_indent(f"{stage}: {_describe(step)}"))
     for text in plan.warnings:
         output.write_line(f"warning: {text}")
+
+
+def _describe(step: Step) -> str:
+    """Escape line ends too, unless the step has lines and has escaped each of them."""
+    text = step.describe()
+    return text if getattr(step, "has_lines", False) else printable(text)
 
 
 def _row(held: Held) -> tuple[str, ...]:
@@ -96,5 +109,5 @@ def _row(held: Held) -> tuple[str, ...]:
     return (f"  {held.control}", held.asked or "-", held.status, held.mechanism, why)
 
 
-def _indent(text: str) -> str:
-    return "\n".join(f"  {line}" for line in text.split("\n"))
+def _indent(text: str) -> list[str]:
+    return [f"  {line}" for line in text.split("\n")]

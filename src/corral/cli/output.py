@@ -1,4 +1,9 @@
-"""Print for the user: the only module that prints. `run` uses stderr, as stdout is the target's."""
+"""Print for the user: the only module that prints. `run` uses stderr, as stdout is the target's.
+
+Names of files, packages, servers and variables are chosen by others, so everything that is printed
+is escaped here: control characters, line ends, and characters that change the direction of text.
+Callers therefore pass one line at a time. Only `Painted` text gets escape sequences, from here.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ import select
 import sys
 
 from corral.errors import SandboxError
+from corral.safe_text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,11 +49,40 @@ def from_os_error(problem: OSError) -> SandboxError:
     return SandboxError(why, hint=ERRNO_HINTS.get(problem.errno or 0, DEFAULT_HINT))
 
 
-def write_line(text: str = "") -> None:
+class Painted:
+    """Text that `write_line` shows in a colour on a terminal."""
+
+    __slots__ = ("colour", "text")
+
+    def __init__(self, text: str, colour: str) -> None:
+        self.text = text
+        self.colour = colour
+
+
+def write_line(*parts: str | Painted) -> None:
+    """Print the parts as one line; a line end in them is escaped."""
+    _write_stdout("".join(map(_render, parts)) + "\n")
+
+
+def write_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        write_line(line)
+
+
+def _render(part: str | Painted) -> str:
+    if isinstance(part, str):
+        return printable(part)
+    text = printable(part.text)
+    if "NO_COLOR" in os.environ or sys.stdout is None or not sys.stdout.isatty():
+        return text
+    return f"\033[{COLOURS[part.colour]}m{text}\033[0m"
+
+
+def _write_stdout(text: str) -> None:
     if sys.stdout is None:
         return  # stdout was closed when corral was started
     try:
-        _write(sys.stdout, text + "\n")
+        _write(sys.stdout, text)
     except BrokenPipeError:
         sys.stdout = None
         raise ReaderGoneError from None
@@ -60,12 +95,19 @@ def _write(stream: TextIO, text: str) -> None:
     try:
         stream.write(text)
     except UnicodeEncodeError:
-        # A file name that is not text, or a terminal without some characters.
+        # The terminal's encoding does not have some characters.
         stream.write(text.encode(stream.encoding, "backslashreplace").decode(stream.encoding))
 
 
 def note(text: str) -> None:
-    _write_stderr(f"corral: {text}\n")
+    _write_stderr(f"corral: {printable(text)}\n")
+
+
+def prompt(text: str) -> None:
+    """Ask a question, whatever stderr takes: the user has to see it before an answer counts."""
+    sys.stdout.flush()
+    sys.stderr.write(f"corral: {printable(text)} ")
+    sys.stderr.flush()
 
 
 def _write_stderr(text: str) -> None:
@@ -107,35 +149,40 @@ def warn(text: str) -> None:
 
 
 def write_error(problem: SandboxError) -> None:
-    """Print two lines: what failed, then a hint."""
-    note(problem.message)
+    """Print what failed, with details in lines of their own, then a hint."""
+    first, *details = problem.lines
+    note(first)
+    for line in details:
+        _write_stderr(f"  {printable(line)}\n")
     if problem.hint:
-        _write_stderr(f"hint: {problem.hint}\n")
+        _write_stderr(f"hint: {printable(problem.hint)}\n")
 
 
 def write_json(value: object) -> None:
+    """Print JSON, and escape in it what could change what a terminal shows."""
     import json
 
-    write_line(json.dumps(value, indent=2, ensure_ascii=False))
+    lines = json.dumps(value, indent=2, ensure_ascii=False).split("\n")
+    _write_stdout("".join(f"{_escape_json(line)}\n" for line in lines))
+
+
+def _escape_json(line: str) -> str:
+    """Escape inside strings: a line of JSON has unprintable characters nowhere else."""
+    import json
+
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
 
 
 def write_result(value: object, lines: Iterable[str], *, as_json: bool) -> None:
     """Print a value as JSON, or as lines for people."""
     if as_json:
         write_json(value)
-        return
-    for line in lines:
-        write_line(line)
-
-
-def paint(text: str, colour: str) -> str:
-    """Colour text on a terminal, unless NO_COLOR is set."""
-    if "NO_COLOR" in os.environ or sys.stdout is None or not sys.stdout.isatty():
-        return text
-    return f"\033[{COLOURS[colour]}m{text}\033[0m"
+    else:
+        write_lines(lines)
 
 
 def write_table(rows: list[tuple[str, ...]]) -> None:
+    rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))] if rows else []
     for row in rows:
         padded = [f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)]

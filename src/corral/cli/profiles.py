@@ -18,8 +18,7 @@ def main(options: Options, rest: list[str]) -> int:
     if options.has("--json"):
         output.write_json([_profile_to_json(profile) for profile in found])
     elif rest:
-        for line in _format_profile(found[0]):
-            output.write_line(line)
+        output.write_lines(_format_profile(found[0]))
     else:
         output.write_table([(one.name, one.title, " ".join(one.packages)) for one in found])
     return 0

@@ -15,7 +15,6 @@ from corral.errors import SandboxError
 from corral.policy.variables import masked
 from corral.programs.package_runners import Refusal, parse_runner
 from corral.record import record, replace
-from corral.safe_text import printable
 from corral.supervisor.report import to_json
 
 SUMMARY = "show which servers of which clients are wrapped, and what each may do"
@@ -127,21 +126,19 @@ def _is_this_corral(text: str, server: ConfiguredServer, original: Original | No
 
 
 def _print_file(file: FileStatus) -> None:
-    output.write_line(f"{output.paint(file.client, 'bold')}  {printable(file.path)}")
+    output.write_line(output.Painted(file.client, "bold"), f"  {file.path}")
     if file.error:
-        output.write_line(f"  {printable(file.error)}")
+        output.write_line(f"  {file.error}")
     for server in file.servers:
         name = f"{server.name} ({server.scope})" if server.scope else server.name
         off = ", switched off" if server.off else ""
         why = f": {server.why}" if server.why else ""
-        output.write_line(printable(f"  {name}  {server.state}{off}{why}"))
+        output.write_line(f"  {name}  {server.state}{off}{why}")
         if server.state == "wrapped":
-            output.write_line(printable(f"    may: {'; '.join(server.may) or 'nothing of yours'}"))
+            output.write_line(f"    may: {'; '.join(server.may) or 'nothing of yours'}")
         if os.path.isabs(server.corral) and not os.path.exists(server.corral):
-            output.write_line(printable(f"    it cannot start: {server.corral} is not there"))
+            output.write_line(f"    it cannot start: {server.corral} is not there")
         elif not server.own:
-            output.write_line(
-                printable(f"    it is started by {server.corral}, which is not this corral")
-            )
+            output.write_line(f"    it is started by {server.corral}, which is not this corral")
     if not file.servers and not file.error:
         output.write_line("  no servers")

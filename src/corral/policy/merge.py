@@ -86,7 +86,8 @@ class Problems(list[tuple[str, str]]):
     def raise_all(self) -> None:
         if self:
             hints = dict.fromkeys(hint for _, hint in self if hint)
-            raise PolicyError("\n".join(text for text, _ in self), hint="; ".join(hints) or None)
+            first, *details = (text for text, _ in self)
+            raise PolicyError(first, hint="; ".join(hints) or None, details=details)
 
 
 def is_larger(asked: int | None, than: int | None) -> bool:

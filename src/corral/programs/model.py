@@ -3,6 +3,7 @@
 import os
 
 from corral.record import record
+from corral.safe_text import printable
 
 
 @record
@@ -50,4 +51,4 @@ class Program:
         lines.append("search " + os.pathsep.join(self.search))
         lines.append(f"start in {self.cwd or 'HOME'}")
         lines += [f"note: {text}" for text in self.notes]
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))

@@ -2,14 +2,17 @@
 
 The key names everything that can change a result: boot, user, corral, kernel, namespaces, security
 label, filters and sysctls. A different key is a different file, and a file without the whole key is
-not read. The directory is private and can never be granted to a target.
+not read. The directory is private and can never be granted to a target. Root may run with another
+user's HOME, so neither a directory nor a file of another user is believed, or written to.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 
 from corral import __version__
+from corral.directories import directories, is_private
 from corral.plan.host import Finding, Host
 from corral.platforms import current
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 FIELD, LINE = "\t", "\n"
 COLUMNS = 4
+MAX_BYTES = 1 << 20
 
 
 def current_host(*, fresh: bool = False) -> Host:
@@ -35,9 +39,8 @@ def current_host(*, fresh: bool = False) -> Host:
 def load() -> tuple[Finding, ...] | None:
     key = _key()
     try:
-        with open(_path(key), encoding="utf-8") as file:
-            stored, _, rest = file.read().partition(LINE)
-    except OSError:
+        stored, _, rest = _read_own(_path(key)).partition(LINE)
+    except (OSError, ValueError):
         return None
     if stored != key:
         return None
@@ -48,6 +51,26 @@ def load() -> tuple[Finding, ...] | None:
         Finding(capability=name, status=_status(status), evidence=evidence, hint=hint)
         for name, status, evidence, hint in rows
     )
+
+
+def _read_own(path: str) -> str:
+    """Read a file that only this user can have written; do not follow links or wait for a pipe."""
+    _refuse_foreign_directories(path)
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    with open(os.open(path, flags), encoding="utf-8") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or not is_private(found):
+            raise PermissionError(path)
+        return file.read(MAX_BYTES)
+
+
+def _refuse_foreign_directories(path: str) -> None:
+    """Refuse a file below corral's cache if a directory there is a link or another user's."""
+    directory = os.path.dirname(path)
+    for part in (os.path.dirname(directory), directory):
+        found = os.lstat(part)
+        if not stat.S_ISDIR(found.st_mode) or not is_private(found, forbidden=stat.S_IWOTH):
+            raise PermissionError(part)
 
 
 def _status(text: str) -> Status:
@@ -62,7 +85,9 @@ def store(findings: Iterable[Finding]) -> None:
     path = _path(key)
     fresh = f"{path}.{os.getpid()}"
     try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        for part in (os.path.dirname(os.path.dirname(path)), os.path.dirname(path)):
+            os.makedirs(part, mode=0o700, exist_ok=True)
+        _refuse_foreign_directories(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
         with open(os.open(fresh, flags, 0o600), "w", encoding="utf-8") as file:
             file.write(LINE.join((key, *lines, "")))
@@ -92,8 +117,6 @@ def _newest_change(folder: str) -> str:
 
 
 def _path(key: str) -> str:
-    from corral.directories import directories
-
     # The name need not be unique, because the key in the file is compared.
     name = f"{sum(key.encode()):x}-{len(key)}"
     return os.path.join(directories().cache, "findings", name)

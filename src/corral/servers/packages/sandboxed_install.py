@@ -74,8 +74,9 @@ def run_installer(
         finally:
             end_zygote()  # the server that follows is started by this very process
         if code:
-            why = read_log_end(log, registry.hidden)
-            raise SandboxError(f"cannot install {label}: {why}", hint=_find_hint(sandbox))
+            details = read_log_end(log, registry.hidden)
+            why = f"cannot install {label}: the package manager failed:"
+            raise SandboxError(why, hint=_find_hint(sandbox), details=details)
     # Before any file is opened: opening a pipe in place of a file would block for ever.
     check_tree(staging, allowed=links)
 
@@ -103,7 +104,7 @@ def _wait(sandbox: Sandbox, label: str) -> int:
         show_progress("")
 
 
-def read_log_end(log: IO[bytes], hidden: Iterable[str]) -> str:
+def read_log_end(log: IO[bytes], hidden: Iterable[str]) -> list[str]:
     """Return the last lines of the installer's output, without secrets and control characters."""
     log.seek(max(0, os.fstat(log.fileno()).st_size - MAX_LOG_BYTES))
     text = log.read().decode(errors="replace")
@@ -111,8 +112,8 @@ def read_log_end(log: IO[bytes], hidden: Iterable[str]) -> str:
         text = text.replace(secret, "***")
     # npm's note names a log file inside, which is gone.
     lines = [one.rstrip() for one in text.splitlines() if one.strip() and NPM_LOG_NOTE not in one]
-    clean = ["".join(c if c.isprintable() else " " for c in one) for one in lines[-MAX_LOG_LINES:]]
-    return "\n  ".join(["the package manager failed:", *clean])
+    lines = lines[-MAX_LOG_LINES:]
+    return ["".join(c if c.isprintable() else " " for c in line) for line in lines]
 
 
 def _find_hint(sandbox: Sandbox) -> str:

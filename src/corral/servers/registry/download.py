@@ -11,7 +11,7 @@ import sys
 import time
 
 from corral.errors import SandboxError
-from corral.safe_text import shown
+from corral.safe_text import printable, shown
 from corral.servers.store.tree import sha256_of_file
 
 TYPE_CHECKING = False
@@ -109,7 +109,7 @@ def is_progress_shown() -> bool:
 def show_progress(text: str) -> None:
     """Replace the last line of a terminal; empty text removes it. Without a terminal do nothing."""
     if is_progress_shown():
-        sys.stderr.write(f"{CLEAR_LINE}corral: {text}" if text else CLEAR_LINE)
+        sys.stderr.write(f"{CLEAR_LINE}corral: {printable(text)}" if text else CLEAR_LINE)
         sys.stderr.flush()
 
 

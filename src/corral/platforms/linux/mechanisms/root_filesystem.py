@@ -15,6 +15,7 @@ import sys
 from corral.abi import linux as abi
 from corral.platforms.steps import unverified
 from corral.record import record
+from corral.safe_text import printable
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
@@ -123,6 +124,7 @@ class View:
     """
 
     name = "root_filesystem"
+    has_lines = True
     binds: tuple[Bind, ...]
     links: tuple[tuple[str, str], ...]
     files: tuple[tuple[str, str], ...]
@@ -140,7 +142,7 @@ class View:
         lines += [f"  made   {path}" for path, _ in self.files]
         lines += [f"  {mask.kind:7}{mask.path}" for mask in self.masks]
         lines.append(f"  private space {self.size} bytes; the rest read-only; fresh /proc, hidepid")
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
     def apply(self, results: Results) -> None:
         root = _NewRoot(self.size)

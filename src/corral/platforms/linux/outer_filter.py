@@ -1,0 +1,74 @@
+"""Ask an outer seccomp filter how it answers the calls that corral's walls need.
+
+The kernel says that a filter is there, and not what it does: the same user may start corral in two
+containers with different filters. Every call has arguments that the kernel refuses, so nothing
+happens; a filter that denies the call gives another answer. A filter may kill instead of answering,
+so a child makes the calls, and only where there is a filter. It enters namespaces of its own first
+if it can, because the kernel refuses some calls to an ordinary user before it reads an argument.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from corral.abi import linux as abi
+from corral.platforms.posix import disposable
+
+TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    Call = tuple[str, tuple[int, ...]]
+
+BAD = -1
+"""An invalid descriptor, and an address that no process can read."""
+CLONE_FS = 0x200
+CLONE_THREAD = 0x10000
+"""Without CLONE_SIGHAND, and with most of the flags for namespaces, the kernel refuses these."""
+CALLS: tuple[Call, ...] = (
+    ("unshare", (1,)),
+    ("unshare", (abi.CLONE_NEWUSER | 1,)),
+    ("clone", (abi.CLONE_NEWUSER | CLONE_FS, 0, 0, 0, 0)),
+    ("clone", (abi.CLONE_NEWNS | CLONE_FS, 0, 0, 0, 0)),
+    ("clone", (abi.CLONE_NEWPID | CLONE_THREAD, 0, 0, 0, 0)),
+    ("clone", (abi.CLONE_NEWNET | CLONE_THREAD, 0, 0, 0, 0)),
+    ("clone", (abi.CLONE_NEWIPC | CLONE_THREAD, 0, 0, 0, 0)),
+    ("clone3", (0, 0)),
+    ("setns", (BAD, 0)),
+    ("mount", (0, BAD, 0, 0, 0)),
+    ("umount2", (BAD, 0)),
+    ("pivot_root", (BAD, BAD)),
+    ("open_tree", (BAD, BAD, 0)),
+    ("move_mount", (BAD, BAD, BAD, BAD, 0)),
+    ("fsopen", (BAD, 0)),
+    ("mount_setattr", (BAD, BAD, 0, BAD, 0)),
+    ("sethostname", (BAD, BAD)),
+    ("landlock_create_ruleset", (BAD, 0, 0)),
+    ("landlock_restrict_self", (BAD, 0)),
+    ("seccomp", (BAD, 0, 0)),
+    ("prctl", (abi.PR_SET_NO_NEW_PRIVS, 2, 0, 0, 0)),
+    ("prctl", (abi.PR_CAPBSET_DROP, BAD, 0, 0, 0)),
+    ("pidfd_open", (BAD, 0)),
+    ("close_range", (1, 0, 0)),
+    ("keyctl", (BAD, 0, 0, 0, 0)),
+)
+ENTER: Call = ("unshare", (abi.CLONE_NEWUSER | abi.CLONE_NEWNS | abi.CLONE_NEWUTS,))
+
+
+def answers() -> str:
+    """Return the error number of each call; a filter that kills is asked one call at a time."""
+    survived, text = disposable.observe(lambda: " ".join(map(_answer, (ENTER, *CALLS))))
+    return text if survived else " ".join(map(_answer_or_death, (ENTER, *CALLS)))
+
+
+def _answer_or_death(call: Call) -> str:
+    survived, text = disposable.observe(lambda: _answer(call))
+    return text if survived else "killed"
+
+
+def _answer(call: Call) -> str:
+    name, arguments = call
+    try:
+        abi.syscall(name, *arguments)
+    except OSError as error:
+        return str(error.errno)
+    return "0"
