@@ -200,9 +200,15 @@ def test_a_bundle_with_a_relative_trampoline(user, env, scratch, project):
     (site,) = venv.glob("lib/python*/site-packages")
     own(user, site / "mine.pth", f"{project}\n")
     up = "../" * 30 + str(venv).lstrip("/")
-    line = f"""'''exec' "$(dirname -- "$(realpath -- "$0")")"/'{up}/bin/python3' "$0" "$@"\n' '''\n"""
+    line = (
+        f"""'''exec' "$(dirname -- "$(realpath -- "$0")")"/'{up}/bin/python3' "$0" "$@"\n' '''\n"""
+    )
     text = f"#!/bin/sh\n{line}print(open({str(project / 'notes.txt')!r}).read())\n"
-    server = {"type": "binary", "entry_point": "server/run", "mcp_config": {"command": "${__dirname}/server/run", "args": []}}
+    server = {
+        "type": "binary",
+        "entry_point": "server/run",
+        "mcp_config": {"command": "${__dirname}/server/run", "args": []},
+    }
     path = put(user, scratch, manifest(server=server), {"server/run": text})
     refused = user.corral("run", path, env=env)
     assert (refused.returncode, refused.stdout) == (REFUSED, b""), refused.stderr

@@ -127,7 +127,7 @@ def _approve_path(written: str, *, yes: bool) -> int:
     except Refused as error:
         raise SandboxError(str(error), hint=error.hint or None) from None
     if before in {"", now}:
-        output.write_line(f"{printable(path)} leads where it did: there is nothing to approve")
+        output.write_line(f"{path} leads where it did: there is nothing to approve")
         return 0
     changed = {path: (before, now)}
     if yes:
@@ -135,7 +135,7 @@ def _approve_path(written: str, *, yes: bool) -> int:
     elif not confirm_paths(changed):
         output.write_line("not approved")
         return 1
-    output.write_line(f"approved: {printable(path)} may lead to {printable(now)}")
+    output.write_line(f"approved: {path} may lead to {now}")
     return 0
 
 
