@@ -357,7 +357,7 @@ def test_the_report_of_a_failed_set_up_says_so(trial):
 
 def test_the_report_of_what_nobody_expected_says_so(trial):
     path = trial.temporary / "report.json"
-    injection = "from corral.platforms import run_records; run_records.sweep = lambda clean: os.listdir('/no/such/place')"
+    injection = "from corral.platforms import run_records; run_records.sweep = lambda *_, **__: os.listdir('/no/such/place')"
     code, _, err = trial.run(injection, "--report", str(path))
     told = json.loads(path.read_text())["outcome"]
     assert (code, told["kind"], told["exit_code"]) == (125, "refused", 125)
