@@ -72,6 +72,7 @@ def find(grants: Sequence[Grant], home: str, needed: Sequence[str] = ()) -> Foun
     for grant in directories:
         if os.path.basename(grant.path) not in VERSION_CONTROL:
             search.walk(grant.path, writable=grant.access == "write")
+    search.enter_found()
     return search.result()
 
 
@@ -85,6 +86,7 @@ class _Search:
         self.named: dict[str, None] = {}
         self.unsearched: list[str] = []
         self.projects: set[str] = set()
+        self.found: list[tuple[str, bool]] = []
         self.repositories: set[str] = set()
         self.settings = repositories.read_user_settings(home) if self.writable else []
         self.left = MAX_ENTRIES
@@ -158,13 +160,24 @@ class _Search:
         if os.access(f"{directory}/.env", os.F_OK):
             self.consider(f"{directory}/.env", "hide")
         if os.access(f"{directory}/.git", os.F_OK):
-            self.project(directory)
+            self.found.append((directory, False))
 
     def _mark(self, directory: str, marks: set[str], *, is_top: bool) -> None:
         if marks & VERSION_CONTROL:
-            self.project(directory)
+            self.found.append((directory, False))
         if marks >= BARE and not is_top:
-            self.repository(directory)
+            self.found.append((directory, True))
+
+    def enter_found(self) -> None:
+        """Consider the repositories that were found, after their number is known to be bounded."""
+        if len(self.found) > MAX_MASKS:
+            self._refuse(f"{self.found[-1][0]}/.git")
+        self.deadline = time.monotonic() + MAX_SECONDS
+        for directory, is_bare in self.found:
+            if is_bare:
+                self.repository(directory)
+            else:
+                self.project(directory)
 
     def _scan(self, directory: str, below: list[str]) -> set[str]:
         """Collect the directories, and cover `.env` files; return the marks of repositories."""
@@ -196,8 +209,6 @@ class _Search:
         if top in self.projects:
             return
         self.projects.add(top)
-        if len(self.projects) > MAX_MASKS:
-            self._refuse(f"{top}/.git")
         for name in secret_files.PROJECT:
             self.consider(f"{top}/{name}", "protect")
         for name in secret_files.VERSION_CONTROL:
