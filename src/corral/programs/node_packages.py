@@ -6,6 +6,7 @@ import os
 
 from corral.paths.posix import is_inside
 from corral.programs.needed_files import is_system
+from corral.programs.scope import MAX_REFUSED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ def _note_packages_above(needed: NeededFiles, directory: str) -> None:
 def bind_linked_packages(needed: NeededFiles, modules: str, passed: set[str]) -> None:
     """Bind packages that a workspace or `npm link` put there as links to another directory."""
     for entry in _list_package_links(modules):
+        if len(needed.scope.refused) > MAX_REFUSED:
+            return
         real = needed.real_path(entry)
         root, inside, _ = real.partition("/node_modules/")
         wanted = f"{root}/node_modules" if inside else real

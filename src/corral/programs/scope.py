@@ -45,6 +45,7 @@ MANAGED_BY_VARIABLE = {
     "MISE_DATA_DIR": "/installs", "NVM_DIR": "/versions", "PYENV_ROOT": "/versions",
     "UV_PYTHON_INSTALL_DIR": "", "VOLTA_HOME": "/tools/image",
 }  # fmt: skip
+MAX_REFUSED = 100  # there is no need to look for more
 MAX_NAMED = 3  # a hint names pnpm's store instead of more of its packages than this
 
 
@@ -65,6 +66,8 @@ class Scope:
         self.writable = [grant.path for grant in files if grant.access == "write"]
         self.refused: dict[str, str] = {}
         self.by_grant: list[str] = []
+        self._managed: tuple[str, ...] = ()
+        self._path: tuple[str, ...] = ()
 
     def find_root(self, directory: str) -> str:
         """Return the root of the server in a directory; '' if several servers share it.
@@ -138,24 +141,27 @@ class Scope:
 
     def is_managed(self, real: str) -> bool:
         """Return whether a path is below a system prefix or a version manager's directory."""
-        variables = self.caller.environment
-        places = [*SYSTEM_PREFIXES]
-        places += [f"{home}/{name}" for home in self.homes for name in MANAGED_IN_HOME]
-        places += [
-            os.path.realpath(variables[name] + below)
-            for name, below in MANAGED_BY_VARIABLE.items()
-            if variables.get(name, "").startswith("/")
-        ]
-        known = is_system(real) or any(is_below(real, place) for place in places)
+        if not self._managed:
+            variables = self.caller.environment
+            self._managed = (
+                *SYSTEM_PREFIXES,
+                *(f"{home}/{name}" for home in self.homes for name in MANAGED_IN_HOME),
+                *(
+                    os.path.realpath(variables[name] + below)
+                    for name, below in MANAGED_BY_VARIABLE.items()
+                    if variables.get(name, "").startswith("/")
+                ),
+            )
+        known = is_system(real) or any(is_below(real, place) for place in self._managed)
         return known and not self.is_writable(real)
 
     def is_on_path(self, path: str) -> bool:
         """Return whether a file is in a directory of PATH, or a link on the way to one."""
-        parent = os.path.dirname(path)
-        for entry in self.caller.search_path():
-            if is_inside(entry, path) or parent in {entry.rstrip("/"), os.path.realpath(entry)}:
-                return not self.is_writable(path)
-        return False
+        if not self._path:
+            written = [entry.rstrip("/") for entry in self.caller.search_path()]
+            self._path = (*written, *map(os.path.realpath, written))
+        found = os.path.dirname(path) in self._path or any(is_inside(e, path) for e in self._path)
+        return found and not self.is_writable(path)
 
     def check_word(self, path: str) -> None:
         """Refuse a program that a named server's command has in another directory."""

@@ -6,6 +6,7 @@ import json
 import os
 import tomllib
 from fnmatch import fnmatchcase
+from itertools import islice
 
 from corral.programs.needed_files import read_text
 
@@ -13,12 +14,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+MAX_PATTERNS = 1000
+
 
 def lists_package(directory: str, package: str) -> bool:
     """Return whether the last pattern that matches the package includes it."""
     listed = False
     below = os.path.relpath(package, directory)
-    for pattern in _patterns(directory):
+    for pattern in islice(_patterns(directory), MAX_PATTERNS):
         wanted = pattern.removeprefix("!").removeprefix("./").rstrip("/")
         if _matches(below.split("/"), wanted.split("/")):
             listed = not pattern.startswith("!")
@@ -26,11 +29,14 @@ def lists_package(directory: str, package: str) -> bool:
 
 
 def _matches(parts: list[str], pattern: list[str]) -> bool:
-    if not pattern or not parts:
-        return not parts and all(part == "**" for part in pattern)
-    if pattern[0] == "**":
-        return _matches(parts, pattern[1:]) or _matches(parts[1:], pattern)
-    return fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
+    """Match without backtracking: a server's author may have written the pattern."""
+    reached = {0}
+    for word in pattern:
+        if word == "**":
+            reached = set(range(min(reached, default=len(parts) + 1), len(parts) + 1))
+        else:
+            reached = {at + 1 for at in reached if at < len(parts) and fnmatchcase(parts[at], word)}
+    return len(parts) in reached
 
 
 def _patterns(directory: str) -> Iterator[str]:
