@@ -46,7 +46,7 @@ class Deadlines:
         self._kill_at = self._kill_at or time.monotonic() + GRACE_SECONDS
 
     def run_due(self) -> None:
-        """Do what is due by now: kill, or time out. Sampling comes after these and after signals."""
+        """Do what is due by now: kill, or time out. Samples come after these and after signals."""
         now = time.monotonic()
         if self._kill_at is not None and now >= self._kill_at:
             self._kill()

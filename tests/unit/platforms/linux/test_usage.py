@@ -220,7 +220,7 @@ if child == 0:
     os._exit(0)
 print(usage.measure(os.getpid()).tasks)
 resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
-for look in (lambda: usage.measure(os.getpid()), lambda: usage._memfds(child), lambda: usage._resident(child)):
+for look in (lambda: usage.measure(os.getpid()), lambda: usage._open_memfds(child, usage.Budget()), lambda: usage._resident(child)):
     try:
         print(look())
     except OSError as error:

@@ -27,7 +27,7 @@ OBJECT = 64
 """Bytes of kernel memory for each message and each semaphore."""
 BLOCK = 1 << 16
 MAX_LIST_BYTES = 1 << 20
-"""About 8000 objects; the kernel's default is 4096 segments. A target chooses how many there are."""
+"""About 8000 objects; the kernel's default is 4096 segments. A target decides how many exist."""
 
 
 @record
