@@ -8,6 +8,7 @@ ALLOWLIST = "tests/inside/test_allowlist.py"
 BARE = "tests/linux/test_bare.py"
 BARE_INSIDE = "tests/inside/test_without_namespaces.py"
 CGROUP = "tests/vm/test_cgroup.py"
+DEADLINES = "tests/unit/platforms/test_deadlines.py"
 EFFECTS = "tests/linux/test_filter_effects.py"
 EXEC = "tests/inside/test_exec.py"
 FAILURES = "tests/linux/test_failures.py"
@@ -36,6 +37,26 @@ WINDOWS = "tests/windows"
 WINE = "Windows' calls under Wine"
 
 CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        id="sampling-blind",
+        sentence="The report says so in the reason of the control.",
+        tests=(
+            f"{LIMITS}::test_hidden_memory_counts",
+            f"{LIMITS}::test_the_reason_names_what_is_not_counted",
+        ),
+        source=SECURITY,
+    ),
+    Claim(
+        id="sampling-interrupted",
+        sentence="interrupt a look, however much a target gives it to read.",
+        tests=(
+            f"{DEADLINES}::test_a_timeout_interrupts_a_sample",
+            f"{DEADLINES}::test_a_signal_interrupts_a_sample",
+            f"{DEADLINES}::test_the_kill_after_the_grace_interrupts_a_sample_and_measures_no_memory",
+        ),
+        source=SECURITY,
+        where=ANY,
+    ),
     Claim(
         id="printed-as-text",
         sentence="names that others chose with control, line-end and direction characters escaped.",

@@ -360,7 +360,10 @@ def test_a_command_that_leads_out_of_the_bundle_is_refused(user, env, scratch):
     config = {"command": "python3", "args": [str(own)]}
     server = {"type": "python", "entry_point": "server/main.py", "mcp_config": config}
     done = user.corral("run", put(user, scratch, manifest(server=server)), env=env)
-    assert (done.returncode, f"leads to {scratch}, which" in done.stderr.decode()) == (REFUSED, True)
+    assert (done.returncode, f"leads to {scratch}, which" in done.stderr.decode()) == (
+        REFUSED,
+        True,
+    )
     server["mcp_config"] = {"command": "npx", "args": ["-y", "thing"]}
     done = user.corral("run", put(user, scratch, manifest(server=server)), env=env)
     assert (done.returncode, b"fetches its program" in done.stderr) == (REFUSED, True)

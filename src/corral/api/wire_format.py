@@ -97,7 +97,10 @@ def _from_json(item: object) -> object:
     module, _, name = item[CLASS].partition(":")
     if not module.startswith("corral."):
         raise ValueError(f"{module} is not a module of corral")
-    __import__(module)
+    try:
+        __import__(module)
+    except ImportError as error:
+        raise ValueError(f"there is no module {module!r}") from error
     cls = getattr(sys.modules[module], name)
     if not hasattr(cls, "__match_args__"):
         raise ValueError(f"{name} is not a record")

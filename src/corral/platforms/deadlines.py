@@ -14,7 +14,7 @@ from corral.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from corral.plan.model import Sample
     from corral.platforms.contract import Child, Reaped, StopReason
@@ -46,7 +46,7 @@ class Deadlines:
         self._kill_at = self._kill_at or time.monotonic() + GRACE_SECONDS
 
     def run_due(self) -> None:
-        """Do what is due by now: kill, time out, sample."""
+        """Do what is due by now: kill, or time out. Samples come after these and after signals."""
         now = time.monotonic()
         if self._kill_at is not None and now >= self._kill_at:
             self._kill()
@@ -54,8 +54,19 @@ class Deadlines:
         elif self._timeout is not None and now >= self._timeout:
             self._timeout = None
             self.stop("timeout")
-        if self._sampler is not None and now >= self._sampler.next:
-            self._sample(self._sampler)
+
+    def sample_if_due(self, has_events: Callable[[], bool] = lambda: False) -> None:
+        """Sample, until a deadline or an event of the supervisor's own comes.
+
+        A target decides how long a measurement takes, and must not delay its own end with that.
+        """
+        sampler = self._sampler
+        if sampler is not None and time.monotonic() >= sampler.next:
+            self._sample(sampler, lambda: self._is_due() or has_events())
+
+    def _is_due(self) -> bool:
+        now = time.monotonic()
+        return any(when is not None and now >= when for when in (self._kill_at, self._timeout))
 
     def wait_ms(self, others: Iterable[float | None] = ()) -> int | None:
         """Return the milliseconds until the next deadline; None waits until something happens."""
@@ -84,14 +95,14 @@ class Deadlines:
             )
         return replace(reaped, cpu=max(reaped.cpu, self._cpu_seen))
 
-    def _sample(self, sampler: Sampler) -> None:
+    def _sample(self, sampler: Sampler, interrupted: Callable[[], bool]) -> None:
         if sampler.stopped_until is not None:
             sampler.stopped_until = None
             self.child.signal(SIGCONT)
         try:
-            usage = self.child.measure()
+            usage = self.child.measure(interrupted=interrupted)
             if sampler.needs_exact(usage):
-                usage = self.child.measure(exact=True)
+                usage = self.child.measure(exact=True, interrupted=interrupted)
         except OSError as problem:
             self._sampling_error = problem.strerror or str(problem)
             self._sampler = None
@@ -108,7 +119,8 @@ class Deadlines:
     def _kill(self) -> None:
         """Measure first: a tree that is killed with its init leaves no record of its CPU time."""
         try:
-            self._cpu_seen = max(self._cpu_seen, self.child.measure().cpu)
+            used = self.child.measure(interrupted=lambda: True)  # CPU time, and not memory
+            self._cpu_seen = max(self._cpu_seen, used.cpu)
         except OSError:
             pass  # CPU time is then under-reported; that must not delay the kill
         self.child.kill()

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 PID_NAMESPACE = "pid namespace"
 NAMESPACES = ("user_namespaces", "mount_namespace", "pid_namespace")
+UNCOUNTED = (
+    "; not counted: memfds on their way through a socket, memory of a process that hides it"
+    " (PR_SET_DUMPABLE), and, unless root runs corral, shared memory that is mapped but not touched"
+)
 
 
 def chains(policy: Policy) -> Chains:
@@ -86,6 +90,7 @@ def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
     if control not in policy.stated:
         return ()
     note = "the tree is looked at ten times a second and killed when it is over"
+    note += UNCOUNTED if control == "memory" else ""
     return (Option(mechanism=SAMPLING, needs=("sampling",), status="cooperative", note=note),)
 
 

@@ -94,12 +94,15 @@ class Child:
 
         return ReplacedFiles(covers, self)
 
-    def measure(self, *, exact: bool = False) -> Usage:
+    def measure(
+        self, *, exact: bool = False, interrupted: Callable[[], bool] = lambda: False
+    ) -> Usage:
         from corral.platforms.linux import usage
         from corral.platforms.linux.mechanisms.sysv_ipc import SysvLists
 
         lists = self._results.find(SysvLists)
-        return usage.measure(self.pid, exact=exact, objects=lists.count() if lists else 0)
+        objects = lists.count() if lists and not interrupted() else 0
+        return usage.measure(self.pid, exact=exact, objects=objects, interrupted=interrupted)
 
     def reap(self) -> Reaped:
         """Wait for init. Return the target's wait status, if init sent it, and the tree's use."""

@@ -74,7 +74,8 @@ class Child:
     def watch_covers(self, covers: Covers) -> Service:
         raise NotImplementedError  # rules of Seatbelt are for names: nothing is covered
 
-    def measure(self, *, exact: bool = False) -> Usage:  # noqa: ARG002 - footprints are exact
+    def measure(self, **_: object) -> Usage:
+        """Ask the watcher: footprints are always exact."""
         self.signal(watcher.MEASURE)
         raw = self._read_answer(watcher.USAGE.size)
         if len(raw) < watcher.USAGE.size:

@@ -55,10 +55,12 @@ class Watch:
         self.exec_result = b""
         self.gateway: Gateway | None = None
         self.services: list[Service] = []
-        self.poll = new_poll()
+        self.poll, self._events = new_poll(), new_poll()
         for fd in (child.pidfd, child.exec_pipe, signals.fileno(), control):
             if fd >= 0:
                 self.poll.register(fd, POLLIN)
+                if fd != child.exec_pipe:
+                    self._events.register(fd, POLLIN)
 
     @property
     def reason(self) -> StopReason:
@@ -119,7 +121,14 @@ class Watch:
                 self._forward()
             elif fd == self.control:
                 self._read_control()
+        self.deadlines.sample_if_due(self._has_events)
         return False
+
+    def _has_events(self) -> bool:
+        """Return whether the run ended or was told something; a service's clients do not count,
+        because a target could keep those busy.
+        """
+        return bool(self._events.poll(0))
 
     def _read_exec_pipe(self) -> bool:
         """Return whether the pipe has ended."""
@@ -147,6 +156,7 @@ class Watch:
         numbers = os.read(self.control, 16)
         if not numbers:
             self.poll.unregister(self.control)
+            self._events.unregister(self.control)
             self.child.kill()
         for number in numbers:
             self.deadlines.stop("control", number)

@@ -105,6 +105,7 @@ class Watch:
             handles.append(self._control.fileno())
         ready = abi.wait_any(handles, self.deadlines.wait_ms())
         self.deadlines.run_due()
+        self.deadlines.sample_if_due()
         if ready == 1:
             for number in self._signals.read():
                 self.stop("signal", number)

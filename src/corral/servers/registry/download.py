@@ -132,7 +132,11 @@ def _open(url: str) -> HTTPResponse:
             with error:
                 following = error.headers.get("Location", "")
             if error.code in REDIRECTS and following:
-                url = check_url(urljoin(url, following), after=url)
+                try:
+                    following = urljoin(url, following)
+                except ValueError:  # such as "https://["
+                    raise SandboxError(f"{shown(url, 200)} leads to no URL") from None
+                url = check_url(following, after=url)
                 continue
             if error.code == 404:
                 raise NotFoundError(f"{shown(url, 200)} is not there") from None

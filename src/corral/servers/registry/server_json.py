@@ -62,10 +62,8 @@ def choose_package(data: Mapping[str, object], name: str) -> Package:
 
 
 def _parse_package(item: Mapping[str, object], kind: str) -> Package:
-    from urllib.parse import urlsplit
-
     url = item.get("registryBaseUrl")
-    if kind in SOURCES and isinstance(url, str) and urlsplit(url).hostname != SOURCES[kind].host:
+    if kind in SOURCES and isinstance(url, str) and _host(url) != SOURCES[kind].host:
         raise SandboxError(
             f"the package is in another registry, {shown(url, 200)}",
             hint=f"configure {kind} for it, and run {kind}:NAME",
@@ -87,6 +85,15 @@ def _parse_package(item: Mapping[str, object], kind: str) -> Package:
         variables=_tables(item.get("environmentVariables")),
         has_runtime_arguments=bool(item.get("runtimeArguments")),
     )
+
+
+def _host(url: str) -> str | None:
+    from urllib.parse import urlsplit
+
+    try:
+        return urlsplit(url).hostname
+    except ValueError:  # such as "https://["
+        return None
 
 
 def build_arguments(

@@ -17,6 +17,8 @@ from corral.record import record
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from corral.plan.model import Results, Stage
     from corral.platforms.linux.descriptor_channel import DescriptorChannel
 
@@ -24,6 +26,8 @@ LISTS = ("shm", "msg", "sem")
 OBJECT = 64
 """Bytes of kernel memory for each message and each semaphore."""
 BLOCK = 1 << 16
+MAX_LIST_BYTES = 1 << 20
+"""About 8000 objects; the kernel's default is 4096 segments. A target decides how many exist."""
 
 
 @record
@@ -39,11 +43,11 @@ class SysvLists:
             self.fds.extend(self.channel.receive(wait=False))
         if not self.fds:
             return 0
-        segments, queues, semaphores = (_rows(fd) for fd in self.fds)
+        segments, queues, semaphores = (_sums(fd) for fd in self.fds)
         return (
-            sum(row[b"rss"] + row[b"swap"] for row in segments)
-            + sum(row[b"cbytes"] + OBJECT * row[b"qnum"] for row in queues)
-            + sum(OBJECT * row[b"nsems"] for row in semaphores)
+            sum(segments(name) for name in (b"rss", b"swap"))
+            + queues(b"cbytes")
+            + OBJECT * (queues(b"qnum") + semaphores(b"nsems"))
         )
 
     def release(self) -> None:
@@ -91,13 +95,13 @@ def _open(name: str) -> int:
         return os.open(os.devnull, flags)  # a kernel without System V objects has none to count
 
 
-def _rows(fd: int) -> list[dict[bytes, int]]:
+def _sums(fd: int) -> Callable[[bytes], int]:
+    """Return a function that adds up a column of a list, by its name."""
     parts: list[bytes] = []
     at = 0
-    while part := os.pread(fd, BLOCK, at):
+    while at < MAX_LIST_BYTES and (part := os.pread(fd, BLOCK, at)):
         parts.append(part)
         at += len(part)
-    head, *rows = b"".join(parts).splitlines() or [b""]
-    names = head.split()
-    # Permissions are octal, and are not used.
-    return [dict(zip(names, map(int, row.split()), strict=False)) for row in rows]
+    head, _, rows = b"".join(parts).rpartition(b"\n")[0].partition(b"\n")
+    names, cells = head.split(), rows.split()
+    return lambda name: sum(map(int, cells[names.index(name) :: len(names)])) if cells else 0
