@@ -68,7 +68,7 @@ def check_grants(
         linked = find_hard_links() if any(one.access == "write" for one in found) else frozenset()
         for grant in found:
             refuse_hard_links(grant, linked)
-            covered += _check_mounts(grant, found, home, own, mounts, kinds)
+            covered += _check_mounts(grant, found, home, own, mounts, kinds=kinds)
     except Refused as error:
         problems.append((str(error), error.hint))
     # What is mounted below a covered mount cannot be reached.
@@ -100,6 +100,7 @@ def _check_mounts(
     home: str,
     own: Sequence[Protected],
     mounts: Mounts,
+    *,
     kinds: Kinds,
 ) -> list[str]:
     """Return the mounts below a grant that are the kernel's or services', to be covered.

@@ -34,7 +34,9 @@ def find_homes(home: str) -> tuple[str, ...]:
 
     Both count, because a caller can set HOME to anything.
     """
-    found = dict.fromkeys(os.path.realpath(path) for path in (home, recorded_home()) if os.path.isabs(path))
+    found = dict.fromkeys(
+        os.path.realpath(path) for path in (home, recorded_home()) if os.path.isabs(path)
+    )
     return tuple(path for path in found if os.path.dirname(path) != path)
 
 
