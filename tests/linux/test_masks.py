@@ -77,7 +77,7 @@ def home(user, scratch) -> pathlib.Path:
 
 @pytest.fixture
 def env(user, home) -> dict[str, str]:
-    own = {"XDG_CACHE_HOME": ".cache", "XDG_CONFIG_HOME": ".other"}
+    own = {"XDG_CACHE_HOME": ".cache", "XDG_CONFIG_HOME": ".other", "XDG_STATE_HOME": ".state"}
     places = {name: str(user.home / path) for name, path in own.items()}
     return user.environment(HOME=str(home), **places)
 

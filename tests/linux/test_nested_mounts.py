@@ -128,7 +128,9 @@ def test_a_network_below_a_grant_is_named_or_refused(tmp_path):
     def check(*paths):
         grants = [make_grant("read", path) for path in paths]
         for grant in grants:
-            grant_checks._check_mounts(grant, grants, "/nonexistent", [], {}, {far: "network"})
+            grant_checks._check_mounts(
+                grant, grants, "/nonexistent", [], {}, kinds={far: "network"}
+            )
 
     for paths in ((tree,), (tree, far + "/deep")):
         with pytest.raises(Refused, match="network file system") as error:
@@ -144,7 +146,7 @@ def test_another_mount_of_corrals_own_files_below_a_grant_is_refused(tmp_path):
     grant = make_grant("read", str(tmp_path / "tree"))
     own = [Protected(path="/elsewhere/state", what="corral's state", reads=True)]
     rest = ([grant], "/nonexistent", own)
-    grant_checks._check_mounts(grant, *rest, {}, {point: "disk"})
+    grant_checks._check_mounts(grant, *rest, {}, kinds={point: "disk"})
     table = {point: ("8:1", "/state"), "/elsewhere": ("8:1", "/")}
     with pytest.raises(Refused, match="corral's state"):
-        grant_checks._check_mounts(grant, *rest, table, {point: "disk"})
+        grant_checks._check_mounts(grant, *rest, table, kinds={point: "disk"})

@@ -19,7 +19,7 @@ from corral.platforms import steps
 from corral.platforms.contract import Reaped
 from corral.platforms.linux import init
 from corral.platforms.linux.mechanisms import cgroup, namespaces, root_filesystem, seccomp
-from corral.platforms.posix import stream_relay, stream_state, target
+from corral.platforms.posix import stream_state, target
 from corral.platforms.steps import EXECUTED, StepFailed
 from corral.record import replace
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from corral.denials.records import Denials
     from corral.plan.model import Covers, Plan
     from corral.platforms.contract import NetworkServices, Service, Stdio, Usage
+    from corral.platforms.posix.stream_relay import Relay
 
     RunInit = Callable[[int, init.Pipes], NoReturn]
 
@@ -129,29 +130,31 @@ def spawn(plan: Plan, stdio: Stdio) -> Child:
     results.add(init.InitDescriptors(fds=[]))
     try:
         results.add(stream_state.keep(stdio))
-        stdio = _relayed(plan, results, stdio)
+        relay = _relay_files(plan, results, stdio)
         steps.apply(plan.steps, "supervisor", results)
         steps.apply(plan.steps, "clone", results)
-        return _clone(plan, results, stdio)
+        return _clone(plan, results, relay.stdio if relay else stdio, relay)
     except StepFailed:
         results.release()
         raise
 
 
-def _relayed(plan: Plan, results: Results, stdio: Stdio) -> Stdio:
-    """Return the target's streams: without Landlock, pipes in place of files."""
+def _relay_files(plan: Plan, results: Results, stdio: Stdio) -> Relay | None:
+    """Without Landlock, put pipes in place of the streams that are files."""
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if any("landlock" in mechanism for mechanism in held):
-        return stdio
+        return None
+    from corral.platforms.posix import stream_relay
+
     try:
         relay = stream_relay.relay_files(stdio)
     except OSError as error:
         raise StepFailed("streams", error) from error
     results.add(relay)
-    return relay.stdio
+    return relay
 
 
-def _clone(plan: Plan, results: Results, stdio: Stdio) -> Child:
+def _clone(plan: Plan, results: Results, stdio: Stdio, relay: Relay | None) -> Child:
     ours, theirs = _open_pipes()
     made = next((step for step in plan.steps if isinstance(step, namespaces.Namespaces)), None)
     try:
@@ -163,7 +166,7 @@ def _clone(plan: Plan, results: Results, stdio: Stdio) -> Child:
         _become_init(plan, results, stdio, theirs)
     theirs.close()
     results.get(init.InitDescriptors).release()
-    if (relay := results.find(stream_relay.Relay)) is not None:
+    if relay is not None:
         relay.started()
     child = Child(pid, pidfd, ours, results, has_pid_namespace=bool(made))
     results.add(init.InitProcess(pid=pid))
