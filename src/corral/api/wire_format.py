@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 CLASS = "$"
 HEADER = 8
 """Bytes of a message's length before it."""
+MAX_READ_BYTES = 1 << 20
 
 
 def add_header(message: bytes) -> bytes:
@@ -41,7 +42,7 @@ def _read_exactly(read: Callable[[int], bytes], size: int) -> bytes:
     found = b""
     while len(found) < size:
         try:
-            chunk = read(size - len(found))
+            chunk = read(min(size - len(found), MAX_READ_BYTES))
         except ConnectionError:
             chunk = b""  # the other end died before it read everything
         if not chunk:
