@@ -40,8 +40,12 @@ class Traces:
         return self.left()
 
     def _listing(self) -> set[str]:
-        return set().union(*(map(str, place.rglob("*")) for place in self._places))
+        found = set().union(*(map(str, place.rglob("*")) for place in self._places))
+        return {path for path in found if not REMEMBERED.fullmatch(path)}
 
+
+REMEMBERED = re.compile(r".*/\.local(/state(/corral(/granted-paths)?)?)?")
+"""Where granted paths led, which corral remembers on purpose."""
 
 STAGED = re.compile(r"/tmp(/(usr|etc|proc|dev|var|tmp|root|home|bin|sbin|lib\w*)(/.*)?)?")
 """Where a sandbox assembles its root. Other mounts may come and go on a machine that others use too."""

@@ -200,6 +200,7 @@ def _become_init(plan: Plan, results: Results, stdio: Stdio, pipes: init.Pipes) 
             os._exit(1)
         os.setsid()
         abi.reset_signals()  # otherwise the target could call a handler of Python's
+        _check_namespaces(plan, results)
         steps.apply(plan.steps, "init", results)
         init.follow_supervisor()  # the change of ids has cleared it
         start_read, start_write = os.pipe()
@@ -221,6 +222,13 @@ def _choose_init(plan: Plan) -> RunInit:
 
         return subreaper.run_subreaper
     return lambda pid, pipes: init.run_init(pid, pipes, space=view.private[0])
+
+
+def _check_namespaces(plan: Plan, results: Results) -> None:
+    """Refuse to go on in a namespace of the host, whose settings the next steps would change."""
+    for step in plan.steps:
+        if isinstance(step, namespaces.Namespaces):
+            steps.attempt(step, step.verify, results)
 
 
 def _become_target(

@@ -155,11 +155,16 @@ class _Search:
             level, depth = below, depth + 1
 
     def _look_up_leaf(self, directory: str) -> None:
-        """Consider two names in a directory without others in it, which is not listed."""
-        self.left -= 1
-        if os.access(f"{directory}/.env", os.F_OK):
-            self.consider(f"{directory}/.env", "hide")
-        if os.access(f"{directory}/.git", os.F_OK):
+        """Search a directory that has none in it by its names alone, which is cheaper."""
+        try:
+            names = os.listdir(directory)
+        except OSError:
+            names = []
+        self.left -= len(names)
+        for name in names:
+            if name.startswith(".env") and secret_files.is_environment_file(name):
+                self.consider(f"{directory}/{name}", "hide")
+        if not VERSION_CONTROL.isdisjoint(names):
             self.found.append((directory, False))
 
     def _mark(self, directory: str, marks: set[str], *, is_top: bool) -> None:
