@@ -68,7 +68,7 @@ def check_grants(
         linked = find_hard_links() if any(one.access == "write" for one in found) else frozenset()
         for grant in found:
             refuse_hard_links(grant, linked)
-            covered += _check_mounts(grant, found, home=home, own=own, mounts=mounts, kinds=kinds)
+            covered += _check_mounts(grant, found, home, own, mounts, kinds=kinds)
     except Refused as error:
         problems.append((str(error), error.hint))
     # What is mounted below a covered mount cannot be reached.
@@ -97,10 +97,10 @@ def check_approved_path(source: Source, grant: Grant) -> None:
 def _check_mounts(
     grant: Grant,
     grants: Sequence[Grant],
-    *,
     home: str,
     own: Sequence[Protected],
     mounts: Mounts,
+    *,
     kinds: Kinds,
 ) -> list[str]:
     """Return the mounts below a grant that are the kernel's or services', to be covered.
