@@ -10,7 +10,7 @@ import os
 import stat
 import sys
 
-from corral.directories import directories
+from corral.directories import directories, is_private
 from corral.record import record
 
 TYPE_CHECKING = False
@@ -111,7 +111,11 @@ def sweep(clean: Callable[[str, Budget], None], *, max_files: int | None = None)
         if fd < 0:
             continue
         with open(fd, "rb", closefd=False) as file:
-            entry = _parse(name, file.read().decode(errors="surrogateescape"))
+            text = file.read().decode(errors="surrogateescape")
+        entry = _parse(name, text)
+        if text and entry is None:  # not a record of corral's, which is not corral's to remove
+            os.close(fd)
+            continue
         found = [left for left in (entry.residue if entry else ()) if os.path.lexists(left)]
         for left in found:
             clean(left, budget)
@@ -155,7 +159,12 @@ def _directory() -> str:
 
 
 def _names() -> list[str]:
+    """Return the records of this user. Another user's directory, or a link, has none."""
     try:
+        for path in (directories().cache, _directory()):
+            seen = os.lstat(path)
+            if not stat.S_ISDIR(seen.st_mode) or not is_private(seen):
+                return []
         return sorted(os.listdir(_directory()))
     except OSError:
         return []

@@ -83,6 +83,7 @@ def own_paths(home: str) -> tuple[Protected, ...]:
         *([Protected(path=sys.executable, what="corral's interpreter")] if sys.executable else []),
         *(Protected(path=path, what="corral's program") for path in _programs()),
         *(Protected(path=path, what="corral's modules (sys.path, PYTHONPATH)") for path in loaded),
+        *([Protected(path=sys.pycache_prefix, what="corral's code")] if sys.pycache_prefix else []),
     )
 
 
@@ -157,8 +158,10 @@ def refuse_hard_links(grant: Grant, linked: frozenset[Identity]) -> None:
                             f" ({shown(entry.path, 200)})",
                             REINSTALL,
                         )
-        except OSError:
-            continue  # what this user cannot list, the target cannot either
+        except OSError as error:
+            # The target has the same user, and could make the directory readable again.
+            why = f"{shown(grant.path, 200)} cannot be searched for corral's code: {error.strerror}"
+            raise Refused(why, ELSEWHERE) from None
         if left < 0:
             raise Refused(
                 f"{shown(grant.path, 200)} has too many files to search it for corral's code,"

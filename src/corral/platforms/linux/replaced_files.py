@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 EVENT = struct.Struct("=iIII")
 GONE = abi.IN_MOVE_SELF | abi.IN_DELETE_SELF
 MAX_READ = 1 << 16
+MAX_LINE = 2000
+"""Bytes: a pipe that can be written to takes 4096 without blocking."""
 BUSY_BYTES = 4096
 PAUSE_SECONDS = 0.1
 """After many events at once: a target that removes files must not keep the supervisor busy."""
@@ -138,8 +140,12 @@ class ReplacedFiles:
             text += "; the run was ended"
             self._child.kill()
         self.replaced.append(text)
+        line = f"corral: warning: {text}".encode(errors="backslashreplace")[:MAX_LINE] + b"\n"
+        poll = select.poll()
+        poll.register(2, select.POLLOUT)
         try:
-            os.write(2, f"corral: warning: {text}\n".encode(errors="backslashreplace"))
+            if poll.poll(0):  # a full pipe would stop the supervisor
+                os.write(2, line)
         except OSError:
             pass  # the report has it as well
 

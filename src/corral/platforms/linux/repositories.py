@@ -24,6 +24,7 @@ POINTERS = ("", "commondir", "sharedpath", "repo", "repo/store/git_target")
 SETTINGS = ("config", "config.worktree", "hgrc", "repo/config.toml")
 USER_SETTINGS = (".gitconfig", ".config/git/config", ".hgrc", ".config/hg/hgrc")
 SEPARATORS = str.maketrans(dict.fromkeys("\"':;,=!()[]{}", " "))
+DIRECTORIES_OF_HOOKS = frozenset({"core.hookspath", "init.templatedir"})
 MAX_FILES = 20
 MAX_WORDS = 10_000
 MAX_DIRECTORIES = 10_000
@@ -43,7 +44,11 @@ def find_directories(entry: str) -> list[str]:
             file = f"{path}/{name}".rstrip("/")
             target = _read(file).removeprefix("gitdir:").strip()
             if target and "\n" not in target and "\0" not in target:
-                pending.append(os.path.realpath(os.path.join(os.path.dirname(file), target)))
+                named = os.path.join(os.path.dirname(file), target)
+                real = os.path.realpath(named)
+                if os.path.normpath(named) != real:
+                    found[named] = None  # by this name too: a link on the way could be replaced
+                pending.append(real)
     return list(found)
 
 
@@ -69,18 +74,19 @@ def find_named(
     files = [f"{directory}/{name}" for directory in directories for name in SETTINGS]
     for file, key, value in (*read_settings(files, home), *shared):
         exact = os.path.join(top, _expand(value, home))
-        if key == "core.hookspath":
-            yield os.path.realpath(exact)
-            yield from _links_in(os.path.realpath(exact))
+        if key in DIRECTORIES_OF_HOOKS:
+            yield exact
+            yield from _links_in(exact)
         elif key.startswith("include") and key.endswith(".path"):
-            yield os.path.realpath(os.path.join(os.path.dirname(file), _expand(value, home)))
+            yield os.path.join(os.path.dirname(file), _expand(value, home))
         else:
             for word in (value, *value.translate(SEPARATORS).split())[:left]:
                 left -= 1
+                plain = word.removeprefix("$PWD/").removeprefix("${PWD}/")
                 for base in (top, os.path.dirname(file)):
-                    path = os.path.join(base, _expand(word, home))
-                    if word and _is_file(path):
-                        yield os.path.realpath(path)
+                    path = os.path.join(base, _expand(plain, home))
+                    if plain and _is_file(path):
+                        yield path
 
 
 def read_settings(files: Iterable[str], home: str) -> list[Setting]:
@@ -126,10 +132,10 @@ def _parse(text: str) -> Iterator[tuple[str, str]]:
         key, mark, value = rest.partition("=")
         if not mark:
             value = key  # Mercurial's `%include FILE`
-        if '"' not in value:
-            value = value.partition("#")[0].partition(";")[0]
-        if key.strip():
-            yield f"{section}.{key.strip().lower()}", value.strip().replace('"', "")
+        # A `#` in quotes is part of the value, and one behind them begins a comment: take both.
+        for one in dict.fromkeys((value, value.partition("#")[0].partition(";")[0])):
+            if key.strip():
+                yield f"{section}.{key.strip().lower()}", one.strip().replace('"', "")
 
 
 def _expand(path: str, home: str) -> str:

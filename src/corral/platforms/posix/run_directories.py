@@ -148,11 +148,19 @@ def _remove_inner(name: str, top: int, budget: Budget) -> None:
         while names := _some_names(directory):
             for entry in names:
                 if not _unlink(entry, directory, budget):
+                    _refuse_foreign(entry, directory)
                     os.close(_open_directory(entry, directory))  # moving it writes to its `..`
                     os.rename(entry, os.urandom(8).hex(), src_dir_fd=directory, dst_dir_fd=top)
     finally:
         os.close(directory)
     os.rmdir(name, dir_fd=top)
+
+
+def _refuse_foreign(name: str, directory: int) -> None:
+    """Raise for another user's directory: a target of root may have moved root's here."""
+    owner = os.stat(name, dir_fd=directory, follow_symlinks=False).st_uid
+    if owner != os.fstat(directory).st_uid:
+        raise OSError(1, "is another user's directory", name)
 
 
 def _open_directory(name: str, directory: int) -> int:
@@ -166,10 +174,18 @@ def _open_directory(name: str, directory: int) -> int:
         return os.open(name, flags, dir_fd=directory)
     fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     try:
+        if _mount_id(fd) != _mount_id(directory):
+            raise OSError(18, "is a mount, which the target may have moved here", name)
         os.chmod(f"/proc/self/fd/{fd}", 0o700)
         return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     finally:
         os.close(fd)
+
+
+def _mount_id(fd: int) -> str:
+    with open(f"/proc/self/fdinfo/{fd}", "rb") as file:
+        fields = [line.split() for line in file]
+    return next(words[1].decode() for words in fields if words[0] == b"mnt_id:")
 
 
 def _unlink(name: str, directory: int, budget: Budget) -> bool:

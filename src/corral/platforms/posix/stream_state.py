@@ -121,15 +121,22 @@ def _get_attributes(fd: int) -> object:
     """Return the extended attributes; the access list is one of them."""
     if sys.platform != "linux":
         return None
-    return {name: os.getxattr(fd, name) for name in os.listxattr(fd)}
+    return {name: os.getxattr(fd, name) for name in _attribute_names(fd)}
+
+
+def _attribute_names(fd: int) -> set[str]:
+    """Leave out `security.*`: the kernel takes capabilities off a file that was written to."""
+    if sys.platform != "linux":
+        return set()
+    return {name for name in os.listxattr(fd) if not name.startswith("security.")}
 
 
 def _set_attributes(fd: int, value: object) -> None:
     if sys.platform == "linux" and isinstance(value, dict):
-        for name in set(os.listxattr(fd)) - set(value):
+        for name in _attribute_names(fd) - set(value):
             os.removexattr(fd, name)
         for name, content in value.items():
-            if name not in os.listxattr(fd) or os.getxattr(fd, name) != content:
+            if name not in _attribute_names(fd) or os.getxattr(fd, name) != content:
                 os.setxattr(fd, name, content)
 
 

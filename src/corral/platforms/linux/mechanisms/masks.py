@@ -25,6 +25,7 @@ from corral.platforms.linux import repositories
 from corral.platforms.linux.mechanisms import root_filesystem
 from corral.policy import secret_files
 from corral.record import record
+from corral.safe_text import shown
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
@@ -67,6 +68,7 @@ def find(grants: Sequence[Grant], home: str, needed: Sequence[str] = ()) -> Foun
     search = _Search(grants, home.rstrip("/"), needed)
     directories = [grant for grant in grants if grant.directory]
     search.look_up_home(directories)
+    search.look_up_user_settings()
     for grant in directories:
         search.look_up(grant)
     for grant in directories:
@@ -114,8 +116,18 @@ class _Search:
                 if name.startswith(below):
                     self.consider(base + name[len(below) :], kind)
 
+    def look_up_user_settings(self) -> None:
+        """Consider what the user's own settings name, for every repository of the user."""
+        for path in repositories.find_named(self.home, (), self.home, self.settings):
+            self.consider(path, "protect")
+
     def look_up(self, grant: Grant) -> None:
         """Consider the names with a fixed place in a grant, whatever else is in it."""
+        if grant.access == "write" and not _is_open(grant.path):
+            raise PolicyError(
+                f"{shown(grant.path, 200)} cannot be searched for what has to stay read-only",
+                hint=f"make it readable first: chmod u+rx {shown(grant.path, 200)}",
+            )
         for name in secret_files.ENVIRONMENT:
             if not os.path.isdir(f"{grant.path}/{name}"):
                 self.consider(f"{grant.path}/{name}", "hide", told=False)
@@ -141,6 +153,10 @@ class _Search:
                 if self.left < 0 or (at % 64 == 0 and time.monotonic() > self.deadline):
                     self.unsearched += [path for path, _ in level[at:] + below]
                     return
+                if writable and not _is_open(directory):
+                    # The target has the same user and could open it again.
+                    self.covered[directory] = "hide", ""
+                    continue
                 links = _count_links(directory)
                 if counted and links == NO_SUBDIRECTORIES and depth >= FULL_DEPTH:
                     self._look_up_leaf(directory)
@@ -266,7 +282,7 @@ class _Search:
             self.covered.setdefault(link, ("protect", role))
         if end and os.path.lexists(end):
             known = self.covered.get(end, ("", ""))
-            if known[0] != "hide" and known[1] != "repository":
+            if known[0] != "hide" and (kind == "hide" or known[1] != "repository"):
                 self.covered[end] = kind, role
         elif end and self._layer_above(end) == "write":
             self.absent[end] = None
@@ -348,6 +364,10 @@ def follow(path: str) -> tuple[list[str], str]:
 
 def _is_environment_file(entry: os.DirEntry[str]) -> bool:
     return secret_files.is_environment_file(entry.name) and not entry.is_dir()
+
+
+def _is_open(directory: str) -> bool:
+    return os.access(directory, os.R_OK | os.X_OK)
 
 
 def _count_links(directory: str) -> int:
