@@ -217,6 +217,42 @@ for number in range(30000):
     assert free == [*["TOKEN=1"] * len(secrets), "done"]
 
 
+def test_a_closed_directory_stays_covered(user, scratch):
+    """A run takes the mode off a directory, so that the search of the next one does not see into it."""
+    give(user, scratch / "lib/.git/hooks/x", "")
+    give(user, scratch / "lib/.env", "TOKEN=1")
+    flags = ("--write", str(scratch))
+    assert inside(user, "os.chmod(sys.argv[1], 0)", str(scratch / "lib"), flags=flags) is None
+    code = """
+opened = tried(os.chmod, sys.argv[1], 0o755)
+def read():
+    return got(sys.argv[1] + "/.env")
+answer = [tried(read) if opened == "done" else opened, tried(put, sys.argv[1] + "/.git/hooks/x")]
+"""
+    try:
+        held = inside(user, code, str(scratch / "lib"), flags=flags)
+        assert held[1] != "done"
+        assert user.uid == 0 or held[0] in {"EROFS", "EPERM", "EACCES"}
+    finally:
+        os.chmod(scratch / "lib", 0o755)
+    assert outside(user, code, str(scratch / "lib")) == ["done", "done"]
+
+
+def test_a_planted_repository_does_not_uncover_secrets(user, scratch):
+    """Pointers of a repository that a run made name files that the next one would hide."""
+    give(user, scratch / "a/.env", "TOKEN=1")
+    flags = ("--write", str(scratch))
+    plant = """
+os.mkdir(sys.argv[1] + "/.git")
+for name in ("commondir", "sharedpath", "repo"):
+    put(sys.argv[1] + "/.git/" + name, sys.argv[1] + "/a/.env")
+"""
+    assert inside(user, plant, str(scratch), flags=flags) is None
+    code = "answer = got(sys.argv[1])"
+    assert inside(user, code, str(scratch / "a/.env"), flags=flags) == ""
+    assert outside(user, code, str(scratch / "a/.env")) == "TOKEN=1"  # the control
+
+
 def test_planted_repositories_are_refused_at_once(user, scratch):
     plant = """
 for number in range(int(sys.argv[2])):

@@ -182,6 +182,26 @@ def test_a_leftover_of_another_user_is_not_touched(user, runs, victim):
     assert sweep(user) == [left]  # the control
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="has another user's home")
+@pytest.mark.parametrize("linked", ["corral", "corral/runs"])
+def test_records_in_another_users_cache_are_not_swept(user, scratch, linked):
+    """Root with the home of another user, who made a directory of root's look like the records."""
+    valuable = scratch / "valuable"
+    (valuable / "runs").mkdir(parents=True)
+    for path in (valuable / "passwd", valuable / "runs/passwd"):
+        path.write_text("root:x:0:0")
+    cache = scratch / "home/.cache"
+    (cache / linked).parent.mkdir(parents=True)
+    (cache / linked).symlink_to(valuable)
+    for path in (scratch / "home", *(scratch / "home").rglob("*")):
+        os.chown(path, 12345, 12345, follow_symlinks=False)
+    env = user.environment(HOME=str(scratch / "home"))
+    user.corral("sweep", env=env)
+    assert sorted(str(path.relative_to(valuable)) for path in valuable.rglob("*")) == [
+        "passwd", "runs", "runs/passwd",
+    ]  # fmt: skip
+
+
 def test_only_the_directory_of_temporary_files_has_leftovers(user, runs, scratch, victim):
     """A path through a link, with dots, or elsewhere is not what corral makes."""
     name = f"corral-{user.uid}-1-0123abcd"
