@@ -46,6 +46,7 @@ MANAGED_BY_VARIABLE = {
     "UV_PYTHON_INSTALL_DIR": "", "VOLTA_HOME": "/tools/image",
 }  # fmt: skip
 MAX_REFUSED = 100  # there is no need to look for more
+RECEIVING = frozenset({"downloads", "desktop", "tmp"})
 MAX_NAMED = 3  # a hint names pnpm's store instead of more of its packages than this
 
 
@@ -177,7 +178,9 @@ class Scope:
         if self.is_managed(link) or self.is_on_path(link):
             return
         root = self.find_root(os.path.dirname(link))
-        if root and not self.allows(real, root) and not self.is_runtime(real):
+        if not root and not _receives_files(link):
+            return
+        if not self.allows(real, root) and not self.is_runtime(real):
             self.refuse(self.enclose(real), link)
 
     def check_choice(self, path: str, by: Executable) -> None:
@@ -187,8 +190,10 @@ class Scope:
         root = self.find_root(os.path.dirname(by.real))
         parent, name = os.path.split(path)
         place = os.path.join(os.path.realpath(parent), name)
-        # A granted file in a directory that several servers share has no root, but is writable.
-        if (not root and not self.is_writable(by.real)) or self.allows(place, root):
+        # A file in a directory that several servers share has no root. Only the user's own word, as
+        # in a link of ~/bin, may lead from there to anywhere.
+        trusted = not root and not self.is_writable(by.real) and not _receives_files(by.real)
+        if trusted or self.allows(place, root):
             return
         found = self.enclose(place)
         known = self.is_managed(place) or self.is_runtime(place)
@@ -235,6 +240,12 @@ class Scope:
             reads=paths,
             hint=f"if the server may read it: {printable(flags)}",
         )
+
+
+def _receives_files(path: str) -> bool:
+    """Return whether files from elsewhere land in the directory of a path: downloads, /tmp."""
+    name = os.path.basename(os.path.dirname(path)).lower()
+    return name in RECEIVING or os.path.dirname(path) in {"/tmp", "/var/tmp"}  # noqa: S108
 
 
 def _lists_package(directory: str, package: str) -> bool:
