@@ -267,6 +267,19 @@ def test_a_granted_file_does_not_choose_its_interpreter(user, private):
     assert (trusted.returncode, trusted.stdout) == (0, b"mine\n"), trusted.stderr  # the control
 
 
+def test_a_downloaded_file_does_not_choose_its_interpreter(user, private):
+    """Nothing marks a root in a directory where files of many servers land."""
+    path = user.home / "Downloads/server"
+    put(user, path, f"#!{private}/.venv/bin/python\n{LOOK_PY}", 0o755)
+    command = (str(path), str(private / "notes.txt"))
+    refused = user.run(*command)
+    trusted = user.run(*command, flags=("--read", str(private)))
+    path.unlink()
+    assert (refused.returncode, refused.stdout) == (125, b""), refused.stderr
+    assert b"leads to" in refused.stderr
+    assert (trusted.returncode, trusted.stdout) == (0, b"mine\n"), trusted.stderr  # the control
+
+
 @pytest.mark.parametrize("mark", ["package.json", "bin"])
 def test_a_run_does_not_grow_the_project_of_the_next_one(user, scratch, project, private, mark):
     """Without the file that marks it, the project above would count; so would the prefix above a bin directory."""
