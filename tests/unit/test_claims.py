@@ -89,7 +89,7 @@ def test_ci_runs_the_tests_by_the_command_of_the_readme():
     assert command in text_of(ROOT / ".ci" / "run").splitlines()
 
 
-PAGES = sorted([*DOCS, *ROOT.glob("*/**/README.md")])
+PAGES = sorted([*DOCS, *(ROOT / "tests").glob("**/README.md"), *(ROOT / "bench").glob("README.md")])
 SOURCE = ROOT / "src" / "corral"
 SYSTEMS = ("linux", "macos", "windows")
 

@@ -111,11 +111,7 @@ def sweep(clean: Callable[[str, Budget], None], *, max_files: int | None = None)
         if fd < 0:
             continue
         with open(fd, "rb", closefd=False) as file:
-            text = file.read().decode(errors="surrogateescape")
-        entry = _parse(name, text)
-        if text and entry is None:  # not a record of corral's, which is not corral's to remove
-            os.close(fd)
-            continue
+            entry = _parse(name, file.read().decode(errors="surrogateescape"))
         found = [left for left in (entry.residue if entry else ()) if os.path.lexists(left)]
         for left in found:
             clean(left, budget)
