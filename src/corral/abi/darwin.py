@@ -1,15 +1,15 @@
-"""The ground that every `abi/darwin_*.py` stands on: prototypes as data, bound at the first call.
+"""Define prototypes for `abi/darwin_*.py`, as data that is bound at the first call.
 
-The convention of these modules, which `tests/abi/test_darwin.py` reads and checks by itself:
+`tests/abi/test_darwin.py` checks the conventions of these modules:
 
 - Structures are plain `ctypes.Structure` classes with Apple's name, field names and field order.
-- Constants are module-level integers in UPPER_CASE with Apple's name. What Apple's public headers
-  do not have begins with an underscore and says which source it comes from; so does a structure.
-- Prototypes are module-level values `name = function("name", result, *arguments)`. All of them are
-  exported by libSystem, so nothing is loaded for them. Arguments that point at something are
-  `c_void_p`, which takes `byref`, arrays, bytes, integers and None alike.
+- Constants are module-level integers in UPPER_CASE with Apple's name. Constants and structures that
+  are not in Apple's public headers begin with an underscore, and a comment names their source.
+- Prototypes are module-level values `name = function("name", result, *arguments)`. libSystem
+  exports all of them, so no library is loaded. Pointer arguments are `c_void_p`, which accepts
+  `byref`, arrays, bytes, integers and None.
 
-Everything here can be imported anywhere; a call anywhere but on macOS raises OSError.
+These modules can be imported on every system. A call on another system than macOS raises OSError.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
     from corral.abi.prototypes import CType, Export
 
-    # What a result says about success. "positive": 0 and less are failures, errno has the reason.
-    # "zero": anything else is a failure, errno has the reason. "status": the result is the errno.
-    # "any": nothing.
+    # Which results mean a failure. "positive": 0 or less. "zero": anything except 0. For both,
+    # errno has the cause. "status": anything except 0, which is the errno. "any": no result.
     Check = Literal["positive", "zero", "status", "any"]
 
 
@@ -61,7 +60,7 @@ sysctlbyname = function(
 
 
 def sysctl_text(name: str) -> str:
-    """The value of a sysctl that is a string."""
+    """Return the value of a sysctl that is a string."""
     space = ctypes.create_string_buffer(256)
     size = ctypes.c_size_t(len(space))
     sysctlbyname(name.encode(), space, ctypes.byref(size), None, 0)

@@ -1,15 +1,15 @@
-"""libproc: which processes there are, who forked them, and what they use."""
+"""Bind libproc: the processes of the host, their parents and their usage."""
 
 import ctypes
 
 from corral.abi.darwin import function
 from corral.abi.prototypes import fields
 
+PROC_RUID_ONLY = 5
 PROC_PIDTASKINFO = 4
 RUSAGE_INFO_V4 = 4
 
-# bsd/sys/proc_info_private.h in xnu, where its structure is declared to be API by a
-# _Static_assert of its size.
+# From bsd/sys/proc_info_private.h in xnu, where a _Static_assert fixes the structure's size.
 _PROC_PIDUNIQIDENTIFIERINFO = 17
 
 
@@ -30,8 +30,8 @@ class proc_taskinfo(ctypes.Structure):
 
 
 class _proc_uniqidentifierinfo(ctypes.Structure):
-    """bsd/sys/proc_info_private.h in xnu. `p_puniqueid` is set by fork and survives reparenting;
-    unique ids are never given out twice within a boot.
+    """Defined in bsd/sys/proc_info_private.h of xnu. fork sets `p_puniqueid`, and reparenting keeps
+    it. A unique id is never used twice within a boot.
     """
 
     _fields_ = (
@@ -71,6 +71,13 @@ proc_listallpids = function("proc_listallpids", _c_int, _c_void_p, _c_int, check
 proc_listpgrppids = function(
     "proc_listpgrppids", _c_int, ctypes.c_int, _c_void_p, _c_int, check="any"
 )
+proc_listpids = function(
+    "proc_listpids", _c_int, ctypes.c_uint32, ctypes.c_uint32, _c_void_p, _c_int, check="positive"
+)
+# From libquarantine, re-exported by libSystem. Activity Monitor uses it to group processes.
+responsibility_get_pid_responsible_for_pid = function(
+    "responsibility_get_pid_responsible_for_pid", _c_int, _c_int, check="any"
+)
 proc_pidinfo = function(
     "proc_pidinfo", _c_int, _c_int, _c_int, ctypes.c_uint64, _c_void_p, _c_int, check="positive"
 )
@@ -79,7 +86,7 @@ mach_timebase = function("mach_timebase_info", _c_int, _c_void_p)
 
 
 def all_pids() -> list[int]:
-    """Return the pids of all processes. An answer that fills its buffer may be cut off."""
+    """Return the pids of all processes. A list that fills its buffer may be truncated."""
     size = proc_listallpids(None, 0) + 64
     while True:
         found = (ctypes.c_int * size)()
@@ -89,6 +96,21 @@ def all_pids() -> list[int]:
         size *= 2
 
 
+def count_user(uid: int) -> int:
+    """Return the number of processes with this real user id."""
+    found = (ctypes.c_int * (proc_listallpids(None, 0) + 64))()
+    used = proc_listpids(PROC_RUID_ONLY, uid, found, ctypes.sizeof(found))
+    return used // ctypes.sizeof(ctypes.c_int)
+
+
+def responsible_pid(pid: int) -> int:
+    """Return the process whose name macOS shows when `pid` needs the user's consent.
+
+    A fork inherits the responsible process. Only an exec that disclaims it changes it.
+    """
+    return responsibility_get_pid_responsible_for_pid(pid)
+
+
 def group_pids(group: int) -> list[int]:
     found = (ctypes.c_int * 4096)()
     count = proc_listpgrppids(group, found, ctypes.sizeof(found))
@@ -96,7 +118,7 @@ def group_pids(group: int) -> list[int]:
 
 
 def unique_ids(pid: int) -> tuple[int, int]:
-    """(its unique id, that of who forked it). A process that has ended raises, reaped or not."""
+    """Return the unique ids of a process and of its parent. Raise OSError for an ended process."""
     info = _proc_uniqidentifierinfo()
     size = ctypes.sizeof(info)
     if proc_pidinfo(pid, _PROC_PIDUNIQIDENTIFIERINFO, 0, ctypes.byref(info), size) != size:
@@ -111,7 +133,7 @@ def threads(pid: int) -> int:
 
 
 def rusage(pid: int) -> tuple[int, int]:
-    """(CPU time in mach ticks with that of reaped children, physical footprint in bytes)."""
+    """Return (CPU time in mach ticks, including reaped children; physical footprint in bytes)."""
     info = rusage_info_v4()
     proc_pid_rusage(pid, RUSAGE_INFO_V4, ctypes.byref(info))
     own = info.ri_user_time + info.ri_system_time
@@ -120,7 +142,7 @@ def rusage(pid: int) -> tuple[int, int]:
 
 
 def seconds_per_tick() -> float:
-    """Mach ticks are nanoseconds on Intel and 125/3 ns on Apple silicon."""
+    """Return the length of a mach tick: 1 ns on Intel, 125/3 ns on Apple silicon."""
     info = mach_timebase_info()
     mach_timebase(ctypes.byref(info))
     return float(info.numer) / float(info.denom) / 1e9

@@ -1,7 +1,7 @@
-"""Seatbelt by its library call. Nothing of it is in a public header; libSystem exports it.
+"""Bind the library calls of Seatbelt. libSystem exports them, but no public header declares them.
 
-The prototypes are those that WebKit and Chromium declare for themselves
-(`Source/WTF/wtf/spi/darwin/SandboxSPI.h`, `sandbox/mac/seatbelt.cc`).
+The prototypes are those in WebKit (`Source/WTF/wtf/spi/darwin/SandboxSPI.h`) and Chromium
+(`sandbox/mac/seatbelt.cc`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,17 @@ sandbox_init_with_parameters = function(
     _c_char_p, ctypes.c_uint64, _c_void_p, _c_void_p, check="any",
 )  # fmt: skip
 sandbox_free_error = function("sandbox_free_error", None, _c_void_p, check="any")
-# Variadic: with no operation it takes no further argument, and says whether there is a sandbox.
+# The names are those of WebKit's header and LLVM's sanitizer_mac_spi.cc. The second one is a flag.
+_SANDBOX_FILTER_GLOBAL_NAME = 2
+_SANDBOX_CHECK_NO_REPORT = 0x40000000
+# The C function is variadic: a fourth argument follows only if the second names an operation.
+# Without an operation the function returns whether the process is in a sandbox. ctypes passes an
+# argument without a declared type as a variadic one.
 sandbox_check = function("sandbox_check", _c_int, _c_int, _c_char_p, _c_int, check="any")
 
 
 def init(profile: str, parameters: Sequence[tuple[str, str]]) -> None:
-    """Put this process and all it will ever start under `profile`, for good."""
+    """Put this process and all its future children under `profile`. This cannot be undone."""
     words = [os.fsencode(word) for pair in parameters for word in pair]
     array = (ctypes.c_char_p * (len(words) + 1))(*words, None)
     error = ctypes.c_char_p()
@@ -37,5 +42,11 @@ def init(profile: str, parameters: Sequence[tuple[str, str]]) -> None:
 
 
 def confined(pid: int) -> bool:
-    """Whether a process is under any sandbox."""
+    """Return whether a process is in any sandbox."""
     return bool(sandbox_check(pid, None, 0))
+
+
+def may_look_up(pid: int, service: str) -> bool:
+    """Return whether the profile of a process lets it look up a mach service."""
+    kind = _SANDBOX_FILTER_GLOBAL_NAME | _SANDBOX_CHECK_NO_REPORT
+    return sandbox_check(pid, b"mach-lookup", kind, ctypes.c_char_p(service.encode())) == 0

@@ -1,4 +1,4 @@
-"""posix_spawn as Apple extends it: exec in place, close everything else, disclaim, limit."""
+"""Bind Apple's extensions of posix_spawn: exec in place, close descriptors, disclaim, limit."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 POSIX_SPAWN_SETEXEC = 0x0040
 POSIX_SPAWN_CLOEXEC_DEFAULT = 0x4000
 
-# bsd/sys/spawn_internal.h in xnu.
+# From bsd/sys/spawn_internal.h in xnu.
 _POSIX_SPAWN_JETSAM_MEMLIMIT_ACTIVE_FATAL = 0x04
 _POSIX_SPAWN_JETSAM_MEMLIMIT_INACTIVE_FATAL = 0x08
-# bsd/sys/kern_memorystatus.h in xnu: "the value -1 is an alias to JETSAM_PRIORITY_DEFAULT".
+# From bsd/sys/kern_memorystatus.h in xnu: "the value -1 is an alias to JETSAM_PRIORITY_DEFAULT".
 _JETSAM_PRIORITY_ALIAS = -1
 
 _c_int, _c_void_p = ctypes.c_int, ctypes.c_void_p
@@ -35,32 +35,39 @@ posix_spawn = function(
     "posix_spawn", _c_int,
     _c_void_p, ctypes.c_char_p, _c_void_p, _c_void_p, _c_void_p, _c_void_p, check="status",
 )  # fmt: skip
-# libsyscall/wrappers/spawn/posix_spawn.c in xnu; no public header declares it.
+# Declared in libsyscall/wrappers/spawn/posix_spawn.c of xnu, and in no public header.
 posix_spawnattr_setjetsam_ext = function(
     "posix_spawnattr_setjetsam_ext", _c_int,
     _c_void_p, ctypes.c_short, _c_int, _c_int, _c_int, check="status",
 )  # fmt: skip
-# In libquarantine, re-exported by libSystem; as LLDB's and Chromium's launchers declare it.
+# Exported by libquarantine and re-exported by libSystem. LLDB and Chromium declare the function
+# like this in their launchers.
 responsibility_spawnattrs_setdisclaim = function(
     "responsibility_spawnattrs_setdisclaim", _c_int, _c_void_p, _c_int, check="status"
 )
 
 
 def exec_in_place(
-    path: str, argv: Sequence[str], environment: Sequence[str], *, megabytes: int
+    path: str,
+    argv: Sequence[str],
+    environment: Sequence[str],
+    *,
+    megabytes: int = 0,
+    disclaim: bool = False,
 ) -> None:
-    """Become `path` with descriptors 0 to 2 alone; returns only by raising.
+    """Execute `path` in this process with only descriptors 0 to 2. Return only by raising.
 
-    The new image answers for itself where the user is asked for consent: a target must not have
-    what the client was once granted. `megabytes` is a limit of its footprint at which the kernel
-    kills it, 0 for none; it holds until the image executes another.
+    With `disclaim`, macOS asks the user for consent in the name of the new program, not of corral.
+    The kernel kills the program when its footprint exceeds `megabytes`; 0 means no limit. The next
+    exec drops this limit.
     """
     attributes, actions = ctypes.c_void_p(), ctypes.c_void_p()
     posix_spawnattr_init(ctypes.byref(attributes))
     posix_spawn_file_actions_init(ctypes.byref(actions))
     flags = POSIX_SPAWN_SETEXEC | POSIX_SPAWN_CLOEXEC_DEFAULT
     posix_spawnattr_setflags(ctypes.byref(attributes), flags)
-    responsibility_spawnattrs_setdisclaim(ctypes.byref(attributes), 1)
+    if disclaim:
+        responsibility_spawnattrs_setdisclaim(ctypes.byref(attributes), 1)
     if megabytes:
         fatal = (
             _POSIX_SPAWN_JETSAM_MEMLIMIT_ACTIVE_FATAL | _POSIX_SPAWN_JETSAM_MEMLIMIT_INACTIVE_FATAL
@@ -72,7 +79,7 @@ def exec_in_place(
         try:
             os.fstat(fd)
         except OSError:
-            continue  # it is closed
+            continue  # already closed
         posix_spawn_file_actions_addinherit_np(ctypes.byref(actions), fd)
     words = _array(argv), _array(environment)
     posix_spawn(None, os.fsencode(path), ctypes.byref(actions), ctypes.byref(attributes), *words)

@@ -1,28 +1,32 @@
-"""Linux system calls, one short wrapper each, named as in the manual: values in, OSError out.
+"""Wrap Linux system calls in short functions with the names of the manual, which raise OSError.
 
-The binding is made at first call, so that this module imports anywhere. The GIL stays held (PyDLL):
-the callers are single-threaded, and `clone` must come back in the child with the interpreter's lock
-owned.
+The C library is bound at the first call, so this module can be imported on every system. The GIL
+stays locked (PyDLL), because the callers are single-threaded, and because the child of `clone` has
+to own the interpreter's lock.
 """
 
 from __future__ import annotations
 
-import ctypes
+import errno
 import os
 import struct
 import sys
 
+from corral.abi import few_ctypes as ctypes
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from ctypes import Array, _NamedFuncPointer
 
-    Syscall = ctypes._NamedFuncPointer  # noqa: SLF001 - typeshed's name for an exported function
+    Syscall = _NamedFuncPointer
 
 
 O_CLOEXEC = 0o2000000
 AT_FDCWD = -100
 AT_RECURSIVE = 0x8000
 AT_EMPTY_PATH = 0x1000
+AT_SYMLINK_NOFOLLOW = 0x100
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
@@ -66,6 +70,8 @@ PR_CAP_AMBIENT_CLEAR_ALL = 4
 CLOSE_RANGE_CLOEXEC = 4
 SECCOMP_SET_MODE_FILTER = 1
 SECCOMP_FILTER_FLAG_NEW_LISTENER = 8
+SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV = 32
+PIDFD_THREAD = 0o200
 LANDLOCK_CREATE_RULESET_VERSION = 1
 LANDLOCK_RULE_PATH_BENEATH = 1
 LINUX_CAPABILITY_VERSION_3 = 0x20080522
@@ -84,6 +90,9 @@ SIG_SETMASK = 2
 SFD_CLOEXEC = 0o2000000
 SFD_NONBLOCK = 0o4000
 
+STATX_BYTES = 256
+STATX_ATTR_ENCRYPTED = 0x800
+FS_IOC_GET_ENCRYPTION_POLICY_EX = 0xC0096616
 SIOCGIFFLAGS = 0x8913
 SIOCSIFFLAGS = 0x8914
 IFF_UP = 1
@@ -103,7 +112,7 @@ def _bind() -> tuple[Syscall, dict[str, int]]:
         raise OSError("Linux system calls")
     function = ctypes.PyDLL(None, use_errno=True).syscall
     function.restype = ctypes.c_long
-    # c_void_p takes integers of any sign, bytes, buffers and None alike.
+    # c_void_p accepts integers of any sign, bytes, buffers and None.
     function.argtypes = [ctypes.c_long] + [ctypes.c_void_p] * 6
     _bound.append((function, TABLES[os.uname().machine]))
     return _bound[0]
@@ -118,8 +127,42 @@ def syscall(name: str, *args: object) -> int:
     return int(result)
 
 
+def read_file(path: str) -> bytes:
+    """Read a file such as those in /proc. This takes a quarter of the time of a file object."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        found = b""
+        while chunk := os.read(fd, 65536):
+            found += chunk
+        return found
+    finally:
+        os.close(fd)
+
+
+def is_encrypted(path: str) -> bool:
+    """Return whether fscrypt encrypts a directory, so that its file names change with the key."""
+    found = ctypes.create_string_buffer(STATX_BYTES)
+    syscall("statx", AT_FDCWD, os.fsencode(path), AT_SYMLINK_NOFOLLOW, 0, found)
+    return bool(int.from_bytes(found.raw[8:16], sys.byteorder) & STATX_ATTR_ENCRYPTED)
+
+
+def supports_encryption(path: str) -> bool:
+    """Return whether directories of the file system at `path` can be encrypted with fscrypt."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return True
+    try:
+        syscall("ioctl", fd, FS_IOC_GET_ENCRYPTION_POLICY_EX, struct.pack("=Q24x", 24))
+    except OSError as error:
+        return error.errno not in {errno.ENOTTY, errno.EOPNOTSUPP}
+    finally:
+        os.close(fd)
+    return True
+
+
 def clone(flags: int) -> tuple[int, int]:
-    """Fork into new namespaces: (0, -1) in the child, (pid, pidfd) in the parent."""
+    """Fork into new namespaces; return (0, -1) in the child, (pid, pidfd) in the parent."""
     pidfd = ctypes.c_int(-1)
     sigchld = 17
     ctypes.pythonapi.PyOS_BeforeFork()
@@ -170,7 +213,7 @@ def mount_setattr(fd: int, path: str, flags: int, *, attr_set: int, userns_fd: i
 
 
 def fsmount(kind: str, options: dict[str, str], *, attributes: int = 0) -> int:
-    """A new, detached mount of filesystem `kind`."""
+    """Return a new, detached mount of filesystem `kind`."""
     context = syscall("fsopen", kind.encode(), FSOPEN_CLOEXEC)
     try:
         for key, value in options.items():
@@ -197,7 +240,7 @@ def capset_empty() -> None:
 
 
 def capget() -> tuple[int, int, int]:
-    """(effective, permitted, inheritable) of this process."""
+    """Return the (effective, permitted, inheritable) capabilities of this process."""
     header = struct.pack("=Ii", LINUX_CAPABILITY_VERSION_3, 0)
     data = ctypes.create_string_buffer(24)
     syscall("capget", header, data)
@@ -213,8 +256,25 @@ def pidfd_send_signal(pidfd: int, signal: int) -> None:
     syscall("pidfd_send_signal", pidfd, signal, None, 0)
 
 
+def pidfd_open(pid: int, flags: int = 0) -> int:
+    return syscall("pidfd_open", pid, flags)
+
+
+def pidfd_getfd(pidfd: int, fd: int) -> int:
+    return syscall("pidfd_getfd", pidfd, fd, 0)
+
+
+def setresuid(real: int, effective: int, saved: int) -> None:
+    """Set the ids of this thread alone; `os.setresuid` would change all threads of the process."""
+    syscall("setresuid", real, effective, saved)
+
+
+def setresgid(real: int, effective: int, saved: int) -> None:
+    syscall("setresgid", real, effective, saved)
+
+
 def seccomp_set_filter(program: bytes, flags: int = 0) -> int:
-    """Load a filter; with NEW_LISTENER the listener's descriptor comes back."""
+    """Load a filter. With NEW_LISTENER in `flags`, return the listener's descriptor."""
     buffer = ctypes.create_string_buffer(program, len(program))
     fprog = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
     return syscall("seccomp", SECCOMP_SET_MODE_FILTER, flags, fprog)
@@ -254,7 +314,7 @@ def inotify_add_watch(fd: int, path: str, mask: int) -> int:
 
 
 def reset_signals() -> None:
-    """Every disposition back to default: SIGPIPE, which Python ignores, would survive exec."""
+    """Reset every signal disposition. Python ignores SIGPIPE, and exec would keep it ignored."""
     default = bytes(32)  # struct kernel_sigaction: handler, flags, restorer, mask
     for signal in range(1, 65):
         if signal not in {9, 19}:
@@ -275,11 +335,11 @@ def sethostname(name: str) -> None:
 def execve(
     path: str, argv: Sequence[str], environment: Sequence[str], cookie: Sequence[int]
 ) -> None:
-    """Execute with `cookie` in the three registers that the kernel ignores and the filter reads."""
+    """Execute with `cookie` in three registers, which the kernel ignores and the filter reads."""
     syscall("execve", os.fsencode(path), _strings(argv), _strings(environment), *cookie)
 
 
-def _strings(items: Sequence[str]) -> ctypes.Array[ctypes.c_char_p]:
+def _strings(items: Sequence[str]) -> Array[ctypes.c_char_p]:
     encoded = [os.fsencode(item) for item in items]
     return (ctypes.c_char_p * (len(encoded) + 1))(*encoded, None)
 

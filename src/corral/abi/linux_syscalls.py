@@ -1,14 +1,14 @@
-"""Syscall numbers of Linux 6.18, by the names of the kernel's own tables.
+"""List the syscall numbers of Linux 6.18 by the names of the kernel's own tables.
 
-Complete on purpose: a filter that answers ENOSYS to every number it does not know has to know all
-that programs use. Names that were never implemented on a machine are listed as well, since their
-numbers are taken. Later kernels only add to the end.
+The list has to be complete, because the filter answers ENOSYS to every number that is not in it. It
+also has names that a machine never implemented, because their numbers are taken. Later kernels only
+add numbers at the end.
 """
 
 AUDIT_ARCH_X86_64 = 0xC000003E
 AUDIT_ARCH_AARCH64 = 0xC00000B7
 
-# The x32 ABI runs the same syscalls under the same AUDIT_ARCH with this bit set in their numbers.
+# Calls of the x32 ABI have the same AUDIT_ARCH, and this bit is set in their numbers.
 X32_SYSCALL_BIT = 0x40000000
 
 # Since Linux 5.1 every architecture gives a new syscall the same number.

@@ -1,4 +1,4 @@
-"""Structures and exported functions as data; functions are looked up at their first call."""
+"""Describe structures and exported functions as data; functions are bound at their first call."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ if TYPE_CHECKING:
     import ctypes
     from collections.abc import Callable
 
-    # typeshed's names for what all of them are
+    # typeshed's private names for the base classes
     CType = type[ctypes._CDataType]  # noqa: SLF001
     Export = ctypes._NamedFuncPointer  # noqa: SLF001
 
 
 def fields(kind: CType, names: str) -> list[tuple[str, CType]]:
-    """Return the fields of a structure that have the same type, as C declares them in one line."""
+    """Return structure fields that share one type, as C declares them in one line."""
     return [(name, kind) for name in names.split()]
 
 
 class MissingFunctionError(OSError):
-    """No such function in this version of the system, or not this system at all."""
+    """The system, or this version of it, does not have the function."""
 
 
 class Function:
-    """One exported function. `find` returns it by library and name, or raises MissingFunctionError.
+    """One exported function. `find` looks it up in a library, or raises MissingFunctionError.
 
-    `failure` returns the error that a result means, None for a success. Results are integers: a
+    `failure` returns the error that a result means, or None for a success. Results are integers; a
     NULL pointer and a void result are 0.
     """
 

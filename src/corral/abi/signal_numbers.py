@@ -1,6 +1,6 @@
-"""Signal numbers as this system has them. `signal` would pull in `enum` on the start path.
+"""List this system's signal numbers without importing `signal`, which would import `enum` too.
 
-Windows has few of them; there the Linux numbers stand for what is meant.
+Windows has only a few signals, so the Linux numbers are used there.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -14,14 +14,13 @@ SIGHUP = 1
 SIGINT = 2
 SIGQUIT = 3
 SIGKILL = 9
+SIGPIPE = 13
 SIGALRM = 14
 SIGTERM = 15
 SIGCHLD = _number("SIGCHLD", 17)
 SIGCONT = _number("SIGCONT", 18)
 SIGSTOP = _number("SIGSTOP", 19)
 SIGXCPU = 24
-SIGXFSZ = 25
-SIGSYS = _number("SIGSYS", 31)
 
 FORWARDED = (SIGHUP, SIGINT, SIGQUIT, SIGTERM)
-"""What a client or a terminal sends to corral and means for the target."""
+"""Signals that a client or a terminal sends to corral, and that are meant for the target."""

@@ -1,20 +1,21 @@
-"""The ground that every `abi/win32_*.py` stands on: types, prototypes, errors, handles.
+"""Define the types, prototypes, errors and handles that `abi/win32_*.py` use.
 
-The convention of these modules, which `tests/abi/test_win32.py` reads and checks by itself:
+`tests/abi/test_win32.py` checks the conventions of these modules:
 
 - Structures and unions are plain `ctypes.Structure` and `ctypes.Union` classes with the name, the
-  field names and the field order of the header. A nameless union inside takes any field name and
-  `_anonymous_`; its class begins with an underscore and is checked through the one that holds it.
-- Constants are module-level integers in UPPER_CASE with the name of the header, enumerators too.
-  What a header does not know begins with an underscore, and says where it comes from.
+  field names and the field order of the header. The class of a nameless union begins with an
+  underscore. Its field has any name and is in `_anonymous_`. The test checks such a union as a part
+  of its structure.
+- Constants and enumerators are module-level integers in UPPER_CASE with the name of the header. If
+  no header has them, they begin with an underscore, and a comment names the source.
 - Prototypes are module-level values `Name = kernel32("Name", result, *arguments)` with the name of
-  the export, and `function` of another library. Arguments that point at something are `LPVOID`
-  (takes `byref`, arrays, integers and None), texts are `LPCWSTR`.
-- Sizes are those of Windows on every host. `ctypes.wintypes` is banned: its DWORD has eight bytes
-  on Linux. So are `c_long`, `c_ulong` and, inside structures, `c_wchar`: arrays of characters are
-  `WCHAR * n`.
+  the export, or `function` for another library. Pointer arguments are `LPVOID` (accepts `byref`,
+  arrays, integers and None), texts are `LPCWSTR`.
+- Sizes are those of Windows on every host. `ctypes.wintypes` is banned, because its DWORD has eight
+  bytes on Linux. `c_long` and `c_ulong` are banned too, and `c_wchar` inside structures: arrays of
+  characters are `WCHAR * n`.
 
-Everything here can be imported anywhere; a call anywhere but on Windows raises OSError.
+These modules can be imported on every system. On other systems than Windows a call raises OSError.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from corral.abi import prototypes
 from corral.abi.prototypes import Function, MissingFunctionError
 
 Check = Literal["nonzero", "valid", "hresult", "ntstatus", "any"]
-"""What a result says about success. "nonzero": 0 and NULL are failures, GetLastError has the
-reason. "valid": all bits set is the failure (INVALID_HANDLE_VALUE, WAIT_FAILED and the like).
-"hresult", "ntstatus": by their sign. "any": nothing.
+"""How a result shows a failure. "nonzero": the result is 0 or NULL; GetLastError has the cause.
+"valid": all bits are set (INVALID_HANDLE_VALUE, WAIT_FAILED); GetLastError has the cause. "hresult"
+and "ntstatus": the result is negative. "any": no result means a failure.
 """
 
 BYTE = ctypes.c_uint8
@@ -43,7 +44,8 @@ NTSTATUS = ctypes.c_int32
 UINT = ctypes.c_uint32
 ULONG = ctypes.c_uint32
 DWORD = ctypes.c_uint32
-LARGE_INTEGER = ctypes.c_int64  # a union in the header, and always read whole
+# The header has a union here, but corral only reads the whole number.
+LARGE_INTEGER = ctypes.c_int64
 ULONGLONG = ctypes.c_uint64
 SIZE_T = ctypes.c_size_t
 ULONG_PTR = ctypes.c_size_t
@@ -67,6 +69,7 @@ ERROR_INSUFFICIENT_BUFFER = 122
 ERROR_MOD_NOT_FOUND = 126
 ERROR_PROC_NOT_FOUND = 127
 ERROR_ALREADY_EXISTS = 183
+ERROR_ACCESS_DISABLED_BY_POLICY = 1260
 E_NOTIMPL = 0x80004001 - (1 << 32)
 FACILITY_WIN32 = 7
 
@@ -89,8 +92,8 @@ def _find(library: str, name: str) -> prototypes.Export:
     if sys.platform != "win32":
         raise MissingFunctionError(0, f"only Windows has {library}", name)
     try:
-        # From the system's own directory alone: a DLL beside the program or in the current
-        # directory must not be able to replace one of Windows.
+        # Only the system's own directory is searched. Otherwise a DLL beside the program or in the
+        # current directory could replace a DLL of Windows.
         loaded = ctypes.WinDLL(library, use_last_error=True, winmode=LOAD_LIBRARY_SEARCH_SYSTEM32)
         return loaded[name]
     except OSError as error:
@@ -121,21 +124,21 @@ def _failed(check: str, value: int, result: prototypes.CType | None) -> bool:
 
 
 def hresult_code(value: int) -> int:
-    """The Win32 error inside an HRESULT, or the HRESULT itself, negative, if it wraps none."""
+    """Return the Win32 error inside an HRESULT, or the negative HRESULT if it contains none."""
     if value >> 16 & 0x7FFF == FACILITY_WIN32:
         return value & 0xFFFF
     return value
 
 
 def last_error() -> int:
-    """What GetLastError said after the last call of this thread through a `Function`."""
+    """Return GetLastError of the last call that this thread made through a `Function`."""
     if sys.platform != "win32":
         return ERROR_SUCCESS
     return ctypes.get_last_error()
 
 
 def windows_error(code: int, name: str) -> OSError:
-    """An OSError that carries the code, its text, and the function that failed."""
+    """Return an OSError with the code, its text, and the function that failed."""
     text = f"error {code}"
     if sys.platform == "win32":
         text = ctypes.FormatError(code).strip()
@@ -143,23 +146,23 @@ def windows_error(code: int, name: str) -> OSError:
 
 
 def winerror(error: OSError) -> int:
-    """The Windows code of an error; 0 for one that came from somewhere else."""
+    """Return the Windows code of an error; 0 for other errors."""
     code = getattr(error, "winerror", None)
     return code if isinstance(code, int) else 0
 
 
 def read_sized(call: Function, *arguments: object, least: int = 1) -> bytearray:
-    """Return what a function of the form (..., buffer, size, needed size) writes.
+    """Return the content that a function of the form (..., buffer, size, needed size) writes.
 
-    Pointers in the content lead to the same block, so it is never copied. `least` is its smallest
-    size: an empty list can be shorter than the structure that it is read as.
+    The content is never copied, because it may contain pointers into itself. `least` is the
+    smallest size of the buffer, because an empty list can be shorter than its structure.
     """
     needed = DWORD()
     try:
         call(*arguments, None, 0, ctypes.byref(needed))
     except OSError:
         if not needed.value:
-            raise  # otherwise the call only reported how much it needs
+            raise  # otherwise the error only reports the needed size
     raw = bytearray(max(needed.value, least))
     block = (ctypes.c_char * len(raw)).from_buffer(raw)
     call(*arguments, block, len(raw), ctypes.byref(needed))
@@ -167,7 +170,7 @@ def read_sized(call: Function, *arguments: object, least: int = 1) -> bytearray:
 
 
 CloseHandle = kernel32("CloseHandle", BOOL, HANDLE)
-# It hands back NULL for success, and what callers could do about a failure is nothing.
+# Returns NULL for success. A failure is ignored, because no caller could handle it.
 LocalFree = kernel32("LocalFree", HANDLE, HANDLE, check="any")
 RtlNtStatusToDosError = function("ntdll", "RtlNtStatusToDosError", ULONG, NTSTATUS, check="any")
 
@@ -175,18 +178,18 @@ _open: set[Handle] = set()
 
 
 def open_handles() -> int:
-    """How many `Handle`s are open in this process: a test of leaks compares two of these."""
+    """Return the number of open `Handle`s in this process, by which tests find leaks."""
     return len(_open)
 
 
 class Handle:
-    """Owns a kernel handle. There is no finalizer: one that is not closed is a defect to find."""
+    """Owns a kernel handle. It has no finalizer, because tests have to find unclosed handles."""
 
     __slots__ = ("_value",)
 
     def __init__(self, value: int) -> None:
         if value in {0, INVALID_HANDLE_VALUE}:
-            raise ValueError(f"{value:#x} is no handle")
+            raise ValueError(f"{value:#x} is not a handle")
         self._value = value
         _open.add(self)
 
@@ -197,14 +200,14 @@ class Handle:
         return self._value
 
     def detach(self) -> int:
-        """Gives the handle away: the caller owns it now, this object is as good as closed."""
+        """Return the handle, which the caller then has to close. This object counts as closed."""
         value = self.value
         self._value = 0
         _open.discard(self)
         return value
 
     def close(self) -> None:
-        """Closes once; later calls do nothing."""
+        """Close the handle once; later calls do nothing."""
         if self._value:
             CloseHandle(self.detach())
 
@@ -216,7 +219,7 @@ class Handle:
 
 
 def made_handle(call: Function, *arguments: object) -> Handle:
-    """Return the handle that a call writes to where its last argument points."""
+    """Return the handle that a call writes through its last argument."""
     made = HANDLE()
     call(*arguments, ctypes.byref(made))
     return Handle(made.value or 0)

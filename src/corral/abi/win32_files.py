@@ -1,4 +1,4 @@
-"""Files by handle: opened without following links, asked who they are; and named mutexes."""
+"""Bind calls for files (opened without following links, and identified) and for named mutexes."""
 
 import ctypes
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ FILE_FLAG_BACKUP_SEMANTICS = 0x02000000
 FILE_FLAG_OPEN_REPARSE_POINT = 0x00200000
 FILE_ATTRIBUTE_DIRECTORY = 0x10
 FILE_ATTRIBUTE_REPARSE_POINT = 0x400
-UNICODE_STRING_MAX_CHARS = 32767  # of a path too
+UNICODE_STRING_MAX_CHARS = 32767  # this is also the longest path
 
 # FILE_INFO_BY_HANDLE_CLASS
 FileIdInfo = 18
@@ -74,7 +74,7 @@ CreateDirectoryW = kernel32("CreateDirectoryW", BOOL, LPCWSTR, LPVOID)
 
 
 def open_itself(path: str, *, access: int = READ_CONTROL | WRITE_DAC) -> Handle:
-    """Open the file or directory of this name, and never what a link of this name leads to."""
+    """Open the file or directory with this name, without following a link."""
     access |= FILE_READ_ATTRIBUTES
     share = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE
     flags = FILE_FLAG_BACKUP_SEMANTICS | FILE_FLAG_OPEN_REPARSE_POINT
@@ -90,7 +90,7 @@ def information(handle: int) -> tuple[int, int, tuple[int, int]]:
 
 
 def wide_identity(handle: int) -> tuple[int, int]:
-    """Return (volume, file) in the wide form of st_dev and st_ino in Python 3.12 and later."""
+    """Return (volume, file) in the wide form of st_dev and st_ino, as since Python 3.12."""
     found = FILE_ID_INFO()
     GetFileInformationByHandleEx(handle, FileIdInfo, ctypes.byref(found), ctypes.sizeof(found))
     return int(found.VolumeSerialNumber), int.from_bytes(bytes(found.FileId.Identifier), "little")
@@ -104,21 +104,28 @@ def final_path(handle: int) -> str:
 
 
 @contextmanager
-def own_mutex(name: str, timeout_ms: int = 600_000) -> Iterator[None]:
-    """Own a named mutex of this session inside `with`. Windows frees it if its owner dies.
+def own_mutex(name: str, security: str, timeout_ms: int = 600_000) -> Iterator[None]:
+    """Own a named mutex inside `with`. Windows frees it if its owner dies. `security` is SDDL.
 
-    `timeout_ms` is for an owner that never frees it: any program of the user can take a name.
+    `timeout_ms` limits the wait, because any program of the user can own a mutex of this name.
     """
-    with Handle(CreateMutexW(None, 0, name)) as mutex:
+    with security_attributes(security) as attributes:
+        made = CreateMutexW(ctypes.byref(attributes), 0, name)
+    with Handle(made) as mutex:
         if wait_any((mutex.value,), timeout_ms) is None:
-            raise OSError(0, "another process does not let go of it", name)
+            raise OSError(0, "another process keeps the mutex", name)
         try:
             yield
         finally:
             ReleaseMutex(mutex.value)
 
 
+def private_list(*sids: str) -> str:
+    """Return SDDL that opens a directory only to Windows itself and `sids`."""
+    return "D:P" + "".join(f"(A;OICI;FA;;;{sid})" for sid in ("SY", *sids))
+
+
 def create_directory(path: str, security: str) -> None:
-    """Create a directory with an access list in SDDL. Fails if the path exists."""
+    """Create a directory with an access list in SDDL. Fail if the path exists."""
     with security_attributes(security) as attributes:
         CreateDirectoryW(path, ctypes.byref(attributes))

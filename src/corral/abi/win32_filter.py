@@ -1,4 +1,4 @@
-"""Talking to a minifilter driver through its communication port, and the devices behind drives."""
+"""Bind the communication port of a minifilter driver, and the device names of drives."""
 
 import ctypes
 from functools import partial
@@ -12,10 +12,7 @@ from corral.abi.win32 import (
     HRESULT,
     LPCWSTR,
     LPVOID,
-    NTSTATUS,
-    ULONG,
     ULONG_PTR,
-    ULONGLONG,
     WCHAR,
     WORD,
     function,
@@ -39,14 +36,6 @@ WRITE_OWNER = 0x80000
 MAXIMUM_ALLOWED = 0x2000000
 GENERIC_ALL = 0x10000000
 GENERIC_WRITE = 0x40000000
-
-
-class FILTER_MESSAGE_HEADER(ctypes.Structure):
-    _fields_ = (("ReplyLength", ULONG), ("MessageId", ULONGLONG))
-
-
-class FILTER_REPLY_HEADER(ctypes.Structure):
-    _fields_ = (("Status", NTSTATUS), ("MessageId", ULONGLONG))
 
 
 class OVERLAPPED(ctypes.Structure):
@@ -81,17 +70,13 @@ class Port:
         self._arrived = create_event()
         self._closing = create_event()
 
-    def send(self, message: bytes, max_reply: int) -> bytes:
-        """Send a message and return the driver's answer, of at most `max_reply` bytes."""
-        reply = ctypes.create_string_buffer(max(1, max_reply))
-        answer, returned = reply if max_reply else None, DWORD()
-        FilterSendMessage(
-            self._port.value, message, len(message), answer, max_reply, ctypes.byref(returned)
-        )
-        return reply.raw[: returned.value]
+    def send(self, message: bytes) -> None:
+        """Send a message that gets no answer."""
+        returned = ctypes.byref(DWORD())
+        FilterSendMessage(self._port.value, message, len(message), None, 0, returned)
 
     def receive(self, max_size: int) -> bytes:
-        """Wait for one message, with its FILTER_MESSAGE_HEADER; EOFError after `stop`."""
+        """Wait for one message and its FILTER_MESSAGE_HEADER. Raise EOFError after `stop`."""
         buffer = ctypes.create_string_buffer(max_size)
         overlapped = OVERLAPPED(hEvent=self._arrived.value)
         try:
@@ -119,12 +104,12 @@ class Port:
             handle.close()
 
     def _cancel(self, overlapped: OVERLAPPED) -> None:
-        """The driver must not write into a buffer that is gone."""
+        """Cancel a read, so that the driver does not write into the buffer once it is freed."""
         size = DWORD()
         try:
             CancelIoEx(self._port.value, ctypes.byref(overlapped))
         except OSError:
-            return  # it had ended already
+            return  # the read had ended already
         try:
             GetOverlappedResult(self._port.value, ctypes.byref(overlapped), ctypes.byref(size), 1)
         except OSError as error:
@@ -133,7 +118,7 @@ class Port:
 
 
 def query_dos_device(drive: str) -> str:
-    """Return the device behind a drive ("C:")."""
+    """Return the name of the device behind a drive such as "C:"."""
     size = 260
     while True:
         buffer = (WCHAR * size)()

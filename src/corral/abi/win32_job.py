@@ -1,4 +1,4 @@
-"""Job objects: limits, accounting, completion messages."""
+"""Bind calls for job objects: limits, accounting and completion messages."""
 
 import ctypes
 from operator import attrgetter
@@ -27,7 +27,11 @@ JobObjectAssociateCompletionPortInformation = 7
 JobObjectExtendedLimitInformation = 9
 JobObjectCpuRateControlInformation = 15
 
+JOB_OBJECT_LIMIT_JOB_TIME = 0x4
 JOB_OBJECT_LIMIT_ACTIVE_PROCESS = 0x8
+JOB_OBJECT_LIMIT_PRIORITY_CLASS = 0x20
+JOB_OBJECT_LIMIT_SCHEDULING_CLASS = 0x80
+NORMAL_PRIORITY_CLASS = 0x20
 JOB_OBJECT_LIMIT_PROCESS_MEMORY = 0x100
 JOB_OBJECT_LIMIT_JOB_MEMORY = 0x200
 JOB_OBJECT_LIMIT_DIE_ON_UNHANDLED_EXCEPTION = 0x400
@@ -121,7 +125,7 @@ GetQueuedCompletionStatus = kernel32(
     "GetQueuedCompletionStatus", BOOL, HANDLE, LPVOID, LPVOID, LPVOID, DWORD
 )
 
-# A class of information and the structure it comes in.
+# The information class that belongs to each structure.
 _CLASSES: dict[type[ctypes.Structure], int] = {
     JOBOBJECT_BASIC_ACCOUNTING_INFORMATION: JobObjectBasicAccountingInformation,
     JOBOBJECT_BASIC_UI_RESTRICTIONS: JobObjectBasicUIRestrictions,
@@ -133,7 +137,7 @@ Information = TypeVar("Information", bound=ctypes.Structure)
 
 
 def create_job() -> Handle:
-    """Create a job that no process can open, for it has no name, or inherit."""
+    """Create a job without a name, which no process can open or inherit."""
     return Handle(CreateJobObjectW(None, None))
 
 
@@ -161,7 +165,7 @@ def query_information(job: Handle, kind: type[Information]) -> Information:
 
 
 def is_in_job(process: int, job: Handle | None) -> bool:
-    """Return whether a process, by its handle, is in this job, or in any job for None."""
+    """Return whether a process is in this job, or in any job if `job` is None."""
     answer = BOOL()
     IsProcessInJob(process, None if job is None else job.value, ctypes.byref(answer))
     return bool(answer.value)
@@ -172,7 +176,7 @@ def create_completion_port() -> Handle:
 
 
 def next_message(port: Handle) -> int | None:
-    """Return the kind of a job's next message; None if there is none."""
+    """Return the kind of a job's next message, or None if there is none."""
     kind, key, overlapped = DWORD(), ctypes.c_size_t(), ctypes.c_void_p()
     try:
         GetQueuedCompletionStatus(

@@ -1,6 +1,6 @@
-"""Processes: creation with an attribute list, waiting, console control events, what they use.
+"""Bind calls for processes: creation with an attribute list, waiting, console events, usage.
 
-Only 64-bit Windows is bound, where there is one calling convention, so callbacks are CFUNCTYPE.
+Only 64-bit Windows is supported. It has one calling convention, so callbacks are CFUNCTYPE.
 """
 
 import ctypes
@@ -13,18 +13,22 @@ from corral.abi.win32 import (
     DWORD,
     DWORD_PTR,
     HANDLE,
+    LARGE_INTEGER,
     LONG,
     LPCWSTR,
     LPVOID,
     LPWSTR,
+    NTSTATUS,
     SIZE_T,
     UINT,
+    ULONG,
     ULONG_PTR,
     ULONGLONG,
     WCHAR,
     WORD,
     Handle,
     advapi32,
+    function,
     kernel32,
 )
 
@@ -55,6 +59,7 @@ CTRL_SHUTDOWN_EVENT = 6
 ALL_PROCESSOR_GROUPS = 0xFFFF
 MAX_PATH = 260
 TH32CS_SNAPPROCESS = 0x2
+SystemTimeOfDayInformation = 3  # SYSTEM_INFORMATION_CLASS
 
 
 class STARTUPINFOW(ctypes.Structure):
@@ -132,13 +137,15 @@ GetActiveProcessorCount = kernel32("GetActiveProcessorCount", DWORD, WORD)
 CreateToolhelp32Snapshot = kernel32("CreateToolhelp32Snapshot", HANDLE, DWORD, DWORD, check="valid")
 Process32FirstW = kernel32("Process32FirstW", BOOL, HANDLE, LPVOID)
 Process32NextW = kernel32("Process32NextW", BOOL, HANDLE, LPVOID)
-GetTickCount64 = kernel32("GetTickCount64", ULONGLONG, check="any")
+NtQuerySystemInformation = function(
+    "ntdll", "NtQuerySystemInformation", NTSTATUS, DWORD, LPVOID, ULONG, LPVOID, check="ntstatus"
+)
 
 _HANDLER = ctypes.CFUNCTYPE(BOOL, DWORD)
 
 
 class Attributes:
-    """An attribute list for a process to be created, and the memory it points into."""
+    """An attribute list for a new process, with the memory that it points to."""
 
     def __init__(self, count: int) -> None:
         size = SIZE_T()
@@ -146,7 +153,7 @@ class Attributes:
             InitializeProcThreadAttributeList(None, count, 0, ctypes.byref(size))
         except OSError:
             if not size.value:
-                raise  # otherwise it only reported how much it needs
+                raise  # otherwise the error only reports the needed size
         self._list = ctypes.create_string_buffer(size.value)
         InitializeProcThreadAttributeList(self._list, count, 0, ctypes.byref(size))
         self._kept: list[object] = []
@@ -162,7 +169,7 @@ class Attributes:
         self.add(attribute, (HANDLE * len(handles))(*handles))
 
     def add_number(self, attribute: int, number: int, size: int) -> None:
-        """`size` bytes: the kernel tells the kinds of policy apart by it."""
+        """Add a number of `size` bytes. The kernel recognizes the kind of policy by the size."""
         self.add(attribute, DWORD(number) if size == ctypes.sizeof(DWORD) else ULONGLONG(number))
 
     @property
@@ -177,7 +184,7 @@ class Attributes:
 
 
 class Process:
-    """A process that was created, its handle and that of its first thread."""
+    """A new process: its handle, and the handle of its first thread."""
 
     def __init__(self, made: PROCESS_INFORMATION) -> None:
         self.pid: int = made.dwProcessId
@@ -185,7 +192,7 @@ class Process:
         self._thread = Handle(made.hThread)
 
     def resume(self) -> None:
-        """Let a process run that was created suspended."""
+        """Resume a process that was created suspended."""
         with self._thread:
             ResumeThread(self._thread.value)
 
@@ -206,7 +213,7 @@ def create_process(
     flags: int,
     attributes: Attributes,
 ) -> Process:
-    """`stdio` are handles that can be inherited."""
+    """Create a process. The handles in `stdio` are inheritable."""
     start = STARTUPINFOEXW()
     start.StartupInfo.cb = ctypes.sizeof(start)
     start.StartupInfo.lpDesktop = desktop or None
@@ -247,7 +254,7 @@ def exit_code(process: int) -> int:
 
 
 def wait_any(handles: Sequence[int], milliseconds: int | None) -> int | None:
-    """Return the position of the first signalled handle; None if the time is over."""
+    """Return the index of the first signalled handle, or None after the timeout."""
     array = (HANDLE * len(handles))(*handles)
     timeout = INFINITE if milliseconds is None else milliseconds
     found = WaitForMultipleObjects(len(handles), array, 0, timeout)
@@ -255,12 +262,12 @@ def wait_any(handles: Sequence[int], milliseconds: int | None) -> int | None:
 
 
 def create_event() -> Handle:
-    """Create an event that stays set until it is reset by hand."""
+    """Create an event that stays set until it is reset."""
     return Handle(CreateEventW(None, 1, 0, None))
 
 
 def on_console_event(handle: Callable[[int], bool]) -> object:
-    """Call `handle` with each event, in a thread of its own. The caller keeps the result alive."""
+    """Call `handle` in another thread for each event. The caller must keep the result alive."""
     callback = _HANDLER(lambda event: int(handle(event)))
     SetConsoleCtrlHandler(callback, 1)
     return callback
@@ -277,10 +284,21 @@ def cpu_seconds(process: Handle) -> float:
 
 
 def committed_bytes(process: Handle) -> int:
-    """Return the private memory that a process has committed, which a job's limit counts."""
+    """Return the private memory that a process has committed. A job limits the same memory."""
     found = PROCESS_MEMORY_COUNTERS()
     K32GetProcessMemoryInfo(process.value, ctypes.byref(found), ctypes.sizeof(found))
     return int(found.PagefileUsage)
+
+
+def boot_time() -> int:
+    """Return a number that changes with each boot, but not when the clock is set."""
+    # SYSTEM_TIMEOFDAY_INFORMATION has BootTime at 0 and BootTimeBias at 32. Setting the clock
+    # changes both by the same amount. The headers declare only the structure's size.
+    found = (LARGE_INTEGER * 6)()
+    NtQuerySystemInformation(
+        SystemTimeOfDayInformation, ctypes.byref(found), ctypes.sizeof(found), None
+    )
+    return int(found[0] - found[4])
 
 
 def session_of(pid: int) -> int:
@@ -300,7 +318,7 @@ def processors() -> int:
 
 
 def parents() -> dict[int, int]:
-    """Return every process of the system with its parent, which may have ended."""
+    """Return each process of the system with its parent. The parent may have ended."""
     found: dict[int, int] = {}
     entry = PROCESSENTRY32W(dwSize=ctypes.sizeof(PROCESSENTRY32W))
     with Handle(CreateToolhelp32Snapshot(TH32CS_SNAPPROCESS, 0)) as snapshot:

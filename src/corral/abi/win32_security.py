@@ -1,7 +1,7 @@
-"""SIDs, AppContainer profiles, capabilities, security descriptors and what a token says of itself.
+"""Bind calls for SIDs, AppContainer profiles, capabilities, security descriptors and tokens.
 
-SIDs and security descriptors cross this border as bytes: their layout is the same on every machine
-([MS-DTYP] 2.4.2, 2.4.6), and `platforms.windows.files.access_list` changes it without any call.
+SIDs and security descriptors are passed as bytes, because their layout is the same on every machine
+([MS-DTYP] 2.4.2, 2.4.6), and `platforms.windows.files.access_list` changes them without any call.
 """
 
 import ctypes
@@ -66,7 +66,7 @@ DeriveAppContainerSidFromAppContainerName = userenv(
     "DeriveAppContainerSidFromAppContainerName", HRESULT, LPCWSTR, LPVOID
 )
 GetAppContainerFolderPath = userenv("GetAppContainerFolderPath", HRESULT, LPCWSTR, LPVOID)
-# NULL is FreeSid's success, and what callers could do about a failure is nothing.
+# Returns NULL for success. A failure is ignored, because no caller could handle it.
 FreeSid = advapi32("FreeSid", LPVOID, PSID, check="any")
 GetLengthSid = advapi32("GetLengthSid", DWORD, PSID, check="any")
 CoTaskMemFree = function("ole32", "CoTaskMemFree", None, LPVOID, check="any")
@@ -79,26 +79,26 @@ GetTokenInformation = advapi32("GetTokenInformation", BOOL, HANDLE, DWORD, LPVOI
 
 
 def parse_sid(text: str) -> bytes:
-    """[MS-DTYP] 2.4.2.2: revision, count, authority (big-endian), sub-authorities."""
+    """Encode a SID ([MS-DTYP] 2.4.2.2): revision, count, big-endian authority, sub-authorities."""
     parts = text.split("-")
     if parts[:1] != ["S"] or len(parts) < 3 or not all(part.isdecimal() for part in parts[1:]):
-        raise ValueError(f"{text!r} is no SID")
+        raise ValueError(f"{text!r} is not a SID")
     revision, authority, *rest = map(int, parts[1:])
     if revision != 1 or authority >= 1 << 48 or len(rest) > 15 or any(n >= 1 << 32 for n in rest):
-        raise ValueError(f"{text!r} is no SID")
+        raise ValueError(f"{text!r} is not a SID")
     head = bytes((revision, len(rest))) + authority.to_bytes(6, "big")
     return head + struct.pack(f"<{len(rest)}I", *rest)
 
 
 def format_sid(raw: bytes) -> str:
     if len(raw) < 8 or raw[0] != 1 or raw[1] > 15 or len(raw) != 8 + 4 * raw[1]:
-        raise ValueError(f"{raw.hex()} is no SID")
+        raise ValueError(f"{raw.hex()} is not a SID")
     words = struct.unpack(f"<{raw[1]}I", raw[8:])
     return "-".join(("S-1", str(int.from_bytes(raw[2:8], "big")), *map(str, words)))
 
 
 class SidList:
-    """An array of SID_AND_ATTRIBUTES, with the memory it points into."""
+    """An array of SID_AND_ATTRIBUTES, with the memory that it points to."""
 
     __slots__ = ("_entries", "_sids")
 
@@ -114,12 +114,12 @@ class SidList:
 
     @property
     def address(self) -> int | None:
-        """NULL for an empty list."""
+        """Return the pointer to the array, or NULL for an empty list."""
         return ctypes.addressof(self._entries) if self._sids else None
 
 
 class Capabilities:
-    """A SECURITY_CAPABILITIES for a process's attribute list, with the memory it points into."""
+    """A SECURITY_CAPABILITIES for a process's attribute list, with the memory that it points to."""
 
     __slots__ = ("_capabilities", "_package", "value")
 
@@ -131,20 +131,22 @@ class Capabilities:
         )
 
 
-def create_profile(name: str, title: str, description: str, capabilities: Sequence[bytes]) -> bytes:
-    """The package SID of a new profile. OSError ERROR_ALREADY_EXISTS if there is one."""
-    wanted = SidList(capabilities, SE_GROUP_ENABLED)
-    arguments = (name, title, description, wanted.address, len(wanted))
-    return _made_sid(CreateAppContainerProfile, *arguments)
+def create_profile(name: str, title: str, description: str) -> bytes:
+    """Create a profile and return its package SID. Raise ERROR_ALREADY_EXISTS if it exists.
+
+    The profile gets no capabilities, because Windows checks only those of the token. The firewall
+    service would also register the profile's capabilities.
+    """
+    return _made_sid(CreateAppContainerProfile, name, title, description, None, 0)
 
 
 def derive_package_sid(name: str) -> bytes:
-    """Windows' own answer, whether or not there is such a profile."""
+    """Return the SID that Windows derives from a name. The profile need not exist."""
     return _made_sid(DeriveAppContainerSidFromAppContainerName, name)
 
 
 def profile_folder(sid: str) -> str:
-    """Return the local folder of an AppContainer profile, named by its SID as text."""
+    """Return the folder of an AppContainer profile. `sid` is text."""
     address = LPVOID()
     GetAppContainerFolderPath(sid, ctypes.byref(address))
     try:
@@ -159,7 +161,7 @@ def read_security(handle: int) -> bytes:
 
 
 def write_security(handle: int, descriptor: bytes) -> None:
-    """Set the DACL of this one object: unlike SetSecurityInfo, this never propagates."""
+    """Set the DACL of this object alone. SetSecurityInfo would also change the objects below it."""
     buffer = ctypes.create_string_buffer(descriptor, len(descriptor))
     SetKernelObjectSecurity(handle, DACL_SECURITY_INFORMATION, buffer)
 
@@ -173,7 +175,7 @@ def is_app_container(token: int) -> bool:
 
 
 def app_container_sid(token: int) -> bytes:
-    """Return the package SID; empty for a token that is not of an AppContainer."""
+    """Return the package SID of a token, or an empty one if the token is not an AppContainer's."""
     raw = token_information(token, TokenAppContainerSid)
     address = TOKEN_APPCONTAINER_INFORMATION.from_buffer(raw).TokenAppContainer
     return copy_sid(address) if address else b""
@@ -184,7 +186,7 @@ def token_capabilities(token: int) -> tuple[tuple[bytes, int], ...]:
 
 
 def token_groups(token: int, kind: int) -> tuple[tuple[bytes, int], ...]:
-    """Return (SID, attributes) of each; `kind` is a class whose structure is TOKEN_GROUPS."""
+    """Return (SID, attributes) of each group. The class `kind` must return TOKEN_GROUPS."""
     raw = token_information(token, kind)
     count = TOKEN_GROUPS.from_buffer(raw).GroupCount
     entries = (SID_AND_ATTRIBUTES * count).from_buffer(raw, TOKEN_GROUPS.Groups.offset)
@@ -200,7 +202,7 @@ def copy_sid(sid: int) -> bytes:
 
 
 def _made_sid(call: Function, *arguments: object) -> bytes:
-    """Return the SID that a call allocates for where its last argument points."""
+    """Return the SID that a call allocates and writes through its last argument."""
     sid = PSID()
     call(*arguments, ctypes.byref(sid))
     try:

@@ -1,10 +1,11 @@
-"""Restricted tokens, integrity levels, desktops and process mitigations."""
+"""Bind calls for restricted tokens, integrity levels, desktops and process mitigations."""
 
 import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
+from corral.abi.prototypes import Function
 from corral.abi.win32 import (
     BOOL,
     DWORD,
@@ -58,8 +59,16 @@ FILE_READ_DATA = 0x1
 FILE_WRITE_DATA = 0x2
 DESKTOP_READOBJECTS = 0x1
 DESKTOP_CREATEWINDOW = 0x2
+DESKTOP_CREATEMENU = 0x4
+DESKTOP_ENUMERATE = 0x40
 DESKTOP_WRITEOBJECTS = 0x80
+WINSTA_READATTRIBUTES = 0x2
+WINSTA_CREATEDESKTOP = 0x8
+WINSTA_ACCESSGLOBALATOMS = 0x20
 READ_CONTROL = 0x20000
+WRITE_DAC = 0x40000
+WRITE_OWNER = 0x80000
+DACL_SECURITY_INFORMATION = 0x4
 LABEL_SECURITY_INFORMATION = 0x10
 UOI_NAME = 2
 
@@ -131,6 +140,10 @@ GetProcessMitigationPolicy = kernel32(
 user32 = partial(function, "user32")
 CreateDesktopW = user32("CreateDesktopW", HANDLE, LPCWSTR, LPCWSTR, LPVOID, DWORD, DWORD, LPVOID)
 CloseDesktop = user32("CloseDesktop", BOOL, HANDLE)
+CreateWindowStationW = user32("CreateWindowStationW", HANDLE, LPCWSTR, DWORD, DWORD, LPVOID)
+CloseWindowStation = user32("CloseWindowStation", BOOL, HANDLE)
+SetProcessWindowStation = user32("SetProcessWindowStation", BOOL, HANDLE)
+SetUserObjectSecurity = user32("SetUserObjectSecurity", BOOL, HANDLE, LPVOID, LPVOID)
 GetProcessWindowStation = user32("GetProcessWindowStation", HANDLE)
 GetUserObjectInformationW = user32(
     "GetUserObjectInformationW", BOOL, HANDLE, DWORD, LPVOID, DWORD, LPVOID
@@ -151,7 +164,7 @@ def create_restricted_token(token: int, flags: int, restricting: Sequence[bytes]
 
 
 def token_user(token: int) -> bytes:
-    raw = token_information(token, TokenUser)  # the SID is inside
+    raw = token_information(token, TokenUser)  # contains the SID
     return copy_sid(TOKEN_USER.from_buffer(raw).User.Sid)
 
 
@@ -165,7 +178,7 @@ def token_privileges(token: int) -> tuple[str, ...]:
 
 
 def token_integrity(token: int) -> bytes:
-    raw = token_information(token, TokenIntegrityLevel)  # the SID is inside
+    raw = token_information(token, TokenIntegrityLevel)  # contains the SID
     return copy_sid(TOKEN_MANDATORY_LABEL.from_buffer(raw).Label.Sid)
 
 
@@ -179,7 +192,7 @@ def set_token_integrity(token: int, sid: bytes) -> None:
 
 
 def set_token_default_dacl(token: int, text: str) -> None:
-    """Set the access list, in SDDL, that objects of the process get by default."""
+    """Set the default access list, in SDDL, for objects that the process creates."""
     with security_attributes(text) as attributes:
         present, dacl, defaulted = BOOL(), LPVOID(), BOOL()
         results = map(ctypes.byref, (present, dacl, defaulted))
@@ -194,7 +207,7 @@ def impersonation_token(token: int) -> Handle:
 
 @contextmanager
 def security_attributes(text: str) -> Iterator[SECURITY_ATTRIBUTES]:
-    """Return attributes with a security descriptor from SDDL, for as long as `with` lasts."""
+    """Return attributes with a security descriptor made from SDDL. They are valid inside `with`."""
     address = LPVOID()
     ConvertStringSecurityDescriptorToSecurityDescriptorW(
         text, SDDL_REVISION_1, ctypes.byref(address), None
@@ -205,19 +218,42 @@ def security_attributes(text: str) -> Iterator[SECURITY_ATTRIBUTES]:
         LocalFree(address)
 
 
-class Desktop:
-    """A desktop in the caller's window station; Windows removes it with its last handle."""
+class UserObject:
+    """A window station or desktop. Windows removes it with its last handle."""
 
-    __slots__ = ("value",)
+    __slots__ = ("_close", "value")
 
-    def __init__(self, name: str, access: int, security: str) -> None:
-        with security_attributes(security) as attributes:
-            self.value = CreateDesktopW(name, None, None, 0, access, ctypes.byref(attributes))
+    def __init__(self, value: int, close: Function) -> None:
+        self.value = value
+        self._close = close
 
     def close(self) -> None:
         value, self.value = self.value, 0
         if value:
-            CloseDesktop(value)
+            self._close(value)
+
+
+def open_window_station(access: int, security: str) -> UserObject:
+    """Open the window station of this logon that is not interactive. Each logon has exactly one.
+
+    If no other program has created the station yet, it is created with `security`, in SDDL. It has
+    no name, because only administrators may name a window station.
+    """
+    with security_attributes(security) as attributes:
+        value = CreateWindowStationW(None, 0, access, ctypes.byref(attributes))
+    return UserObject(value, CloseWindowStation)
+
+
+def create_desktop(station: int, name: str, access: int, security: str) -> UserObject:
+    """Create a desktop in `station`, which must be the process's own station during the call."""
+    own = GetProcessWindowStation()
+    SetProcessWindowStation(station)
+    try:
+        with security_attributes(security) as attributes:
+            made = CreateDesktopW(name, None, None, 0, access, ctypes.byref(attributes))
+    finally:
+        SetProcessWindowStation(own)
+    return UserObject(made, CloseDesktop)
 
 
 def user_object_name(handle: int) -> str:
@@ -225,10 +261,26 @@ def user_object_name(handle: int) -> str:
     return raw.decode("utf-16-le", "surrogatepass").partition("\0")[0]
 
 
+def user_object_security(handle: int, kind: int = DACL_SECURITY_INFORMATION) -> bytes:
+    """Return the self-relative security descriptor of a window station or desktop."""
+    return bytes(read_sized(GetUserObjectSecurity, handle, ctypes.byref(DWORD(kind))))
+
+
+def set_user_object_dacl(handle: int, descriptor: bytes) -> None:
+    buffer = ctypes.create_string_buffer(descriptor, len(descriptor))
+    wanted = DWORD(DACL_SECURITY_INFORMATION)
+    SetUserObjectSecurity(handle, ctypes.byref(wanted), buffer)
+
+
+def set_user_object_label(handle: int, text: str) -> None:
+    with security_attributes(text) as attributes:
+        wanted = DWORD(LABEL_SECURITY_INFORMATION)
+        SetUserObjectSecurity(handle, ctypes.byref(wanted), attributes.lpSecurityDescriptor)
+
+
 def user_object_label(handle: int) -> str:
-    """Return the mandatory label of a desktop as SDDL; empty if it has none of its own."""
-    wanted = DWORD(LABEL_SECURITY_INFORMATION)
-    raw = bytes(read_sized(GetUserObjectSecurity, handle, ctypes.byref(wanted)))
+    """Return the mandatory label of an object as SDDL, or "" if the object itself has no label."""
+    raw = user_object_security(handle, LABEL_SECURITY_INFORMATION)
     address = LPVOID()
     ConvertSecurityDescriptorToStringSecurityDescriptorW(
         raw, SDDL_REVISION_1, LABEL_SECURITY_INFORMATION, ctypes.byref(address), None
@@ -240,7 +292,7 @@ def user_object_label(handle: int) -> str:
 
 
 def mitigation_flags(process: int, policy: int) -> int:
-    """Return the `Flags` of a PROCESS_MITIGATION_..._POLICY: all that are used are one DWORD."""
+    """Return the `Flags` of a PROCESS_MITIGATION_..._POLICY, all of which are one DWORD here."""
     flags = DWORD()
     GetProcessMitigationPolicy(process, policy, ctypes.byref(flags), ctypes.sizeof(flags))
     return flags.value

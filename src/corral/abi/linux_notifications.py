@@ -1,0 +1,89 @@
+"""Bind seccomp_unotify(2): receive the calls that a filter passes on, and answer them."""
+
+from __future__ import annotations
+
+import struct
+import sys
+
+from corral.record import record
+
+if sys.platform != "win32":
+    import fcntl
+
+TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+
+SECCOMP_IOCTL_NOTIF_RECV = 0xC0502100
+SECCOMP_IOCTL_NOTIF_SEND = 0xC0182101
+SECCOMP_IOCTL_NOTIF_ID_VALID = 0x40082102
+SECCOMP_IOCTL_NOTIF_ADDFD = 0x40182103
+SECCOMP_IOCTL_NOTIF_SET_FLAGS = 0x40082104
+SECCOMP_ADDFD_FLAG_SETFD = 1
+SECCOMP_ADDFD_FLAG_SEND = 2
+SECCOMP_USER_NOTIF_FLAG_CONTINUE = 1
+SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP = 1
+# id; pid; flags; then struct seccomp_data: number, architecture, instruction pointer, six arguments
+SECCOMP_NOTIF = "=QIIiIQ6Q"
+SECCOMP_NOTIF_RESP = "=QqiI"
+SECCOMP_NOTIF_ADDFD = "=QIIII"
+
+
+@record
+class Notification:
+    """A waiting call. `pid` is the calling thread in this pid namespace. `number` is the number of
+    the system call.
+    """
+
+    id: int
+    pid: int
+    number: int
+    arguments: tuple[int, ...]
+    listener: int = -1
+
+
+def receive(listener: int) -> Notification:
+    """Return the next call. Raise FileNotFoundError if its thread has been killed."""
+    buffer = bytearray(struct.calcsize(SECCOMP_NOTIF))
+    fcntl.ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, buffer)
+    found, pid, _, number, _, _, *arguments = struct.unpack(SECCOMP_NOTIF, buffer)
+    return Notification(
+        id=found, pid=pid, number=number, arguments=tuple(arguments), listener=listener
+    )
+
+
+def is_waiting(request: Notification) -> bool:
+    """Return whether the calling thread still waits. If it does, its pid was not reused."""
+    try:
+        fcntl.ioctl(request.listener, SECCOMP_IOCTL_NOTIF_ID_VALID, struct.pack("=Q", request.id))
+    except OSError:
+        return False
+    return True
+
+
+def add_descriptor(request: Notification, fd: int, *, flags: int) -> None:
+    """Answer a call with a copy of a descriptor, at the caller's lowest free number."""
+    _add_descriptor(request, fd, SECCOMP_ADDFD_FLAG_SEND, 0, flags)
+
+
+def replace_descriptor(request: Notification, fd: int, *, flags: int, number: int) -> None:
+    """Replace a descriptor of the caller with a copy of another one. The call stays unanswered."""
+    _add_descriptor(request, fd, SECCOMP_ADDFD_FLAG_SETFD, number, flags)
+
+
+def _add_descriptor(request: Notification, fd: int, how: int, number: int, flags: int) -> None:
+    argument = struct.pack(SECCOMP_NOTIF_ADDFD, request.id, how, fd, number, flags)
+    fcntl.ioctl(request.listener, SECCOMP_IOCTL_NOTIF_ADDFD, argument)
+
+
+def send(listener: int, call: int, *, value: int = 0, error: int = 0, flags: int = 0) -> None:
+    """Answer the call with this id. Raise FileNotFoundError if its thread has ended."""
+    answer = struct.pack(SECCOMP_NOTIF_RESP, call, value, -error, flags)
+    fcntl.ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, answer)
+
+
+def wake_synchronously(listener: int) -> None:
+    """Let caller and listener share a processor (Linux 6.6), which halves the time of a call."""
+    try:
+        fcntl.ioctl(listener, SECCOMP_IOCTL_NOTIF_SET_FLAGS, SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)
+    except OSError:
+        return

@@ -1,0 +1,51 @@
+"""Open an output file that the user named. Refuse files and links that another user put there."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+
+from corral.directories import is_private
+
+NOT_PLAIN = "not a plain file"
+
+
+def open_output(path: str, flags: int) -> int:
+    """Open a file to write to, and create it if it is missing.
+
+    In a directory such as /tmp another user may have taken the name, and the open then raises
+    OSError. A pipe would block. The other user could read and change their own file. A hard link
+    could lead to a file of this user. A file is emptied (O_TRUNC) only after these checks.
+    """
+    options = flags & ~os.O_TRUNC
+    for name in ("O_CREAT", "O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY", "O_NOINHERIT"):
+        options |= getattr(os, name, 0)
+    try:
+        fd = os.open(path, options, 0o600)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a pipe without a reader, or a socket
+            raise OSError(errno.EINVAL, NOT_PLAIN, path) from None
+        raise
+    try:
+        found = os.fstat(fd)
+        if stat.S_ISREG(found.st_mode):
+            _refuse_planted(found, path)
+            if flags & os.O_TRUNC:
+                os.ftruncate(fd, 0)
+        elif not stat.S_ISCHR(found.st_mode):
+            raise OSError(errno.EINVAL, NOT_PLAIN, path)
+        if sys.platform != "win32":
+            os.set_blocking(fd, True)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _refuse_planted(found: os.stat_result, path: str) -> None:
+    if not is_private(found, forbidden=0):
+        raise PermissionError(errno.EPERM, f"the file belongs to user {found.st_uid}", path)
+    if found.st_nlink > 1:
+        raise PermissionError(errno.EPERM, "the file has a second name (a hard link)", path)

@@ -1,0 +1,261 @@
+"""Make directories that only this user can use, and read, write and lock files in them.
+
+Root may run with another user's HOME. So files and directories of another user are not read or
+written, and nothing is created in them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+
+from corral.directories import is_private
+
+MAX_BYTES = 1 << 20
+MAX_KEPT_FILES = 32
+"""The most files that are kept of one kind. Each version of corral leaves its own files."""
+PRIME = (1 << 61) - 1
+OVERFLOW_ID = 65534
+OPEN_FLAGS: int = (
+    getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_BINARY", 0)
+    | getattr(os, "O_NOINHERIT", 0)
+)
+# On Windows other processes cannot read locked bytes, so this byte is far after the file's end.
+LOCKED_BYTE = 1 << 30
+MAX_LOCK_TRIES = 1000
+"""At least ten seconds, because on a busy machine a sweep may keep the lock for long."""
+LOCKED = "another process has the lock"
+
+
+def make_private_directory(path: str) -> None:
+    """Create a directory for this user alone, and the missing ones above it. It may exist already.
+
+    On Windows the directory gets its own access list, because the mode is not enough. Python's list
+    for 0o700 names the owner. For an elevated process this is the administrators' group, so the
+    same user could not open the directory without elevation.
+    """
+    if sys.platform != "win32":
+        _refuse_users_directory(path)
+        _make_directories(path)
+        return
+    from corral.abi import win32, win32_files, win32_security, win32_token
+
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with win32_token.own_token(win32_security.TOKEN_QUERY) as own:
+        user = win32_security.format_sid(win32_token.token_user(own.value))
+    try:
+        win32_files.create_directory(path, win32_files.private_list(user))
+    except OSError as error:
+        if win32.winerror(error) != win32.ERROR_ALREADY_EXISTS or not os.path.isdir(path):
+            raise
+
+
+def _make_directories(path: str) -> None:
+    """Make a directory and those above it. Each is synced to the disk before the next one, because
+    a power cut must not remove the directory of a synced file.
+    """
+    if os.path.isdir(path or os.curdir):
+        return
+    from corral.abi.whole_file import sync_directory
+
+    above = os.path.dirname(path)
+    _make_directories(above)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+    sync_directory(above)
+
+
+def _refuse_users_directory(path: str) -> None:
+    """Refuse paths below an ordinary user's directory if this process is root.
+
+    The user could put links there. And the user could not use directories that root has made.
+    """
+    if sys.platform == "win32" or os.geteuid():
+        return
+    for whole in (path, os.path.realpath(path)):
+        for part in _directories_above(whole):
+            try:
+                owner = os.lstat(part).st_uid
+            except FileNotFoundError:
+                break
+            if owner and not _is_unmapped(owner):
+                raise PermissionError(errno.EPERM, f"{part} belongs to user {owner}", path)
+
+
+def _directories_above(path: str) -> list[str]:
+    """Return `path` and every directory above it, from the top down."""
+    parts = [path]
+    while (above := os.path.dirname(parts[-1])) != parts[-1]:
+        parts.append(above)
+    return parts[::-1]
+
+
+def _is_unmapped(owner: int) -> bool:
+    """Return whether an id is the overflow id, which stands for every id without a mapping."""
+    if sys.platform != "linux" or owner != OVERFLOW_ID:
+        return False
+    with open("/proc/self/uid_map", encoding="ascii") as file:
+        return file.read().split() != ["0", "0", str((1 << 32) - 1)]
+
+
+def read_private_file(path: str) -> bytes:
+    """Read a file that only this user can have written. Do not follow links or wait."""
+    _refuse_foreign_directories(path)
+    fd = os.open(path, os.O_RDONLY | OPEN_FLAGS | getattr(os, "O_NONBLOCK", 0))
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or not is_private(found):
+            raise PermissionError(path)
+        return os.read(fd, min(found.st_size, MAX_BYTES))
+    finally:
+        os.close(fd)
+
+
+def write_private_file(path: str, content: bytes) -> None:
+    """Replace a whole file, and create its directory and the one above."""
+    for part in (os.path.dirname(os.path.dirname(path)), os.path.dirname(path)):
+        make_private_directory(part)
+    _refuse_foreign_directories(path)
+    from corral.abi.whole_file import replace_file
+
+    replace_file(path, content, sync=False)
+
+
+def read_checked_file(path: str) -> bytes:
+    """Return what `write_checked_file` wrote. Raise OSError for a damaged or foreign file."""
+    content = read_private_file(path)
+    if content[:8] != checksum(content[8:]).to_bytes(8, "little"):
+        raise OSError(0, "is damaged", path)
+    return content[8:]
+
+
+def write_checked_file(path: str, body: bytes) -> None:
+    """Write a file with its checksum, and remove the oldest files beside it if there are many."""
+    write_private_file(path, checksum(body).to_bytes(8, "little") + body)
+    with os.scandir(os.path.dirname(path)) as entries:
+        kept = sorted((one.stat(follow_symlinks=False).st_mtime_ns, one.path) for one in entries)
+    for _, oldest in kept[:-MAX_KEPT_FILES]:
+        os.unlink(oldest)
+
+
+def _refuse_foreign_directories(path: str) -> None:
+    """Refuse a file if one of the two directories above it is a link or another user's."""
+    directory = os.path.dirname(path)
+    for part in (os.path.dirname(directory), directory):
+        found = os.lstat(part)
+        if not stat.S_ISDIR(found.st_mode) or not is_private(found, forbidden=stat.S_IWOTH):
+            raise PermissionError(part)
+
+
+def checksum(content: bytes) -> int:
+    """Return a number that detects damaged content. Importing `hashlib` takes milliseconds."""
+    return int.from_bytes(content, "little") % PRIME
+
+
+def create_locked(path: str) -> int:
+    """Return the descriptor of a new, locked file. If a sweep removes the file, create it again.
+
+    An existing file is not used, because another user may have put it there. A sweep keeps the lock
+    only for a moment, but a target with a write grant could keep it forever.
+    """
+    make_private_directory(os.path.dirname(path))
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | OPEN_FLAGS, 0o600)
+        try:
+            _lock_soon(fd, path)
+        except OSError:
+            os.close(fd)
+            os.unlink(path)
+            raise
+        if _is_same(fd, path):
+            return fd
+        os.close(fd)
+
+
+def _lock_soon(fd: int, path: str) -> None:
+    """Lock a new file. Raise an error if another program keeps the lock too long."""
+    for _ in range(MAX_LOCK_TRIES):
+        try:
+            return lock(fd, wait=False)
+        except BlockingIOError:
+            import time
+
+            time.sleep(0.01)
+    raise BlockingIOError(errno.EAGAIN, LOCKED, path)
+
+
+def lock(fd: int, *, wait: bool) -> None:
+    """Lock a file until this process ends.
+
+    Without `wait`, raise BlockingIOError if another process has the lock.
+    """
+    if sys.platform == "win32":
+        import msvcrt
+
+        os.lseek(fd, LOCKED_BYTE, os.SEEK_SET)
+        while True:
+            try:
+                # LK_LOCK gives up after ten seconds, but an installation can take longer.
+                msvcrt.locking(fd, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
+            except OSError as error:
+                if not wait:
+                    raise BlockingIOError(errno.EAGAIN, LOCKED) from error
+            else:
+                break
+        os.lseek(fd, 0, os.SEEK_SET)
+    else:
+        import fcntl
+
+        fcntl.flock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def lock_dead(path: str) -> int:
+    """Lock the record of a dead run and return its descriptor, or -1 for a live run.
+
+    Return -1 for other files too. Only this user's own file counts, because the caller removes the
+    paths that the file lists.
+    """
+    fd = open_own(path)
+    try:
+        if fd >= 0:
+            lock(fd, wait=False)
+            if _is_same(fd, path):
+                return fd
+    except OSError:
+        pass
+    if fd >= 0:
+        os.close(fd)
+    return -1
+
+
+def open_own(path: str) -> int:
+    """Open a regular file of this user without following links. Return -1 for anything else."""
+    try:
+        fd = os.open(path, os.O_RDWR | getattr(os, "O_NONBLOCK", 0) | OPEN_FLAGS)
+    except OSError:
+        return -1
+    if _is_own(os.fstat(fd)):
+        return fd
+    os.close(fd)
+    return -1
+
+
+def _is_own(seen: os.stat_result) -> bool:
+    """Return whether this user owns a file. On Windows the file is in the user's own profile."""
+    if sys.platform == "win32":
+        return stat.S_ISREG(seen.st_mode)
+    return stat.S_ISREG(seen.st_mode) and (seen.st_uid, seen.st_nlink) == (os.geteuid(), 1)
+
+
+def _is_same(fd: int, path: str) -> bool:
+    try:
+        return os.fstat(fd).st_ino == os.stat(path).st_ino
+    except FileNotFoundError:
+        return False

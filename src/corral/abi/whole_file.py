@@ -1,0 +1,107 @@
+"""Replace a file as a whole. After a crash or a power cut the file has its old or its new content.
+
+The content is on the disk before it gets the file's name. A crash can leave a file with the ending
+`.corral-new`. That file is no longer locked, so the next writer in the directory removes it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+
+from corral.abi.private_directory import create_locked, lock_dead
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ENDING = ".corral-new"
+UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)
+"""Errors if the file system cannot sync a directory, or if the directory is not readable."""
+
+
+def replace_file(
+    path: str,
+    content: bytes,
+    *,
+    like: os.stat_result | None = None,
+    check: Callable[[], None] = lambda: None,
+    sync: bool = True,
+) -> None:
+    """Write `path`, with the owner and mode of `like`, unless `check` raises at the last moment.
+
+    Without `sync` a power cut may damage the file. This is for files that are checked when read, or
+    that are not read after a boot.
+    """
+    directory, name = os.path.split(path)
+    discard_leftovers(directory)
+    fresh = os.path.join(directory, f".{name}.{os.urandom(6).hex()}{ENDING}")
+    fd = create_locked(fresh)
+    try:
+        _fill(fd, content, like, sync=sync)
+        check()
+        if sys.platform == "win32":
+            os.close(fd)  # Windows cannot rename an open file
+            fd = -1
+        os.replace(fresh, path)
+    except BaseException as error:
+        _unlink(fresh)
+        if isinstance(error, OSError):
+            # Errors of `write` do not name the file.
+            raise OSError(error.errno, error.strerror, path) from error
+        raise
+    finally:
+        if fd >= 0:
+            os.close(fd)
+    if sync:
+        sync_directory(directory)
+
+
+def _fill(fd: int, content: bytes, like: os.stat_result | None, *, sync: bool) -> None:
+    left = content
+    while left:
+        left = left[os.write(fd, left) :]
+    if like is not None and sys.platform != "win32":
+        own = os.fstat(fd)
+        if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
+            # This fails for another user's file. Taking over the file would be worse.
+            os.fchown(fd, like.st_uid, like.st_gid)
+        os.fchmod(fd, stat.S_IMODE(like.st_mode))
+    if sync:
+        os.fsync(fd)
+
+
+def discard_leftovers(directory: str) -> None:
+    """Remove the files that killed writers left in a directory."""
+    try:
+        names = os.listdir(directory or os.curdir)
+    except OSError:
+        return  # this user may not list the directory
+    for name in names:
+        if name.endswith(ENDING) and (fd := lock_dead(os.path.join(directory, name))) >= 0:
+            _unlink(os.path.join(directory, name))
+            os.close(fd)
+
+
+def sync_directory(directory: str) -> None:
+    """Return when the names in a directory are on the disk."""
+    if sys.platform == "win32":
+        return
+    try:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        if error.errno not in UNSYNCABLE:
+            raise
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass  # the next writer tries again
