@@ -1,4 +1,4 @@
-"""JSON, and JSON with comments and trailing commas as clients' own parsers take it."""
+"""Read and edit JSON. Comments and trailing commas are accepted, as clients' parsers do."""
 
 import json
 import re
@@ -10,8 +10,8 @@ from corral.formats.positions import BrokenFileError, Container, Path, Value, Wa
 prepend, without = positions.prepend, positions.without
 
 MAX_DEPTH = 200
-"""Of clients' files, whose values other code of corral walks through by recursion."""
-# Possessive: nothing is tried twice, and a text of megabytes takes no memory but its own.
+"""The limit for clients' files, whose values other code of corral visits recursively."""
+# Possessive quantifiers prevent backtracking, so a text of megabytes needs no more memory.
 TOKEN = re.compile(
     r"""(?P<skip>(?:[ \t\r\n]++|//[^\n]*+|/\*(?:[^*]++|\*(?!/))*+\*/)++)
     |(?P<string>"(?:[^"\\\x00-\x1f]++|\\.)*+")
@@ -19,7 +19,7 @@ TOKEN = re.compile(
     |(?P<mark>[][{},:])""",
     re.VERBOSE,
 )
-# For `load`, which shares nothing with the reader below.
+# Used by `load`, which does not use the reader below.
 STRING_OR_COMMENT = re.compile(r'("(?:\\.|[^"\\]++)*+")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 STRING_OR_COMMA = re.compile(r'("(?:\\.|[^"\\]++)*+")|,(?=\s*[\]}])')
 
@@ -32,7 +32,7 @@ STRICT = json.JSONDecoder(parse_constant=_refuse)
 
 
 class Reader:
-    """Reads one text. With `repeated`, a key that is written twice is added there, not refused."""
+    """Reads one text. Repeated keys are an error, or are added to `repeated` if it is given."""
 
     def __init__(
         self,
@@ -55,7 +55,9 @@ class Reader:
         self.step()
 
     def step(self) -> None:
-        """Go to the next token that is not white space or a comment; its kind is "" at the end."""
+        """Go to the next token. Skip white space and comments; `kind` is "" at the end of the
+        text.
+        """
         while True:
             if self.at >= len(self.text):
                 self.kind, self.start, self.end = "", len(self.text), len(self.text)
@@ -70,13 +72,13 @@ class Reader:
         self.kind = found[0] if found.lastgroup == "mark" else found.lastgroup
 
     def describe_text(self) -> str:
-        """Say what is wrong with the text here, which is not a token."""
+        """Describe the error at the current position, where no token begins."""
         char = self.text[self.at]
         if char == '"':
             return "this text has no end on its line"
         if self.text.startswith("/*", self.at):
             return "this comment has no end"
-        return f"{char!r} does not belong here"
+        return f"{char!r} is not allowed here"
 
     def error(self, at: int, what: str) -> BrokenFileError:
         if at >= len(self.text):
@@ -86,7 +88,7 @@ class Reader:
     def document(self) -> Value:
         found = self.value()
         if self.kind:
-            raise self.error(self.start, "something stands behind the end")
+            raise self.error(self.start, "there is text after the end")
         return found
 
     def value(self) -> Value:
@@ -108,7 +110,9 @@ class Reader:
             key = self.member() if self.outer[-1].is_table else -1
 
     def scalar_or_unwanted(self, key: int) -> Value | None:
-        """Read a value that needs no container; None at the beginning of a list or table."""
+        """Read a value without inner positions; return None at the start of a list or table whose
+        inner positions are needed.
+        """
         if len(self.outer) > self.max_depth:
             raise self.error(self.start, "nested too deeply")
         if self.kind in {"{", "["}:
@@ -120,7 +124,9 @@ class Reader:
         return found
 
     def unwanted(self, key: int) -> Value | None:
-        """Read a value without positions inside it in one go: some files are megabytes long."""
+        """Read a list or table at once if its inner positions are not needed, because files may be
+        large.
+        """
         if self.wanted is None or not self.strict:
             return None
         if self.wanted(tuple(name for one in self.outer for name in one.path)):
@@ -129,7 +135,7 @@ class Reader:
             data: object
             data, self.at = STRICT.raw_decode(self.text, self.start)
         except (ValueError, RecursionError):
-            self.strict = False  # a comment or a mistake: token by token they are told apart
+            self.strict = False  # a comment or a mistake; the token reader tells which
             return None
         found = Value(data=data, start=self.start, end=self.at, key=key)
         self.step()
@@ -146,7 +152,7 @@ class Reader:
         return found
 
     def member(self) -> int:
-        """Read a key of the innermost table and return where it begins."""
+        """Read a key of the innermost table and return the key's position."""
         if self.kind != "string":
             raise self.error(self.start, "a key in double quotes is missing here")
         key, name = self.start, str(self.scalar())
@@ -166,7 +172,7 @@ class Reader:
         return tuple(one.path[0] if one.is_table else len(one.items) for one in self.outer)
 
     def add(self, found: Value) -> None:
-        """Add a value to the innermost list or table, and read the comma behind it."""
+        """Add a value to the innermost list or table, and read the comma after it."""
         inner = self.outer[-1]
         if inner.is_table:
             inner.members[inner.path[0]] = found

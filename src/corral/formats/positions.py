@@ -1,9 +1,9 @@
-"""Values with their positions in a text, which no parser of the standard library keeps.
+"""Represent values with their positions in a text, which the standard library does not return.
 
-Policies need them for line numbers in messages, clients' files for editing. Every format reads its
-text into `Value`s, without recursion, because the nesting of a text may be an attacker's choice. A
-change is a list of `Splice`s of the text itself, so that everything else keeps its bytes: comments,
-order, indentation, line endings.
+Messages about policies need positions for line numbers, and clients' files need them for editing.
+Every format reads its text into `Value`s without recursion, because an attacker may choose the
+nesting. A change is a list of `Splice`s of the text, so that comments, order, indentation and line
+endings stay as they are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Wanted = Callable[[tuple[str, ...]], bool]
 Path = tuple[str | int, ...]
 
 MAX_LINE_DEPTH = 4
-"""The schema has no deeper key; longer paths would cost memory by the square of the nesting."""
+"""No key of the schema is deeper. The memory for paths grows with the square of the depth."""
 
 
 def everything(_keys: tuple[str, ...]) -> bool:
@@ -26,7 +26,7 @@ def everything(_keys: tuple[str, ...]) -> bool:
 
 
 class BrokenFileError(SandboxError):
-    """A text that is not in its format. `at` is the line and the column, both counted from one."""
+    """A text is not in its format. `at` is the line and the column, both counted from one."""
 
     def __init__(self, what: str, at: tuple[int, int] | None = None) -> None:
         super().__init__(what if at is None else f"line {at[0]}, column {at[1]}: {what}")
@@ -34,10 +34,10 @@ class BrokenFileError(SandboxError):
 
 @record
 class Value:
-    """`start` and `end` are its own span; `key` is where its key is first written, else -1.
+    """A value of a text. `start` and `end` are its span; `key` is the start of its key, or -1.
 
-    A table that TOML spreads over several headers has no span: -1. `shared` says that other lines
-    of the file mean this very value (a YAML alias), so that it cannot be changed here.
+    A table that TOML spreads over several headers has no span: -1. A `shared` value (a YAML alias)
+    cannot be edited, because other lines of the file refer to it.
     """
 
     data: object
@@ -51,7 +51,7 @@ class Value:
 
 
 class Container:
-    """A list or table that is being read. `path` leads to the member that is being read now."""
+    """A list or table that is being read. `path` is the path of its member that is being read."""
 
     def __init__(self, opening: str, start: int, key: int) -> None:
         self.is_table = opening == "{"
@@ -78,7 +78,7 @@ class Splice:
 
 
 def splice(text: str, changes: Sequence[Splice]) -> str:
-    """Make all changes at once; their positions are those of the text before any of them."""
+    """Apply all changes. Their positions refer to the original text."""
     for change in sorted(changes, key=lambda one: one.start, reverse=True):
         text = text[: change.start] + change.text + text[change.end :]
     return text
@@ -90,7 +90,7 @@ def line_and_column(text: str, at: int) -> tuple[int, int]:
 
 
 def line_counter(text: str) -> Callable[[int], int]:
-    """Return a function that gives the line of a position, for many positions of one text."""
+    """Return a function that returns the line of a position. It is fast for many positions."""
     ends = [at for at, char in enumerate(text) if char == "\n"]
     return lambda at: bisect_left(ends, at) + 1
 
@@ -115,13 +115,13 @@ def newline(text: str) -> str:
 
 
 def indent(text: str, at: int) -> str | None:
-    """The white space before `at` if nothing else stands before it on its line."""
+    """Return the white space before `at` if nothing else is before `at` on its line."""
     before = text[text.rfind("\n", 0, at) + 1 : at]
     return None if before.strip(" \t\ufeff") else before.lstrip("\ufeff")
 
 
 def prepend(text: str, items: Value, drop: int, words: Sequence[str]) -> Splice:
-    """Replace items of a list in brackets: one item a line if they were so, else in one line."""
+    """Replace the first items of a list in brackets, and keep its layout of lines."""
     found = items.items or ()
     if not found:
         return Splice(start=items.start + 1, end=items.start + 1, text=", ".join(words))
@@ -134,7 +134,7 @@ def prepend(text: str, items: Value, drop: int, words: Sequence[str]) -> Splice:
 
 
 def without(_text: str, items: Value, drop: int) -> Splice:
-    """Take items out of a list in brackets."""
+    """Remove the first items of a list in brackets."""
     found = items.items or ()
     if drop >= len(found):
         return Splice(start=items.start + 1, end=items.end - 1, text="")
@@ -142,7 +142,7 @@ def without(_text: str, items: Value, drop: int) -> Splice:
 
 
 def escaped(text: str) -> str:
-    """Return a text in double quotes for TOML and YAML, where these escapes mean the same."""
+    """Return a text in double quotes, with the escapes of TOML, which YAML shares."""
     return '"' + "".join(map(_letter, text)) + '"'
 
 
@@ -155,7 +155,7 @@ def _letter(char: str) -> str:
 
 
 def same(one: object, other: object) -> bool:
-    """Compare like `==`, but true is not 1, NaN is NaN, and the order of keys counts."""
+    """Compare like `==`, but true differs from 1, NaN equals NaN, and the order of keys counts."""
     pending = [(one, other)]
     while pending:
         one, other = pending.pop()

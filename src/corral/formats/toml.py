@@ -1,7 +1,7 @@
-"""TOML: `tomllib` says what the values are, this module says where they are.
+"""Find the positions of TOML values; `tomllib` reads the values themselves.
 
-Only text that `tomllib` has accepted is scanned, and the result is compared with `tomllib`'s: a
-position that is not beyond doubt is an error, never a guess.
+Only text that `tomllib` has accepted is scanned, and the result is compared with `tomllib`'s. If
+they differ, an error is raised instead of guessing positions.
 """
 
 import re
@@ -25,9 +25,9 @@ STRING = re.compile(
 )
 BARE = re.compile(r"[A-Za-z0-9_-]+")
 WORD = re.compile(r"[^,\]}#\n]*[^,\]}#\s]")
-UNSURE = "corral cannot tell for sure where the values in this file stand"
+UNSURE = "corral cannot find the positions of all values in this file"
 ARRAY = Value(data=None)
-"""In place of an array of tables while a text is scanned: no setting of a client is in one."""
+"""Stands for an array of tables during the scan. Settings of clients are never in one."""
 
 
 class Scanner:
@@ -39,7 +39,7 @@ class Scanner:
         found = pattern.match(self.text, self.at)
         if found is None:
             where = positions.line_and_column(self.text, self.at)
-            raise BrokenFileError("a place that cannot be read", where)
+            raise BrokenFileError("this cannot be read", where)
         self.at = found.end()
         return found[0]
 
@@ -61,7 +61,7 @@ class Scanner:
         return tuple(parts)
 
     def member(self) -> tuple[tuple[str, ...], int]:
-        """Read a key with its equals sign; return it, and where it begins."""
+        """Read a key and its equals sign; return the key and its position."""
         key, path = self.at, self.path()
         self.at += 1
         self.skip(BLANK)
@@ -120,7 +120,7 @@ class Scanner:
 
 
 def _decoded(source: str) -> object:
-    """Return the value that a scalar stands for; the common ones without a parser's start."""
+    """Return the value of a scalar. Common values need no parser."""
     if source.isascii() and source.isdigit():
         return int(source)
     mark = source[:1]
@@ -131,7 +131,7 @@ def _decoded(source: str) -> object:
 
 
 def _table(key: int, *, flow: bool) -> Value:
-    """Return an empty table, which is filled while the text is scanned."""
+    """Return an empty table, which the scan fills."""
     return Value(data={}, key=key, members={}, flow=flow)
 
 
@@ -148,7 +148,7 @@ def _put(table: Value, name: str, found: Value) -> None:
 
 
 def _enter(table: Value, path: Sequence[str], key: int) -> Value:
-    """Return the table that a path leads to, made where it is missing."""
+    """Return the table at a path; create missing tables."""
     for name in path:
         below = _members(table).get(name)
         if below is ARRAY:
@@ -183,7 +183,7 @@ def read(text: str, _wanted: Wanted = everything) -> Value:
 
 
 def locate(text: str, expected: object) -> Value:
-    """Return the values of a text with their positions. `expected` is what `tomllib` read."""
+    """Return the values of a text with their positions. `expected` is the result of `tomllib`."""
     scanner = Scanner(text)
     scanner.at = len(text) - len(text.removeprefix("\ufeff"))
     try:
@@ -196,7 +196,7 @@ def locate(text: str, expected: object) -> Value:
 
 
 def _agrees(found: object, expected: object) -> bool:
-    """Return whether everything found is expected; what was not found is in arrays of tables."""
+    """Return whether all found values are as expected. Only arrays of tables may be missing."""
     pending = [(found, expected)]
     while pending:
         one, other = pending.pop()
@@ -227,7 +227,7 @@ def load(text: str) -> object:
 
 
 def member(text: str, table: Value, after: Value, name: str, words: Sequence[str]) -> str:
-    """`a.b.command = ...` is followed by `a.b.args = ...`."""
+    """Return the text of a new member, such as `a.b.args = ...` after `a.b.command = ...`."""
     scanner = Scanner(text)
     scanner.at = last = after.key
     scanner.part()

@@ -1,6 +1,7 @@
-"""YAML: PyYAML says where each value begins; this module finds where the value ends.
+"""Find the positions of YAML values. PyYAML reports where a value starts; this module finds its
+end.
 
-The reading is recursive: only clients' files are YAML, never policies.
+The reader is recursive. This is safe because only clients' files are YAML, never policies.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ MAX_NODES = 1_000_000
 
 
 class Reader:
-    """Turns nodes into values. An alias is the same node again: marked as shared, read once."""
+    """Turns nodes into values. An alias is the same node again; its value is marked as shared."""
 
     def __init__(self, text: str, loader: yaml.SafeLoader) -> None:
         self.text = text
@@ -26,7 +27,7 @@ class Reader:
         self.made: dict[int, Value] = {}
 
     def size(self, node: yaml.Node) -> int:
-        """Count the nodes with every alias written out, as programs that read the file do."""
+        """Count the nodes with all aliases expanded, as in the programs that read the file."""
         self.uses[id(node)] = self.uses.get(id(node), 0) + 1
         if self.uses[id(node)] > 1:
             if id(node) not in self.sizes:
@@ -34,7 +35,7 @@ class Reader:
             return self.sizes[id(node)]
         found = 1 + sum(map(self.size, _below(node)))
         if found > MAX_NODES:
-            raise _broken("aliases that grow without end", node)
+            raise _broken("the aliases expand to too many values", node)
         self.sizes[id(node)] = found
         return found
 
@@ -57,11 +58,11 @@ class Reader:
             end = end if flow or not members else max(one.end for one in members.values())
             data = {name: one.data for name, one in members.items()}
         else:
-            # The end of a text block is the next thing in the file.
+            # PyYAML reports the start of the next token as the end of a text block.
             end = start + len(self.text[start:end].rstrip())
             try:
                 data = self.loader.construct_object(node, deep=True)
-            except AttributeError:  # PyYAML's own, where a tag does not fit its text
+            except AttributeError:  # raised by PyYAML if a tag does not match its text
                 raise _broken(f"{node.tag} does not fit this value", node) from None
         return Value(
             data=data, start=start, end=end, key=key,
@@ -69,7 +70,7 @@ class Reader:
         )  # fmt: skip
 
     def members(self, node: yaml.MappingNode, *, shared: bool) -> dict[str, Value]:
-        """Read a table. If it takes members over from another one (`<<`), all are shared."""
+        """Read a table. If it merges another table (`<<`), all its members are shared."""
         shared = shared or any(name.tag == MERGE for name, _ in node.value)
         found: dict[str, Value] = {}
         for name, below in node.value:
@@ -95,7 +96,7 @@ def read(text: str, _wanted: Wanted = everything) -> Value:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         if node is None:
-            raise BrokenFileError("there is nothing in it")
+            raise BrokenFileError("the file is empty")
         reader = Reader(text, loader)
         reader.size(node)
         return reader.value(node)
@@ -148,5 +149,8 @@ def without(text: str, items: Value, drop: int) -> Splice:
 
 
 def _dash(text: str, item: Value) -> int:
-    """Of a list with one item a line; a comment in between is noticed when the result is read."""
+    """Return the position of an item's dash.
+
+    A dash inside a comment may be found instead. That is noticed when the result is read again.
+    """
     return text.rfind("-", 0, item.start)

@@ -1,6 +1,9 @@
-"""A small MCP client over a pair of pipes: enough to list and to call the tools of a server."""
+"""Talk to an MCP server over a pair of pipes: list its definitions and call its tools.
 
-import json
+The client supports both versions of the handshake: `initialize`, and the stateless
+`server/discover`.
+"""
+
 import os
 import select
 import sys
@@ -10,14 +13,28 @@ from dataclasses import dataclass
 from typing import IO
 
 from corral.errors import SandboxError
+from corral.messages.definitions import LISTS, list_items
+from corral.messages.frames import FrameReader, Message, TooLong, decode, encode, kind_of
 
 PROTOCOL = "2025-11-25"
+STATELESS_PROTOCOL = "2026-07-28"
+PREFIX = "io.modelcontextprotocol/"
+CLIENT_INFO = {"name": "corral", "version": "1"}
+MAX_ERROR_LENGTH = 1000
 ANSWER_SECONDS = 30.0
 CHUNK = 65536
+MAX_MESSAGE_BYTES = 16 << 20
+MAX_PAGES = 100
+MAX_CONVERSATION_BYTES = 64 << 20
+METHOD_NOT_FOUND = -32601
 
 
 class ConversationError(SandboxError):
-    """The server ended, was silent for too long, or sent something that is not MCP."""
+    """The server ended, was silent for too long, or sent data that is not MCP."""
+
+
+class AnswerError(ConversationError):
+    """The server answered with an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,26 +46,58 @@ class Answer:
 
 
 class Client:
-    """Sends one request at a time; notifications and requests of the server are ignored."""
+    """Sends one request at a time, ignores notifications and refuses requests of the server.
+
+    `strays` counts the lines that are not JSON-RPC messages.
+    """
 
     def __init__(self, reader: IO[bytes], writer: IO[bytes]) -> None:
         self._reader = reader.fileno()
         self._writer = writer
-        self._pending = b""
+        self._frames = FrameReader(MAX_MESSAGE_BYTES)
+        self._received: list[bytes | TooLong] = []
         self._number = 0
+        self._bytes = 0
+        self._meta: Message = {}
+        self.strays = 0
 
-    def initialize(self) -> dict[str, object]:
-        client = {"name": "corral", "version": "1"}
-        params = {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": client}
+    def connect(self) -> Message:
+        """Start the conversation with the handshake that the server supports; return its
+        description.
+        """
+        try:
+            return self.initialize()
+        except AnswerError:
+            self._meta = {
+                f"{PREFIX}protocolVersion": STATELESS_PROTOCOL,
+                f"{PREFIX}clientCapabilities": {},
+                f"{PREFIX}clientInfo": CLIENT_INFO,
+            }
+            return {"protocolVersion": STATELESS_PROTOCOL, **self.request("server/discover", {})}
+
+    def initialize(self) -> Message:
+        params = {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": CLIENT_INFO}
         result = self.request("initialize", params)
         self._send({"method": "notifications/initialized"})
         return result
 
+    def list_all(self, method: str) -> list[Message]:
+        """Return all pages of a list; nothing if the server does not support the method."""
+        found: list[Message] = []
+        params: Message = {}
+        for _ in range(MAX_PAGES):
+            try:
+                page = self.request(method, params)
+            except AnswerError:
+                return found
+            found += list_items(page, LISTS[method].field)
+            params = {"cursor": page.get("nextCursor")}
+            if not isinstance(params["cursor"], str):
+                return found
+        raise ConversationError(f"{method}: the server has more than {MAX_PAGES} pages")
+
     def list_tools(self) -> list[str]:
-        listed = self.request("tools/list", {}).get("tools")
-        if not isinstance(listed, list):
-            raise ConversationError("the server lists no tools")
-        return [str(tool.get("name")) for tool in listed if isinstance(tool, dict)]
+        return [str(tool.get("name")) for tool in self.list_all("tools/list")]
 
     def call_tool(self, tool: str, arguments: Mapping[str, object]) -> Answer:
         result = self.request("tools/call", {"name": tool, "arguments": arguments})
@@ -57,44 +106,58 @@ class Client:
         texts = [str(part.get("text", "")) for part in parts if isinstance(part, dict)]
         return Answer(text="\n".join(texts), error=result.get("isError") is True)
 
-    def request(self, method: str, params: Mapping[str, object]) -> dict[str, object]:
+    def request(self, method: str, params: Mapping[str, object]) -> Message:
         self._number += 1
-        self._send({"id": self._number, "method": method, "params": params})
+        meta = {"_meta": self._meta} if self._meta else {}
+        self._send({"id": self._number, "method": method, "params": {**params, **meta}})
         deadline = time.monotonic() + ANSWER_SECONDS
         while True:
-            answer = self._receive(deadline)
-            if answer.get("id") == self._number and "method" not in answer:
+            message = self._receive(deadline)
+            kind = kind_of(message)
+            if kind == "answer" and message.get("id") == self._number:
                 break
-        result = answer.get("result")
+            if kind == "request":
+                problem = {"code": METHOD_NOT_FOUND, "message": "this client has no methods"}
+                self._send({"id": message["id"], "error": problem})
+            self.strays += kind is None
+        result = message.get("result")
         if not isinstance(result, dict):
-            raise ConversationError(f"{method}: the server answered {answer.get('error')}")
+            text = str(message.get("error"))[:MAX_ERROR_LENGTH]
+            raise AnswerError(f"{method}: the server answered {text}")
         return result
 
     def _send(self, message: Mapping[str, object]) -> None:
         try:
-            self._writer.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+            self._writer.write(encode({"jsonrpc": "2.0", **message}))
             self._writer.flush()
         except OSError as error:
             raise ConversationError("the server ended") from error
 
-    def _receive(self, deadline: float) -> dict[str, object]:
-        while b"\n" not in self._pending:
+    def _receive(self, deadline: float) -> Message:
+        """Return the next message, or an empty one for a line that is not a message."""
+        while not self._received:
             self._wait(deadline)
             chunk = os.read(self._reader, CHUNK)
             if not chunk:
                 raise ConversationError("the server ended")
-            self._pending += chunk
-        line, _, self._pending = self._pending.partition(b"\n")
+            self._bytes += len(chunk)
+            if self._bytes > MAX_CONVERSATION_BYTES:
+                raise ConversationError(f"the server sent more than {MAX_CONVERSATION_BYTES} bytes")
+            self._received += self._frames.feed(chunk)
+        frame = self._received.pop(0)
+        if isinstance(frame, TooLong):
+            raise ConversationError(f"the server sent a line of {frame.size} bytes")
         try:
-            message: object = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ConversationError(f"the server sent no JSON: {error}") from error
+            message = decode(frame)
+        except ValueError:
+            return {}
         return message if isinstance(message, dict) else {}
 
     def _wait(self, deadline: float) -> None:
         if sys.platform == "win32":
-            return  # pipes cannot be polled there
+            return  # Windows cannot poll pipes
         poll = select.poll()
         poll.register(self._reader, select.POLLIN)
-        if not poll.poll(max(0, int((deadline - time.monotonic()) * 1000))):
-            raise ConversationError(f"the server was silent for {ANSWER_SECONDS:.0f} s")
+        left = deadline - time.monotonic()
+        if left <= 0 or not poll.poll(int(left * 1000) + 1):
+            raise ConversationError(f"the server did not answer for {ANSWER_SECONDS:.0f} s")

@@ -1,0 +1,160 @@
+"""Split a stream into lines and read JSON-RPC messages from them, strictly and in bounded memory.
+
+MCP's stdio transport has one message, or one array of messages, on each line. Text that two JSON
+parsers could interpret differently is refused: names that occur twice, NaN, a carriage return
+inside a line, bytes that are not UTF-8.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Literal
+
+from corral.record import record
+
+Message = dict[str, object]
+Kind = Literal["request", "notification", "answer"]
+IdKey = tuple[type, object]
+
+KEPT_BYTES = 512
+"""The number of bytes that are kept of each end of an overlong line, to find its id."""
+MAX_ID_LENGTH = 1024
+MAX_VALUES = 300_000
+"""Values in one message. Each takes 2 bytes or more in a line, but up to 200 bytes of memory."""
+ENVELOPE = frozenset(("jsonrpc", "id", "method", "params", "result", "error"))
+STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+ID = rb'"id"\s*:\s*(-?\d{1,18}|"(?:[^"\\]|\\.){0,200}")'
+VERSION = rb'"jsonrpc"\s*:\s*"2\.0"'
+ID_AT_START = re.compile(rb"\s*\{\s*(?:%b\s*,\s*)?%b\s*," % (VERSION, ID))
+ID_AT_END = re.compile(rb",\s*%b\s*(?:,\s*%b\s*)?\}\s*$" % (ID, VERSION))
+
+
+@record
+class TooLong:
+    """A line of `size` bytes. Only its start and its end were kept."""
+
+    size: int
+    start: bytes
+    end: bytes
+
+    def find_id(self) -> object:
+        """Return the message's id if it is at the place where SDKs write it; otherwise None."""
+        found = ID_AT_START.match(self.start) or ID_AT_END.search(self.end)
+        try:
+            return json.loads(found[1]) if found else None
+        except ValueError:
+            return None
+
+
+class FrameReader:
+    """Splits a stream at line feeds. A frame is the bytes of a line with its line feed."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._clear()
+
+    def feed(self, chunk: bytes) -> Iterator[bytes | TooLong]:
+        """Yield the frames that end in `chunk`, and keep the rest."""
+        *whole, rest = chunk.split(b"\n")
+        for piece in whole:
+            self._add(piece)
+            yield self._take(b"\n")
+        self._add(rest)
+
+    def end(self) -> bytes | TooLong | None:
+        """Return the rest of the stream after its last line feed, if any."""
+        return self._take(b"") if self._size else None
+
+    def _clear(self) -> None:
+        self._buffer = bytearray()
+        self._size = 0
+        self._end = b""
+
+    def _add(self, piece: bytes) -> None:
+        was_too_long = self._size > self._max_bytes
+        self._size += len(piece)
+        if self._size <= self._max_bytes:
+            self._buffer += piece
+            return
+        before = self._end if was_too_long else bytes(self._buffer[-KEPT_BYTES:])
+        self._end = (before + piece[-KEPT_BYTES:])[-KEPT_BYTES:]
+        del self._buffer[KEPT_BYTES:]
+        self._buffer += piece[: KEPT_BYTES - len(self._buffer)]
+
+    def _take(self, line_feed: bytes) -> bytes | TooLong:
+        frame: bytes | TooLong = bytes(self._buffer) + line_feed
+        if self._size > self._max_bytes:
+            frame = TooLong(size=self._size, start=bytes(self._buffer), end=self._end)
+        self._clear()
+        return frame
+
+
+def decode(frame: bytes) -> object:
+    """Return the value of a frame. Raise ValueError if parsers could interpret it differently."""
+    line = frame.rstrip(b"\r\n")
+    if b"\r" in line:
+        raise ValueError("a carriage return, where some readers end a line")
+    if _count_values(line) > MAX_VALUES:
+        outside = STRING.sub(b"", line, count=MAX_VALUES)
+        if _count_values(outside) > MAX_VALUES:
+            raise ValueError(f"more than {MAX_VALUES} values")
+    try:
+        found: object = DECODER.decode(line.decode())
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    return found
+
+
+def _count_values(line: bytes) -> int:
+    return line.count(b",") + line.count(b"[") + line.count(b"{")
+
+
+def encode(value: object) -> bytes:
+    """Return a frame. Raise ValueError if a number cannot be written as JSON."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+
+
+def kind_of(message: object) -> Kind | None:
+    """Return the kind of a message; None if it is not a message, or could be of two kinds."""
+    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
+        return None
+    if has_lookalikes(message, ENVELOPE):
+        return None
+    answers = ("result" in message) + ("error" in message)
+    if "method" not in message:
+        return "answer" if answers == 1 else None
+    if answers or not isinstance(message["method"], str):
+        return None
+    return "request" if "id" in message else "notification"
+
+
+def as_table(value: object) -> Message:
+    """Return a JSON object; an empty one for other values."""
+    return value if isinstance(value, dict) else {}
+
+
+def has_lookalikes(value: Message, known: frozenset[str]) -> bool:
+    """Return whether a key differs from a known one only in case, which some parsers ignore."""
+    strange = [key.casefold() for key in value if key not in known]
+    return bool(strange) and not {key.casefold() for key in known}.isdisjoint(strange)
+
+
+def id_key(value: object) -> IdKey | None:
+    """Return an id with its type, because `1 == 1.0 == True` in Python; None for an invalid id."""
+    if type(value) is int or (isinstance(value, str) and len(value) <= MAX_ID_LENGTH):
+        return type(value), value
+    return None
+
+
+def _unique(pairs: list[tuple[str, object]]) -> Message:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a key occurs twice in one object")
+    return made
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is not a number in JSON")
+
+
+DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)

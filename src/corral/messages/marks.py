@@ -1,0 +1,154 @@
+"""Mark suspicious parts of a server's definitions that a person would not notice.
+
+A mark is only a warning. A definition without marks may still mislead a model.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+
+from corral.messages.definitions import LISTS, list_items
+from corral.record import record
+from corral.safe_text import printable, shown
+
+SHOWN_LENGTH = 80
+MAX_ADDRESSED = 3
+MIN_MENTIONED_LENGTH = 6
+INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+"""Characters whose category is letter or symbol, but which are invisible."""
+BIDIRECTIONAL = frozenset(
+    "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+)
+TAGS = range(0xE0000, 0xE0080)
+SUPPLEMENTARY_SELECTORS = range(0xE0100, 0xE01F0)
+LAYOUT = frozenset("\n\r\t")
+EMOJI_PARTS = frozenset("\ufe0f\u200d")
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_./-]{1,128}")
+OUT_OF_VIEW = re.compile(r"[ \t]{80,}|(?:[ \t]*\n){15,}")
+ADDRESSED = (
+    r"\b(?:ignore|disregard|forget|override)\b.{0,40}\b(?:instructions?|prompts?|rules|guidelines)\b",
+    (
+        r"\b(?:do not|don't|never|without)\b.{0,30}"
+        r"\b(?:tell|inform|mention|show|reveal|notify|ask)\w*\b.{0,30}\buser\b"
+    ),
+    r"\bhid(?:e|den)\b.{0,30}\b(?:from|user)\b",
+    r"<\s*/?\s*(?:important|system|instructions?|secret|assistant|critical)\s*>",
+    r"\bsystem prompt\b",
+    r"\byou are (?:now |an? )\b",
+    r"\bbefore (?:using|calling|you (?:use|call))\b.{0,40}\b(?:tool|this|any)\b",
+    r"\b(?:you|assistant|model|llm|agent)\b.{0,20}\b(?:must|should|shall)\b.{0,20}\b(?:always|first|also|never)\b",
+    (
+        r"\b(?:read|open|cat|send|include|attach|pass)\b.{0,60}"
+        r"(?:\.ssh|id_rsa|id_ed25519|\.env\b|\.aws|mcp\.json|credentials|api[ _-]?keys?)"
+    ),
+    r"\b(?:conversation|chat) (?:history|context)\b",
+)
+PATTERN = re.compile("|".join(ADDRESSED), re.IGNORECASE | re.DOTALL)
+
+
+@record
+class Mark:
+    """A warning. `kind` is hidden, bidirectional, addressed, out of view, name or shadows."""
+
+    kind: str
+    where: str
+    text: str
+
+    def describe(self) -> str:
+        return printable(f"{self.where}: {self.kind}: {self.text}")
+
+
+def find_marks(offer: Mapping[str, object], others: Mapping[str, Iterable[str]]) -> list[Mark]:
+    """Return the marks of a server's definitions. `others` are the tools of other servers."""
+    marks = [
+        mark
+        for where, text in _texts("", {key: offer.get(key) for key in (*FIELDS, "instructions")})
+        for mark in _mark_text(where, text)
+    ]
+    names = [str(item.get("name")) for item in list_items(offer, "tools")]
+    marks += [mark for name in names for mark in _mark_name(name, names)]
+    for server, tools in others.items():
+        marks += _find_shadows(offer, server, set(tools))
+    return list(dict.fromkeys(marks))
+
+
+FIELDS = tuple(listed.field for listed in LISTS.values())
+
+
+def _texts(path: str, value: object) -> Iterator[tuple[str, str]]:
+    """Yield every text in a value, and the names of its keys, each with its position."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield f"{path} (a key)", key
+            yield from _texts(f"{path}.{key}" if path else key, inner)
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            name = inner.get("name", number) if isinstance(inner, dict) else number
+            yield from _texts(f"{path}[{name}]", inner)
+
+
+def _mark_text(where: str, text: str) -> Iterator[Mark]:
+    if not text.isascii():
+        hidden = {
+            char for before, char in zip(" " + text, text, strict=False) if _hides(before, char)
+        }
+        turns = BIDIRECTIONAL.intersection(text)
+        for kind, found in (("hidden", hidden - turns), ("bidirectional", turns)):
+            if found:
+                yield Mark(kind=kind, where=where, text=_describe(text, found))
+    elif any(char < " " and char not in LAYOUT for char in text):
+        yield Mark(kind="hidden", where=where, text=shown(text, SHOWN_LENGTH))
+    for found_text in islice(PATTERN.finditer(text), MAX_ADDRESSED):
+        yield Mark(kind="addressed", where=where, text=shown(found_text[0], SHOWN_LENGTH))
+    if (gap := OUT_OF_VIEW.search(text)) is not None and (rest := text[gap.end() :].strip()):
+        yield Mark(kind="out of view", where=where, text=shown(rest, SHOWN_LENGTH))
+
+
+def _hides(before: str, char: str) -> bool:
+    if char in EMOJI_PARTS and unicodedata.category(before) in {"So", "Sk", "Mn", "Nd", "Po"}:
+        return False
+    if char in INVISIBLE or ord(char) in SUPPLEMENTARY_SELECTORS:
+        return True
+    return unicodedata.category(char) in {"Cf", "Co", "Cc", "Cn"} and char not in LAYOUT
+
+
+def _describe(text: str, found: set[str] | frozenset[str]) -> str:
+    names = sorted(f"U+{ord(char):04X}" for char in found)
+    words = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    spelled = "".join(chr(ord(char) - TAGS.start) for char in text if ord(char) in TAGS)
+    return f"{words}: {shown(spelled, SHOWN_LENGTH)}" if spelled else words
+
+
+def _mark_name(name: str, names: list[str]) -> Iterator[Mark]:
+    where = f"tools[{name}].name"
+    if not PLAIN_NAME.fullmatch(name):
+        yield Mark(kind="name", where=where, text=f"{shown(name)} is not plain letters and digits")
+    if names.count(name) > 1:
+        yield Mark(kind="name", where=where, text=f"{shown(name)} is offered more than once")
+
+
+def _find_shadows(offer: Mapping[str, object], server: str, tools: set[str]) -> Iterator[Mark]:
+    alike = {_fold(tool): tool for tool in tools}
+    for item in list_items(offer, "tools"):
+        name = str(item.get("name"))
+        if (tool := alike.get(_fold(name))) is not None:
+            text = f"{server} has a tool {shown(tool)}"
+            yield Mark(kind="shadows", where=f"tools[{name}].name", text=text)
+    own = {str(item.get("name")) for item in list_items(offer, "tools")}
+    wanted = [tool for tool in tools - own if len(tool) >= MIN_MENTIONED_LENGTH]
+    if not wanted:
+        return
+    pattern = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, sorted(wanted)))})(?!\w)")
+    for where, text in _texts("", {key: offer.get(key) for key in (*FIELDS, "instructions")}):
+        if (found := pattern.search(text)) is not None:
+            words = f"it mentions {shown(found[0])}, a tool of {server}"
+            yield Mark(kind="shadows", where=where, text=words)
+
+
+def _fold(name: str) -> str:
+    """Return a name in a form that is equal for names which a person or a model may confuse."""
+    plain = unicodedata.normalize("NFKC", name).casefold()
+    return re.sub(r"[\W_]+", "", plain)

@@ -1,0 +1,145 @@
+"""Check names, requests and changed definitions against the rules of one conversation."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from urllib.parse import unquote
+
+from corral.messages.definitions import Pin, canonical, describe_changes
+from corral.record import record
+from corral.safe_text import shell_word, shown
+
+RULES = {"tool": "tools", "prompt": "prompts", "resource": "resources", "template": "resources"}
+"""{kind: table of the policy with `allow` and `deny` patterns for this kind}."""
+
+Patterns = Sequence[str] | None
+CONTROLS = re.compile("[\\x00-\\x1f]")
+
+
+@record
+class Refusal:
+    """The policy's `rule` forbids `what`. `allow` is the flag of `corral run` that allows it."""
+
+    kind: str
+    what: str
+    rule: str
+    allow: str = ""
+
+    def text(self) -> str:
+        return f"corral: {self.kind} {shown(self.what, 200)} is refused by {self.rule}"
+
+
+class Rules:
+    """The rules of a conversation. `allow` and `deny` are by table (tools, prompts, resources). If
+    `allow` has None for a table, everything in it is allowed.
+    """
+
+    def __init__(
+        self,
+        *,
+        allow: Mapping[str, Patterns],
+        deny: Mapping[str, Patterns],
+        requests: Sequence[str] = (),
+        pins: Iterable[Pin] | None = None,
+        refuse_changes: bool = True,
+    ) -> None:
+        self._allow, self._deny = allow, deny
+        self._requests = tuple(requests)
+        self._pins = None if pins is None else {(kind, name): text for kind, name, text in pins}
+        self._changed: set[tuple[str, str]] = set()
+        self.refuse_changes = refuse_changes
+
+    @property
+    def has_pins(self) -> bool:
+        return self._pins is not None
+
+    def has_rule(self, kind: str) -> bool:
+        table = RULES[kind]
+        stated = self._allow.get(table) is not None or bool(self._deny.get(table))
+        return stated or (self._pins is not None and kind != "resource")
+
+    def check(self, kind: str, name: str) -> Refusal | None:
+        """Return a refusal if a pattern or a pin forbids a call."""
+        return self.check_name(kind, name) or self._check_pinned(kind, name)
+
+    def check_name(self, kind: str, name: str) -> Refusal | None:
+        """Check a name against the patterns of the policy. A URI is checked in each of its
+        spellings.
+        """
+        table = RULES[kind]
+        spellings = _spellings(name) if table == "resources" else (name,)
+        shorter = _shorter_spellings(spellings[-1]) if table == "resources" else ()
+        for pattern in self._deny.get(table) or ():
+            if any(fnmatchcase(one, pattern) for one in (*spellings, *shorter)):
+                rule = f"mcp.{table}.deny {shown(pattern)}"
+                return Refusal(kind=kind, what=name, rule=rule)
+        allowed = self._allow.get(table)
+        if allowed is None or all(_matches(one, allowed) for one in spellings):
+            return None
+        # A server may name a tool `*`. The flag must allow only this tool, not every tool.
+        literal = "".join(f"[{one}]" if one in "*?[" else one for one in name)
+        flag = f"--tools {shell_word(literal)}" if kind == "tool" else ""
+        return Refusal(kind=kind, what=name, rule=f"mcp.{table}.allow", allow=flag)
+
+    def may_request(self, method: str) -> bool:
+        """Return whether a server may make a request. `sampling` allows all of `sampling/`."""
+        family = method.partition("/")[0]
+        return any(pattern == family or fnmatchcase(method, pattern) for pattern in self._requests)
+
+    def compare(self, kind: str, name: str, definition: object) -> list[str]:
+        """Return the differences between a definition and its pin."""
+        if self._pins is None or kind == "resource":
+            return []
+        pin, text = self._pins.get((kind, name)), canonical(definition)
+        if pin is None:
+            return ["it is new"]
+        if pin == text:
+            self._changed.discard((kind, name))
+            return []
+        self._changed.add((kind, name))
+        return describe_changes(pin, text)
+
+    def _check_pinned(self, kind: str, name: str) -> Refusal | None:
+        if self._pins is None or not self.refuse_changes or kind == "resource":
+            return None
+        if (kind, name) in self._pins and (kind, name) not in self._changed:
+            return None
+        why = "changed since it was pinned" if (kind, name) in self._pins else "not pinned"
+        return Refusal(kind=kind, what=name, rule=f"mcp.pins: {why}")
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _spellings(uri: str) -> tuple[str, ...]:
+    """Return a URI and the forms in which servers may read it: with percent escapes decoded,
+    without control characters, which URL parsers skip, and without dots in its path. Some readers
+    count an empty part of a path and file systems do not, so both forms are returned.
+    """
+    plain = CONTROLS.sub("", unquote(uri)).replace("\\", "/")
+    return uri, _without_dots(plain, is_part=True), _without_dots(plain, is_part=False)
+
+
+def _without_dots(uri: str, *, is_part: bool) -> str:
+    """Remove the dots of a path. With `is_part` an empty part between two slashes counts."""
+    scheme, colon, rest = uri.partition(":")
+    parts: list[str] = []
+    fixed = 3 if rest.startswith("//") else 0  # the host is not part of the path
+    for part in rest.split("/"):
+        if part == "..":
+            while not is_part and len(parts) > fixed + 1 and not parts[-1]:
+                parts.pop()
+            if len(parts) > fixed:
+                parts.pop()
+        elif part != ".":
+            parts.append(part)
+    return scheme.lower() + colon + "/".join(parts)
+
+
+def _shorter_spellings(uri: str) -> tuple[str, str]:
+    """Return other names of the same resource, which a refusal must cover as well: with fewer
+    slashes, without the host of a file, without a query.
+    """
+    short = re.sub(r"^file:(?://localhost(?=/))?/+", "file:///", re.sub("(?<=[^:/])/+", "/", uri))
+    return short, re.split("[?#]", short, maxsplit=1)[0]
