@@ -1,20 +1,25 @@
-"""Run MCP servers that nobody has reason to trust, inside walls and limits that corral can prove.
+"""Run untrusted MCP servers in a sandbox whose limits corral can prove.
 
-The names in `__all__` are the public API. They are loaded when first used, because the command line
-passes through here on its way to a target.
+The names in `__all__` are the public API. Each is loaded at its first use, because `corral run`
+also imports this package and has to start fast.
 """
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.api.asyncio_sandbox import AsyncSandbox, launch_async, run_async
     from corral.api.launch import Result, launch, probe, run
+    from corral.api.pool import Pool
     from corral.api.public_types import (
         CommandError,
+        Denial,
         Finding,
         Host,
         LaunchError,
+        Manifest,
         ManifestError,
+        Outcome,
         Plan,
+        PolicyDict,
         PolicyError,
         Report,
         SandboxError,
@@ -24,14 +29,16 @@ if TYPE_CHECKING:
     from corral.api.sandbox import DEVNULL, PIPE, Sandbox
 
 __all__ = [
-    "DEVNULL", "PIPE", "AsyncSandbox", "CommandError", "Finding", "Host", "LaunchError",
-    "ManifestError", "Plan", "PolicyError", "Report", "Result", "Sandbox", "SandboxError",
-    "SupervisionError", "UnenforceableError", "launch", "launch_async", "probe", "run", "run_async",
+    "DEVNULL", "PIPE", "AsyncSandbox", "CommandError", "Denial", "Finding", "Host", "LaunchError",
+    "Manifest", "ManifestError", "Outcome", "Plan", "PolicyDict", "PolicyError", "Pool", "Report",
+    "Result", "Sandbox", "SandboxError", "SupervisionError", "UnenforceableError", "launch",
+    "launch_async", "probe", "run", "run_async",
 ]  # fmt: skip
 __version__ = "0.1.0"
 _HOMES = {
     "asyncio_sandbox": ("AsyncSandbox", "launch_async", "run_async"),
     "launch": ("Result", "launch", "probe", "run"),
+    "pool": ("Pool",),
     "sandbox": ("DEVNULL", "PIPE", "Sandbox"),
 }
 
@@ -43,5 +50,5 @@ def __getattr__(name: str) -> object:
     return getattr(__import__(f"corral.api.{home}", fromlist=[name]), name)
 
 
-def __dir__() -> list[str]:
+def __dir__() -> "list[str]":  # quoted, so that Python 3.8 reaches the version check
     return [*__all__, "__version__"]

@@ -1,7 +1,7 @@
 """The entry point of the console script and of `python -m corral`.
 
-Nothing is imported here, and in the package's `__init__`, that is not loaded already: the modules
-of corral and of Python must not come from a directory that a project or a target can write.
+Python's and corral's modules must not come from a directory that a project or a target can write.
+So this module and the package's `__init__` import only modules that Python has already loaded.
 """
 
 import os
@@ -9,18 +9,23 @@ import sys
 
 
 def main() -> None:
-    """Run a command with modules of Python and of corral's own installation only."""
+    """Run a command. Import modules only from Python and from corral's own installation."""
+    if sys.version_info < (3, 11):  # noqa: UP036 - a checkout can be started by any Python
+        sys.exit("corral: needs Python 3.11 or newer, but this is %d.%d" % sys.version_info[:2])  # noqa: UP031
     remove_foreign_paths()
+    from corral import code_cache
+
+    code_cache.use()
     from corral.cli import main as run
 
     run()
 
 
 def remove_foreign_paths() -> None:
-    """Take the script's or working directory, PYTHONPATH and the user's site off `sys.path`.
+    """Remove the script's or working directory, PYTHONPATH and the user's site from `sys.path`.
 
-    A directory stays if corral itself or the standard library is in it. What Python loads before
-    this line (`encodings`, `sitecustomize`, `.pth` files) is protected by what may be granted.
+    A directory stays if corral itself or the standard library is in it. Python loads `encodings`,
+    `sitecustomize` and `.pth` files before this line. No write grant may contain those files.
     """
     standard = os.path.dirname(os.__file__)
     own = {os.path.dirname(os.path.dirname(__file__)), standard, f"{standard}{os.sep}lib-dynload"}
@@ -33,7 +38,7 @@ def remove_foreign_paths() -> None:
     except OSError:
         pass  # the working directory was removed, so there are no modules in it
     foreign = {os.path.normpath(path) for path in foreign}
-    # A relative path is one in the working directory.
+    # Relative paths are dropped, because they mean the working directory.
     sys.path[:] = [
         path
         for path in sys.path

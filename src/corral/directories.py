@@ -1,6 +1,6 @@
 """The directories of the user and of corral, and whether only the user can write to them.
 
-Written by hand because a library for this costs more at start than all the rest.
+No library is used for this, because importing one takes longer than the rest of the start.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CONFIG_FILE = "config.toml"
+STAGING = "-staging"
+"""Added to the path of the cache: the directory in which packages are assembled."""
 NO_HOME = "/nonexistent"
-"""As in user databases for accounts without a home."""
+"""The home in user databases for accounts without one."""
 
 
 @record
@@ -37,13 +39,15 @@ def home_directory(environ: Mapping[str, str] | None = None) -> str:
     if os.path.isabs(home):
         return home
     raise SandboxError(
-        f"{name} names no directory, and nothing else says where your files are",
+        f"cannot find your home directory: {name} is not an absolute path",
         hint=f"set {name} to an absolute path",
     )
 
 
 def recorded_home() -> str:
-    """Return the home without HOME, which `expanduser` would take whatever it is."""
+    """Return the home from the user database. `expanduser` would return HOME, even if it is
+    invalid.
+    """
     if sys.platform == "win32":
         return os.environ.get("HOMEDRIVE", "") + os.environ.get("HOMEPATH", "")
     import pwd
@@ -55,13 +59,13 @@ def recorded_home() -> str:
 
 
 def directories(environ: Mapping[str, str] | None = None, home: str | None = None) -> Directories:
-    """Return absolute paths, and create nothing. Relative values of variables are ignored (XDG)."""
+    """Return absolute paths, and create nothing. Relative values of XDG variables are ignored."""
     environ = os.environ if environ is None else environ
     home = home_directory(environ) if home is None else home
     if sys.platform == "win32":
         roaming = absolute(environ, "APPDATA", os.path.join(home, "AppData", "Roaming"))
-        local = absolute(environ, "LOCALAPPDATA", os.path.join(home, "AppData", "Local"))
-        own = os.path.join(local, "corral")
+        # AppData is not used: Windows gives a packaged client and its children another AppData.
+        own = os.path.join(home, ".corral")
         return Directories(
             config=os.path.join(roaming, "corral"),
             state=os.path.join(own, "state"),
@@ -93,9 +97,9 @@ def config_file() -> str:
 
 
 def is_private(found: os.stat_result, forbidden: int = 0o022) -> bool:
-    """Return whether a file is this user's, and gives nobody else the forbidden permissions.
+    """Return whether a file is this user's, and gives no other user the forbidden permissions.
 
-    Windows has no modes; there the access list of the user's profile guards the file.
+    Windows has no such permissions; there the access list of the user's profile protects the file.
     """
     if sys.platform == "win32":
         return True
@@ -103,11 +107,20 @@ def is_private(found: os.stat_result, forbidden: int = 0o022) -> bool:
 
 
 def refuse_shared(path: str, found: os.stat_result, forbidden: int = 0o022) -> None:
-    """Refuse what is not a directory, or is one that others could have written to."""
+    """Refuse a path that is not a directory, or a directory that other users can write to."""
     if not stat.S_ISDIR(found.st_mode) or not is_private(found, forbidden):
         from corral.safe_text import printable
 
-        raise PolicyError(
-            f"{printable(path)} is not a directory that only you can write to",
-            hint=f"look at what is in it and whose it is, then: chmod 700 {printable(path)}",
-        )
+        shown = printable(path)
+        hint = f"check its content, then: chmod 700 {shown}"
+        if not stat.S_ISDIR(found.st_mode):
+            hint = f"check what it is, then remove it: rm {shown}"
+        elif sys.platform != "win32" and found.st_uid != os.geteuid():
+            hint = f"it belongs to user {found.st_uid}; "
+            # With `sudo`, HOME may be that of the calling user, who still needs the directory.
+            hint += (
+                f"to make it yours: sudo chown -R {os.geteuid()} {shown}"
+                if os.geteuid()
+                else "start corral as that user, or with root's own home: sudo -H corral ..."
+            )
+        raise PolicyError(f"{shown} is not a directory that only you can write to", hint=hint)

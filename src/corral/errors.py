@@ -1,6 +1,6 @@
 """All exceptions that corral raises on purpose.
 
-    SandboxError                 exit code and hint for the person at the keyboard
+    SandboxError                 exit code, and a hint for the user
       ManifestError              all mistakes in a policy file, with their lines
       PolicyError                sources that cannot be combined into one policy
         ChangedPathsError        granted paths that lead elsewhere than before
@@ -10,8 +10,8 @@
       UnchosenReadsError         the server's own files lead to files that the user did not name
       SupervisionError           a running sandbox could not be watched or stopped
 
-`OSError` stays below the mechanisms: it is translated once, with `from`. A limit that the target
-hits is an outcome in the report, never an exception.
+Mechanisms raise `OSError`, which is translated into one of these once, with `from`. A limit that
+the target reaches is an outcome in the report, never an exception.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+EXIT_USAGE = 2
 EXIT_TIMEOUT = 124
 EXIT_REFUSED = 125
 EXIT_NOT_EXECUTABLE = 126
@@ -27,7 +28,11 @@ EXIT_NOT_FOUND = 127
 
 
 class SandboxError(Exception):
-    """`details` are further lines; a line end inside `message` or a detail is escaped in print."""
+    """The base of all errors.
+
+    `exit_code` is the exit code of `corral run`. `hint` tells the user what to type. `details` are
+    further lines. Line ends inside `message` or a detail are escaped when printed.
+    """
 
     exit_code = EXIT_REFUSED
 
@@ -41,7 +46,7 @@ class SandboxError(Exception):
 
 
 class Mistake(tuple[str, int | None, str, str]):
-    """One mistake in a policy file: (file, line where known, key path, what is wrong)."""
+    """One mistake in a policy file: (file, line if known, key path, description)."""
 
     __slots__ = ()
 
@@ -52,6 +57,8 @@ class Mistake(tuple[str, int | None, str, str]):
 
 
 class ManifestError(SandboxError):
+    """A policy file has mistakes: `mistakes` lists all of them, with their lines."""
+
     def __init__(self, mistakes: list[Mistake], *, hint: str | None = None) -> None:
         first, *details = [*map(str, mistakes)] or [""]
         super().__init__(first, hint=hint, details=details)
@@ -59,7 +66,7 @@ class ManifestError(SandboxError):
 
 
 class PolicyError(SandboxError):
-    pass
+    """The sources of a policy cannot be combined, or ask for something that is never granted."""
 
 
 class ChangedPathsError(PolicyError):
@@ -71,7 +78,7 @@ class ChangedPathsError(PolicyError):
 
 
 class UnenforceableError(SandboxError):
-    """`missing` has (control, why, hint) of each control that this host cannot enforce."""
+    """The host cannot enforce the policy. `missing` lists (control, reason, hint) of each one."""
 
     def __init__(self, missing: Sequence[tuple[str, str, str]], *, hint: str | None = None) -> None:
         reasons: dict[str, list[str]] = {}
@@ -85,7 +92,7 @@ class UnenforceableError(SandboxError):
 
 
 class UnchosenReadsError(SandboxError):
-    """`reads` are the paths that would have to be granted."""
+    """The server needs files that the user did not name: `reads` are the paths to grant."""
 
     def __init__(self, message: str, *, reads: Sequence[str], hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -93,6 +100,8 @@ class UnchosenReadsError(SandboxError):
 
 
 class LaunchError(SandboxError):
+    """A step of the sandbox failed, so the target never ran. `step` is the name of the step."""
+
     def __init__(self, step: str, cause: str, *, hint: str | None = None) -> None:
         super().__init__(f"{step}: {cause}", hint=hint)
         self.step = step
@@ -100,11 +109,13 @@ class LaunchError(SandboxError):
 
 
 class CommandError(SandboxError):
+    """The program does not exist (exit code 127) or cannot be executed (126)."""
+
     def __init__(self, message: str, *, exit_code: int, hint: str | None = None) -> None:
-        what = "can be executed" if exit_code == EXIT_NOT_EXECUTABLE else "exists"
-        super().__init__(message, hint=hint or f"name a program that {what}: a path, or on PATH")
+        needed = "can be executed" if exit_code == EXIT_NOT_EXECUTABLE else "exists"
+        super().__init__(message, hint=hint or f"name a program that {needed}: a path, or on PATH")
         self.exit_code = exit_code
 
 
 class SupervisionError(SandboxError):
-    pass
+    """A running sandbox could not be watched or stopped."""

@@ -1,16 +1,18 @@
-"""Text from elsewhere, made safe for a message or a terminal."""
+"""Make text from untrusted sources safe for a message or a terminal."""
 
 MAX_INTEGER = 2**63 - 1
+PLAIN = frozenset("@%+=:,./-_~")
+"""Characters that a shell takes literally, beside letters and digits."""
 HEX_DIGITS = frozenset("0123456789abcdef")
 
 
 def is_digest(text: object) -> bool:
-    """Return whether a text is a SHA-256 in hexadecimal, and so safe as a file name."""
+    """Return whether a text is a hexadecimal SHA-256, and so safe as a file name."""
     return isinstance(text, str) and len(text) == 64 and HEX_DIGITS.issuperset(text)
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """Return a value as a message may show it: `repr` escapes control characters and the like."""
+    """Return a value as text for a message. `repr` escapes control characters."""
     if isinstance(value, str):
         return repr(value) if len(value) <= limit else repr(value[:limit]) + "..."
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > MAX_INTEGER:
@@ -25,5 +27,17 @@ def shown(value: object, limit: int = 60) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text with everything escaped that could change what a terminal shows."""
-    return text if text.isprintable() else repr(text)[1:-1]
+    """Return a text with all characters escaped that could change the display of a terminal.
+
+    Quotes are not escaped, because the text may be a command that a user pastes into a shell.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one in "'\"" else repr(one)[1:-1] for one in text)
+
+
+def shell_word(text: str) -> str:
+    """Return a text quoted as one word for a shell. `shlex` would import `re`."""
+    if text and all(c.isascii() and (c.isalnum() or c in PLAIN) for c in text):
+        return text
+    return "'" + text.replace("'", "'\"'\"'") + "'"

@@ -1,7 +1,8 @@
-"""Sizes, durations and CPU shares as written -> bytes, milliseconds, millicores, and back.
+"""Convert sizes, durations and CPU shares from text to bytes, milliseconds and millicores, and
+back.
 
-Only ASCII digits, at most one point, one unit and nothing around them are read. Everything else is
-a ValueError whose text completes a sentence that begins with the value. `"none"` is None.
+A value is ASCII digits with at most one point, and one unit. Everything else is a ValueError, whose
+text completes a sentence that begins with the value. `"none"` becomes None.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_AMOUNT = (1 << 63) - 1
-# A million cores: beyond any machine, and far below where quota arithmetic could overflow.
+# A million cores is more than any machine has, and small enough for quota arithmetic not to
+# overflow.
 MAX_CPU = 10**9
 MAX_DIGITS = 40
 DIGITS = "0123456789"
@@ -32,7 +34,7 @@ DURATIONS: Mapping[str, int] = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 
 def is_digits(text: str) -> bool:
-    """Return whether all are ASCII digits; `str.isdigit` also takes those of other scripts."""
+    """Return whether all are ASCII digits; `str.isdigit` also accepts digits of other scripts."""
     return text.isascii() and text.isdigit()
 
 
@@ -57,7 +59,7 @@ def check_range(value: int, maximum: int, minimum: str) -> int:
     if value == 0:
         raise ValueError(f"is less than {minimum}")
     if value > maximum:
-        raise ValueError("is larger than anything this can mean")
+        raise ValueError("is too large")
     return value
 
 
@@ -110,7 +112,7 @@ def parse_cpu(value: object) -> int | None:
 
 
 def cpu_from_float(value: float) -> int:
-    # NaN compares false with everything, so the condition is for what is allowed.
+    # Written as `not` of the allowed range, because every comparison with NaN is false.
     if not -MAX_CPU <= value <= MAX_CPU:
         raise ValueError("is not a number of cores")
     if value < 0:

@@ -1,8 +1,8 @@
-"""The audit file of `run --audit`: a chain of lines that shows changes, and its verification.
+"""Write and verify the audit file of `run --audit`. Its lines form a hash chain.
 
-A line is a JSON object whose `previous` is the SHA-256 of the line before it, so a line that was
-changed, removed or inserted shows. A file that was rewritten as a whole, or cut off at its end,
-does not show (a run that was killed leaves no last line either).
+A line is a JSON object whose `previous` is the SHA-256 of the line before it. So `verify` notices a
+line that was changed, removed or inserted. It does not notice that the whole file was rewritten, or
+that lines are missing at its end: a killed run does not write its last line either.
 """
 
 import os
@@ -18,16 +18,16 @@ MAX_LINE_BYTES = 8192
 
 
 def open_audit(path: str) -> int:
-    """Open the audit file for appending, before the target runs; only one run may have it open.
+    """Open the audit file for appending, before the target runs. Only one run may have it open.
 
-    OSError if it is a link or not a plain file, BlockingIOError if another run writes it.
+    Raise OSError unless it is a regular file of this user, BlockingIOError if another run has it
+    open.
     """
     import stat
 
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
-    for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY", "O_BINARY", "O_NOINHERIT"):
-        flags |= getattr(os, name, 0)
-    fd = os.open(path, flags, 0o600)
+    from corral.abi.output_file import open_output
+
+    fd = open_output(path, os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0))
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(22, "not a plain file", path)
@@ -42,8 +42,8 @@ def _lock(fd: int) -> None:
     if sys.platform == "win32":
         import msvcrt
 
-        # A lock on Windows also keeps readers out of the locked bytes, so this one is on a byte
-        # that no reader reaches. The C runtime has 32 bits for the offset.
+        # On Windows a lock also keeps other processes from reading the locked bytes, so the lock is
+        # on a byte beyond the end of the file. The C runtime has 32 bits for the offset.
         os.lseek(fd, 1 << 30, os.SEEK_SET)
         try:
             msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
@@ -56,7 +56,7 @@ def _lock(fd: int) -> None:
 
 
 class Audit:
-    """Continues a file's chain. `incomplete`: a line could not be written; the report says so."""
+    """Continues the chain of a file. `incomplete` means that a line could not be written."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -64,24 +64,20 @@ class Audit:
         self._previous = _last_hash(fd)
 
     def write(self, denial: Denial) -> None:
-        self._write_line(
-            kind=denial.kind,
-            destination=denial.destination,
-            why=denial.why,
-            allow=denial.allow,
-            count=denial.count,
-        )
+        names = ("kind", "destination", "why", "allow", "count", "guessed")
+        self.write_line(**{name: getattr(denial, name) for name in names})
 
     def end(self, denials: int, lost: int) -> None:
-        self._write_line(kind="end", denials=denials, lost=lost)
+        self.write_line(kind="end", denials=denials, lost=lost)
 
-    def _write_line(self, **values: str | int) -> None:
+    def write_line(self, **values: str | int) -> None:
         import json
 
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         text = json.dumps({"time": now, **values, "previous": self._previous})
         line = text.encode("ascii")
-        # One write: a run that is killed leaves whole lines. A full disk must not end the run.
+        # A single write leaves only whole lines if the run is killed. A full disk does not end the
+        # run.
         try:
             whole = os.write(self.fd, line + b"\n") > len(line)
         except OSError:
@@ -97,7 +93,7 @@ def digest(line: bytes) -> str:
 
 
 def _last_hash(fd: int) -> str:
-    """Return the hash of the last line; ValueError if that is not a whole line of an audit."""
+    """Return the hash of the last line. Raise ValueError if it is not a whole line of an audit."""
     size = os.fstat(fd).st_size
     if size == 0:
         return FIRST
@@ -122,9 +118,9 @@ def _previous(line: bytes) -> str | None:
 
 @record
 class Verdict:
-    """`broken` is the number of the first line that does not follow from those before it.
+    """The result of a check. `broken` is the number of the first line that breaks the chain.
 
-    `ended`: the last run wrote its last line.
+    `ended` means that the last run wrote its last line.
     """
 
     lines: int

@@ -1,79 +1,168 @@
-"""The denials of one run, for its report and its audit file.
+"""Record the denials of one run for stderr, its report and its audit file.
 
-The target decides how often it is denied something, so the record is bounded: equal denials are
-counted, and denials that exceed the limit are only counted as a whole. The audit file gets a line
-for a denial when it is first seen and at each further power of ten, and at the end the totals.
+The target decides how often something is denied to it, so the record is bounded. Equal denials are
+counted together. Different denials beyond the limit are only counted in total. The audit file gets
+a line when a denial is first seen and at each power of ten, and the totals at the end. Stderr gets
+a line for each new denial, up to MAX_ANNOUNCED.
 """
 
 from __future__ import annotations
 
 import _thread
+import os
 
-from corral.record import record
+from corral.abi.private_directory import checksum
+from corral.directories import directories
+from corral.record import record, replace
+from corral.safe_text import shell_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from typing import Literal
 
     from corral.denials.audit import Audit
 
-    Kind = Literal["name", "port", "address", "guard", "sni", "limit", "udp"]
+    Kind = Literal[
+        "name", "port", "address", "guard", "sni", "limit", "udp", "loopback", "listen", "start",
+        "own_files", "path", "unix_socket", "variable", "unreachable", "tool", "prompt",
+        "resource", "template", "instructions", "request", "message",
+    ]  # fmt: skip
 
 MAX_DENIALS = 256
+MAX_ANNOUNCED = 20
 MAX_TEXT_LENGTH = 300
+WORDS: dict[Kind, str] = {
+    "name": "name",
+    "port": "connection to",
+    "address": "connection to",
+    "guard": "connection to",
+    "sni": "TLS server name",
+    "limit": "too much:",
+    "udp": "datagram to",
+    "loopback": "connection to",
+    "listen": "listening on",
+    "start": "start of",
+    "own_files": "write to the server's own files:",
+    "path": "access to",
+    "unix_socket": "connection to",
+    "variable": "variable",
+    "unreachable": "allowed, but the host did not reach",
+    "tool": "tool",
+    "prompt": "prompt",
+    "resource": "resource",
+    "template": "resource",
+    "instructions": "instructions",
+    "request": "request of the server:",
+    "message": "message:",
+}
 
 
 @record
 class Denial:
-    """`allow` is the entry of `network.allow` that would allow it; empty if none would."""
+    """One thing that was denied to a target, and the flag that would allow it.
+
+    `destination` is what the target wanted: a name, an address, a program, a path or a variable.
+    `allow` is the flag of `corral run` that allows it, quoted for a shell; empty if no flag does.
+    `guessed` means that the kernel did not report the destination, so that it may be wrong. An
+    `unreachable` destination was allowed, but the host itself could not connect.
+    """
 
     kind: Kind
     destination: str
-    allow: str
+    allow: str = ""
     why: str = ""
     count: int = 1
+    guessed: bool = False
 
     def describe(self) -> str:
+        """Return one line, such as `denied: start of git; --allow-subprocess`."""
         times = f" ({self.count} times)" if self.count > 1 else ""
-        why = f": {self.why}" if self.why else ""
-        return f"network: {WORDS[self.kind]} {self.destination}{why}{times}"
+        why = f" ({self.why})" if self.why else ""
+        allow = f"; {self.allow}" if self.allow else ""
+        denied = "denied: " if self.kind != "unreachable" else ""
+        # The target chooses the path, which must not read like the rest of the line.
+        what = shell_word(self.destination) if self.kind == "path" else self.destination
+        return f"{denied}{WORDS[self.kind]} {what}{why}{times}{allow}"
 
 
-WORDS: dict[Kind, str] = {
-    "name": "looked up",
-    "port": "connected to",
-    "address": "connected to",
-    "guard": "an allowed name led to",
-    "sni": "said over TLS that it wants",
-    "limit": "too much:",
-    "udp": "sent a datagram to",
-}
+@record
+class Discarded:
+    """A file in the target's private directories, which was discarded at the end of the run."""
+
+    path: str
+    bytes: int
+
+
+def allow_net(entry: str) -> str:
+    """Return the flag for an entry of `network.allow`; "" for an empty entry."""
+    return f"--allow-net {shell_word(entry)}" if entry else ""
 
 
 class Denials:
-    """Counts denials; threads may share it. `lost` counts those that came after it was full."""
+    """Counts denials; threads may share it. `lost` counts the denials beyond the limit.
 
-    def __init__(self, *, max_denials: int = MAX_DENIALS, audit: Audit | None = None) -> None:
+    `announce` is called with the line of each new denial, `keep` with the denial itself.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_denials: int = MAX_DENIALS,
+        audit: Audit | None = None,
+        announce: Callable[[str], None] | None = None,
+        keep: Callable[[Denial], None] | None = None,
+    ) -> None:
         self.lost = 0
         self._max_denials = max_denials
         self._audit = audit
-        self._counts: dict[tuple[Kind, str, str, str], int] = {}
+        self._announce = announce
+        self._keep = keep
+        self._counts: dict[Denial, int] = {}
         self._lock = _thread.allocate_lock()
         self._closed = False
+        self._noted: set[str] = set()
 
-    def add(self, kind: Kind, destination: str, *, allow: str = "", why: str = "") -> None:
-        key = (kind, destination[:MAX_TEXT_LENGTH], allow[:MAX_TEXT_LENGTH], why[:MAX_TEXT_LENGTH])
+    def add(
+        self,
+        kind: Kind,
+        destination: str,
+        *,
+        allow: str = "",
+        why: str = "",
+        guessed: bool = False,
+    ) -> None:
+        cut = slice(MAX_TEXT_LENGTH)
+        if len(allow) > MAX_TEXT_LENGTH:
+            allow = ""  # a part of it would allow something else
+        denial = Denial(
+            kind=kind, destination=destination[cut], allow=allow, why=why[cut], guessed=guessed
+        )
         with self._lock:
             if not self._closed:
-                self._count(key)
+                self._count(denial)
+
+    def log(self, kind: str, **values: str | int) -> None:
+        """Write a line about an event that is not a denial to the audit."""
+        with self._lock:
+            if self._audit is not None:
+                self._audit.write_line(kind=kind, **values)
+
+    def note(self, text: str) -> None:
+        """Print a text beside the denials, once and up to MAX_ANNOUNCED texts."""
+        with self._lock:
+            if self._announce is None or text in self._noted or len(self._noted) >= MAX_ANNOUNCED:
+                return
+            self._noted.add(text)
+            self._announce(text)
 
     def rows(self) -> tuple[Denial, ...]:
-        """Return the denials in the order in which they were first seen."""
+        """Return the denials in the order of their first occurrence."""
         with self._lock:
             return tuple(map(self._row, self._counts))
 
     def close(self) -> None:
-        """Ignore further denials, which late threads of a proxy may add, and end the audit."""
+        """End the audit, and ignore further denials, which threads of a proxy may still report."""
         with self._lock:
             self._closed = True
             if self._audit is None:
@@ -84,20 +173,34 @@ class Denials:
             self._audit.end(len(self._counts), self.lost)
             self._audit = None
 
-    def _count(self, key: tuple[Kind, str, str, str]) -> None:
-        count = self._counts.get(key, 0) + 1
+    def _count(self, denial: Denial) -> None:
+        count = self._counts.get(denial, 0) + 1
         if count == 1 and len(self._counts) >= self._max_denials:
             self.lost += 1
             return
-        self._counts[key] = count
+        self._counts[denial] = count
         if self._audit is not None and is_power_of_ten(count):
-            self._audit.write(self._row(key))
+            self._audit.write(self._row(denial))
+        if self._keep is not None and count == 1 and denial.kind != "unreachable":
+            self._keep(denial)
+        if self._announce is not None and count == 1 and len(self._counts) <= MAX_ANNOUNCED:
+            self._announce(denial.describe())
+            if len(self._counts) == MAX_ANNOUNCED:
+                self._announce("further denials are only in the file of --report")
 
-    def _row(self, key: tuple[Kind, str, str, str]) -> Denial:
-        kind, destination, allow, why = key
-        count = self._counts[key]
-        return Denial(kind=kind, destination=destination, allow=allow, why=why, count=count)
+    def _row(self, denial: Denial) -> Denial:
+        return replace(denial, count=self._counts[denial])
 
 
 def is_power_of_ten(number: int) -> bool:
     return str(number).rstrip("0") == "1"
+
+
+def all_kept() -> str:
+    return os.path.join(directories().state, "denials")
+
+
+def kept_directory(command: Sequence[str]) -> str:
+    """Return the directory of the stored denials of a command's runs."""
+    words = "\0".join(command).encode("utf-8", "surrogateescape")
+    return os.path.join(all_kept(), f"{checksum(words):x}")

@@ -1,35 +1,39 @@
-"""The symbolic links that are followed on the way to a file."""
+"""Find the symbolic links on the way to a file."""
 
 import os
 import sys
 
 MAX_LINKS = 40
-"""As many as Linux follows before it reports a loop."""
+"""The number of links that Linux follows before it reports a loop."""
 
 
-def find_links(path: str) -> tuple[str, ...]:
-    """Return the place of each link that an absolute path leads through, in order.
+def follow(path: str) -> tuple[list[str], str]:
+    """Return the path of each link that an absolute path goes through, and the path it leads to.
 
-    No part of a returned path is a link itself, except the last. On Windows there are none.
+    The final path need not exist; it is "" if the links form a loop. In each returned path only the
+    last part can be a link. On Windows no links are looked up.
     """
     if sys.platform == "win32":
-        return ()
-    found: list[str] = []
-    here, rest = "/", path.split("/")[::-1]
-    while rest and len(found) < MAX_LINKS:
-        name = rest.pop()
+        return [], path
+    links: list[str] = []
+    done = ""
+    left = path.split("/")[::-1]
+    while left:
+        name = left.pop()
         if name in {"", "."}:
             continue
         if name == "..":
-            here = os.path.dirname(here)
+            done = done.rpartition("/")[0]
             continue
-        at = os.path.join(here, name)
+        here = f"{done}/{name}"
         try:
-            target = os.readlink(at)
+            text = os.readlink(here)
         except OSError:
-            here = at
+            done = here
             continue
-        found.append(at)
-        here = "/" if target.startswith("/") else here
-        rest += target.split("/")[::-1]
-    return tuple(found)
+        links.append(here)
+        if len(links) > MAX_LINKS:
+            return links, ""
+        done = "" if text.startswith("/") else done
+        left += text.split("/")[::-1]
+    return links, done or "/"

@@ -1,4 +1,4 @@
-"""Tell links from directories by their lstat result, on every system."""
+"""Distinguish links from directories by their lstat result, on every system."""
 
 import os
 import stat
@@ -7,7 +7,7 @@ JUNCTION = 0xA0000003  # IO_REPARSE_TAG_MOUNT_POINT
 
 
 def is_link(found: os.stat_result) -> bool:
-    """Of lstat, which calls a junction a directory."""
+    """Return whether lstat found a symbolic link, or a junction, which looks like a directory."""
     return stat.S_ISLNK(found.st_mode) or getattr(found, "st_reparse_tag", 0) == JUNCTION
 
 

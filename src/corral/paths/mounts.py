@@ -1,4 +1,4 @@
-"""The mounts that this process sees, from /proc/self/mountinfo (proc(5)); none but on Linux."""
+"""The mounts that this process sees, from /proc/self/mountinfo (proc(5)). Only Linux has any."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ESCAPES = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\"))
 
 
 def parse_mount(line: str) -> tuple[str, str, str]:
-    """Return mount point, device, and the directory of the file system that is mounted there."""
+    """Return the mount point, the device, and the directory of the device that is mounted there."""
     _, _, device, root, point, *_ = line.split(" ")
     return _unescape(point), device, _unescape(root)
 
@@ -40,7 +40,7 @@ def _unescape(text: str) -> str:
 
 
 def read_mounts() -> Mounts:
-    """Return device and directory by mount point. A later mount covers an earlier one."""
+    """Return {mount point: (device, directory on it)}. A later mount covers an earlier one."""
     if sys.platform != "linux":
         return {}
     try:
@@ -52,7 +52,7 @@ def read_mounts() -> Mounts:
 
 
 def read_kinds() -> Kinds:
-    """Return by mount point whether the kernel, a network or a disk provides its files."""
+    """Return {mount point: whether the kernel, a network or a disk provides its files}."""
     if sys.platform != "linux":
         return {}
     try:
@@ -63,8 +63,22 @@ def read_kinds() -> Kinds:
     return {point: _kind(rest.split(" ")[0]) for point, rest in lines}
 
 
+def find_file_system(path: str) -> str:
+    """Return the type of the file system at a path; "" if it is not known."""
+    if sys.platform != "linux":
+        return ""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            types = {parse_mount(one)[0]: one.partition(" - ")[2].split(" ")[0] for one in file}
+    except OSError:
+        return ""
+    while path not in types and (parent := os.path.dirname(path)) != path:
+        path = parent
+    return types.get(path, "")
+
+
 def find_kind(path: str, kinds: Kinds) -> Kind:
-    """Return what provides the files at a path."""
+    """Return whether the kernel, a network or a disk provides the files at a path."""
     while path not in kinds and (parent := os.path.dirname(path)) != path:
         path = parent
     return kinds.get(path, "disk")
@@ -73,14 +87,14 @@ def find_kind(path: str, kinds: Kinds) -> Kind:
 def _kind(file_system: str) -> Kind:
     if file_system in KERNEL:
         return "kernel"
-    # Programs of any user serve these, and most of them do it over a network.
+    # Any user's program can serve these file systems, and most such programs use a network.
     if file_system in NETWORK or file_system.partition(".")[0] == "fuse":
         return "network"
     return "disk"
 
 
 def on_disk(path: str, mounts: Mounts) -> tuple[str, str]:
-    """Return the device of a path, and the path on it; both empty where no mount is known."""
+    """Return the device of a path, and the path on it; both are empty if no mount is known."""
     point = path
     while point not in mounts and (parent := os.path.dirname(point)) != point:
         point = parent

@@ -1,10 +1,14 @@
-"""The rules for paths of the system that corral runs on."""
+"""Apply the path rules of the system on which corral runs."""
 
 import sys
 
 if sys.platform == "win32":
-    from corral.paths.windows import is_inside
+    from corral.paths.windows import extended_path, is_inside
 else:
     from corral.paths.posix import is_inside
 
-__all__ = ["is_inside"]
+    def extended_path(path: str) -> str:
+        return path
+
+
+__all__ = ["extended_path", "is_inside"]

@@ -1,4 +1,4 @@
-"""POSIX paths as text."""
+"""Compare POSIX paths as text."""
 
 
 def is_inside(path: str, directory: str) -> bool:

@@ -1,8 +1,8 @@
-"""Names of files on Windows, as text: what can be granted at all, and what contains what. Pure.
+"""Check and compare Windows paths as text: which can be granted, and which contains which. Pure.
 
-Everything that has a second meaning is refused rather than interpreted: shares and devices, streams
-(`file:stream`), names that Windows trims (`secret.txt.`), short names (`PROGRA~1`), `CON` and its
-like. What is left means one thing on every Windows.
+Paths with a second meaning are refused, not interpreted: shares and devices, streams
+(`file:stream`), names that Windows trims (`secret.txt.`), short names (`PROGRA~1`), and device
+names such as `CON`. All other paths mean the same on every Windows.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -26,17 +26,17 @@ EXTENDED_PREFIX = "\\\\?\\"
 
 
 def extended_path(path: str) -> str:
-    """Return a path that Windows takes as it is written, and longer than 260 characters, too."""
+    """Return a path in the form that Windows takes literally, also beyond 260 characters."""
     return EXTENDED_PREFIX + path if path[1:3] == ":\\" else path
 
 
 def upper_case(name: str) -> str:
-    """Return a name as Windows compares it: letter by letter, so a sharp s does not become two."""
+    """Return a name as Windows compares it: character by character, so "ß" does not become "SS"."""
     return "".join(big if len(big := letter.upper()) == 1 else letter for letter in name)
 
 
 def fold_path(path: str) -> str:
-    r"""Return one spelling for what the file system takes as one name: `c:\DATA\`, `C:/data`."""
+    r"""Return the same text for paths that are the same file, such as `c:\DATA\` and `C:/data`."""
     return upper_case(path).replace("/", "\\").rstrip("\\")
 
 
@@ -46,7 +46,9 @@ class Refused(Exception):  # noqa: N818 - becomes one line of a PolicyError
 
 @record
 class KnownDirectories:
-    """`around`: neither these nor what contains them. `system`: nothing inside these either."""
+    """Paths that are never granted. `around`: these paths and all directories that contain them.
+    `system`: also everything inside these.
+    """
 
     home: str
     around: tuple[tuple[str, str], ...]
@@ -56,9 +58,9 @@ class KnownDirectories:
 def known_directories(
     environment: Mapping[str, str], home: str, real: Callable[[str], str] = str
 ) -> KnownDirectories:
-    """Return the directories that the caller's environment names, whatever the case of the names.
+    """Return the directories that the caller's environment names. The case of names is ignored.
 
-    `real` resolves a path as that of a grant was resolved: a variable may name a directory by a
+    `real` must resolve paths as grants are resolved, because a variable may name a directory by a
     short name or through a link.
     """
     values = {name.upper(): value for name, value in environment.items()}
@@ -89,7 +91,7 @@ def is_unambiguous(path: str) -> bool:
 
 
 def normalize(path: str) -> str:
-    r"""Return the one form of a path: `C:\a\b`, drive in upper case, no prefix. Raise Refused."""
+    r"""Return the only form of a path: `C:\a\b`, drive in upper case, no prefix. Raise Refused."""
     text = path.replace("/", "\\")
     if text.startswith(EXTENDED_PREFIX) and text[5:7] == ":\\":
         text = text[4:]
@@ -107,7 +109,7 @@ def _check(part: str) -> None:
     if part in {".", ".."}:
         raise Refused(f"{part!r} in it means another directory")
     if part[-1] in ". ":
-        raise Refused(f"{part!r} ends in what Windows leaves out")
+        raise Refused(f"{part!r} ends in characters that Windows removes")
     bad = sorted(FORBIDDEN.intersection(part))
     if ":" in bad:
         raise Refused(f"{part!r} names a stream of a file")
@@ -134,16 +136,16 @@ def is_inside(path: str, directory: str) -> bool:
 
 
 def check_root(path: str, known: KnownDirectories) -> None:
-    """Raise Refused for a root whose access list is not ours to change."""
+    """Raise Refused for a directory whose access list corral must not change."""
     path = normalize(path)
     if path.endswith("\\"):
         raise Refused("it is a whole drive")
     for one, what in known.around:
         if is_inside(one, path):
-            raise Refused(f"it is {what}" if is_inside(path, one) else f"it holds {what}")
+            raise Refused(f"it is {what}" if is_inside(path, one) else f"it contains {what}")
     for one, _ in known.system:
         if is_inside(path, one) or is_inside(one, path):
             raise Refused("it belongs to Windows")
     profiles = [one.rpartition("\\")[0] for one, what in known.around if what == "your profile"]
     if fold_path(path).rpartition("\\")[0] in {fold_path(above) for above in profiles}:
-        raise Refused("it is somebody's profile")
+        raise Refused("it is the profile of a user")

@@ -1,0 +1,202 @@
+"""Store the denials of each server's last runs, for `corral why`, `grant` and `status`.
+
+Each run has its own file, so that concurrent runs do not conflict. Each denial is written at once,
+so that a killed run loses none. At its end the run replaces the file with one that has all counts.
+The files of a server are in one directory, named after a checksum of its command. The first line of
+each file is the command itself. Readers compare the command, not the checksum. Callers mask secrets
+beforehand.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from corral.abi.private_directory import make_private_directory
+from corral.abi.whole_file import replace_file
+from corral.denials.records import Denial, all_kept, kept_directory
+from corral.directories import is_private
+from corral.record import fields, record, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+MAX_LINES = 200
+"""The number of lines for one server, over all of its runs."""
+MAX_SERVERS = 200
+MAX_BYTES = 1 << 20
+ENDING = ".jsonl"
+
+
+@record
+class KeptRun:
+    """A stored run. `time` is its end in Unix seconds, or its first denial if it was killed."""
+
+    time: int
+    command: tuple[str, ...]
+    denials: tuple[Denial, ...] = ()
+
+
+def keep(command: Sequence[str], denials: Sequence[Denial], now: float) -> None:
+    """Write a run's denials. A run without denials is stored only if it replaces older ones.
+
+    If the files cannot be written, the run continues, and `corral why` lacks these denials.
+    """
+    directory = kept_directory(command)
+    try:
+        if not denials and not os.path.isdir(directory):
+            return
+        path = _new_path(directory, now)
+        text = _format(command, denials[:MAX_LINES])
+        replace_file(path, text.encode("ascii"), sync=False)
+        _prune(directory)
+    except OSError:
+        return
+
+
+class LiveRun:
+    """Stores the denials of a run from the first one on."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+        self._path = ""
+        self._left = MAX_LINES
+
+    def add(self, denial: Denial, now: float) -> None:
+        """Append a denial. A reader ignores an incomplete last line."""
+        self._left -= 1
+        if self._left < 0:
+            return
+        try:
+            if not self._path:
+                self._path = _new_path(kept_directory(self._command), now)
+                text = _format(self._command, [denial])
+                replace_file(self._path, text.encode(), sync=False)
+                return
+            fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0))
+            with open(fd, "w", encoding="ascii") as file:
+                file.write(_format(None, [denial]))
+        except OSError:
+            return
+
+    def end(self, denials: Sequence[Denial], now: float) -> None:
+        keep(self._command, denials, now)
+        if self._path:
+            try:
+                os.unlink(self._path)
+            except OSError:
+                return
+
+
+def _new_path(directory: str, now: float) -> str:
+    """Return the path of a new file. Raise OSError if another user could change its directory."""
+    for part in (os.path.dirname(directory), directory):
+        make_private_directory(part)
+        _refuse_foreign(os.lstat(part))
+    return os.path.join(directory, f"{int(now * 1e6):020}-{os.getpid()}{ENDING}")
+
+
+def _format(command: Sequence[str] | None, denials: Sequence[Denial]) -> str:
+    import json
+
+    head = [] if command is None else [{"command": list(command)}]
+    return "".join(f"{json.dumps(row)}\n" for row in (*head, *map(_to_json, denials)))
+
+
+def load(directory: str) -> list[KeptRun]:
+    """Return the stored runs in one directory, oldest first. Skip files of other users."""
+    found = []
+    for name in _list(directory):
+        run = _read(os.path.join(directory, name))
+        if run is not None:
+            found.append(run)
+    return found
+
+
+def load_server(command: Sequence[str]) -> list[KeptRun]:
+    """Return the stored runs of a command. It may contain variables that its client fills in."""
+    wanted = tuple(command)
+    if any("${" in word for word in wanted):
+        return [run for run in load_all() if is_run_of(run.command, wanted)]
+    return [run for run in load(kept_directory(wanted)) if run.command == wanted]
+
+
+def load_all() -> list[KeptRun]:
+    base = all_kept()
+    found = [run for name in _list(base, "") for run in load(os.path.join(base, name))]
+    return sorted(found, key=lambda run: run.time)
+
+
+def merge(runs: Iterable[KeptRun]) -> tuple[Denial, ...]:
+    """Return the denials since the last run that had none; count equal denials together."""
+    counts: dict[Denial, int] = {}
+    for run in runs:
+        if not run.denials:
+            counts.clear()
+        for one in run.denials:
+            key = replace(one, count=1)
+            counts[key] = counts.get(key, 0) + one.count
+    return tuple(replace(key, count=count) for key, count in counts.items())
+
+
+def is_run_of(command: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
+    """Return whether a client that replaces the `${...}` in `wanted` would start this command."""
+    return len(command) == len(wanted) and all(
+        want == word or "${" in want for word, want in zip(command, wanted, strict=True)
+    )
+
+
+def _to_json(denial: Denial) -> dict[str, object]:
+    return {name: getattr(denial, name) for name in fields(Denial)}
+
+
+def _prune(directory: str) -> None:
+    """Remove the oldest runs of a server, and the oldest servers, beyond the limits."""
+    lines = 0
+    for name in reversed(_list(directory)):
+        path = os.path.join(directory, name)
+        run = _read(path)
+        lines += 1 + len(run.denials) if run else MAX_LINES
+        if lines > MAX_LINES + 1:
+            os.unlink(path)
+    base = all_kept()
+    servers = [os.path.join(base, name) for name in _list(base, "")]
+    servers.sort(key=lambda path: os.lstat(path).st_mtime)
+    for old in servers[:-MAX_SERVERS]:
+        for name in os.listdir(old):
+            os.unlink(os.path.join(old, name))
+        os.rmdir(old)
+
+
+def _list(directory: str, ending: str = ENDING) -> list[str]:
+    try:
+        _refuse_foreign(os.lstat(directory))
+        return sorted(name for name in os.listdir(directory) if name.endswith(ending))
+    except OSError:
+        return []
+
+
+def _read(path: str) -> KeptRun | None:
+    import json
+
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        with open(os.open(path, flags), encoding="utf-8") as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode) or not is_private(found, 0o077):
+                return None
+            *lines, _ = file.read(MAX_BYTES).split("\n")
+            first, *rows = map(json.loads, lines)
+        return KeptRun(
+            time=int(os.path.basename(path).partition("-")[0]) // 1_000_000,
+            command=tuple(map(str, first["command"])),
+            denials=tuple(Denial(**row) for row in rows),
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def _refuse_foreign(found: os.stat_result) -> None:
+    if not stat.S_ISDIR(found.st_mode) or not is_private(found, 0o077):
+        raise PermissionError

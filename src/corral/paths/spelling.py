@@ -1,0 +1,35 @@
+"""Find the real spelling of paths on case-insensitive file systems (vfat, CIFS, casefold ext4)."""
+
+from __future__ import annotations
+
+import os
+
+
+def true_spelling(path: str) -> str:
+    """Return a real path in the spelling that its directories list; "" if one cannot be listed."""
+    parent, name = os.path.split(path)
+    if not name:
+        return path
+    above = true_spelling(parent)
+    if not above:
+        return ""
+    path = os.path.join(above, name)
+    if _has_one_spelling(above, name):
+        return path
+    try:
+        names = os.listdir(above)
+        if name in names:
+            return path
+        seen = os.lstat(path)
+        found = [one for one in names if os.path.samestat(os.lstat(os.path.join(above, one)), seen)]
+    except OSError:
+        return ""
+    return os.path.join(above, found[0]) if found else ""
+
+
+def _has_one_spelling(directory: str, name: str) -> bool:
+    """Return whether no other spelling finds the file. For names beyond ASCII, assume one does."""
+    if not name.isascii():
+        return False
+    other = name.swapcase()
+    return other == name or not os.path.lexists(os.path.join(directory, other))
