@@ -1,24 +1,29 @@
-"""IP addresses as bytes (4 or 16 of them), parsed and formatted without `ipaddress` or `socket`.
+"""Parse and format IP addresses as bytes (4 or 16), without `ipaddress` or `socket`.
 
-Only the one plain spelling of IPv4 is accepted: other programs read octal, hexadecimal and short
-forms as addresses, each in its own way, so those are refused instead of guessed.
+Only the plain spelling of IPv4 is accepted, because programs interpret octal, hexadecimal and short
+forms differently.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
 
 from corral.record import record
 from corral.units import is_digits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 HEX = frozenset("0123456789abcdefABCDEF")
 MAPPED = bytes(10) + b"\xff\xff"
 MAX_TEXT_LENGTH = 45
 MAX_ADDRESSES = 16
-"""Addresses of one name that are considered at all."""
+"""The number of addresses that are used for one name; further ones are ignored."""
 
 
 @record
 class Network:
-    """The addresses whose first `bits` bits are those of `address`; its other bits are zero."""
+    """The addresses that start with the first `bits` bits of `address`; its other bits are zero."""
 
     address: bytes
     bits: int
@@ -53,7 +58,7 @@ def parse_network(text: str) -> Network:
     if not slash:
         return Network(address=address, bits=most)
     if not is_digits(length) or len(length) > 3 or str(int(length)) != length or int(length) > most:
-        raise ValueError(f"the prefix length is a number from 0 to {most}")
+        raise ValueError(f"the prefix length must be a number from 0 to {most}")
     bits = int(length)
     if int.from_bytes(address, "big") & ((1 << (most - bits)) - 1):
         raise ValueError("bits are set beyond the prefix length")
@@ -86,7 +91,7 @@ def _parse_v6(text: str) -> bytes | None:
 
 
 def _groups(text: str, *, last: bool) -> list[int] | None:
-    """Parse groups of hexadecimal digits; the last may be a dotted IPv4 address, which is two."""
+    """Parse groups of hexadecimal digits. The last two may be a dotted IPv4 address."""
     if not text:
         return []
     found: list[int] = []
@@ -105,7 +110,7 @@ def _groups(text: str, *, last: bool) -> list[int] | None:
 
 
 def format_address(address: bytes) -> str:
-    """Return the canonical text (RFC 5952); a mapped IPv4 address shows its dots."""
+    """Return the canonical text (RFC 5952). A mapped IPv4 address is written with dots."""
     if len(address) == 4:
         return ".".join(map(str, address))
     if address.startswith(MAPPED):

@@ -1,28 +1,36 @@
-"""Budgets that keep a target from using up the supervisor: dials, descriptors, time.
+"""Limit how much a target can use of the supervisor: dials, descriptors, time.
 
-The target decides how many connections there are, and the owner of a name's zone how many addresses
-are dialled for each. If that could use up the supervisor's descriptors, the supervisor could no
-longer measure what the target uses.
+The target decides how many connections there are, and the owner of a DNS zone decides how many
+addresses are dialled for each. Without limits they could use up the supervisor's descriptors, and
+the supervisor could no longer measure the target's usage.
 """
+
+from __future__ import annotations
 
 import _thread
 import sys
-from collections.abc import Callable
 
 from corral.record import record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
 MAX_EXTRA_DIALS = 128
 ACCEPT_RETRY_SECONDS = 0.1
-"""Pause after an accept that failed though a client waits: descriptors are used up."""
+"""The pause after an accept that failed for lack of descriptors. The client is still waiting."""
 RESUME_FRACTION = 1 / 4
-"""A pause lasts until this part of the burst is available: no wake-up for each single request."""
+"""A pause lasts until this part of the burst is available, to avoid a wake-up for each request."""
 
 
 @record
 class Timeouts:
-    """`request_seconds`: for a client to say where it wants to go, in an HTTP request or a TLS
-    hello. `connect_seconds`: for one of a host's addresses to answer. `idle_seconds`: with no byte
-    in either direction.
+    """Time limits of a connection.
+
+    `request_seconds` is for the destination to arrive, in an HTTP request or a TLS hello.
+    `connect_seconds` is for one of a host's addresses to answer. `idle_seconds` is the longest time
+    without a byte in either direction.
     """
 
     request_seconds: float = 10.0
@@ -31,7 +39,7 @@ class Timeouts:
 
 
 class DialBudget:
-    """Limits the dials of all connections together, beyond one for each connection."""
+    """Limits the number of dials of all connections, not counting the first of each connection."""
 
     def __init__(self, max_extra: int = MAX_EXTRA_DIALS) -> None:
         self._left = max_extra
@@ -49,9 +57,9 @@ class DialBudget:
 
 
 def reserve_descriptors(max_connections: int, *, others: int) -> int:
-    """Raise the descriptor limit for connections with two descriptors each, and `others` besides.
+    """Raise the descriptor limit for connections of two descriptors each, plus `others`.
 
-    Return how many connections it allows.
+    Return the number of connections that the new limit allows.
     """
     if sys.platform == "win32":
         raise OSError("descriptors are not limited on Windows")
@@ -78,7 +86,7 @@ class RateLimit:
         self._seen = clock()
 
     def use(self, count: int = 1) -> None:
-        """Count requests. Those beyond the budget lengthen the pause."""
+        """Count requests. Requests beyond the budget lengthen the pause."""
         self._refill()
         self._left -= count
 

@@ -1,19 +1,19 @@
-"""The check of where a target may connect to, shared by both network engines.
+"""Check whether a target may connect to a destination, for both network engines.
 
 The gateway (Linux) and the HTTP proxies (macOS, Windows) call the same `DestinationCheck` at the
 same points. They dial only addresses that it returned, and the host's own proxy:
 
-    allows              before anything is looked up: the name, or the address, and the port
+    allows              before any lookup: the name, or the address, and the port
     allows_hello        when a TLS client names a server
-    proxy_for           whether the host's own proxy is asked instead of looking up the name
+    proxy_for           whether to use the host's own proxy instead of looking up the name
     filter_addresses    when the addresses are known: the address guard
 
 Each denial is recorded with the entry of `network.allow` that would allow it.
 """
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from __future__ import annotations
 
-from corral.denials.records import Denials
+from corral.denials.records import Denials, allow_net
 from corral.network.addresses import Network, format_address, parse_network, unmap
 from corral.network.guard import HostAddresses, find_refusal, is_admissible
 from corral.network.host_proxy import Proxy, proxy_from_environment
@@ -21,7 +21,15 @@ from corral.network.rules import SYNTHETIC, Rules, format_host_port, is_host_nam
 from corral.network.tls_hello import Hello
 from corral.record import record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping, Sequence
+
+
 TLS_PORTS = frozenset({443})
+NO_ADDRESS = "the host found no address for it"
+NO_CONNECTION = "no connection"
+NO_PROXY = "no connection to the host's own proxy"
 
 
 @record
@@ -37,16 +45,16 @@ class Destination:
 
 
 def address_destination(address: bytes, port: int) -> Destination:
-    """Return the destination for an address, with one spelling for each host that it can mean."""
+    """Return the destination of an address. All spellings of an address give the same one."""
     plain = unmap(address)
     return Destination(host=format_address(plain), port=port, address=plain)
 
 
 class DestinationCheck:
-    """`admitted` are networks of the user's config that the address guard lets names lead to.
+    """`admitted` are networks of the user's config to which allowed names may lead.
 
-    `host_addresses` are the host's own, which it does not. `synthetic` has the gateway's addresses
-    for names.
+    The host's own addresses, `host_addresses`, are never admitted. `synthetic` is the network of
+    the gateway's addresses for names.
     """
 
     def __init__(
@@ -69,36 +77,38 @@ class DestinationCheck:
         self._tls_ports = tls_ports
 
     def allows(self, destination: Destination) -> bool:
-        """Whether the policy allows a destination; if not, record the denial."""
+        """Return whether the policy allows a destination; if not, record the denial."""
         host, port, address = destination.host, destination.port, destination.address
         if address is not None:
             if self.rules.allows_address(address, port) is not None:
                 return True
             why = "no name has this address" if address in self.synthetic else ""
-            self.denials.add("address", str(destination), allow=self.remedy(destination), why=why)
+            allow = allow_net(self.remedy(destination))
+            self.denials.add("address", str(destination), allow=allow, why=why)
         else:
             if self.rules.allows_name(host, port) is not None:
                 return True
-            allow = str(destination)
-            self.denials.add("port" if self.rules.matches(host) else "name", allow, allow=allow)
+            wanted = str(destination)
+            matches = self.rules.matches(host)
+            self.denials.add("port" if matches else "name", wanted, allow=allow_net(wanted))
         return False
 
     def remedy(self, destination: Destination) -> str:
-        """Return the entry of `network.allow` for a destination; empty if it had no effect."""
+        """Return the entry of `network.allow` for a destination; "" if an entry has no effect."""
         address = destination.address
         if address is not None and (address in self.synthetic or not is_admissible(address)):
             return ""
         return str(destination)
 
     def needs_hello(self, destination: Destination) -> bool:
-        """Whether a client has to say which server it wants before it may go on."""
+        """Return whether a client has to send a TLS hello before it may continue."""
         return destination.port in self._tls_ports
 
     def allows_hello(self, hello: Hello, destination: Destination) -> bool | None:
-        """Whether a client with this hello may go on, None while it is incomplete.
+        """Return whether a client with this hello may continue; None while the hello is incomplete.
 
-        A denial is recorded. A client that does not speak TLS, or names no server, may go on: it
-        reaches the allowed host only.
+        A denial is recorded. A client that does not use TLS, or names no server, may continue,
+        because it reaches only the allowed host.
         """
         port = destination.port
         if hello.state == "incomplete":
@@ -110,7 +120,8 @@ class DestinationCheck:
         else:
             return True
         allow = format_host_port(wanted, port) if is_host_name(wanted) else ""
-        self.denials.add("sni", wanted, allow=allow, why=f"connected to {destination.host}")
+        why = f"connected to {destination.host}"
+        self.denials.add("sni", wanted, allow=allow_net(allow), why=why)
         return False
 
     def proxy_for(self, destination: Destination) -> Proxy | None:
@@ -121,7 +132,11 @@ class DestinationCheck:
     def filter_addresses(
         self, destination: Destination, found: Sequence[bytes]
     ) -> tuple[bytes, ...]:
-        """Return those of a destination's addresses that may be dialled; record the others."""
+        """Return the addresses of a destination that may be dialled; record the others as
+        denials.
+        """
+        if not found:
+            self.report_unreachable(destination, NO_ADDRESS)
         admitted = (*self.rules.named_networks(destination.port), *self._admitted)
         good: list[bytes] = []
         for address in map(unmap, found):
@@ -134,20 +149,24 @@ class DestinationCheck:
             allow = ""
             if refusal.remedy is not None:
                 allow = format_host_port(format_address(refusal.remedy), destination.port)
-            self.denials.add("guard", led_to, allow=allow, why=refusal.why)
+            self.denials.add("guard", led_to, allow=allow_net(allow), why=refusal.why)
         return tuple(good)
+
+    def report_unreachable(self, destination: Destination, why: str) -> None:
+        """Record that the host itself could not connect to an allowed destination."""
+        self.denials.add("unreachable", str(destination), why=why)
 
 
 def check_from_policy(
     allow: Iterable[str],
     admit: Iterable[str],
     environment: Mapping[str, str],
-    denials: Denials | None,
+    denials: Denials,
 ) -> DestinationCheck:
-    """Build the check of one run; `environment` is the user's and may name a proxy."""
+    """Build the check of one run. `environment` is the user's and may name a proxy."""
     return DestinationCheck(
         parse_rules(allow),
-        Denials() if denials is None else denials,
+        denials,
         admitted=map(parse_network, admit),
         proxy=proxy_from_environment(environment),
     )

@@ -1,20 +1,25 @@
-"""The order and the number of attempts in one dial of a host with several addresses (RFC 8305).
+"""Choose the order and number of attempts to dial a host with several addresses (RFC 8305).
 
-Both engines dial this way: `gateway/dial.py` in its event loop, `http_proxy/dial.py` in a thread.
-The addresses are dialled as they are given: nothing is looked up between the check and the dial.
+Both engines use this: `gateway/dial.py` in its event loop, `http_proxy/dial.py` in a thread. The
+checked addresses are dialled as they are; the name is not looked up again.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
 
 from corral.network.budgets import DialBudget
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
 MAX_DIALLED = 8
 STAGGER_SECONDS = 0.25
-"""Time that one address has before the next is tried beside it."""
+"""How long one address is tried before the next is tried as well."""
 
 
 class Attempts:
-    """The addresses still to try (`waiting`), and the dials taken from the budget."""
+    """The addresses to try (`waiting`), and the number of attempts taken from the budget."""
 
     def __init__(self, addresses: Sequence[bytes], budget: DialBudget) -> None:
         self.waiting = interleave(addresses)
@@ -22,9 +27,10 @@ class Attempts:
         self._taken = 0
 
     def next(self, under_way: int) -> bytes | None:
-        """Return the next address to try beside those under way; None if there is none.
+        """Return the next address to try besides those under way; None if there is none.
 
-        If addresses are left then, the budget is used up: ask again after the next stagger.
+        If None is returned although addresses are left, the budget is used up. Call this again
+        after a stagger.
         """
         self.settle(under_way)
         if not self.waiting or (under_way and not self._budget.acquire()):
@@ -33,14 +39,14 @@ class Attempts:
         return self.waiting.pop(0)
 
     def settle(self, under_way: int) -> None:
-        """Return to the budget what attempts took that are no longer under way."""
+        """Return the attempts that have ended to the budget."""
         needed = min(self._taken, max(0, under_way - 1))
         self._budget.release(self._taken - needed)
         self._taken = needed
 
 
 def interleave(addresses: Sequence[bytes]) -> list[bytes]:
-    """Return the addresses in the host's order, but with the two families taking turns."""
+    """Return the addresses in the host's order, but alternating between IPv4 and IPv6."""
     first = [item for item in addresses if len(item) == len(addresses[0])]
     others = [item for item in addresses if len(item) != len(addresses[0])]
     mixed: list[bytes] = []

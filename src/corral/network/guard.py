@@ -1,32 +1,39 @@
-"""The address guard: which addresses the gateway never dials, whatever name led there.
+"""The address guard refuses to dial addresses of the host, its neighbours and cloud services.
 
-The owner of a name's zone decides where it leads, so an allowed name may point at the host itself,
-at its neighbours or at a cloud's metadata service. The table is corral's own because `ipaddress`
-calls ::127.0.0.1, 64:ff9b:1::a00:1, 2002:7f00:1:: and fec0::1 global. An address that carries an
-IPv4 address is refused for its own sake or for what it carries.
+The owner of a DNS zone chooses its addresses, so an allowed name may lead to the host itself, to
+its neighbours or to a cloud's metadata service. The table is corral's own, because `ipaddress`
+calls ::127.0.0.1, 64:ff9b:1::a00:1, 2002:7f00:1:: and fec0::1 global. If an address contains an
+IPv4 address, both are checked.
 
-A network that the policy or the user's config names admits addresses if it is no wider than the
-guarded network around them: 10.0.0.0/8 and 10.1.2.3 admit private addresses, 0.0.0.0/0 means the
-internet and admits none.
+A network in the policy or in the user's config admits addresses if it is not larger than the
+guarded network around them. So 10.0.0.0/8 and 10.1.2.3 admit private addresses, but 0.0.0.0/0 means
+the internet and admits none of them.
 """
+
+from __future__ import annotations
 
 import _socket
 import errno
-from collections.abc import Container, Iterable, Iterator
 
 from corral.network.addresses import Network, format_address, parse_address, parse_network
 from corral.record import record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator
+
 
 @record
 class GuardedNetwork:
-    """The smallest one around an address decides; without a `why`, the IPv4 address inside does."""
+    """A row of the table. The smallest network around an address decides. If its `why` is empty,
+    the embedded IPv4 address decides.
+    """
 
     network: Network
     why: str
 
 
-# IANA's special-purpose registries, the multicast and reserved blocks, and the metadata services.
+# IANA's special-purpose registries, the multicast and reserved blocks, and metadata services.
 TABLE = (
     ("0.0.0.0/8", "unspecified"),  # the kernel dials loopback for it
     ("10.0.0.0/8", "private"),
@@ -35,12 +42,12 @@ TABLE = (
     ("169.254.0.0/16", "link-local"),
     ("172.16.0.0/12", "private"),
     ("192.0.0.0/24", "reserved for protocols"),
-    ("192.0.2.0/24", "documentation"),
+    ("192.0.2.0/24", "reserved for documentation"),
     ("192.88.99.0/24", "a 6to4 relay"),
     ("192.168.0.0/16", "private"),
     ("198.18.0.0/15", "benchmarking, and the gateway's own"),
-    ("198.51.100.0/24", "documentation"),
-    ("203.0.113.0/24", "documentation"),
+    ("198.51.100.0/24", "reserved for documentation"),
+    ("203.0.113.0/24", "reserved for documentation"),
     ("224.0.0.0/4", "multicast"),
     ("240.0.0.0/4", "reserved"),
     ("255.255.255.255", "broadcast"),
@@ -49,11 +56,11 @@ TABLE = (
     ("169.254.0.23", "metadata"),  # Tencent
     ("169.254.42.42", "metadata"),  # Scaleway
     ("169.254.169.253", "metadata"),  # the resolver of an Amazon VPC
-    ("169.254.169.254", "metadata"),  # nearly all of them
+    ("169.254.169.254", "metadata"),  # nearly all clouds
     ("169.254.170.2", "metadata"),  # credentials of Amazon's containers
     ("169.254.170.23", "metadata"),
     ("192.0.0.192", "metadata"),  # Oracle
-    # Global unicast is 2000::/3: all else is refused, by a name of its own where it has one.
+    # Only 2000::/3 is global unicast. All other addresses are refused; some have their own reason.
     ("::/3", "reserved"),
     ("4000::/2", "reserved"),
     ("8000::/1", "reserved"),
@@ -61,15 +68,15 @@ TABLE = (
     ("::1", "loopback"),
     ("::ffff:0:0/96", ""),  # mapped
     ("::/96", "IPv4-compatible"),
-    ("64:ff9b::/96", ""),  # NAT64: how hosts without IPv4 reach the rest
+    ("64:ff9b::/96", ""),  # NAT64, by which hosts without IPv4 reach IPv4 addresses
     ("64:ff9b:1::/48", "local NAT64"),
     ("100::/64", "discarded"),
     ("2001::/23", "reserved for protocols"),
     ("2001::/32", ""),  # Teredo
     ("2001:2::/48", "benchmarking"),
-    ("2001:db8::/32", "documentation"),
+    ("2001:db8::/32", "reserved for documentation"),
     ("2002::/16", ""),  # 6to4
-    ("3fff::/20", "documentation"),
+    ("3fff::/20", "reserved for documentation"),
     ("fc00::/7", "private"),
     ("fe80::/10", "link-local"),
     ("fec0::/10", "private (site-local)"),
@@ -82,20 +89,27 @@ TABLE = (
     ("fe80::a9fe:a9fe", "metadata"),  # OpenStack
 )
 NOT_ADMISSIBLE = frozenset({"unspecified", "multicast", "broadcast", "discarded"})
-"""Naming these in a policy has no effect: no connection leads there, or one to the host itself."""
+"""A policy cannot admit these: they cannot be reached, or mean the host itself."""
 
 
-GUARDED_NETWORKS = tuple(
-    sorted(
-        (GuardedNetwork(network=parse_network(text), why=why) for text, why in TABLE),
-        key=lambda guarded: -guarded.network.bits,
-    )
-)
+_guarded_networks: list[GuardedNetwork] = []
+
+
+def guarded_networks() -> list[GuardedNetwork]:
+    """Return the table, smallest networks first. It is parsed at the first call, not at start."""
+    if not _guarded_networks:
+        _guarded_networks.extend(
+            sorted(
+                (GuardedNetwork(network=parse_network(text), why=why) for text, why in TABLE),
+                key=lambda guarded: -guarded.network.bits,
+            )
+        )
+    return _guarded_networks
 
 
 @record
 class Refusal:
-    """`remedy` is the address that a policy has to name to admit it; None if none helps."""
+    """`remedy` is the address that a policy has to name to admit it; None if that does not help."""
 
     why: str
     remedy: bytes | None
@@ -104,26 +118,26 @@ class Refusal:
 def find_refusal(
     address: bytes, *, host_addresses: Container[bytes] = (), admitted: Iterable[Network] = ()
 ) -> Refusal | None:
-    """Return why this address is not dialled, or None. `host_addresses` are the host's own."""
+    """Return why this address must not be dialled; None if it may be."""
     networks = tuple(admitted)
     for form in (address, *embedded_v4(address)):
         why = _why_refused(form, host_addresses, networks)
         if why is not None:
             remedy = None if why in NOT_ADMISSIBLE else form
-            text = why if form is address else f"it carries an IPv4 address: {why}"
+            text = why if form is address else f"it contains an IPv4 address: {why}"
             return Refusal(why=text, remedy=remedy)
     return None
 
 
 def is_admissible(address: bytes) -> bool:
-    """Whether naming this address in a policy has an effect."""
+    """Return whether naming this address in a policy has an effect."""
     guarded = find_guarded(address)
     return guarded is None or guarded.why not in NOT_ADMISSIBLE
 
 
 def find_guarded(address: bytes, max_bits: int = 128) -> GuardedNetwork | None:
-    """Return the smallest guarded network around an address, or around a network of that size."""
-    for guarded in GUARDED_NETWORKS:
+    """Return the smallest guarded network that contains the address, with at most `max_bits`."""
+    for guarded in guarded_networks():
         if guarded.network.bits <= max_bits and address in guarded.network:
             return guarded
     return None
@@ -137,14 +151,14 @@ def _why_refused(
     why = "" if guarded is None else guarded.why
     if guarded is not None and why and (why in NOT_ADMISSIBLE or named < guarded.network.bits):
         return why
-    # A network that admits loopback admits all addresses in it, which are all the host's own.
+    # Loopback addresses are the host's own, but a network that admits loopback admits all of them.
     if address in host_addresses and named < len(address) * 8 and why != "loopback":
         return "the host's own"
     return None
 
 
 def embedded_v4(address: bytes) -> Iterator[bytes]:
-    """Yield the IPv4 addresses inside an IPv6 address: where its packets would end."""
+    """Yield the IPv4 addresses inside an IPv6 address, to which its packets would be delivered."""
     if len(address) != 16:
         return
     head = int.from_bytes(address[:12], "big")
@@ -152,8 +166,8 @@ def embedded_v4(address: bytes) -> Iterator[bytes]:
     if compatible or head in {0xFFFF, 0x64FF9B << 64}:  # mapped, NAT64
         yield address[12:]
     elif address.startswith(b"\x00\x64\xff\x9b\x00\x01"):
-        # RFC 6052: where it is depends on an unknown prefix length. No IPv4 host begins with a
-        # zero, so there the prefix is longer.
+        # RFC 6052: the position depends on an unknown prefix length. An IPv4 address does not begin
+        # with a zero byte, so a position with a zero byte is part of the prefix.
         split = (address[6:8] + address[9:11], address[7:8] + address[9:12])
         yield from (found for found in (*split, address[9:13], address[12:]) if found[0])
     elif address.startswith(b"\x20\x02"):  # 6to4
@@ -166,10 +180,10 @@ def embedded_v4(address: bytes) -> Iterator[bytes]:
 
 
 class HostAddresses:
-    """The addresses of this host, as they are at the moment of asking.
+    """The current addresses of this host.
 
-    The kernel sends from the very address that it is to reach only if that is one of its own. The
-    connect of a datagram socket looks up this route and sends nothing.
+    The kernel uses an address as the source of a packet to the same address only if it is its own.
+    `connect` on a datagram socket chooses the source address and sends nothing.
     """
 
     def __contains__(self, address: object) -> bool:
@@ -179,8 +193,9 @@ class HostAddresses:
         try:
             probe = _socket.socket(family, _socket.SOCK_DGRAM)
         except OSError as error:
-            # Without the family nothing can be reached. Any other error, such as descriptors that
-            # a target has used up, leaves it unknown: the address is then not dialled.
+            # If the host does not support the family, it cannot reach the address. After any other
+            # error, such as too many open descriptors, the address counts as the host's own and is
+            # not dialled.
             return error.errno != errno.EAFNOSUPPORT
         try:
             probe.connect((format_address(address), 9))

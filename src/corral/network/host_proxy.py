@@ -1,27 +1,32 @@
-"""The host's own HTTP proxy, which is asked to CONNECT (RFC 9110 9.3.6).
+"""Connect through the host's own HTTP proxy with CONNECT (RFC 9110 9.3.6).
 
-Behind such a proxy the host often cannot look up names at all, so the proxy gets the name, and
-the address guard sees addresses only where the policy has them. Names are checked as always.
+A host behind such a proxy often cannot look up names, so the proxy gets the name. Names are checked
+as usual. The address guard checks only addresses that the target itself asked for.
 """
 
-from collections.abc import Mapping
+from __future__ import annotations
 
 from corral.network.addresses import Network, address_or_none, parse_network
 from corral.network.rules import format_host_port
 from corral.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 VARIABLES = ("https_proxy", "HTTPS_PROXY")
 EXCEPTIONS = ("no_proxy", "NO_PROXY")
 MAX_REPLY_BYTES = 1 << 14
 DEFAULT_PORT = 80
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-"""Never through the proxy, where they would mean the proxy's own loopback."""
+"""Never reached through the proxy, where they would mean the proxy's own loopback."""
 
 
 @record
 class Proxy:
-    """`authorization` is the value of Proxy-Authorization. Names that end in one of `suffixes` and
-    addresses in `networks` are reached directly; `*` in `suffixes` means all.
+    """The host's proxy. `authorization` is the value of Proxy-Authorization. Names that end in one
+    of `suffixes` and addresses in `networks` are reached directly; a suffix `*` means all names.
     """
 
     host: str
@@ -31,7 +36,7 @@ class Proxy:
     networks: tuple[Network, ...] = ()
 
     def is_used_for(self, host: str) -> bool:
-        """Whether a connection to this name or address goes through the proxy."""
+        """Return whether a connection to this name or address goes through the proxy."""
         if "*" in self.suffixes or host in LOOPBACK:
             return False
         address = address_or_none(host)
@@ -41,7 +46,7 @@ class Proxy:
 
 
 def proxy_from_environment(environment: Mapping[str, str]) -> Proxy | None:
-    """Return the proxy that the environment names; ValueError if corral cannot use it."""
+    """Return the proxy that the environment names. Raise ValueError if corral cannot use it."""
     text = next((environment[name] for name in VARIABLES if environment.get(name)), "")
     if not text:
         return None
@@ -76,7 +81,9 @@ def _split_location(location: str) -> tuple[str, int]:
 
 
 def _parse_exceptions(text: str) -> tuple[tuple[str, ...], tuple[Network, ...]]:
-    """Parse as curl does: a name means itself and all names below it, with or without a dot."""
+    """Parse NO_PROXY as curl does. A name, with or without a leading dot, includes its
+    subdomains.
+    """
     suffixes: list[str] = []
     networks: list[Network] = []
     for item in text.replace(" ", ",").split(","):
@@ -112,7 +119,10 @@ def build_connect_request(proxy: Proxy, host: str, port: int) -> bytes:
 
 
 def parse_connect_reply(data: bytes) -> bytes | None:
-    """Return what follows the proxy's reply, None while it is incomplete; ValueError: a refusal."""
+    """Return the bytes after the proxy's reply; None while the reply is incomplete.
+
+    Raise ValueError if the proxy refuses.
+    """
     head, end, rest = data.partition(b"\r\n\r\n")
     if not end:
         if len(data) > MAX_REPLY_BYTES or not data.startswith(b"HTTP/1."[: len(data)]):

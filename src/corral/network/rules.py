@@ -1,23 +1,28 @@
-"""The entries of `network.allow`: one strict grammar for destinations, and the allowlist.
+"""Parse the entries of `network.allow` into the allowlist, with one strict grammar.
 
     entry = host [":" ports] | "[" v6 "]" [":" ports] | "[" v6 "/" bits "]" [":" ports]
     host  = name | "*." name | v4 | v4 "/" bits | v6 | v6 "/" bits
     ports = port | port "-" port
 
-A name is made of letter-digit-hyphen labels, so anything that a resolver or a C library could read
-as another host (decimal and octal addresses, NUL, trailing dots, other scripts) is refused. An
-international name is written in its xn-- form: the two standards for making it (IDNA 2003 and
-2008) lead to different hosts, and letters that look alike may differ.
+A name consists of letter-digit-hyphen labels. Text that a resolver or a C library could read as
+another host (decimal and octal addresses, NUL, trailing dots, other scripts) is refused. An
+international name must be written in its xn-- form: the two standards for encoding it (IDNA 2003
+and 2008) lead to different hosts, and different letters may look alike.
 
-`Rules` is the allowlist: whatever is not in it is denied, so an empty one allows nothing.
+`Rules` is the allowlist. Everything else is denied, so an empty allowlist allows nothing.
 """
 
-from collections.abc import Iterable, Mapping
+from __future__ import annotations
 
 from corral.network.addresses import Network, format_address, parse_network, unmap
 from corral.record import record
 from corral.safe_text import shown
 from corral.units import is_digits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
 
 LABEL = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 HEX = frozenset("0123456789abcdef")
@@ -25,16 +30,16 @@ MAX_NAME_LENGTH = 253
 MAX_LABEL_LENGTH = 63
 MAX_PORT = 65535
 DEFAULT_PORTS = ((80, 80), (443, 443))
-"""The ports of an entry without any: a web server's."""
+"""The ports of an entry that names none: those of web servers."""
 MAX_PORTS = 64
-"""Ports in the whole allowlist: each is a listener in the sandbox."""
+"""The number of ports in the whole allowlist. Each needs a listener in the sandbox."""
 SYNTHETIC = Network(address=bytes((198, 18, 0, 0)), bits=15)
-"""The gateway's own addresses for names: none of them can be allowed as an address."""
+"""The gateway's own addresses for names. They cannot be allowed as addresses."""
 
 
 @record
 class AllowEntry:
-    """`host` is in lower case, a network has its prefix length; `ports` are inclusive ranges."""
+    """One entry of the allowlist. `host` is in lower case; `ports` are inclusive ranges."""
 
     host: str
     ports: tuple[tuple[int, int], ...] = DEFAULT_PORTS
@@ -52,7 +57,7 @@ class AllowEntry:
 
 @record
 class Rules:
-    """The allowlist. `under` has the wildcards by the name that follows their `*.`."""
+    """The allowlist. `under` has the wildcard entries, by the name after their `*.`."""
 
     names: Mapping[str, tuple[AllowEntry, ...]]
     under: Mapping[str, tuple[AllowEntry, ...]]
@@ -60,8 +65,9 @@ class Rules:
     ports: frozenset[int]
 
     def matches(self, name: str) -> tuple[AllowEntry, ...]:
-        """Return the entries for this name at any port, its own before those of wildcards."""
-        # `lower` turns some letters of other scripts into ASCII: the Kelvin sign into a plain k.
+        """Return the entries for this name at any port. Its own entries come before wildcards."""
+        # `lower` turns some letters of other scripts into ASCII, for example the Kelvin sign into
+        # k.
         name = name.lower() if name.isascii() else ""
         if not is_host_name(name):
             return ()
@@ -76,7 +82,7 @@ class Rules:
         return next((item for item in self.matches(name) if item.has_port(port)), None)
 
     def allows_address(self, address: bytes, port: int) -> AllowEntry | None:
-        """Return an entry that has this very address; a name's entry never does."""
+        """Return an entry of a network that contains this address."""
         address = unmap(address)
         for network, item in self.networks:
             if address in network and item.has_port(port) and address not in SYNTHETIC:
@@ -84,12 +90,12 @@ class Rules:
         return None
 
     def named_networks(self, port: int) -> tuple[Network, ...]:
-        """Return the networks that the policy names for a port: the address guard admits them."""
+        """Return the networks that the policy names for a port. The address guard admits them."""
         return tuple(network for network, item in self.networks if item.has_port(port))
 
 
 def parse_rules(texts: Iterable[str]) -> Rules:
-    """Parse entries of `network.allow`; ValueError if one is wrong."""
+    """Parse entries of `network.allow`. Raise ValueError if one is invalid."""
     items = tuple(dict.fromkeys(map(parse_entry, texts)))
     names: dict[str, tuple[AllowEntry, ...]] = {}
     under: dict[str, tuple[AllowEntry, ...]] = {}
@@ -108,7 +114,7 @@ def parse_rules(texts: Iterable[str]) -> Rules:
 
 
 def _parse_unmapped(host: str) -> Network:
-    """Parse a network; one of mapped addresses is the network of the IPv4 addresses in it."""
+    """Parse a network. A network of mapped addresses becomes one of IPv4 addresses."""
     network = parse_network(host)
     address = unmap(network.address)
     if len(address) == len(network.address) or network.bits < 96:
@@ -117,7 +123,7 @@ def _parse_unmapped(host: str) -> Network:
 
 
 def is_host_name(name: str) -> bool:
-    """Whether `parse_entry` takes it as a name in lower case: no program reads it as an address."""
+    """Return whether `parse_entry` accepts this as a name in lower case."""
     if len(name) > MAX_NAME_LENGTH or not name.isascii() or _looks_like_v4(name):
         return False
     try:
@@ -134,7 +140,7 @@ def format_host_port(host: str, port: int) -> str:
 
 
 def parse_entry(text: str) -> AllowEntry:
-    """Parse an entry of `network.allow`; its `str` is the one spelling of it."""
+    """Parse an entry of `network.allow`; its `str` is the canonical spelling."""
     if not text:
         raise ValueError("an empty destination")
     if not text.isascii():
@@ -177,7 +183,7 @@ def _parse_port(text: str) -> int:
 
 
 def _parse_host(host: str, text: str) -> str:
-    """Return the one spelling of a host; `text` is the whole entry, for errors."""
+    """Return the canonical spelling of a host. Errors quote `text`, the whole entry."""
     if ":" in host or "/" in host or _looks_like_v4(host):
         try:
             network = parse_network(host)
@@ -207,13 +213,13 @@ def _check_label(label: str, text: str) -> None:
 
 
 def _looks_like_v4(host: str) -> bool:
-    """Whether a resolver could read it as an address: decimal, octal, hex, with parts missing."""
+    """Return whether a resolver could read this as an address: decimal, octal, hex, short."""
     last = host.rpartition(".")[2]
     return is_digits(last) or (last.startswith("0x") and HEX.issuperset(last[2:]))
 
 
 def collect_ports(entries: Iterable[str], *, max_ports: int) -> frozenset[int]:
-    """Return the ports that these entries name; counting stops soon after `max_ports`."""
+    """Return the ports of these entries. Counting stops soon after `max_ports`."""
     found: set[int] = set()
     for text in entries:
         for low, high in parse_entry(text).ports:

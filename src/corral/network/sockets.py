@@ -1,4 +1,4 @@
-"""Socket calls that both network engines make."""
+"""Socket calls for both network engines."""
 
 import _socket
 import struct
@@ -10,8 +10,8 @@ LINGER_ZERO = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
 
 
 def look_up_addresses(name: str) -> list[bytes]:
-    """Return the name's addresses in the order in which this host would try them; blocks."""
-    # As bytes: for a str Python would load its IDNA codec, and names here are ASCII.
+    """Return a name's addresses in the order in which this host would try them. Blocks."""
+    # The name is bytes, because Python would load its IDNA codec for a str. Names here are ASCII.
     found = _socket.getaddrinfo(
         name.encode("ascii"), None, _socket.AF_UNSPEC, _socket.SOCK_STREAM, 0, 0
     )
@@ -19,10 +19,10 @@ def look_up_addresses(name: str) -> list[bytes]:
 
 
 def close_socket(end: _socket.socket, *, reset: bool) -> None:
-    """Close a socket; a reset tells the peer that this is not an orderly end."""
+    """Close a socket. With `reset` the peer does not see an orderly end."""
     if reset:
         try:
             end.setsockopt(_socket.SOL_SOCKET, _socket.SO_LINGER, LINGER_ZERO)
         except OSError:
-            pass  # it is broken already
+            pass  # the socket is already broken
     end.close()

@@ -1,7 +1,7 @@
-"""The server name in a TLS ClientHello (RFC 8446 4.1.2, RFC 6066 3), read without a TLS library.
+"""Read the server name in a TLS ClientHello (RFC 8446 4.1.2, RFC 6066 3) without a TLS library.
 
-The target's bytes are read strictly: a hello that two readers could understand in two ways is
-malformed. The name is only what the client says; the server may serve others behind it.
+The parser is strict: a hello that two parsers could interpret differently is malformed. The name is
+only the client's claim; the server may serve other names too.
 """
 
 from corral.record import record
@@ -19,9 +19,9 @@ HOST_NAME = 0
 RECORD_HEADER = 5
 MAX_RECORD_BYTES = 1 << 14
 MAX_HELLO_BYTES = 1 << 15
-"""Hellos with post-quantum keys have two kilobytes, with many tickets some more."""
+"""A hello with post-quantum keys has two kilobytes. One with many tickets has a few more."""
 MAX_PREFIX_BYTES = 2 * MAX_HELLO_BYTES
-"""Read at most before there is a verdict: records may be small, but not endless."""
+"""The limit of bytes that are read without a verdict. It is larger because records may be small."""
 MAX_NAME_LENGTH = 255
 
 
@@ -36,7 +36,7 @@ class _MalformedError(Exception):
 
 
 class _Reader:
-    """Reads the fields of a complete message: one that ends too early is malformed."""
+    """Reads the fields of a complete message. A message that ends too early is malformed."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -62,10 +62,10 @@ class _Reader:
 
 
 class HelloReader:
-    """Reads the first bytes of a connection as they come, until there is a verdict.
+    """Reads the first bytes of a connection as they arrive, until there is a verdict.
 
-    `data` has all that was fed. No byte is read twice, so that a target that sends single bytes,
-    in records of one byte, costs no more than any other.
+    `data` has all bytes so far. No byte is parsed twice, so a target cannot waste time by sending
+    single bytes in records of one byte.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class HelloReader:
         return Hello(state="no name") if name is None else Hello(state="name", name=name)
 
     def _next_records(self) -> bytes | None:
-        """Return the ClientHello without its header; None while something is missing."""
+        """Return the ClientHello without its header; None while it is incomplete."""
         while (content := self._next_record()) is not None:
             self._message += content
             if self._message[0] != CLIENT_HELLO:
@@ -121,7 +121,9 @@ class HelloReader:
 
 
 def _foreign(data: bytearray) -> Hello:
-    """Classify what is not a TLS record: old servers take an SSL 2 hello, which is refused."""
+    """Classify bytes that are not a TLS record. An SSL 2 hello is refused, because old servers
+    accept it.
+    """
     if not data[0] & 0x80:
         return Hello(state="not TLS")
     if len(data) < 3:
@@ -131,7 +133,7 @@ def _foreign(data: bytearray) -> Hello:
 
 def _server_name(message: bytes) -> str | None:
     hello = _Reader(message)
-    if hello.number(1) != 3:  # the major version, for ever
+    if hello.number(1) != 3:  # the major version of every TLS
         raise _MalformedError
     hello.take(1 + 32)  # minor version, random
     if len(hello.vector(1)) > 32:  # session
@@ -158,7 +160,7 @@ def _server_name(message: bytes) -> str | None:
 
 
 def _host_name(content: bytes) -> str:
-    """Return the only name: of several, readers differ on which one counts."""
+    """Return the only name. Several names are refused, because parsers choose different ones."""
     extension = _Reader(content)
     names = _Reader(extension.vector(2))
     kind = names.number(1)

@@ -1,4 +1,4 @@
-"""Connections and bytes by destination, for the report."""
+"""Count connections and bytes by destination, for the report."""
 
 from corral.record import record
 
@@ -7,7 +7,7 @@ MAX_HOSTS = 4096
 
 @record
 class Traffic:
-    """Sums for one name or address: `up` from the target, `down` to it, in bytes."""
+    """Totals for one name or address: `up` from the target, `down` to it, in bytes."""
 
     connections: int = 0
     failed: int = 0
@@ -18,9 +18,11 @@ class Traffic:
 def count_connection(
     sums: dict[str, Traffic], host: str, *, failed: bool, up: int = 0, down: int = 0
 ) -> None:
-    """Add one connection. Under a wildcard the target invents names, so their number is bounded."""
+    """Add one connection. The number of hosts is limited, because a target can invent names below a
+    wildcard.
+    """
     if host not in sums and len(sums) >= MAX_HOSTS:
-        host = ""  # all others
+        host = ""  # stands for all other hosts
     before = sums.get(host, Traffic())
     sums[host] = Traffic(
         connections=before.connections + 1,

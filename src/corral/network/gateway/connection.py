@@ -1,16 +1,22 @@
-"""One connection of the target, from its accept to its end.
+"""Handle one connection of the target, from its accept to its end.
 
-Each stage calls the next: the TLS hello where one is needed, the lookup, the address guard, the
-dial, the reply of the host's proxy where there is one, the copying.
+Each stage calls the next: the TLS hello if needed, the lookup, the address guard, the dial, the
+reply of the host's proxy if there is one, the copying.
 """
+
+from __future__ import annotations
 
 import _socket
 import sys
-from collections.abc import Callable
 
 from corral.network.addresses import address_or_none
 from corral.network.budgets import DialBudget, Timeouts
-from corral.network.destinations import Destination, DestinationCheck
+from corral.network.destinations import (
+    NO_CONNECTION,
+    NO_PROXY,
+    Destination,
+    DestinationCheck,
+)
 from corral.network.gateway import dial, event_loop, host_lookups, splice
 from corral.network.host_proxy import Proxy, build_connect_request, parse_connect_reply
 from corral.network.sockets import close_socket
@@ -19,17 +25,20 @@ from corral.record import record
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 BLOCK_BYTES = 4096
 MANY_CONNECTIONS = 32
 RECEIVE_BUFFER = 1 << 18
-"""Bytes of the kernel's memory for what a server sends, beyond MANY_CONNECTIONS. By default the
-kernel would give megabytes to each of hundreds of connections that the target never reads."""
+"""The size of the kernel's receive buffer beyond MANY_CONNECTIONS. The default is megabytes for
+each connection, and a target may open hundreds that it never reads.
+"""
 
 
 @record
 class Context:
-    """What all connections of a gateway share."""
+    """The objects that all connections of a gateway share."""
 
     check: DestinationCheck
     loop: event_loop.Loop
@@ -37,7 +46,7 @@ class Context:
     pipes: splice.Pipes
     dial_budget: DialBudget
     timeouts: Timeouts
-    ended: "Callable[[Connection], None]"
+    ended: Callable[[Connection], None]
     is_crowded: Callable[[], bool]
 
 
@@ -64,7 +73,7 @@ class Connection:
             self._look_up()
 
     def close(self, *, reset: bool) -> None:
-        """End the connection at any stage; a reset tells the target that this is not orderly."""
+        """End the connection at any stage. With `reset` the target does not see an orderly end."""
         if self._closed:
             return
         self._closed = True
@@ -91,7 +100,7 @@ class Connection:
             self._timer = None
 
     def _read_hello(self) -> None:
-        """Read which server the client wants; one that sends nothing yet may not go on."""
+        """Read which server the client wants. A client that sends nothing is kept waiting."""
         try:
             chunk = self._client.recv(BLOCK_BYTES)
         except BlockingIOError:
@@ -127,7 +136,7 @@ class Connection:
             self._fail()
 
     def _find_addresses(self, host: str, done: Callable[[tuple[bytes, ...]], None]) -> None:
-        """Call `done` with the addresses of a host, unless the connection has ended by then."""
+        """Call `done` with the addresses of a host, unless the connection has ended meanwhile."""
         address = address_or_none(host)
         if address is not None:
             done((address,))
@@ -156,6 +165,9 @@ class Connection:
         self._dial = None
         self._server = server
         if server is None:
+            self._context.check.report_unreachable(
+                self.destination, NO_PROXY if proxy else NO_CONNECTION
+            )
             self._fail()
         elif proxy is None:
             self._start_copy(server, b"")
@@ -169,7 +181,7 @@ class Connection:
         except OSError:
             whole = False
         if not whole:
-            self._fail()  # the buffer of a new socket is larger than any request
+            self._fail()  # the buffer of a new socket has room for any request
             return
         self._start_timer(self._context.timeouts.connect_seconds)
         self._context.loop.watch(server.fileno(), event_loop.IN, lambda _: self._read_reply(server))
@@ -194,7 +206,8 @@ class Connection:
     def _start_copy(self, server: _socket.socket, from_server: bytes) -> None:
         try:
             for end in (self._client, server):
-                # The sender has already decided which bytes belong together.
+                # Nagle's delay is useless, because the sender has already decided which bytes
+                # belong together.
                 end.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
                 end.setsockopt(_socket.SOL_SOCKET, _socket.SO_KEEPALIVE, 1)
         except OSError:

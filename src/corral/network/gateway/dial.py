@@ -1,9 +1,10 @@
-"""Connect to the first of some addresses that answers, in the event loop."""
+"""Connect to the first address that answers, in the event loop."""
+
+from __future__ import annotations
 
 import _socket
 import errno
 import sys
-from collections.abc import Callable, Sequence
 
 from corral.network.addresses import format_address
 from corral.network.budgets import DialBudget
@@ -12,8 +13,10 @@ from corral.network.gateway import event_loop
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
-Done = Callable[[_socket.socket | None], None]
+    Done = Callable[[_socket.socket | None], None]
 
 
 class Dial:
@@ -47,7 +50,7 @@ class Dial:
         self._finish(None)
 
     def _try_next(self) -> None:
-        """Try addresses until one more is under way."""
+        """Start one more attempt, with the first address for which that is possible."""
         if self._stagger is not None:
             self._stagger.cancel()
         attempts = self._attempts
@@ -64,7 +67,7 @@ class Dial:
         try:
             trial = _socket.socket(family, kind)
         except OSError:
-            return False  # descriptors are used up, or the host has no such family
+            return False  # no descriptors are left, or the host does not support this family
         if self._receive_buffer:
             trial.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVBUF, self._receive_buffer)
         if trial.connect_ex((format_address(address), self._port)) not in {0, errno.EINPROGRESS}:
@@ -84,7 +87,7 @@ class Dial:
         try:
             trial.getpeername()
         except OSError:
-            return  # woken for nothing
+            return  # a spurious wake-up
         self._finish(self._release(trial))
 
     def _release(self, trial: _socket.socket) -> _socket.socket:

@@ -1,13 +1,19 @@
-"""DNS messages: strict parsing of queries, and answers. RFC 1035, 6891 (EDNS), 9460 (HTTPS, SVCB).
+"""Parse DNS queries strictly and build answers. RFC 1035, 6891 (EDNS), 9460 (HTTPS, SVCB).
 
-A query has one question and at most an OPT record. Its name cannot be compressed, because nothing
-comes before it that it could point to: pointers, and so their loops, are refused.
+A query has one question and at most one OPT record. Compression pointers are refused: they could
+form loops, and a query has no earlier name to which they could point.
 """
 
+from __future__ import annotations
+
 import struct
-from collections.abc import Sequence
 
 from corral.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 A, PTR, AAAA, OPT, SVCB, HTTPS, ANY = 1, 12, 28, 41, 64, 65, 255
 IN = 1
@@ -19,16 +25,16 @@ OPCODE = 0x7800
 MAX_NAME_LENGTH = 255
 MAX_LABEL_LENGTH = 63
 MAX_QUERY_BYTES = 4096
-"""A question and its OPT with cookies and padding take some hundred bytes."""
+"""A question and its OPT record with cookies and padding need a few hundred bytes."""
 PAYLOAD = 1232
-"""The largest UDP message that is announced: it fits every path (the DNS flag day of 2020)."""
+"""The largest UDP message that is announced. It fits every network path (DNS flag day 2020)."""
 QUESTION_POINTER = b"\xc0\x0c"
 TTL = 300
 PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_")
 
 
 class MalformedError(ValueError):
-    """A query that cannot be parsed; `code` is the answer that it gets."""
+    """A query that cannot be parsed; `code` is the response code of the answer."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -37,7 +43,7 @@ class MalformedError(ValueError):
 
 @record
 class Query:
-    """`name` is in lower case, with all but letters, digits, `-` and `_` escaped."""
+    """A parsed query. `name` is in lower case; all except letters, digits, `-`, `_` is escaped."""
 
     id: int
     flags: int
@@ -55,34 +61,34 @@ class Answer:
 
 def parse_query(data: bytes) -> Query:
     if len(data) > MAX_QUERY_BYTES:
-        raise MalformedError(FORMERR, "longer than any query")
+        raise MalformedError(FORMERR, "too long for a query")
     if len(data) < HEADER.size:
         raise MalformedError(FORMERR, "shorter than a header")
     number, flags, questions, answers, authorities, additional = HEADER.unpack_from(data)
     if flags & OPCODE:
         raise MalformedError(NOTIMP, "not a standard query")
     if (questions, answers, authorities) != (1, 0, 0) or additional > 1:
-        raise MalformedError(FORMERR, "not one question")
+        raise MalformedError(FORMERR, "not exactly one question")
     name, end = parse_name(data, HEADER.size)
     if len(data) < end + 4:
-        raise MalformedError(FORMERR, "the question is cut off")
+        raise MalformedError(FORMERR, "the question is truncated")
     kind, space = struct.unpack_from("!HH", data, end)
     if space != IN:
-        raise MalformedError(NOTIMP, "not the class of the internet")
+        raise MalformedError(NOTIMP, "not the internet class")
     version, after = parse_opt(data, end + 4) if additional else (None, end + 4)
     if after != len(data):
-        raise MalformedError(FORMERR, "more than it says")
+        raise MalformedError(FORMERR, "bytes after the last record")
     question = data[HEADER.size : end + 4]
     return Query(id=number, flags=flags, name=name, kind=kind, question=question, edns=version)
 
 
 def parse_name(data: bytes, start: int) -> tuple[str, int]:
-    """Return the name at `start` and where it ends. It is never compressed."""
+    """Return the uncompressed name at `start`, and the position of its end."""
     labels: list[str] = []
     at = start
     while True:
         if at >= len(data):
-            raise MalformedError(FORMERR, "the name is cut off")
+            raise MalformedError(FORMERR, "the name is truncated")
         length = data[at]
         at += 1
         if length == 0:
@@ -90,20 +96,20 @@ def parse_name(data: bytes, start: int) -> tuple[str, int]:
         if length > MAX_LABEL_LENGTH or at + length - start > MAX_NAME_LENGTH - 1:
             raise MalformedError(FORMERR, "a pointer, or a name that is too long")
         if at + length > len(data):
-            raise MalformedError(FORMERR, "the name is cut off")
+            raise MalformedError(FORMERR, "the name is truncated")
         labels.append(escape_label(data[at : at + length]))
         at += length
 
 
 def escape_label(label: bytes) -> str:
-    """Escape as master files do, because a dot inside a label does not separate labels."""
+    """Escape as in zone files, because a dot inside a label does not separate labels."""
     return "".join(chr(byte) if byte in PLAIN else f"\\{byte:03d}" for byte in label.lower())
 
 
 def parse_opt(data: bytes, start: int) -> tuple[int, int]:
-    """Return the EDNS version, and where the record ends."""
+    """Return the EDNS version, and the position of the record's end."""
     if len(data) < start + 11:
-        raise MalformedError(FORMERR, "the additional record is cut off")
+        raise MalformedError(FORMERR, "the additional record is truncated")
     root, kind, _payload, ttl, length = struct.unpack_from("!BHHIH", data, start)
     if root or kind != OPT:
         raise MalformedError(FORMERR, "an additional record that is not OPT")
@@ -123,7 +129,7 @@ def build_answer(query: Query, code: int, answers: Sequence[Answer] = ()) -> byt
 
 
 def build_error(data: bytes, code: int) -> bytes | None:
-    """Build the answer to a message that could not be parsed; None if it was not a query at all."""
+    """Build the answer to a message that could not be parsed; None if it was not a query."""
     if len(data) < HEADER.size:
         return None
     number, flags = struct.unpack_from("!HH", data)
@@ -140,19 +146,19 @@ def build_name(name: str) -> bytes:
 
 
 class Framing:
-    """Splits a stream into messages: each has its length before it in two bytes."""
+    """Splits a stream into messages, each after its length in two bytes."""
 
     def __init__(self) -> None:
         self.buffer = b""
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the messages that are complete now; MalformedError if one is too long."""
+        """Return the messages that are complete now. Raise MalformedError if one is too long."""
         self.buffer += chunk
         found: list[bytes] = []
         while len(self.buffer) >= 2:
             length = int.from_bytes(self.buffer[:2], "big")
             if length > MAX_QUERY_BYTES:
-                raise MalformedError(FORMERR, "longer than any query")
+                raise MalformedError(FORMERR, "too long for a query")
             if len(self.buffer) < 2 + length:
                 break
             found.append(self.buffer[2 : 2 + length])

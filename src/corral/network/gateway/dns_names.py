@@ -1,11 +1,13 @@
-"""Answers the target's DNS queries. No query of the target ever leaves the host.
+"""Answer the target's DNS queries. No query of the target leaves the host.
 
-An allowed name has an address of its own in 198.18.0.0/15, the same for the whole run and never
-another name's: a connection to that address is a connection to that name. It has no AAAA record and
-no others: an empty answer makes every client take the A record at once. A name that is not allowed
-does not exist (REFUSED would make musl's resolver wait and ask again), and the denial is recorded.
+An allowed name gets its own address in 198.18.0.0/15 for the whole run, so a connection to that
+address is a connection to that name. The name has only an A record. Queries for other types get an
+empty answer, after which every client uses the A record at once. A name that is not allowed does
+not exist, and the denial is recorded. The answer is not REFUSED, because musl's resolver would wait
+and ask again.
 """
 
+from corral.denials.records import allow_net
 from corral.network.addresses import address_or_none
 from corral.network.destinations import Destination, DestinationCheck, address_destination
 from corral.network.gateway import dns_messages as dns
@@ -17,7 +19,7 @@ LOOPBACK = {dns.A: bytes((127, 0, 0, 1)), dns.AAAA: bytes(15) + b"\x01"}
 
 
 class Names:
-    """Names and their synthetic addresses, assigned once each."""
+    """Names and their synthetic addresses. A name keeps its address during the run."""
 
     def __init__(self, check: DestinationCheck, *, max_names: int = MAX_NAMES) -> None:
         self.check = check
@@ -26,14 +28,14 @@ class Names:
         self._names: dict[bytes, str] = {}
 
     def destination(self, address: bytes, port: int) -> Destination:
-        """Return what a connection to this address means: a name, if the address is synthetic."""
+        """Return the destination of an address: a name, if the address is synthetic."""
         name = self._names.get(address)
         if name is None:
             return address_destination(address, port)
         return Destination(host=name, port=port)
 
     def assign_address(self, name: str) -> bytes | None:
-        """Return the address of an allowed name, a new one if need be; None if none is left."""
+        """Return the address of an allowed name, a new one if necessary; None if none is left."""
         found = self._addresses.get(name)
         if found is None and len(self._names) < self._max_names:
             first = int.from_bytes(self.check.synthetic.address, "big")
@@ -43,7 +45,7 @@ class Names:
         return found
 
     def respond(self, data: bytes) -> bytes | None:
-        """Return the answer to any message; None if it gets no answer."""
+        """Return the answer to a message; None if the message gets no answer."""
         try:
             query = dns.parse_query(data)
         except dns.MalformedError as error:
@@ -57,7 +59,7 @@ class Names:
     def _answer(self, query: dns.Query) -> bytes:
         if self.check.rules.matches(query.name):
             return self._answer_allowed(query)
-        # RFC 6761: the sandbox's own loopback, not the host's.
+        # RFC 6761. This is the sandbox's own loopback, not the host's.
         if query.name == "localhost" or query.name.endswith(".localhost"):
             own = LOOPBACK.get(query.kind)
             found = () if own is None else (dns.Answer(kind=query.kind, data=own),)
@@ -68,7 +70,7 @@ class Names:
                 pointer = dns.Answer(kind=dns.PTR, data=dns.build_name(name))
                 return dns.build_answer(query, dns.NOERROR, (pointer,))
         allow = query.name if is_host_name(query.name) else ""
-        self.check.denials.add("name", query.name or ".", allow=allow)
+        self.check.denials.add("name", query.name or ".", allow=allow_net(allow))
         return dns.build_answer(query, dns.NXDOMAIN)
 
     def _answer_allowed(self, query: dns.Query) -> bytes:
@@ -82,6 +84,6 @@ class Names:
 
 
 def _reverse_name_to_address(name: str) -> bytes:
-    """Parse 4.3.2.1.in-addr.arpa as 1.2.3.4; nothing if it is not that."""
+    """Parse 4.3.2.1.in-addr.arpa as 1.2.3.4; return b"" for another name."""
     parts = name.removesuffix(REVERSE).split(".")
     return address_or_none(".".join(reversed(parts))) or b""

@@ -1,6 +1,7 @@
-"""The target's DNS server: passes messages by UDP and TCP to `Names` and back."""
+"""Serve the target's DNS queries by UDP and TCP, with answers from `Names`."""
 
 import _socket
+import errno
 import sys
 
 from corral.network.budgets import RateLimit
@@ -10,27 +11,43 @@ from corral.network.gateway.dns_names import Names
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Pair(Protocol):
+        """The socket that the target has instead of a datagram socket. If `is_resolver`, its
+        datagrams are queries; otherwise they are refused.
+        """
+
+        def is_resolver(self) -> bool: ...
+        def refuse(self) -> None: ...
+        def closed(self) -> object: ...
+
 
 BATCH = 64
-"""Datagrams answered before others get their turn."""
+"""The number of datagrams that are answered before other clients get their turn."""
 BURST, RATE = 256, 2048
-"""Queries at once, and a second. Datagrams that the kernel cannot keep until then are lost."""
+"""Limits for the queries of all clients, at once and per second. Datagrams wait in the kernel's
+buffer; those beyond it are lost.
+"""
 MAX_STREAMS = 32
+MAX_PAIRS = 128
+"""The target's datagram sockets, if each is one end of a pair."""
 IDLE_SECONDS = 10.0
 """How long a TCP client may be silent."""
 
 
 class DnsServer:
-    """Takes over the sockets; keeps nothing of a query once it is answered."""
+    """Closes its sockets at the end. A query is dropped once it is answered."""
 
     def __init__(
         self, loop: event_loop.Loop, names: Names, *, udp: int = -1, tcp: int = -1
     ) -> None:
         self.loop = loop
         self.names = names
-        self._rate_limit = RateLimit(loop.clock, burst=BURST, rate=RATE)
-        self.inputs = event_loop.Inputs(loop)
+        self.inputs = event_loop.Inputs(loop, RateLimit(loop.clock, burst=BURST, rate=RATE))
         self.streams: set[_Stream] = set()
+        self._pairs: dict[_socket.socket, Pair] = {}
         self._sockets: list[_socket.socket] = []
         for fd, read in ((udp, self._answer_datagrams), (tcp, self._accept)):
             if fd >= 0:
@@ -40,14 +57,24 @@ class DnsServer:
     def close(self) -> None:
         for stream in list(self.streams):
             stream.close()
-        for end in self._sockets:
+        for end in (*self._sockets, *self._pairs):
             self.inputs.close(end)
 
-    def count_queries(self, count: int) -> None:
-        """Pause all clients, by UDP and TCP, after too many queries."""
-        self._rate_limit.use(count)
-        if seconds := self._rate_limit.pause_seconds():
-            self.inputs.pause(seconds)
+    def add_pair(self, end: _socket.socket, pair: "Pair") -> None:
+        """Take over the supervisor's end of a datagram socket of the target."""
+        if len(self._pairs) >= MAX_PAIRS:
+            end.close()
+            raise OSError(errno.EMFILE, "too many datagram sockets")
+        self._pairs[end] = pair
+        self.inputs.add(end, self._answer_pair)
+
+    def add_stream(self, client: _socket.socket) -> None:
+        """Serve a client that sends queries by TCP, and close it at the end."""
+        if len(self.streams) >= MAX_STREAMS:
+            client.close()
+        else:
+            self.streams.add(_Stream(self, client))
+        self.inputs.count_requests(1)
 
     def _answer_datagrams(self, end: _socket.socket) -> None:
         for _ in range(BATCH):
@@ -56,25 +83,62 @@ class DnsServer:
             try:
                 data, sender = end.recvfrom(dns.MAX_QUERY_BYTES + 1)
             except OSError:
-                return  # none left, or an earlier answer could not be delivered
-            self.count_queries(1)
+                return  # no datagrams are left, or an earlier answer could not be delivered
+            self.inputs.count_requests(1)
             answer = self.names.respond(data)
             if answer is None:
                 continue
             try:
                 end.sendto(answer, sender)
             except OSError:
-                pass  # a client that does not receive asks again
+                pass  # a client that does not get its answer asks again
 
     def _accept(self, listener: _socket.socket) -> None:
         client = self.inputs.accept(listener)
-        if client is None:
-            return
-        if len(self.streams) >= MAX_STREAMS:
-            client.close()
-        else:
-            self.streams.add(_Stream(self, client))
-        self.count_queries(1)
+        if client is not None:
+            self.add_stream(client)
+
+    def _answer_pair(self, end: _socket.socket) -> None:
+        for _ in range(BATCH):
+            if not self.inputs.active:
+                return
+            try:
+                if not self._answer_datagram(end):
+                    self._close_pair(end)
+                    return
+            except BlockingIOError:
+                return
+            self.inputs.count_requests(1)
+
+    def _answer_datagram(self, end: _socket.socket) -> bool:
+        """Answer a datagram; return whether the pair stays open. A datagram to another destination
+        is not read, so that the target's end fails with ECONNRESET instead of waiting for an
+        answer.
+        """
+        pair = self._pairs[end]
+        peek = 0 if pair.is_resolver() else _socket.MSG_PEEK
+        try:
+            data = end.recv(dns.MAX_QUERY_BYTES + 1, peek)
+        except ConnectionError:
+            return False
+        if not data:
+            return False
+        if peek:
+            pair.refuse()
+            return False
+        answer = self.names.respond(data)
+        try:
+            if answer is not None:
+                end.send(answer)
+        except OSError:
+            pass  # a client that does not get its answer asks again
+        return True
+
+    def _close_pair(self, end: _socket.socket) -> None:
+        pair = self._pairs.pop(end)
+        self.inputs.close(end)
+        self.inputs.count_requests(1)
+        pair.closed()
 
 
 class _Stream:
@@ -96,9 +160,9 @@ class _Stream:
         try:
             chunk = client.recv(dns.MAX_QUERY_BYTES)
             answers = [self._server.names.respond(item) for item in self._framing.feed(chunk)]
-            self._server.count_queries(1 + len(answers))
+            self._server.inputs.count_requests(1 + len(answers))
             reply = b"".join(dns.frame_message(item) for item in answers if item is not None)
-            # A client that does not read its answers is not waited for.
+            # A client that does not read its answers is dropped.
             whole = client.send(reply) == len(reply) if reply else True
         except BlockingIOError:
             return

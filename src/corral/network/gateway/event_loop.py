@@ -1,32 +1,37 @@
-"""The event loop for descriptors and timers, driven from outside: it never waits by itself.
+"""Run handlers for descriptors and timers in an event loop that the caller drives.
 
-`fileno()` becomes readable when there is something to do, `deadline()` says when there will be.
+The loop never waits. `fileno()` becomes readable when a handler has to run; `deadline()` is the
+time of the next timer.
 """
 
+from __future__ import annotations
+
+import _heapq as heapq
 import _socket
 import errno
-import heapq
 import os
 import select
 import sys
 import time
-from collections.abc import Callable
 
-from corral.network.budgets import ACCEPT_RETRY_SECONDS
+from corral.network.budgets import ACCEPT_RETRY_SECONDS, RateLimit
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-Handler = Callable[[int], None]
+    Handler = Callable[[int], None]
+
 
 IN, OUT = 1, 4
 BATCH = 64
 NO_CLIENT = frozenset({errno.EAGAIN, errno.ECONNABORTED})
-"""Errors of `accept` when no client waits any more."""
+"""Errors of `accept` when no client is waiting any more."""
 
 
 class Timer:
-    """Calls once, at `when` or a little later, unless it is cancelled."""
+    """Calls `call` once, at `when` or a little later, unless it is cancelled."""
 
     __slots__ = ("call", "when")
 
@@ -37,7 +42,7 @@ class Timer:
     def cancel(self) -> None:
         self.call = None
 
-    def __lt__(self, other: "Timer") -> bool:
+    def __lt__(self, other: Timer) -> bool:
         return self.when < other.when
 
 
@@ -52,9 +57,9 @@ class Loop:
         return self._epoll.fileno()
 
     def watch(self, fd: int, mask: int, handler: Handler) -> None:
-        """Call `handler` while a descriptor is ready."""
+        """Call `handler` whenever the descriptor is ready."""
         if mask == 0:
-            self.forget(fd)  # the kernel would still report hang-ups
+            self.forget(fd)  # otherwise the kernel would still report hang-ups
             return
         known = self._watched.get(fd)
         if known is None:
@@ -64,13 +69,15 @@ class Loop:
         self._watched[fd] = mask, handler
 
     def forget(self, fd: int) -> None:
-        """Stop watching; call it before the descriptor is closed, whose number is then reused."""
+        """Stop watching. Call this before closing the descriptor, because its number will be
+        reused.
+        """
         if self._watched.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
     def after(self, seconds: float, call: Callable[[], None]) -> Timer:
         if len(self._timers) > 4 * BATCH:
-            # Short connections cancel their timers long before they are due.
+            # Short connections cancel their timers long before the timers are due.
             live = [timer for timer in self._timers if timer.call is not None]
             if len(live) * 2 < len(self._timers):
                 heapq.heapify(live)
@@ -80,23 +87,25 @@ class Loop:
         return timer
 
     def deadline(self) -> float | None:
-        """Return when `run_ready` has to be called at the latest, by `clock`; None: never."""
+        """Return the time of `clock` at which `run_ready` must be called; None if no timer is
+        set.
+        """
         while self._timers and self._timers[0].call is None:
             heapq.heappop(self._timers)
         return self._timers[0].when if self._timers else None
 
     def run_ready(self) -> None:
-        """Do all that can be done now without waiting."""
+        """Run all handlers and timers that are ready, without waiting."""
         for fd, events in self._epoll.poll(0, BATCH):
             _, handler = self._watched.get(fd, (0, None))
-            # An earlier handler of this batch may have closed it. If its number was reused, that
-            # handler is called for nothing: none relies on being able to read.
+            # An earlier handler of this batch may have closed the descriptor. If its number was
+            # reused, the new handler is called without need, which every handler tolerates.
             if handler is None:
                 continue
             try:
                 handler(events)
             except OSError:
-                # Handlers catch their errors; one that does not must not end the supervisor.
+                # An error that a handler does not catch must not end the supervisor.
                 self.forget(fd)
         now = self.clock()
         while (when := self.deadline()) is not None and when <= now:
@@ -111,19 +120,20 @@ class Loop:
 
 
 class Inputs:
-    """Sockets that are read together, and not at all while stopped or during a pause.
+    """Sockets that are read together, except while stopped or paused.
 
-    What arrives meanwhile waits in the kernel, where it costs nothing.
+    Data that arrives meanwhile waits in the kernel. Requests beyond `rate_limit` cause a pause.
     """
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Loop, rate_limit: RateLimit | None = None) -> None:
         self.active = True
         self._loop = loop
+        self._rate_limit = rate_limit
         self._handlers: dict[int, Handler] = {}
         self._paused = False
 
     def add(self, end: _socket.socket, read: Callable[[_socket.socket], None]) -> None:
-        """Call `read` with the socket while it can be read; it must not block."""
+        """Call `read` with the socket whenever the socket is readable. `read` must not block."""
         end.setblocking(False)
         handler = self._handlers[end.fileno()] = lambda _: read(end)
         if self.active:
@@ -140,7 +150,7 @@ class Inputs:
             self._loop.forget(fd)
 
     def start(self) -> None:
-        """Read again, unless there is a pause: its end starts."""
+        """Read again. During a pause, reading starts at the end of the pause."""
         if not self.active and not self._paused:
             self.active = True
             for fd, handler in self._handlers.items():
@@ -152,18 +162,24 @@ class Inputs:
             self.stop()
             self._loop.after(seconds, self._end_pause)
 
+    def count_requests(self, count: int) -> None:
+        if self._rate_limit is not None:
+            self._rate_limit.use(count)
+            if seconds := self._rate_limit.pause_seconds():
+                self.pause(seconds)
+
     def _end_pause(self) -> None:
         self._paused = False
         self.start()
 
     def accept(self, listener: _socket.socket) -> _socket.socket | None:
-        """Return the next connection, which does not block; None if there is none now."""
+        """Return the next connection as a non-blocking socket; None if there is none now."""
         try:
-            # socket.socket.accept calls this too, but importing `socket` costs more than all this.
+            # `socket.accept` calls this method too, but importing `socket` is too slow.
             fd, _ = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
         except OSError as error:
-            # Usually descriptors are used up. The client still waits, so trying again at once
-            # would never end.
+            # Usually no descriptor is free. The client is still waiting, so an immediate retry
+            # would be an endless loop.
             if error.errno not in NO_CLIENT:
                 self.pause(ACCEPT_RETRY_SECONDS)
             return None

@@ -1,40 +1,54 @@
-"""The gateway of an allowlist run: accepts the target's connections, checks, dials and copies.
+"""The gateway accepts the target's connections in an allowlist run, checks them, dials and copies.
 
-It is part of the supervisor, outside the sandbox. Its listeners are in the target's network
-namespace, where every address leads to them; the local address of an accepted socket is where the
-target wanted to go. Nothing that the target sends is used as an address.
+The gateway is part of the supervisor, outside the sandbox. Its listeners are in the target's
+network namespace, where every address leads to them. The local address of an accepted socket is the
+target's destination, so no data of the target is used as an address. Without namespaces it has no
+listeners; the socket broker asks it about an address (`find_destination`) and passes it the
+connections (`admit`).
 
     gateway = Gateway(DestinationCheck(...), listeners=[...], dns_udp=..., dns_tcp=...)
     poll(gateway.fileno(), until gateway.deadline()) -> gateway.run_ready(); gateway.close()
 """
 
+from __future__ import annotations
+
 import _socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
 
 from corral.network import budgets
 from corral.network.addresses import parse_address, unmap
-from corral.network.destinations import DestinationCheck
-from corral.network.gateway import connection, dns_server, event_loop, host_lookups, splice
+from corral.network.destinations import Destination, DestinationCheck
+from corral.network.gateway import (
+    connection,
+    dns_server,
+    event_loop,
+    host_lookups,
+    refused_connections,
+    splice,
+)
 from corral.network.gateway.dns_names import Names
 from corral.network.sockets import close_socket, look_up_addresses
 from corral.network.traffic import Traffic, count_connection
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
 MAX_CONNECTIONS = 512
 MAX_ACCEPTED = 16
-"""Connections accepted before others get their turn."""
+"""The number of connections that are accepted before other inputs get their turn."""
 MAX_FAILED = 256
-"""Connections that carry nothing, at once and then a second: refused ones, and empty ones."""
+"""Limit for connections without data (refused or empty), at once and then per second."""
+MAX_WAITING = 256
+"""The number of the socket broker's connections that may wait for others to end."""
 OTHER_DESCRIPTORS = 128
-"""For the supervisor itself, DNS clients and lookups."""
+"""Descriptors for the supervisor itself, DNS clients and lookups."""
 
 
 class Gateway:
-    """Takes over the descriptors that it is given, and closes them with itself."""
+    """Owns the descriptors that it gets, and closes them at the end."""
 
     def __init__(
         self,
@@ -43,6 +57,7 @@ class Gateway:
         listeners: Sequence[int],
         dns_udp: int = -1,
         dns_tcp: int = -1,
+        refused: Sequence[int] = (),
         lookup: host_lookups.Lookup = look_up_addresses,
         timeouts: budgets.Timeouts = budgets.Timeouts(),  # noqa: B008 - records are frozen
         max_connections: int = MAX_CONNECTIONS,
@@ -51,13 +66,17 @@ class Gateway:
         self.denials = check.denials
         self.names = Names(check)
         others = 2 * splice.MAX_PIPES + budgets.MAX_EXTRA_DIALS + OTHER_DESCRIPTORS
+        others += 0 if listeners else MAX_WAITING + dns_server.MAX_PAIRS
         self._max_connections = budgets.reserve_descriptors(max_connections, others=others)
         self._loop = loop = event_loop.Loop(clock)
         self.fileno, self.deadline, self.run_ready = loop.fileno, loop.deadline, loop.run_ready
         self._rate_limit = budgets.RateLimit(clock, burst=MAX_FAILED, rate=MAX_FAILED)
-        self._dns_server = dns_server.DnsServer(self._loop, self.names, udp=dns_udp, tcp=dns_tcp)
+        self.pause_seconds = self._rate_limit.pause_seconds
+        self.dns_server = dns_server.DnsServer(self._loop, self.names, udp=dns_udp, tcp=dns_tcp)
+        self._refused = refused_connections.RefusedConnections(loop, self.denials, refused)
         self._traffic: dict[str, Traffic] = {}
         self._connections: set[connection.Connection] = set()
+        self._waiting: list[tuple[_socket.socket, Destination]] = []
         self._context = connection.Context(
             check=check,
             loop=self._loop,
@@ -80,21 +99,24 @@ class Gateway:
     def close(self) -> None:
         for listener in self._listeners:
             self._inputs.close(listener)
+        while self._waiting:
+            self._waiting.pop()[0].close()
         for opened in list(self._connections):
             opened.close(reset=True)
-        self._dns_server.close()
+        self.dns_server.close()
+        self._refused.close()
         self._context.lookups.close()
         self._context.pipes.close()
         self._loop.close()
 
     def _accept(self, listener: _socket.socket) -> None:
         for _ in range(MAX_ACCEPTED):
-            if len(self._connections) >= self._max_connections:
-                self.denials.add("limit", f"more than {self._max_connections} connections")
+            if self._is_full():
                 self._inputs.stop()
                 return
             if seconds := self._rate_limit.pause_seconds():
-                # A flood of denied connections then costs the target more than the host.
+                # The pause makes a flood of denied connections more expensive for the target than
+                # for the host.
                 self._inputs.pause(seconds)
                 return
             client = self._inputs.accept(listener)
@@ -109,11 +131,38 @@ class Gateway:
         except (OSError, ValueError):
             client.close()
             return
-        destination = self.names.destination(address, int(port))
-        if not self._context.check.allows(destination):
-            self._rate_limit.use()
+        destination = self.find_destination(address, int(port))
+        if destination is None:
             close_socket(client, reset=True)
-            return
+        else:
+            self._open(client, destination)
+
+    def find_destination(self, address: bytes, port: int) -> Destination | None:
+        """Return the destination of a connection to an address; None if the connection is
+        denied.
+        """
+        destination = self.names.destination(address, port)
+        if self._context.check.allows(destination):
+            return destination
+        self._rate_limit.use()
+        return None
+
+    def admit(self, client: _socket.socket, destination: Destination) -> None:
+        """Handle a connection to a destination that `find_destination` returned."""
+        if not self._is_full():
+            self._open(client, destination)
+        elif len(self._waiting) < MAX_WAITING:
+            self._waiting.append((client, destination))
+        else:
+            close_socket(client, reset=True)
+
+    def _is_full(self) -> bool:
+        if len(self._connections) < self._max_connections:
+            return False
+        self.denials.add("limit", f"more than {self._max_connections} connections")
+        return True
+
+    def _open(self, client: _socket.socket, destination: Destination) -> None:
         opened = connection.Connection(self._context, client, destination)
         self._connections.add(opened)
         opened.start()
@@ -126,4 +175,6 @@ class Gateway:
             self._rate_limit.use()
         host = opened.destination.host
         count_connection(self._traffic, host, failed=copy is None, up=up, down=down)
+        if self._waiting:
+            self._open(*self._waiting.pop(0))
         self._inputs.start()

@@ -1,15 +1,15 @@
-"""Looks up names as every program on this host does, without blocking the event loop.
+"""Look up names as programs of this host do, without blocking the event loop.
 
-Only the C library knows all that the host's administrator may have set up (/etc/hosts, nsswitch,
-search lists, split DNS), and its getaddrinfo blocks. So child processes call it, which start with
-the first lookup and die with the supervisor. A child that hangs is ended by its own alarm clock.
+Only the C library supports everything that an administrator may have configured: /etc/hosts,
+nsswitch, search lists, split DNS. Its getaddrinfo blocks, so child processes call it. They start
+with the first lookup and die with the supervisor. A child that hangs is ended by its alarm.
 """
+
+from __future__ import annotations
 
 import _socket
 import os
 import sys
-from collections import deque
-from collections.abc import Callable, Sequence
 
 from corral.network.addresses import deduplicate
 from corral.network.gateway import event_loop
@@ -17,13 +17,19 @@ from corral.network.sockets import look_up_addresses
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable, Sequence
 
-Lookup = Callable[[str], Sequence[bytes]]
-Done = Callable[[tuple[bytes, ...]], None]
+    Lookup = Callable[[str], Sequence[bytes]]
+    Done = Callable[[tuple[bytes, ...]], None]
+else:
+    from _collections import deque  # `collections` itself takes a millisecond
+
 
 MAX_CHILDREN = 4
 LOOKUP_SECONDS = 10
-"""For one lookup: the C library asks two servers for five seconds each."""
+"""The time limit of one lookup. The C library waits five seconds for each of two servers."""
 MAX_REPLY_BYTES = 4096
 SIGKILL = 9
 
@@ -38,7 +44,7 @@ class LookupProcess:
 
 
 class Lookups:
-    """Looks up each name once for all who ask for it meanwhile; keeps no answer."""
+    """Looks up each name once for all callers that wait for it. Answers are not cached."""
 
     def __init__(self, loop: event_loop.Loop, lookup: Lookup = look_up_addresses) -> None:
         self._loop = loop
@@ -48,7 +54,7 @@ class Lookups:
         self._asked: dict[str, list[Done]] = {}
 
     def ask(self, name: str, done: Done) -> None:
-        """Call `done` later with the addresses, if any; OSError if no process can be started."""
+        """Call `done` later with the addresses, if any. Raise OSError if no process can start."""
         if name in self._asked:
             self._asked[name].append(done)
             return
@@ -57,7 +63,7 @@ class Lookups:
         try:
             self._assign()
         except OSError:
-            # Other callers have a child, or got this error too.
+            # Other callers are still served by a child, or got the same error.
             if name in self._waiting:
                 self._waiting.remove(name)
             del self._asked[name]
@@ -76,7 +82,7 @@ class Lookups:
             try:
                 child.channel.send(name.encode("ascii"))
             except OSError:
-                self._drop(child)  # it died meanwhile
+                self._drop(child)  # the child has died
                 self._waiting.appendleft(name)
             else:
                 child.name = name
@@ -91,12 +97,12 @@ class Lookups:
         self._children.remove(child)
         self._loop.forget(child.channel.fileno())
         child.channel.close()
-        # A child that is not reaped keeps its process id, so this kills no other process.
+        # A child keeps its pid until it is reaped, so this cannot kill another process.
         try:
             os.kill(child.pid, SIGKILL)
             os.waitpid(child.pid, 0)
         except (ProcessLookupError, ChildProcessError):
-            pass  # the program around corral ignores SIGCHLD
+            pass  # the program that uses corral ignores SIGCHLD
 
     def _start(self) -> LookupProcess:
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
@@ -124,7 +130,7 @@ class Lookups:
         except OSError:
             reply = b""
         name, child.name = child.name, None
-        # One child stays for the next name; a child that sends no reply is dead.
+        # One child is kept for the next name. A child that sent no reply is dead.
         if not reply or (not self._waiting and len(self._children) > 1):
             self._drop(child)
         for done in self._asked.pop(name, []) if name is not None else []:
@@ -135,7 +141,7 @@ class Lookups:
             self._fail_waiting()
 
     def _fail_waiting(self) -> None:
-        """Answer all callers with nothing once no child is left and none can be started."""
+        """Answer all callers with no addresses, if no child is left and none can be started."""
         if self._children:
             return
         while self._waiting:
@@ -157,7 +163,7 @@ def unpack(reply: bytes) -> tuple[bytes, ...]:
 
 
 def _serve(channel: int, lookup: Lookup, parent: int) -> None:
-    """Run a child. It never returns, because the code of its parent must not run twice."""
+    """Run a child and never return, because the child must not run its parent's code."""
     try:
         _drop_inherited(channel, parent)
         import signal
@@ -177,7 +183,7 @@ def _serve(channel: int, lookup: Lookup, parent: int) -> None:
 
 
 def _drop_inherited(channel: int, parent: int) -> None:
-    """Close all that the child inherited, above all the target's stdin and stdout."""
+    """Close all inherited descriptors, in particular the target's stdin and stdout."""
     from corral.abi import linux as abi
 
     abi.prctl(abi.PR_SET_PDEATHSIG, SIGKILL)

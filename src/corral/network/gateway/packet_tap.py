@@ -1,34 +1,38 @@
-"""Records what the target tried where nothing listens, by a tap on its loopback.
+"""Record the target's packets to ports without a listener, with a tap on its loopback.
 
-Everything the target sends stays on that loopback, so the tap stops nothing. It records a TCP SYN
-to a port that no rule has, and datagrams, which never leave. The target's own traffic on
-127.0.0.0/8 and ::1 is not recorded.
+The target's packets never leave that loopback, so the tap only records. It records each TCP SYN to
+a port that no rule has, and all datagrams. The target's own traffic on 127.0.0.0/8 and ::1 is not
+recorded.
 """
 
+from __future__ import annotations
+
 import _socket
-import array
-import struct
 import sys
 import time
-from collections.abc import Callable
 
+from corral.abi import linux_sockets
+from corral.denials.records import allow_net
 from corral.network.budgets import RateLimit
 from corral.network.gateway import event_loop
 from corral.network.gateway.dns_names import Names
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 HEADERS = 128
 BATCH = 64
 BURST, RATE = 128, 256
-"""Packets read, at once and a second: a flood must not cost the host its time."""
+"""Limits for the packets read, at once and per second, so that a flood cannot keep the host
+busy.
+"""
 PACKET_OUTGOING = 4
 TCP, UDP = 6, 17
 SYN, ACK = 0x02, 0x10
-SO_ATTACH_FILTER = 26
-# linux/bpf_common.h: code, jump if true, jump if false, constant. Without the filter all traffic
-# of the gateway would also wake the supervisor here. 16 is "drop", 17 takes the headers.
+# linux/bpf_common.h: code, jump if true, jump if false, constant. Without this filter, all traffic
+# of the gateway would wake the supervisor. Jump 16 drops a packet, 17 passes its headers.
 FILTER = (
     (0x30, 0, 0, 0xFFFFF004),  # the packet's direction (SKF_AD_PKTTYPE)
     (0x15, 14, 0, PACKET_OUTGOING),
@@ -38,7 +42,7 @@ FILTER = (
     (0x30, 0, 0, 9),
     (0x15, 10, 0, UDP),
     (0x15, 0, 8, TCP),
-    (0xB1, 0, 0, 0),  # x: the length of the header
+    (0xB1, 0, 0, 0),  # x = the length of the header
     (0x50, 0, 0, 13),
     (0x05, 0, 0, 3),
     (0x30, 0, 0, 6),  # IPv6, or something else
@@ -52,29 +56,24 @@ FILTER = (
 
 
 class Tap:
-    """Takes over a packet socket on the target's loopback; driven like the gateway."""
+    """Owns a packet socket on the target's loopback. The caller drives it like the gateway."""
 
     def __init__(
         self, fd: int, names: Names, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._packets = _socket.socket(fileno=fd)
-        attach_filter(self._packets)
+        # The kernel's filter passes only first packets, but the parser does not rely on that.
+        linux_sockets.attach_filter(self._packets.fileno(), FILTER)
         self._names = names
         self._loop = loop = event_loop.Loop(clock)
         self.fileno, self.deadline, self.run_ready = loop.fileno, loop.deadline, loop.run_ready
-        self._rate_limit = RateLimit(clock, burst=BURST, rate=RATE)
-        self._inputs = event_loop.Inputs(self._loop)
-        self._inputs.add(self._packets, self._ready)
+        self._inputs = event_loop.Inputs(loop, RateLimit(clock, burst=BURST, rate=RATE))
+        self._inputs.add(self._packets, lambda _: self._inputs.count_requests(self._read()))
 
     def close(self) -> None:
         self._read()
         self._inputs.close(self._packets)
         self._loop.close()
-
-    def _ready(self, _packets: _socket.socket) -> None:
-        self._rate_limit.use(self._read())
-        if seconds := self._rate_limit.pause_seconds():
-            self._inputs.pause(seconds)
 
     def _read(self) -> int:
         for count in range(BATCH):
@@ -82,7 +81,7 @@ class Tap:
                 packet, sender = self._packets.recvfrom(HEADERS)
             except OSError:
                 return count
-            # Each packet passes twice, going out and coming in.
+            # Each packet is seen twice, outgoing and incoming.
             if sender[2] != PACKET_OUTGOING and (found := parse_first_packet(packet)):
                 self._record(*found)
         return BATCH
@@ -94,18 +93,12 @@ class Tap:
         if protocol == UDP:
             check.denials.add("udp", str(destination))
         elif port not in check.rules.ports:
-            check.denials.add("port", str(destination), allow=check.remedy(destination))
-
-
-def attach_filter(packets: _socket.socket) -> None:
-    """Let the kernel drop all but first packets; those are still read with care."""
-    code = array.array("B", b"".join(struct.pack("HBBI", *item) for item in FILTER))
-    program = struct.pack("HP", len(FILTER), code.buffer_info()[0])
-    packets.setsockopt(_socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
+            allow = allow_net(check.remedy(destination))
+            check.denials.add("port", str(destination), allow=allow)
 
 
 def parse_first_packet(packet: bytes) -> tuple[int, bytes, int] | None:
-    """Return (protocol, address, port) of a datagram or a TCP SYN; None for anything else."""
+    """Return (protocol, address, port) of a datagram or a TCP SYN; None for any other packet."""
     if len(packet) < 20:
         return None
     if packet[0] >> 4 == 4:

@@ -1,9 +1,12 @@
-"""The host's side of `network.listen`: connections to the host's loopback go on to the target."""
+"""Forward connections from the host's loopback to the target's published ports
+(`network.listen`).
+"""
+
+from __future__ import annotations
 
 import _socket
 import errno
 import sys
-from collections.abc import Mapping
 
 from corral.network.budgets import Timeouts
 from corral.network.gateway import event_loop, splice
@@ -12,6 +15,7 @@ from corral.network.sockets import close_socket
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Protocol
 
     class Dialer(Protocol):
@@ -26,9 +30,9 @@ MAX_CONNECTIONS = 256
 
 
 class PublishedPorts:
-    """Takes over the listeners by port of the target; driven like the gateway."""
+    """Owns the listeners, by port of the target. The caller drives it like the gateway."""
 
-    def __init__(self, listeners: Mapping[int, int], dialer: "Dialer") -> None:
+    def __init__(self, listeners: Mapping[int, int], dialer: Dialer) -> None:
         self._dialer = dialer
         self._loop = loop = event_loop.Loop()
         self.fileno, self.deadline, self.run_ready = loop.fileno, loop.deadline, loop.run_ready

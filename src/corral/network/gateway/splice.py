@@ -1,35 +1,39 @@
-"""Copying between two sockets in both directions, through pipes in the kernel where possible.
+"""Copy between two sockets in both directions, through pipes in the kernel if possible.
 
-A direction reads only when what it read last is written, so a slow reader stops its sender. The end
-of one direction is passed on, and the other goes on. A pipe belongs to a direction only while bytes
-are stuck in it, so an idle connection has two descriptors and no memory.
+A direction writes what it has read before it reads again, so a slow reader slows down its sender.
+The end of one direction is passed on, and the other continues. A direction has a pipe only while
+bytes are in it, so an idle connection needs only two descriptors and no memory.
 """
+
+from __future__ import annotations
 
 import _socket
 import errno
 import os
 import sys
 import time
-from collections.abc import Callable
 
 from corral.network.gateway import event_loop
 from corral.network.sockets import close_socket
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 BLOCK_BYTES = 1 << 20
 COPY_BYTES = 1 << 14
-"""Read at a time where there is no pipe: every connection may keep as many."""
+"""The size of a read without a pipe. It is small because every connection may keep one."""
 MAX_PIPES = 128
 MAX_LARGE_PIPES = 16
-"""The first pipes have BLOCK_BYTES, the others the kernel's default. That bounds the host's memory
-for a target that never reads what it asked for."""
+"""The first pipes have BLOCK_BYTES, the others the kernel's default size. This limits the memory
+that a target which does not read can occupy.
+"""
 MAX_FREE_PIPES = 4
 ROUNDS = 4
-"""How often one direction may go on before others get their turn."""
+"""How often one direction may continue before others get their turn."""
 FEW_BYTES = 4096
-"""After a read of fewer bytes another would rarely find more, and cost as much."""
+"""A read of fewer bytes is rarely followed by more."""
 F_SETPIPE_SZ = 1031
 FLAGS = getattr(os, "SPLICE_F_MOVE", 0) | getattr(os, "SPLICE_F_NONBLOCK", 0)
 ERRORS = 0x008 | 0x010
@@ -45,7 +49,7 @@ class Pipe:
             try:
                 fcntl.fcntl(self.writer, F_SETPIPE_SZ, size)
             except OSError:
-                pass  # users have a quota; the default size works too
+                pass  # the user's quota for pipes is used up; the default size works too
 
     def close(self) -> None:
         os.close(self.reader)
@@ -84,7 +88,7 @@ class Pipes:
 
 
 class Direction:
-    """Copies from one socket to another. `stuck` bytes were read and could not be written yet."""
+    """Copies from one socket to another. `stuck` bytes were read and not yet written."""
 
     def __init__(
         self, source: _socket.socket, sink: _socket.socket, pipes: Pipes, head: bytes
@@ -104,7 +108,7 @@ class Direction:
         return len(self._unsent) + self._in_pipe
 
     def pump(self) -> None:
-        """Copy what can be copied; OSError if the source is broken."""
+        """Copy as much as possible without waiting. Raise OSError if the source is broken."""
         for _ in range(ROUNDS):
             if self.done or not self._drain() or not self._fill():
                 return
@@ -113,7 +117,7 @@ class Direction:
                 try:
                     self.sink.shutdown(_socket.SHUT_WR)
                 except OSError:
-                    pass  # it is gone altogether
+                    pass  # the sink is closed in both directions
                 return
             if self.stuck < FEW_BYTES:
                 break
@@ -126,7 +130,7 @@ class Direction:
         self._in_pipe = 0
 
     def _drain(self) -> bool:
-        """Write what was read before; return False if some of it is still stuck."""
+        """Write the bytes that were read before; return False if some are left."""
         try:
             while self._unsent:
                 sent = self.sink.send(self._unsent)
@@ -139,14 +143,14 @@ class Direction:
         except BlockingIOError:
             return False
         except OSError:
-            # The sink's peer reads no more; the other direction may still have bytes.
+            # The peer has stopped reading, but it may still send in the other direction.
             self.close()
             return False
         self._return_pipe()
         return True
 
     def _fill(self) -> bool:
-        """Read once; return False if there is nothing now."""
+        """Read once; return False if nothing can be read now."""
         self._pipe = self._pipes.borrow()
         try:
             if self._pipe is None:
@@ -163,7 +167,8 @@ class Direction:
         except OSError as error:
             if self._pipe is None or error.errno not in UNSPLICED:
                 raise
-            # The kernel, or a seccomp filter around corral, has no splice: all copy from now on.
+            # splice is missing in the kernel or forbidden by an outer seccomp filter: use no more
+            # pipes.
             self._pipes.max_pipes = 0
             self._return_pipe()
         return True
@@ -234,7 +239,7 @@ class SplicedCopy:
     def _watch(
         self, reading: Direction, writing: Direction, handler: Callable[[int], None]
     ) -> None:
-        """Wait for the one socket that `reading` reads from and `writing` writes to."""
+        """Watch a socket for the direction that reads from it and for the one that writes to it."""
         mask = event_loop.IN if not (reading.done or reading.ended or reading.stuck) else 0
         if writing.stuck and not writing.done:
             mask |= event_loop.OUT

@@ -1,4 +1,4 @@
-"""One connection to an HTTP proxy: its request, the checks, then copying in both directions."""
+"""Handle one connection to an HTTP proxy: its request, the checks, then the copying."""
 
 import hmac
 import socket
@@ -12,7 +12,9 @@ from corral.network.tls_hello import HelloReader
 
 
 class Stream(Protocol):
-    """The client's end. All methods raise OSError once it is lost, `recv` TimeoutError too."""
+    """The client's end. All methods raise OSError if the connection is lost; `recv` may time
+    out.
+    """
 
     def recv(self, timeout: float, /) -> bytes: ...
     def send(self, data: bytes, /) -> None: ...
@@ -21,7 +23,7 @@ class Stream(Protocol):
 
 
 class Copy(Protocol):
-    """Copies in both directions until both have ended; then `up` and `down` are the bytes."""
+    """Copies in both directions until both have ended. `up` and `down` are the bytes copied."""
 
     up: int
     down: int
@@ -30,7 +32,7 @@ class Copy(Protocol):
 
 
 class Connection:
-    """Serves one client, which must send the password unless no other process can connect."""
+    """Serves one client. If there is a password, the client has to send it."""
 
     def __init__(
         self,
@@ -47,17 +49,17 @@ class Connection:
         self._reached_server = False
 
     def serve(self) -> None:
-        """Return when the connection is over; reset the client if it or the server broke off."""
+        """Serve until the connection ends; reset the client after an error."""
         try:
             self._serve()
         except (OSError, ValueError):
             try:
                 self._stream.reset()
             except OSError:
-                pass  # it is lost already
+                pass  # the client is lost already
 
     def pause_seconds(self) -> float:
-        """Return how long to wait, after `serve`, before another client takes this one's slot."""
+        """Return how long this connection's slot stays occupied after `serve`."""
         return 0.0 if self._reached_server else self._out.count_failed()
 
     def _serve(self) -> None:
@@ -66,7 +68,8 @@ class Connection:
         except RefusedError as error:
             self._answer("400 Bad Request", str(error))
             return
-        # Before anything else: a process outside the run learns nothing about its policy.
+        # The password is checked first, so that a process outside the run learns nothing of its
+        # policy.
         if not hmac.compare_digest(request.password if self._password else b"", self._password):
             self._answer(
                 "407 Proxy Authentication Required",
@@ -111,10 +114,12 @@ class Connection:
         return time.monotonic() + self._out.timeouts.request_seconds
 
     def _recv(self, deadline: float) -> bytes:
-        """Receive before one deadline for all calls: single bytes gain a client no time."""
+        """Receive before a deadline for all calls together. Sending single bytes does not extend
+        it.
+        """
         left = deadline - time.monotonic()
         if left <= 0:
-            raise TimeoutError("not all came")
+            raise TimeoutError("the data is incomplete")
         return self._stream.recv(left)
 
     def _read_request(self) -> Request:
@@ -127,10 +132,10 @@ class Connection:
             if request is not None:
                 return request
             if not chunk:
-                raise RefusedError("the request ends in its middle")
+                raise RefusedError("the request is incomplete")
 
     def _read_first(self, request: Request) -> bytes | None:
-        """Return the first bytes for the server; None if a TLS client wants a server it may not."""
+        """Return the first bytes for the server; None if the client's TLS hello is denied."""
         check, destination = self._out.check, request.destination
         if not request.tunnel or not check.needs_hello(destination):
             return request.head + request.rest
@@ -152,7 +157,8 @@ class Connection:
         )
         self._stream.send(head.encode("ascii") + body)
         self._stream.end()
-        # Read and drop the rest of what the client sends: a reset could overtake the answer.
+        # The rest of the client's data is read and dropped. Otherwise the kernel would send a
+        # reset, which could overtake the answer.
         deadline = self._deadline()
         while self._recv(deadline):
             pass

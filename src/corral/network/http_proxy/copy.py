@@ -1,7 +1,7 @@
-"""Copying between two sockets in both directions, in one thread that waits for both.
+"""Copy between two sockets in both directions, in one thread that waits for both.
 
-A direction keeps at most one block and reads no further before that is written, so a slow reader
-stops its sender. The end of one direction is passed on, and the other goes on.
+A direction keeps at most one block, and writes it before it reads again, so a slow reader slows
+down its sender. The end of one direction is passed on, and the other continues.
 """
 
 import select
@@ -26,13 +26,13 @@ class Direction:
 
     @property
     def waits_for(self) -> tuple[socket.socket, int] | None:
-        """The socket and the event that it waits for; None once it is over."""
+        """Return the socket and the event to wait for; None after the end of the direction."""
         if self._unsent:
             return self.sink, select.POLLOUT
         return None if self.ended else (self.source, select.POLLIN)
 
     def pump(self) -> None:
-        """Read or write once; OSError if either end is broken."""
+        """Read or write once. Raise OSError if either end is broken."""
         try:
             if not self._unsent:
                 self._unsent = memoryview(self.source.recv(BLOCK_BYTES))
@@ -50,8 +50,8 @@ class Direction:
 class PolledCopy:
     """Copies until both directions have ended.
 
-    The end of file on the descriptor `stop`, `idle_seconds` without a byte and any error break it
-    off. Both peers then get a reset, which is not an orderly end.
+    End of file on the descriptor `stop`, `idle_seconds` without a byte, and any error end the copy
+    early. Both peers then get a reset, because an orderly end would look like complete data.
     """
 
     def __init__(
@@ -68,7 +68,8 @@ class PolledCopy:
         try:
             for end in ends:
                 end.setblocking(False)
-                # The sender has already decided which bytes belong together.
+                # Nagle's delay is useless, because the sender has already decided which bytes
+                # belong together.
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while self._step():
                 pass
@@ -92,21 +93,21 @@ class PolledCopy:
             masks[end.fileno()] = masks.get(end.fileno(), 0) | mask
         ready = wait(masks, self._idle_milliseconds, stop=self._stop)
         for direction, end, mask in waiting:
-            # An error or a hang-up shows when the direction reads or writes.
+            # An error or a hang-up is raised when the direction reads or writes.
             if ready.get(end.fileno(), 0) & (mask | ~(select.POLLIN | select.POLLOUT)):
                 direction.pump()
         return True
 
 
 def wait(masks: dict[int, int], milliseconds: int, *, stop: int) -> dict[int, int]:
-    """Return the descriptors that are ready; TimeoutError, or ConnectionAbortedError by `stop`."""
+    """Return the ready descriptors. Raise TimeoutError, or ConnectionAbortedError on `stop`."""
     poll = select.poll()
     poll.register(stop, select.POLLIN)
     for fd, mask in masks.items():
         poll.register(fd, mask)
     ready = dict(poll.poll(milliseconds))
     if not ready:
-        raise TimeoutError("nothing came")
+        raise TimeoutError("no data arrived in time")
     if stop in ready:
         raise ConnectionAbortedError("the run is over")
     return ready

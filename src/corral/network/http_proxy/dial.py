@@ -1,4 +1,4 @@
-"""Connect to the first of some addresses that answers, in a thread that may wait."""
+"""Connect to the first address that answers, in a thread that may wait."""
 
 import os
 import selectors
@@ -14,14 +14,14 @@ from corral.network.dial_attempts import STAGGER_SECONDS, Attempts
 def connect(
     addresses: Sequence[bytes], port: int, *, timeout_seconds: float, budget: DialBudget
 ) -> socket.socket:
-    """Return a blocking socket; OSError says why the last address failed."""
+    """Return a blocking socket. Raise the OSError of the last address that failed."""
     dial = _Dial(addresses, port, budget)
     deadline = time.monotonic() + timeout_seconds
     try:
         while dial.try_next():
             left = deadline - time.monotonic()
             if left <= 0:
-                raise TimeoutError("it does not answer")
+                raise TimeoutError("the host does not answer")
             winner = dial.wait(min(left, STAGGER_SECONDS) if dial.attempts.waiting else left)
             if winner is not None:
                 return winner
@@ -35,19 +35,21 @@ class _Dial:
         self.error = OSError("no address")
         self.attempts = Attempts(addresses, budget)
         self._port = port
-        # These need no descriptor of their own.
+        # These selectors use no descriptor.
         self._selector: selectors.BaseSelector = getattr(
             selectors, "PollSelector", selectors.SelectSelector
         )()
 
     def try_next(self) -> bool:
-        """Try addresses until one more is under way; return False if none is at all."""
+        """Start the next attempt, if any address is left; return False if no attempt is under
+        way.
+        """
         under_way = self._selector.get_map()
         while (address := self.attempts.next(len(under_way))) is not None:
             family = socket.AF_INET if len(address) == 4 else socket.AF_INET6
             try:
                 end = socket.socket(family, socket.SOCK_STREAM)
-            except OSError as error:  # descriptors are used up, or the host has no such family
+            except OSError as error:  # no descriptors, or no support for this family
                 self.error = error
                 continue
             try:
@@ -64,7 +66,7 @@ class _Dial:
         return bool(under_way)
 
     def wait(self, seconds: float) -> socket.socket | None:
-        """Return a socket that is connected; None if none is yet."""
+        """Return a connected socket; None if none is connected yet."""
         for key, _ in self._selector.select(seconds):
             end: socket.socket = key.data
             self._selector.unregister(end)

@@ -1,6 +1,6 @@
-"""The servers that an HTTP proxy reaches for a target: looked up, checked, dialled and counted.
+"""Look up, check, dial and count the servers to which an HTTP proxy connects for a target.
 
-For proxies with one thread a connection, which may wait for lookups and dials.
+The proxies have one thread for each connection, which may wait for lookups and dials.
 """
 
 import socket
@@ -10,18 +10,23 @@ from collections.abc import Callable, Mapping, Sequence
 
 from corral.network.addresses import address_or_none, deduplicate
 from corral.network.budgets import DialBudget, RateLimit, Timeouts
-from corral.network.destinations import Destination, DestinationCheck
+from corral.network.destinations import (
+    NO_CONNECTION,
+    NO_PROXY,
+    Destination,
+    DestinationCheck,
+)
 from corral.network.host_proxy import Proxy, build_connect_request, parse_connect_reply
 from corral.network.http_proxy import dial
 from corral.network.sockets import look_up_addresses
 from corral.network.traffic import Traffic, count_connection
 
 MAX_FAILED = 200
-"""Connections that reach no server, at once and then a second."""
+"""Limit for connections that reach no server, at once and then per second."""
 
 
 class Outbound:
-    """Shared by all threads of a proxy."""
+    """The state that all threads of a proxy share."""
 
     def __init__(
         self,
@@ -47,7 +52,7 @@ class Outbound:
             return dict(self._traffic)
 
     def stop_counting(self) -> None:
-        """Ignore connections that end later: a thread may still wait when the report is made."""
+        """Ignore connections that end later, because the report is made now."""
         with self._lock:
             self._stopped = True
 
@@ -57,31 +62,45 @@ class Outbound:
                 count_connection(self._traffic, host, failed=failed, up=up, down=down)
 
     def count_failed(self) -> float:
-        """Count a connection that reached no server; return how long its slot stays taken.
+        """Count a connection that reached no server; return how long its slot stays occupied.
 
-        Answering it cost time that none of the target's limits counts, so a flood is slowed down.
+        This slows down a flood. The limits of the target do not, because the proxy's CPU time does
+        not count against them.
         """
         with self._lock:
             self._rate_limit.use()
             return self._rate_limit.pause_seconds()
 
     def connect(self, destination: Destination) -> socket.socket:
-        """Connect directly or through the host's proxy; OSError or ValueError if that fails."""
+        """Connect directly or through the host's proxy. Raise OSError or ValueError on failure."""
         proxy = self.check.proxy_for(destination)
         if proxy is None:
-            found = self._find_addresses(destination.host)
-            return self._dial(self.check.filter_addresses(destination, found), destination.port)
+            return self._connect_directly(destination)
         if destination.address is not None and not self.check.filter_addresses(
             destination, (destination.address,)
         ):
             raise OSError(0, "a guarded address")
-        server = self._dial(self._find_addresses(proxy.host), proxy.port)
+        try:
+            server = self._dial(self._find_addresses(proxy.host), proxy.port)
+        except OSError:
+            self.check.report_unreachable(destination, NO_PROXY)
+            raise
         try:
             _ask_proxy(server, proxy, destination, self.timeouts.connect_seconds)
         except BaseException:
             server.close()
             raise
         return server
+
+    def _connect_directly(self, destination: Destination) -> socket.socket:
+        found = self._find_addresses(destination.host)
+        addresses = self.check.filter_addresses(destination, found)
+        try:
+            return self._dial(addresses, destination.port)
+        except OSError:
+            if addresses:
+                self.check.report_unreachable(destination, NO_CONNECTION)
+            raise
 
     def _find_addresses(self, host: str) -> Sequence[bytes]:
         address = address_or_none(host)
@@ -102,7 +121,7 @@ def _ask_proxy(
     server.sendall(build_connect_request(proxy, destination.host, destination.port))
     data = b""
     while parse_connect_reply(data) is None:
-        chunk = server.recv(1)  # the bytes after the reply are the server's, and stay in the socket
+        chunk = server.recv(1)  # one byte at a time: later bytes are the server's
         if not chunk:
             raise OSError(0, "the host's proxy hung up")
         data += chunk

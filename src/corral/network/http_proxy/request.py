@@ -1,9 +1,9 @@
-"""Requests to an HTTP proxy (RFC 9112 3.2), parsed strictly: where the client wants to go. Pure.
+"""Parse requests to an HTTP proxy (RFC 9112 3.2) strictly, for their destination. Pure.
 
-Two forms: `CONNECT host:port` for everything that is to pass untouched, and a request with a whole
-`http://` URL. The latter is turned into the request that the server itself expects, with a Host
-that cannot differ from the URL's, and `Connection: close`: the next request on the same connection
-could be for another host, and would not be checked.
+There are two forms. After `CONNECT host:port` all bytes pass unchanged. A request with a whole
+`http://` URL is rewritten for the server, with the URL's host as Host. It also gets `Connection:
+close`, because a second request on the same connection could name another host and would not be
+checked.
 """
 
 from corral.network.addresses import address_or_none
@@ -16,18 +16,18 @@ MAX_HEAD_BYTES = 1 << 14
 TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 VERSIONS = (b"HTTP/1.1", b"HTTP/1.0")
 PASSWORD = b"proxy-authorization"
-# Fields that are for the proxy only, and Host, which is written anew.
+# Fields that only the proxy may see, and Host, which is replaced.
 DROPPED = frozenset({b"connection", b"proxy-connection", b"keep-alive", PASSWORD, b"host", b"te"})
 DEFAULT_PORT = 80
 
 
 class RefusedError(ValueError):
-    """The request is not understood; the text is for its client."""
+    """The request is invalid; the text is for the client."""
 
 
 @record
 class Request:
-    """`head` is for the server, and `rest` after it. `password` is the value of
+    """A request. `head` and then `rest` are sent to the server. `password` is the value of
     Proxy-Authorization, which is never in `head`.
     """
 
@@ -39,7 +39,7 @@ class Request:
 
 
 def parse_request(data: bytes) -> Request | None:
-    """Return the request at the beginning of `data`; None while it is incomplete."""
+    """Return the request at the start of `data`; None while it is incomplete."""
     head, end, rest = data.partition(b"\r\n\r\n")
     if not end:
         if len(data) > MAX_HEAD_BYTES:
@@ -50,7 +50,7 @@ def parse_request(data: bytes) -> Request | None:
     if len(head) > MAX_HEAD_BYTES or any(byte in head for byte in (b"\0", b"\x7f")):
         raise RefusedError("the request's head cannot be read")
     if any(b"\n" in line or b"\r" in line for line in lines):
-        raise RefusedError("a line of the request ends in two ways")
+        raise RefusedError("a line of the request has a stray CR or LF")
     if len(words) != 3 or words[2] not in VERSIONS or not _is_token(words[0]):
         raise RefusedError("not a request to a proxy")
     fields = _parse_fields(lines[1:])
@@ -85,13 +85,13 @@ def _parse_fields(lines: list[bytes]) -> list[tuple[bytes, bytes]]:
 def _find_password(fields: list[tuple[bytes, bytes]]) -> bytes:
     found = [line.partition(b":")[2].strip(b" \t") for name, line in fields if name == PASSWORD]
     if len(found) > 1:
-        raise RefusedError("two passwords")
+        raise RefusedError("the request has two passwords")
     return found[0] if found else b""
 
 
 def _split_url(target: bytes) -> tuple[bytes, bytes]:
     if target[:7].lower() != b"http://":
-        raise RefusedError("only http:// URLs and CONNECT are understood")
+        raise RefusedError("only http:// URLs and CONNECT are supported")
     rest = target[7:]
     end = min((at for at in map(rest.find, (b"/", b"?")) if at >= 0), default=len(rest))
     path = rest[end:]
@@ -111,7 +111,7 @@ def parse_authority(text: bytes, default_port: int | None) -> Destination:
     else:
         host, _, port = written.partition(":")
     if not port and default_port is None:
-        raise RefusedError("there is no port")
+        raise RefusedError("the port is missing")
     number = _parse_port(port) if port else default_port or DEFAULT_PORT
     address = address_or_none(host)
     if address is not None:

@@ -1,11 +1,12 @@
-"""An HTTP proxy on one loopback port, for a sandbox that leaves its target nothing else.
+"""Serve an HTTP proxy on one loopback port, the only port that the sandbox lets its target use.
 
-It takes CONNECT and `http://` requests and checks them (`destinations.py`). Every process of the
-host can connect to a loopback port, so the proxy asks for a password that only the target's
-environment has. Without it a client learns nothing, and nothing is recorded.
+The proxy accepts CONNECT and `http://` requests and checks them (`destinations.py`). Every process
+of the host can connect to a loopback port, so the proxy requires a password, which only the
+target's environment contains. A client without the password learns nothing, and nothing is
+recorded.
 
-The proxy starts in the supervisor after the target was forked, because it has threads. `close`
-breaks off what is under way. A lookup cannot be interrupted; its thread ends with the process.
+The proxy has threads, so it starts after the supervisor has forked the target. `close` ends all
+connections. A lookup cannot be interrupted; its thread ends with the process.
 """
 
 import os
@@ -28,9 +29,9 @@ assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type che
 
 MAX_CONNECTIONS = 128
 OTHER_DESCRIPTORS = 64
-"""For the supervisor itself and lookups."""
+"""Descriptors for the supervisor itself and for lookups."""
 CLOSE_SECONDS = 0.5
-"""How long `close` waits for threads: corral ends within a second of its target."""
+"""How long `close` waits for threads, so that corral ends within a second of its target."""
 NO_TIMEOUT = -1
 
 
@@ -72,7 +73,7 @@ class ClientSocket:
 
 
 class HttpProxy:
-    """Takes over the listener. `password` is a value of Proxy-Authorization."""
+    """Owns the listener. `password` is a value of Proxy-Authorization."""
 
     def __init__(
         self,
@@ -100,20 +101,20 @@ class HttpProxy:
         self._thread.start()
 
     def fileno(self) -> int:
-        """Never ready before `close`: the proxy has its own threads."""
+        """Return a descriptor that becomes ready only at `close`. The proxy has its own threads."""
         return self._stop
 
     def deadline(self) -> float | None:
         return None
 
     def run_ready(self) -> None:
-        """Nothing is ever to be done."""
+        """Do nothing: the proxy's threads do the work."""
 
     def traffic(self) -> Mapping[str, Traffic]:
         return self._out.traffic()
 
     def close(self) -> None:
-        """Reset and count what is under way; count nothing from then on."""
+        """Reset and count the open connections. Later connections are not counted."""
         self._closed.set()
         os.close(self._stopping)
         deadline = time.monotonic() + CLOSE_SECONDS
@@ -122,7 +123,7 @@ class HttpProxy:
             left = not _join(handler, deadline) or left
         self._out.stop_counting()
         self._listener.close()
-        # A thread that is left waits for a lookup or a dial, and polls this descriptor afterwards.
+        # A remaining thread waits for a lookup or a dial, and polls this descriptor later.
         if not left:
             os.close(self._stop)
 
@@ -155,7 +156,7 @@ class HttpProxy:
         self._handlers.add(handler)
         try:
             handler.start()
-        except RuntimeError:  # threads are used up
+        except RuntimeError:  # no more threads can be started
             self._handlers.discard(handler)
             close_socket(end, reset=True)
             self._slots.release()
