@@ -1,14 +1,17 @@
-"""The user's approvals of what servers request.
+"""The user's approvals of servers' requests.
 
-An approval is one small file, named by a SHA-256 over the manifest's bytes, the server's directory
-and what every path in it leads to: a changed manifest, a moved server or a swapped link is a new
-request. In doubt nothing is approved: a store that others could have written to has no approvals.
+An approval is one small file. Its name is a SHA-256 over the bytes of the manifest, the server's
+directory, and the real path of every path in the manifest. So a changed manifest, a moved server or
+a changed link is a new request. If other users could have written to the store, it counts as empty.
 """
 
 import os
 from collections.abc import Iterable
 
+from corral.abi.private_directory import make_private_directory
+from corral.abi.whole_file import replace_file
 from corral.directories import directories, home_directory, is_private, refuse_shared
+from corral.disk_hints import disk_hint
 from corral.errors import PolicyError, SandboxError
 from corral.policy.manifest import Manifest, parse_bytes, read_file
 from corral.policy.model import Source
@@ -18,15 +21,16 @@ from corral.record import fields, record, replace
 from corral.safe_text import is_digest, printable
 
 NAMES = ("corral.toml", "corral.json")
-UNUSABLE = "see whose it is and whether the disk is full: approvals are kept there"
+UNUSABLE = "check who owns it: approvals are stored there (XDG_CONFIG_HOME names another place)"
 STORE = "approvals"
 
 
 @record
 class Request:
-    """A server's request: its manifest, the digest that an approval is for, whose it is.
+    """A server's request: its manifest, the server's name, and the digest that an approval is for.
 
-    `asks` are more things that it would get: values that the user keeps for a server of its name.
+    `asks` are values that the user stored for a server of this name. An approval also gives the
+    server these values.
     """
 
     source: Source
@@ -55,7 +59,7 @@ def request_digest(
     for group in groups:
         total.update(len(group).to_bytes(8, "big"))
         for part in group:
-            # Lengths keep two different inputs from running into the same bytes.
+            # Without the lengths, two different inputs could give the same bytes.
             total.update(len(part).to_bytes(8, "big") + part)
     return total.hexdigest()
 
@@ -68,7 +72,7 @@ def request_for(directory: str, *, home: str = "") -> tuple[Manifest, str] | Non
         return None
     if len(found) > 1:
         raise PolicyError(f"{printable(root)} has both {' and '.join(NAMES)}", hint="keep one")
-    # A link could make any file of the user a manifest, and errors would quote it.
+    # A link could make any file of the user a manifest, and errors would quote its content.
     content = read_file(found[0], follow=False)
     return request_from(parse_bytes(content, found[0]), content, (root,), home=home)
 
@@ -76,13 +80,15 @@ def request_for(directory: str, *, home: str = "") -> tuple[Manifest, str] | Non
 def request_from(
     manifest: Manifest, content: bytes, subject: Iterable[str], *, home: str = ""
 ) -> tuple[Manifest, str]:
-    """Do the same for a manifest from elsewhere, as in a bundle: `content` is its bytes."""
+    """Return the request of a manifest from another place, such as a bundle, with bytes
+    `content`.
+    """
     leads = tuple(resolve_paths(manifest, home or home_directory()))
     return replace(manifest, resolved=leads), request_digest(content, subject, leads)
 
 
 def resolve_paths(manifest: Manifest, home: str) -> list[tuple[str, str]]:
-    """Return (absolute path as written, real path now) of every path in the manifest."""
+    """Return (absolute path as written, current real path) of every path in the manifest."""
     found: list[tuple[str, str]] = []
     texts = (manifest.read or ()) + (manifest.write or ()) + (manifest.unix_sockets or ())
     for text in texts:
@@ -95,13 +101,13 @@ def resolve_paths(manifest: Manifest, home: str) -> list[tuple[str, str]]:
 
 
 def approve(directory: str, *, expected: str | None = None, config: str = "") -> Approval:
-    """Approve what a directory asks for now. `expected` is the digest that the user has seen."""
+    """Approve the current request of a directory. `expected` is the digest that the user saw."""
     request = request_for(directory)
     if request is None:
         raise PolicyError(f"{printable(directory)} has no {' or '.join(NAMES)}: nothing to approve")
     manifest, found = request
     if expected is not None and found != expected:
-        raise PolicyError(f"{printable(directory)} changed while you looked", hint="look again")
+        raise PolicyError(f"{printable(directory)} changed meanwhile", hint="read the new request")
     return remember(manifest, found, manifest.directory, config=config)
 
 
@@ -118,7 +124,7 @@ def remember(
         asks=(*describe_requests(manifest), *asks),
     )
     text = json.dumps({name: getattr(approval, name) for name in fields(approval)})
-    _write(_make_store(_store(config)), digest, text.encode("ascii") + b"\n")
+    write_file(make_store(_store(config)), digest, text.encode("ascii") + b"\n")
     return approval
 
 
@@ -127,7 +133,7 @@ def is_approved(digest: str, *, config: str = "") -> bool:
 
 
 def revoke(digest: str, *, config: str = "") -> bool:
-    """Forget an approval; False if there was none."""
+    """Remove an approval; return False if there was none."""
     if not is_digest(digest):
         return False
     try:
@@ -140,7 +146,7 @@ def revoke(digest: str, *, config: str = "") -> bool:
 
 
 def list_approvals(*, config: str = "") -> list[Approval]:
-    """Return every approval in force, oldest first."""
+    """Return every valid approval, oldest first."""
     try:
         names = os.listdir(_store(config))
     except OSError:
@@ -150,7 +156,7 @@ def list_approvals(*, config: str = "") -> list[Approval]:
 
 
 def previous_approval(subject: str, *, config: str = "") -> Approval | None:
-    """Return what the user last approved of the same server, when it asked for something else."""
+    """Return the latest approval for the same server, which was for another request."""
     found = [one for one in list_approvals(config=config) if one.directory == subject]
     return found[-1] if found else None
 
@@ -159,32 +165,31 @@ def _store(config: str) -> str:
     return os.path.join(config or directories().config, STORE)
 
 
-def _make_store(directory: str) -> str:
-    """Make the store if need be; refuse one that is a link or open to others."""
+def make_store(directory: str) -> str:
+    """Make the store if it is missing; refuse one that is a link or that others can write to."""
     try:
-        os.makedirs(os.path.dirname(directory), mode=0o700, exist_ok=True)
-        try:
-            os.mkdir(directory, 0o700)
-        except FileExistsError:
-            pass
+        make_private_directory(os.path.dirname(directory))
+        if not os.path.lexists(directory):
+            make_private_directory(directory)
         found = os.lstat(directory)
     except OSError as error:
         raise PolicyError(
-            f"{printable(directory)} cannot be made: {error.strerror}", hint=UNUSABLE
+            f"{printable(directory)} cannot be made: {error.strerror}",
+            hint=disk_hint(error, directory, UNUSABLE),
         ) from error
     refuse_shared(directory, found)
     return directory
 
 
 def _read(directory: str, name: str) -> Approval | None:
-    """Return an approval; None for everything that is not one beyond doubt."""
+    """Return an approval; None if the file is in any way not a valid approval."""
     import json
 
     if not is_digest(name):
         return None
     try:
         refuse_shared(directory, os.lstat(directory))
-        content = read_file(os.path.join(directory, name), follow=False, check=_refuse_shared_file)
+        content = read_file(os.path.join(directory, name), follow=False, check=refuse_shared_file)
         data: object = json.loads(content)
     except (OSError, ValueError, RecursionError, SandboxError):
         return None
@@ -199,29 +204,17 @@ def _read(directory: str, name: str) -> Approval | None:
     )
 
 
-def _refuse_shared_file(found: os.stat_result) -> None:
+def refuse_shared_file(found: os.stat_result) -> None:
     if not is_private(found):
         raise PolicyError("an approval that others could have written")
 
 
-def _write(directory: str, name: str, content: bytes) -> None:
-    """Write all or nothing, even if the machine crashes: only a file on disk takes the name."""
-    path = os.path.join(directory, name)
-    fresh = f"{path}.{os.urandom(8).hex()}.new"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+def write_file(directory: str, name: str, content: bytes) -> None:
+    """Write the whole file or nothing, even if the machine crashes."""
     try:
-        descriptor = os.open(fresh, flags, 0o600)
-        try:
-            with open(descriptor, "wb") as stream:
-                stream.write(content)
-                stream.flush()
-                os.fsync(descriptor)
-            os.replace(fresh, path)
-        except OSError:
-            os.unlink(fresh)
-            raise
+        replace_file(os.path.join(directory, name), content)
     except OSError as error:
         raise PolicyError(
-            f"the approval cannot be written: {error.strerror}", hint=UNUSABLE
+            f"the approval cannot be written to {printable(directory)}: {error.strerror}",
+            hint=disk_hint(error, directory, UNUSABLE),
         ) from error

@@ -1,4 +1,4 @@
-"""Every check that a written path passes before it is a grant."""
+"""Check each written path before it becomes a grant."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def check_grants(
     policies: Iterable[str],
     problems: list[tuple[str, str]],
 ) -> tuple[tuple[Grant, ...], tuple[str, ...]]:
-    """Return the grants, and the mounts below them that are covered; add what is refused."""
+    """Return the grants, and the mounts below them that are covered. Refused paths are added to
+    `problems`.
+    """
     own = [*own_paths(home)]
     own += [Protected(path=path, what="a file of this run") for path in outputs]
     own += [Protected(path=path, what="the policy itself") for path in policies]
@@ -54,9 +56,13 @@ def check_grants(
             grant = make_grant(access, path)
             if access != "socket" and find_kind(grant.path, kinds) == "kernel":
                 raise Refused(
-                    f"{shown(grant.path, 200)} belongs to the system", "grant files of your own"
+                    f"{shown(grant.path, 200)} belongs to the system", "grant your own files"
                 )
-            check_own(grant, own, mounts)
+            # Only the user may grant the directory of a package that is being installed.
+            is_request = source.trust == "request"
+            check_own(
+                grant, [replace(one, parts=False) for one in own] if is_request else own, mounts
+            )
             check_approved_path(source, grant)
         except Refused as error:
             problems.append((f"{where}: {error}", error.hint))
@@ -71,7 +77,7 @@ def check_grants(
             covered += _check_mounts(grant, found, home, own, mounts, kinds=kinds)
     except Refused as error:
         problems.append((str(error), error.hint))
-    # What is mounted below a covered mount cannot be reached.
+    # Mounts below a covered mount cannot be reached.
     top = [path for path in covered if not any(is_below(path, other) for other in covered)]
     return merge_grants(found), tuple(dict.fromkeys(top))
 
@@ -103,9 +109,9 @@ def _check_mounts(
     *,
     kinds: Kinds,
 ) -> list[str]:
-    """Return the mounts below a grant that are the kernel's or services', to be covered.
+    """Return the mounts below a grant that must be covered: those of the kernel and of services.
 
-    Refuse a grant with a mount of a network, of the home directory or of corral's own files.
+    Refuse a grant that contains a network mount, the home directory or corral's own files.
     """
     covered: list[str] = []
     named = {one.path for one in grants}

@@ -1,16 +1,20 @@
-"""Remember where each granted path led when it was first granted.
+"""Record where each granted path led when it was first granted.
 
-A server that may write a directory can replace a part of it by a link. Without this memory, a later
-run of another server with a grant of that part would be granted what the link leads to.
+A server with a write grant can replace a part of that directory with a link. If another server has
+a grant of that part, its next run would get access to the target of the link. The record prevents
+this.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
+from corral.abi.private_directory import make_private_directory
 from corral.directories import directories, is_private, refuse_shared
 from corral.errors import ChangedPathsError, PolicyError
+from corral.paths.followed_links import follow
 from corral.safe_text import printable, shown
 
 TYPE_CHECKING = False
@@ -23,7 +27,9 @@ FILE = "granted-paths"
 MAX_BYTES = 1 << 20
 COMPACT_BYTES = 1 << 18
 SEPARATOR = "\0"
-"""The file has a path as written, then where it led, and so on; the last entry of a path counts."""
+"""Separates the entries of the file: a path as written, then where it led. The last entry of a path
+counts.
+"""
 
 
 def memory_file(home: str) -> str:
@@ -31,67 +37,96 @@ def memory_file(home: str) -> str:
 
 
 def read_memory(file: str) -> dict[str, str]:
-    """Return {path as written: where it led}; refuse a file that is not the user's own."""
+    """Return {path as written: where it led}. Refuse a file that others can write.
+
+    A crash or a full disk may have damaged the end of the file, which is then ignored.
+    """
+    whole, damaged, _ = _read(file).partition(SEPARATOR * 2)
+    parts = (whole + SEPARATOR if damaged else whole).split(SEPARATOR)[:-1]
+    return dict(zip(parts[::2], parts[1::2], strict=False))
+
+
+def _read(file: str) -> str:
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
     flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         descriptor = os.open(file, flags)
     except (FileNotFoundError, NotADirectoryError):
-        return {}
+        return ""
     except OSError as error:
         raise _broken(file, error.strerror) from error
     with open(descriptor, "rb") as stream:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or not is_private(found, 0o077):
             raise _broken(file, "not a file that only you can use")
-        parts = os.fsdecode(stream.read(MAX_BYTES + 1)).split(SEPARATOR)
-    if len(parts) % 2 != 1 or parts[-1] or found.st_size > MAX_BYTES:
-        raise _broken(file, "not complete, or too large")
-    return dict(zip(parts[:-1:2], parts[1::2], strict=True))
+        if found.st_size > MAX_BYTES:
+            raise _broken(file, "too large")
+        return os.fsdecode(stream.read(MAX_BYTES))
 
 
 def remember(file: str, paths: Mapping[str, str]) -> None:
-    """Add entries, and drop those of paths that are gone once the file is large."""
+    """Add entries to the file. Rewrite it if its end is damaged or if it has become large; a
+    rewritten file has no entries of paths that no longer exist.
+    """
     directory = os.path.dirname(file)
     try:
-        os.makedirs(directory, mode=0o700, exist_ok=True)
+        make_private_directory(directory)
         refuse_shared(directory, os.lstat(directory))
-        if _append(file, paths) > COMPACT_BYTES:
-            kept = {one: other for one, other in read_memory(file).items() if os.path.lexists(one)}
-            fresh = f"{file}.{os.urandom(8).hex()}"
-            _append(fresh, kept)
-            os.replace(fresh, file)
+        text, entries = _read(file), _format(paths)
+        is_large = len(text) + len(entries) > COMPACT_BYTES
+        if not is_large and (not text or _is_whole(text)):
+            _append(file, entries)
+            return
+        from corral.abi.whole_file import replace_file
+
+        known = {one: other for one, other in read_memory(file).items() if os.path.lexists(one)}
+        replace_file(file, _format(known) + entries)
     except OSError as error:
+        from corral.disk_hints import disk_hint
+
+        why = "check who owns it: corral records there where granted paths lead"
         raise PolicyError(
             f"{printable(file)} cannot be written: {error.strerror}",
-            hint="corral keeps there where granted paths lead: see whose it is, and whether the"
-            " disk is full",
+            hint=disk_hint(error, file, why),
         ) from error
 
 
-def _append(file: str, paths: Mapping[str, str]) -> int:
-    """Add entries by one write, which keeps runs that start together apart; return the size."""
-    text = "".join(f"{one}{SEPARATOR}{other}{SEPARATOR}" for one, other in paths.items())
+def _is_whole(text: str) -> bool:
+    ends_well = text.endswith(SEPARATOR) and text.count(SEPARATOR) % 2 == 0
+    return ends_well and SEPARATOR * 2 not in text
+
+
+def _format(paths: Mapping[str, str]) -> bytes:
+    return os.fsencode("".join(f"{one}{SEPARATOR}{two}{SEPARATOR}" for one, two in paths.items()))
+
+
+def _append(file: str, entries: bytes) -> None:
+    """Add entries with a single write, so that concurrent runs do not mix their entries."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
     flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     descriptor = os.open(file, flags, 0o600)
     try:
-        os.write(descriptor, os.fsencode(text))
-        return os.fstat(descriptor).st_size
+        written = os.write(descriptor, entries)
+        if written < len(entries):
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file)
     finally:
         os.close(descriptor)
 
 
-def check_granted_paths(grants: Sequence[Grant], home: str) -> None:
-    """Refuse grants that lead elsewhere than before; remember those that are new."""
+def check_granted_paths(grants: Sequence[Grant], home: str) -> str:
+    """Refuse grants that lead elsewhere than before; record new ones.
+
+    Return a warning if they cannot be recorded, as on a full disk.
+    """
     linked = [grant for grant in grants if grant.written != grant.path]
     file = memory_file(home)
     try:
         known = read_memory(file)
         changed = {
-            grant.written: (known[grant.written], grant.path)
+            grant.written: (known.get(grant.written, grant.written), grant.path)
             for grant in linked
-            if known.get(grant.written, grant.path) != grant.path
+            if known.get(grant.written, _first_lead(grant)) != grant.path
         }
         if changed:
             raise _changed(changed)
@@ -101,10 +136,12 @@ def check_granted_paths(grants: Sequence[Grant], home: str) -> None:
     except ChangedPathsError:
         raise
     except PolicyError as error:
-        # A path without links leads where it says, whatever the memory has.
+        # A path without links needs no record.
         if linked:
-            error.hint = f"{error.hint}; or grant where it leads: {printable(linked[0].path)}"
+            error.hint = f"{error.hint}; or grant its destination: {printable(linked[0].path)}"
             raise
+        return f"where granted paths lead is not remembered: {error.message}"
+    return ""
 
 
 def _changed(paths: dict[str, tuple[str, str]]) -> ChangedPathsError:
@@ -118,17 +155,29 @@ def _changed(paths: dict[str, tuple[str, str]]) -> ChangedPathsError:
 
 
 def describe_change(written: str, before: str, now: str) -> str:
+    if written == before:
+        return f"{shown(written, 200)} is now a link to {shown(now, 200)}"
     return (
-        f"{shown(written, 200)} leads to {shown(now, 200)} now; when it was first granted it led"
+        f"{shown(written, 200)} now leads to {shown(now, 200)}; when it was first granted it led"
         f" to {shown(before, 200)}"
     )
 
 
+def _first_lead(grant: Grant) -> str:
+    """Return where a path without a record has to lead. Paths directly in a directory such as /tmp
+    have no record, so a link there may have replaced a granted file or directory.
+    """
+    links, _ = follow(grant.written)
+    return grant.written if any(_is_sticky(os.path.dirname(one)) for one in links) else grant.path
+
+
+def _is_sticky(directory: str) -> bool:
+    return bool(os.stat(directory).st_mode & stat.S_ISVTX)
+
+
 def _is_temporary(grant: Grant) -> bool:
     """Return whether a path is directly in a directory such as /tmp, where names are used once."""
-    if grant.written != grant.path:
-        return False
-    return bool(os.stat(os.path.dirname(grant.path)).st_mode & stat.S_ISVTX)
+    return grant.written == grant.path and _is_sticky(os.path.dirname(grant.path))
 
 
 def _broken(file: str, why: str | None) -> PolicyError:

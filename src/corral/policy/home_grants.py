@@ -1,4 +1,4 @@
-"""Refuse grants of the whole home directory or of /etc, and name smaller ones.
+"""Refuse grants of a whole home directory or of /etc, and suggest smaller ones.
 
 No list of the secrets in a home directory is complete, so hiding the known ones is not enough.
 """
@@ -30,7 +30,7 @@ SYSTEM: Column = (
 
 
 def find_homes(home: str) -> tuple[str, ...]:
-    """Return the real paths of `home` and of the home in the user database, without the root.
+    """Return the real paths of `home` and of the home in the user database, except "/".
 
     Both count, because a caller can set HOME to anything.
     """
@@ -49,7 +49,8 @@ def refuse_home(
 ) -> None:
     """Refuse a real path that is a home directory, or /etc, or a directory above one of them.
 
-    `flag` is how the user names a directory. Only directories that are `is_granted` are suggested.
+    `flag` is the flag with which the user grants a directory. Directories are suggested only if
+    `is_granted` returns true for them.
     """
     homes = find_homes(home)
     for own in (*homes, *ABOVE_HOMES):
@@ -91,7 +92,7 @@ def _refuse_etc(path: str, mounts: Mounts, flag: str) -> None:
         if contains(secret, path, mounts):
             raise Refused(
                 f"{shown(path, 200)} has passwords or keys of the system ({secret})",
-                "copy what is needed into a directory of yours, and grant that",
+                "copy the needed files into a directory that you own, and grant that",
             )
         if os.path.lexists(secret) and contains(path, secret, mounts):
             raise Refused(
@@ -101,7 +102,7 @@ def _refuse_etc(path: str, mounts: Mounts, flag: str) -> None:
 
 
 def _ordinary_directories(home: str) -> Sequence[str]:
-    """Return the directories in a home that are neither hidden, secret nor run by themselves."""
+    """Return the directories of a home that are not hidden and have no secrets or login files."""
     started = {name.partition("/")[0] for name in protected(SYSTEM)}
     try:
         with os.scandir(home) as entries:
@@ -120,7 +121,7 @@ def _ordinary_directories(home: str) -> Sequence[str]:
 
 
 def _quote(path: str, home: str) -> str:
-    """Quote a path for a shell, with `~` where the shell and corral read it the same way."""
+    """Quote a path for a shell. Use `~` where the shell and corral expand it to the same path."""
     from shlex import quote
 
     if sys.platform == "win32":

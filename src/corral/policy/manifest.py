@@ -1,7 +1,7 @@
-"""TOML, JSON or flags -> Manifest: what was written, with the line of every mistake.
+"""Parse TOML, JSON or flags into a Manifest, which knows the line of every mistake.
 
-The text may come from an attacker. The result is a Manifest or one ManifestError that lists every
-mistake. No part of the text is put into a message without being made printable first.
+The text may come from an attacker. The result is a Manifest, or one ManifestError that lists every
+mistake. Text is made printable before it is put into a message.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import stat
 
 from corral.errors import ManifestError, Mistake
-from corral.policy.schema import BY_PATH
+from corral.policy.schema import BY_PATH, MCP
 from corral.policy.validation import Validator, format_path
 from corral.record import record, replace
 from corral.safe_text import printable
@@ -22,25 +22,26 @@ if TYPE_CHECKING:
     from corral.formats.positions import Path
 
 COMMAND_LINE = "command line"
-# Hints, by where the mistake was made.
-IN_FLAGS = "`corral run --help` says how each flag is written"
-IN_KEYS = "`corral schema` has every key and how its value is written"
+# Hints, by the place of the mistake.
+IN_FLAGS = "`corral run --help` shows how each flag is written"
+IN_KEYS = "`corral schema` shows every key and how its value is written"
 IN_FORM = "correct it there; https://toml.io and https://json.org describe the two forms"
 NO_FILE = "name a TOML or JSON file of your own of at most 1 MiB"
 MAX_FILE_SIZE = 1 << 20
-# tomllib joins the parts of a dotted key one by one: time by the square of their number.
+# tomllib joins the parts of a dotted key one by one, in time that is quadratic in their number.
 MAX_DOTS = 1000
 MAX_MISTAKES = 100
 
 
 @record
 class Manifest:
-    """What one source has written; None stands for a key that it does not have.
+    """The keys that one source sets; None means that the source does not set the key.
 
-    Paths are as written. `limits` has the limits that were written, and None there is "none".
-    `directory` is where relative paths start ("": the working directory), `file` the absolute path
-    of the file, if there is one. `lines` maps keys (`limits.memory`, `filesystem.read[0]`) to
-    lines. `resolved` is for requests: where each path led when the approval's digest was taken.
+    Paths are as written. `limits` has the limits that were written; None there means "none". `mcp`
+    has the written keys of that table, by field. Relative paths start in `directory` ("": the
+    working directory). `file` is the absolute path of the file, if there is one. `lines` maps keys
+    (`limits.memory`, `filesystem.read[0]`) to lines. For requests, `resolved` records where each
+    path led when the approval's digest was computed.
     """
 
     origin: str
@@ -51,11 +52,14 @@ class Manifest:
     version: int | None = None
     command: tuple[str, ...] | None = None
     limits: Mapping[str, int | None] = {}
+    mcp: Mapping[str, object] = {}
     allow: tuple[str, ...] | None = None
     listen: tuple[int, ...] | None = None
+    listen_everywhere: bool | None = None
     read: tuple[str, ...] | None = None
     write: tuple[str, ...] | None = None
     unix_sockets: tuple[str, ...] | None = None
+    own_unix_sockets: bool | None = None
     state: bool | None = None
     subprocess: bool | None = None
     pass_names: tuple[str, ...] | None = None
@@ -67,12 +71,15 @@ class Manifest:
     fail_on_app_container_error: bool | None = None
     windows_network: str | None = None
     keep_grants: bool | None = None
+    strict_handles: bool | None = None
     seatbelt: str | None = None
+    disclaim: bool | None = None
+    trustd: bool | None = None
     best_effort: bool | None = None
     strict: bool | None = None
 
     def locate(self, key: str) -> str:
-        """Return where a key was written, for messages: `file:line: key`, or the flag."""
+        """Return the place of a key for messages: `file:line: key`, or the flag."""
         if self.origin == COMMAND_LINE:
             name = key.partition("[")[0]
             return (BY_PATH[name].flag or key) if name in BY_PATH else key
@@ -103,17 +110,17 @@ def decode_toml(text: str, origin: str) -> tuple[dict[str, object], Mapping[str,
     except RecursionError:
         raise file_error(origin, None, "nested too deeply") from None
     except (ValueError, OverflowError) as error:
-        # Numbers of thousands of digits and impossible dates reach int() and datetime().
+        # `int` and `datetime` raise for numbers with thousands of digits and for impossible dates.
         raise file_error(origin, None, f"not valid TOML: {printable(str(error))}") from None
     try:
         found = line_numbers(text, toml.locate(text, data))
     except BrokenFileError:
-        found = {}  # no line is better than a wrong one
+        found = {}  # a missing line is better than a wrong one
     return data, {format_path(path): line for path, line in found.items()}
 
 
 def _parse_toml_error(message: str, text: str) -> tuple[int | None, str]:
-    """Return line and message. The line is only in the text: `... (at line 3, column 5)`."""
+    """Return line and message. tomllib gives the line only in the text: `(at line 3, column 5)`."""
     what, _, where = message.rpartition(" (at ")
     line: int | None = None
     if where == "end of document)":
@@ -164,7 +171,7 @@ def from_data(
     lines: Mapping[str, int] | None = None,
     mistakes: list[Mistake] | None = None,
 ) -> Manifest:
-    """Return a manifest from decoded data, as from `_meta` of a bundle."""
+    """Return a manifest from decoded data, such as `_meta` of a bundle."""
     validator = Validator(printable(origin), lines or {}, mistakes or [])
     values = validator.document(data)
     if validator.mistakes:
@@ -177,7 +184,7 @@ def from_flags(
 ) -> Manifest:
     """Return the command line as a manifest. `values` maps keys to texts, or to lists of texts.
 
-    Mistakes name the flag. A bare integer for `limits.cpu` is millicores here.
+    Mistakes name the flag. A bare integer for `limits.cpu` means millicores here.
     """
     validator = Validator(COMMAND_LINE, {}, [], flags=True)
     found = {path: validator.value(BY_PATH[path], value) for path, value in values.items()}
@@ -190,15 +197,17 @@ def from_flags(
 
 def _fill(manifest: Manifest, values: Mapping[str, object]) -> Manifest:
     limits = {path for path in values if path.startswith("limits.")}
+    guard = {path for path in values if path.startswith(MCP)}
     return replace(
         manifest,
         limits={BY_PATH[path].field: values[path] for path in limits},
-        **{BY_PATH[path].field: values[path] for path in values.keys() - limits},
+        mcp={BY_PATH[path].field: values[path] for path in guard},
+        **{BY_PATH[path].field: values[path] for path in values.keys() - limits - guard},
     )
 
 
 def sort_mistakes(mistakes: list[Mistake]) -> list[Mistake]:
-    """Sort by line, those without one last, and keep no more than a person would read."""
+    """Sort by line, mistakes without a line last, and drop those beyond MAX_MISTAKES."""
     mistakes.sort(key=lambda item: (item[1] is None, item[1] or 0))
     if len(mistakes) <= MAX_MISTAKES:
         return mistakes
@@ -207,7 +216,7 @@ def sort_mistakes(mistakes: list[Mistake]) -> list[Mistake]:
 
 
 def load(path: str, *, follow: bool = True) -> Manifest:
-    """Read a policy file. JSON if it is named so or starts with a brace, TOML otherwise."""
+    """Read a policy file. It is JSON if its name or its first character says so, otherwise TOML."""
     return parse_bytes(read_file(path, follow=follow), path)
 
 
@@ -226,9 +235,9 @@ def parse_bytes(content: bytes, path: str) -> Manifest:
 def read_file(
     path: str, *, follow: bool = True, check: Callable[[os.stat_result], None] | None = None
 ) -> bytes:
-    """Return the content of a small regular file, without waiting on a fifo.
+    """Return the content of a small regular file. A fifo is refused without waiting for a writer.
 
-    `check` gets the status of the very file that is read, and raises if it must not be read.
+    `check` is called with the status of the opened file, and raises if it must not be read.
     """
     flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)

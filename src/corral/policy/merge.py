@@ -1,16 +1,16 @@
-"""Sources -> one Policy: whose values count.
+"""Merge all sources into one Policy.
 
-Every rule here keeps one promise: adding an unapproved request never loosens anything. All problems
-are collected and reported together.
+Every rule here keeps one promise: an unapproved request never loosens anything. All problems are
+collected and reported together.
 """
 
 from __future__ import annotations
 
 from corral.errors import PolicyError
-from corral.policy.model import LIMITS, Limits, Macos, Policy, Windows
+from corral.policy.model import LIMITS, Limits, Macos, Mcp, Policy, Windows
 from corral.policy.schema import MAX_PORTS, SWITCHES
 from corral.policy.variables import is_loader_variable
-from corral.record import replace
+from corral.record import fields, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,9 +24,11 @@ PATHS: tuple[tuple[str, str, Access], ...] = (
     ("write", "filesystem.write", "write"),
     ("unix_sockets", "filesystem.unix_sockets", "socket"),
 )
+USERS_ALONE = ("strict_handles", "listen_everywhere")
+"""Only the user can turn these switches on; approving a server's request does not."""
 MENTIONS: Mapping[Control, tuple[str, ...]] = {
-    "filesystem": ("read", "write", "unix_sockets", "state"),
-    "network": ("allow", "listen"),
+    "filesystem": ("read", "write", "unix_sockets", "own_unix_sockets", "state"),
+    "network": ("allow", "listen", "listen_everywhere"),
     "subprocess": ("subprocess",),
 }
 
@@ -41,10 +43,10 @@ def merge(
 ) -> Policy:
     """Return one policy from all sources, lowest precedence first.
 
-    The user's values override those before them. Lists add up, and an empty list takes back the
-    entries before it. A request tightens; what it grants counts only if it was approved, and never
-    against a value of the user. `protected` are files of this run (report, audit) that no write
-    grant may hold.
+    The user's values override earlier ones. Lists add up, and an empty list removes the earlier
+    entries. A request can always tighten the policy. Its grants count only if it was approved, and
+    never override the user's values. `protected` are files of this run (report, audit) that no
+    write grant may contain.
     """
     sources = tuple(sources)
     if any(source.trust == "request" and not source.approved for source in sources):
@@ -60,6 +62,8 @@ def merge(
     grants, covered = make_grants(sources, home, cwd, protected, problems)
     problems.raise_all()
     switches = {name: merge_switch(sources, name) for name in SWITCHES}
+    for name in USERS_ALONE:
+        switches[name] = user_switch(sources, name)
     return replace(
         Policy(
             allow=destinations,
@@ -72,16 +76,19 @@ def merge(
             strict=user_switch(sources, "strict"),
         ),
         limits=replace(Limits(), **limits),
+        listen_everywhere=switches.pop("listen_everywhere"),
+        own_unix_sockets=switches.pop("own_unix_sockets"),
         state=switches.pop("state"),
         subprocess=switches.pop("subprocess"),
-        macos=replace(Macos(), seatbelt=switches.pop("seatbelt")),
+        macos=replace(Macos(), **{name: switches.pop(name) for name in fields(Macos())}),
         windows=replace(Windows(), network=switches.pop("windows_network"), **switches),
+        mcp=merge_mcp(sources),
         **merge_environment(sources),
     )
 
 
 class Problems(list[tuple[str, str]]):
-    """(text, hint) of everything that keeps the sources from becoming one policy."""
+    """(text, hint) of each problem that prevents merging the sources."""
 
     def raise_all(self) -> None:
         if self:
@@ -91,12 +98,12 @@ class Problems(list[tuple[str, str]]):
 
 
 def is_larger(asked: int | None, than: int | None) -> bool:
-    """None is no limit, which is larger than any."""
+    """Return whether a limit is above another; None means unlimited, which is above all."""
     return than is not None and (asked is None or asked > than)
 
 
 def merge_limits(sources: Sequence[Source]) -> tuple[dict[str, int | None], dict[str, Manifest]]:
-    """Return the limits, and for each stated one the manifest whose value it is."""
+    """Return the limits, and for each limit in a manifest, the manifest whose value is used."""
     values: dict[str, int | None] = {name: getattr(Limits(), name) for name in LIMITS}
     stated_by: dict[str, Manifest] = {}
     users = {
@@ -141,8 +148,28 @@ def collect_entries(sources: Sequence[Source], name: str) -> tuple[tuple[Source,
     return tuple(found)
 
 
+def merge_mcp(sources: Sequence[Source]) -> Mcp | None:
+    """Return the settings of the guard; None if no source has a key of `mcp`.
+
+    The user's key replaces a request's. Lists in several of the user's sources add up.
+    """
+    asked: dict[str, object] = {}
+    own: dict[str, object] = {}
+    for source in sources:
+        if source.trust == "request" and source.approved:
+            asked.update(source.manifest.mcp)
+    for source in sources:
+        for name, value in source.manifest.mcp.items() if source.trust == "user" else ():
+            before = own.get(name)
+            if value and isinstance(value, tuple) and isinstance(before, tuple):
+                value = (*before, *value)  # noqa: PLW2901
+            own[name] = value
+    found = {**asked, **own}
+    return replace(Mcp(), **found) if found else None
+
+
 def merge_environment(sources: Sequence[Source]) -> dict[str, object]:
-    """Each name is passed, set or secret as in the last source that has it; the user is last."""
+    """Return the variables. The last source that names a variable decides; the user's are last."""
     found: dict[str, tuple[str, str]] = {}
     for source in sorted(sources, key=lambda one: one.trust == "user"):
         counts = source.trust == "user" or source.approved
@@ -175,7 +202,9 @@ def apply_ceilings(
     ceilings: Manifest,
     problems: Problems,
 ) -> set[str]:
-    """Lower defaults to their ceilings and refuse stated values above; return all with one."""
+    """Lower defaults to their ceilings, refuse stated values above them, and return the limits that
+    have a ceiling.
+    """
     found: set[str] = set()
     for name, ceiling in ceilings.limits.items():
         if ceiling is None:
@@ -193,7 +222,9 @@ def apply_ceilings(
 def merge_ports(
     sources: Sequence[Source], problems: Problems
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Return destinations and listening ports. No port may be in both: it has one listener."""
+    """Return destinations and listening ports. No port may be in both, because each needs its own
+    listener.
+    """
     allow = {str(item): source for source, _, item in collect_entries(sources, "allow")}
     listen = {int(str(item)): source for source, _, item in collect_entries(sources, "listen")}
     if allow:
@@ -238,6 +269,6 @@ def make_grants(
     from corral.policy.grant_checks import check_grants
 
     paths = resolve_paths(sources, home, cwd, problems)
-    # A target that can rewrite the user's policy grants itself everything in the next run.
+    # A target that can change the user's policy could grant itself everything in the next run.
     files = {source.manifest.file for source in sources if source.trust == "user"} - {""}
     return check_grants(paths, home, protected, sorted(files), problems)

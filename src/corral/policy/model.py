@@ -1,6 +1,6 @@
-"""The policy of a run: absolute, validated, the same on every operating system, frozen.
+"""The policy of a run: validated, with absolute paths, frozen, the same on every system.
 
-Amounts are in bytes, milliseconds and millicores, so that no later stage converts.
+Amounts are in bytes, milliseconds and millicores, so that no later stage has to convert them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
     Trust = Literal["user", "request"]
     Access = Literal["read", "write", "socket"]
+    Pins = Literal["off", "refuse", "warn"]
     WindowsNetwork = Literal["none", "outbound", "local", "full"]
     Control = Literal[
         "filesystem", "network", "subprocess", "syscalls", "tree",
         "memory", "cpu", "cpu_time", "pids", "fds", "disk", "io", "timeout", "address_space",
-        "masks",
+        "masks", "messages",
     ]  # fmt: skip
 
 WALLS: tuple[Control, ...] = ("filesystem", "network", "subprocess", "syscalls", "tree")
@@ -37,7 +38,7 @@ GIB = 1 << 30
 
 @record
 class Limits:
-    """The defaults. None means that there is no such limit."""
+    """The limits with their defaults; None means unlimited."""
 
     memory: int | None = GIB
     cpu: int | None = None
@@ -58,9 +59,13 @@ LIMIT_KINDS: Mapping[str, LimitKind] = {
 
 def format_limit(name: str, value: int | None) -> str:
     """Return a limit as a person would write it."""
+    return format_amount(LIMIT_KINDS[name], value)
+
+
+def format_amount(kind: LimitKind, value: int | None) -> str:
     from corral.units import format_cpu, format_duration, format_size
 
-    match LIMIT_KINDS[name]:
+    match kind:
         case "size":
             return format_size(value)
         case "duration":
@@ -75,9 +80,9 @@ def format_limit(name: str, value: int | None) -> str:
 class Grant:
     """A path that the user granted, as it was when the policy was made.
 
-    `device` and `inode` are compared again inside the new mount namespace: a path that was swapped
-    in between is not what was granted. `path` is real; `written` is absolute but may go through
-    links, which the target has to see as well ("": the same as `path`).
+    `device` and `inode` are compared again inside the new mount namespace, to notice if the path
+    was replaced meanwhile. `path` is the real path. `written` is absolute but may go through links,
+    which the target has to see as well ("": the same as `path`).
     """
 
     path: str
@@ -97,26 +102,52 @@ class Windows:
     fail_on_app_container_error: bool = True
     network: WindowsNetwork = "none"
     keep_grants: bool = False
+    strict_handles: bool = False
 
 
 @record
 class Macos:
     seatbelt: Literal["auto", "off"] = "auto"
+    disclaim: bool = True
+    trustd: bool = False
+
+
+@record
+class Mcp:
+    """The guard's rules for messages. A list `*_allow` of None allows everything."""
+
+    tools_allow: tuple[str, ...] | None = None
+    tools_deny: tuple[str, ...] = ()
+    prompts_allow: tuple[str, ...] | None = None
+    prompts_deny: tuple[str, ...] = ()
+    resources_allow: tuple[str, ...] | None = None
+    resources_deny: tuple[str, ...] = ()
+    requests: tuple[str, ...] = ()
+    pins: Pins = "off"
+    max_message: int | None = 16 * MIB
+    max_pending: int | None = 1024
+    audit_arguments: bool = False
 
 
 @record
 class Policy:
-    """`admit`: networks of the user's configuration that the hosts in `allow` may lead to.
+    """Everything that a run allows and limits.
 
-    `covered`: mounts below grants that are the kernel's or services', and are not shown.
+    `admit` are networks from the user's configuration to which the hosts in `allow` may resolve.
+    `covered` are mounts below grants that belong to the kernel or to services; the target sees
+    empty directories there. `mcp` is None if no source asks for the guard; messages then pass
+    without it.
     """
 
     limits: Limits = Limits()
     allow: tuple[str, ...] = ()
     admit: tuple[str, ...] = ()
     listen: tuple[int, ...] = ()
+    listen_everywhere: bool = False
     grants: tuple[Grant, ...] = ()
     covered: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    own_unix_sockets: bool = False
     state: bool = False
     subprocess: bool = False
     pass_names: tuple[str, ...] = ()
@@ -128,11 +159,12 @@ class Policy:
     strict: bool = False
     windows: Windows = Windows()
     macos: Macos = Macos()
+    mcp: Mcp | None = None
 
 
 @record
 class Source:
-    """A manifest and whose it is. A request came with a server; the user may have approved it."""
+    """A manifest of the user, or a request that came with a server and may be approved."""
 
     manifest: Manifest
     trust: Trust = "user"

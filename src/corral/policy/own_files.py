@@ -1,7 +1,7 @@
-"""The files that make up corral: its directories, code, programs, and what its Python loads.
+"""Find the files of corral itself: its directories, code, programs, and modules of its Python.
 
-A target that could write one of them would run as the user, outside of the sandbox, the next time
-that corral starts.
+If a target could write one of them, its code would run outside of the sandbox at the next start of
+corral.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import stat
 import sys
 
-from corral.paths.followed_links import find_links
+from corral.paths.followed_links import follow
 from corral.policy.path_grants import Refused, contains, make_grant
 from corral.record import record
 from corral.safe_text import shown
@@ -25,18 +25,24 @@ if TYPE_CHECKING:
 
 PACKAGES = ("corral", "yaml", "_yaml")
 MAX_ENTRIES = 200_000
-"""How many entries of a write grant are compared with files of corral that have several names."""
+"""Limit for the search of a write grant for hard links to corral's code."""
 ELSEWHERE = "grant another directory, or a smaller one"
-REINSTALL = "grant a smaller directory, or: uv tool install --reinstall --link-mode=copy mcp-corral"
+REINSTALL = (
+    "grant a smaller directory, or, in corral's clone: "
+    "uv tool install --reinstall --link-mode=copy ."
+)
 
 
 @record
 class Protected:
-    """A path of corral itself. `reads`: no read grant may be in it either."""
+    """A path of corral itself. With `reads`, read grants in it are refused too. With `parts`, paths
+    inside it may be granted, as corral does for an installer.
+    """
 
     path: str
     what: str
     reads: bool = False
+    parts: bool = False
 
 
 def check_own(grant: Grant, protected: Iterable[Protected], mounts: Mounts) -> None:
@@ -46,20 +52,22 @@ def check_own(grant: Grant, protected: Iterable[Protected], mounts: Mounts) -> N
         if os.path.dirname(path) == path:
             continue
         within = contains(path, grant.path, mounts)
+        if within and item.parts and not contains(grant.path, path, mounts):
+            continue
         if within and (item.reads or grant.access == "write"):
             raise Refused(f"{shown(grant.path, 200)} belongs to {item.what}", ELSEWHERE)
         if grant.access != "write":
             continue
-        # A link on the way could be made to lead elsewhere.
-        for name in (path, *find_links(item.path)):
+        # The target could change a link on the way to the file.
+        for name in (path, *follow(item.path)[0]):
             if contains(grant.path, name, mounts):
                 raise Refused(
-                    f"{shown(grant.path, 200)} holds {item.what} ({shown(name, 200)})", ELSEWHERE
+                    f"{shown(grant.path, 200)} contains {item.what} ({shown(name, 200)})", ELSEWHERE
                 )
 
 
 def is_refused(access: Access, path: str, protected: Iterable[Protected], mounts: Mounts) -> bool:
-    """Return whether a path would be refused if it were granted."""
+    """Return whether a grant of this path would be refused."""
     try:
         check_own(make_grant(access, path), protected, mounts)
     except (Refused, OSError):
@@ -69,15 +77,17 @@ def is_refused(access: Access, path: str, protected: Iterable[Protected], mounts
 
 def own_paths(home: str) -> tuple[Protected, ...]:
     """Return the directories, code, programs and interpreter of corral itself."""
-    from corral.directories import directories
+    from corral.directories import STAGING, directories
 
     kept = directories(home=home)
+    staging, packages = kept.cache + STAGING, "corral's packages"
     prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     loaded = dict.fromkeys(os.path.abspath(path) for path in _import_paths())
     return (
         Protected(path=kept.config, what="corral's configuration", reads=True),
         Protected(path=kept.state, what="corral's state", reads=True),
         Protected(path=kept.cache, what="corral's cache", reads=True),
+        Protected(path=staging, what=packages, reads=True, parts=True),
         Protected(path=_code(), what="corral's code"),
         *(Protected(path=path, what="corral's interpreter") for path in sorted(prefixes)),
         *([Protected(path=sys.executable, what="corral's interpreter")] if sys.executable else []),
@@ -92,7 +102,7 @@ def _code() -> str:
 
 
 def _programs() -> list[str]:
-    """Return the program that was started, and the one that a shell would find as `corral`."""
+    """Return the started program, and the program that a shell finds as `corral`."""
     name = "corral.exe" if sys.platform == "win32" else "corral"
     search = os.environ.get("PATH", os.defpath).split(os.pathsep)
     found = [os.path.abspath(os.path.join(directory, name)) for directory in search]
@@ -103,10 +113,10 @@ def _programs() -> list[str]:
 
 
 def _import_paths() -> Iterator[str]:
-    """Yield where Python looks for modules when corral starts, also before its first line runs.
+    """Yield the directories from which Python imports modules before or while corral starts.
 
-    The entry point takes PYTHONPATH and the user's site off `sys.path`, but Python has loaded
-    `encodings`, `sitecustomize` and `.pth` files from there by then.
+    The entry point removes PYTHONPATH and the user's site from `sys.path`. But Python has already
+    loaded `encodings`, `sitecustomize` and `.pth` files by then.
     """
     yield from filter(None, sys.path)
     if not sys.flags.ignore_environment and (named := os.environ.get("PYTHONPATH")):
@@ -117,7 +127,7 @@ def _import_paths() -> Iterator[str]:
 
 
 def find_hard_links() -> frozenset[Identity]:
-    """Return the identities of corral's modules that have more than one name, as uv makes them."""
+    """Return the identities of corral's modules that have several hard links, as uv makes them."""
     found: set[Identity] = set()
     parent = os.path.dirname(_code())
     waiting = [os.path.join(parent, name) for name in PACKAGES]
@@ -125,7 +135,7 @@ def find_hard_links() -> frozenset[Identity]:
         try:
             with os.scandir(waiting.pop()) as entries:
                 for entry in entries:
-                    # On Windows the listing does not count names.
+                    # On Windows `scandir` does not count hard links.
                     windows = sys.platform == "win32"
                     seen = os.lstat(entry.path) if windows else entry.stat(follow_symlinks=False)
                     if stat.S_ISDIR(seen.st_mode):
@@ -133,16 +143,16 @@ def find_hard_links() -> frozenset[Identity]:
                     elif seen.st_nlink > 1:
                         found.add((seen.st_dev, seen.st_ino))
         except OSError:
-            continue  # an optional package that is not there
+            continue  # an optional package that is not installed
     return frozenset(found)
 
 
 def refuse_hard_links(grant: Grant, linked: frozenset[Identity]) -> None:
-    """Refuse a write grant in which one of corral's modules has another name."""
+    """Refuse a write grant that contains a hard link to one of corral's modules."""
     if not linked or grant.access != "write":
         return
     if (grant.device, grant.inode) in linked:
-        raise Refused(f"{shown(grant.path, 200)} is another name of corral's code", REINSTALL)
+        raise Refused(f"{shown(grant.path, 200)} is a hard link to corral's code", REINSTALL)
     inodes = {inode for device, inode in linked if device == grant.device}
     left, waiting = MAX_ENTRIES, [grant.path] if grant.directory and inodes else []
     while waiting:
@@ -154,17 +164,17 @@ def refuse_hard_links(grant: Grant, linked: frozenset[Identity]) -> None:
                         waiting.append(entry.path)
                     elif entry.inode() in inodes:
                         raise Refused(
-                            f"{shown(grant.path, 200)} holds another name of corral's code"
+                            f"{shown(grant.path, 200)} contains a hard link to corral's code"
                             f" ({shown(entry.path, 200)})",
                             REINSTALL,
                         )
         except OSError as error:
-            # The target has the same user, and could make the directory readable again.
+            # The target runs as the same user, and could make the directory readable again.
             why = f"{shown(grant.path, 200)} cannot be searched for corral's code: {error.strerror}"
             raise Refused(why, ELSEWHERE) from None
         if left < 0:
             raise Refused(
                 f"{shown(grant.path, 200)} has too many files to search it for corral's code,"
-                " which has names elsewhere",
+                " which has other hard links",
                 REINSTALL,
             )

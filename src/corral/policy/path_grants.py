@@ -1,14 +1,15 @@
-"""Written paths -> Grants, and the paths that are never granted.
+"""Turn written paths into grants, and refuse paths that are never granted.
 
-A grant is for what the path leads to now: its real path, device and inode. Protected paths are
-compared by name and by inode, because bind mounts and case-insensitive volumes give one directory
-many names.
+A grant is for the file to which the path leads now: its real path, device and inode. Protected
+paths are compared by name and by inode, because bind mounts and case-insensitive volumes give one
+directory many names.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+import sys
 
 from corral.paths.mounts import on_disk
 from corral.paths.native import is_inside
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     Identity = tuple[int, int]
 
 SYSTEM_PATHS = ("/proc", "/sys", "/dev", "/run", "/private/var/run")
-# Sockets of services are here, and granting one names exactly one service.
+# Services have their sockets here, and a grant of a socket is for this service alone.
 SOCKET_DIRECTORIES = ("/run", "/private/var/run")
 
 
@@ -36,8 +37,12 @@ class Refused(Exception):  # noqa: N818 - becomes one line of a PolicyError
         self.hint = hint
 
 
+OTHER_USER = "start corral as the user who may open it"
+"""The hint for a path that is closed to this user, and to root too on FUSE and NFS."""
+
+
 def make_absolute(text: str, base: str, home: str) -> str:
-    """Return a path without `~`, `.`, `..` and doubled slashes; `..` goes by the text."""
+    """Return a path without `~`, `.`, `..` and double slashes. Links are not resolved for `..`."""
     if text.startswith("~"):
         if text[1:2] not in {"", "/", os.sep}:
             raise Refused(f"{shown(text)}: only your own ~ is expanded", "write the path in full")
@@ -45,7 +50,7 @@ def make_absolute(text: str, base: str, home: str) -> str:
     path = os.path.normpath(os.path.join(base, text))
     if os.name == "nt" and path.startswith("\\\\"):
         raise Refused(f"{shown(text)}: network and device paths cannot be granted")
-    # POSIX lets two leading slashes mean something else, and normpath keeps them; Linux does not.
+    # normpath keeps two leading slashes, to which POSIX permits another meaning. Linux has none.
     return "/" + path.lstrip("/") if path.startswith("//") else path
 
 
@@ -55,8 +60,31 @@ def resolve(written: str) -> str:
     except FileNotFoundError:
         raise Refused(f"{shown(written, 200)} does not exist", "create it first") from None
     except OSError as error:
-        raise Refused(f"{shown(written, 200)} cannot be reached: {error.strerror}") from None
-    return "/" + path.lstrip("/") if path.startswith("//") else path
+        # FUSE denies root access to mounts of ordinary users.
+        hint = OTHER_USER if isinstance(error, PermissionError) else ""
+        raise Refused(f"{shown(written, 200)} cannot be reached: {error.strerror}", hint) from None
+    path = "/" + path.lstrip("/") if path.startswith("//") else path
+    if sys.platform == "linux":
+        _refuse_other_spelling(path)
+    return path
+
+
+def _refuse_other_spelling(path: str) -> None:
+    """Refuse a spelling that only a case-insensitive file system accepts. Inside the sandbox the
+    two spellings would be two files.
+    """
+    from corral.paths.spelling import true_spelling
+
+    true = true_spelling(path)
+    if not true:
+        raise Refused(f"{shown(path, 200)} cannot be compared with the spelling in its directories")
+    if true != path:
+        from shlex import quote
+
+        raise Refused(
+            f"{shown(path, 200)} is spelled differently in its directory, which ignores case",
+            f"write {quote(true)}",
+        )
 
 
 def file_identity(path: str) -> Identity | None:
@@ -78,9 +106,9 @@ def identities_above(path: str) -> frozenset[Identity]:
 
 
 def contains(outer: str, inner: str, mounts: Mounts) -> bool:
-    """Compare by name, by inode and by the path on the disk.
+    """Return whether a path contains another, compared by name, by inode and by path on the disk.
 
-    A directory that is mounted a second time has other directories above it.
+    A directory that is mounted a second time has other parent directories there.
     """
     if is_inside(inner, outer) or file_identity(outer) in identities_above(inner):
         return True
@@ -89,7 +117,7 @@ def contains(outer: str, inner: str, mounts: Mounts) -> bool:
 
 
 def make_grant(access: Access, written: str) -> Grant:
-    """Inspect a path once and return what was found; raise Refused if it is never granted."""
+    """Inspect a path once and return the grant; raise Refused if it is never granted."""
     path = resolve(written)
     found = os.lstat(path)
     check_kind(path, access, found)
@@ -112,31 +140,32 @@ def check_kind(path: str, access: Access, found: os.stat_result) -> None:
             raise Refused(f"{shown(path, 200)} is not a socket")
     elif not stat.S_ISDIR(found.st_mode) and not stat.S_ISREG(found.st_mode):
         raise Refused(
-            f"{shown(path, 200)} is neither a file nor a directory",
+            f"{shown(path, 200)} is not a file or a directory",
             "a socket belongs in filesystem.unix_sockets" if stat.S_ISSOCK(found.st_mode) else "",
         )
 
 
 def check_system_path(path: str, access: Access, found: os.stat_result) -> None:
     if os.path.dirname(path) == path:
-        raise Refused(f"{shown(path)} is everything there is", "grant the directories it needs")
+        raise Refused(f"{shown(path)} is the whole file system", "grant the directories it needs")
     if os.name == "nt":
-        return  # Windows' own backend refuses system paths
+        return  # the backend for Windows refuses system paths
     for system in SYSTEM_PATHS:
         if access == "socket" and system in SOCKET_DIRECTORIES:
             continue
-        # The same file system mounted elsewhere is the same thing under another name. A mount is
-        # told by its parent, because on macOS the root is on another volume than users' files.
+        # The same file system may be mounted elsewhere under another name. Such a mount is
+        # recognised by its parent, because on macOS the root is not on the volume of the users'
+        # files.
         here, above = file_identity(system), file_identity(os.path.dirname(system))
         mounted = here is not None and above is not None and here[0] != above[0]
         if is_inside(path, system) or (mounted and here is not None and found.st_dev == here[0]):
             raise Refused(
-                f"{shown(path, 200)} belongs to the system ({system})", "grant files of your own"
+                f"{shown(path, 200)} belongs to the system ({system})", "grant your own files"
             )
 
 
 def check_links(grants: Iterable[Grant]) -> None:
-    """Refuse a link that an earlier run could have made in a writable grant, and that leads out."""
+    """Refuse a link that leads out of a write grant, because an earlier run could have made it."""
     grants = tuple(grants)
     writable = [grant for grant in grants if grant.access == "write" and grant.directory]
     for grant in grants:
@@ -153,7 +182,7 @@ def check_links(grants: Iterable[Grant]) -> None:
 
 
 def merge_grants(grants: Iterable[Grant]) -> tuple[Grant, ...]:
-    """Return one grant for each path and spelling, parents first; read and write are write."""
+    """Return one grant for each path and spelling, parents first. Write access includes read."""
     grants = tuple(grants)
     written = {grant.path for grant in grants if grant.access == "write"}
     found = {

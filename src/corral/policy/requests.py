@@ -1,6 +1,6 @@
-"""What a server's own manifest asks for beyond corral's defaults, in plain words.
+"""Describe in plain words what a server's own manifest requests beyond corral's defaults.
 
-A request may tighten freely; everything here counts only after the user approved it.
+A request may always tighten the policy. The items described here count only after approval.
 """
 
 import os
@@ -20,28 +20,33 @@ from corral.policy.merge import (
 )
 from corral.policy.model import LIMITS, Limits, Source, format_limit
 from corral.policy.path_grants import Refused, make_absolute
-from corral.policy.schema import SWITCHES
+from corral.policy.schema import KEYS, MCP, SWITCHES
 from corral.policy.secret_files import MAKES_GIT_RUN, VERSION_CONTROL
 from corral.policy.variables import is_loader_variable
 from corral.record import record
 from corral.safe_text import printable, shown
 
 SWITCH_TEXTS = {
-    "state": "keep a private directory between runs",
+    "listen_everywhere": "be reached from other machines",
+    "own_unix_sockets": "use unix sockets among its own processes",
+    "state": "keep a home directory of its own between runs",
     "subprocess": "start other programs",
     "app_container": "run without an AppContainer (Windows)",
     "minifilter": "run without the filter driver (Windows)",
     "fail_on_app_container_error": "run without an AppContainer if it cannot be made (Windows)",
     "windows_network": "use the network (Windows)",
     "keep_grants": "leave permissions behind (Windows)",
+    "strict_handles": "be ended when it uses a closed handle (Windows)",
     "seatbelt": "run without Seatbelt (macOS)",
+    "disclaim": "use the privacy consents of the program that starts corral (macOS)",
+    "trustd": "have certificates checked outside of the sandbox (macOS)",
 }
 PATHS = (("read", "read"), ("write", "read and write"), ("unix_sockets", "connect to the socket"))
 
 
 @record
 class RequestedItem:
-    """`field` is the manifest's, `value` what it has there: a limit, one entry or a switch."""
+    """One requested item. `field` is its key in the manifest, `value` a limit, entry or switch."""
 
     field: str
     value: object
@@ -49,13 +54,13 @@ class RequestedItem:
 
 
 def describe_requests(manifest: Manifest, *, home: str = "", cwd: str = "") -> list[str]:
-    """Return what a manifest asks for beyond the defaults, in plain words."""
+    """Return what a manifest requests beyond the defaults, in plain words."""
     items = requested_items(manifest, home or home_directory(), cwd or os.getcwd())
     return [item.text for item in items]
 
 
 def requested_items(manifest: Manifest, home: str, cwd: str) -> Iterator[RequestedItem]:
-    """Yield what is asked for, with absolute paths, so that people see what they approve."""
+    """Yield the requested items with absolute paths, so that users see what they approve."""
     yield from _limits(manifest)
     base = manifest.directory or cwd
     for field, verb in PATHS:
@@ -80,6 +85,11 @@ def requested_items(manifest: Manifest, home: str, cwd: str) -> Iterator[Request
         if is_loader_variable(name):
             text = f"set {name} to {shown(value)}, which changes what programs load or trust"
             yield RequestedItem(field="set_values", value=name, text=text)
+    for name, value in manifest.mcp.items():
+        path = next(key.path for key in KEYS if key.path.startswith(MCP) and key.field == name)
+        words = ", ".join(map(str, value)) if isinstance(value, tuple) else value
+        text = f"set {path} to {shown(words)}"
+        yield RequestedItem(field="mcp", value=name, text=text)
     for control in manifest.degrade or ():
         text = f"run even if {control} cannot be enforced"
         yield RequestedItem(field="degrade", value=control, text=text)
@@ -107,7 +117,7 @@ def _path(field: str, verb: str, text: str, base: str, home: str) -> RequestedIt
 
 
 def refuse_unapproved(sources: Sequence[Source], home: str, cwd: str) -> None:
-    """Refuse if a request that was not approved asks for more than the user grants anyway."""
+    """Refuse an unapproved request that asks for more than the user's own sources grant."""
     users = tuple(one for one in sources if one.trust == "user")
     for source in sources:
         if source.trust == "user" or source.approved:
@@ -121,13 +131,13 @@ def refuse_unapproved(sources: Sequence[Source], home: str, cwd: str) -> None:
             origin = printable(source.manifest.origin)
             where = printable(source.manifest.directory) or origin
             raise PolicyError(
-                f"{origin} asks for what you have not approved: to " + "; to ".join(texts),
+                f"{origin} asks for more than you approved: to " + "; to ".join(texts),
                 hint=f"look at it and run `corral approve {where}`",
             )
 
 
 def _is_granted(field: str, value: object, users: Sequence[Source], home: str, cwd: str) -> bool:
-    """Return whether the user's own sources grant the same."""
+    """Return whether the user's own sources already grant this item."""
     if field in LIMITS:
         own = merge_limits(users)[0][field]
         return not is_larger(value if isinstance(value, int) else None, own)
@@ -137,6 +147,8 @@ def _is_granted(field: str, value: object, users: Sequence[Source], home: str, c
         wanted = {"read": ("read", "write"), "write": ("write",)}.get(field, ("socket",))
         granted = {(access, path) for _, _, access, path in resolve_paths(users, home, cwd)}
         return any((access, value) in granted for access in wanted)
+    if field == "mcp":
+        return any(value in one.manifest.mcp for one in users)
     if field in {"pass_names", "secret_names", "set_values"}:
         names = merge_environment(users).values()
         flat = [entry for group in names if isinstance(group, tuple) for entry in group]

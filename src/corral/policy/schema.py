@@ -1,7 +1,7 @@
-"""The one table of policy keys; parser, JSON Schema and reference are all made from it.
+"""The table of policy keys. Parser, JSON Schema and reference are all made from it.
 
-The JSON Schema is as strict as it can be. Some mistakes only the parser refuses: a total of ports,
-a string below a minimum, a whole float where an integer is meant. Defaults are those of the model.
+The JSON Schema is as strict as possible. Only the parser refuses some mistakes: too many ports in
+total, a string below a minimum, a whole float instead of an integer. The model has the defaults.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from corral.policy.model import (
     MIB,
     Limits,
     Macos,
+    Mcp,
     Policy,
     Windows,
-    format_limit,
+    format_amount,
 )
 from corral.record import fields, record
 from corral.units import MAX_AMOUNT, MAX_CPU
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     Kind = Literal[
         "version", "size", "duration", "cpu", "count", "switch", "choice",
         "arguments", "destinations", "ports", "paths", "names", "variables", "controls",
+        "patterns",
     ]  # fmt: skip
 
 VERSION = 1
@@ -37,12 +39,17 @@ MAX_TEXT_LENGTH = 131_071
 MAX_NAME_LENGTH = 255
 MAX_PIDS = 1 << 22  # PID_MAX_LIMIT
 MAX_FDS = 1 << 30
+MAX_PENDING = 1 << 16
+MAX_PATTERN_LENGTH = 1024
+MCP = "mcp."
 PAGE = 4096
 
 
 @record
 class Key:
-    """`field` is the name in Manifest; `flag` the option of `corral run` that sets the key."""
+    """One key. `field` is its name in Manifest; `flag` is the option of `corral run` that sets
+    it.
+    """
 
     path: str
     field: str
@@ -63,10 +70,15 @@ def _limit(
     )
 
 
+def _patterns(name: str, text: str, *, flag: str = "") -> Key:
+    field = name.replace(".", "_")
+    return Key(path=f"mcp.{name}", field=field, kind="patterns", text=text, flag=flag)
+
+
 KEYS: tuple[Key, ...] = (
     Key(
         path="version", field="version", kind="version",
-        text="Which version of this schema is the file written in? Only 1 exists.",
+        text="Which version of this schema does the file use? Only 1 exists.",
     ),
     Key(
         path="server.command", field="command", kind="arguments",
@@ -84,7 +96,7 @@ KEYS: tuple[Key, ...] = (
            flag="--max-fds", minimum=3, maximum=MAX_FDS),
     _limit("disk", "How large may the private writable space be, and any one file?",
            flag="--max-disk", minimum=PAGE),
-    _limit("io", "How many bytes a second may be read and written, where the host can hold it?",
+    _limit("io", "How many bytes per second may be read and written, if the host can enforce it?",
            minimum=PAGE),
     _limit("timeout", "After how much wall-clock time is the server stopped?", flag="--timeout"),
     _limit("address_space",
@@ -99,6 +111,11 @@ KEYS: tuple[Key, ...] = (
         text="Which of the server's ports can be reached from the host's loopback?",
     ),
     Key(
+        path="network.listen_everywhere", field="listen_everywhere", kind="switch",
+        text="Can other machines reach these ports, too (Linux)? Only you can set"
+        " this. A Service of a pod needs it.",
+    ),
+    Key(
         path="filesystem.read", field="read", kind="paths", flag="--read",
         text="Which files and directories may be read?",
     ),
@@ -111,8 +128,14 @@ KEYS: tuple[Key, ...] = (
         text="Which socket files may be connected to?",
     ),
     Key(
-        path="filesystem.state", field="state", kind="switch",
-        text="Does the server keep a private directory between runs?",
+        path="filesystem.own_unix_sockets", field="own_unix_sockets", kind="switch",
+        flag="--own-unix-sockets",
+        text="May the server's processes use unix sockets among themselves? Refused where they"
+        " could reach a socket of this machine.",
+    ),
+    Key(
+        path="filesystem.state", field="state", kind="switch", flag="--state",
+        text="Does the server keep its home directory between runs?",
     ),
     Key(
         path="subprocess.allow", field="subprocess", kind="switch", flag="--allow-subprocess",
@@ -132,7 +155,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         path="degrade.allow", field="degrade", kind="controls", choices=CONTROLS,
-        text="Which controls may go unenforced, with a warning, where the host cannot hold them?",
+        text="Which controls may be unenforced, with a warning, if the host cannot enforce them?",
     ),
     Key(
         path="windows.app_container", field="app_container", kind="switch",
@@ -140,13 +163,14 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         path="windows.minifilter", field="minifilter", kind="switch",
-        text="Is the server registered with a file system filter driver, where one listens?",
+        text="Is the server registered with a file system filter driver, if one is loaded?",
     ),
     Key(
         path="windows.fail_on_app_container_error", field="fail_on_app_container_error",
         kind="switch",
-        text="Does the run refuse when the AppContainer cannot be made? If not, a restricted"
-        " token takes its place, which is no wall for reads or network.",
+        text="Is the run refused if AppContainers do not work? If not, it continues with a warning"
+        " and a restricted token, or without a token if that does not work either. The server can"
+        " then read your files and use the network.",
     ),
     Key(
         path="windows.network", field="windows_network", kind="choice", choices=("none", "outbound",
@@ -157,27 +181,81 @@ KEYS: tuple[Key, ...] = (
         text="Do permissions set for granted paths stay after the run? Saves time on large trees.",
     ),
     Key(
+        path="windows.strict_handles", field="strict_handles", kind="switch",
+        text="Does Windows end the server when it uses a handle that is not open? Only you can set"
+        " this. Some runtimes do this in rare cases.",
+    ),
+    Key(
         path="macos.seatbelt", field="seatbelt", kind="choice", choices=("auto", "off"),
-        text="Is Seatbelt used? `auto`: wherever its probe proves it.",
+        text="Is Seatbelt used? `auto` means: if its probe succeeds.",
+    ),
+    Key(
+        path="macos.disclaim", field="disclaim", kind="switch",
+        text="Does the server answer for itself where macOS asks for consent? If not, it has the"
+        " consents of the program that starts corral.",
+    ),
+    Key(
+        path="macos.trustd", field="trustd", kind="switch",
+        text="May macOS check certificates for the server? Programs in Go need this with"
+        " `network.allow`. macOS downloads from addresses in certificates, outside of the sandbox.",
+    ),
+    _patterns("tools.allow", "Which tools does the client see, and may it call? Names, or patterns"
+              " with `*`, `?` and `[...]`. An empty list allows none.", flag="--tools"),
+    _patterns("tools.deny", "Which of these may it not see or call?"),
+    _patterns("prompts.allow", "Which prompts does it see, and may it get?"),
+    _patterns("prompts.deny", "Which of these may it not see or get?"),
+    _patterns("resources.allow", "Which resources does it see, and may it read? Patterns for URIs"
+              " and for templates of URIs."),
+    _patterns("resources.deny", "Which of these may it not see or read?"),
+    _patterns("requests", "Which requests may the server make to the client? `sampling`,"
+              " `elicitation`, `roots`, or patterns for methods. `ping` is always possible."),
+    Key(
+        path="mcp.pins", field="pins", kind="choice", choices=("off", "refuse", "warn"),
+        flag="--pins",
+        text="Are tools, prompts and instructions compared with the pins of this server? `refuse`"
+        " hides new and changed ones, `warn` only reports them.",
+    ),
+    Key(
+        path="mcp.max_message", field="max_message", kind="size", minimum=PAGE,
+        text="How long may one message be? A longer one is dropped and answered by an error.",
+    ),
+    Key(
+        path="mcp.max_pending", field="max_pending", kind="count", maximum=MAX_PENDING,
+        text="How many requests of either side may wait for an answer at once?",
+    ),
+    Key(
+        path="mcp.audit_arguments", field="audit_arguments", kind="switch",
+        text="Does the audit file contain the arguments of tools? Secrets in them are masked.",
     ),
 )  # fmt: skip
 BY_PATH = {key.path: key for key in KEYS}
-TABLES = tuple(dict.fromkeys(key.path.partition(".")[0] for key in KEYS if "." in key.path))
+TABLES = tuple(
+    dict.fromkeys(
+        key.path[:end] for key in KEYS for end, letter in enumerate(key.path) if letter == "."
+    )
+)
+"""The paths of all tables, including nested ones."""
 LIMIT_KEYS = tuple(key for key in KEYS if key.path.startswith("limits."))
-LISTS = frozenset(("arguments", "destinations", "ports", "paths", "names", "controls"))
+LISTS = frozenset(("arguments", "destinations", "ports", "paths", "names", "controls", "patterns"))
 DEFAULTS = {
     **{
         name: getattr(part, name)
-        for part in (Limits(), Windows(), Macos())
+        for part in (Limits(), Windows(), Macos(), Mcp())
         for name in fields(part)
     },
     "windows_network": Windows().network,
+    "listen_everywhere": Policy().listen_everywhere,
+    "own_unix_sockets": Policy().own_unix_sockets,
     "state": Policy().state,
     "subprocess": Policy().subprocess,
 }
-"""By field. What is not here is a list or a table, and empty by default."""
-SWITCHES = {key.field: DEFAULTS[key.field] for key in KEYS if key.kind in {"switch", "choice"}}
-"""By field, the value that asks for nothing, which is also the default."""
+"""Defaults by field. The default of every other field is an empty list or table."""
+SWITCHES = {
+    key.field: DEFAULTS[key.field]
+    for key in KEYS
+    if key.kind in {"switch", "choice"} and not key.path.startswith(MCP)
+}
+"""By field, the value that requests nothing, which is also the default. `mcp` is left out."""
 
 NUMBER = "[0-9]+(\\.[0-9]+)?"
 PATTERNS = {
@@ -201,8 +279,10 @@ def format_default(key: Key) -> str:
         case "choice":
             return f'"{DEFAULTS[key.field]}"'
         case "size" | "duration" | "cpu" | "count":
-            text = format_limit(key.field, DEFAULTS[key.field])
+            text = format_amount(key.kind, DEFAULTS[key.field])
             return text if text.isdigit() else f'"{text}"'
+        case "patterns":
+            return "[]" if DEFAULTS[key.field] == () else '["*"]'
         case _:
             return "{}" if key.kind == "variables" else "[]"
 
@@ -260,32 +340,29 @@ def item_schema(key: Key) -> dict[str, object]:
         case "arguments":
             return {"type": "string", "pattern": NO_NUL, "maxLength": MAX_TEXT_LENGTH}
         case _:
-            return {
-                "type": "string",
-                "pattern": NO_NUL,
-                "minLength": 1,
-                "maxLength": MAX_PATH_LENGTH,
-            }
+            longest = MAX_PATTERN_LENGTH if key.kind == "patterns" else MAX_PATH_LENGTH
+            return {"type": "string", "pattern": NO_NUL, "minLength": 1, "maxLength": longest}
 
 
 def json_schema() -> dict[str, object]:
     """Return the JSON Schema (draft 2020-12) of a policy file, for editors and other programs."""
-    tables: dict[str, dict[str, object]] = {name: {} for name in TABLES}
-    top: dict[str, object] = {}
+    tables: dict[str, dict[str, object]] = {name: {} for name in ("", *TABLES)}
     for key in KEYS:
-        table, dot, name = key.path.partition(".")
-        described = value_schema(key) | {
+        table, _, name = key.path.rpartition(".")
+        tables[table][name] = value_schema(key) | {
             "description": key.text,
             "$comment": f"default {format_default(key)}",
         }
-        (tables[table] if dot else top)[name if dot else table] = described
-    for table, properties in tables.items():
-        top[table] = {"type": "object", "properties": properties, "additionalProperties": False}
+    for path in TABLES:
+        table, _, name = path.rpartition(".")
+        properties = tables[path]
+        described = {"type": "object", "properties": properties, "additionalProperties": False}
+        tables[table][name] = described
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "corral policy",
         "type": "object",
-        "properties": top,
+        "properties": tables[""],
         "required": ["version"],
         "additionalProperties": False,
     }

@@ -1,9 +1,10 @@
-"""The one table of file names that hold secrets or run by themselves, with a column a system.
+"""The only table of files that contain secrets or are run automatically, with a column for each
+system.
 
-Everything that protects such files reads them here: masks, Seatbelt rules, Windows' grants, the
-search for the files that a program needs, and the catalogue of MCP clients. Paths are below a home
-directory and written with "/" on every system. The first word CONFIG stands for the directory of
-programs' settings there; CLAUDE and CODEX for directories that a variable can move.
+All code that protects such files uses this table: masks, Seatbelt rules, Windows' grants, the
+search for the files that a program needs, and the catalogue of MCP clients. Paths are relative to a
+home directory and use "/" on every system. A first word CONFIG stands for the directory of
+programs' settings; CLAUDE and CODEX stand for directories that a variable can move.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 LOCAL, ROAMING = "AppData/Local", "AppData/Roaming"
 CONFIG = {"linux": ".config", "macos": "Library/Application Support", "windows": ROAMING}
-CLINE_IN_CODE = "CONFIG/Code/User/globalStorage/saoudrizwan.claude-dev"
+IN_CODE = "CONFIG/Code/User/globalStorage"
+"""The directory in which VS Code's extensions keep their files."""
 MOVABLE = {"CLAUDE": "", "CODEX": ".codex"}
 
 
@@ -38,10 +40,10 @@ class Names:
 
 @record
 class Client:
-    """An MCP client and where it keeps its servers, with the tokens that they are started with.
+    """An MCP client and the files in which it configures its servers, with their tokens.
 
-    `linux` and so on replace `files` there. `project` files lie in a project. A test holds that
-    every file is in CLIENT_DIRECTORIES, and every project file in PROJECT.
+    `linux`, `macos` and `windows` replace `files` on that system. `project` files are in a project.
+    A test checks that every file is in CLIENT_DIRECTORIES, and every project file in PROJECT.
     """
 
     name: str
@@ -53,9 +55,13 @@ class Client:
     project: tuple[str, ...] = ()
 
     def files_on(self, system: Column) -> tuple[str, ...]:
-        """Return the client's own files as the table has them, with CONFIG and the like."""
+        """Return the client's own files as written in the table, with words such as CONFIG."""
         own: tuple[str, ...] = getattr(self, system)
         return own or self.files
+
+
+def _each(directory: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{directory}/{name}" for name in names)
 
 
 KEYS = Names(
@@ -84,7 +90,7 @@ KEYS = Names(
         f"{LOCAL}/Ethereum", f"{ROAMING}/Electrum",
     ),
 )  # fmt: skip
-"""What logs in somewhere. On Windows a name without a directory counts at any depth of a grant."""
+"""Credentials. On Windows a name without a directory counts at any depth of a grant."""
 
 HISTORY = Names(
     everywhere=(
@@ -95,7 +101,7 @@ HISTORY = Names(
     macos=(".zsh_sessions",),
     windows=(f"{ROAMING}/Microsoft/Windows/PowerShell",),
 )  # fmt: skip
-"""What was typed. On Windows a name without a directory counts at any depth of a grant."""
+"""Histories of commands. On Windows a name without a directory counts at any depth of a grant."""
 
 SHELLS = Names(
     everywhere=(
@@ -103,7 +109,7 @@ SHELLS = Names(
         ".zshrc", ".zprofile", ".zshenv", ".zlogin", ".zlogout", ".config/zsh", ".config/fish",
     ),
 )  # fmt: skip
-"""What shells run, with the tokens that people put there."""
+"""Files that shells run. People put tokens into them."""
 
 BROWSERS = Names(
     everywhere=(".mozilla", "CONFIG/Signal", "CONFIG/Slack", "CONFIG/discord"),
@@ -124,7 +130,7 @@ BROWSERS = Names(
         f"{ROAMING}/Thunderbird", f"{ROAMING}/Telegram Desktop",
     ),
 )  # fmt: skip
-"""What browsers, mail programs and messengers remember."""
+"""Profiles of browsers, mail programs and messengers."""
 
 APPLICATIONS = Names(
     linux=(".var/app",),
@@ -133,7 +139,7 @@ APPLICATIONS = Names(
         "Library/Caches", "Library/Preferences",
     ),
 )  # fmt: skip
-"""What all kinds of applications keep. Programs are installed there as well."""
+"""Data of all kinds of applications. Programs are installed there as well."""
 
 CLIENTS = (
     Client(
@@ -169,7 +175,7 @@ CLIENTS = (
         name="cline", title="Cline",
         files=(
             ".cline/data/settings/cline_mcp_settings.json",
-            f"{CLINE_IN_CODE}/settings/cline_mcp_settings.json",
+            f"{IN_CODE}/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
         ),
     ),
     Client(
@@ -181,6 +187,76 @@ CLIENTS = (
         linux=("CONFIG/goose/config.yaml",), macos=(".config/goose/config.yaml",),
         windows=("CONFIG/Block/goose/config/config.yaml",),
     ),
+    Client(
+        name="opencode", title="opencode",
+        files=_each(".config/opencode", "opencode.json", "opencode.jsonc", "config.json"),
+        linux=_each("CONFIG/opencode", "opencode.json", "opencode.jsonc", "config.json"),
+        project=(
+            "opencode.json", "opencode.jsonc", ".opencode/opencode.json",
+            ".opencode/opencode.jsonc",
+        ),
+    ),
+    Client(
+        name="copilot", title="Copilot CLI", files=(".copilot/mcp-config.json",),
+        project=(".mcp.json", ".github/mcp.json"),
+    ),
+    Client(
+        name="copilot-jetbrains", title="Copilot in JetBrains IDEs",
+        files=(".config/github-copilot/intellij/mcp.json",),
+        macos=(
+            ".config/github-copilot/intellij/mcp.json", "CONFIG/github-copilot/intellij/mcp.json",
+        ),
+        windows=(f"{LOCAL}/github-copilot/intellij/mcp.json",),
+    ),
+    Client(
+        name="junie", title="JetBrains Junie", files=(".junie/mcp/mcp.json",),
+        project=(".junie/mcp/mcp.json",),
+    ),
+    Client(
+        name="qwen", title="Qwen Code", files=(".qwen/settings.json",),
+        project=(".qwen/settings.json", ".qwen/settings.local.json", ".mcp.json"),
+    ),
+    Client(
+        name="kilo", title="Kilo Code",
+        files=(
+            *_each(".config/kilo", "kilo.jsonc", "kilo.json"),
+            ".kilocode/cli/global/settings/mcp_settings.json",
+            f"{IN_CODE}/kilocode.kilo-code/settings/mcp_settings.json",
+        ),
+        project=(
+            "kilo.json", "kilo.jsonc", ".kilo/kilo.json", ".kilo/kilo.jsonc", ".kilocode/mcp.json",
+        ),
+    ),
+    Client(
+        name="roo", title="Roo Code", project=(".roo/mcp.json",),
+        files=(f"{IN_CODE}/rooveterinaryinc.roo-cline/settings/mcp_settings.json",),
+    ),
+    Client(
+        name="amp", title="Amp", files=_each(".config/amp", "settings.json", "settings.jsonc"),
+        project=(".amp/settings.json", ".amp/settings.jsonc"),
+    ),
+    Client(
+        name="droid", title="Factory droid", files=(".factory/mcp.json",),
+        project=(".factory/mcp.json",),
+    ),
+    Client(
+        name="crush", title="Crush", files=(".config/crush/crush.json", ".config/crush/crushrc"),
+        windows=(f"{LOCAL}/crush/crush.json", ".config/crush/crushrc"),
+        project=("crush.json", ".crush.json"),
+    ),
+    Client(
+        name="lmstudio", title="LM Studio",
+        files=(".lmstudio/mcp.json", ".cache/lm-studio/mcp.json"),
+    ),
+    Client(
+        name="kiro", title="Kiro", files=(".kiro/settings/mcp.json",),
+        project=(".kiro/settings/mcp.json",),
+    ),
+    Client(
+        name="antigravity", title="Antigravity",
+        files=(".gemini/config/mcp_config.json", ".gemini/antigravity/mcp_config.json"),
+    ),
+    Client(name="warp", title="Warp", files=(".warp/.mcp.json",), project=(".warp/.mcp.json",)),
 )  # fmt: skip
 """Clients whose files corral can change; `docs/clients` has a page for each with the sources."""
 
@@ -191,25 +267,32 @@ CLIENT_DIRECTORIES = Names(
         ".vscode-server", ".vscode-server-insiders", ".codeium", ".windsurf", "CONFIG/Windsurf",
         ".config/zed", ".gemini", ".codex", ".cline", ".continue", ".config/goose", ".copilot",
         ".config/github-copilot", ".config/opencode", ".local/share/opencode",
-        ".lmstudio/mcp.json",
+        ".lmstudio/mcp.json", ".cache/lm-studio/mcp.json", ".junie", ".qwen", ".config/kilo",
+        ".local/share/kilo", ".kilocode", ".config/amp", ".local/share/amp", ".factory",
+        ".config/crush", ".local/share/crush", ".kiro", ".warp",
     ),
     windows=(
         f"{ROAMING}/Cursor/User", f"{ROAMING}/Windsurf/User", f"{ROAMING}/Zed",
-        f"{ROAMING}/Block/goose",
+        f"{ROAMING}/Block/goose", f"{LOCAL}/github-copilot", f"{LOCAL}/crush",
     ),
 )  # fmt: skip
-"""What clients keep, those that corral cannot change among them."""
+"""Files of MCP clients, also of clients whose files corral cannot change."""
 
 STARTERS = Names(
     everywhere=(
         ".gitconfig", ".config/git", ".local/bin", "bin", ".vimrc", ".vim", ".config/nvim",
         ".emacs", ".emacs.d", ".config/emacs", ".tmux.conf", ".config/tmux", ".gdbinit",
         ".config/gdb", ".lldbinit", ".config/direnv", ".config/pip", ".config/mise", ".inputrc",
+        ".cargo/env", ".cargo/bin", ".cargo/config.toml", ".bun/bin", ".deno/bin", ".volta/bin",
+        "go/bin", ".nvm", ".oh-my-zsh", ".ipython", ".config/starship.toml", ".config/kitty",
+        ".config/wezterm", ".config/powershell",
     ),
     linux=(
         ".config/autostart", ".config/systemd", ".config/environment.d", ".local/share/systemd",
         ".local/share/applications", ".local/share/dbus-1", ".pam_environment", ".xprofile",
-        ".xsession", ".xsessionrc", ".xinitrc", ".config/plasma-workspace",
+        ".xsession", ".xsessionrc", ".xinitrc", ".config/plasma-workspace", ".config/i3",
+        ".config/sway", ".config/hypr", ".local/lib", ".local/share/nvim",
+        ".local/share/gnome-shell/extensions", ".local/share/nautilus/scripts",
     ),
     macos=(
         "Library/LaunchAgents", "Library/Services", "Library/Scripts", "Library/QuickLook",
@@ -221,32 +304,39 @@ STARTERS = Names(
         "OneDrive/Documents/WindowsPowerShell",
     ),
 )  # fmt: skip
-"""What runs at login, or changes what every program of the user does."""
+"""Files that are run at login, or that change how the user's programs behave."""
 
 PROJECT = (
     ".vscode", ".idea", ".zed", ".fleet", ".devcontainer", ".devcontainer.json", ".mcp.json",
-    ".cursor", ".claude", ".gemini", ".codex", ".continue", ".windsurf", ".roo", ".envrc",
+    ".cursor", ".claude", ".gemini", ".codex", ".continue", ".windsurf", ".roo", ".opencode",
+    "opencode.json", "opencode.jsonc", ".github/mcp.json", ".junie", ".qwen", ".kilo", ".kilocode",
+    "kilo.json", "kilo.jsonc", ".amp", ".factory", "crush.json", ".crush.json", ".kiro", ".warp",
+    ".envrc", "corral.toml", "corral.json",
     ".mise.toml", "mise.toml", ".exrc", ".nvimrc", ".nvim.lua", ".vimrc", ".dir-locals.el",
     ".husky", ".pre-commit-config.yaml", "lefthook.yml", ".lefthook.yml", ".gdbinit", ".lldbinit",
 )  # fmt: skip
-"""At the top of a project: opening it in an editor, entering it or committing runs them."""
+"""Files at the top of a project. Opening the project in an editor, entering it or committing runs
+them, or they configure the permissions of other servers.
+"""
 
 VERSION_CONTROL = (".git", ".hg", ".jj")
-"""In a project. The program that belongs to it runs what it finds there, so a write grant around it
-leaves it read-only as a whole, unless a grant names it itself.
+"""Directories in a project. The program to which one belongs runs files in it. So it is read-only
+in a write grant around it, unless a grant names it itself.
 """
 
 GIT = ("hooks", "config", "config.worktree", "info", "commondir", "gitdir")
-"""In a repository's own directory that a grant names: they run, or name what runs."""
+"""Files in a repository's own directory that are run, or that name programs to run. They stay
+read-only if a grant names that directory.
+"""
 
 MAKES_GIT_RUN = "this server can make git run programs on this machine"
-"""Because a file `commondir` that does not exist yet cannot be blocked in such a directory."""
+"""A warning, because a file `commondir` that does not exist yet cannot be blocked."""
 
 ENVIRONMENT = (
     ".env", ".env.local", ".env.development", ".env.development.local", ".env.test",
     ".env.test.local", ".env.staging", ".env.production", ".env.production.local",
 )  # fmt: skip
-"""Usual names at the top of a project, which are looked up even where nothing is searched."""
+"""Usual names at the top of a project. They are checked even where no search is made."""
 
 ETC_SECRETS = (
     "shadow", "shadow-", "gshadow", "gshadow-", "security/opasswd", "sudoers", "sudoers.d",
@@ -261,10 +351,10 @@ ETC_SECRETS = (
     "vault.d", "consul.d", "nomad.d", "cloudflared", "tailscale", "grafana", "snmp", "munge",
     "ansible", "puppet", "salt", "fstab",
 )  # fmt: skip
-"""Below /etc: what logs in somewhere. A grant there may neither be one of them nor contain one."""
+"""Credentials below /etc. A grant may not be one of them or contain one."""
 
 PUBLISHED = (".example", ".sample", ".template", ".dist", ".defaults", ".schema")
-"""`.env.example` and its like are published on purpose."""
+"""Endings of files such as `.env.example`, which are published on purpose."""
 
 
 def expand(name: str, system: Column) -> str:
@@ -275,27 +365,27 @@ def expand(name: str, system: Column) -> str:
 
 
 def hidden(system: Column) -> tuple[str, ...]:
-    """Return what no grant of a directory around it shows."""
+    """Return the paths that a grant of a directory around them does not show."""
     kinds = (KEYS, HISTORY, SHELLS, BROWSERS, APPLICATIONS, CLIENT_DIRECTORIES)
     return tuple(name for kind in kinds for name in kind.on(system))
 
 
 def hidden_anywhere(system: Column) -> tuple[str, ...]:
-    """Return the names among them that are secret in whatever directory they are."""
+    """Return those of them that are secret in every directory."""
     names = (*KEYS.on(system), *HISTORY.on(system))
     names += tuple(expand(file, system) for one in CLIENTS for file in one.files_on(system))
     return tuple(name for name in names if "/" not in name)
 
 
 def protected(system: Column) -> tuple[str, ...]:
-    """Return what no write grant of a directory around it lets a target change."""
+    """Return the paths that stay read-only in a write grant around them."""
     return STARTERS.on(system)
 
 
 def is_near_secrets(directory: str, system: Column) -> bool:
-    """Return whether a directory below a home is in one of secrets, or has secrets in it.
+    """Return whether a directory below a home contains secrets, or is inside a secret directory.
 
-    A directory of an application or a client is no such: servers are installed in them.
+    Directories of applications and clients do not count, because servers are installed there.
     """
     fold = str.lower if system == "windows" else str
     path = fold(directory) + "/"
@@ -306,5 +396,5 @@ def is_near_secrets(directory: str, system: Column) -> bool:
 
 
 def is_environment_file(name: str) -> bool:
-    """Return whether a file name is `.env`, or begins so and is not published on purpose."""
+    """Return whether a file name is `.env`, or begins like it and is not published on purpose."""
     return name == ".env" or (name.startswith(".env.") and not name.endswith(PUBLISHED))

@@ -1,4 +1,4 @@
-"""The user's config.toml, which holds for every run."""
+"""Read the user's config.toml, which applies to every run."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ MAX_ADMITTED = 64
 
 @record
 class Config:
-    """`ceilings`: a manifest whose limits no source may exceed. `admit`: networks that allowed
-    hosts may lead to, although the address guard would refuse them.
+    """The user's config. `ceilings` is a manifest whose limits no source may exceed. `admit` are
+    networks to which allowed hosts may lead, although the address guard would refuse them.
     """
 
     ceilings: Manifest | None = None
@@ -35,7 +35,7 @@ class Config:
 def load(directory: str | None = None) -> Config:
     """Return the user's config.toml, empty if there is none.
 
-    It counts as the user's decision, so it is refused if other users could have written it.
+    The file counts as the user's decision, so it is refused if other users could have written it.
     """
     path = config_file() if directory is None else os.path.join(directory, CONFIG_FILE)
     if not os.path.lexists(path):
@@ -59,7 +59,7 @@ def read_config(data: Mapping[str, object], path: str, lines: Mapping[str, int])
     if validator.mistakes:
         raise ManifestError(
             sort_mistakes(validator.mistakes),
-            hint=f"{CONFIG_FILE} holds [ceilings] and [network] admit",
+            hint=f"{CONFIG_FILE} may contain [ceilings] and [network] admit",
         )
     ceilings = replace(Manifest(origin=path, file=path, lines=lines), limits=limits)
     return Config(ceilings=ceilings, admit=admit)
@@ -69,7 +69,7 @@ def _table(validator: Validator, data: Mapping[str, object], name: str) -> Mappi
     table = data.get(name, {})
     if isinstance(table, dict):
         return table
-    validator.add(name, "is a table of keys")
+    validator.add(name, "must be a table of keys")
     return {}
 
 
@@ -87,13 +87,13 @@ def _limits(validator: Validator, table: Mapping[str, object]) -> dict[str, obje
 
 
 def _admitted(validator: Validator, table: Mapping[str, object]) -> tuple[str, ...]:
-    """Return `admit`. There is no `allow` here: hosts are allowed in the policy that needs them."""
+    """Return `admit`. There is no `allow` here: each policy allows the hosts that it needs."""
     for name in table:
         if name != "admit":
             validator.add(format_path(("network", name)), "unknown key; known here: admit")
     entries = table.get("admit", [])
     if not isinstance(entries, list) or len(entries) > MAX_ADMITTED:
-        validator.add("network.admit", f"is a list of at most {MAX_ADMITTED} networks")
+        validator.add("network.admit", f"must be a list of at most {MAX_ADMITTED} networks")
         return ()
     found = [_network(validator, index, entry) for index, entry in enumerate(entries)]
     return tuple(dict.fromkeys(filter(None, found)))
@@ -114,7 +114,7 @@ def _network(validator: Validator, index: int, entry: object) -> str:
 
 
 def check_owner(path: str, found: os.stat_result) -> None:
-    """Refuse a file of another user but root, who may set ceilings for everybody."""
+    """Refuse a file of another user. Files of root are accepted: root may set ceilings for all."""
     if sys.platform == "win32":
         return
     if found.st_uid not in {0, os.geteuid()}:

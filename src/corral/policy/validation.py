@@ -1,4 +1,4 @@
-"""Decoded data -> values, by the table of keys. All mistakes are collected, not only the first."""
+"""Convert decoded data to values, by the table of keys. All mistakes are collected."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from corral.policy.schema import (
     LISTS,
     MAX_NAME_LENGTH,
     MAX_PATH_LENGTH,
+    MAX_PATTERN_LENGTH,
     MAX_PORTS,
     MAX_TEXT_LENGTH,
     TABLES,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from corral.policy.schema import Key
 
 NAME_START = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_")
-# Parentheses, because Windows has ProgramFiles(x86).
+# Parentheses are allowed because Windows has a variable ProgramFiles(x86).
 NAME_REST = NAME_START | frozenset("0123456789()")
 MAX_SUGGESTIONS = 50
 PLAIN = NAME_START | frozenset("0123456789-")
@@ -43,7 +44,7 @@ NAMES_OF_VARIABLES = ("environment.pass", "environment.set", "environment.secret
 
 
 class Validator:
-    """Checks one source. `mistakes` grows; a value that is wrong is left out."""
+    """Checks one source. Mistakes are added to `mistakes`, and invalid values are left out."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class Validator:
         self.flags = flags
 
     def add(self, path: str, text: str) -> None:
-        """Add a mistake. An item that has no line of its own has that of its list."""
+        """Add a mistake. An item without a known line is reported at the line of its list."""
         key, bracket, _ = path.partition("[")
         line = self.lines.get(path)
         if line is None and bracket:
@@ -70,21 +71,26 @@ class Validator:
 
     def document(self, data: object) -> dict[str, object]:
         if not isinstance(data, dict):
-            self.add("", f"a policy is a table of keys, not {shown(data)}")
+            self.add("", f"a policy must be a table of keys, not {shown(data)}")
             return {}
         values: dict[str, object] = {}
-        for name, value in data.items():
-            if name in TABLES and isinstance(value, dict):
-                for inner, item in value.items():
-                    self.member((name, inner), item, values)
-            elif name in TABLES:
-                self.add(name, f"is a table of keys, not {shown(value)}")
-            else:
-                self.member((name,), value, values)
+        self.table((), data, values)
         if "version" not in data:
             self.add("version", f"is missing: write version = {VERSION}")
         self.check_variables(values)
         return values
+
+    def table(
+        self, table: tuple[str, ...], data: Mapping[str, object], values: dict[str, object]
+    ) -> None:
+        for name, item in data.items():
+            path = (*table, name)
+            if "." in name or ".".join(path) not in TABLES:
+                self.member(path, item, values)
+            elif isinstance(item, dict):
+                self.table(path, item, values)
+            else:
+                self.add(format_path(path), f"must be a table of keys, not {shown(item)}")
 
     def member(self, path: tuple[str, ...], item: object, values: dict[str, object]) -> None:
         key = BY_PATH.get(".".join(path)) if all("." not in part for part in path) else None
@@ -96,7 +102,7 @@ class Validator:
             return
         advice = ""
         if len(self.mistakes) < MAX_SUGGESTIONS:
-            advice = suggest_key(path[-1], path[0] if len(path) > 1 else "")
+            advice = suggest_key(path[-1], ".".join(path[:-1]))
         self.add(format_path(path), f"unknown key; {advice}" if advice else "unknown key")
 
     def check_variables(self, values: Mapping[str, object]) -> None:
@@ -122,7 +128,7 @@ class Validator:
 
     def items(self, key: Key, value: object) -> tuple[object, ...]:
         if not isinstance(value, (list, tuple)):
-            self.add(key.path, f"is a list, not {shown(value)}")
+            self.add(key.path, f"must be a list, not {shown(value)}")
             return ()
         if self.has_too_many(key, len(value)):
             return ()
@@ -147,11 +153,11 @@ class Validator:
         from corral.network.rules import collect_ports
 
         if len(collect_ports(map(str, entries), max_ports=MAX_PORTS)) > MAX_PORTS:
-            self.add(key.path, f"names more than {MAX_PORTS} ports: each costs a listener")
+            self.add(key.path, f"names more than {MAX_PORTS} ports: each needs a listener")
 
     def variables(self, key: Key, value: object) -> tuple[tuple[str, str], ...]:
         if not isinstance(value, dict):
-            self.add(key.path, f"is a table of names and texts, not {shown(value)}")
+            self.add(key.path, f"must be a table of names and texts, not {shown(value)}")
             return ()
         if self.has_too_many(key, len(value)):
             return ()
@@ -166,7 +172,7 @@ class Validator:
 
 
 def format_path(path: Path) -> str:
-    """(`network`, `allow`, 2) -> `network.allow[2]`."""
+    """Return (`network`, `allow`, 2) as `network.allow[2]`."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -178,12 +184,12 @@ def format_path(path: Path) -> str:
 
 
 def suggest_key(unknown: str, table: str) -> str:
-    """Return the key that was probably meant, as advice; "" if none is near."""
+    """Suggest the key that was probably meant; "" if no key is similar."""
     import difflib
 
     word = unknown[:80]
-    siblings = [key.path for key in KEYS if key.path.startswith(f"{table}.")] if table else []
-    names = [path.rpartition(".")[2] for path in siblings] or [*TABLES, "version"]
+    siblings = [path for path in (*BY_PATH, *TABLES) if path.rpartition(".")[0] == table]
+    names = [path.rpartition(".")[2] for path in siblings]
     if close := difflib.get_close_matches(word, names, 1, 0.6):
         return f"did you mean {close[0]}?"
     everywhere = {key.path.rpartition(".")[2]: key.path for key in reversed(KEYS)}
@@ -200,7 +206,7 @@ def parse_scalar(key: Key, value: object, *, flags: bool) -> object:
             return value
         case "switch":
             if not isinstance(value, bool):
-                raise ValueError(f"is true or false, not {shown(value)}")  # noqa: TRY004
+                raise ValueError(f"must be true or false, not {shown(value)}")  # noqa: TRY004
             return value
         case "choice":
             if not isinstance(value, str) or value not in key.choices:
@@ -240,7 +246,7 @@ def parse_count(key: Key, value: object, *, flags: bool) -> int | None:
     if flags and isinstance(value, str) and is_digits(value) and len(value) < 20:
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f'is a whole number or "none", not {shown(value)}')  # noqa: TRY004
+        raise ValueError(f'must be a whole number or "none", not {shown(value)}')  # noqa: TRY004
     if not key.minimum <= value <= key.maximum:
         raise ValueError(f"{shown(value)} is not from {key.minimum} to {key.maximum}")
     return value
@@ -262,6 +268,11 @@ def parse_item(key: Key, value: object, *, flags: bool) -> object:
             return str(parse_entry(check_text(value, flags=False)))
         case "arguments":
             return check_text(value, flags=flags)
+        case "patterns":
+            text = check_text(value, flags=flags)
+            if not text or len(text) > MAX_PATTERN_LENGTH:
+                raise ValueError(f"{shown(text)} is not a name or a pattern")
+            return text
         case _:
             text = check_text(value, flags=flags)
             if not text or len(text) > MAX_PATH_LENGTH:
@@ -290,11 +301,11 @@ def check_text(value: object, *, flags: bool) -> str:
     The messages do not quote the text, because it may be a secret.
     """
     if not isinstance(value, str):
-        raise ValueError(f"is a text, not {shown(value)}")  # noqa: TRY004
+        raise ValueError(f"must be a text, not {shown(value)}")  # noqa: TRY004
     if "\0" in value:
         raise ValueError("has a NUL byte in it")
     try:
-        # The command line may carry bytes that are not UTF-8; a file in UTF-8 may not.
+        # Arguments on the command line may have bytes that are not UTF-8; files may not.
         encoded = os.fsencode(value) if flags else value.encode()
     except UnicodeEncodeError:
         raise ValueError("is not valid text") from None

@@ -1,7 +1,7 @@
-"""Which variables hold secrets, which change the code that programs load, and secrets in commands.
+"""Recognize secrets in variables and commands, and variables that change the code programs load.
 
-All by name or by form, because nothing marks a value as secret: in doubt it is treated as one.
-Lists of processes show the arguments all the same.
+No value is marked as secret, so names and forms decide, and a doubtful value counts as a secret.
+Masked arguments are still visible in lists of processes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 MASK = "***"
 SECRET_PARTS = (
     "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "COOKIE", "SESSION",
-    "PRIVATE", "AUTH", "BEARER", "DSN", "CONNECTION_STRING", "DATABASE_URL", "APIKEY", "ACCESSKEY",
+    "PRIVATE", "AUTH", "BEARER", "DSN", "CONNECTION_STRING", "CONNECTIONSTRING", "CONN_STR",
+    "DATABASE_URL", "DATABASE_URI", "DB_URL", "DB_URI", "APIKEY", "ACCESSKEY", "ACCOUNTKEY",
 )  # fmt: skip
 SECRET_WORDS = frozenset(("KEY", "KEYS", "PAT", "PASS", "PWD", "PIN", "JWT", "HEADERS"))
 KEY_PREFIXES = (
@@ -30,6 +31,14 @@ VARIABLE = "${"
 def is_secret_name(name: str) -> bool:
     upper = name.upper().replace("-", "_")
     return any(part in upper for part in SECRET_PARTS) or bool(SECRET_WORDS & set(upper.split("_")))
+
+
+def is_secret(name: str, value: object) -> bool:
+    """Return whether a variable has a secret's name, or a value in the form of a secret.
+
+    Such forms are keys of well-known services, and connection strings that contain a password.
+    """
+    return is_secret_name(name) or (isinstance(value, str) and masked((value,)) != (value,))
 
 
 def masked(words: Sequence[str]) -> tuple[str, ...]:

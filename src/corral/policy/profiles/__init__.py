@@ -1,14 +1,15 @@
-"""Curated policies: one data file a server, each line of it with its reason.
+"""Curated policies: one data file per server, with a reason for each line.
 
-A profile counts as the user's decision, because the user names it. It grants what the server cannot
-do without, and never a path: only the user knows those. With `arguments`, a path in the server's
-arguments is granted, because such servers work on these paths. Secrets count if they are set.
+The user names a profile, so its grants count as the user's decision. It grants only what the server
+needs to work. It never names a path, because paths differ between users. With `arguments`, it
+grants the paths in the server's arguments, because such servers work on these paths. Secrets are
+passed if they are set.
 """
 
 import os
 from collections.abc import Mapping, Sequence
 
-from corral.errors import PolicyError
+from corral.errors import EXIT_USAGE, PolicyError
 from corral.policy.manifest import Manifest, decode_toml, from_data
 from corral.policy.model import Source
 from corral.record import record, replace
@@ -18,9 +19,10 @@ SUFFIX = ".toml"
 
 @record
 class Profile:
-    """`packages` are the references that it fits, `reasons` are by key, `note` is what the user has
-    to do. `beside` are requirements that a package on PyPI has and does not state. `below` are
-    directories in a path of the arguments that a grant of that path does not include.
+    """A curated policy. `packages` are the packages for which it is made; `reasons` are by key;
+    `note` tells the user what is left to do. `beside` are requirements that a PyPI package has but
+    does not declare. `below` are directories that a grant of a path in the arguments does not
+    include.
     """
 
     name: str
@@ -47,7 +49,9 @@ def load(name: str) -> Profile:
 
         near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean {near[0]}?" if near else "`corral profiles` lists them"
-        raise PolicyError(f"there is no profile {name!r}", hint=hint)
+        unknown = PolicyError(f"there is no profile {name!r}", hint=hint)
+        unknown.exit_code = EXIT_USAGE
+        raise unknown
     with open(path(name), encoding="utf-8") as file:
         data, lines = decode_toml(file.read(), f"profile {name}")
     about, reasons = data.pop("profile"), data.pop("reasons", {})
@@ -63,12 +67,16 @@ def path(name: str) -> str:
 
 def fitting(package: str) -> Profile | None:
     """Return the first profile for a package, named as `npm:@scope/name` or `pypi:name`."""
-    profiles = map(load, names())
-    return next((profile for profile in profiles if package in profile.packages), None)
+    for name in names():
+        with open(path(name), encoding="utf-8") as file:
+            named = f'"{package}"' in file.read()  # faster than parsing each file
+        if named and package in (profile := load(name)).packages:
+            return profile
+    return None
 
 
 def source(profile: Profile, arguments: Sequence[str], environment: Mapping[str, str]) -> Source:
-    """Return what the profile grants to this run."""
+    """Return the grants of the profile for this run."""
     manifest = profile.manifest
     if manifest.secret_names:
         present = tuple(name for name in manifest.secret_names if name in environment)
@@ -82,9 +90,9 @@ def source(profile: Profile, arguments: Sequence[str], environment: Mapping[str,
 
 
 def paths(arguments: Sequence[str]) -> list[str]:
-    """Return the words, or values of options, that are written as a path and exist.
+    """Return the arguments, or values of options, that are written as paths and exist.
 
-    A word without a slash that happens to be a directory's name is not taken for a path.
+    A word without a slash is not a path, even if a directory has the same name.
     """
     written = [word.partition("=")[2] if word.startswith("-") else word for word in arguments]
     return [word for word in written if _is_path(word) and os.path.exists(os.path.expanduser(word))]

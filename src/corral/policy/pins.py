@@ -1,0 +1,90 @@
+"""Store the tools and prompts that a server offered, to compare them in later runs.
+
+A pin is the whole definition of a tool, a prompt, a template or a server's instructions, so that a
+difference can be shown. As with approvals, pins that others could have written are ignored.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+
+from corral.directories import directories, refuse_shared
+from corral.errors import PolicyError, SandboxError
+from corral.messages.definitions import Pin
+from corral.policy.approvals import make_store, refuse_shared_file, write_file
+from corral.policy.manifest import read_file
+from corral.policy.variables import masked
+from corral.record import record
+from corral.safe_text import is_digest, printable, shell_word
+
+STORE = "pins"
+
+
+@record
+class PinnedServer:
+    """The pins of one server. `server` are the words of its command, without secrets."""
+
+    server: tuple[str, ...]
+    pinned: str
+    pins: tuple[Pin, ...]
+
+
+def load_pins(server: Sequence[str], *, required: bool) -> tuple[Pin, ...]:
+    """Return the pins of a server. Refuse if they are required and there are none."""
+    found = find_pinned(server)
+    if found is None and required:
+        typed = server[:1] if os.path.isdir(server[0]) else masked(server)
+        words = printable(" ".join(map(shell_word, typed)))
+        raise PolicyError(
+            f"mcp.pins: nothing is pinned for {words}",
+            hint=f"check its tools and pin them: corral inspect --pin {words}",
+        )
+    return found.pins if found else ()
+
+
+def find_pinned(server: Sequence[str]) -> PinnedServer | None:
+    return _read(_file(server))
+
+
+def list_pinned() -> Iterator[PinnedServer]:
+    """Yield the pins of all servers."""
+    store = _store()
+    names = sorted(os.listdir(store)) if os.path.isdir(store) else []
+    for name in filter(is_digest, names):
+        if (found := _read(os.path.join(store, name))) is not None:
+            yield found
+
+
+def keep_pins(server: Sequence[str], pins: Iterable[Pin]) -> None:
+    made = {
+        "server": masked(server),
+        "pinned": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "pins": sorted(pins),
+    }
+    path = _file(server)
+    write_file(make_store(os.path.dirname(path)), os.path.basename(path), json.dumps(made).encode())
+
+
+def _store() -> str:
+    return os.path.join(directories().config, STORE)
+
+
+def _file(server: Sequence[str]) -> str:
+    words = "\0".join(masked(server)).encode("utf-8", "surrogateescape")
+    return os.path.join(_store(), sha256(words).hexdigest())
+
+
+def _read(path: str) -> PinnedServer | None:
+    """Return the pins in a file; None if the file is in any way invalid."""
+    if not is_digest(os.path.basename(path)) or not os.path.lexists(path):
+        return None
+    try:
+        refuse_shared(os.path.dirname(path), os.lstat(os.path.dirname(path)))
+        data = json.loads(read_file(path, follow=False, check=refuse_shared_file))
+        pins = tuple((str(kind), str(name), str(text)) for kind, name, text in data["pins"])
+        server = tuple(map(str, data["server"]))
+        return PinnedServer(server=server, pinned=str(data["pinned"]), pins=pins)
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, SandboxError):
+        return None
