@@ -1,10 +1,13 @@
-"""Policy x Host -> what enforces each control: the only module that degrades or refuses. Pure.
+"""Choose the mechanism that enforces each control. Only this module degrades or refuses. Pure.
 
-Each control has a chain of options, best first. The first option whose needs were all proven on
-this host is taken. If there is none, the run is refused for a wall or a stated limit, naming all of
-them together; a limit that is only a default goes unenforced with a warning; and the user may allow
-any control to go unenforced. After planning nothing degrades: a step succeeds, or the target never
-runs.
+Each control has a list of options, best first. The first option whose needs were all proven on this
+host is chosen. Without such an option the control is not enforced:
+
+- If the control is a wall or a stated limit, the run is refused, and the error names all of them.
+- If it is a default limit, the run continues with a warning.
+- The user may allow any control to be unenforced.
+
+After planning nothing degrades: each step succeeds, or the target never runs.
 """
 
 from __future__ import annotations
@@ -23,12 +26,12 @@ if TYPE_CHECKING:
 
 
 def decide(policy: Policy, host: Host, chains: Chains) -> tuple[Held, ...]:
-    """Choose a mechanism for every control, or refuse and name everything that is missing."""
+    """Choose a mechanism for every control, or refuse the run and name all that are missing."""
     decisions = [_decide(control, policy, host, chains.get(control, ())) for control in CONTROLS]
     missing = [
         (held.control, held.why, _hint(held.control, host, chains))
         for held in decisions
-        if held.status == "degraded" and _required(held, policy)
+        if held.status == "degraded" and _required(held, policy, chains.get(held.control, ()))
     ]
     if missing:
         raise UnenforceableError(
@@ -38,26 +41,40 @@ def decide(policy: Policy, host: Host, chains: Chains) -> tuple[Held, ...]:
     return tuple(decisions)
 
 
+def needed_capabilities(policy: Policy, chains: Chains, system: System) -> frozenset[str]:
+    """Return every capability on which a decision about this policy can depend."""
+    asked = [control for control in chains if describe_control(control, policy, system)]
+    return frozenset(need for one in asked for option in chains[one] for need in option.needs)
+
+
 def sample(controls: Sequence[Held], policy: Policy) -> Sample | None:
-    """Return the limits that are left to sampling; with None the supervisor can sleep."""
+    """Return the limits that are enforced by sampling; None if there are none."""
     names = [held.control for held in controls if held.mechanism == SAMPLING]
     values = {name: getattr(policy.limits, name) for name in names}
     return Sample(**values) if values else None
 
 
 def warnings(controls: Sequence[Held]) -> tuple[str, ...]:
+    """Return a warning for each control that is not enforced, or only in part."""
     return tuple(
-        f"{held.control} is not enforced: {held.why}"
+        f"{held.control} is enforced only in part, by {held.mechanism}: {held.why}"
+        if held.mechanism
+        else f"{held.control} is not enforced: {held.why}"
         for held in controls
         if held.status == "degraded"
     )
 
 
+def default_warnings(controls: Sequence[Held]) -> tuple[str, ...]:
+    """Return the warnings about default limits, which are printed once per boot."""
+    return warnings([held for held in controls if not held.stated and held.control not in WALLS])
+
+
 def describe_control(control: Control, policy: Policy, system: System) -> str:
-    """Return what the policy asks of a control on a system, in words; "" if nothing."""
+    """Return in words what the policy asks of a control on a system; "" if nothing."""
     if control == "filesystem":
         written = [f"{grant.access} {grant.path}" for grant in policy.grants]
-        return ", ".join(written) or "nothing of the user's"
+        return ", ".join(written) or "none of the user's files"
     if control == "network":
         parts = [*policy.allow, *(f"admit {network}" for network in policy.admit)]
         parts += [f"listen {port}" for port in policy.listen]
@@ -80,7 +97,7 @@ def _decide(control: Control, policy: Policy, host: Host, chain: Sequence[Option
     if not words:
         return Held(**common, mechanism="", status="not asked")  # type: ignore[arg-type]
     for option in chain:
-        if all(host.has(need) for need in option.needs):
+        if not option.refused and all(host.has(need) for need in option.needs):
             chosen = {"mechanism": option.mechanism, "status": option.status, "why": option.note}
             return Held(**common, **chosen)  # type: ignore[arg-type]
     why = _absence(host, chain)
@@ -88,20 +105,31 @@ def _decide(control: Control, policy: Policy, host: Host, chain: Sequence[Option
 
 
 def _absence(host: Host, chain: Sequence[Option]) -> str:
-    """Return what the best option lacks first; `doctor` shows the rest."""
-    absent = [need for option in chain for need in option.needs if not host.has(need)]
+    """Return the first need that the best option lacks; `doctor` shows the others."""
+    absent = _missing(host, chain)
     if not absent:
-        return f"nothing on {host.system} holds it"
+        refused = [option.refused for option in chain if option.refused]
+        return refused[0] if refused else f"no mechanism on {host.system} enforces it"
     return f"no {absent[0]} ({host.finding(absent[0]).evidence})"
 
 
 def _hint(control: Control, host: Host, chains: Chains) -> str:
-    needs = [need for option in chains.get(control, ()) for need in option.needs]
-    hints = [host.finding(need).hint for need in needs if not host.has(need)]
+    hints = [host.finding(need).hint for need in _missing(host, chains.get(control, ()))]
     return next((hint for hint in hints if hint), "")
 
 
-def _required(held: Held, policy: Policy) -> bool:
+def _missing(host: Host, chain: Sequence[Option]) -> list[str]:
+    """Return the needs that the options lack. Needs that could not be probed come first, because
+    the user can remove the obstacle that kept the probe from running.
+    """
+    needs = [need for option in chain for need in option.needs if not host.has(need)]
+    found = {need: host.finding(need) for need in needs}
+    return sorted(needs, key=lambda need: found[need].status != "unknown" or not found[need].hint)
+
+
+def _required(held: Held, policy: Policy, chain: Sequence[Option]) -> bool:
     if policy.best_effort or held.control in policy.degrade:
+        return False
+    if not held.mechanism and any(option.switch for option in chain):
         return False
     return held.control in WALLS or held.stated or policy.strict

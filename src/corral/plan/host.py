@@ -1,8 +1,8 @@
-"""What probes found out about this machine.
+"""The findings of the probes about this machine.
 
-A capability is proven only if a probe used it in a disposable child, saw the denial *and* saw the
-control succeed. Otherwise it is absent or unknown, and unknown counts as absent. No finding comes
-from a version number.
+A probe uses a capability in a disposable child. The capability is proven only if the probe saw the
+denial *and* saw the control succeed. Otherwise it is absent or unknown, and unknown counts as
+absent. No finding is derived from a version number.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @record
 class Finding:
-    """`evidence` is what the probe saw; `hint` is what a person can do about an absence."""
+    """The result of one probe: `evidence` is its observation, `hint` is advice for the user."""
 
     capability: str
     status: Status
@@ -29,15 +29,19 @@ class Finding:
 
 @record
 class Host:
+    """A machine: its system, its processor and the findings of all probes."""
+
     system: System
     machine: str
     findings: tuple[Finding, ...] = ()
 
     def finding(self, capability: str) -> Finding:
+        """Return the finding for a capability; its status is unknown if it was not probed."""
         for item in self.findings:
             if item.capability == capability:
                 return item
         return Finding(capability=capability, status="unknown", evidence="not probed")
 
     def has(self, capability: str) -> bool:
+        """Return whether a capability is proven."""
         return self.finding(capability).status == "proven"

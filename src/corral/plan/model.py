@@ -1,4 +1,4 @@
-"""The plan of a run: its steps, and what enforces each control. Plain data."""
+"""The plan of a run: its steps, and the mechanism that enforces each control. Plain data."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Literal, Protocol, TypeVar
 
-    from corral.policy.model import Control
+    from corral.policy.model import Control, Mcp
     from corral.programs.model import Program
 
     Kind = TypeVar("Kind")
     Stage = Literal["supervisor", "clone", "after_clone", "init", "target"]
     Enforcement = Literal["verified", "applied", "cooperative", "degraded", "not asked"]
+    Ungranted = tuple[Literal["path", "unix_socket", "address", "variable"], str, str]
     Chains = Mapping[Control, Sequence["Option"]]
 
     class Step(Protocol):
-        """Plain data that describes, applies and verifies one part of the walls.
+        """Plain data that describes, applies and verifies one part of the sandbox.
 
-        `apply` may put what it made into the results, for the steps after it. `verify` runs inside,
-        just before the target starts; a step without an effect to try has `verify = unverified`.
+        `apply` may add values to the results for later steps. `verify` runs inside the sandbox,
+        just before the target starts. A step whose effect cannot be tried has `verify =
+        unverified`.
         """
 
         @property
@@ -34,10 +36,10 @@ if TYPE_CHECKING:
 
 
 class Results:
-    """What the steps of one run have made so far, at most one value of each type.
+    """The values that the steps of one run have made so far, at most one of each type.
 
     The mechanism that makes a value defines its type, and later steps ask for it by that type. A
-    value that holds something of the host has a method `release`, which gives it back.
+    value that occupies a resource of the host has a method `release`, which frees it.
     """
 
     def __init__(self) -> None:
@@ -56,8 +58,9 @@ class Results:
         return value
 
     def release(self) -> None:
-        """Give back everything, the newest first; what resists is left to the next sweep. An error
-        that is not an OSError is raised after everything else was given back.
+        """Release all values, the newest first. A failed release is left to the next sweep.
+
+        An error that is not an OSError is raised after all values were released.
         """
         while self._values:
             _, value = self._values.popitem()
@@ -74,21 +77,30 @@ class Results:
 
 
 SAMPLING = "sampling"
+NOTIFICATION = "notification"
+UNIX_SCOPE = "unix scope"
+"""Part of the name of a mechanism for which the kernel reports denials to the supervisor."""
 
 
 @record
 class Option:
-    """One mechanism that enforces a control, what it needs proven, and the status it then has."""
+    """One mechanism for a control, the capabilities that it needs, and its status if chosen.
+
+    `refused` is the reason why the system cannot enforce the value that the policy asks for.
+    `switch` marks an option that enforces nothing because the user switched the control off.
+    """
 
     mechanism: str
     needs: tuple[str, ...] = ()
     status: Enforcement = "applied"
     note: str = ""
+    refused: str = ""
+    switch: bool = False
 
 
 @record
 class Held:
-    """What enforces one control in this run, if anything does."""
+    """The mechanism that enforces one control in this run, if there is one."""
 
     control: Control
     asked: str
@@ -110,8 +122,10 @@ class Sample:
 
 @record
 class Cover:
-    """A name in the grant `top` that is hidden or read-only for the target while `device` and
-    `inode` are under it. The end of a `repository`'s cover always ends the run.
+    """A path in the grant `top` that is hidden or read-only for the target.
+
+    The cover holds only as long as the path leads to the file with this `device` and `inode`. If
+    the cover of a `repository` ends, the run always ends too.
     """
 
     path: str
@@ -124,7 +138,7 @@ class Cover:
 
 @record
 class Covers:
-    """The names to watch during a run. `strict`: the end of any cover ends the run."""
+    """The covered paths to watch during a run. `strict` ends the run when any cover ends."""
 
     names: tuple[Cover, ...]
     strict: bool = False
@@ -132,12 +146,14 @@ class Covers:
 
 @record
 class Composition:
-    """A backend's part of the plan: the steps, the variables that every target has here, the
-    directory to start in if no other is given, and what a crash would leave behind.
+    """A backend's part of the plan.
 
-    `watched` are names in write grants that run by themselves on the host once they exist. They do
-    not exist yet and cannot be blocked; those that exist after the run are reported. `controls` are
-    rows beside those that the policy asks for.
+    `environment` are variables that every target gets here. `run` is the directory to start in if
+    no other is given. `residue` is left behind by a crash.
+
+    `watched` are files that the host would execute by itself if the target created them. They do
+    not exist yet and cannot be blocked, so those that exist after the run are reported. `controls`
+    are shown in addition to those that the policy asks for.
     """
 
     steps: tuple[Step, ...]
@@ -153,7 +169,15 @@ class Composition:
 
 @record
 class Plan:
-    """`environment` may hold secrets: it is handed to the target and never printed."""
+    """The steps that enforce a policy on this host, and the decision for each control.
+
+    `environment` may contain secrets, so it is never printed.
+
+    `ungranted` lists paths and names in the command that the target does not get: (kind, name,
+    flag). `mcp` are the settings of the guard, None without a guard. `pins` are (kind, name,
+    definition), None if pins are not compared. The pins of this server are stored under the words
+    `pinned_as`.
+    """
 
     program: Program
     steps: tuple[Step, ...]
@@ -170,4 +194,8 @@ class Plan:
     residue: tuple[str, ...] = ()
     watched: tuple[str, ...] = ()
     covers: Covers | None = None
+    ungranted: tuple[Ungranted, ...] = ()
+    mcp: Mcp | None = None
+    pins: tuple[tuple[str, str, str], ...] | None = None
+    pinned_as: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -1,9 +1,10 @@
-"""Advice about a program that works by starting or installing other programs."""
+"""Give advice about programs that work by starting or installing other programs."""
 
 from __future__ import annotations
 
 import os
 
+from corral.errors import SandboxError
 from corral.programs.arguments import SHELLS
 
 TYPE_CHECKING = False
@@ -26,34 +27,56 @@ INSTALLING = {
 CONTAINERS = ("docker", "podman", "nerdctl")
 
 
+def program_name(command: str) -> str:
+    """Return a program's name without its directory, and without a Windows extension."""
+    name = command.replace("\\", "/").rpartition("/")[2].lower()
+    stem, ending = os.path.splitext(name)
+    return stem if ending in (".exe", ".cmd", ".bat", ".ps1") else name
+
+
+def may_install(words: Sequence[str]) -> bool:
+    """Return whether a command may install a package. Only names are checked, so that a plain
+    command imports no further module.
+    """
+    name = program_name(words[0]) if words else ""
+    return name in INSTALLERS or name in INSTALLING or name == "cmd"
+
+
 def find_advice(
     typed: Sequence[str], executable: Executable, *, subprocess: bool
 ) -> tuple[str, ...]:
-    name = os.path.basename(typed[0])
+    """Return warnings about a program that works by starting others.
+
+    Without subprocesses, package runners and containers are refused, because they would hang.
+    """
+    name = program_name(typed[0])
     verbs = [word for word in typed[1:] if not word.startswith("-")]
-    text = ""
     if name in CONTAINERS:
-        text = (
-            f"{name} asks a daemon outside to start the server: its socket is not visible in here, "
-            "and what it starts would not be held by these walls; run the server's own program"
+        why = (
+            f"{name} asks a daemon to start the server: the daemon's socket is not visible inside, "
+            "and the server would run outside of this sandbox"
         )
+        hint = "run the server's own program"
     elif name in INSTALLERS or any(verb in INSTALLING.get(name, ()) for verb in verbs):
-        text = (
-            f"{name} installs at start, so it needs network, a writable cache and subprocesses; "
-            f"{_suggest_alternative(typed)}"
-        )
+        why, hint = _explain_installer(name, typed)
     elif os.path.basename(executable.path) in SHELLS and not subprocess:
-        text = (
-            f"{typed[0]} is run by a shell, which can start nothing while subprocesses are off; "
-            "name the program that it starts, or use --allow-subprocess"
-        )
-    return (text,) if text else ()
+        text = f"{typed[0]} is run by a shell, which cannot start anything without subprocesses"
+        return (f"{text}; name the program that it starts, or use --allow-subprocess",)
+    else:
+        return ()
+    if not subprocess:
+        raise SandboxError(why, hint=f"{hint}; or run {name} itself inside with --allow-subprocess")
+    return (f"{why}; {hint}",)
 
 
-def _suggest_alternative(typed: Sequence[str]) -> str:
-    from corral.programs.package_runners import Package, parse_runner
+def _explain_installer(name: str, typed: Sequence[str]) -> tuple[str, str]:
+    from corral.programs.package_runners import Package, Refusal, parse_runner
 
-    package = parse_runner(typed[0], typed[1:])
-    if isinstance(package, Package) and not package.extra:
-        return f"`corral run {package.reference}` installs it apart and runs it without {typed[0]}"
-    return "install the server first and run its own program instead"
+    why = f"{name} installs at start, so it needs network, a writable cache and subprocesses"
+    found = parse_runner(typed[0], typed[1:])
+    if isinstance(found, Package):
+        words = " ".join(["corral run", *found.flags, found.reference])
+        return why, f"`{words}` installs it separately and runs it without {name}"
+    if isinstance(found, Refusal):
+        return f"{why}, and {found.why}", found.hint
+    return why, "install the server first and run its own program instead"

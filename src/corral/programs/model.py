@@ -1,4 +1,4 @@
-"""The Program that a command resolves to: what to execute, and the host's files that it needs."""
+"""The Program to which a command resolves: the file to execute and the host's files it needs."""
 
 import os
 
@@ -8,19 +8,20 @@ from corral.safe_text import printable
 
 @record
 class Program:
-    """What to execute and what must be visible for it.
+    """A program, and the files that must be visible to execute it.
 
     `path` is the argument of execve: absolute and unresolved, because a resolved path would leave a
     venv. `reads` are real paths, bound read-only at the same path inside, and `why` has the reason
     for each. `links` are the symlinks that lead to them, recreated inside as (path, target text).
-    `cwd` is where the target starts; empty means that the caller's directory is not visible inside.
-    `search` is PATH inside. `typed` is the command as the user gave it.
+    The target starts in `cwd`; it is empty if the caller's directory is not visible inside.
+    `search` is PATH inside. `typed` is the command as the user typed it. `server` is the same for
+    all versions of a package; it is empty if the command itself identifies the server.
 
-    Files can be swapped between resolving and mounting. So `seen` has (device, inode) of each of
+    Files can be replaced between resolving and mounting. So `seen` has (device, inode) of each of
     `reads`, and `device` and `inode` are those of `real`, the executable at the end of all links.
     The target does not start if the files inside have other identities.
 
-    `environment` has what a skipped launcher would have set for the program.
+    `environment` are variables that a skipped launcher would have set for the program.
     """
 
     path: str
@@ -30,6 +31,7 @@ class Program:
     search: tuple[str, ...] = ()
     cwd: str = ""
     typed: tuple[str, ...] = ()
+    server: tuple[str, ...] = ()
     real: str = ""
     device: int = 0
     inode: int = 0

@@ -1,7 +1,7 @@
-"""Collects the host's files that a command needs: finds programs and follows symlinks.
+"""Collect the host's files that a command needs: find programs and follow symlinks.
 
-A directory that may contain more than one server is never collected: a home directory, a shared one
-like /tmp, or anything above them.
+A directory that may contain more than one server is never collected: a home directory, a shared
+directory such as /tmp, or a directory above one of these.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     from corral.policy.secret_files import Column
     from corral.programs.scope import Scope
 
-# Every target sees these as the host has them.
+# Every target sees the host's files in these directories.
 SYSTEM = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
-    "/etc/alternatives", "/nix/store", "/gnu/store", "/System",
+    "/etc/alternatives", "/nix/store", "/gnu/store", "/System/Library", "/System/Cryptexes",
+    "/System/iOSSupport",
 )  # fmt: skip
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
-# Many programs or people share these directories, so a file in one is bound alone.
+# Many programs or people share these directories, so a single file in one is bound alone.
 SHARED = frozenset((
     "/", "/home", "/media", "/mnt", "/nix", "/gnu", "/opt", "/root", "/run", "/run/media",
     "/run/user", "/snap", "/srv", "/var", "/var/cache", "/var/home", "/var/lib", "/var/opt",
@@ -37,7 +38,7 @@ SHARED = frozenset((
     "/private/var", "/private/var/tmp",
     "/tmp", "/var/tmp",  # noqa: S108 - named here so that they are never handed out
 ))  # fmt: skip
-# Each child of these is a user's home or runtime directory, or a disk.
+# Each directory in these is a user's home or runtime directory, or a disk.
 PARENTS_OF_HOMES = ("/home", "/Users", "/var/home", "/run/user", "/mnt", "/media", "/Volumes")
 NEVER_INSIDE = ("/boot", "/dev", "/etc", "/private/etc", "/proc", "/sys")
 SHARED_IN_HOME = (
@@ -47,7 +48,7 @@ SHARED_IN_HOME = (
 )  # fmt: skip
 
 MAX_LINKS = 40  # path_resolution(7): ELOOP beyond
-MAX_HEAD_BYTES = 16384  # enough for a `#!` line and for the shell shims that package managers write
+MAX_HEAD_BYTES = 16384  # enough for a `#!` line and for the shell shims of package managers
 MAX_TEXT_BYTES = 1 << 20
 
 
@@ -56,7 +57,7 @@ def is_system(path: str) -> bool:
 
 
 def _open(path: str, *, follow: bool) -> int:
-    # Opening a fifo in place of a file would block for ever without O_NONBLOCK.
+    # Without O_NONBLOCK, opening a fifo would block forever.
     flags: int = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     if not follow:
         flags |= getattr(os, "O_NOFOLLOW", 0)
@@ -64,7 +65,7 @@ def _open(path: str, *, follow: bool) -> int:
 
 
 def read_text(path: str) -> str:
-    """Return the text of a small regular file; '' if there is none or it is something else."""
+    """Return the text of a small regular file; '' for anything else."""
     try:
         descriptor = _open(path, follow=True)
     except (OSError, ValueError):
@@ -97,7 +98,7 @@ def is_program(path: str) -> bool:
 
 @record
 class Executable:
-    """An executable file, with its identity and first bytes at the time it was inspected."""
+    """An executable file, with its identity and first bytes when it was inspected."""
 
     path: str
     real: str
@@ -115,7 +116,7 @@ class Caller:
     home: str
 
     def lookup(self, name: str, *, without: str = "") -> str:
-        """Return the absolute path that PATH gives for a name, or ''. Skips relative entries."""
+        """Return the absolute path of a name on PATH, or ''. Relative entries are skipped."""
         for entry in self.search_path():
             if entry.rstrip("/") != without and is_program(f"{entry}/{name}"):
                 return self.absolute(f"{entry}/{name}")
@@ -126,13 +127,13 @@ class Caller:
         return [entry for entry in entries if entry.startswith("/")]
 
     def absolute(self, path: str) -> str:
-        """Make a path absolute. Keeps links, but resolves `..`: its parent may not exist inside."""
+        """Make a path absolute. Keep links, but resolve `..`, whose parent may not exist inside."""
         parts = [part for part in os.path.join(self.cwd, path).split("/") if part not in {"", "."}]
         if ".." in parts:
             last = len(parts) - 1 - parts[::-1].index("..")
             try:
                 above = os.path.realpath("/" + "/".join(parts[: last + 1]))
-            except ValueError:  # a NUL byte: opening the path will fail and report it
+            except ValueError:  # a NUL byte: opening the path will report it
                 return os.path.join(self.cwd, path)
             parts = [above.strip("/"), *parts[last + 1 :]]
         return "/" + "/".join(part for part in parts if part)
@@ -144,19 +145,21 @@ class Caller:
 
 
 def find_on_path(name: str) -> str:
-    """Return the absolute path that this process's PATH gives for a name, or ''."""
+    """Return the absolute path of a name on this process's PATH, or ''."""
+    if sys.platform == "win32":
+        from corral.programs import windows_resolve
+
+        return windows_resolve.find_on_path(name)
     return Caller(environment=os.environ, cwd="/", home="").lookup(name)
 
 
 def home_names(home: str) -> set[str]:
-    """Return the names of a home directory: as it is written, and its real path."""
+    """Return both paths of a home directory: as written, and its real path."""
     return {home.rstrip("/"), os.path.realpath(home)} - {""} if home else set()
 
 
 def is_shared(directory: str, homes: set[str]) -> bool:
-    """Return whether a directory may contain more than one server: it is never bound whole."""
-    from corral.policy.secret_files import is_near_secrets
-
+    """Return whether a directory may contain more than one server. It is never bound whole then."""
     if directory in SHARED or os.path.dirname(directory) in PARENTS_OF_HOMES:
         return True
     if any(is_inside(directory, root) for root in NEVER_INSIDE):
@@ -165,16 +168,22 @@ def is_shared(directory: str, homes: set[str]) -> bool:
         if is_inside(home, directory) or directory in {f"{home}/{name}" for name in SHARED_IN_HOME}:
             return True
         below = directory.removeprefix(f"{home}/")
-        system: Column = "macos" if sys.platform == "darwin" else "linux"
-        if below != directory and is_near_secrets(below, system):
+        if below != directory and _is_near_secrets(below):
             return True
     return os.path.lexists(f"{directory}/.ssh") or os.path.lexists(f"{directory}/.gnupg")
+
+
+def _is_near_secrets(below: str) -> bool:
+    from corral.policy.secret_files import is_near_secrets
+
+    system: Column = "macos" if sys.platform == "darwin" else "linux"
+    return is_near_secrets(below, system)
 
 
 class NeededFiles:
     """Collects the files that must be visible inside.
 
-    `reads` maps a real path to the reason for it, `links` the path of a symlink to its target.
+    `reads` maps a real path to its reason, `links` maps the path of a symlink to its target.
     `scope` decides whether the server's own files may lead to a path.
     """
 
@@ -197,7 +206,9 @@ class NeededFiles:
         return self._targets[path]
 
     def trace(self, path: str) -> tuple[str, list[tuple[str, str]]]:
-        """Return the real path, and each symlink on it as (path, target). OSError like open(2)."""
+        """Return the real path, and each symlink on it as (path, target). Raise OSError like
+        open(2).
+        """
         real, links = "", []
         left = path.split("/")[::-1]
         while left:
@@ -219,7 +230,7 @@ class NeededFiles:
         return real or "/", links
 
     def real_path(self, path: str) -> str:
-        """Return the real path; '' if the path leads nowhere."""
+        """Return the real path; '' if the path does not exist."""
         try:
             return self.trace(path)[0]
         except (OSError, ValueError):
@@ -239,7 +250,8 @@ class NeededFiles:
             self.scope.check_link(link, self.trace(link)[0])
 
     def _walkable(self, link: str, target: str) -> str:
-        # `a/../b` needs `a`, which may not exist inside; leading `..` only need the link's parents.
+        # `a/../b` needs `a`, which may not exist inside. A leading `..` needs only the link's
+        # parents.
         if "/../" in target.lstrip("./") + "/":
             return self.trace(os.path.join(os.path.dirname(link), target))[0]
         return target
@@ -255,7 +267,7 @@ class NeededFiles:
             self.reads[real] = why
 
     def bind_path(self, path: str, why: str) -> str:
-        """Bind what an unresolved path leads to, and return that; '' if it leads nowhere."""
+        """Bind the file to which an unresolved path leads, and return it; '' if there is none."""
         try:
             real = self.follow(path)
         except (OSError, ValueError):
@@ -264,7 +276,7 @@ class NeededFiles:
         return real
 
     def collect(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """Return (reads with their reasons, links), without those that are inside another read."""
+        """Return (reads with their reasons, links), without paths that are inside another read."""
         reads = [
             (path, why)
             for path, why in self.reads.items()
@@ -275,7 +287,9 @@ class NeededFiles:
 
 
 def inspect_executable(path: str, needed: NeededFiles) -> Executable:
-    """Return the file that executing `path` would execute. CommandError if that would fail."""
+    """Return the file that executing `path` would execute. Raise CommandError if that would
+    fail.
+    """
     try:
         real = needed.trace(path)[0]
         status = os.stat(real, follow_symlinks=False)
@@ -308,7 +322,7 @@ def _symlink_hint(path: str) -> str | None:
 def _read_head(real: str, status: os.stat_result) -> tuple[int, int, bytes]:
     try:
         descriptor = _open(real, follow=False)
-    except OSError:  # mode 0711: executable but not readable, so it cannot be a script
+    except OSError:  # mode 0711: executable but not readable, so it is not a script
         return status.st_dev, status.st_ino, b""
     try:
         opened = os.fstat(descriptor)

@@ -1,4 +1,4 @@
-"""Collects the `node_modules` that a script can load, and the packages that are linked there."""
+"""Collect the `node_modules` that a script can load, and the packages that are linked there."""
 
 from __future__ import annotations
 

@@ -1,37 +1,41 @@
-"""Reads the command lines of `npx`, `uvx` and other package runners: which package do they start?
+"""Parse the command lines of `npx`, `uvx` and other package runners, to find their package.
 
-A package runner installs and starts in one go. It needs network, processes and a cache, and the
-server gets all of them. corral installs the same package, pinned, and runs its own program instead.
+A package runner installs and starts a package in one step. It needs network, processes and a cache,
+and the server would get the same access. corral installs the same package, pinned, and runs the
+package's own program instead.
 """
 
-import os
 import re
 from collections.abc import Sequence
 from typing import Literal
 
-from corral.programs.advice import CONTAINERS
+from corral.programs.advice import CONTAINERS, program_name
 from corral.record import record, replace
 
 Registry = Literal["npm", "pypi"]
-# They say how the runner behaves, not which server it starts.
+# Options that do not change which server the runner starts.
 IGNORED_OPTIONS = frozenset((
     "-y", "--yes", "-q", "--quiet", "--silent", "-s", "--prefer-offline", "--prefer-online",
     "--offline", "--no-install", "--no-cache", "-n", "--refresh", "--isolated", "-U", "--upgrade",
     "--no-progress", "--no-config", "-v", "--verbose",
 ))  # fmt: skip
 NEWEST = "latest"
+PYTHON = re.compile(r"(?:c?python)?\d+(?:\.\d+){0,2}|/.*")
+"""A version or a path, as `corral run --python` accepts it."""
 SHELLS = frozenset(("sh", "bash", "zsh", "dash", "fish", "cmd", "powershell", "pwsh"))
 
 
 @record
 class Syntax:
-    """How the runners of a registry name a package.
+    """How the runners of a registry name packages on their command lines.
 
-    `flags` are the options that name a package apart from its program; `exact` matches a version.
+    `flags` are the options that name a package separately from its program, `python_flags` those
+    that name an interpreter; `exact` matches a version.
     """
 
     runners: tuple[str, ...]
     flags: tuple[str, ...]
+    python_flags: tuple[str, ...]
     pattern: re.Pattern[str]
     exact: re.Pattern[str]
     separator: str
@@ -44,6 +48,7 @@ SYNTAX: dict[Registry, Syntax] = {
     "npm": Syntax(
         runners=("npx", "npm exec", "npm x", "pnpx", "pnpm dlx", "yarn dlx", "bunx", "bun x"),
         flags=("-p", "--package"),
+        python_flags=(),
         pattern=re.compile(
             r"(?i)(?P<name>(?:@[a-z0-9][\w.-]*/)?[a-z0-9][\w.-]*)(?P<extras>)"
             r"(?:@(?P<version>[^@/]+))?"
@@ -57,6 +62,7 @@ SYNTAX: dict[Registry, Syntax] = {
     "pypi": Syntax(
         runners=("uvx", "uv tool run", "pipx run"),
         flags=("--from", "--spec"),
+        python_flags=("-p", "--python"),
         pattern=re.compile(
             r"(?i)(?P<name>[a-z0-9](?:[\w.-]*[a-z0-9])?)(?P<extras>\[[\w,. -]+\])?"
             r"(?:(?:==|@)(?P<version>[^,;<>=!~@/ ]+))?"
@@ -79,7 +85,8 @@ RUNNERS = [
 class Package:
     """The package that a runner starts. `name` may have extras; `extra` packages are installed too.
 
-    The first `used` arguments of the runner say all this, the others are the server's.
+    `python` is the version or path of an interpreter. The first `used` arguments of the runner name
+    the package; the others are the server's.
     """
 
     registry: Registry
@@ -87,24 +94,34 @@ class Package:
     version: str = ""
     program: str = ""
     extra: tuple[str, ...] = ()
+    python: str = ""
     used: int = 0
 
     @property
     def bare(self) -> str:
-        """Return the name without version and extras, as profiles have it."""
+        """Return the name without version and extras, as profiles use it."""
         return f"{self.registry}:{_normalize(self.registry, self.name.partition('[')[0])}"
 
     @property
     def reference(self) -> str:
-        """Return the package as `corral run` takes it."""
+        """Return the package as `corral run` accepts it."""
         version = f"{SYNTAX[self.registry].separator}{self.version}" if self.version else ""
         program = f"#{self.program}" if self.program else ""
         return f"{self.registry}:{self.name}{version}{program}"
 
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Return the flags of `corral run` that install the same packages."""
+        python = ("--python", self.python) if self.python else ()
+        return (*python, *(word for extra in self.extra for word in ("--with", extra)))
+
 
 @record
 class Refusal:
-    """Why a command cannot run in the sandbox. `leave_alone`: another sandbox encloses it."""
+    """The reason why a command cannot run in the sandbox.
+
+    `leave_alone` means that the command already runs in another sandbox.
+    """
 
     why: str
     hint: str
@@ -112,19 +129,19 @@ class Refusal:
 
 
 def parse_runner(command: str, arguments: Sequence[str]) -> Package | Refusal | None:
-    """Return the package that a command line installs and starts; None if it is no runner."""
-    name = _program_name(command)
+    """Return the package that a command line installs and starts; None for other commands."""
+    name = program_name(command)
     words = list(arguments)
     if name == "cmd" and len(words) > 1 and words[0].lower() == "/c":
-        # On Windows clients cannot start `npx.cmd` by itself.
+        # Clients on Windows cannot start `npx.cmd` directly.
         found = parse_runner(words[1], words[2:])
         if isinstance(found, Package):
             return replace(found, used=found.used + 2)
         return found or _refuse_shell(name)
     if name in CONTAINERS:
         return Refusal(
-            why=f"{name} starts it in a container, which corral cannot look into",
-            hint="its walls are the container's own",
+            why=f"{name} starts it in a container, which corral cannot inspect",
+            hint="the container is already its sandbox",
             leave_alone=True,
         )
     if name in SHELLS:
@@ -143,12 +160,6 @@ def parse_runner(command: str, arguments: Sequence[str]) -> Package | Refusal | 
     return None
 
 
-def _program_name(command: str) -> str:
-    name = re.split(r"[/\\]", command)[-1].lower()
-    stem, ending = os.path.splitext(name)
-    return stem if ending in {".exe", ".cmd", ".bat", ".ps1"} else name
-
-
 def _refuse_shell(name: str) -> Refusal:
     return Refusal(
         why=f"{name} would have to start the server as another process",
@@ -159,10 +170,11 @@ def _refuse_shell(name: str) -> Refusal:
 def _parse_package(registry: Registry, words: list[str]) -> Package | Refusal:
     """Parse [OPTION...] PACKAGE ..., or --package PACKAGE PROGRAM ..."""
     syntax = SYNTAX[registry]
-    found = _split(words, syntax.flags)
+    found = _split(words, syntax)
     if isinstance(found, Refusal):
-        return replace(found, hint=syntax.hint)
-    spec, program, extra, used = found
+        plain = f"`corral run {registry}:NAME` starts a package without it"
+        return replace(found, hint=f"{plain}; or {syntax.hint}")
+    spec, program, extra, python, used = found
     if extra and not syntax.takes_more:
         return Refusal(why="it names more than one package", hint=syntax.hint)
     match = syntax.pattern.fullmatch(spec)
@@ -179,20 +191,28 @@ def _parse_package(registry: Registry, words: list[str]) -> Package | Refusal:
         version="" if version == NEWEST else version,
         program="" if _normalize(registry, program) == default else program,
         extra=extra,
+        python=python,
         used=used,
     )
 
 
 def _normalize(registry: Registry, name: str) -> str:
-    """Return one spelling of a Python project's name (PEP 503); npm's names have only one."""
+    """Return the normal form of a Python project's name (PEP 503). npm's names have only one
+    form.
+    """
     return re.sub(r"[-_.]+", "-", name).lower() if registry == "pypi" else name
 
 
 def _split(
-    words: list[str], flags: tuple[str, ...]
-) -> tuple[str, str, tuple[str, ...], int] | Refusal:
-    """Return (package, its program if named, more packages, how many words that took)."""
-    named: dict[str, list[str]] = {"package": [], "--with": []}
+    words: list[str], syntax: Syntax
+) -> tuple[str, str, tuple[str, ...], str, int] | Refusal:
+    """Return (package, its program if named, more packages, Python, number of words used)."""
+    meaning = {
+        **dict.fromkeys(syntax.python_flags, "python"),
+        **dict.fromkeys(syntax.flags, "package"),
+        "--with": "extra",
+    }
+    named: dict[str, list[str]] = {"package": [], "extra": [], "python": []}
     at = 0
     while at < len(words) and words[at].startswith("-"):
         word, equals, value = words[at].partition("=")
@@ -201,22 +221,25 @@ def _split(
             break
         if word in IGNORED_OPTIONS and not equals:
             continue
-        if word not in {*flags, "--with"}:
+        if word not in meaning:
             return Refusal(why=f"its option {word} cannot be carried over", hint="")
         if not equals:
             value, at = (words[at] if at < len(words) else ""), at + 1
-        named["package" if word in flags else word].append(value)
+        named[meaning[word]].append(value)
     if at >= len(words) or not words[at]:
         return Refusal(why="it names no package", hint="")
     if len(named["package"]) > 1:
         return Refusal(why="it names more than one package", hint="")
+    python = named["python"][-1] if named["python"] else ""
+    if python and not PYTHON.fullmatch(python):
+        return Refusal(why=f"{python!r} may be any of several Pythons", hint="")
     program = words[at] if named["package"] else ""
     [package] = named["package"] or [words[at]]
-    return package, program, tuple(named["--with"]), at + 1
+    return package, program, tuple(named["extra"]), python, at + 1
 
 
 def format_runner(reference: str) -> list[str] | None:
-    """Return the runner's command line for a package reference; None if it is no such reference."""
+    """Return the runner's command line for a package reference; None for other texts."""
     registry, colon, rest = reference.partition(":")
     if not colon or registry not in {"npm", "pypi"}:
         return None

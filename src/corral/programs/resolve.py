@@ -1,8 +1,8 @@
-"""Resolves a typed command into a Program, on POSIX systems.
+"""Resolve a typed command into a Program, on POSIX systems.
 
-When subprocesses are off, the target gets a single exec. So everything that would come before the
-real program is followed here: PATH, symlinks, `#!` lines, the shims of version managers. No process
-is started for that.
+Without subprocesses, the target gets a single exec. So this module follows everything that comes
+before the real program: PATH, symlinks, `#!` lines, and the shims of version managers. It starts no
+process for that.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 
 from corral.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, CommandError
 from corral.paths.posix import is_inside
-from corral.programs import runtimes
 from corral.programs.advice import find_advice
 from corral.programs.arguments import detect_kind, read_arguments
 from corral.programs.model import Program
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
     from corral.policy.model import Grant
     from corral.programs.arguments import Kind
 
-MAX_SHEBANG_BYTES = 255  # BINPRM_BUF_SIZE in linux/binfmts.h, less the NUL at its end
-MAX_SHEBANGS = 4  # linux/fs/exec.c gives up with ELOOP after as many rewrites
+MAX_SHEBANG_BYTES = 255  # BINPRM_BUF_SIZE in linux/binfmts.h, without the final NUL
+MAX_SHEBANGS = 4  # linux/fs/exec.c fails with ELOOP after as many rewrites
 MAX_SHIMS = 4
 MULTICALL = ("volta-shim", "mise", "rtx", "snap")
 STANDARD_SEARCH = ("/usr/local/bin", "/usr/bin", "/bin")
@@ -60,8 +59,8 @@ def resolve(
     grants: Sequence[Grant] = (),
     root: str = "",
 ) -> Program:
-    """Return the program of a command. `root` is the directory of a server, if one was named: then
-    its author wrote the command, and only `grants` make other files readable.
+    """Return the program of a command. `root` is the directory of a server, if the user named one.
+    Then the server's author wrote the command, and only `grants` make other files readable.
     """
     if not argv or not argv[0]:
         raise CommandError("there is no command to run", exit_code=EXIT_NOT_FOUND)
@@ -100,14 +99,14 @@ def check_argv(argv: Sequence[str]) -> None:
     try:
         nul = any(b"\0" in os.fsencode(word) for word in argv)
     except UnicodeEncodeError as error:
-        text = "a word of the command has no form as bytes"
+        text = "a word of the command cannot be encoded as bytes"
         raise CommandError(text, exit_code=EXIT_NOT_FOUND) from error
     if nul:
         raise CommandError("a NUL byte cannot be part of a command", exit_code=EXIT_NOT_FOUND)
 
 
 def locate_program(name: str, caller: Caller) -> str:
-    """Return the absolute, unresolved path that a typed name stands for."""
+    """Return the absolute, unresolved path of the program that a typed name means."""
     if "/" in name:
         return caller.absolute(name)
     path = caller.lookup(name)
@@ -118,17 +117,21 @@ def locate_program(name: str, caller: Caller) -> str:
             raise CommandError(
                 f"{entry}/{name} is not an executable file", exit_code=EXIT_NOT_EXECUTABLE
             )
-    hint = "is it installed? A path with a slash is taken as it stands"
+    hint = "is it installed? A path with a slash is used as it is"
     here = os.path.join(caller.cwd, name)
     if is_program(here) or os.path.isdir(here):
         hint = f"to run the one in this directory, type ./{name}"
+    elif caller.lookup(name.partition(" ")[0]):
+        hint = "it is one word: write the command without quotes around all of it"
     elif len(caller.search_path()) < len(caller.environment.get("PATH", "/").split(":")):
         hint = "relative and empty entries of PATH are never searched"
     raise CommandError(f"{name!r} was not found on PATH", exit_code=EXIT_NOT_FOUND, hint=hint)
 
 
 def resolve_shim(found: Executable, caller: Caller) -> tuple[str, ...]:
-    """Return what a shim would execute. The import is only for files that can be shims."""
+    """Return the command that a shim would execute. Only files that can be shims cause the
+    import.
+    """
     if not found.head.startswith(b"#!") and os.path.basename(found.real) not in MULTICALL:
         return ()
     from corral.programs import version_managers
@@ -171,7 +174,7 @@ def follow_chain(
 
 
 def parse_shebang(found: Executable) -> tuple[str, ...] | None:
-    """Split a `#!` line as the kernel does: a path and at most one argument. None: no script."""
+    """Split a `#!` line as the kernel does: a path and at most one argument. None: not a script."""
     if not found.head.startswith(b"#!"):
         return None
     line, newline, _ = found.head[2:MAX_SHEBANG_BYTES].partition(b"\n")
@@ -196,7 +199,7 @@ def parse_shebang(found: Executable) -> tuple[str, ...] | None:
 
 
 def expand_env(line: tuple[str, ...], found: Executable, caller: Caller) -> tuple[str, ...]:
-    """Replace `/usr/bin/env NAME` and `env -S NAME ...` by what env would execute."""
+    """Replace `/usr/bin/env NAME` and `env -S NAME ...` by the command that env would execute."""
     if os.path.basename(line[0]) != "env" or not is_system(line[0]):
         return (caller.absolute(line[0]), *line[1:])
     text = line[1] if len(line) > 1 else ""
@@ -207,7 +210,7 @@ def expand_env(line: tuple[str, ...], found: Executable, caller: Caller) -> tupl
             break
     if not words or not words[0] or words[0].startswith("-") or "=" in words[0]:
         raise CommandError(
-            f"{found.path!r}: cannot tell what {' '.join(line)!r} would run",
+            f"{found.path!r}: cannot find out what {' '.join(line)!r} would run",
             exit_code=EXIT_NOT_EXECUTABLE,
             hint="name the interpreter in front of it",
         )
@@ -238,10 +241,14 @@ def split_words(text: str, found: Executable) -> list[str]:
 
 
 def collect_files(chain: Chain, caller: Caller, needed: NeededFiles) -> tuple[str, ...]:
-    """Collect what must be visible; return the arguments with the script's path made absolute."""
+    """Collect the visible files; return the arguments with the script's path made absolute."""
     found, arguments = chain.found, chain.arguments
     needed.follow(found.path)
     kind = detect_kind(found.path, found.real)
+    if not kind and not chain.scripts and is_system(found.real):
+        return arguments  # the system's programs are always visible
+    from corral.programs import runtimes
+
     invocation = read_arguments(kind, arguments)
     sites = runtimes.bind_runtime(needed, found, kind, invocation.flags, caller)
     if not kind:
@@ -254,7 +261,7 @@ def collect_files(chain: Chain, caller: Caller, needed: NeededFiles) -> tuple[st
         runtimes.bind_python_module(needed, invocation.module, invocation.flags, caller, sites)
     if invocation.script is not None:
         arguments = collect_script(invocation.script, arguments, kind, caller, needed)
-    # The script's root is known by now, and may contain what its environment has as editable.
+    # This comes last, because the script's root may contain the environment's editable packages.
     for site in sites:
         runtimes.bind_editables(needed, site, caller.home)
     return arguments
@@ -263,19 +270,21 @@ def collect_files(chain: Chain, caller: Caller, needed: NeededFiles) -> tuple[st
 def collect_script(
     at: int, arguments: tuple[str, ...], kind: Kind, caller: Caller, needed: NeededFiles
 ) -> tuple[str, ...]:
-    # The target may start in another directory, where a relative path would mean something else.
+    # A relative path would be wrong if the target starts in another directory.
     typed = arguments[at]
     script = caller.absolute(typed)
     if typed.startswith("/") and "/../" not in typed:
         script = typed
     elif not os.path.exists(script) and kind not in {"python", "node"}:
         return arguments  # `bun run dev`: a name, not a file
+    from corral.programs import runtimes
+
     runtimes.bind_server(needed, script, kind)
     return (*arguments[:at], script, *arguments[at + 1 :])
 
 
 def build_search_path(found: Executable) -> tuple[str, ...]:
-    """Return PATH inside: the directories of the runtime, then the system's."""
+    """Return PATH for the target: the directories of the runtime, then the system's."""
     own = (os.path.dirname(found.path), os.path.dirname(found.real))
     return tuple(dict.fromkeys((*own, *STANDARD_SEARCH)))
 
@@ -284,6 +293,6 @@ def read_identity(path: str) -> tuple[int, int]:
     try:
         status = os.stat(path, follow_symlinks=False)
     except OSError as error:
-        text = f"{path!r} went away while the command was resolved"
+        text = f"{path!r} was removed while the command was resolved"
         raise CommandError(text, exit_code=EXIT_NOT_EXECUTABLE) from error
     return status.st_dev, status.st_ino

@@ -1,8 +1,8 @@
-"""Collects the files that a runtime needs: its prefix, its packages, and the server that it runs.
+"""Collect the files that a runtime needs: its prefix, its packages, and the server that it runs.
 
-A server's own files can name further directories (a `.pth` line, a linked package). Such a
-directory is bound only if it is a project of the server's language and the scope allows it, because
-the server could name anything.
+A server's own files can name further directories, in a `.pth` line or as a linked package. The
+server could name any directory, so one is bound only if it is a project of the server's language
+and the scope allows it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from corral.programs.needed_files import Caller, Executable, NeededFiles
 
 PYTHON_MARKS = ("pyproject.toml", "setup.py", "setup.cfg")
-NODE_MARKS = ("package.json", "node_modules")
+NODE_MARKS = ("package.json",)
 HOMEBREW = (
     "Cellar", "opt", "bin", "lib", "Frameworks", "share", "etc/openssl@3", "etc/openssl",
     "etc/ca-certificates",
 )  # fmt: skip
-"""The parts of a Homebrew prefix that are bound: the user's databases and keys are in the rest."""
+"""The parts of a Homebrew prefix that are bound. The rest contains the user's databases and
+keys.
+"""
 MARKS = (*NODE_MARKS, *PYTHON_MARKS, "manifest.json", "corral.toml", "corral.json")
 
 
@@ -35,7 +37,7 @@ def bind_runtime(
 ) -> list[str]:
     """Bind the prefix of a runtime; for Python also its base.
 
-    Returns the directories of a Python's packages.
+    Return the directories of a Python's packages.
     """
     if kind == "python":
         return bind_python(needed, found, flags, caller)
@@ -47,12 +49,12 @@ def bind_runtime(
 
 
 def find_own_python() -> str:
-    """Return the Python that corral itself runs on, outside of any virtual environment."""
+    """Return the Python on which corral itself runs, outside of any virtual environment."""
     return os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
 
 
 def find_prefix(real: str) -> str:
-    # Homebrew's programs load the libraries of their neighbours.
+    # Homebrew's programs load libraries of other packages in the same prefix.
     root, cellar, _ = real.partition("/Cellar/")
     if cellar:
         return root
@@ -95,7 +97,7 @@ def bind_python(needed: NeededFiles, found: Executable, flags: str, caller: Call
 
 
 def find_venv(path: str) -> tuple[dict[str, str], str]:
-    """Return (settings, directory) of the venv of this unresolved path, found as by getpath.py."""
+    """Return (settings, directory) of the venv of this unresolved path, as getpath.py finds it."""
     parent = os.path.dirname(path)
     for directory in (parent, os.path.dirname(parent)):
         text = read_text(f"{directory}/pyvenv.cfg")
@@ -106,7 +108,7 @@ def find_venv(path: str) -> tuple[dict[str, str], str]:
 
 
 def list_libraries(prefix: str, version: str = "") -> Iterator[str]:
-    """Yield lib/python3.12, and lib/libpython3.12.so.1.0 if there is one."""
+    """Yield lib/python3.12, and lib/libpython3.12.so.1.0 if it exists."""
     known = version.removeprefix("python").count(".") > 0
     for directory in (f"{prefix}/lib", f"{prefix}/lib64"):
         for name in () if os.path.islink(directory) else list_names(directory):
@@ -128,15 +130,17 @@ def _bind_base(needed: NeededFiles, home: str, venv: str) -> str:
     prefix = find_prefix(f"{real}/python")
     scope = needed.scope
     known = needed.covers(prefix) or prefix == find_prefix(find_own_python())
-    if not (known or scope.allows(prefix) or scope.is_managed(prefix)):
-        scope.refuse(prefix, f"{venv}/pyvenv.cfg")
+    if not (known or scope.allows(prefix)):
+        scope.chosen.append(f"{real}/python")
+        if not scope.is_managed(prefix):
+            scope.refuse(prefix, f"{venv}/pyvenv.cfg")
     needed.follow(home)
     bind_prefix(needed, prefix, parts, "the base of the virtual environment")
     return base
 
 
 def list_site_packages(prefix: str) -> list[str]:
-    if prefix == "/usr":  # Debian has what pip installs in /usr/local
+    if prefix == "/usr":  # Debian's pip installs into /usr/local
         return [f"{library}/dist-packages" for library in list_libraries("/usr/local")]
     return [f"{library}/site-packages" for library in list_libraries(prefix)]
 
@@ -151,7 +155,7 @@ def _bind_user_sites(needed: NeededFiles, base: str, version: str, home: str) ->
 
 
 def bind_editables(needed: NeededFiles, site: str, home: str) -> None:
-    """Bind projects that editable installs name in `.pth` lines and setuptools' finders."""
+    """Bind projects that editable installs name in `.pth` lines and in finders of setuptools."""
     for name in list_names(site):
         paths: list[str] = []
         if name.endswith(".pth"):
@@ -164,7 +168,7 @@ def bind_editables(needed: NeededFiles, site: str, home: str) -> None:
 
 
 def parse_editable_finder(source: str) -> list[str]:
-    """Return the paths in the MAPPING literal of a finder of setuptools, without executing it."""
+    """Return the paths in the MAPPING literal of a setuptools finder, without executing it."""
     import ast
 
     try:
@@ -205,7 +209,7 @@ def _bind_editable(needed: NeededFiles, path: str, named_by: str, home: str) -> 
 def _is_hosts_own(needed: NeededFiles, file: str, home: str) -> bool:
     """Return whether a `.pth` file belongs to a Python of the host, not to a server's venv.
 
-    corral imports from its own environment, so that one can be trusted too.
+    corral's own environment counts as the host's, because corral itself imports from it.
     """
     scope = needed.scope
     if scope.is_writable(file):
@@ -213,12 +217,13 @@ def _is_hosts_own(needed: NeededFiles, file: str, home: str) -> bool:
     if is_inside(file, f"{home}/.local/lib") or is_inside(file, sys.prefix):
         return True
     prefix = file.partition("/lib/python")[0]
-    installed = scope.is_managed(file) or scope.is_on_path(f"{prefix}/bin/python3")
+    chosen = any(is_inside(path, prefix) for path in scope.chosen)
+    installed = scope.is_on_path(f"{prefix}/bin/python3") or (scope.is_managed(file) and not chosen)
     return installed and not os.path.isfile(f"{prefix}/pyvenv.cfg")
 
 
 def find_project(needed: NeededFiles, directory: str, marks: Sequence[str]) -> str:
-    """Return the nearest parent that has one of these files and may be bound; '' if none has."""
+    """Return the nearest parent with one of the files `marks` that may be bound; '' if none."""
     while not needed.is_shared(directory):
         if any(os.path.lexists(f"{directory}/{mark}") for mark in marks):
             return directory
@@ -231,8 +236,8 @@ def bind_python_module(
 ) -> None:
     """Bind the caller's directory if `python -m name` would load the module from there.
 
-    An installed module of that name comes first: clients start servers in whatever project is open,
-    and it may have a directory of the same name.
+    An installed module of that name takes precedence. Clients start servers in the open project,
+    which may have a directory of the same name.
     """
     first = module.partition(".")[0]
     if not first or "/" in first or "I" in flags or "P" in flags:
@@ -255,7 +260,7 @@ def bind_server(needed: NeededFiles, path: str, kind: Kind) -> None:
     try:
         real = needed.follow(path)
     except (OSError, ValueError):
-        return  # the runtime itself will report that there is no such script
+        return  # the runtime itself will report the missing script
     directory = real if os.path.isdir(real) else os.path.dirname(real)
     if needed.scope.named and not needed.scope.allows(real):
         needed.scope.refuse(needed.scope.enclose(real), needed.scope.named)
@@ -273,7 +278,7 @@ def bind_server(needed: NeededFiles, path: str, kind: Kind) -> None:
 def _bind_project(needed: NeededFiles, real: str, directory: str, kind: Kind) -> None:
     root, modules, _ = real.partition("/node_modules/")
     if modules:
-        needed.bind(f"{root}/node_modules", "the packages that the server is one of")
+        needed.bind(f"{root}/node_modules", "the packages beside the server")
         return
     marks = {"python": PYTHON_MARKS, "node": NODE_MARKS, "bun": NODE_MARKS}.get(kind, MARKS)
     project = find_project(needed, directory, marks) or find_project(needed, directory, MARKS)
@@ -288,7 +293,7 @@ def _bind_project(needed: NeededFiles, real: str, directory: str, kind: Kind) ->
 
 
 def _bind_installed(needed: NeededFiles, real: str, prefix: str) -> None:
-    """Bind a native program in a bin directory, with its prefix if that has libraries beside it."""
+    """Bind a native program in a bin directory, and its prefix if that contains libraries."""
     beside = (f"{prefix}/{name}" for name in ("lib", "libexec", "share"))
     if not needed.is_shared(prefix) and any(map(os.path.isdir, beside)):
         needed.bind(prefix, "the server's prefix")

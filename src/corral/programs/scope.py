@@ -1,9 +1,10 @@
-"""Decides which files a server's own files may lead to.
+"""Decide to which files a server's own files may lead.
 
-The user's words, PATH and the system choose what a run reads. A link, a `#!` line, a `.pth` line, a
-`pyvenv.cfg` or an entry of `node_modules` may have been written by the server's author, or by an
-earlier run of a target. What it leads to counts only inside the server's root, a runtime or a
-grant. Everything else is collected here and refused at the end, with the flags that allow it.
+The user's words, PATH and the system choose the files that a run reads. But a link, a `#!` line, a
+`.pth` line, a `pyvenv.cfg` or an entry of `node_modules` may have been written by the server's
+author, or by an earlier run of a target. Its destination counts only inside the server's root, a
+runtime or a grant. All other destinations are collected and refused at the end, with the flags that
+allow them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from corral.programs.needed_files import is_program, is_shared, is_system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from corral.policy.model import Grant
     from corral.programs.needed_files import Caller, Executable
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
 PACKAGE_FILES = ("package.json", "pyproject.toml")
 OTHER_MARKS = ("setup.py", "setup.cfg", "manifest.json", "corral.toml", "corral.json")
 MARKS = (*PACKAGE_FILES, *OTHER_MARKS, "pyvenv.cfg", "node_modules")
-# Below these a program is an administrator's or a package manager's.
+# Administrators and package managers install programs below these.
 SYSTEM_PREFIXES = (
     "/opt", "/snap", "/home/linuxbrew/.linuxbrew", "/Library/Developer", "/Library/Frameworks",
     "/Applications/Xcode.app",
 )  # fmt: skip
-# Version managers keep interpreters below these directories of HOME, or of what a variable names.
+# Version managers keep interpreters below these directories of HOME, or of a variable's directory.
 MANAGED_IN_HOME = (
     ".asdf/installs", ".bun", ".deno", ".fnm/node-versions", ".local/share/fnm/node-versions",
     ".local/share/mise/installs", ".local/share/pdm/python", ".local/share/pnpm/nodejs",
@@ -45,14 +46,17 @@ MANAGED_BY_VARIABLE = {
     "MISE_DATA_DIR": "/installs", "NVM_DIR": "/versions", "PYENV_ROOT": "/versions",
     "UV_PYTHON_INSTALL_DIR": "", "VOLTA_HOME": "/tools/image",
 }  # fmt: skip
-MAX_REFUSED = 100  # there is no need to look for more
+MAX_REFUSED = 100  # further refused paths are not collected
 RECEIVING = frozenset({"downloads", "desktop", "tmp"})
-MAX_NAMED = 3  # a hint names pnpm's store instead of more of its packages than this
+MAX_NAMED = 3  # beyond this number of packages, a hint names pnpm's whole store
 
 
 class Scope:
-    """What may be read: `roots` of the server, grants, runtimes. `named` is the root of a server
-    whose directory the user named; its command is then the author's word, not the user's.
+    """The places that may be read: the server's `roots`, grants, and runtimes.
+
+    `named` is the root of a server whose directory the user named. The command of such a server
+    comes from its author, not from the user. `chosen` are interpreters that only the server's files
+    name.
     """
 
     def __init__(
@@ -67,13 +71,15 @@ class Scope:
         self.writable = [grant.path for grant in files if grant.access == "write"]
         self.refused: dict[str, str] = {}
         self.by_grant: list[str] = []
+        self.chosen: list[str] = []
         self._managed: tuple[str, ...] = ()
         self._path: tuple[str, ...] = ()
 
     def find_root(self, directory: str) -> str:
         """Return the root of the server in a directory; '' if several servers share it.
 
-        Nothing above a write grant counts: a target could remove what marks a directory below.
+        Directories above a write grant are ignored. A target could remove the marks of directories
+        below, so that a directory above would become the root.
         """
         if marked := self._find_marked_root(directory):
             return marked
@@ -107,12 +113,16 @@ class Scope:
             self.roots.append(root)
 
     def cap(self, directory: str, place: str) -> str:
-        """Return a directory above `place`, or the root or grant of `place` if that is smaller."""
+        """Return `directory`, which is above `place`, or the root or grant of `place` if
+        smaller.
+        """
         root = self.find_grant(place) or self._find_marked_root(place)
         return root if root and is_below(root, directory) else directory
 
     def find_grant(self, real: str) -> str:
-        """Return the grant of a path that the server's files lead to and only a grant allows."""
+        """Return the grant of a path to which the server's files lead, if only a grant allows
+        it.
+        """
         if not any(is_inside(real, path) for path in self.by_grant):
             return ""
         return next((path for path in self.granted if is_inside(real, path)), "")
@@ -143,16 +153,8 @@ class Scope:
     def is_managed(self, real: str) -> bool:
         """Return whether a path is below a system prefix or a version manager's directory."""
         if not self._managed:
-            variables = self.caller.environment
-            self._managed = (
-                *SYSTEM_PREFIXES,
-                *(f"{home}/{name}" for home in self.homes for name in MANAGED_IN_HOME),
-                *(
-                    os.path.realpath(variables[name] + below)
-                    for name, below in MANAGED_BY_VARIABLE.items()
-                    if variables.get(name, "").startswith("/")
-                ),
-            )
+            own = managed_directories(self.caller.environment, self.homes)
+            self._managed = (*SYSTEM_PREFIXES, *own)
         known = is_system(real) or any(is_below(real, place) for place in self._managed)
         return known and not self.is_writable(real)
 
@@ -165,13 +167,16 @@ class Scope:
         return found and not self.is_writable(path)
 
     def check_word(self, path: str) -> None:
-        """Refuse a program that a named server's command has in another directory."""
-        from corral.programs.runtimes import find_own_python
+        """Refuse a program in another directory if only the server's manifest names it.
 
+        Runtimes are allowed.
+        """
+        if not self.named:
+            return
         parent, name = os.path.split(path)
         place = os.path.join(os.path.realpath(parent), name)
-        if self.named and not self.allows(place) and place != find_own_python():
-            self.refuse(self.enclose(place), self.named)
+        if not self.allows(place):
+            self._check_runtime(place, self.named)
 
     def check_link(self, link: str, real: str) -> None:
         """Refuse a link in a server's root or a write grant that leads out of it."""
@@ -180,28 +185,37 @@ class Scope:
         root = self.find_root(os.path.dirname(link))
         if not root and not _receives_files(link):
             return
-        if not self.allows(real, root) and not self.is_runtime(real):
+        if self.allows(real, root):
+            return
+        self.chosen.append(real)
+        if not self.is_runtime(real):
             self.refuse(self.enclose(real), link)
 
     def check_choice(self, path: str, by: Executable) -> None:
-        """Refuse a program that a script of the server names and that is outside of its root."""
+        """Refuse a program outside of the server's root that a script of the server names."""
         if is_system(by.real) or self.is_on_path(by.real):
             return
         root = self.find_root(os.path.dirname(by.real))
         parent, name = os.path.split(path)
         place = os.path.join(os.path.realpath(parent), name)
-        # A file in a directory that several servers share has no root. Only the user's own word, as
-        # in a link of ~/bin, may lead from there to anywhere.
+        # In a directory that several servers share, a file has no root. Only a file that the user
+        # named, such as a link in ~/bin, may lead from there to any other file.
         trusted = not root and not self.is_writable(by.real) and not _receives_files(by.real)
-        if trusted or self.allows(place, root):
-            return
+        if not trusted and not self.allows(place, root):
+            self._check_runtime(place, by.path)
+
+    def _check_runtime(self, place: str, named_by: str) -> None:
+        """Refuse a program unless it is a runtime outside of any virtual environment."""
+        self.chosen.append(os.path.realpath(place))
         found = self.enclose(place)
         known = self.is_managed(place) or self.is_runtime(place)
         if os.path.isfile(f"{found}/pyvenv.cfg") or not known:
-            self.refuse(found, by.path)
+            self.refuse(found, named_by)
 
     def enclose(self, real: str) -> str:
-        """Return what a program or a package needs around it: its project, or its directory."""
+        """Return the directory that a program or a package needs: its project, or its own
+        directory.
+        """
         above, modules, _ = f"{real}/".partition("/node_modules/")
         if modules:
             return f"{above}/node_modules"
@@ -217,7 +231,7 @@ class Scope:
             self.refused.setdefault(wanted, named_by)
 
     def raise_refused(self) -> None:
-        """Raise one error for all that was refused; its hint has the flags that allow it."""
+        """Raise one error for everything that was refused; its hint has the flags that allow it."""
         if not self.refused:
             return
         import shlex
@@ -227,29 +241,41 @@ class Scope:
         paths = [p for p in self.refused if not any(is_below(p, other) for other in self.refused)]
         if len(paths) > MAX_NAMED:
             common = os.path.commonpath(paths)
-            # pnpm's global store has a directory for each package. Elsewhere nothing is combined:
-            # a server's links could make a hint ask for more than they lead to.
+            # pnpm's global store has a directory for each package. Only these are combined:
+            # otherwise a server's links could make a hint suggest a larger grant than needed.
             stored = "pnpm" in common and "/links/" in f"{common}/"
             paths = [common] if stored and not is_shared(common, self.homes) else paths
         first, by = next(iter(self.refused.items()))
         more = f" and {len(self.refused) - 1} more" if len(self.refused) > 1 else ""
         flags = " ".join(f"--read {shlex.quote(path)}" for path in paths)
         raise UnchosenReadsError(
-            f"{printable(by)} leads to {printable(first)}{more}, which is neither the server's own"
-            " nor granted",
+            f"{printable(by)} leads to {printable(first)}{more}, which is not the server's own"
+            " and not granted",
             reads=paths,
             hint=f"if the server may read it: {printable(flags)}",
         )
 
 
+def managed_directories(environment: Mapping[str, str], homes: Iterable[str]) -> tuple[str, ...]:
+    """Return the directories in which version managers keep the user's interpreters."""
+    return (
+        *(f"{home}/{name}" for home in homes for name in MANAGED_IN_HOME),
+        *(
+            os.path.realpath(environment[name] + below)
+            for name, below in MANAGED_BY_VARIABLE.items()
+            if environment.get(name, "").startswith("/")
+        ),
+    )
+
+
 def _receives_files(path: str) -> bool:
-    """Return whether files from elsewhere land in the directory of a path: downloads, /tmp."""
+    """Return whether a directory, such as downloads or /tmp, receives files from elsewhere."""
     name = os.path.basename(os.path.dirname(path)).lower()
     return name in RECEIVING or os.path.dirname(path) in {"/tmp", "/var/tmp"}  # noqa: S108
 
 
 def _lists_package(directory: str, package: str) -> bool:
-    """Return whether a workspace file in a directory lists the package that is below it."""
+    """Return whether a workspace file in a directory lists the package below it."""
     names = ("pnpm-workspace.yaml", *PACKAGE_FILES)
     if not package or not any(os.path.isfile(f"{directory}/{name}") for name in names):
         return False

@@ -1,7 +1,7 @@
-"""Resolves programs that only start another one: shims of version managers, shell trampolines.
+"""Resolve programs that only start another one: shims of version managers, shell trampolines.
 
-When subprocesses are off, the target gets a single exec. So what a shim would start is worked out
-here from the files that the shim itself would read. No shim is ever run.
+Without subprocesses, the target gets a single exec. So this module finds out which program a shim
+would start, from the files that the shim itself would read. No shim is executed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def resolve_shim(found: Executable, caller: Caller) -> tuple[str, ...]:
-    """Return what a shim would execute, a path and leading arguments; () if `found` is no shim."""
+    """Return the path and first arguments that a shim executes; () if `found` is not a shim."""
     name = os.path.basename(found.path)
     behind = os.path.basename(found.real)
     if behind == "volta-shim" and name != behind:
@@ -29,7 +29,7 @@ def resolve_shim(found: Executable, caller: Caller) -> tuple[str, ...]:
         return (resolve_mise(found.path, caller),)
     if behind == "snap" and name != behind:
         hint = f"give the path of the program itself, below /snap/{name}/current"
-        text = f"{found.path} is started by snapd, outside of any sandbox"
+        text = f"{found.path} is started by snapd, outside of the sandbox"
         raise CommandError(text, exit_code=EXIT_NOT_EXECUTABLE, hint=hint)
     if not found.head.startswith(b"#!"):
         return ()
@@ -42,12 +42,12 @@ def resolve_shim(found: Executable, caller: Caller) -> tuple[str, ...]:
 
 
 def resolve_trampoline(found: Executable, text: str, caller: Caller) -> tuple[str, ...]:
-    """Return what the shell scripts that pip, uv and pnpm write in place of a `#!` line execute."""
+    """Return the command of a shell script that pip, uv or pnpm write instead of a `#!` line."""
     first, _, rest = text.partition("\n")
     if os.path.basename(first[2:].strip().split(" ")[0]) not in SHELLS and "env bash" not in first:
         return ()
     here = os.path.dirname(found.path)
-    if rest.startswith("'''exec' "):  # Python's `#!` for paths that are long or have spaces in them
+    if rest.startswith("'''exec' "):  # Python's `#!` for paths that are long or contain spaces
         command = rest.partition("\n")[0][len("'''exec' ") :].replace(' "$0" "$@"', "")
         relative = '"$(dirname -- "$(realpath -- "$0")")"/'
         if command.startswith(relative):
@@ -106,10 +106,10 @@ def pyenv_selected(root: str, caller: Caller) -> list[str]:
     if chosen:
         return chosen.split(":")
     files = [*(f"{parent}/.python-version" for parent in walk_up(caller.cwd)), f"{root}/version"]
-    file = next(filter(os.path.isfile, files), "")  # the nearest decides, even if it is empty
+    file = next(filter(os.path.isfile, files), "")  # the nearest file decides, even if it is empty
     words = [line.split()[0] for line in read_text(file).splitlines() if line.split()]
     words = [word for word in words if not word.startswith("#")]
-    # In files, and only there, `python-3.12` also means 3.12.
+    # Only in files, `python-3.12` also means 3.12.
     named = [name for word in words for name in (word, word.removeprefix("python-"))]
     return list(dict.fromkeys(named)) or ["system"]
 
@@ -238,8 +238,8 @@ def tool_versions(caller: Caller, manager: str) -> Iterator[tuple[str, str]]:
     config = caller.variable("XDG_CONFIG_HOME", f"{caller.home}/.config")
     for directory in walk_up(caller.cwd):
         for tool, version in _selected_in(directory, manager):
-            # A project may select among what is installed. It may not bring its own runtime,
-            # because the server that would run on it need not belong to the project.
+            # A project may select an installed runtime, but not provide its own, because the server
+            # may be unrelated to the project.
             if not version.startswith("path:"):
                 yield tool, version
     if manager == "MISE":

@@ -1,17 +1,18 @@
-r"""Format argument lists as the one string that CreateProcessW takes, and environments. Pure.
+r"""Format argument lists as the single string for CreateProcessW, and environments. Pure.
 
-Windows has no argument vector: each program splits its own command line. The result is split back
-into exactly the same arguments by CommandLineToArgvW and by the C runtime's start-up code, whose
-rules agree on it:
+Windows has no argument vector: each program splits its own command line. CommandLineToArgvW and the
+C runtime's start-up code split the result into exactly the same arguments, because both follow
+these rules:
 
-- The program's own name ends at the next quote if it begins with one. No backslash escapes there.
-- Elsewhere space and tab separate, quotes group, and `\"` is a quote; backslashes are plain unless
-  they are before a quote, where each pair is one.
+- The program's own name ends at the next quote if it begins with one. Backslashes do not escape
+  there.
+- Elsewhere spaces and tabs separate, quotes group, and `\"` is a quote. Backslashes are plain
+  characters, except before a quote, where each pair is one backslash.
 
-A batch file has no arguments in this sense: CreateProcessW passes the whole line to cmd.exe, which
-expands and splits it by rules of its own, so that `"&calc` becomes a command. No quoting survives
-that in all batch files, so what cmd.exe could read as more than text is refused. cmd.exe is named
-by its full path and runs nothing else, whatever `ComSpec` and AutoRun are.
+For a batch file, CreateProcessW passes the whole line to cmd.exe, which expands and splits it by
+other rules, so that `"&calc` becomes a command. No quoting is safe in all batch files, so text that
+cmd.exe could interpret is refused. cmd.exe is named by its full path and runs nothing else,
+whatever the values of `ComSpec` and AutoRun are.
 """
 
 import re
@@ -22,23 +23,24 @@ from corral.paths.windows import upper_case
 from corral.safe_text import shown
 
 MAX_LENGTH = 32767
-"""UTF-16 units of a command line or of one variable, with the NUL at its end."""
+"""The maximal UTF-16 units of a command line or of one variable, including the final NUL."""
 MAX_BATCH_LENGTH = 8191
-"""What cmd.exe reads of a line."""
+"""The number of characters of a line that cmd.exe reads."""
 SPACE = frozenset(" \t\n\v\f\r")
 BATCH = (".bat", ".cmd")
-# % and ! expand even between quotes, a quote ends them, the others are operators once a batch
-# file unquotes its argument (%~1).
+# % and ! are expanded even inside quotes, and a quote ends the quoted text. The others are
+# operators once a batch file removes the quotes of its argument (%~1).
 REINTERPRETED = frozenset('"%!^&|<>()')
-# A path is quoted and never unquoted on the way to its batch file, and parentheses are common.
+# A path is quoted until it reaches its batch file, and parentheses are common in paths.
 REINTERPRETED_IN_PATH = REINTERPRETED - frozenset("()")
 
 
 def start_line(argv: Sequence[str], *, system_root: str) -> tuple[str, str]:
     r"""Return the application for CreateProcessW, and its command line.
 
-    CommandError if no command line means just this. `system_root` is Windows' own directory, from
-    GetSystemWindowsDirectoryW and not from the environment, which may be wrong.
+    Raise CommandError if no command line has exactly this meaning. `system_root` is Windows' own
+    directory, from GetSystemWindowsDirectoryW. The environment is not used, because it may be
+    wrong.
     """
     if not argv or not argv[0]:
         raise _refuse("there is no program to start")
@@ -49,10 +51,10 @@ def start_line(argv: Sequence[str], *, system_root: str) -> tuple[str, str]:
 
 
 def quoted(argv: Sequence[str]) -> str:
-    """Return a command line that is split back into `argv`."""
+    """Return a command line that programs split into `argv`."""
     program = argv[0]
     if '"' in program:
-        raise _refuse(f"{shown(program)}: no program's name holds a quote")
+        raise _refuse(f"{shown(program)}: the name of a program cannot contain a quote")
     return " ".join((f'"{program}"', *map(quote, argv[1:])))
 
 
@@ -71,7 +73,7 @@ def is_batch(path: str) -> bool:
     """
     name = path.replace("/", "\\").rpartition("\\")[2]
     drive, colon, rest = name.partition(":")
-    # "C:x.cmd" names a file in a drive's current directory; any other colon begins a stream.
+    # "C:x.cmd" is a file in the current directory of a drive. Any other colon begins a stream.
     name = rest.partition(":")[0] if colon and len(drive) == 1 else drive
     return name.rstrip(" .").lower().endswith(BATCH)
 
@@ -79,7 +81,7 @@ def is_batch(path: str) -> bool:
 def batch_line(interpreter: str, argv: Sequence[str]) -> str:
     """Return a line for cmd.exe: extensions on, delayed expansion and AutoRun off, all in quotes.
 
-    With /s cmd.exe takes only that outer pair off.
+    With /s, cmd.exe removes only the outer quotes.
     """
     path = argv[0]
     _check_text(path, REINTERPRETED_IN_PATH, what="the path of a batch file")
@@ -90,7 +92,7 @@ def batch_line(interpreter: str, argv: Sequence[str]) -> str:
 
 
 def _before_quote(argument: str) -> str:
-    """Double the last backslashes: a quote follows."""
+    """Double the final backslashes, because a quote follows."""
     tail = len(argument) - len(argument.rstrip("\\"))
     return argument + "\\" * tail
 
@@ -99,7 +101,7 @@ def _check_text(text: str, refused: frozenset[str], *, what: str) -> None:
     bad = next((letter for letter in text if letter in refused or letter < " "), None)
     if bad is not None:
         raise CommandError(
-            f"{what}, {shown(text)}, holds {shown(bad)}: cmd.exe would read more than text in it",
+            f"{what}, {shown(text)}, contains {shown(bad)}: cmd.exe does not read it as text",
             exit_code=EXIT_NOT_EXECUTABLE,
             hint="name the program that the batch file starts, in place of the batch file",
         )
@@ -107,7 +109,7 @@ def _check_text(text: str, refused: frozenset[str], *, what: str) -> None:
 
 def _checked(line: str, *, max_length: int = MAX_LENGTH) -> str:
     if "\0" in line:
-        raise _refuse("an argument holds a NUL")
+        raise _refuse("an argument contains a NUL")
     if utf16_length(line) >= max_length:
         raise _refuse(f"the command line is longer than {max_length - 1} characters")
     return line
@@ -118,15 +120,15 @@ def _refuse(text: str) -> CommandError:
 
 
 def utf16_length(text: str) -> int:
-    """Return the length as Windows counts it: characters beyond the first plane are two."""
+    """Return the length in UTF-16 units. Characters beyond the first plane count twice."""
     return len(text) + sum(letter > "\uffff" for letter in text)
 
 
 def environment_block(variables: Iterable[tuple[str, str]]) -> bytes:
     """Return UTF-16: `name=value` and a NUL for each, sorted, and a NUL at the end.
 
-    ValueError for what could be read as something else. Two names that differ only in case are
-    refused, because they are one variable to Windows and two to some programs.
+    Raise ValueError for ambiguous names. Two names that differ only in case are refused, because
+    they are one variable for Windows and two for some programs.
     """
     seen: dict[str, str] = {}
     lines: list[tuple[bytes, str]] = []
@@ -134,7 +136,7 @@ def environment_block(variables: Iterable[tuple[str, str]]) -> bytes:
         check_variable(name, value)
         folded = upper_case(name)
         if folded in seen:
-            raise ValueError(f"the variable {name} is there twice (as {seen[folded]})")
+            raise ValueError(f"the variable {name} occurs twice (as {seen[folded]})")
         seen[folded] = name
         lines.append((folded.encode("utf-16-be", "surrogatepass"), f"{name}={value}\0"))
     lines.sort()  # by upper-case UTF-16 units, as Windows does
@@ -143,11 +145,11 @@ def environment_block(variables: Iterable[tuple[str, str]]) -> bytes:
 
 
 def check_variable(name: str, value: str) -> None:
-    # With names that begin with "=" cmd.exe keeps a current directory for each drive: to set one
-    # would change relative paths.
+    # In names that begin with "=", cmd.exe stores the current directory of each drive. Setting one
+    # would change the meaning of relative paths.
     if not name or "=" in name or "\0" in name:
-        raise ValueError(f"{shown(name)} is no name of a variable")
+        raise ValueError(f"{shown(name)} is not a name of a variable")
     if "\0" in value:
-        raise ValueError(f"the value of {name} holds a NUL")
+        raise ValueError(f"the value of {name} contains a NUL")
     if utf16_length(name) + utf16_length(value) + 2 > MAX_LENGTH:
         raise ValueError(f"the variable {name} is longer than {MAX_LENGTH} characters")

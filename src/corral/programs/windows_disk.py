@@ -1,7 +1,7 @@
-"""What resolving a command asks of a disk.
+"""Look up files for resolving a command.
 
-An object instead of calls to `os`, so that Windows paths can be resolved on any system: a table of
-a few files is a disk too.
+An object is used instead of `os`, so that Windows paths can be resolved on any system. Tests use a
+table of a few files.
 """
 
 import os
@@ -12,18 +12,18 @@ from corral.record import record
 
 Kind = Literal["file", "directory", "alias", "other", ""]
 APP_EXECUTION_LINK = 0x8000001B  # IO_REPARSE_TAG_APPEXECLINK
-MAX_SIZE = 4 << 20  # no launcher is near it
+MAX_SIZE = 4 << 20  # no launcher is this large
 
 
 class Disk(Protocol):
     def kind(self, path: str) -> Kind:
-        """Return what a path is, links followed; "alias" for one that the Store made."""
+        """Return what a path is, links followed; "alias" for an alias of the Microsoft Store."""
 
     def read(self, path: str) -> bytes:
-        """Return a file; empty if there is none, or if it is larger than MAX_SIZE."""
+        """Return the content of a file; empty if it is missing or larger than MAX_SIZE."""
 
     def names(self, path: str) -> list[str]:
-        """Return the entries of a directory; empty if there is none."""
+        """Return the entries of a directory; empty if it is missing."""
 
     def real(self, path: str) -> str: ...
     def identity(self, path: str) -> tuple[int, int]: ...
@@ -32,7 +32,7 @@ class Disk(Protocol):
 def is_remote(path: str) -> bool:
     r"""Return whether this is a share or a device: `\\server\share`, `\\.\pipe\x`, or with slashes.
 
-    Windows sends the user's credentials to a server that it asks for a file, and untrusted files
+    Windows sends the user's credentials to a server from which it wants a file, and untrusted files
     can name any server.
     """
     return path[:2].replace("/", "\\") == "\\\\"
@@ -40,7 +40,7 @@ def is_remote(path: str) -> bool:
 
 @record
 class HostDisk:
-    """The files of this machine: a remote path counts as absent and is never opened."""
+    """The files of this machine. A remote path counts as missing and is never opened."""
 
     def kind(self, path: str) -> Kind:
         if is_remote(path):

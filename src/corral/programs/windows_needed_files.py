@@ -1,8 +1,8 @@
-r"""The files that a command needs on Windows: its runtime and its server.
+r"""Collect the files that a command needs on Windows: its runtime and its server.
 
-They are real paths, to be copied into corral's store (`runtime_copies`). As on other systems no
-directory is taken that contains more than the one server: a profile, `Documents`, a shared `bin`.
-Every AppContainer can read Windows' own directory.
+They are real paths, to be copied into corral's store (`runtime_copies`). As on other systems, a
+directory is not collected if it contains more than the one server: a profile, `Documents`, a shared
+`bin`. Windows' own directory is not collected, because every AppContainer can read it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SYSTEM = ("PROGRAMFILES", "PROGRAMFILES(X86)", "PROGRAMW6432", "PROGRAMDATA", "P
 
 
 class Needs:
-    """Collects real paths, each with the reason for it."""
+    """Collects real paths, each with its reason."""
 
     def __init__(self, disk: Disk, environment: Mapping[str, str], home: str) -> None:
         values = {name.upper(): value for name, value in environment.items()}
@@ -62,7 +62,9 @@ class Needs:
             self.reads[path] = why
 
     def runtime(self, program: str, kind: arguments.Kind, venv: str) -> None:
-        """Take the whole prefix of Python, and of node and its like the one file."""
+        """Collect the whole prefix of Python. For node and similar runtimes, collect only the
+        file.
+        """
         if venv:
             self.take(self.disk.real(venv), "the virtual environment")
         prefix = ntpath.dirname(program)
@@ -79,7 +81,7 @@ class Needs:
             self._editables(venv or prefix)
 
     def _editables(self, prefix: str) -> None:
-        """Take Python projects that are installed as links."""
+        """Collect Python projects that are installed as links."""
         site = ntpath.join(prefix, *SITE)
         for name in self.disk.names(site):
             if is_pointer(name):
@@ -97,10 +99,14 @@ class Needs:
             return
         directory = real if found == "directory" else ntpath.dirname(real)
         package = _package(real)
-        # The `node_modules` of a project contains what the package needs beside it.
+        # The `node_modules` of a project also contains the packages that this one needs.
         above = package.lower().rpartition("\\node_modules\\")[0]
-        if package and self.disk.kind(ntpath.join(above, "package.json")) != "file":
-            self.take(package, "the package that the server is")
+        if package:
+            alone = self.disk.kind(ntpath.join(above, "package.json")) != "file"
+            if alone or self.forbids(real[: len(above)]):
+                self.take(package, "the server's package")
+            else:
+                self.take(real[: len(above)], "the server's project")
             return
         marks = {"python": PYTHON_MARKS, "node": NODE_MARKS, "bun": NODE_MARKS}.get(kind, MARKS)
         project = self.project(directory, marks) or self.project(directory, MARKS)
@@ -127,7 +133,9 @@ def is_pointer(name: str) -> bool:
 
 
 def pointer_targets(name: str, text: str) -> list[str]:
-    """Return the directories that it names: lines of a `.pth`, the table of setuptools' finder."""
+    """Return the directories that a file names: lines of a `.pth`, the table of a setuptools
+    finder.
+    """
     if name.endswith(".pth"):
         return [line.strip() for line in text.splitlines() if line[1:3] in {":\\", ":/"}]
     from corral.programs import runtimes

@@ -1,6 +1,6 @@
 r"""Find the interpreter that `py` or `py -3.12` would start (PEP 397 and PEP 514).
 
-The installed ones are read from the registry; the choice among them is pure.
+The installed interpreters are read from the registry. The choice among them is pure.
 """
 
 import itertools
@@ -17,7 +17,9 @@ KEY = "Software\\Python\\PythonCore"
 
 
 def follow(hop: Hop, caller: Caller) -> Hop:
-    wanted, arguments = _split_version(hop.arguments)
+    """Follow `py`, or a Store alias named `python` or `python3`, which takes no version."""
+    versioned = ntpath.basename(hop.path).lower().startswith("py.")
+    wanted, arguments = _split_version(hop.arguments) if versioned else ("", hop.arguments)
     active = caller.variable("VIRTUAL_ENV")
     if not wanted and active:
         path = ntpath.join(active, "Scripts", "python.exe")
@@ -27,13 +29,13 @@ def follow(hop: Hop, caller: Caller) -> Hop:
         raise CommandError(
             f"{hop.path}: no Python {wanted} is registered".replace("  ", " "),
             exit_code=EXIT_NOT_FOUND,
-            hint="name the interpreter itself, by its path",
+            hint="install Python from python.org, not from the Store, or name it by its path",
         )
     return replace(hop, path=path, arguments=arguments)
 
 
 def _split_version(arguments: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Split off `-3`, `-3.12`, `-3.12-32`, `-V:3.12`; anything else is the interpreter's."""
+    """Split off `-3`, `-3.12`, `-3.12-32` or `-V:3.12`. Other words belong to the interpreter."""
     first = arguments[0] if arguments else ""
     if first.startswith("-V:") and len(first) > 3:
         return first[3:].rpartition("/")[2], arguments[1:]
@@ -43,7 +45,9 @@ def _split_version(arguments: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
 
 
 def choose(found: Mapping[str, str], wanted: str) -> str:
-    """Return the executable of the tag, else of the newest version of that number; "" for none."""
+    """Return the executable with this tag, or of the newest version with this number; "" if
+    none.
+    """
     exact = {tag.lower(): path for tag, path in found.items()}
     if wanted.lower() in exact:
         return exact[wanted.lower()]
@@ -54,13 +58,13 @@ def choose(found: Mapping[str, str], wanted: str) -> str:
 
 
 def installed() -> dict[str, str]:
-    """Return executables by tag; those of the user come before those of the machine."""
+    """Return {tag: executable}. If user and machine have the same tag, the user's is returned."""
     found: dict[str, str] = {}
     if sys.platform == "win32":
         import winreg
 
         for hive in (winreg.HKEY_CURRENT_USER, winreg.HKEY_LOCAL_MACHINE):
-            # OSError is the end of the list, or means that there is no such key.
+            # OSError means the end of the list, or a missing key.
             with suppress(OSError), winreg.OpenKey(hive, KEY) as key:
                 for number in itertools.count():
                     tag = winreg.EnumKey(key, number)

@@ -1,14 +1,15 @@
 r"""Resolve the words after `corral run --` on Windows into a Program.
 
-With subprocesses off the first process is the only one, so every file that would only start another
-is followed here: PATH and PATHEXT, the redirectors of virtual environments, `Scripts\*.exe`, uv's
-trampolines, npm's `.cmd` files, scoop's shims, the `py` launcher. None of them is run. The current
-directory is never searched.
+Without subprocesses, the first process is the only one. So this module follows every file that only
+starts another: PATH and PATHEXT, the redirectors of virtual environments, `Scripts\*.exe`, uv's
+trampolines, npm's `.cmd` files, scoop's shims, the `py` launcher, and the launchers of Python's
+install manager. None of them is executed. The current directory is never searched.
 """
 
 from __future__ import annotations
 
 import ntpath
+import os
 from collections.abc import Mapping, Sequence
 
 from corral.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, CommandError
@@ -44,7 +45,7 @@ class Caller:
         return ntpath.normpath(ntpath.join(self.cwd, path))
 
     def lookup(self, name: str) -> str:
-        """Find a name on PATH; relative entries and shares are never searched."""
+        """Find a name on PATH. Relative entries and shares are never searched."""
         for entry in self.variable("PATH").split(";"):
             directory = entry.strip().strip('"')
             if directory[1:3] in {":\\", ":/"}:
@@ -54,7 +55,7 @@ class Caller:
         return ""
 
     def complete(self, path: str) -> str:
-        """Add the extension that Windows would add; return "" if there is no such file."""
+        """Add the extension that Windows would add; return "" if the file does not exist."""
         known = [one.strip().lower() for one in self.variable("PATHEXT").split(";")]
         extensions = [one for one in known if one in EXTENSIONS] or list(EXTENSIONS)
         if ntpath.splitext(path)[1].lower() in {*EXTENSIONS, *SCRIPTS, ".ps1"}:
@@ -67,7 +68,7 @@ class Caller:
 
 @record
 class Hop:
-    """A file on the way to the program. `venv` is the environment that was passed on the way."""
+    """A file in the chain from the typed name to the program, and its virtual environment."""
 
     path: str
     arguments: tuple[str, ...]
@@ -88,7 +89,7 @@ def resolve(
     root: str = "",  # noqa: ARG001 - part of the contract
     disk: Disk | None = None,
 ) -> Program:
-    """Return the program of a command. What its files lead to is not yet held to `grants`."""
+    """Return the program of a command. Its files are not yet checked against `grants`."""
     if not argv or not argv[0]:
         raise CommandError("there is no command to run", exit_code=EXIT_NOT_FOUND)
     if any("\0" in word for word in argv):
@@ -120,6 +121,10 @@ def resolve(
     )
 
 
+def find_on_path(name: str) -> str:
+    return Caller(environment=os.environ, cwd="", disk=HostDisk()).lookup(name)
+
+
 def kind_of(path: str) -> options.Kind:
     name = ntpath.splitext(ntpath.basename(path))[0].lower()
     if name.rstrip("0123456789.tw") in {"python", "pypy", "py"}:
@@ -141,7 +146,7 @@ def locate(name: str, caller: Caller) -> str:
     path = caller.lookup(name)
     if path:
         return path
-    hint = "is it installed? A path with a backslash is taken as it stands"
+    hint = "is it installed? A path with a backslash is used as it is"
     if caller.complete(caller.absolute(name)):
         hint = f"to run the one in this directory, type .\\{name}"
     raise CommandError(f"{name!r} was not found on PATH", exit_code=EXIT_NOT_FOUND, hint=hint)
@@ -159,6 +164,10 @@ def follow(hop: Hop, caller: Caller, *, subprocess: bool) -> Hop:
 def _next(hop: Hop, caller: Caller, *, subprocess: bool) -> Hop | None:
     """Return the file that this one starts; None if this is the program itself."""
     kind = caller.disk.kind(hop.path)
+    if kind == "alias" and kind_of(hop.path) == "python":
+        from corral.programs import windows_py_launcher
+
+        return windows_py_launcher.follow(hop, caller)
     if kind == "alias" or "\\windowsapps\\" in hop.path.lower():
         raise _refused(hop.path, "programs of the Store do not start in an AppContainer", STORE)
     if kind != "file":
@@ -168,7 +177,12 @@ def _next(hop: Hop, caller: Caller, *, subprocess: bool) -> Hop | None:
         return _batch(hop, caller, subprocess=subprocess)
     if extension.lower() not in EXTENSIONS:
         runtime = SCRIPTS.get(extension.lower(), "the program that runs it")
-        raise _refused(hop.path, "it is no program", f"name its interpreter: {runtime} {hop.path}")
+        raise _refused(
+            hop.path, "it is not a program", f"name its interpreter: {runtime} {hop.path}"
+        )
+    target = caller.disk.read(f"{hop.path}.__target__").decode("utf-8-sig", "replace").strip()
+    if target:
+        return _managed(hop, target, caller)
     text = caller.disk.read(f"{stem}.shim")
     if text:
         return _shimmed(hop, windows_shims.scoop(text.decode("utf-8", "replace")), caller)
@@ -180,6 +194,17 @@ def _next(hop: Hop, caller: Caller, *, subprocess: bool) -> Hop | None:
     if found is not None:
         return _python(hop, found, hop.path if found.kind == "script" else "", caller)
     return _interpreter(hop, caller)
+
+
+def _managed(hop: Hop, target: str, caller: Caller) -> Hop:
+    """Follow a launcher of Python's install manager. A file beside it names the interpreter."""
+    script = f"{hop.path}.__script__.py"
+    own = (script,) if caller.disk.kind(script) == "file" else ()
+    path = ntpath.normpath(ntpath.join(ntpath.dirname(hop.path), target))
+    if caller.disk.kind(path) != "file":
+        raise _refused(hop.path, f"its interpreter {target!r} does not exist", "reinstall it")
+    scripts = (*hop.scripts, *own)
+    return replace(hop, path=path, arguments=(*own, *hop.arguments), scripts=scripts)
 
 
 def _batch(hop: Hop, caller: Caller, *, subprocess: bool) -> Hop | None:
@@ -199,14 +224,14 @@ def _batch(hop: Hop, caller: Caller, *, subprocess: bool) -> Hop | None:
 
 def _shimmed(hop: Hop, shim: windows_shims.Shim | None, caller: Caller) -> Hop:
     if shim is None:
-        raise _refused(hop.path, "it cannot be told what it starts", "name the program itself")
+        raise _refused(hop.path, "corral cannot find out what it starts", "name the program itself")
     program = shim.beside if caller.disk.kind(shim.beside) == "file" else ""
     if not program and ntpath.isabs(shim.program):
         program = caller.complete(ntpath.normpath(shim.program))
     if not program:
         program = caller.lookup(shim.program) if not ntpath.dirname(shim.program) else ""
     if not program:
-        raise _refused(hop.path, f"{shim.program!r}, which it starts, is not there", "install it")
+        raise _refused(hop.path, f"{shim.program!r}, which it starts, does not exist", "install it")
     first = tuple(ntpath.normpath(word) if ntpath.isabs(word) else word for word in shim.arguments)
     return replace(hop, path=program, arguments=(*first, *hop.arguments))
 
@@ -222,7 +247,7 @@ def _python(hop: Hop, found: windows_shims.Launcher | None, script: str, caller:
     if bare and caller.disk.kind(python) != "file":
         python = caller.lookup(found.python)
     if not python or not caller.complete(python):
-        raise _refused(hop.path, f"its interpreter {found.python!r} is not there", "reinstall it")
+        raise _refused(hop.path, f"its interpreter {found.python!r} does not exist", "reinstall it")
     words = (*found.arguments, script) if script else ()
     moved = replace(hop, path=caller.complete(python), arguments=(*words, *hop.arguments))
     if script:
@@ -249,7 +274,7 @@ def _environment_of(path: str, caller: Caller) -> tuple[dict[str, str], str]:
 
 
 def _interpreter(hop: Hop, caller: Caller) -> Hop | None:
-    """Follow a virtual environment's python.exe to the one that its settings name."""
+    """Follow a virtual environment's python.exe to the interpreter that its settings name."""
     name = ntpath.basename(hop.path).lower()
     if name in {"py.exe", "pyw.exe"}:
         from corral.programs import windows_py_launcher
@@ -268,14 +293,16 @@ def _interpreter(hop: Hop, caller: Caller) -> Hop | None:
     bases = [ntpath.normpath(ntpath.join(home, one)) for one in names]
     base = next((one for one in bases if caller.disk.kind(one) == "file"), "")
     if not ntpath.isabs(home) or not base:
-        raise _refused(hop.path, f"its base {home!r} is not there", "make the environment anew")
+        raise _refused(
+            hop.path, f"its base {home!r} does not exist", "create the environment again"
+        )
     if base.lower() == hop.path.lower():
         return None
     return _with_venv(replace(hop, path=base), hop.path, caller)
 
 
 def _collect(end: Hop, kind: options.Kind, caller: Caller, needs: Needs) -> tuple[str, ...]:
-    """Take the server's files. Return the arguments with an absolute path of the server."""
+    """Collect the server's files. Return the arguments with the server's absolute path."""
     for script in end.scripts:
         needs.server(script, kind)
     found = options.read_arguments(kind, end.arguments)

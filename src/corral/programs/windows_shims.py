@@ -1,9 +1,10 @@
-r"""Parse files that only start another program, without running them. Pure.
+r"""Parse files that only start another program, without executing them. Pure.
 
-- `Scripts\tool.exe` as pip writes it: a launcher, a `#!` line, a zip with the script (distlib).
-- The same as uv writes it: the interpreter is in the program's resources, before that in a trailer.
-- `tool.cmd` as npm, pnpm and their like write it. A batch file can do anything; only the exact
-  lines that these write are accepted.
+- `Scripts\tool.exe` as written by pip: a launcher, a `#!` line, a zip with the script (distlib).
+- `Scripts\tool.exe` as written by uv: its resources name the interpreter; older versions have a
+  trailer instead.
+- `tool.cmd` as written by npm, pnpm and similar tools. A batch file can do anything, so only the
+  exact lines of these tools are accepted.
 - scoop's `tool.shim`, setuptools' `tool-script.py`, and the settings of a virtual environment.
 """
 
@@ -37,7 +38,7 @@ class Launcher:
 
 @record
 class Shim:
-    """`beside` is started if it exists, otherwise `program`: a path, or a name to look up."""
+    """Starts the file `beside` if it exists, otherwise `program`: a path, or a name to look up."""
 
     program: str
     arguments: tuple[str, ...] = ()
@@ -57,7 +58,7 @@ def _uv_resources(raw: bytes) -> Launcher | None:
 
 
 def _uv_trailer(raw: bytes) -> Launcher | None:
-    """Parse uv's form before it used resources: ... zip, path, its length, four letters."""
+    """Parse uv's older launchers, which end with a zip, the path, its length and four letters."""
     kind = UV_TRAILERS.get(raw[-4:])
     if not kind or not windows_pe_resources.is_program(raw):
         return None
@@ -69,7 +70,7 @@ def _uv_trailer(raw: bytes) -> Launcher | None:
 
 
 def _appended(raw: bytes) -> Launcher | None:
-    """Parse distlib's form: the `#!` line is right before the zip."""
+    """Parse distlib's form, with the `#!` line directly before the zip."""
     end = raw.rfind(END_OF_ZIP, max(0, len(raw) - MAX_COMMENT - 22))
     if end < 0 or end + 22 > len(raw) or not windows_pe_resources.is_program(raw):
         return None
@@ -90,7 +91,7 @@ def shebang(line: bytes) -> Launcher | None:
     if text.startswith('"'):
         path, _, rest = text[1:].partition('"')
     elif ".exe" in text.lower():
-        # distlib writes paths with spaces bare if it is told the interpreter.
+        # distlib writes a given interpreter without quotes, even if its path has spaces.
         at = text.lower().index(".exe") + 4
         path, rest = text[:at], text[at:]
     else:
@@ -108,13 +109,13 @@ def _text(raw: bytes) -> str:
     return "" if any(char < " " for char in text) else text
 
 
-# Lines of npm's shims, and of pnpm's and older npm's, that do not change what is run.
+# Lines in the shims of npm and pnpm that do not change which program is run.
 NEUTRAL = frozenset((
     "", "@echo off", "goto start", ":find_dp0", "set dp0=%~dp0", "exit /b", ":start", "setlocal",
     "@setlocal", "call :find_dp0", ") else (", ")", "set pathext=%pathext:;.js;=;%",
     "@set pathext=%pathext:;.js;=;%", "@if not defined node_path (",
 ))  # fmt: skip
-# npm ends the script with one of these before it starts the program.
+# npm writes one of these before the program.
 TAILS = (
     "endlocal & goto #_undefined_# 2>nul || title %comspec% & ",
     "endlocal & goto #_undefined_# 2>nul || ",
@@ -135,7 +136,7 @@ def batch(raw: bytes, directory: str) -> Shim | None:
         if lower in NEUTRAL or (lower.startswith(EXISTS) and lower.endswith(" (")):
             continue
         if lower.startswith(('@set "node_path=', "@set node_path=")):
-            continue  # the directory of packages in the same store, which are copied anyway
+            continue  # the packages in that directory are copied anyway
         if lower.startswith('set "_prog=') and line.endswith('"'):
             programs.append(line[len('set "_prog=') : -1])
             continue
@@ -148,7 +149,9 @@ def batch(raw: bytes, directory: str) -> Shim | None:
 
 
 def _shim(found: list[list[str]], programs: list[str], directory: str) -> Shim | None:
-    """Return None unless both branches of the file start the same with the same arguments."""
+    """Return None unless both branches of the file start the same program with the same
+    arguments.
+    """
     if not found or any(words[1:] != found[0][1:] for words in found) or not found[0]:
         return None
     first = [words[0] for words in found]
@@ -164,7 +167,7 @@ def _shim(found: list[list[str]], programs: list[str], directory: str) -> Shim |
 
 
 def _expand(word: str, directory: str) -> str | None:
-    """Put the shim's own directory in; return None if a variable is left."""
+    """Insert the shim's own directory; return None if another variable is left."""
     for mark in OWN_DIRECTORY:
         if word.lower().startswith(mark):
             word = f"{directory}\\{word[len(mark) :].lstrip(chr(92))}"
@@ -190,7 +193,7 @@ def _words(line: str) -> list[str]:
 
 
 def scoop(text: str) -> Shim | None:
-    """Parse `path = "..."` and perhaps `args = ...`, beside scoop's launcher of the same name."""
+    """Parse `path = "..."` and perhaps `args = ...` in the file beside scoop's launcher."""
     pairs = (line.partition("=") for line in text.lstrip("\ufeff").splitlines())
     values = {key.strip().lower(): value.strip() for key, _, value in pairs}
     path = values.get("path", "").strip('"')

@@ -1,4 +1,4 @@
-"""Reads workspace files of pnpm, npm and uv: does one list the package in a directory?"""
+"""Read workspace files of pnpm, npm and uv, to find out whether one lists a package."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lists_package(directory: str, package: str) -> bool:
 
 
 def _matches(parts: list[str], pattern: list[str]) -> bool:
-    """Match without backtracking: a server's author may have written the pattern."""
+    """Match without backtracking, because a server's author may have written the pattern."""
     reached = {0}
     for word in pattern:
         if word == "**":

@@ -1,0 +1,162 @@
+"""Find the installed versions of Python and Node.js: the system's and version managers'.
+
+Versions are taken from the names of files and directories. Only a Node.js on PATH and a path that
+the user typed are executed to get their version.
+"""
+
+import glob
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from corral.directories import home_directory
+from corral.errors import EXIT_NOT_FOUND, CommandError
+from corral.programs.needed_files import Caller, is_program, list_names
+from corral.programs.runtimes import find_own_python
+from corral.programs.scope import managed_directories
+from corral.record import record
+from corral.safe_text import shown
+
+Kind = Literal["python", "node"]
+Version = tuple[int, ...]
+
+# Paths below a version manager's directory. The star stands for the name with the version.
+LAYOUTS: dict[Kind, tuple[str, ...]] = {
+    "python": ("*/bin/python3", "python/*/bin/python3"),
+    "node": ("*/bin/node", "node/*/bin/node", "nodejs/*/bin/node", "*/installation/bin/node"),
+}
+HOMEBREW = ("/opt/homebrew/opt", "/usr/local/opt", "/home/linuxbrew/.linuxbrew/opt")
+MIN_PYTHON = (3, 8)
+"""Older versions lack `importlib.metadata`, which most packages import."""
+ASK = {
+    "python": ("-I", "-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])"),
+    "node": ("--version",),
+}
+
+
+@record
+class Runtime:
+    path: str
+    version: Version
+
+
+def find_runtime(kind: Kind, wanted: str) -> Runtime:
+    """Return the runtime at a path, or the newest installed one of a version such as 3.12."""
+    if os.sep in wanted:
+        path = os.path.abspath(os.path.expanduser(wanted))
+        version = _ask_version(kind, path) if is_program(path) else ()
+        if not version:
+            raise CommandError(f"{shown(wanted)} is not a {kind}", exit_code=EXIT_NOT_FOUND)
+        return Runtime(path=path, version=version)
+    asked = parse_version(wanted)
+    found = list_runtimes(kind)
+    fitting = [one for one in found if asked and one.version[: len(asked)] == asked]
+    if not fitting:
+        known = sorted({one.version[:2] if kind == "python" else one.version for one in found})
+        here = ", ".join(map(format_version, known)) or "none"
+        raise CommandError(
+            f"no {kind} {shown(wanted)} is installed",
+            exit_code=EXIT_NOT_FOUND,
+            hint=f"installed are: {here}; --{kind} also takes the path of one",
+        )
+    return max(fitting, key=lambda one: one.version)
+
+
+def list_runtimes(kind: Kind) -> list[Runtime]:
+    """Return the installed runtimes, each real file once. corral's own Python and PATH come
+    first.
+    """
+    found: dict[str, Runtime] = {}
+    for path, version in _candidates(kind, os.environ):
+        if version and is_program(path):
+            found.setdefault(os.path.realpath(path), Runtime(path=path, version=version))
+    return [one for one in found.values() if kind != "python" or one.version >= MIN_PYTHON]
+
+
+def find_fitting_python(requirement: str) -> str:
+    """Return the newest installed `3.12` that fits a requirement such as `>=3.12,<3.14`, or ''."""
+    versions = {one.version[:2] for one in list_runtimes("python")}
+    fitting = [one for one in versions if _fits(one, requirement)]
+    return format_version(max(fitting)) if fitting else ""
+
+
+def format_version(version: Version) -> str:
+    return ".".join(map(str, version))
+
+
+def parse_version(text: str) -> Version:
+    """Return the numbers of `3.12`, `v22.11.0` or `python3.12`; () for any other text."""
+    match = re.fullmatch(r"(?:v|node|c?python)?-?(\d+(?:\.\d+){0,2})", text)
+    return tuple(map(int, match[1].split("."))) if match else ()
+
+
+def _fits(version: Version, requirement: str) -> bool:
+    """Return whether a minor version may fit. Patch levels of the requirement are ignored."""
+    for part in requirement.replace(" ", "").strip(",").split(","):
+        match = re.fullmatch(r"(>=|<=|==|!=|~=|>|<)?(\d+(?:\.\d+)*)(?:\.\*)?", part)
+        if match is None:
+            return False
+        bound = tuple(map(int, match[2].split(".")))
+        ours, limit = version[: len(bound[:2])], bound[:2]
+        whole = len(bound) > 2  # 3.12.4 is inside 3.12
+        allowed = {
+            ">=": ours >= limit,
+            "~=": ours >= limit and version[0] == bound[0],
+            ">": ours > limit or (whole and ours == limit),
+            "<": ours < limit or (whole and ours == limit),
+            "<=": ours <= limit,
+            "!=": whole or ours != limit,
+        }.get(match[1] or "==", ours == limit)
+        if not allowed:
+            return False
+    return True
+
+
+def _candidates(kind: Kind, environment: Mapping[str, str]) -> Iterator[tuple[str, Version]]:
+    home = home_directory(environment)
+    if kind == "python":
+        yield find_own_python(), sys.version_info[:3]
+    yield from _on_path(kind, Caller(environment=environment, cwd="/", home=home))
+    for root in HOMEBREW:
+        for path in glob.glob(f"{root}/{kind}@*/bin/{kind}*"):
+            yield path, parse_version(path[len(root) + 1 :].partition("/")[0].partition("@")[2])
+    for root in managed_directories(environment, {home}):
+        for layout in LAYOUTS[kind]:
+            before, _, after = layout.partition("*")
+            for path in sorted(glob.glob(f"{glob.escape(root)}/{layout}")):
+                name = path[len(root) + 1 + len(before) : len(path) - len(after)]
+                # uv's names look like cpython-3.12.7-linux-x86_64-gnu.
+                version = re.fullmatch(r"(?:cpython-|v)?(\d+(?:\.\d+)+)(?:-.*)?", name)
+                yield path, parse_version(version[1]) if version else ()
+
+
+def _on_path(kind: Kind, caller: Caller) -> Iterator[tuple[str, Version]]:
+    if kind == "node":
+        # A shim of a version manager is skipped: its version depends on the working directory.
+        path = caller.lookup("node")
+        yield path, () if not path or _is_script(path) else _ask_version(kind, path)
+        return
+    for directory in caller.search_path():
+        for name in list_names(directory):
+            path = f"{directory}/{name}"
+            if re.fullmatch(r"python3\.\d+", name) and is_program(path) and not _is_script(path):
+                yield path, parse_version(name)
+
+
+def _is_script(path: str) -> bool:
+    with open(path, "rb") as file:
+        return file.read(2) == b"#!"
+
+
+def _ask_version(kind: Kind, path: str) -> Version:
+    try:
+        done = subprocess.run(
+            [path, *ASK[kind]], env={}, cwd="/", stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, errors="replace", timeout=30, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return parse_version(done.stdout.strip()) if done.returncode == 0 else ()

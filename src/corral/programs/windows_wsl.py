@@ -1,0 +1,69 @@
+"""Find out whether WSL2 is installed, where corral's Linux mechanisms work, and how to use it."""
+
+from __future__ import annotations
+
+import ntpath
+import shlex
+import sys
+from collections.abc import Sequence
+
+LXSS = "Software\\Microsoft\\Windows\\CurrentVersion\\Lxss"
+VERSION = 2
+PLACEHOLDER = "corral run -- COMMAND"
+SUFFIXES = (".exe", ".cmd", ".bat", ".ps1")
+WITHOUT = "run it in WSL2, which has the mechanisms of Linux (`wsl.exe --install` sets it up)"
+
+
+def advice(distribution: str) -> str:
+    """Return the command that runs a server in this distribution; if "", how to install one."""
+    if not distribution:
+        return WITHOUT
+    into = f"wsl.exe -d {shlex.quote(distribution)} --"
+    return f"run it in WSL2: `{into} {PLACEHOLDER}` (once before: install corral there)"
+
+
+def with_command(hint: str, words: Sequence[str]) -> str:
+    """Return a hint with the words of the user's `corral run` instead of the placeholder."""
+    finished = ["corral", "run", *map(linux_word, words)]
+    return hint.replace(PLACEHOLDER, shlex.join(finished))
+
+
+def linux_word(word: str) -> str:
+    """Return a word of a command for use in WSL2: paths below /mnt, no `.cmd`."""
+    option, equals, value = word.partition("=")
+    if equals and option.startswith("-"):
+        return f"{option}={linux_word(value)}"
+    drive, rest = ntpath.splitdrive(word)
+    stem, suffix = ntpath.splitext(ntpath.basename(word))
+    if suffix.lower() in SUFFIXES and rest != word:
+        return stem  # a Windows program; the Linux program of the same name is meant
+    if len(drive) == len("C:") and rest.startswith(("\\", "/")):
+        return f"/mnt/{drive[0].lower()}{rest.replace(chr(92), '/')}"
+    return stem if suffix.lower() in SUFFIXES and not {"/", "\\"} & set(word) else word
+
+
+def find_distribution() -> str:
+    """Return the user's default distribution of WSL2, or any; empty if there is none."""
+    if sys.platform != "win32":
+        return ""
+    import winreg
+
+    try:
+        with winreg.OpenKey(winreg.HKEY_CURRENT_USER, LXSS) as key:
+            names = [winreg.EnumKey(key, at) for at in range(winreg.QueryInfoKey(key)[0])]
+            chosen = str(winreg.QueryValueEx(key, "DefaultDistribution")[0])
+            found = {name: _read(name) for name in names}
+    except OSError:
+        return ""
+    capable = {name: text for name, (text, version) in found.items() if version == VERSION}
+    return capable.get(chosen) or next(iter(capable.values()), "")
+
+
+def _read(name: str) -> tuple[str, int]:
+    if sys.platform != "win32":
+        return "", 0
+    import winreg
+
+    with winreg.OpenKey(winreg.HKEY_CURRENT_USER, f"{LXSS}\\{name}") as own:
+        text = winreg.QueryValueEx(own, "DistributionName")[0]
+        return str(text), int(winreg.QueryValueEx(own, "Version")[0])
