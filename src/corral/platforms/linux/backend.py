@@ -1,13 +1,14 @@
-"""The Linux backend: the verbs that the flow calls on an operating system."""
+"""Provide the Linux backend: the functions that the flow calls on an operating system."""
 
 from __future__ import annotations
 
 import os
 import sys
 
+from corral.abi import linux as abi
 from corral.plan.model import Composition, Held
 from corral.platforms.linux import cache_key as cache_keys
-from corral.platforms.linux import host_files, options, signalfd, tier_namespaces
+from corral.platforms.linux import host_files, options, tier_namespaces
 from corral.platforms.linux import spawn as spawning
 from corral.platforms.linux.mechanisms import cgroup, seccomp
 from corral.platforms.posix.environment import environment
@@ -17,10 +18,11 @@ from corral.programs import resolve as programs
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from corral.plan.host import Finding, Host
-    from corral.platforms.contract import Usage
+    from corral.plan.model import Plan
+    from corral.platforms.contract import SpareMaker, Usage
     from corral.platforms.run_records import Budget
     from corral.policy.model import Policy
     from corral.programs.model import Program
@@ -28,30 +30,53 @@ if TYPE_CHECKING:
 cache_key = cache_keys.cache_key
 chains = options.chains
 resolve = programs.resolve
-signals = signalfd.Signals
 spawn = spawning.spawn
 watch = Watch
+SIGINFO_BYTES = 128
+"""The size of struct signalfd_siginfo. Its first word is the number of the signal."""
+
+
+class Signals:
+    """Signals to corral, read from a descriptor.
+
+    The signals are blocked, so that none is lost between the fork and the watch.
+    """
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        abi.sigprocmask(abi.SIG_BLOCK, numbers)
+        self._fd = abi.signalfd(numbers)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def read(self) -> list[int]:
+        raw = os.read(self._fd, SIGINFO_BYTES * 16)
+        starts = range(0, len(raw), SIGINFO_BYTES)
+        return [int.from_bytes(raw[at : at + 4], "little") for at in starts]
+
+
+signals = Signals
 
 
 def compose(
     policy: Policy, program: Program, controls: Sequence[Held], *, home: str
 ) -> Composition:
-    """Survey the files once; the rest is pure. The mechanism of `tree` decides the tier."""
+    """Plan the steps of a run. The chosen mechanism of `tree` decides the tier."""
     seen = host_files.survey(policy, program, home=home)
     if any(held.mechanism == options.PID_NAMESPACE for held in controls):
         steps = tier_namespaces.compose(policy, program, seen, controls)
-        own, temporary = seen.home, tier_namespaces.TEMPORARY
+        own, temporary = tier_namespaces.home(seen), tier_namespaces.TEMPORARY
+        state = tier_namespaces.STATE if policy.state else ""
     else:
         from corral.platforms.linux import tier_landlock
 
         steps = tier_landlock.compose(policy, program, seen, controls)
-        own, temporary = f"{seen.directory}/home", f"{seen.directory}/tmp"  # noqa: S108
+        state = seen.state
+        own, temporary = state or f"{seen.directory}/home", f"{seen.directory}/tmp"  # noqa: S108
     residue = [path for step in steps if (path := getattr(step, "residue", ""))]
     return Composition(
         steps=steps,
-        environment=environment(
-            own, temporary, state=tier_namespaces.STATE if policy.state else ""
-        ),
+        environment=environment(own, temporary, state=state),
         home=own,
         run=seen.run,
         residue=tuple(residue),
@@ -69,18 +94,23 @@ def _masks(count: int) -> Held:
         stated=False,
         mechanism="mounts + inotify",
         status="cooperative",
-        why="the host can replace a covered file; the kernel then detaches the cover",
+        why="a host program that replaces a covered file removes its cover",
     )
 
 
 def warm_up() -> None:
+    """Load and bind what every run needs, because otherwise each fork would have to do it again."""
+    from corral.platforms.linux import network_services  # noqa: F401
+
+    abi.prctl(abi.PR_GET_NO_NEW_PRIVS)  # binds the system calls
     seccomp.warm_up(os.uname().machine)
 
 
 def clean(path: str, budget: Budget) -> None:
-    """Remove what a dead run left: its private directory or its cgroup.
+    """Remove the leftovers of a dead run: its private directory or its cgroup.
 
-    The path and the file system's type decide which: the content is the target's.
+    The path and the type of the file system decide which of the two it is. The target wrote the
+    content, so the content decides nothing.
     """
     from corral.platforms.posix import run_directories
 
@@ -102,7 +132,17 @@ def doctor(host: Host) -> Sequence[tuple[str, str, Finding | None]]:
     return probes.doctor_lines(host)
 
 
-def probe() -> tuple[Finding, ...]:
+def find_spare_maker(plan: Plan) -> SpareMaker | None:
+    from corral.platforms.linux.spare import find_maker
+
+    return find_maker(plan)
+
+
+def rehearse(_plan: Plan) -> None:
+    """Do nothing, because the first run is as fast as later ones."""
+
+
+def probe(_wanted: Collection[str] = (), /) -> tuple[Finding, ...]:
     from corral.platforms.linux.probes import host
 
     return host.probe()

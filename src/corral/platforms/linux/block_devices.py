@@ -1,4 +1,4 @@
-"""The disk behind a file, in the form of io.max: major:minor of the whole disk."""
+"""Find the disk behind a file, as major:minor of the whole disk, which io.max needs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def find_disks(policy: Policy) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the disks of what the target can read or write, and the paths that have none.
+    """Return the disks behind these paths, and the paths without a disk.
 
-    A file system in memory has none, and needs no limit. Overlays, some btrfs volumes and network
-    file systems have none either, and cannot be limited.
+    A file system in memory has no disk and needs no limit. Overlays, some btrfs volumes and network
+    file systems have no disk either, and cannot be limited.
     """
     paths = ("/usr", *(grant.path for grant in policy.grants))
     found = {path: disk_of(path) for path in paths}
@@ -25,7 +25,7 @@ def find_disks(policy: Policy) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def disk_of(path: str) -> str:
-    """Return "" if there is no block device behind the path."""
+    """Return the disk behind a path, or "" if there is no block device."""
     try:
         device = os.stat(path).st_dev
         entry = f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"

@@ -1,5 +1,6 @@
-"""The key under which findings are cached: what can change what a probe sees on this host (boot,
-user, kernel, namespaces, security label, filters, sysctls, delegation).
+"""Make the key of cached findings from everything on this host that can change a probe's result.
+
+The key covers boot, user, kernel, namespaces, security label, filters, sysctls and delegation.
 """
 
 from __future__ import annotations
@@ -7,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
+from corral.abi import linux as abi
 from corral.platforms.linux.mechanisms import cgroup
 
 TYPE_CHECKING = False
@@ -19,6 +21,7 @@ FILES = (
     "/proc/sys/kernel/unprivileged_userns_clone",
     "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
     "/proc/sys/kernel/seccomp/actions_avail",
+    "/proc/sys/kernel/yama/ptrace_scope",
 )
 NAMESPACES = ("user", "mnt", "pid", "net")
 STATUS = ("Seccomp", "NoNewPrivs", "CapEff", "CapBnd")
@@ -31,6 +34,7 @@ def cache_key() -> tuple[str, ...]:
         *os.uname(),
         *(_read(path) for path in FILES),
         *(_link(f"/proc/self/ns/{name}") for name in NAMESPACES),
+        _root(),
         _delegation(),
         *(line for line in status if line.startswith(STATUS)),
         _outer_filter(status),
@@ -38,7 +42,7 @@ def cache_key() -> tuple[str, ...]:
 
 
 def _outer_filter(status: list[str]) -> str:
-    """Return how an outer filter answers: two filters are told apart by nothing else."""
+    """Return an outer filter's answers, because nothing else distinguishes two filters."""
     if "Seccomp:\t2" not in status:
         return ""
     from corral.platforms.linux import outer_filter
@@ -46,16 +50,27 @@ def _outer_filter(status: list[str]) -> str:
     return outer_filter.answers()
 
 
+def _root() -> str:
+    """Return the identity of the root directory, the number of its mount and of the mount above.
+
+    The kernel refuses user namespaces in a chroot, but allows them after pivot_root. Both can have
+    the same root, but after pivot_root the mount above is another one.
+    """
+    lines = [line.split(" ", 5) for line in _read("/proc/self/mountinfo").split("\n")]
+    mounts = [f"{words[0]} {words[1]}" for words in lines if words[4:5] == ["/"]]
+    seen = os.stat("/")
+    return " ".join((str(seen.st_dev), str(seen.st_ino), *mounts[-1:]))
+
+
 def _delegation() -> str:
-    """Return the cgroup base, which differs between sessions of the same user."""
+    """Return the cgroup base, which can differ between two sessions of the same user."""
     found = cgroup.find()
     return "" if found is None else " ".join((found.path, *found.controllers))
 
 
 def _read(path: str) -> str:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().rstrip("\0\n")
+        return abi.read_file(path).decode(errors="replace").rstrip("\0\n")
     except OSError:
         return ""
 

@@ -1,8 +1,8 @@
-"""A small D-Bus client, enough to call systemd: one socket, calls, replies and signals.
+"""Provide a small D-Bus client to call systemd: one socket, calls, replies and signals.
 
-Written from the D-Bus specification 0.43, because every library costs more to import than the whole
-start. What comes in is checked: every length against what is there, padding is zero, text is UTF-8,
-nesting is bounded, and a message that is too long ends the connection.
+The client follows the D-Bus specification 0.43. Importing any library would take longer than a
+whole start. All input is checked: lengths, zero padding, UTF-8 and nesting. A message that is too
+long ends the connection.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ ALIGNMENT = {
 }
 CLOSING = {"(": ")", "{": "}"}
 MAX_DEPTH = 32
-"""How deeply arrays and structs may nest; the specification allows 32 of each."""
+"""Maximum nesting of arrays and structs; the specification allows 32 of each."""
 MAX_MESSAGE = 1 << 20
-"""Bytes. systemd's answers here have a few hundred."""
+"""The largest message in bytes. systemd's answers have a few hundred."""
 
 CALL, RETURN, ERROR, SIGNAL = 1, 2, 3, 4
 NO_AUTO_START = 2
-"""Do not start the service that is called."""
+"""A flag: do not start the called service."""
 FIELDS = {1: "path", 2: "interface", 3: "member", 4: "error", 5: "reply_to"}
 FIELDS |= {6: "destination", 7: "sender", 8: "signature"}
 KINDS = {"path": "o", "signature": "g", "reply_to": "u"}
@@ -57,7 +57,7 @@ class ProtocolError(OSError):
 
 
 class CallError(OSError):
-    """The other side answered with an error of this `name`."""
+    """The other side answered with an error. `name` is the error's D-Bus name."""
 
     def __init__(self, name: str, words: str) -> None:
         super().__init__(0, f"{name}: {words}" if words else name)
@@ -87,7 +87,7 @@ class Message:
 
 
 def split(signature: str) -> list[str]:
-    """Return the complete types that a signature consists of."""
+    """Return the complete types in a signature."""
     if len(signature) > 255:
         raise ProtocolError("a signature longer than 255 bytes")
     found: list[str] = []
@@ -119,7 +119,7 @@ def _end_of_type(signature: str, at: int, depth: int) -> int:
 
 
 def marshal(signature: str, values: Sequence[Value]) -> bytes:
-    """Little-endian, as at the start of a body; ValueError for a value that is not of its type."""
+    """Encode values in little-endian order, as in a body. Raise ValueError for a wrong type."""
     out = bytearray()
     try:
         for kind, value in zip(split(signature), values, strict=True):
@@ -152,7 +152,7 @@ def _put(out: bytearray, kind: str, value: Value) -> None:
 
 
 def split_fields(kind: str) -> list[str]:
-    """Return the types in a struct or a dictionary's entry."""
+    """Return the types in a struct or in a dictionary entry."""
     return split(kind[1:-1])
 
 
@@ -160,7 +160,7 @@ def _put_array(out: bytearray, kind: str, values: Sequence[Value]) -> None:
     length_at = len(out)
     out += bytes(4)
     _pad(out, ALIGNMENT[kind[0]])
-    start = len(out)  # the padding before the first element does not count
+    start = len(out)  # padding before the first element is not part of the length
     for value in values:
         _put(out, kind, value)
     struct.pack_into("<I", out, length_at, len(out) - start)
@@ -218,7 +218,7 @@ class Reader:
     def _text(self, form: str) -> str:
         raw = self._take(self.number(form))
         if self._take(1) != b"\0" or b"\0" in raw:
-            raise ProtocolError("text that does not end where it says")
+            raise ProtocolError("text that does not end at its length")
         try:
             return raw.decode()
         except UnicodeDecodeError as error:
@@ -234,13 +234,13 @@ class Reader:
         while self.at < end:
             found.append(self.value(kind, depth + 1))
         if self.at != end:
-            raise ProtocolError("an array that does not end where it says")
+            raise ProtocolError("an array that does not end at its length")
         return found
 
     def _take(self, count: int) -> bytes:
         taken = self.data[self.at : self.at + count]
         if len(taken) != count:
-            raise ProtocolError("a message shorter than it says")
+            raise ProtocolError("a message shorter than its length")
         self.at += count
         return taken
 
@@ -260,7 +260,7 @@ def encode(message: Message) -> bytes:
 
 
 def length(start: bytes) -> int:
-    """Return how long a message is in all, from its first 16 bytes."""
+    """Return the total length of a message. `start` is its first 16 bytes."""
     order = ORDERS.get(start[0]) if len(start) >= FIXED else None
     if order is None or start[3] != 1:
         raise ProtocolError("not a message")
@@ -274,14 +274,14 @@ def length(start: bytes) -> int:
 def decode(raw: bytes) -> Message:
     """Parse one whole message."""
     if length(raw) != len(raw):
-        raise ProtocolError("a message that is not as long as it says")
+        raise ProtocolError("a message whose length is wrong")
     reader = Reader(raw, ORDERS[raw[0]], at=1)
     kind, flags, _ = (reader.number("B") for _ in range(3))
     body_length, serial = (reader.number("I") for _ in range(2))
     named = _named(reader.value("a(yv)", 0))
     reader.align(8)
     if reader.at + body_length != len(raw):
-        raise ProtocolError("a body that is not as long as it says")
+        raise ProtocolError("a body whose length is wrong")
     inside = Reader(raw[reader.at :], reader.order)
     body = inside.values(str(named.get("signature", "")))
     if inside.at != len(inside.data):
@@ -290,7 +290,7 @@ def decode(raw: bytes) -> Message:
 
 
 def _named(fields: Value) -> dict[str, Value]:
-    """Return header fields by name; the specification says to ignore unknown ones."""
+    """Return header fields by name. Unknown fields are ignored, as the specification says."""
     named: dict[str, Value] = {}
     for number, variant in fields:  # type: ignore[union-attr,misc]
         name = FIELDS.get(number, "")  # type: ignore[arg-type]
@@ -302,7 +302,7 @@ def _named(fields: Value) -> dict[str, Value]:
 
 
 class Bus:
-    """A connection whose calls have to be over before `timeout_seconds` have passed."""
+    """A connection. All its calls together must end within `timeout_seconds`."""
 
     def __init__(self, path: str, timeout_seconds: float) -> None:
         import _socket  # importing `socket` would take longer than all calls together
@@ -332,7 +332,7 @@ class Bus:
         self._socket.close()
 
     def driver(self, member: str, signature: str = "", *arguments: Value) -> tuple[Value, ...]:
-        """Ask the bus itself."""
+        """Call the bus daemon itself."""
         return self.call(DRIVER, DRIVER_PATH, DRIVER, member, signature, *arguments)
 
     def call(
@@ -371,7 +371,7 @@ class Bus:
                 return message.body
 
     def wait(self, wanted: Callable[[Message], bool]) -> Message:
-        """Return the first signal that is wanted, also one that came before this call."""
+        """Return the first wanted signal, even if it came before this call."""
         while True:
             while self._signals:
                 message = self._signals.pop(0)
@@ -382,7 +382,7 @@ class Bus:
                 self._signals.append(message)
 
     def _authenticate(self) -> None:
-        """Claim our own uid (EXTERNAL), which the kernel confirms to the bus."""
+        """Authenticate with this process's uid (EXTERNAL), which the kernel confirms to the bus."""
         self._socket.sendall(
             b"\0AUTH EXTERNAL " + str(os.geteuid()).encode().hex().encode() + b"\r\n"
         )
@@ -392,7 +392,7 @@ class Bus:
             self._fill()
         line, _, self._buffer = self._buffer.partition(b"\r\n")
         if not line.startswith(b"OK ") or self._buffer:
-            raise ProtocolError(f"not let in: {line[:80]!r}")
+            raise ProtocolError(f"the bus refused the login: {line[:80]!r}")
         self._socket.sendall(b"BEGIN\r\n")
 
     def _receive(self) -> Message:
@@ -406,7 +406,7 @@ class Bus:
         self._set_timeout()
         chunk = self._socket.recv(1 << 16)
         if not chunk:
-            raise ConnectionResetError(104, "the bus hung up")
+            raise ConnectionResetError(104, "the bus closed the connection")
         self._buffer += chunk
 
     def _set_timeout(self) -> None:

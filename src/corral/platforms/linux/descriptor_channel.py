@@ -1,41 +1,65 @@
-"""A socket pair over which init passes descriptors to the supervisor (SCM_RIGHTS)."""
+"""Provide the only channel through which descriptors leave a sandbox (SCM_RIGHTS).
+
+Init has the inner end until it has locked itself down, and the target has it until exec. The first
+byte of a message is the kind of its descriptors.
+"""
 
 from __future__ import annotations
 
-import socket
-import sys
+import os
 
-from corral.platforms.linux import init
+from corral.abi import linux as abi
+from corral.abi import linux_sockets as sockets
 
 TYPE_CHECKING = False
-assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Literal
 
-    from corral.plan.model import Results
+    Content = Literal["network", "sysv_lists", "private_space", "listener", "unix_socket"]
 
-MAX_DESCRIPTORS = 253
-"""SCM_MAX_FD: what one message can carry."""
+CODES: dict[Content, bytes] = {
+    "network": b"N",
+    "sysv_lists": b"S",
+    "private_space": b"P",
+    "listener": b"L",
+    "unix_socket": b"U",
+}
+F_DUPFD_CLOEXEC = 1030
+FIRST_DESCRIPTOR = 3
+"""The inner end has a number above the streams, because the target puts those on 0 to 2."""
 
 
 class DescriptorChannel:
-    def __init__(self, results: Results) -> None:
-        self._supervisor_end, inside = socket.socketpair()
-        self._init_end = inside.detach()
-        results.get(init.InitDescriptors).fds.append(self._init_end)
+    def __init__(self) -> None:
+        self.outer, inner = sockets.socketpair()
+        self.inner = abi.syscall("fcntl", inner, F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR)
+        os.close(inner)
+        self.open = True
+        self._received: dict[bytes, list[int]] = {}
 
-    def send(self, fds: Sequence[int]) -> None:
-        """Send them from init, once."""
-        with socket.socket(fileno=self._init_end) as end:
-            socket.send_fds(end, [b"D"], fds)
+    def send(self, content: Content, descriptors: Sequence[int]) -> None:
+        """Send descriptors out of the sandbox. The sender's own ones stay open."""
+        sockets.send_descriptors(self.inner, CODES[content], descriptors)
 
-    def receive(self, *, wait: bool = True) -> list[int]:
-        """Receive them in the supervisor; return nothing if nothing was sent."""
-        flags = 0 if wait else socket.MSG_DONTWAIT
-        try:
-            return socket.recv_fds(self._supervisor_end, 1, MAX_DESCRIPTORS, flags)[1]
-        except BlockingIOError:
-            return []
+    def receive(self) -> None:
+        """Receive all messages so far. `open` is False once every inner end is closed."""
+        while self.open:
+            try:
+                code, found = sockets.receive_descriptors(self.outer)
+            except BlockingIOError:
+                return
+            self.open = bool(code)
+            if found:
+                self._received.setdefault(code, []).extend(found)
+
+    def take(self, content: Content) -> list[int]:
+        """Return the descriptors of one kind. The caller then has to close them."""
+        self.receive()
+        return self._received.pop(CODES[content], [])
 
     def release(self) -> None:
-        self._supervisor_end.close()
+        for found in self._received.values():
+            sockets.close_all(found)
+        self._received.clear()
+        os.close(self.outer)

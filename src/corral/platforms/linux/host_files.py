@@ -1,6 +1,6 @@
-"""The files and ids of this host that a plan depends on: system directories, /etc, the caller.
+"""Survey the host for a plan: system directories, /etc and the caller's ids.
 
-A survey is taken for each run (it is a few dozen lstat calls), so that planning stays pure.
+Each run makes its own survey, with a few dozen lstat calls, so that planning itself is pure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import stat
 import sys
 
 from corral.errors import PolicyError
-from corral.paths.posix import is_inside
+from corral.paths.posix import is_below, is_inside
 from corral.platforms.linux.mechanisms import cgroup, user_ids
 from corral.record import record
 from corral.safe_text import printable
@@ -30,8 +30,8 @@ SYSTEM = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store",
 )  # fmt: skip
 
-# The loader's cache, TLS roots and crypto policies, locale, names of protocols and fonts: no
-# accounts, keys or service configuration.
+# These are the loader's cache, TLS roots, crypto policies, locale, protocol names and fonts.
+# Accounts, keys and the configuration of services are left out.
 ETC = (
     "ld.so.cache",
     "ssl/certs", "ssl/openssl.cnf", "ssl/cert.pem",
@@ -42,12 +42,14 @@ ETC = (
 )  # fmt: skip
 MUSL = "ld-musl-{machine}.path"
 HOME = "/home/user"
+OTHER_HOME = "/home/corral"
+"""The home inside if the user's own is HOME. Otherwise the user's paths would seem to exist."""
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
 @record
 class Entry:
-    """A system path: bound from `source`, or the symlink `link` when it is one."""
+    """A system path: bound from `source`, or a symlink to `link`."""
 
     path: str
     source: str = ""
@@ -56,12 +58,15 @@ class Entry:
 
 @record
 class Layout:
-    """`owners`: (path, uid, gid) of what only its owner may read, in a run started by root."""
+    """The surveyed host. `home` is the sandbox's, `host_home` the user's own. `owners` has (path,
+    uid, gid) of paths that only their owner may read, in a run started by root.
+    """
 
     uid: int
     gid: int
     who: IdMaps
     home: str
+    host_home: str
     machine: str
     system: tuple[Entry, ...]
     devices: tuple[str, ...] = DEVICES
@@ -87,7 +92,7 @@ def survey(policy: Policy, program: Program, *, home: str) -> Layout:
     if policy.grants:
         from corral.platforms.linux.mechanisms.masks import find
 
-        found = find(policy.grants, home, program.reads)
+        found = find(policy.grants, home, program.reads, policy.covered)
     state = ""
     if policy.state:
         from corral.platforms.posix import run_directories
@@ -102,7 +107,8 @@ def survey(policy: Policy, program: Program, *, home: str) -> Layout:
         uid=uid,
         gid=os.getegid(),
         who=user_ids.choose(uid, os.getegid()),
-        home=_home_inside(home),
+        home=OTHER_HOME if home == HOME else HOME,
+        host_home=home,
         machine=machine,
         system=tuple(system),
         devices=tuple(path for path in DEVICES if os.path.exists(path)),
@@ -110,7 +116,7 @@ def survey(policy: Policy, program: Program, *, home: str) -> Layout:
         watched=found.absent if found else (),
         covers=_covers(policy, program, found) if found else None,
         warnings=_warnings(policy, found) if found else (),
-        owners=_owners(policy, program) if uid == 0 else (),
+        owners=_owners(policy, program, state) if uid == 0 else (),
         state=state,
         run=(run := f"{os.getpid()}-{os.urandom(4).hex()}"),
         directory=f"/tmp/corral-{uid}-{run}",  # noqa: S108
@@ -119,8 +125,16 @@ def survey(policy: Policy, program: Program, *, home: str) -> Layout:
     )
 
 
+def home_links(policy: Policy, layout: Layout) -> tuple[tuple[str, str], ...]:
+    """Return (name in the sandbox's home, path) of the outermost grants below the user's home."""
+    paths = {grant.written or grant.path for grant in policy.grants}
+    below = [path for path in paths if is_below(path, layout.host_home)]
+    outermost = [path for path in below if not any(is_below(path, other) for other in below)]
+    return tuple((os.path.relpath(path, layout.host_home), path) for path in sorted(outermost))
+
+
 def _covers(policy: Policy, program: Program, found: Found) -> Covers | None:
-    """Return what to watch: masks, and what is only for reading inside a write grant."""
+    """Return the paths to watch: masks, and read-only paths inside write grants."""
     from corral.plan.model import Cover, Covers
 
     tops = [*(grant.path for grant in policy.grants), *program.reads]
@@ -167,16 +181,6 @@ def _warnings(policy: Policy, found: Found) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _home_inside(home: str) -> str:
-    """Return the same path, unless the system has to be there: containers set HOME=/ for users that
-    they do not know, and services have homes in /usr.
-    """
-    taken = (*SYSTEM, "/etc", "/dev", "/proc", "/sys")
-    if home == "/" or any(is_inside(home, top) for top in taken):
-        return HOME
-    return home
-
-
 def _entry(path: str) -> Entry | None:
     try:
         link = os.readlink(path)
@@ -187,14 +191,17 @@ def _entry(path: str) -> Entry | None:
     real = os.path.realpath(path)
     if not os.path.exists(real):
         return None
-    # A link into /usr works inside as well; the target of any other link has to be bound.
+    # A link into /usr also works inside. The target of any other link has to be bound.
     return (
         Entry(path=path, link=link) if real.startswith("/usr/") else Entry(path=path, source=real)
     )
 
 
-def _owners(policy: Policy, program: Program) -> tuple[tuple[str, int, int], ...]:
+def _owners(policy: Policy, program: Program, state: str) -> tuple[tuple[str, int, int], ...]:
     owners = [(grant.path, grant.owner, grant.group) for grant in policy.grants]
+    if state and os.path.isdir(state):
+        seen = os.stat(state)
+        owners.append((state, seen.st_uid, seen.st_gid))
     for path in program.reads:
         seen = os.stat(path)
         if not seen.st_mode & stat.S_IROTH:

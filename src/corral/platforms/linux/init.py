@@ -1,9 +1,9 @@
-"""PID 1 of the sandbox: reaps, passes signals on, and ends the sandbox when it ends.
+"""Run as PID 1 of the sandbox: reap processes, pass signals on, and end the sandbox.
 
-PID 1 is a fork of corral in the target's reach, so it has nothing worth reaching: it is not
-dumpable and hidden by /proc's hidepid (no environ, maps or mem), has no descriptors but its pipes,
-no capabilities, and a filter that allows hardly more than waiting. The target is released only once
-all of that is in place.
+PID 1 is a fork of corral, and the target can see its pid. So PID 1 contains nothing of value: it is
+not dumpable, and hidepid hides its environ, maps and mem in /proc. It has only its pipes as
+descriptors, no capabilities, and a filter that allows little more than waiting. The target starts
+only after all of this.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 @record
 class InitProcess:
-    """The process that becomes PID 1 or the subreaper; `pid` is its number on the host."""
+    """The process that becomes PID 1 or the subreaper. `pid` is its number on the host."""
 
     pid: int
 
 
 @record
 class InitDescriptors:
-    """What steps of the supervisor open for init. The supervisor closes it after the clone."""
+    """Descriptors that the supervisor's steps open for init, and close after the clone."""
 
     fds: list[int]
 
@@ -45,7 +45,7 @@ class InitDescriptors:
 
 @record
 class Pipes:
-    """Ends of the pipes of `spawn`; init's also have `start`, by which the target is released."""
+    """One side's ends of the pipes of `spawn`. Init also has `start`, which releases the target."""
 
     control: int
     status: int
@@ -58,16 +58,16 @@ class Pipes:
 
 
 def follow_supervisor() -> None:
-    """Die with the supervisor. A change of ids clears this, so it is set again after one."""
+    """Die when the supervisor dies. A change of ids clears this, so it is set again after each."""
     abi.prctl(abi.PR_SET_PDEATHSIG, SIGKILL)
 
 
 def run_init(target: int, pipes: Pipes, *, space: str) -> NoReturn:
-    """`space` is a directory of the private space; at the end init reports whether that is full."""
+    """Run as init, and report at the end whether the private `space` is full."""
     disk = os.open(space, os.O_PATH | os.O_CLOEXEC)
     children = lock_down(pipes, {disk})
     privileges.drop()
-    abi.seccomp_set_filter(seccomp.compile_for_init(os.uname().machine))
+    abi.seccomp_set_filter(seccomp.init_filter(os.uname().machine))
     release_target(pipes)
     status = wait_for_end(target, pipes, children, on_control=_pass_on)
     _reap_the_rest()
@@ -77,16 +77,16 @@ def run_init(target: int, pipes: Pipes, *, space: str) -> NoReturn:
 
 def _pass_on(numbers: bytes) -> None:
     if not numbers:
-        os._exit(1)  # the supervisor is gone
+        os._exit(1)  # the supervisor has ended
     for number in numbers:
         try:
-            os.kill(-1, number)  # every process of the namespace but this one
+            os.kill(-1, number)  # every process in the namespace except this one
         except ProcessLookupError:
             pass
 
 
 def _reap_the_rest() -> None:
-    """Reap what the kernel would kill with init, because its CPU time would not be counted."""
+    """Reap the processes that the kernel kills with init, so that their CPU time is counted."""
     try:
         os.kill(-1, SIGKILL)
         while True:
@@ -101,9 +101,9 @@ def _is_full(disk: int) -> bool:
 
 
 def lock_down(pipes: Pipes, keep: Iterable[int]) -> int:
-    """Give up dumps, streams, the environment and all descriptors but these.
+    """Give up core dumps, streams, the environment and all other descriptors.
 
-    Return a descriptor that is readable when a child has ended.
+    Return a descriptor that becomes readable when a child has ended.
     """
     abi.prctl(abi.PR_SET_DUMPABLE, 0)
     null = os.open("/dev/null", os.O_RDWR)
@@ -126,9 +126,9 @@ def release_target(pipes: Pipes) -> None:
 def wait_for_end(
     target: int, pipes: Pipes, children: int, *, on_control: Callable[[bytes], None]
 ) -> int:
-    """Reap children until the target has ended; return its wait status.
+    """Reap children until the target has ended. Return its wait status.
 
-    `on_control` gets the supervisor's signal numbers, and b"" when the supervisor is gone.
+    `on_control` gets the supervisor's signal numbers, and b"" when the supervisor has ended.
     """
     poll = select.poll()
     poll.register(pipes.control, select.POLLIN)

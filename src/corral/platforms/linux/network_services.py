@@ -1,35 +1,130 @@
-"""The services that pass bytes in and out of a sandbox whose policy allows it."""
+"""Open the services that pass bytes into and out of a sandbox, or report denied connections."""
 
 from __future__ import annotations
 
 import os
+import select
 import sys
 
-from corral.network.destinations import check_from_policy
-from corral.network.gateway import gateway, packet_tap
-from corral.network.gateway import published_ports as host_ports
-from corral.platforms.linux.mechanisms import outbound_listeners, published_ports
+from corral.abi import linux_sockets
+from corral.platforms.linux.descriptor_channel import DescriptorChannel
+from corral.platforms.linux.mechanisms import outbound_listeners
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from corral.denials.records import Denials
+    from corral.network.traffic import Traffic
     from corral.plan.model import Plan, Results
     from corral.platforms.contract import NetworkServices, Service
+    from corral.platforms.linux.socket_broker import SocketBroker
+
+POLLIN = 1
 
 
-def open_services(plan: Plan, results: Results, denials: Denials | None) -> NetworkServices:
-    """Open them once the target has executed: init has sent its listeners by then."""
-    inbound: list[Service] = []
+def open_services(plan: Plan, results: Results, denials: Denials) -> NetworkServices:
+    """Open the services after the target has executed, when init has sent its sockets."""
+    others: list[Service] = []
     if plan.listen:
-        dialer = published_ports.Dialer(results.get(published_ports.NamespaceHandles))
-        sockets = results.get(published_ports.HostSockets).take()
-        inbound.append(host_ports.PublishedPorts(sockets, dialer))
-    if not plan.allow:
-        return None, inbound
-    channel = results.get(outbound_listeners.ListenerSockets).channel
-    dns_udp, dns_tcp, packets, *listeners = channel.receive()
-    channel.release()
+        others.append(_publish_ports(results))
+    found = results.get(DescriptorChannel).take("network")
+    if plan.allow and found:
+        return LateNetwork(found, lambda: _open_gateway(plan, found, denials)), others
+    if found:
+        others.append(LateNetwork(found, lambda: _open_denied_network(found, denials)))
+    return None, others
+
+
+def open_broker(results: Results, denials: Denials) -> SocketBroker:
+    """Open the broker before the target executes, because the first call can come at once."""
+    from corral.network.destinations import check_from_policy
+    from corral.network.gateway import gateway
+    from corral.platforms.linux.mechanisms.brokered_sockets import PreparedSockets
+    from corral.platforms.linux.socket_broker import SocketBroker
+
+    prepared = results.get(PreparedSockets)
+    check = check_from_policy(prepared.step.allow, prepared.step.admit, os.environ, denials)
+    return SocketBroker(gateway.Gateway(check, listeners=()), prepared, denials)
+
+
+def _publish_ports(results: Results) -> Service:
+    from corral.network.gateway import published_ports as host_ports
+    from corral.platforms.linux.mechanisms import published_ports
+
+    dialer = published_ports.Dialer(results.get(published_ports.NamespaceHandles))
+    sockets = results.get(published_ports.HostSockets).take()
+    return host_ports.PublishedPorts(sockets, dialer)
+
+
+def _open_gateway(plan: Plan, found: list[int], denials: Denials) -> tuple[Service, ...]:
+    from corral.network.destinations import check_from_policy
+    from corral.network.gateway import gateway, packet_tap
+
+    always = outbound_listeners.count_always()
+    dns_udp, dns_tcp, *refused = found[:always]
     check = check_from_policy(plan.allow, plan.admit, os.environ, denials)
-    outbound = gateway.Gateway(check, listeners=listeners, dns_udp=dns_udp, dns_tcp=dns_tcp)
-    return outbound, [packet_tap.Tap(packets, outbound.names), *inbound]
+    packets, *listeners = found[always:]
+    outbound = gateway.Gateway(
+        check, listeners=listeners, dns_udp=dns_udp, dns_tcp=dns_tcp, refused=refused
+    )
+    return outbound, packet_tap.Tap(packets, outbound.names)
+
+
+def _open_denied_network(found: list[int], denials: Denials) -> tuple[Service, ...]:
+    from corral.network.gateway.denied_network import DeniedNetwork
+
+    dns_udp, dns_tcp, *refused = found
+    return (DeniedNetwork(denials, dns_udp=dns_udp, dns_tcp=dns_tcp, refused=refused),)
+
+
+def preload_gateway() -> None:
+    from corral.network.gateway import gateway, packet_tap  # noqa: F401
+
+
+class LateNetwork:
+    """Opens the network services at the target's first packet.
+
+    So a start does not wait until they are imported and opened. Until then everything waits in the
+    sockets.
+    """
+
+    def __init__(self, sockets: list[int], open_services: Callable[[], Sequence[Service]]) -> None:
+        self._sockets = sockets
+        self._open_services = open_services
+        self._services: Sequence[Service] = ()
+        self._epoll = select.epoll()
+        for fd in sockets:
+            self._epoll.register(fd, POLLIN)
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    def deadline(self) -> float | None:
+        found = [service.deadline() for service in self._services]
+        return min((when for when in found if when is not None), default=None)
+
+    def run_ready(self) -> None:
+        if not self._services and self._epoll.poll(0):
+            self._open()
+        for service in self._services:
+            service.run_ready()
+
+    def traffic(self) -> Mapping[str, Traffic]:
+        return self._services[0].traffic() if self._services else {}  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        self.run_ready()
+        for service in self._services:
+            service.close()
+        if not self._services:
+            linux_sockets.close_all(self._sockets)
+        self._epoll.close()
+
+    def _open(self) -> None:
+        for fd in self._sockets:
+            self._epoll.unregister(fd)
+        self._services = self._open_services()
+        for service in self._services:
+            self._epoll.register(service.fileno(), POLLIN)

@@ -1,11 +1,12 @@
-"""The mechanisms that can enforce each control on Linux, best first."""
+"""List the mechanisms that can enforce each control on Linux, best first."""
 
 from __future__ import annotations
 
 import sys
 
-from corral.plan.model import SAMPLING, Option
+from corral.plan.model import NOTIFICATION, SAMPLING, UNIX_SCOPE, Option
 from corral.platforms.posix import rlimits
+from corral.policy.model import format_limit
 from corral.record import replace
 
 TYPE_CHECKING = False
@@ -16,16 +17,24 @@ if TYPE_CHECKING:
 
 PID_NAMESPACE = "pid namespace"
 NAMESPACES = ("user_namespaces", "mount_namespace", "pid_namespace")
+BROKER = "socket broker"
+REPLACEMENT = f"{BROKER} + replaced sockets"
 UNCOUNTED = (
-    "; not counted: memfds on their way through a socket, memory of a process that hides it"
-    " (PR_SET_DUMPABLE), and, unless root runs corral, shared memory that is mapped but not touched"
+    "; not counted: memfds in transit through a socket, data in socket buffers, memory of a"
+    " process that hides it (PR_SET_DUMPABLE), and, unless root runs corral, shared memory that is"
+    " mapped but not touched"
 )
 
 
 def chains(policy: Policy) -> Chains:
-    alone = not policy.subprocess  # one process: a limit of the process is a limit of the tree
+    alone = not policy.subprocess  # then the limit of one process limits the whole tree
     return {
         "filesystem": (
+            Option(
+                mechanism=f"namespaces + pivot_root + landlock + {UNIX_SCOPE}",
+                needs=(*NAMESPACES, "landlock", "landlock_unix"),
+                status="verified",
+            ),
             Option(
                 mechanism="namespaces + pivot_root + landlock",
                 needs=(*NAMESPACES, "landlock"),
@@ -41,6 +50,11 @@ def chains(policy: Policy) -> Chains:
         ),
         "network": _network(policy),
         "subprocess": (
+            Option(
+                mechanism=f"seccomp + {NOTIFICATION}",
+                needs=("seccomp", "exec_cookie", "start_notices"),
+                status="verified",
+            ),
             Option(mechanism="seccomp", needs=("seccomp", "exec_cookie"), status="verified"),
         ),
         "syscalls": (Option(mechanism="seccomp", needs=("seccomp",), status="verified"),),
@@ -49,18 +63,21 @@ def chains(policy: Policy) -> Chains:
             Option(mechanism="guardian + signal scope", needs=("guardian", "landlock_scope")),
             Option(mechanism="guardian", needs=("guardian",), note=_note_on_signals(policy)),
         ),
-        "memory": (_cgroup("memory"), *_sampled(policy, "memory")),
+        "memory": (_cgroup("memory"), *_sampled(policy, "memory"), *_per_process(policy)),
         "cpu": (_cgroup("cpu"), *_sampled(policy, "cpu")),
         "cpu_time": (_rlimit("RLIMIT_CPU"),) if alone else _sampled(policy, "cpu_time"),
         "pids": (
             _cgroup("pids"),
             Option(mechanism="RLIMIT_NPROC", needs=(*NAMESPACES, "nproc")),
+            *_counted(policy),
             *_sampled(policy, "pids"),
         ),
         "io": _io(policy),
         "disk": (
             Option(
-                mechanism="sized tmpfs + RLIMIT_FSIZE", needs=NAMESPACES, note=_note_on_disk(policy)
+                mechanism="sized tmpfs + RLIMIT_FSIZE",
+                needs=("private_space", *NAMESPACES),
+                note=_note_on_disk(policy),
             ),
         ),
         "timeout": (Option(mechanism="supervisor"),),
@@ -73,7 +90,7 @@ def _cgroup(controller: str) -> Option:
 
 
 def _io(policy: Policy) -> tuple[Option, ...]:
-    """Limits are per disk: where the target's files are on none, nothing can be limited."""
+    """Return the options for limiting I/O: none without a disk, because the limit is per disk."""
     if policy.limits.io is None:
         return ()
     from corral.platforms.linux import block_devices
@@ -81,17 +98,50 @@ def _io(policy: Policy) -> tuple[Option, ...]:
     found, without = block_devices.find_disks(policy)
     if not found:
         return ()
-    note = f"not for {', '.join(without)}, which no disk is behind" if without else ""
+    note = f"not for {', '.join(without)}: no disk found" if without else ""
     return (replace(_cgroup("io"), note=note),)
 
 
 def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
-    """Sampling costs wake-ups, so only a limit that was stated is enforced that way."""
+    """Return sampling only for a stated limit, because sampling keeps the processor awake."""
     if control not in policy.stated:
         return ()
-    note = "the tree is looked at ten times a second and killed when it is over"
+    note = "the tree is measured ten times a second, and killed above the limit"
+    if control == "cpu":
+        note = "the tree is stopped and continued repeatedly to keep it within its share"
     note += UNCOUNTED if control == "memory" else ""
     return (Option(mechanism=SAMPLING, needs=("sampling",), status="cooperative", note=note),)
+
+
+def _counted(policy: Policy) -> tuple[Option, ...]:
+    """Return the option in which the supervisor answers every start of a process or thread.
+
+    A signal makes a fork fail with EINTR if it arrives before the supervisor receives the call.
+    This does not happen if the signal is blocked or its handler has SA_RESTART. Common libraries
+    block signals while they start threads and processes, but dash does not. A default limit is not
+    worth such failures, so it is dropped where processes are allowed.
+    """
+    if policy.subprocess and "pids" not in policy.stated:
+        return ()
+    note = "in a program that catches signals without SA_RESTART, as dash does, a fork can fail"
+    note += " with EINTR"
+    return (
+        Option(
+            mechanism=f"seccomp {NOTIFICATION}",
+            needs=("seccomp", "task_count"),
+            note=note if policy.subprocess else "",
+        ),
+    )
+
+
+def _per_process(policy: Policy) -> tuple[Option, ...]:
+    """Return the limit of each process. It is always set, but does not limit the tree."""
+    if policy.limits.memory is None or "memory" in policy.stated:
+        return ()
+    held = format_limit("memory", max(policy.limits.memory, rlimits.DATA_FLOOR))
+    note = f"each process is limited to {held}, but not all together"
+    note += "; with `--max-memory` the sum is sampled"
+    return (Option(mechanism="RLIMIT_DATA", needs=("rlimits",), status="degraded", note=note),)
 
 
 def _rlimit(name: str) -> Option:
@@ -99,29 +149,43 @@ def _rlimit(name: str) -> Option:
 
 
 def _network(policy: Policy) -> tuple[Option, ...]:
-    if not (policy.allow or policy.listen):
-        return (
-            Option(mechanism="network namespace", needs=("network_namespace",), status="verified"),
-            Option(mechanism="seccomp socket families", needs=("seccomp",), status="verified"),
-        )
     asked = {"gateway": policy.allow, "inward": policy.listen}
     needs = [name for name, stated in asked.items() if stated]
-    return (
-        Option(
-            mechanism="network namespace + " + " + ".join(needs),
-            needs=("network_namespace", *needs),
-            status="verified",
-            note=_note_on_gateway(policy),
-        ),
+    namespace = Option(
+        mechanism=" + ".join(("network namespace", *needs)),
+        needs=("network_namespace", *needs),
+        status="verified",
+        note=_note_on_gateway(policy),
     )
+    if not needs and not any(grant.access == "socket" for grant in policy.grants):
+        families = "seccomp socket families"
+        return namespace, Option(mechanism=families, needs=("seccomp",), status="verified")
+    note = _note_on_broker(policy)
+    lost = "socket options and epoll registrations from before a connect are lost"
+    broker = Option(
+        mechanism=BROKER,
+        needs=("seccomp", "socket_broker", "same_socket"),
+        status="verified",
+        note=note,
+    )
+    return (
+        namespace,
+        broker,
+        replace(broker, mechanism=REPLACEMENT, needs=broker.needs[:2], note=f"{note}; {lost}"),
+    )
+
+
+def _note_on_broker(policy: Policy) -> str:
+    text = "the target has no own loopback, and no datagrams except name lookups"
+    return "; ".join(filter(None, (_note_on_gateway(policy), text)))
 
 
 def _note_on_gateway(policy: Policy) -> str:
     if not policy.allow:
         return ""
-    text = "domain fronting and sites that share an address with an allowed one stay possible"
+    text = "domain fronting, and sites that share an address with an allowed one, stay possible"
     if any(item.startswith("*.") for item in policy.allow):
-        text += "; names looked up under a wildcard reach whoever runs that zone"
+        text += "; every name that is looked up under a wildcard reaches that zone's name servers"
     return text
 
 

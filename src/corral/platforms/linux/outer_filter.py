@@ -1,10 +1,10 @@
-"""Ask an outer seccomp filter how it answers the calls that corral's walls need.
+"""Find out how an outer seccomp filter answers the calls that corral's walls need.
 
-The kernel says that a filter is there, and not what it does: the same user may start corral in two
-containers with different filters. Every call has arguments that the kernel refuses, so nothing
-happens; a filter that denies the call gives another answer. A filter may kill instead of answering,
-so a child makes the calls, and only where there is a filter. It enters namespaces of its own first
-if it can, because the kernel refuses some calls to an ordinary user before it reads an argument.
+The kernel reports that there is a filter, but not what it does. The same user may start corral in
+two containers with different filters. So each call is made with arguments that the kernel refuses,
+and nothing happens. A filter that denies the call gives another error. A filter may also kill, so a
+child makes the calls. The child first enters its own namespaces if it can, because the kernel
+refuses some calls of an ordinary user before it reads an argument.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BAD = -1
 """An invalid descriptor, and an address that no process can read."""
 CLONE_FS = 0x200
 CLONE_THREAD = 0x10000
-"""Without CLONE_SIGHAND, and with most of the flags for namespaces, the kernel refuses these."""
+"""The kernel refuses this flag without CLONE_SIGHAND, and with most of the namespace flags."""
 CALLS: tuple[Call, ...] = (
     ("unshare", (1,)),
     ("unshare", (abi.CLONE_NEWUSER | 1,)),
@@ -48,6 +48,7 @@ CALLS: tuple[Call, ...] = (
     ("prctl", (abi.PR_SET_NO_NEW_PRIVS, 2, 0, 0, 0)),
     ("prctl", (abi.PR_CAPBSET_DROP, BAD, 0, 0, 0)),
     ("pidfd_open", (BAD, 0)),
+    ("pidfd_getfd", (BAD, BAD, 0)),
     ("close_range", (1, 0, 0)),
     ("keyctl", (BAD, 0, 0, 0, 0)),
 )
@@ -55,7 +56,7 @@ ENTER: Call = ("unshare", (abi.CLONE_NEWUSER | abi.CLONE_NEWNS | abi.CLONE_NEWUT
 
 
 def answers() -> str:
-    """Return the error number of each call; a filter that kills is asked one call at a time."""
+    """Return the error number of each call. If a filter kills, each call gets its own child."""
     survived, text = disposable.observe(lambda: " ".join(map(_answer, (ENTER, *CALLS))))
     return text if survived else " ".join(map(_answer_or_death, (ENTER, *CALLS)))
 

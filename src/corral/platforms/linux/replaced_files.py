@@ -1,13 +1,14 @@
-"""Watch covered names while a target runs: a cover ends when the host replaces the file under it.
+"""Watch covered paths while a target runs, because a cover ends when the host replaces the file.
 
-The kernel detaches a mount when a process outside its namespace renames another file over the mount
-point, or removes it. A watcher that mounted again would come too late, so it only reports, and ends
-the run where the plan says so. Covered files report their own end; a directory that a process has
-open does not, so for those the directory above is watched as well.
+The kernel detaches a mount when a process outside the namespace removes the mount point, or renames
+another file over it. Mounting again would come too late. So the watcher only reports, and ends the
+run if the plan says so. inotify reports the end of a covered file. It does not report the end of a
+directory that a process has open, so the directory above is watched too.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import struct
@@ -28,18 +29,21 @@ if TYPE_CHECKING:
 
 EVENT = struct.Struct("=iIII")
 GONE = abi.IN_MOVE_SELF | abi.IN_DELETE_SELF
+SYSCTLS = {
+    errno.EMFILE: "; raise the sysctl fs.inotify.max_user_instances",
+    errno.ENOSPC: "; raise the sysctl fs.inotify.max_user_watches",
+}
 MAX_READ = 1 << 16
 MAX_LINE = 2000
-"""Bytes: a pipe that can be written to takes 4096 without blocking."""
 BUSY_BYTES = 4096
 PAUSE_SECONDS = 0.1
-"""After many events at once: a target that removes files must not keep the supervisor busy."""
+"""The pause after many events at once, so that a target cannot keep the supervisor busy."""
 
 
 class ReplacedFiles:
-    """A service of the watcher's loop. `replaced` has a sentence for each name that lost its cover.
+    """A service of the watcher's loop. `replaced` has a sentence for each path that lost its cover.
 
-    The descriptor is an epoll of the inotify instance, which is taken out of it during a pause.
+    The descriptor is an epoll with the inotify instance, which is removed from it during a pause.
     """
 
     def __init__(self, covers: Covers, child: Child) -> None:
@@ -55,7 +59,8 @@ class ReplacedFiles:
         try:
             self._watch()
         except OSError as error:
-            self._warn(f"covered names are not watched: {error.strerror}", fatal=self._strict)
+            why = f"{error.strerror}{SYSCTLS.get(error.errno or 0, '')}"
+            self._warn(f"covered names are not watched: {why}", fatal=self._strict)
         self._compare(self._covers)
 
     def fileno(self) -> int:
@@ -119,7 +124,7 @@ class ReplacedFiles:
             self._compare(paths)
 
     def _compare(self, paths: Iterable[str]) -> None:
-        """Report those of these names that do not lead to the file that was covered."""
+        """Report the paths that no longer lead to the covered file."""
         for path in list(paths):
             cover = self._covers.get(path)
             if cover is not None and _identity(path) != (cover.device, cover.inode):
@@ -132,22 +137,21 @@ class ReplacedFiles:
                 self._report(cover)
 
     def _report(self, cover: Cover) -> None:
-        text = f"{printable(cover.path)} was replaced, and the target is no longer kept from it"
+        text = f"{printable(cover.path)} was replaced and lost its cover, so the target can use it"
         self._warn(text, fatal=self._strict or cover.repository)
 
     def _warn(self, text: str, *, fatal: bool) -> None:
         if fatal:
-            text += "; the run was ended"
+            text += "; the run was stopped"
             self._child.kill()
         self.replaced.append(text)
         line = f"corral: warning: {text}".encode(errors="backslashreplace")[:MAX_LINE] + b"\n"
-        poll = select.poll()
-        poll.register(2, select.POLLOUT)
+        from corral.platforms.posix.unblocked_write import write_at_once
+
         try:
-            if poll.poll(0):  # a full pipe would stop the supervisor
-                os.write(2, line)
+            write_at_once(2, line)
         except OSError:
-            pass  # the report has it as well
+            pass  # the report contains it too
 
 
 def _events(data: bytes) -> Iterator[tuple[int, int, str]]:
@@ -160,7 +164,7 @@ def _events(data: bytes) -> Iterator[tuple[int, int, str]]:
 
 
 def _directories(cover: Cover) -> Iterator[str]:
-    """Yield the directories below the grant that lead to the covered name, and the name itself."""
+    """Yield the directories from the grant to the covered path, and the path itself."""
     path = cover.path if cover.directory else os.path.dirname(cover.path)
     while len(path) > len(cover.top):
         yield path

@@ -1,7 +1,7 @@
-"""What a repository makes git, Mercurial and Jujutsu follow: other directories, files, programs.
+"""Find the directories, files and programs that a repository makes git, Mercurial or Jujutsu use.
 
-A program on the host reads these when the user types `git status`. The readers here take more than
-the programs themselves would: a file that is read-only without need is better than one that runs.
+A program on the host uses these when the user types `git status`. The functions here find more than
+the programs would use. A file that is read-only without need does less harm than a file that runs.
 """
 
 from __future__ import annotations
@@ -20,19 +20,25 @@ if TYPE_CHECKING:
     Setting = tuple[str, str, str]
 
 POINTERS = ("", "commondir", "sharedpath", "repo", "repo/store/git_target")
-"""Files that name another directory: a `.git` file itself, git's, Mercurial's and Jujutsu's."""
+"""Files that name another directory: `.git` itself, and files of git, Mercurial and Jujutsu."""
 SETTINGS = ("config", "config.worktree", "hgrc", "repo/config.toml")
 USER_SETTINGS = (".gitconfig", ".config/git/config", ".hgrc", ".config/hg/hgrc")
-SEPARATORS = str.maketrans(dict.fromkeys("\"':;,=!()[]{}", " "))
+SEPARATORS = str.maketrans(dict.fromkeys("\"':;,=!()[]{}&|<>`\\", " "))
 DIRECTORIES_OF_HOOKS = frozenset({"core.hookspath", "init.templatedir"})
 MAX_FILES = 20
 MAX_WORDS = 10_000
 MAX_DIRECTORIES = 10_000
 MAX_BYTES = 1 << 20
+MAX_INDEX_BYTES = 1 << 26
+"""The most bytes of a repository's indexes. A target could leave huge ones to delay a start."""
+MAX_INDEXES = 100
+MAX_PATH_BYTES = 4096
+GITLINK = b"\0\0\xe0\0"
+"""The mode of an index entry that is another repository."""
 
 
 def find_directories(entry: str) -> list[str]:
-    """Return a `.git`, `.hg` or `.jj`, and every directory that its pointers lead to."""
+    """Return a `.git`, `.hg` or `.jj`, and every directory that its pointer files name."""
     found: dict[str, None] = {}
     pending = [entry]
     while pending and len(found) < MAX_FILES:
@@ -47,13 +53,14 @@ def find_directories(entry: str) -> list[str]:
                 named = os.path.join(os.path.dirname(file), target)
                 real = os.path.realpath(named)
                 if os.path.normpath(named) != real:
-                    found[named] = None  # by this name too: a link on the way could be replaced
+                    # Keep this name too, because a link in the path could be replaced.
+                    found[named] = None
                 pending.append(real)
     return list(found)
 
 
 def find_run_files(git: str) -> Iterator[str]:
-    """Yield what runs, or names what runs, in a repository, its worktrees and its submodules."""
+    """Yield files of a repository, its worktrees and submodules that run or name programs."""
     pending = [git]
     for path in pending:
         is_repository = path == git or os.path.lexists(f"{path}/HEAD")
@@ -61,7 +68,7 @@ def find_run_files(git: str) -> Iterator[str]:
             yield from (f"{path}/{name}" for name in GIT)
             yield from _links_in(f"{path}/hooks")
         for directory in ("modules/", "worktrees/") if is_repository else ("",):
-            # A submodule's name may have slashes in it.
+            # A submodule's name may contain slashes.
             names = _names(f"{path}/{directory}")[: MAX_DIRECTORIES - len(pending)]
             pending += [f"{path}/{directory}{name}" for name in names]
 
@@ -69,8 +76,8 @@ def find_run_files(git: str) -> Iterator[str]:
 def find_named(
     top: str, directories: Iterable[str], home: str, shared: Iterable[Setting]
 ) -> Iterator[str]:
-    """Yield what the settings of a repository at `top`, and `shared` ones, name in it."""
-    left = MAX_WORDS
+    """Yield the files in `top` that settings name: the repository's own, and `shared` ones."""
+    left = [MAX_WORDS]
     files = [f"{directory}/{name}" for directory in directories for name in SETTINGS]
     for file, key, value in (*read_settings(files, home), *shared):
         exact = os.path.join(top, _expand(value, home))
@@ -80,17 +87,75 @@ def find_named(
         elif key.startswith("include") and key.endswith(".path"):
             yield os.path.join(os.path.dirname(file), _expand(value, home))
         else:
-            for word in (value, *value.translate(SEPARATORS).split())[:left]:
-                left -= 1
-                plain = word.removeprefix("$PWD/").removeprefix("${PWD}/")
-                for base in (top, os.path.dirname(file)):
-                    path = os.path.join(base, _expand(plain, home))
-                    if plain and _is_file(path):
-                        yield path
+            yield from _files_in_words(value, (top, os.path.dirname(file)), home, left)
+
+
+def _files_in_words(
+    value: str, bases: tuple[str, ...], home: str, left: list[int]
+) -> Iterator[str]:
+    """Yield the files that a setting names, also after `cd`, and after `$(...)/` or `$NAME/`."""
+    words = (value, *value.translate(SEPARATORS).split())[: left[0]]
+    left[0] -= len(words)
+    plain = [word.partition("/")[2] if word.startswith("$") else word for word in words]
+    plain += [word.lstrip("/") for word in plain if word.startswith("/")]
+    paths = [_expand(word, home) for word in dict.fromkeys(plain) if word]
+    inner = [f"{base}/{path}" for base in bases for path in paths if not path.startswith("/")]
+    entered = [path for path in inner if os.path.isdir(path)][:MAX_FILES]
+    for base in (*bases, *entered):
+        for path in (os.path.join(base, path) for path in paths):
+            if _is_file(path):
+                yield path
+
+
+def find_submodules(top: str, directories: Iterable[str]) -> Iterator[str]:
+    """Yield the directories below `top` that git treats as repositories.
+
+    Only the index lists all of them. A submodule that was never initialised is an empty directory,
+    but git runs in it as soon as it has a `.git`.
+    """
+    left = MAX_INDEX_BYTES
+    for directory in directories:
+        shared = [name for name in _names(directory) if name.startswith("sharedindex.")]
+        for name in ("index", *shared[:MAX_INDEXES]):
+            data = _read_bytes(f"{directory}/{name}", left)
+            left -= len(data)
+            if GITLINK in data:  # most indexes have none, and parsing every entry takes long
+                hash_bytes = 32 if "sha256" in _read(f"{directory}/config") else 20
+                yield from (os.path.join(top, path) for path in _gitlinks(data, hash_bytes))
+
+
+def _gitlinks(data: bytes, hash_bytes: int) -> Iterator[str]:
+    """Yield the paths of gitlinks in an index (gitformat-index(5)), until it cannot be parsed."""
+    version, path, at = int.from_bytes(data[4:8], "big"), b"", 12
+    for _ in range(int.from_bytes(data[8:12], "big")):
+        mode, flags = data[at + 24 : at + 28], at + 40 + hash_bytes
+        extended = version > 2 and int.from_bytes(data[flags : flags + 1], "big") & 0x40
+        start = flags + (4 if extended else 2)
+        if version == 4:
+            dropped, start = _read_offset(data, start)
+            path = path[: max(len(path) - dropped, 0)]
+        end = data.find(b"\0", start)
+        if end < 0 or end - start > MAX_PATH_BYTES or len(path) > MAX_PATH_BYTES:
+            return
+        path = (path if version == 4 else b"") + data[start:end]
+        at = end + 1 if version == 4 else at + (end - at + 8) // 8 * 8
+        if mode == GITLINK and path:
+            yield os.fsdecode(path)
+
+
+def _read_offset(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number in the offset encoding of gitformat-pack(5), and the position after it."""
+    value = -1
+    for byte in data[at : at + 10]:
+        at += 1
+        value = (value + 1 << 7) | byte & 0x7F
+        if byte < 0x80:
+            break
+    return max(value, 0), at
 
 
 def read_settings(files: Iterable[str], home: str) -> list[Setting]:
-    """Return (file, section and key, value) of these files and of those that they include."""
+    """Return (file, section and key, value) from these files and the files that they include."""
     found: list[Setting] = []
     pending = list(files)
     for file in pending:
@@ -102,14 +167,14 @@ def read_settings(files: Iterable[str], home: str) -> list[Setting]:
 
 
 def read_user_settings(home: str) -> list[Setting]:
-    """Return the settings for every repository of the user, and of the system."""
+    """Return the user's settings for all repositories, and those of the system."""
     config = os.environ.get("XDG_CONFIG_HOME", "")
     files = ["/etc/gitconfig", *(f"{home}/{name}" for name in USER_SETTINGS)]
     return read_settings([*files, f"{config}/git/config"] if config else files, home)
 
 
 def _links_in(directory: str) -> list[str]:
-    """Return hooks that are links, such as to scripts of the project."""
+    """Return hooks that are links, for example to the project's scripts."""
     paths = [f"{directory}/{name}" for name in _names(directory)[:MAX_DIRECTORIES]]
     return [path for path in paths if os.path.islink(path)]
 
@@ -132,7 +197,7 @@ def _parse(text: str) -> Iterator[tuple[str, str]]:
         key, mark, value = rest.partition("=")
         if not mark:
             value = key  # Mercurial's `%include FILE`
-        # A `#` in quotes is part of the value, and one behind them begins a comment: take both.
+        # A `#` in quotes is part of the value; after the quotes it begins a comment. Use both.
         for one in dict.fromkeys((value, value.partition("#")[0].partition(";")[0])):
             if key.strip():
                 yield f"{section}.{key.strip().lower()}", one.strip().replace('"', "")
@@ -150,14 +215,20 @@ def _is_file(path: str) -> bool:
 
 
 def _read(path: str) -> str:
-    """Return the text of a regular file, "" if it is anything else: a target may plant a FIFO."""
-    if not _is_file(path):
-        return ""
+    return _read_bytes(path, MAX_BYTES).decode(errors="surrogateescape")
+
+
+def _read_bytes(path: str, most: int) -> bytes:
+    """Return the start of a regular file, or b"" for others, such as a FIFO that a target left."""
     try:
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):
+            return b""
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            return os.read(fd, MAX_BYTES).decode(errors="surrogateescape")
+            # A buffer of `most` bytes would cost more time than the read itself.
+            return os.read(fd, min(most, found.st_size))
         finally:
             os.close(fd)
-    except OSError:
-        return ""
+    except (OSError, ValueError):
+        return b""

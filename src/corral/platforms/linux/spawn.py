@@ -1,31 +1,29 @@
 """Start a Linux target: supervisor -> init (PID 1 of the sandbox) -> target.
 
-Three pipes connect them, all close-on-exec, and the target gets none of them. The control pipe
-carries signal numbers from the supervisor to init, and its end of file means that the supervisor is
-gone. The exec pipe carries a failed step out, or one mark just before exec: its end of file after
-the mark is a successful exec, and without the mark a death on the way. The status pipe carries the
-target's wait status.
+Three pipes connect these processes. All are close-on-exec, so the target gets none. The control
+pipe carries signal numbers from the supervisor to init; its end of file means that the supervisor
+has ended. The exec pipe carries a failed step, or one mark just before exec. End of file after the
+mark means a successful exec; without the mark the process died before exec. The status pipe carries
+the target's wait status.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from errno import EINVAL
 
 from corral.abi import linux as abi
+from corral.abi import linux_sockets
 from corral.abi.signal_numbers import SIGKILL
 from corral.plan.model import Results
 from corral.platforms import steps
 from corral.platforms.contract import Reaped
-from corral.platforms.linux import init
+from corral.platforms.linux import descriptor_channel, init, notifications
 from corral.platforms.linux.mechanisms import cgroup, namespaces, root_filesystem, seccomp
 from corral.platforms.posix import stream_state, target
 from corral.platforms.steps import EXECUTED, StepFailed
 from corral.record import replace
-
-if sys.platform != "win32":
-    # Here and not at the point of use: inside, the standard library cannot be read.
-    import fcntl
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
@@ -33,12 +31,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
-    from corral.denials.records import Denials
+    from corral.denials.records import Denials, Discarded
     from corral.plan.model import Covers, Plan
     from corral.platforms.contract import NetworkServices, Service, Stdio, Usage
+    from corral.platforms.linux.path_watch import PathWatch
+    from corral.platforms.linux.socket_broker import SocketBroker
     from corral.platforms.posix.stream_relay import Relay
 
     RunInit = Callable[[int, init.Pipes], NoReturn]
+    Request = Callable[[int], Plan]
 
 
 UMASK = 0o022
@@ -48,26 +49,60 @@ class Child:
     """The supervisor's view of one sandbox."""
 
     def __init__(
-        self, pid: int, pidfd: int, pipes: init.Pipes, results: Results, *, has_pid_namespace: bool
+        self,
+        pid: int,
+        pidfd: int,
+        pipes: init.Pipes,
+        results: Results,
+        *,
+        has_pid_namespace: bool,
+        home: str = "",
+        path_watch: PathWatch | None = None,
+        brokered: bool = False,
+        notices: bool = False,
+        killable: bool = False,
     ) -> None:
+        """`home` is the home's name in the private space. `notices` reports denied starts."""
         self.pid = pid
         self.pidfd = pidfd
         self.exec_pipe = pipes.exec_result
         self._pipes = pipes
         self._results = results
         self._has_pid_namespace = has_pid_namespace
+        self._home = home
+        self._target = 0
+        self._notices = notices
+        channel = results.get(descriptor_channel.DescriptorChannel)
+        self.path_watch = path_watch
+        deciders = results.get(notifications.Deciders)
+        if path_watch is not None:
+            deciders.by_name["path_watch"] = path_watch
+            if not brokered:
+                deciders.by_name["socket_watch"] = path_watch
+        self._notifications = notifications.Notifications(
+            channel, self.exec_pipe, deciders, killable=killable
+        )
+        self._brokered = brokered
+        self.services = (self._notifications,)
+        self._broker: SocketBroker | None = None
+        self._allows_network = False
+
+    def accept(self, plan: Plan, stdio: Stdio) -> None:
+        """Take the streams and the home of a command that came after the walls were up."""
+        self._results.add(stream_state.keep(stdio))
+        self._home = _find_home(plan)
 
     def signal(self, number: int) -> None:
-        """Send a signal to every process of the target; init passes it on."""
+        """Send a signal to init, which passes it on to every process of the target."""
         try:
             os.write(self._pipes.control, bytes([number]))
         except BrokenPipeError:
-            pass  # init is gone, and everything with it
+            pass  # init has ended, and so has the whole sandbox
 
     def kill(self) -> None:
-        """Kill PID 1: the kernel then kills its namespace before PID 1 can be waited for.
+        """Kill PID 1. The kernel then kills the namespace before PID 1 can be waited for.
 
-        A subreaper has to kill the tree itself, so it is asked to.
+        A subreaper is not killed. It gets a message, because it has to kill the tree itself.
         """
         if not self._has_pid_namespace:
             self.signal(SIGKILL)
@@ -78,16 +113,78 @@ class Child:
             pass
 
     def target(self) -> int:
-        """Return the target's pid on the host: init's only child from before the target ran."""
+        """Return the target's pid on the host. Before the target runs, it is init's only child."""
+        self._target = self._target or self._find_target()
+        return self._target
+
+    def _find_target(self) -> int:
         try:
-            with open(f"/proc/{self.pid}/task/{self.pid}/children", encoding="ascii") as file:
-                return int(file.read().split()[0])
+            # Opening a file in text mode would import a codec, a millisecond in every run.
+            fd = os.open(f"/proc/{self.pid}/task/{self.pid}/children", os.O_RDONLY)
+        except OSError:
+            return 0
+        try:
+            return int(os.read(fd, 64).split()[0])
         except (OSError, IndexError):
             return 0
+        finally:
+            os.close(fd)
 
-    def network_services(self, plan: Plan, denials: Denials | None) -> NetworkServices:
+    def _find_discarded(self) -> tuple[tuple[Discarded, ...], bool]:
+        """List the files in the private home, once no process can change them any more."""
+        space = self._results.get(descriptor_channel.DescriptorChannel).take("private_space")
+        name = self._home if self._has_pid_namespace else self._find_private_home()
+        if not name or (self._has_pid_namespace and not space):
+            return (), True
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            home = os.open(name, flags, dir_fd=space[0] if space else None)
+        except OSError:
+            return (), False
+        finally:
+            linux_sockets.close_all(space)
+        return _list_files(home)
+
+    def _find_private_home(self) -> str:
+        from corral.platforms.posix.run_directories import PrivateDirectory
+
+        directory = self._results.find(PrivateDirectory)
+        return f"{directory.path}/home" if directory else ""
+
+    def preload(self) -> None:
+        """Import modules that a run may need later, because the package on disk can be replaced."""
+        from corral.network.gateway import denied_network  # noqa: F401
+        from corral.platforms.linux import (
+            discarded_writes,  # noqa: F401
+            network_services,
+            own_files,  # noqa: F401
+            path_watch,  # noqa: F401
+            usage,  # noqa: F401
+        )
+
+        if self._allows_network:
+            network_services.preload_gateway()
+
+    def report_to(self, denials: Denials, plan: Plan) -> None:
+        if self._brokered:
+            from corral.platforms.linux.network_services import open_broker
+
+            self._broker = open_broker(self._results, denials)
+        if self._notices or self._brokered:
+            self._notifications.decide_with(lambda: self._make_deciders(denials, plan))
+
+    def _make_deciders(self, denials: Denials, plan: Plan) -> dict[str, notifications.Decider]:
+        deciders: dict[str, notifications.Decider] = {}
+        if self._notices:
+            deciders = _make_deciders(denials, None if self.path_watch is not None else plan)
+        return deciders | ({"socket_broker": self._broker} if self._broker is not None else {})
+
+    def open_services(self, plan: Plan, denials: Denials) -> NetworkServices:
+        if self._broker is not None:
+            return self._broker.gateway, ()
         from corral.platforms.linux.network_services import open_services
 
+        self._allows_network = bool(plan.allow)
         return open_services(plan, self._results, denials)
 
     def watch_covers(self, covers: Covers) -> Service:
@@ -102,20 +199,30 @@ class Child:
         from corral.platforms.linux.mechanisms.sysv_ipc import SysvLists
 
         lists = self._results.find(SysvLists)
-        objects = lists.count() if lists and not interrupted() else 0
+        if lists is None:
+            channel = self._results.get(descriptor_channel.DescriptorChannel)
+            lists = SysvLists(channel=channel, fds=[])
+            self._results.add(lists)
+        objects = lists.count() if not interrupted() else 0
         return usage.measure(self.pid, exact=exact, objects=objects, interrupted=interrupted)
 
     def reap(self) -> Reaped:
-        """Wait for init. Return the target's wait status, if init sent it, and the tree's use."""
+        """Wait for init. Return the tree's usage, and the target's wait status if init sent it."""
         rusage = os.wait4(self.pid, 0)[2]
         status = os.read(self._pipes.status, 5)
         self._pipes.close()
         os.close(self.pidfd)
+        if self._broker is not None:
+            self._broker.close()
+        discarded, whole = self._find_discarded()
+        full = ("disk",) if status[4:] == b"\x01" else ()
         reaped = Reaped(
             status=int.from_bytes(status[:4], "little") if len(status) >= 4 else None,
             cpu=rusage.ru_utime + rusage.ru_stime,
             memory=rusage.ru_maxrss * 1024,
-            hit=("disk",) if status[4:] == b"\x01" else (),
+            hit=(*full, *self._results.get(notifications.Deciders).hit),
+            discarded=discarded,
+            discarded_whole=whole,
         )
         if (leaf := self._results.find(cgroup.Cgroup)) is not None:
             reaped = leaf.add_counts(reaped)
@@ -125,22 +232,47 @@ class Child:
         return reaped
 
 
-def spawn(plan: Plan, stdio: Stdio) -> Child:
-    results = Results()
-    results.add(init.InitDescriptors(fds=[]))
+def _list_files(home: int) -> tuple[tuple[Discarded, ...], bool]:
+    """List the files below a directory and close its descriptor. Most directories are empty."""
     try:
-        results.add(stream_state.keep(stdio))
+        with os.scandir(home) as entries:
+            empty = next(entries, None) is None
+    except OSError:
+        os.close(home)
+        return (), False
+    if empty:
+        os.close(home)
+        return (), True
+    try:
+        from corral.platforms.linux import discarded_writes
+
+        return discarded_writes.find(home)
+    except OSError:
+        return (), False
+
+
+def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
+    """Start the target. With `request` it waits inside its walls until `request` returns a plan."""
+    results = Results()
+    channel = descriptor_channel.DescriptorChannel()
+    results.add(channel)
+    results.add(init.InitDescriptors(fds=[channel.inner]))
+    results.add(notifications.Deciders(by_name={}, hit=[]))
+    try:
+        if request is None:
+            results.add(stream_state.keep(stdio))
         relay = _relay_files(plan, results, stdio)
         steps.apply(plan.steps, "supervisor", results)
         steps.apply(plan.steps, "clone", results)
-        return _clone(plan, results, relay.stdio if relay else stdio, relay)
+        seccomp.load_filters(plan.steps)
+        return _clone(plan, results, relay.stdio if relay else stdio, relay, request)
     except StepFailed:
         results.release()
         raise
 
 
 def _relay_files(plan: Plan, results: Results, stdio: Stdio) -> Relay | None:
-    """Without Landlock, put pipes in place of the streams that are files."""
+    """Without Landlock, replace streams that are files with pipes."""
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if any("landlock" in mechanism for mechanism in held):
         return None
@@ -154,8 +286,51 @@ def _relay_files(plan: Plan, results: Results, stdio: Stdio) -> Relay | None:
     return relay
 
 
-def _clone(plan: Plan, results: Results, stdio: Stdio, relay: Relay | None) -> Child:
+def _find_view(plan: Plan) -> root_filesystem.View | None:
+    return next((step for step in plan.steps if isinstance(step, root_filesystem.View)), None)
+
+
+def _find_home(plan: Plan) -> str:
+    """Return the name of the home's directory in the private space, or "" if it is elsewhere."""
+    view, home = _find_view(plan), dict(plan.environment).get("HOME")
+    if view is None or home not in view.private:
+        return ""
+    return root_filesystem.PRIVATE.format(view.private.index(home))
+
+
+def _has_filter(plan: Plan, part: str) -> bool:
+    return any(isinstance(step, seccomp.Seccomp) and getattr(step, part) for step in plan.steps)
+
+
+def _make_path_watch(plan: Plan, results: Results) -> PathWatch | None:
+    if not _has_filter(plan, "watch_paths"):
+        return None
+    from corral.platforms.linux.path_watch import PathWatch
+
+    channel = results.get(descriptor_channel.DescriptorChannel)
+    return PathWatch(channel, only_opens=_find_view(plan) is None)
+
+
+def _make_deciders(denials: Denials, plan: Plan | None) -> dict[str, notifications.Decider]:
+    """Return the deciders. `plan` is None if a PathWatch already watches all paths."""
+    from corral.platforms.linux.denied_starts import DeniedStarts
+
+    starts = DeniedStarts(denials)
+    if plan is None:
+        return {"denied_starts": starts}
+    from corral.platforms.linux.own_files import OwnFiles
+    from corral.platforms.linux.path_watch import CreationWatch
+
+    return {"denied_starts": starts, "path_watch": CreationWatch(OwnFiles(plan, denials).report)}
+
+
+def _clone(
+    plan: Plan, results: Results, stdio: Stdio, relay: Relay | None, request: Request | None
+) -> Child:
     ours, theirs = _open_pipes()
+    path_watch = _make_path_watch(
+        plan, results
+    )  # before the clone, because the filter needs its imports
     made = next((step for step in plan.steps if isinstance(step, namespaces.Namespaces)), None)
     try:
         pid, pidfd = abi.clone(made.flags() if made else 0)
@@ -163,12 +338,23 @@ def _clone(plan: Plan, results: Results, stdio: Stdio, relay: Relay | None) -> C
         raise StepFailed(made.name if made else "clone", error) from error
     if pid == 0:
         ours.close()
-        _become_init(plan, results, stdio, theirs)
+        _become_init(plan, results, stdio, theirs, request)
     theirs.close()
     results.get(init.InitDescriptors).release()
     if relay is not None:
         relay.started()
-    child = Child(pid, pidfd, ours, results, has_pid_namespace=bool(made))
+    child = Child(
+        pid,
+        pidfd,
+        ours,
+        results,
+        has_pid_namespace=bool(made),
+        home=_find_home(plan),
+        path_watch=path_watch,
+        notices=_has_filter(plan, "notices"),
+        killable=_has_filter(plan, "is_killable"),
+        brokered=_has_filter(plan, "broker"),
+    )
     results.add(init.InitProcess(pid=pid))
     try:
         steps.apply(plan.steps, "after_clone", results)
@@ -191,23 +377,26 @@ def _open_pipes() -> tuple[init.Pipes, init.Pipes]:
     )
 
 
-def _become_init(plan: Plan, results: Results, stdio: Stdio, pipes: init.Pipes) -> NoReturn:
+def _become_init(
+    plan: Plan, results: Results, stdio: Stdio, pipes: init.Pipes, request: Request | None
+) -> NoReturn:
     """Run in the new PID 1, or the subreaper. Never return into the supervisor's code."""
     try:
         init.follow_supervisor()
         run_init = _choose_init(plan)
-        if os.read(pipes.control, 1) != b"\0":  # the id maps are written, or the supervisor is gone
+        # The supervisor sends this byte when it has written the id maps.
+        if os.read(pipes.control, 1) != b"\0":
             os._exit(1)
         os.setsid()
-        abi.reset_signals()  # otherwise the target could call a handler of Python's
+        abi.reset_signals()  # otherwise the target could trigger one of Python's handlers
         _check_namespaces(plan, results)
         steps.apply(plan.steps, "init", results)
-        init.follow_supervisor()  # the change of ids has cleared it
+        init.follow_supervisor()  # the change of ids has cleared this setting
         start_read, start_write = os.pipe()
         pid = os.fork()
         if pid == 0:
             os.close(start_write)
-            _become_target(plan, results, stdio, start_read, pipes.exec_result)
+            _become_target(plan, results, stdio, (start_read, pipes.exec_result), request)
         os.close(start_read)
         run_init(pid, replace(pipes, start=start_write))
     except BaseException as error:  # noqa: BLE001 - a bug here must not let anything run
@@ -215,36 +404,40 @@ def _become_init(plan: Plan, results: Results, stdio: Stdio, pipes: init.Pipes) 
 
 
 def _choose_init(plan: Plan) -> RunInit:
-    """Return what init does once the target exists. Import it now: later no file can be read."""
-    view = next((step for step in plan.steps if isinstance(step, root_filesystem.View)), None)
+    """Return init's main function. It is imported now, because later no file can be read."""
+    view = _find_view(plan)
     if view is None:
-        from corral.platforms.linux import subreaper
+        from corral.platforms.linux.subreaper import Subreaper, run_subreaper
 
-        return subreaper.run_subreaper
+        scoped = any(isinstance(step, Subreaper) and step.scoped for step in plan.steps)
+        return lambda pid, pipes: run_subreaper(pid, pipes, scoped=scoped)
     return lambda pid, pipes: init.run_init(pid, pipes, space=view.private[0])
 
 
 def _check_namespaces(plan: Plan, results: Results) -> None:
-    """Refuse to go on in a namespace of the host, whose settings the next steps would change."""
+    """Refuse to continue in a host's namespace, because later steps would change its settings."""
     for step in plan.steps:
         if isinstance(step, namespaces.Namespaces):
             steps.attempt(step, step.verify, results)
 
 
 def _become_target(
-    plan: Plan, results: Results, stdio: Stdio, start: int, exec_pipe: int
+    plan: Plan, results: Results, stdio: Stdio, pipes: tuple[int, int], request: Request | None
 ) -> NoReturn:
+    exec_pipe = pipes[1]
     try:
-        start, exec_pipe = _arrange_descriptors(stdio, start, exec_pipe)
+        start, exec_pipe = _arrange_descriptors(stdio, *pipes)
         os.setsid()
         os.umask(UMASK)
         abi.sigprocmask(abi.SIG_SETMASK, ())
         os.chdir(plan.program.cwd or "/")
         steps.apply(plan.steps, "target", results)
         steps.verify(plan.steps, results)
-        # Until here init was locking itself down, on another processor if there is one.
+        # Meanwhile init was locking itself down, on another processor if there is one.
         if os.read(start, 1) != b"\0":
             os._exit(1)  # init is gone
+        if request is not None:
+            plan = request(exec_pipe)
         os.write(exec_pipe, EXECUTED)
         _exec(plan, results)
     except BaseException as error:  # noqa: BLE001 - a bug here must not let anything run
@@ -264,9 +457,12 @@ def _exec(plan: Plan, results: Results) -> NoReturn:
 
 
 def _arrange_descriptors(stdio: Stdio, *pipes: int) -> list[int]:
-    """Put the three streams on 0 to 2 and close everything else on exec; return the moved pipes."""
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in (*stdio, *pipes)]
-    for number, fd in enumerate(high[:3]):
-        os.dup2(fd, number)
-    abi.close_range(3, 0xFFFFFFFF, abi.CLOSE_RANGE_CLOEXEC)
-    return high[3:]
+    """Put the three streams on 0 to 2, close the rest on exec, and return the moved pipes."""
+    moved = target.arrange_streams(stdio, *pipes)
+    try:
+        abi.close_range(3, 0xFFFFFFFF, abi.CLOSE_RANGE_CLOEXEC)
+    except OSError as error:
+        if error.errno != EINVAL:
+            raise
+        target.close_on_exec()  # close_range of Linux 5.10 does not have this flag
+    return moved

@@ -1,12 +1,14 @@
-"""The process that keeps the tree together where there is no PID namespace: a subreaper between
-supervisor and target. Reports call it "guardian".
+"""Run a subreaper between supervisor and target, which keeps the tree together without namespaces.
 
-Every orphan of the target becomes its child, so the whole tree is below it. It passes signals on by
-walking that tree. When the target ends or the supervisor dies, it kills the tree by stop, walk,
-kill, until it has no child left, dead or alive. The target can neither signal nor trace it
-(seccomp, Landlock). If another process kills the subreaper, the target dies with it (PDEATHSIG,
-which it may not clear); processes that the target was allowed to start would then survive unless
-they are in a cgroup.
+Reports call the subreaper "guardian".
+
+Every orphan of the target becomes a child of the subreaper, so the whole tree is below it. When the
+target ends or the supervisor dies, the subreaper kills the tree until it has no child left, dead or
+alive. Where Landlock scopes signals, only the subreaper and the tree are in its domain, so one call
+signals the whole tree and no other process, whatever the tree starts meanwhile. Elsewhere the
+subreaper walks the tree. The target cannot signal or trace the subreaper (seccomp, Landlock). If
+another process kills the subreaper, the target dies too (PDEATHSIG, which the target may not
+clear). Other processes of the target then survive, unless they are in a cgroup.
 """
 
 from __future__ import annotations
@@ -24,20 +26,25 @@ from corral.record import record
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import NoReturn
 
     from corral.plan.model import Results, Stage
     from corral.platforms.linux.init import Pipes
 
+    Send = Callable[[int], bool]
 
 WALL = 0x40000000  # __WALL: children of any kind, also those made without SIGCHLD
 
 
 @record
 class Subreaper:
-    """Becomes the reaper of every descendant before the target exists."""
+    """Makes this process the reaper of all descendants, before the target exists. With `scoped` its
+    signals reach only these descendants.
+    """
 
     name = "subreaper"
+    scoped: bool = False
     stage: Stage = "init"
     verify = unverified
 
@@ -46,12 +53,14 @@ class Subreaper:
 
     def apply(self, results: Results) -> None:
         abi.prctl(abi.PR_SET_CHILD_SUBREAPER, 1)
+        if self.scoped:
+            landlock.scope_signals()
         results.add(init.InitProcess(pid=os.getpid()))
 
 
 @record
 class ParentDeathSignal:
-    """The target dies with its subreaper; the filter keeps it from changing that."""
+    """Makes the target die with its subreaper. The filter keeps the target from changing this."""
 
     name = "parent_death_signal"
     stage: Stage = "target"
@@ -66,29 +75,30 @@ class ParentDeathSignal:
             raise OSError(0, "the guardian is gone")
 
 
-def run_subreaper(target: int, pipes: Pipes) -> NoReturn:
+def run_subreaper(target: int, pipes: Pipes, *, scoped: bool) -> NoReturn:
+    send = _send_scoped if scoped else _send
     children = init.lock_down(pipes, landlock.open_proc_files(target))
-    # From here on the end of the control pipe is the supervisor's death. Dying with it at once
-    # would leave the processes that the target has started.
+    # From here on, end of file on the control pipe means that the supervisor has died. Dying
+    # together with it would leave the processes that the target has started.
     abi.prctl(abi.PR_SET_PDEATHSIG, 0)
     init.release_target(pipes)
 
     def pass_on(numbers: bytes) -> None:
         if not numbers:
-            _end(target, pipes.status)  # the supervisor is gone
+            _end(target, pipes.status, send)  # the supervisor has ended
         for number in numbers:
             if number == SIGKILL:
-                _end(target, pipes.status)
+                _end(target, pipes.status, send)
             elif number:
-                _send(usage.tree(os.getpid()), number)
+                send(number)
 
     status = init.wait_for_end(target, pipes, children, on_control=pass_on)
-    _end(target, pipes.status, status)
+    _end(target, pipes.status, send, status)
 
 
-def _end(target: int, status_pipe: int, status: int | None = None) -> NoReturn:
+def _end(target: int, status_pipe: int, send: Send, status: int | None = None) -> NoReturn:
     """Kill the whole tree, report the target's wait status, and exit."""
-    ended = _kill_tree(target)
+    ended = _kill_tree(target, send)
     status = ended if status is None else status
     try:
         if status is not None:
@@ -97,18 +107,16 @@ def _end(target: int, status_pipe: int, status: int | None = None) -> NoReturn:
         os._exit(0)
 
 
-def _kill_tree(target: int) -> int | None:
-    """Stop every process, so that none forks during the walk; kill them; walk again.
+def _kill_tree(target: int, send: Send) -> int | None:
+    """Kill every process until none is left.
 
-    A walk can miss what forks faster than it walks, and a process whose first thread has ended
-    looks dead. The kernel knows: a process without a living or dead child has no descendants.
+    A walk can miss a process that forks faster than the walk, and a process whose first thread has
+    ended looks dead. Only the kernel is sure: without a child, dead or alive, there is no
+    descendant.
     """
     status: int | None = None
     while True:
-        living = usage.tree(os.getpid())
-        _send(living, SIGSTOP)
-        _send(living, SIGKILL)
-        options = WALL if living else WALL | os.WNOHANG
+        options = WALL if send(SIGKILL) else WALL | os.WNOHANG
         try:
             while (ended := os.waitpid(-1, options))[0]:
                 status = ended[1] if ended[0] == target else status
@@ -117,9 +125,24 @@ def _kill_tree(target: int) -> int | None:
             return status
 
 
-def _send(pids: list[int], number: int) -> None:
-    for pid in pids:
-        try:
-            os.kill(pid, number)
-        except OSError:
-            continue
+def _send_scoped(number: int) -> bool:
+    """Signal every process of this domain but this one, before any of them can start another."""
+    try:
+        os.kill(-1, number)
+    except OSError:
+        pass  # no process is left that may be signalled
+    return True
+
+
+def _send(number: int) -> bool:
+    """Signal the processes that a walk finds; return whether it found any. Before they are killed
+    they are stopped, so that none forks during the walk.
+    """
+    pids = usage.tree(os.getpid())
+    for one in (SIGSTOP, SIGKILL) if number == SIGKILL else (number,):
+        for pid in pids:
+            try:
+                os.kill(pid, one)
+            except OSError:
+                continue
+    return bool(pids)

@@ -1,21 +1,20 @@
-"""The tier without namespaces: containers and restricted hosts.
+"""Plan the tier without namespaces, for containers and restricted hosts.
 
-Landlock is the filesystem wall and seccomp all the others. What cannot be enforced here is refused:
-a grant that contains a secret (Landlock cannot mask), unix sockets, a network allowlist. Names and
-metadata of the host's files stay visible to stat, as does the list of processes when the target may
-start some.
+Landlock restricts access to files, and seccomp restricts everything else. The supervisor connects
+the target's sockets. A grant that contains a secret is refused, because Landlock cannot mask a
+file. Names and metadata of the host's files stay visible to stat. The list of processes stays
+visible if the target may start processes.
 """
 
 from __future__ import annotations
 
 import os
-import stat
 import sys
 
 from corral.errors import PolicyError
 from corral.paths.posix import is_inside
-from corral.plan.model import SAMPLING
-from corral.platforms.linux import subreaper
+from corral.plan.model import NOTIFICATION, SAMPLING
+from corral.platforms.linux import host_files, options, subreaper
 from corral.platforms.linux.mechanisms import (
     cgroup,
     keyring,
@@ -38,8 +37,11 @@ if TYPE_CHECKING:
     from corral.programs.model import Program
 
 SCOPE = "signal scope"
-# Names of users and machines; nothing that authenticates.
+# Names of users and machines, but nothing that authenticates.
 ETC = ("/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/hosts")
+# The host's files could give a name its real address, which a rule by name does not allow. Without
+# these files every resolver asks 127.0.0.1.
+NOT_WITH_NAMES = frozenset(("/etc/nsswitch.conf", "/etc/hosts"))
 
 
 def compose(
@@ -47,9 +49,21 @@ def compose(
 ) -> tuple[Step, ...]:
     _refuse(policy, program, layout)
     uid, gid = layout.who.outside_uid, layout.who.outside_gid
-    steps: list[Step] = [run_directories.WorkDirectory(path=layout.directory, uid=uid, gid=gid)]
+    links = host_files.home_links(policy, layout) if policy.grants else ()
+    steps: list[Step] = [
+        run_directories.WorkDirectory(path=layout.directory, uid=uid, gid=gid, links=links)
+    ]
+    if state := layout.state:
+        server = program.server or program.typed
+        steps.append(run_directories.State(path=state, inside=state, server=server, links=links))
     steps += cgroup.plan(policy.limits, controls, layout)
-    steps.append(subreaper.Subreaper())
+    mechanisms = {held.control: held.mechanism for held in controls}
+    broker = mechanisms.get("network", "").startswith(options.BROKER)
+    if broker:
+        same_file = mechanisms["network"] == options.BROKER
+        steps.append(_brokered_sockets(policy, uid, gid, same_file=same_file))
+    scoped = SCOPE in mechanisms.get("tree", "")
+    steps.append(subreaper.Subreaper(scoped=scoped))
     if layout.who.drop_groups:
         steps += [
             privileges.BoundingSet(stage="target"),
@@ -61,73 +75,102 @@ def compose(
         rlimits.plan(replace(policy.limits, pids=None), count_init=False),
         privileges.Capabilities(),
     ]
-    mechanisms = {held.control: held.mechanism for held in controls}
     if "landlock" in mechanisms.get("filesystem", ""):
         steps.append(_landlock(policy, program, layout))
     steps.append(
         seccomp.Seccomp(
             machine=layout.machine,
             subprocess=policy.subprocess,
-            unix_sockets=False,
+            unix_sockets=broker and any(grant.access == "socket" for grant in policy.grants),
             namespaces=False,
-            scoped=SCOPE in mechanisms.get("tree", ""),
+            scoped=scoped,
             duty_cycle=mechanisms.get("cpu") == SAMPLING,
+            notices=NOTIFICATION in mechanisms.get("subprocess", ""),
+            broker=broker,
+            limit_tasks=(limit_tasks := NOTIFICATION in mechanisms.get("pids", "")),
         )
     )
+    if limit_tasks:
+        from corral.platforms.linux.mechanisms import task_limit
+
+        steps.append(task_limit.plan(policy))
     return tuple(steps)
+
+
+def _brokered_sockets(policy: Policy, uid: int, gid: int, *, same_file: bool) -> Step:
+    from corral.platforms.linux.mechanisms.brokered_sockets import BrokeredSockets
+
+    return BrokeredSockets(
+        allow=policy.allow,
+        admit=policy.admit,
+        ports=policy.listen,
+        unix=tuple(
+            (grant.written or grant.path, grant.path, grant.device, grant.inode)
+            for grant in policy.grants
+            if grant.access == "socket"
+        ),
+        uid=uid,
+        gid=gid,
+        same_file=same_file,
+        everywhere=policy.listen_everywhere,
+    )
 
 
 def _landlock(policy: Policy, program: Program, layout: Layout) -> landlock.Landlock:
     system = [entry.source for entry in layout.system if entry.source]
-    etc = [path for path in ETC if os.path.exists(path)]
+    hidden = NOT_WITH_NAMES if policy.allow else frozenset()
+    etc = [path for path in ETC if path not in hidden and os.path.exists(path)]
     granted = [grant.path for grant in policy.grants if grant.access == "read"]
     writable = [grant.path for grant in policy.grants if grant.access == "write"]
     return landlock.Landlock(
         read=tuple(dict.fromkeys((*system, *etc, *program.reads, *granted))),
-        write=(*run_directories.inner(layout.directory), *writable),
+        write=tuple(writable),
+        private=(*run_directories.inner(layout.directory), *filter(None, (layout.state,))),
         devices=layout.devices,
         proc="all" if policy.subprocess else "own",
         seen=(
             *((path, *found) for path, found in zip(program.reads, program.seen, strict=False)),
             *((grant.path, grant.device, grant.inode) for grant in policy.grants),
         ),
+        deny_tcp=True,
     )
 
 
 def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
-    # In a repository that the user named the plan warns anyway that git can be made to run things.
+    # For a repository that the user named, the plan already warns that git may run programs.
     masks = [mask for mask in layout.masks if mask.role != "named"]
-    problems = [
-        f"{mask.path} lies in a grant and cannot be hidden or held read-only" for mask in masks
-    ]
-    problems += [
+    inner = [f"{mask.path} is in a grant, and cannot be hidden or read-only here" for mask in masks]
+    inner += [
         f"{path} is a mount of the system in a grant, and cannot be covered"
         for path in policy.covered
     ]
-    problems += [
-        f"{grant.path}: unix sockets cannot be told apart"
-        for grant in policy.grants
-        if grant.access == "socket"
-    ]
-    if policy.state:
-        problems.append("state = true needs a private root")
-    problems += _read_only_in_writable(policy, program)
+    inner += _read_only_in_writable(policy, program)
+    sockets: list[str] = []
+    if policy.own_unix_sockets:
+        sockets.append("own_unix_sockets needs a private root: every socket could be reached")
+    closed: list[str] = []
     if layout.who.drop_groups:
-        problems += _unreachable(policy, program, layout.who.outside_uid, layout.who.outside_gid)
-    if problems:
+        closed = _unreachable(policy, program, layout.who.outside_uid, layout.who.outside_gid)
+        if policy.state:
+            closed.append(f"state = true: {layout.state} would be closed to root's target")
+    repository = [f" (--write {one.path})" for one in masks if one.role == "repository"][:1]
+    hints = {
+        "grant a narrower directory, or name the file itself" + "".join(repository): inner,
+        "run it where namespaces are allowed; `corral doctor` says what forbids them": sockets,
+        "start corral as the user who owns these files (in a container: `--user`)": closed,
+    }
+    if problems := [*inner, *sockets, *closed]:
         raise PolicyError(
             "without mount namespaces: " + "; ".join(problems),
-            hint="grant a narrower directory, name the file itself"
-            + "".join([f" (--write {one.path})" for one in masks if one.role == "repository"][:1])
-            + ", allow user namespaces, or start corral as the user whose files they are",
+            hint="; ".join(hint for hint, found in hints.items() if found),
         )
 
 
 def _read_only_in_writable(policy: Policy, program: Program) -> list[str]:
-    """Landlock adds up what the directories above a path allow: nothing below can have less."""
+    """Return read grants in write grants. Landlock cannot take rights away below a directory."""
     reads = [grant.path for grant in policy.grants if grant.access == "read"]
     return [
-        f"{path} cannot be held read-only in {grant.path}, which may be written"
+        f"{path} cannot be read-only in {grant.path}, which is writable"
         for grant in policy.grants
         if grant.access == "write"
         for path in dict.fromkeys((*reads, *program.reads))
@@ -136,11 +179,11 @@ def _read_only_in_writable(policy: Policy, program: Program) -> list[str]:
 
 
 def _unreachable(policy: Policy, program: Program, uid: int, gid: int) -> list[str]:
-    """A run that root starts has an id of its own, which may not read root's files.
+    """List the paths that the target may not open, because root's target runs with another id.
 
-    The program's own may be among them: corral's cache is closed to every other user.
+    These can include the program's own files, because only root may read root's cache.
     """
-    wanted = {"read": 4, "write": 6}
+    wanted = {"read": user_ids.READ, "write": user_ids.WRITE}
     paths = [
         (grant.path, wanted[grant.access]) for grant in policy.grants if grant.access in wanted
     ]
@@ -154,17 +197,10 @@ def _unreachable(policy: Policy, program: Program, uid: int, gid: int) -> list[s
 
 
 def _first_closed(path: str, wanted: int, uid: int, gid: int) -> str:
-    """Return the first parent, or the path itself, whose mode keeps the user out; "" if none."""
+    """Return the first directory, or the path itself, that this user may not open; "" if none."""
     parts = path.split("/")
     for depth in range(1, len(parts)):
         parent = "/".join(parts[:depth]) or "/"
-        if not _permits(os.stat(parent), 1, uid, gid):
+        if not user_ids.permits(os.stat(parent), user_ids.SEARCH, uid, gid):
             return parent
-    seen = os.stat(path)
-    needed = wanted | (1 if stat.S_ISDIR(seen.st_mode) else 0)
-    return "" if _permits(seen, needed, uid, gid) else path
-
-
-def _permits(seen: os.stat_result, needed: int, uid: int, gid: int) -> bool:
-    shift = 6 if seen.st_uid == uid else 3 if seen.st_gid == gid else 0
-    return (seen.st_mode >> shift) & needed == needed
+    return "" if user_ids.permits(os.stat(path), wanted, uid, gid) else path

@@ -1,11 +1,14 @@
-"""The tier with namespaces: `compose` is the order of application."""
+"""Plan the tier with namespaces. `compose` has the steps in the order in which they are applied."""
 
 from __future__ import annotations
 
+import os
 import sys
 
+from corral.errors import PolicyError
 from corral.paths.posix import is_below, is_inside
-from corral.plan.model import SAMPLING
+from corral.plan.model import NOTIFICATION, SAMPLING, UNIX_SCOPE
+from corral.platforms.linux import host_files, options
 from corral.platforms.linux.mechanisms import (
     cgroup,
     kernel_quotas,
@@ -13,6 +16,7 @@ from corral.platforms.linux.mechanisms import (
     landlock,
     loopback,
     namespaces,
+    outbound_listeners,
     privileges,
     root_filesystem,
     seccomp,
@@ -23,48 +27,35 @@ from corral.platforms.posix import rlimits
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from corral.plan.model import Held, Step
     from corral.platforms.linux.host_files import Layout
     from corral.platforms.linux.mechanisms.root_filesystem import Bind, Mask
-    from corral.policy.model import Grant, Policy
+    from corral.policy.model import Control, Grant, Policy
     from corral.programs.model import Program
 
 UNLIMITED_SPACE = 1 << 40
 STATE = "/state"
-"""Where the target finds the directory that survives runs."""
-TEMPORARY = "/tmp"  # noqa: S108 - the sandbox's own
+"""The path inside of the directory that is kept between runs. It is HOME then."""
+TEMPORARY = "/tmp"  # noqa: S108 - a path inside
 
 
 def compose(
     policy: Policy, program: Program, layout: Layout, controls: Sequence[Held]
 ) -> tuple[Step, ...]:
-    who = layout.who
-    binds, masks = _binds(policy, program, layout), _masks(policy, layout)
-    view = root_filesystem.View(
-        binds=binds,
-        links=_links(program, layout),
-        files=_generated_files(who, layout),
-        private=_private(policy, layout),
-        size=policy.limits.disk or UNLIMITED_SPACE,
-        masks=masks,
-        anchors=_anchors(binds, masks),
-    )
-    steps: list[Step] = [namespaces.Namespaces(), who]
-    steps += cgroup.plan(policy.limits, controls, layout)
-    if policy.allow:
-        steps.append(_listener_channel())
-    if policy.listen:
-        steps += _published_ports(policy.listen)
     mechanisms = {held.control: held.mechanism for held in controls}
-    if mechanisms.get("memory") == SAMPLING:
-        steps += _sysv_lists()
-    if layout.state:
-        steps.append(_state(layout.state))
-    if layout.owners or (layout.state and layout.uid == 0):
-        steps.append(_idmapped_mounts(binds, who, layout))
-    steps += [
+    _refuse_broker(mechanisms)
+    who, binds = layout.who, _binds(policy, program, layout)
+    view = _view(policy, program, layout, binds)
+    return (
+        namespaces.Namespaces(),
+        who,
+        *cgroup.plan(policy.limits, controls, layout),
+        *_published_ports(policy),
+        *_sysv_lists(mechanisms),
+        *_state(policy, program, layout),
+        *_idmapped_mounts(binds, layout),
         namespaces.CgroupNamespace(),
         namespaces.Hostname(hostname="corral"),
         user_ids.NoNestedUserNamespaces(),
@@ -77,48 +68,153 @@ def compose(
         keyring.Keyring(),
         rlimits.plan(policy.limits, count_init=True),
         privileges.Capabilities(),
-    ]
-    if "landlock" in mechanisms.get("filesystem", ""):
-        writable = (*view.private, *(bind.target for bind in binds if bind.access == "write"))
-        steps.append(landlock.Landlock(read=("/",), write=writable, devices=layout.devices))
-    steps.append(
-        seccomp.Seccomp(
-            machine=layout.machine,
-            subprocess=policy.subprocess,
-            unix_sockets=any(grant.access == "socket" for grant in policy.grants),
-            duty_cycle=mechanisms.get("cpu") == SAMPLING,
-        )
+        *_landlock(policy, view, layout, mechanisms),
+        _seccomp(policy, program, layout, mechanisms),
+        *_task_limit(policy, mechanisms),
     )
-    return tuple(steps)
 
 
-def _listener_channel() -> Step:
-    from corral.platforms.linux.mechanisms.outbound_listeners import ListenerChannel
+def _refuse_broker(mechanisms: Mapping[Control, str]) -> None:
+    if mechanisms.get("network", "").startswith(options.BROKER):
+        raise PolicyError(
+            "this kernel cannot connect a network namespace to corral's gateway",
+            hint="`corral doctor -v` shows what was tried",
+        )
 
-    return ListenerChannel()
+
+def _view(
+    policy: Policy, program: Program, layout: Layout, binds: tuple[Bind, ...]
+) -> root_filesystem.View:
+    masks = _masks(policy, layout)
+    return root_filesystem.View(
+        binds=binds,
+        links=(*_links(program, layout), *_home_links(policy, layout)),
+        files=_generated_files(layout.who, layout),
+        private=_private(policy, layout),
+        size=policy.limits.disk or UNLIMITED_SPACE,
+        masks=masks,
+        anchors=_anchors(binds, masks),
+    )
 
 
-def _published_ports(ports: tuple[int, ...]) -> list[Step]:
+def _landlock(
+    policy: Policy, view: root_filesystem.View, layout: Layout, mechanisms: Mapping[Control, str]
+) -> list[Step]:
+    if "landlock" not in mechanisms.get("filesystem", ""):
+        return []
+    granted = [grant.path for grant in policy.grants if grant.access == "write"]
+    own = [*view.private, *([STATE] if layout.state else [])]
+    # Landlock also allows below a directory what it allows for the directory itself.
+    shared = [path for path in own if any(is_below(grant, path) for grant in granted)]
+    return [
+        landlock.Landlock(
+            read=("/",),
+            write=(*shared, *granted),
+            private=tuple(path for path in own if path not in shared),
+            devices=layout.devices,
+            sockets=_sockets(policy),
+            unix_scope=_is_unix_scoped(mechanisms),
+        )
+    ]
+
+
+def _seccomp(
+    policy: Policy, program: Program, layout: Layout, mechanisms: Mapping[Control, str]
+) -> Step:
+    scoped = _is_unix_scoped(mechanisms)
+    if policy.own_unix_sockets and not scoped:
+        _refuse_reachable_sockets(policy, program)
+    return seccomp.Seccomp(
+        machine=layout.machine,
+        subprocess=policy.subprocess,
+        unix_sockets=scoped or policy.own_unix_sockets or bool(_sockets(policy)),
+        duty_cycle=mechanisms.get("cpu") == SAMPLING,
+        notices=NOTIFICATION in mechanisms.get("subprocess", ""),
+        limit_tasks=_is_task_limit_notified(mechanisms),
+    )
+
+
+def _is_unix_scoped(mechanisms: Mapping[Control, str]) -> bool:
+    return UNIX_SCOPE in mechanisms.get("filesystem", "")
+
+
+def _is_task_limit_notified(mechanisms: Mapping[Control, str]) -> bool:
+    return NOTIFICATION in mechanisms.get("pids", "")
+
+
+def _sockets(policy: Policy) -> tuple[str, ...]:
+    return tuple(grant.path for grant in policy.grants if grant.access == "socket")
+
+
+def _task_limit(policy: Policy, mechanisms: Mapping[Control, str]) -> list[Step]:
+    if not _is_task_limit_notified(mechanisms):
+        return []
+    from corral.platforms.linux.mechanisms import task_limit
+
+    return [task_limit.plan(policy)]
+
+
+def _refuse_reachable_sockets(policy: Policy, program: Program) -> None:
+    """Refuse unix sockets if another program could have one in a directory that the target sees.
+
+    A read-only mount does not stop a connection, and sockets can appear at any time. The system's
+    directories belong to root, and only corral writes to its own store.
+    """
+    from corral.directories import directories
+    from corral.programs.needed_files import is_system
+
+    store = os.path.join(directories().cache, "store")
+    own = [path for path in program.reads if not is_system(path) and not is_inside(path, store)]
+    granted = [grant.path for grant in policy.grants if grant.directory]
+    found = [*granted, *filter(os.path.isdir, own)]
+    if found:
+        other = (
+            "start it as a package (pypi:NAME or npm:NAME) with a program of the system"
+            " (--python or --node /usr/bin/...)"
+        )
+        hint = "remove that grant" if granted else other
+        raise PolicyError(
+            f"own_unix_sockets: another program could have a socket in {found[0]}, and this"
+            " kernel cannot keep the server from connecting to it",
+            hint=f"{hint}, or use Linux 7.1 or later, where Landlock prevents it",
+        )
+
+
+def _published_ports(policy: Policy) -> list[Step]:
+    if not policy.listen:
+        return []
     from corral.platforms.linux.mechanisms.published_ports import OpenNamespaces, PublishedPorts
 
-    return [PublishedPorts(ports=ports), OpenNamespaces()]
+    published = PublishedPorts(ports=policy.listen, everywhere=policy.listen_everywhere)
+    return [published, OpenNamespaces()]
 
 
-def _sysv_lists() -> list[Step]:
-    from corral.platforms.linux.mechanisms.sysv_ipc import OpenSysvLists, SysvChannel
+def _sysv_lists(mechanisms: Mapping[Control, str]) -> list[Step]:
+    if mechanisms.get("memory") != SAMPLING:
+        return []
+    from corral.platforms.linux.mechanisms.sysv_ipc import OpenSysvLists
 
-    return [SysvChannel(), OpenSysvLists()]
+    return [OpenSysvLists()]
+
+
+def _state(policy: Policy, program: Program, layout: Layout) -> list[Step]:
+    if not layout.state:
+        return []
+    from corral.platforms.posix.run_directories import State
+
+    server = program.server or program.typed
+    links = host_files.home_links(policy, layout)
+    return [State(path=layout.state, inside=STATE, server=server, links=links)]
 
 
 def _network(policy: Policy) -> list[Step]:
-    """Return loopback alone, or loopback with every address leading to the gateway."""
+    """Return only loopback, or loopback with a route for every address to the gateway."""
     if not policy.allow:
-        return [loopback.Loopback()]
+        return [loopback.Loopback(), outbound_listeners.DeniedNetwork()]
     from corral.network.rules import parse_rules
-    from corral.platforms.linux.mechanisms.outbound_listeners import OutboundListeners
 
     ports = tuple(sorted(parse_rules(policy.allow).ports))
-    return [loopback.Loopback(alone=False), OutboundListeners(ports=ports)]
+    return [loopback.Loopback(alone=False), outbound_listeners.OutboundListeners(ports=ports)]
 
 
 def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[Bind, ...]:
@@ -139,7 +235,7 @@ def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[Bind, ...]
 
 
 def _masks(policy: Policy, layout: Layout) -> tuple[Mask, ...]:
-    """Return the masks, and covers of the system's mounts below grants."""
+    """Return the masks, and covers for the system's mounts below grants."""
     covered = policy.covered
     reached = [
         mask for mask in layout.masks if not any(is_inside(mask.path, path) for path in covered)
@@ -148,7 +244,7 @@ def _masks(policy: Policy, layout: Layout) -> tuple[Mask, ...]:
 
 
 def _anchors(binds: Iterable[Bind], masks: Iterable[Mask]) -> tuple[str, ...]:
-    """Return the directories in a write grant that lead to something bound or masked inside it."""
+    """Return the directories in a write grant that contain a bound or masked path."""
     layers: dict[str, str] = {mask.path: mask.kind for mask in masks}
     layers |= {bind.target: bind.access for bind in binds}
     found: dict[str, None] = {}
@@ -163,12 +259,6 @@ def _anchors(binds: Iterable[Bind], masks: Iterable[Mask]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _state(path: str) -> Step:
-    from corral.platforms.posix.run_directories import State
-
-    return State(path=path, inside=STATE)
-
-
 def _grant_to_bind(grant: Grant, covered: Iterable[str]) -> Bind:
     return root_filesystem.Bind(
         source=grant.path,
@@ -180,13 +270,16 @@ def _grant_to_bind(grant: Grant, covered: Iterable[str]) -> Bind:
     )
 
 
-def _idmapped_mounts(binds: Iterable[Bind], who: user_ids.IdMaps, layout: Layout) -> Step:
+def _idmapped_mounts(binds: Iterable[Bind], layout: Layout) -> list[Step]:
+    if not (layout.owners or (layout.state and layout.uid == 0)):
+        return []
     from corral.platforms.linux.mechanisms.idmapped_mounts import IdmappedMounts
 
     owners = {path: (uid, gid) for path, uid, gid in layout.owners}
-    owners[layout.state] = (layout.uid, layout.gid)
+    owners.setdefault(layout.state, (layout.uid, layout.gid))
     chosen = tuple((b, *owners[b.source]) for b in binds if b.source in owners)
-    return IdmappedMounts(binds=chosen, uid=who.outside_uid, gid=who.outside_gid)
+    uid, gid = layout.who.outside_uid, layout.who.outside_gid
+    return [IdmappedMounts(binds=chosen, uid=uid, gid=gid, state=layout.state)]
 
 
 def _links(program: Program, layout: Layout) -> tuple[tuple[str, str], ...]:
@@ -200,10 +293,19 @@ def _links(program: Program, layout: Layout) -> tuple[tuple[str, str], ...]:
     return (*system, *devices, *program.links)
 
 
+def _home_links(policy: Policy, layout: Layout) -> tuple[tuple[str, str], ...]:
+    """Return links, so that a grant below the user's home also appears below the sandbox's home."""
+    return tuple(
+        (f"{layout.home}/{name}", path)
+        for name, path in host_files.home_links(policy, layout)
+        if not is_inside(path, layout.home)
+    )
+
+
 def _private(policy: Policy, layout: Layout) -> tuple[str, ...]:
-    """Return the sandbox's own writable directories, without those inside a grant."""
+    """Return the sandbox's own writable directories, except those inside a grant."""
     granted = [grant.path for grant in policy.grants if grant.directory]
-    paths = ("/dev/shm", "/tmp", "/var/tmp", layout.home)  # noqa: S108 - inside, not the host's
+    paths = ("/dev/shm", "/tmp", "/var/tmp", layout.home)  # noqa: S108 - paths inside
     return tuple(
         path
         for path in dict.fromkeys(paths)
@@ -211,8 +313,13 @@ def _private(policy: Policy, layout: Layout) -> tuple[str, ...]:
     )
 
 
+def home(layout: Layout) -> str:
+    """Return HOME inside: the private space, or the directory that is kept between runs."""
+    return STATE if layout.state else layout.home
+
+
 def _generated_files(who: user_ids.IdMaps, layout: Layout) -> tuple[tuple[str, str], ...]:
-    user = f"user:x:{who.uid}:{who.gid}:user:{layout.home}:/bin/sh\n"
+    user = f"user:x:{who.uid}:{who.gid}:user:{home(layout)}:/bin/sh\n"
     return (
         ("/etc/passwd", f"{user}nobody:x:65534:65534:nobody:/:/bin/false\n"),
         ("/etc/group", f"user:x:{who.gid}:\nnogroup:x:65534:\n"),

@@ -1,13 +1,14 @@
-"""What a tree of processes uses, read from /proc where no cgroup counts.
+"""Measure the usage of a process tree from /proc, on hosts where no cgroup counts it.
 
-Init is the root of the tree and inherits every orphan, so all processes are below it. Memory is the
-anonymous and shared memory of every process, plus the private space and the files in memory that a
-thread has open or, where root may look them up, mapped. That is a cheap upper bound, because shared
-pages count once for each process; an exact measurement divides them by their users, as a cgroup
-charges them once. CPU time of ended processes is their parents'.
+Init is the root of the tree and adopts every orphan, so all processes are below it. Memory is the
+sum of three parts: anonymous and shared memory of every process (also swapped, and with its huge
+pages and page tables), the private space, and open files in memory. If root measures, mapped files
+in memory count too. This sum is a cheap upper bound, because a shared page counts once for each
+process. An exact measurement divides shared pages by their users. When a process ends, its CPU time
+is added to its parent's.
 
-A target chooses how much there is to read, so a `Budget` bounds it. Beyond the budget descriptors
-are not looked at, and shared pages that are also counted as files count twice.
+A target chooses how much there is to read, so a `Budget` limits the work. Beyond the budget no more
+descriptors are read, and shared pages of files in memory count twice.
 """
 
 from __future__ import annotations
@@ -27,19 +28,31 @@ if TYPE_CHECKING:
     Inode = tuple[int, int]
 
 CPU_FIELDS = slice(11, 15)
-"""utime, stime, cutime and cstime in /proc/PID/stat, counted behind the name."""
+"""utime, stime, cutime and cstime in /proc/PID/stat, counted from the field after the name."""
 THREADS = 17
 UNREADABLE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
-"""Errors of this process, not of the tree. To count them as no use would switch every limit off."""
+"""Errors of this process, not of the tree. Counting them as zero would disable every limit."""
 IN_MEMORY = (b"/memfd:", b"/dev/zero (deleted)")
-"""How the kernel names a mapping of a memfd, and a shared one of no file."""
+"""The kernel's names for the mapping of a memfd, and for a shared mapping without a file."""
+OF_PROCESS = (b"VmPTE:", b"HugetlbPages:")
+"""Rows of a status that smaps_rollup does not have. A target can read one byte of every 2 MiB of a
+mapping: then only page tables take memory.
+"""
+RESIDENT = (b"RssAnon:", b"RssShmem:", b"VmSwap:", *OF_PROCESS)
+PROPORTIONAL = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:")
 MAX_DESCRIPTORS = 16384
 MAX_MAP_BYTES = 16 << 20
 KCMP_FILES = 2
+MAX_READS_OF_CHILDREN = 64
+"""The most reads of one list of children, because a target can start and end threads for ever."""
+MAX_READS_OF_ROOT = 64
+"""The most reads of the root's list, because a target can also start and end processes for ever,
+and each is a new orphan.
+"""
 
 
 class Budget:
-    """How much one measurement may still read: descriptors, and bytes of lists of mappings."""
+    """The remaining amount that a measurement may read: descriptors, and bytes of mapping lists."""
 
     def __init__(self) -> None:
         self.descriptors = MAX_DESCRIPTORS
@@ -61,10 +74,10 @@ def measure(
     objects: int = 0,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Usage:
-    """Measure the descendants of `root`, which is corral's and counts only for reaped children.
+    """Measure the descendants of `root`. `root` is corral's, so only its reaped children count.
 
-    `objects` are the bytes of the tree's System V objects, attached or not. Memory is what was
-    found so far once `interrupted` returns True.
+    `objects` are the bytes of the tree's System V objects, attached or not. When `interrupted`
+    returns True, the memory found so far is returned.
     """
     pids, ticks, tasks = _processes(root)
     memory = objects
@@ -90,14 +103,14 @@ def measure(
 
 
 def _processes(root: int) -> tuple[list[int], int, int]:
-    """Return the descendants that live, and the CPU ticks and threads of all."""
+    """Return the live descendants, and the CPU ticks and threads of all."""
     ticks = tasks = 0
     pids: list[int] = []
     for pid in (root, *tree(root)):
         try:
             stat = _stat(pid)
         except (ValueError, IndexError):
-            continue  # it has ended meanwhile
+            continue  # the process has ended in the meantime
         except OSError as error:
             _check_readable(error)
             continue
@@ -110,31 +123,51 @@ def _processes(root: int) -> tuple[list[int], int, int]:
     return pids, ticks, tasks
 
 
+def count_tasks(root: int) -> int:
+    """Return the number of processes and threads below `root`."""
+    return _processes(root)[2]
+
+
 def tree(root: int) -> list[int]:
-    """Return every descendant of `root`; one that forks meanwhile may be missed."""
-    found: list[int] = []
-    waiting = [root]
-    while waiting:
-        children = _children(waiting.pop())
-        found += children
-        waiting += children
-    return found
+    """Return every descendant of `root`. A process that forks during the walk may be missed.
+
+    `root` adopts orphans. If a process ends during the walk, its children move to `root`. So the
+    children of `root` are read again until nothing new appears.
+    """
+    found: dict[int, None] = {}
+    for _ in range(MAX_READS_OF_ROOT):
+        waiting = [pid for pid in _children(root) if pid not in found]
+        if not waiting:
+            break
+        while waiting:
+            pid = waiting.pop()
+            found[pid] = None
+            waiting += [child for child in _children(pid) if child not in found]
+    return list(found)
 
 
 def _children(pid: int) -> list[int]:
-    """Read the lists of all threads: a child belongs to the thread that forked it."""
-    found: list[int] = []
-    try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                found += map(int, file.read().split())
-    except OSError as error:
-        _check_readable(error)
-    return found
+    """Return the children of all threads. A child belongs to the thread that forked it, and moves
+    to another thread when that one ends. So the lists are read again if a thread has ended.
+    """
+    found: dict[int, None] = {}
+    for _ in range(MAX_READS_OF_CHILDREN):
+        ended = False
+        for thread in _threads(pid):
+            try:
+                found |= dict.fromkeys(
+                    map(int, abi.read_file(f"/proc/{pid}/task/{thread}/children").split())
+                )
+            except OSError as error:
+                _check_readable(error)
+                ended = True
+        if not ended:
+            break
+    return list(found)
 
 
 def _check_readable(error: OSError) -> None:
-    """Return if the process has ended or hides; raise if this process cannot read anything."""
+    """Return if the process has ended or hides its data. Raise if nothing can be read at all."""
     if error.errno in UNREADABLE:
         raise error
 
@@ -146,7 +179,7 @@ def _stat(pid: int) -> list[int]:
 
 
 def _threads(pid: int) -> list[int]:
-    """Return the threads of a process, the first thread first."""
+    """Return the threads of a process, beginning with the first."""
     try:
         return sorted(map(int, os.listdir(f"/proc/{pid}/task")), key=lambda thread: thread != pid)
     except OSError as error:
@@ -154,34 +187,34 @@ def _threads(pid: int) -> list[int]:
         return []
 
 
-def _resident(pid: int) -> int:
-    """Read a thread that has memory: after the first one's exit its own status has none."""
+def _resident(pid: int, rows: tuple[bytes, ...] = RESIDENT) -> int:
+    """Read the status of a thread with memory. The first thread has none after its exit."""
     for thread in _threads(pid):
         try:
             with open(f"/proc/{pid}/task/{thread}/status", "rb") as file:
-                lines = [line for line in file if line.startswith((b"RssAnon:", b"RssShmem:"))]
+                lines = [line for line in file if line.startswith(RESIDENT)]
         except OSError as error:
             _check_readable(error)
             continue
         if lines:
-            return kilobytes(lines, (b"Rss",))
+            return kilobytes(lines, rows)
     return 0
 
 
 def _proportional(
     pid: int, files: Container[Inode], device: int, budget: Budget, *, segments: bool
 ) -> int:
-    """Count shared pages by their share, without maps of files that are counted as a whole."""
+    """Divide shared pages by their users, without mappings of files that are counted as a whole."""
     for thread in _threads(pid):
         try:
             with open(f"/proc/{pid}/task/{thread}/smaps_rollup", "rb") as file:
-                memory = kilobytes(file, (b"Pss_Anon:", b"Pss_Shmem:"))
+                memory = kilobytes(file, PROPORTIONAL)
             with open(f"/proc/{pid}/task/{thread}/smaps", "rb") as file:
                 lines = budget.lines(file)
                 elsewhere = counted_elsewhere(lines, files, device, segments=segments)
         except OSError:
-            continue  # this thread has ended, or the process hides
-        return max(0, memory - elsewhere)
+            continue  # this thread has ended, or the process hides its memory
+        return max(0, memory - elsewhere) + _resident(pid, OF_PROCESS)
     return _resident(pid)
 
 
@@ -193,36 +226,36 @@ def kilobytes(lines: Iterable[bytes], names: tuple[bytes, ...]) -> int:
 def counted_elsewhere(
     lines: Iterable[bytes], memfds: Container[Inode], device: int, *, segments: bool = False
 ) -> int:
-    """Return the bytes in a process's smaps of files in memory that are counted as files."""
+    """Return the bytes of files in memory in a process's smaps, which count as files already."""
     found = 0
     mapped = False
     for line in lines:
         first = line[:1]
-        # The head of a mapping begins with a hexadecimal address; its rows are capitalized.
+        # A mapping begins with a line with a hexadecimal address; its other lines are capitalized.
         if first.isdigit() or b"a" <= first <= b"f":
             where = _inode(line)
             mapped = where in memfds or where[0] == device or (segments and _is_segment(line))
-        elif mapped and line.startswith(b"Pss:"):
+        elif mapped and line.startswith((b"Pss:", b"SwapPss:")):
             found += int(line.split()[1])
         elif mapped and line.startswith(b"Anonymous:"):
-            found -= int(line.split()[1])  # changed in private: no longer the file's
+            found -= int(line.split()[1])  # privately changed pages no longer belong to the file
     return max(0, found) * 1024
 
 
 def _is_segment(head: bytes) -> bool:
-    """Compare the start of the mapping's name: its maker chooses the end of a memfd's name."""
+    """Compare only the start of the name, because the target chooses the end of a memfd's name."""
     return head.split(None, 5)[-1].startswith(b"/SYSV")
 
 
 def _inode(head: bytes) -> Inode:
-    """Return (device, inode) of `start-end perms offset major:minor inode path`."""
+    """Return (device, inode) from a line `start-end perms offset major:minor inode path`."""
     device, inode = head.split(None, 5)[3:5]
     major, minor = device.split(b":")
     return os.makedev(int(major, 16), int(minor, 16)), int(inode)
 
 
 def _open_memfds(pid: int, budget: Budget) -> dict[Inode, int]:
-    """Return the memfds that any thread has open: a thread may have its own descriptors."""
+    """Return the memfds that any thread has open, because a thread can have its own descriptors."""
     found: dict[Inode, int] = {}
     tables: list[int] = []
     for thread in _threads(pid):
@@ -242,7 +275,7 @@ def _open_memfds(pid: int, budget: Budget) -> dict[Inode, int]:
 
 
 def _shares_files(thread: int, other: int) -> bool:
-    """Return whether two threads have the same descriptors; False if the kernel does not say."""
+    """Return whether two threads share their descriptors; False if the kernel cannot tell."""
     try:
         return abi.syscall("kcmp", thread, other, KCMP_FILES, 0, 0) == 0
     except OSError:
@@ -255,19 +288,21 @@ def _memfd(path: str) -> dict[Inode, int]:
             seen = os.stat(path)
             return {(seen.st_dev, seen.st_ino): seen.st_blocks * 512}
     except OSError:
-        pass  # closed meanwhile: the others still count
+        pass  # closed in the meantime: the others still count
     return {}
 
 
 def _mapped_files(pid: int, budget: Budget) -> dict[Inode, int]:
-    """Return the files in memory that a process has mapped, touched or not; only root may ask."""
+    """Return the files in memory that a process has mapped, even untouched. This needs root."""
     found: dict[Inode, int] = {}
     if os.geteuid():
         return found
     for thread in _threads(pid):
+        listed = False
         try:
             with open(f"/proc/{pid}/task/{thread}/maps", "rb") as file:
                 for line in budget.lines(file):
+                    listed = True
                     if line.split(None, 5)[-1].startswith(IN_MEMORY) and _inode(line) not in found:
                         span = line.split(None, 1)[0].decode()
                         seen = os.stat(f"/proc/{thread}/map_files/{span}")
@@ -275,26 +310,26 @@ def _mapped_files(pid: int, budget: Budget) -> dict[Inode, int]:
         except OSError as error:
             _check_readable(error)
             continue  # unmapped meanwhile, or this root may not ask
-        if found:
-            break
+        if listed:
+            break  # all threads have the same memory, but one that has exited lists none
     return found
 
 
 def _private_space(pids: list[int]) -> tuple[int, int]:
-    """Return (device, bytes) of the one tmpfs that is behind /tmp, HOME and /dev/shm."""
+    """Return (device, bytes) of the tmpfs that contains /tmp, HOME and /dev/shm."""
     for thread in (thread for pid in pids for thread in _threads(pid)):
         path = f"/proc/{thread}/root/dev/shm"
         try:
             device, seen = os.stat(path).st_dev, os.statvfs(path)
         except OSError:
             continue
-        if device != _own_device():  # otherwise there is no private root: this is the host's
+        if device != _own_device():  # without a private root this is the host's /dev/shm
             return device, (seen.f_blocks - seen.f_bfree) * seen.f_frsize
     return -1, 0
 
 
 def _own_device() -> int:
     try:
-        return os.stat("/dev/shm").st_dev  # noqa: S108 - only to tell them apart
+        return os.stat("/dev/shm").st_dev  # noqa: S108 - only compared
     except OSError:
         return -1

@@ -1,4 +1,4 @@
-"""A child process to try things in: it returns what it saw as text and leaves nothing behind."""
+"""Try something in a child process, which returns its result as text and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAX_SILENCE_SECONDS = 20
-"""A probe that writes nothing for so long has failed, whatever it waits for."""
+"""A probe that writes nothing for this long has failed."""
+END = b"\0"
+"""The end of an answer: the first answer of several is the cause of the others."""
 
 
 def probe(capability: str, attempt: Callable[[], str], hint: str = "") -> Finding:
-    """Return the finding that `attempt` proves by returning; `hint` is for its absence."""
+    """Return a finding: proven if `attempt` returns. `hint` is for the absent case."""
     proven, evidence = observe(attempt)
     if proven:
         return Finding(capability=capability, status="proven", evidence=evidence)
@@ -27,7 +29,7 @@ def probe(capability: str, attempt: Callable[[], str], hint: str = "") -> Findin
 
 
 def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
-    """Run `attempt` in a fork; return whether it returned, and its text or that of its error."""
+    """Run `attempt` in a fork. Return whether it returned, and its text or its error's text."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -38,7 +40,8 @@ def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
         except BaseException as error:  # noqa: BLE001 - the parent needs every error
             words = f"-{error}"
         try:
-            os.write(write, words.encode(errors="replace")[:4096])
+            # A process that `attempt` forked may come here too, before the one that waits for it.
+            os.write(write, words.encode(errors="replace")[:4095] + END)
         finally:
             os._exit(0)
     os.close(write)
@@ -48,11 +51,12 @@ def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
     status = os.waitpid(pid, 0)[1]
     if not answer:
         return False, f"the probe died (wait status {status})"
-    return answer[0] == "+", answer[1:]
+    first = answer.partition(END.decode())[0]
+    return first[0] == "+", first[1:]
 
 
 def _read(fd: int) -> str | None:
-    """Read until every process has closed the other end; return None after too long a silence."""
+    """Read until every process has closed the other end. Return None after too long a silence."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     found = b""
@@ -66,10 +70,10 @@ def _read(fd: int) -> str | None:
 
 
 def refused(attempt: Callable[[], object], *, by: type[OSError] = OSError) -> str:
-    """Return the error with which an act is refused.
+    """Return the error that refuses an act.
 
-    An act that succeeds is a failure here, and so is an error other than `by`, because something
-    else may have prevented the act then.
+    Raise if the act succeeds, or if it fails with an error other than `by`, because then something
+    else may have prevented the act.
     """
     try:
         attempt()

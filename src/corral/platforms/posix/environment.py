@@ -1,16 +1,18 @@
-"""Variables that every target has on a POSIX system."""
+"""List the variables that every target has on a POSIX system."""
 
 from __future__ import annotations
 
 
-def environment(home: str, temporary: str, *, state: str) -> tuple[tuple[str, str], ...]:
+def environment(
+    home: str, temporary: str, *, state: str, language: str = "C.UTF-8"
+) -> tuple[tuple[str, str], ...]:
     values = {
         "HOME": home,
         "USER": "user",
         "LOGNAME": "user",
         "SHELL": "/bin/sh",
         "TMPDIR": temporary,
-        "LANG": "C.UTF-8",
+        "LANG": language,
     }
     if state:
         values["STATE_DIRECTORY"] = state

@@ -1,4 +1,4 @@
-"""Resource limits of each process in the target, set before exec and read back."""
+"""Set resource limits of each process in the target before exec, and read them back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from corral.record import record
 
 if sys.platform != "win32":
-    # Here and not at the point of use: inside, the standard library is out of sight.
+    # Imported here, because the sandbox may hide the standard library.
     import resource
 
 TYPE_CHECKING = False
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from corral.policy.model import Control, Limits
 
 PER_PROCESS: Mapping[Control, str] = {"fds": "NOFILE", "address_space": "AS"}
-"""Limits of each process, by field of the policy: an rlimit is all that enforces them."""
+"""Per-process limits by field of the policy. Only an rlimit enforces these."""
 DATA_FLOOR = 1 << 30
-"""Node 24 needs 640 MiB of RLIMIT_DATA to start: the backstop never goes below 1 GiB."""
+"""The lowest RLIMIT_DATA that corral sets, because Node 24 needs 640 MiB to start."""
 
 
 @record
 class Rlimits:
-    """(RLIMIT name without its prefix, value), soft and hard alike."""
+    """Pairs (RLIMIT name without its prefix, value of the soft and the hard limit)."""
 
     name = "rlimits"
     values: tuple[tuple[str, int], ...]
@@ -38,16 +38,7 @@ class Rlimits:
 
     def apply(self, _results: Results) -> None:
         for name, value in self.values:
-            kind: int = getattr(resource, f"RLIMIT_{name}")
-            # A host limit that is lower already stays: a limit is never raised.
-            hard = resource.getrlimit(kind)[1]
-            bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-            # SIGXCPU may be caught; the hard limit a second later kills.
-            top = bound + 1 if name == "CPU" and hard == resource.RLIM_INFINITY else bound
-            try:
-                resource.setrlimit(kind, (bound, top))
-            except ValueError as error:  # EINVAL: macOS refuses a size below what is mapped already
-                raise OSError(22, f"RLIMIT_{name} of {bound} is refused") from error
+            set_limit(name, value)
 
     def verify(self, _results: Results) -> None:
         for name, value in self.values:
@@ -56,13 +47,27 @@ class Rlimits:
                 raise OSError(0, f"RLIMIT_{name} reads back as {soft}, {hard}")
 
 
+def set_limit(name: str, value: int) -> None:
+    kind: int = getattr(resource, f"RLIMIT_{name}")
+    # A lower limit of the host stays, because corral never raises a limit.
+    hard = resource.getrlimit(kind)[1]
+    bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    # A program may catch SIGXCPU. One second later the hard limit kills it.
+    top = bound + 1 if name == "CPU" and hard == resource.RLIM_INFINITY else bound
+    try:
+        resource.setrlimit(kind, (bound, top))
+    # EINVAL: macOS refuses a size below the memory that is already mapped
+    except ValueError as error:
+        raise OSError(22, f"RLIMIT_{name} of {bound} is refused") from error
+
+
 def plan(limits: Limits, *, count_init: bool) -> Rlimits:
-    """A piped core handler is stopped by a CORE limit of 1, not by 0."""
+    """Return the limits to set. CORE is 1, because 0 does not stop a piped core handler."""
     values = [("CORE", 1)]
     if limits.memory is not None:
         values.append(("DATA", max(limits.memory, DATA_FLOOR)))
     if limits.pids is not None:
-        # init has the target's id, so it counts as one.
+        # init runs with the target's user id, so it counts too.
         values.append(("NPROC", limits.pids + int(count_init)))
     for field, name in PER_PROCESS.items():
         if (value := getattr(limits, field)) is not None:
@@ -82,4 +87,4 @@ def probe() -> str:
     words = disposable.refused(lambda: os.open("/", os.O_RDONLY))
     os.close(opened)
     os.close(os.open("/", os.O_RDONLY))
-    return f"a descriptor beyond RLIMIT_NOFILE is denied ({words}), one below is not"
+    return f"a descriptor beyond RLIMIT_NOFILE is denied ({words}), but not one below it"

@@ -1,4 +1,4 @@
-"""The directories of a run: a private one, removed at the end, and one that survives runs."""
+"""Make and remove the directories of a run: a private one, and one that is kept between runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import stat
 import sys
 
+from corral.abi.private_directory import make_private_directory
+from corral.abi.whole_file import replace_file
 from corral.directories import directories
 from corral.platforms import run_records
 from corral.platforms.steps import unverified
@@ -14,12 +16,16 @@ from corral.record import record
 TYPE_CHECKING = False
 assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from corral.plan.model import Results, Stage
     from corral.platforms.run_records import Budget
     from corral.programs.model import Program
 
-TEMPORARY = "/tmp"  # noqa: S108 - a directory in it is made 0700, never reused
+TEMPORARY = "/tmp"  # noqa: S108 - directories in it are new and 0700
+MAXPATHLEN = 1024
 SUBDIRECTORIES = ("home", "tmp")
+DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
 def work_directory(run: str) -> str:
@@ -27,7 +33,7 @@ def work_directory(run: str) -> str:
 
 
 def is_work_directory(path: str) -> bool:
-    """Return whether this is a path at which corral makes this user's private directories."""
+    """Return whether corral makes this user's private directories at this path."""
     parent, _, name = path.rpartition("/")
     start = f"corral-{os.geteuid()}-"
     return (
@@ -38,20 +44,22 @@ def is_work_directory(path: str) -> bool:
 
 
 def inner(path: str) -> tuple[str, ...]:
-    """Return the directories in a private directory that are the target's; the top is not."""
+    """Return the directories in a private directory that belong to the target. The top does not."""
     return tuple(f"{path}/{name}" for name in SUBDIRECTORIES)
 
 
 @record
 class WorkDirectory:
-    """A private directory, where no private root can be made. Its top stays corral's, and the
-    directories in it are the target's: in a run started by root `uid` and `gid` are not root's.
+    """A private directory for hosts where no private root can be made. Its top belongs to corral;
+    the directories in it belong to the target's `uid` and `gid`, which are not root's. `links` are
+    (name in the home, target): links through which the target finds grants below its home.
     """
 
     name = "work_directory"
     path: str
     uid: int
     gid: int
+    links: tuple[tuple[str, str], ...] = ()
     stage: Stage = "supervisor"
     verify = unverified
 
@@ -63,16 +71,17 @@ class WorkDirectory:
         return f"private directory {self.path}, removed at the end"
 
     def apply(self, results: Results) -> None:
-        os.mkdir(self.path, 0o700)  # fails if another process put something there first
+        os.mkdir(self.path, 0o700)  # fails if another process has taken the name
         results.add(PrivateDirectory(path=self.path))
         given = (self.uid, self.gid) != (os.geteuid(), os.getegid())
         for path in inner(self.path):
             os.mkdir(path, 0o700)
             if given:
                 os.chown(path, self.uid, self.gid)
+        make_links(f"{self.path}/home", self.links)
         if given:
             os.chown(self.path, -1, self.gid)
-            os.chmod(self.path, 0o710)  # noqa: S103 - the target has to get through
+            os.chmod(self.path, 0o710)  # noqa: S103 - the target passes through
 
 
 @record
@@ -85,11 +94,17 @@ class PrivateDirectory:
 
 @record
 class State:
-    """`state = true`: one directory for each server. `inside` is where the target finds it."""
+    """The kept directory of a server (`state = true`). `inside` is its path for the target.
+
+    `links` are (name, target): links through which the target finds grants below its home. Links of
+    earlier runs stay, but lead nowhere without their grant.
+    """
 
     name = "state_directory"
     path: str
     inside: str
+    server: tuple[str, ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
     stage: Stage = "supervisor"
     verify = unverified
 
@@ -97,22 +112,71 @@ class State:
         return f"keep {self.inside} in {self.path}"
 
     def apply(self, _results: Results) -> None:
-        os.makedirs(self.path, mode=0o700, exist_ok=True)
+        if not os.path.isdir(self.path):
+            self._make()
+        if self.links:
+            make_links(self.path, self.links)
+
+    def _make(self) -> None:
+        make_private_directory(self.path)
+        from corral.policy.variables import masked
+
+        name = "\0".join(masked(self.server)).encode()
+        try:
+            replace_file(self.path + run_records.NAME_OF_STATE, name)
+        except OSError:
+            os.rmdir(self.path)  # without the server's name it could not be listed
+            raise
+
+
+def make_links(top: str, links: Iterable[tuple[str, str]]) -> None:
+    """Make symbolic links below a directory that targets have written to. Existing names stay as
+    they are. Links that a target put into the path are not followed.
+    """
+    for name, target in links:
+        *parents, last = name.split("/")
+        opened: list[int] = []
+        try:
+            opened.append(os.open(top, DIRECTORY))
+            for parent in parents:
+                _make_alike(parent, opened[-1])
+                opened.append(os.open(parent, DIRECTORY, dir_fd=opened[-1]))
+            os.symlink(target, last, dir_fd=opened[-1])
+        except OSError:
+            pass  # the name is taken
+        finally:
+            for fd in opened:
+                os.close(fd)
+
+
+def _make_alike(name: str, above: int) -> None:
+    """Make a directory with its parent's owner, because a user's sweep cannot remove root's."""
+    try:
+        os.mkdir(name, 0o755, dir_fd=above)
+    except FileExistsError:
+        return
+    owner = os.fstat(above)
+    if owner.st_uid != os.geteuid():
+        os.chown(name, owner.st_uid, owner.st_gid, dir_fd=above, follow_symlinks=False)
 
 
 def state_path(program: Program) -> str:
-    """The same program with the same arguments is the same server."""
+    """Return the state directory of a server. The same program with the same arguments is the same
+    server, and so is every version of a package.
+
+    A file beside the directory, with the ending NAME_OF_STATE, contains the command.
+    """
     import hashlib
 
-    words = "\0".join((program.real or program.path, *program.argv[1:]))
+    words = "\0".join(program.server or (program.real or program.path, *program.argv[1:]))
     digest = hashlib.sha256(os.fsencode(words)).hexdigest()[:32]
     return os.path.join(directories().state, "servers", digest)
 
 
 def remove(path: str, budget: Budget) -> None:
-    """Remove a private directory with everything below, however deep and whatever its modes.
+    """Remove a private directory with everything below it, whatever its depth and its modes.
 
-    A link or another user's directory stays as it is.
+    Links and other users' directories stay as they are.
     """
     try:
         top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -129,7 +193,10 @@ def remove(path: str, budget: Budget) -> None:
 
 
 def _empty(top: int, budget: Budget) -> None:
-    """Move inner directories to the top, because a tree can be deeper than any path or stack."""
+    """Empty a directory, and move its inner directories to the top until all are empty.
+
+    A tree can be deeper than the longest path or the stack.
+    """
     while names := _some_names(top):
         for name in names:
             if not _unlink(name, top, budget):
@@ -137,7 +204,7 @@ def _empty(top: int, budget: Budget) -> None:
 
 
 def _some_names(directory: int) -> list[str]:
-    """Return up to a thousand names: a directory can have more than fit into memory."""
+    """Return up to a thousand names, because a directory's names may not fit into memory."""
     with os.scandir(directory) as entries:
         return [entry.name for entry, _ in zip(entries, range(1000), strict=False)]
 
@@ -149,7 +216,8 @@ def _remove_inner(name: str, top: int, budget: Budget) -> None:
             for entry in names:
                 if not _unlink(entry, directory, budget):
                     _refuse_foreign(entry, directory)
-                    os.close(_open_directory(entry, directory))  # moving it writes to its `..`
+                    # Moving a directory changes its `..`, so it has to be writable.
+                    os.close(_open_directory(entry, directory))
                     os.rename(entry, os.urandom(8).hex(), src_dir_fd=directory, dst_dir_fd=top)
     finally:
         os.close(directory)
@@ -157,18 +225,20 @@ def _remove_inner(name: str, top: int, budget: Budget) -> None:
 
 
 def _refuse_foreign(name: str, directory: int) -> None:
-    """Raise for another user's directory: a target of root may have moved root's here."""
+    """Raise for another user's directory, because root's target may have moved one here."""
     owner = os.stat(name, dir_fd=directory, follow_symlinks=False).st_uid
     if owner != os.fstat(directory).st_uid:
         raise OSError(1, "is another user's directory", name)
 
 
 def _open_directory(name: str, directory: int) -> int:
-    """Make a directory accessible and open it. Its mode is changed through a descriptor, because
-    its name could be a link by then.
+    """Make a directory accessible through a descriptor and open it.
+
+    A chmod by name could follow a link that has replaced the directory.
     """
     if sys.platform != "linux":
-        # There is no O_PATH here, but a mode can be changed without following a link.
+        # Only Linux has O_PATH. Elsewhere chmod can refuse to follow a link.
+        _clear_flags(name, directory)
         os.chmod(name, 0o700, dir_fd=directory, follow_symlinks=False)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.open(name, flags, dir_fd=directory)
@@ -189,15 +259,25 @@ def _mount_id(fd: int) -> str:
 
 
 def _unlink(name: str, directory: int, budget: Budget) -> bool:
-    """Remove a file; return False for a directory, which stays."""
+    """Remove a file. Return False for a directory, which stays."""
     budget.spend()
     try:
         os.unlink(name, dir_fd=directory)
     except IsADirectoryError:
         return False
     except PermissionError:
-        # For a directory POSIX asks for this error, and macOS raises it.
-        if not stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
-            raise
-        return False
+        # POSIX demands this error for a directory, and macOS raises it.
+        if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+            return False
+        _clear_flags(name, directory)
+        os.unlink(name, dir_fd=directory)
     return True
+
+
+def _clear_flags(name: str, directory: int) -> None:
+    """Clear a file's flags on macOS. With flags such as uchg even its owner cannot remove it."""
+    if sys.platform == "darwin":
+        import fcntl
+
+        path = fcntl.fcntl(directory, fcntl.F_GETPATH, bytes(MAXPATHLEN)).partition(b"\0")[0]
+        os.lchflags(f"{os.fsdecode(path)}/{name}", 0)

@@ -1,7 +1,7 @@
-"""Block, reset and read signals, as far as every POSIX system has them.
+"""Block, reset and read signals in the way that every POSIX system supports.
 
-Python ignores SIGPIPE and SIGXFSZ, and ignored signals stay ignored through exec. The module
-`signal` would import `enum` on the start path.
+Python ignores SIGPIPE and SIGXFSZ, and exec keeps them ignored. The module `signal` is not used,
+because it would import `enum` on the start path.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ def unblock(numbers: Iterable[int]) -> None:
 
 
 def reset() -> None:
-    """Set every signal to its default and block none, so that no handler of corral's runs."""
+    """Set every signal to its default and unblock all, so that none of corral's handlers runs."""
     _signal.set_wakeup_fd(-1)
     for number in _signal.valid_signals():
         try:
             _signal.signal(number, _signal.SIG_DFL)
         except (OSError, ValueError):
-            continue  # SIGKILL, SIGSTOP and those that the C library keeps for itself
+            continue  # SIGKILL, SIGSTOP and the C library's own signals cannot be reset
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
 
 
 class SignalPipe:
-    """Signals to this process, read from a pipe. They no longer end or stop it."""
+    """Signals to this process, read from a pipe. They no longer end or stop the process."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self._read, self.writer = os.pipe()
@@ -58,4 +58,4 @@ class SignalPipe:
 
 
 def _do_nothing(_number: int, _frame: object) -> None:
-    """The number is in the pipe already."""
+    """Do nothing, because Python has already written the number to the pipe."""

@@ -1,7 +1,7 @@
 """Copy the data of streams that are files through pipes, in processes outside the sandbox.
 
-Where there is no Landlock a target can open `/proc/self/fd/1` again with other rights than it was
-given: write to its stdin, or read what others wrote to a log. It cannot do that with a pipe.
+Without Landlock, a target can reopen `/proc/self/fd/1` with more rights than it was given. It could
+write to the file behind its stdin, or read what others wrote to a log. With a pipe it cannot.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CHUNK = 1 << 16
 
 @record
 class Relay:
-    """`readers` feed stdin and `writers` empty stdout and stderr: pids of the copying processes."""
+    """Pids of the copying processes: `readers` feed stdin, `writers` empty stdout and stderr."""
 
     stdio: Stdio
     ends: list[int]
@@ -34,12 +34,12 @@ class Relay:
     writers: list[int]
 
     def started(self) -> None:
-        """Close the pipes' ends that the target has now."""
+        """Close this process's copies of the pipe ends that the target now has."""
         while self.ends:
             os.close(self.ends.pop())
 
     def release(self) -> None:
-        """Wait until everything is written. The target is dead, so the pipes have ended."""
+        """Wait until everything is written. The pipes end, because the target has ended."""
         self.started()
         for pid in self.readers:
             os.kill(pid, SIGKILL)
@@ -48,7 +48,7 @@ class Relay:
 
 
 def relay_files(stdio: Stdio) -> Relay:
-    """Return streams for the target in which a pipe takes the place of each regular file."""
+    """Return streams for the target, in which a pipe replaces each regular file."""
     chosen = list(stdio)
     relay = Relay(stdio=stdio, ends=[], readers=[], writers=[])
     pipes: dict[tuple[int, int], int] = {}
@@ -56,13 +56,13 @@ def relay_files(stdio: Stdio) -> Relay:
         try:
             seen = os.fstat(fd)
         except OSError:
-            continue  # closed
+            continue  # already closed
         if not stat.S_ISREG(seen.st_mode):
             continue
         if number == 0:
             chosen[0] = _start(relay, fd, feeds=True)
             continue
-        # One pipe for `2>&1`: with two of them the order of lines would be lost.
+        # `2>&1` gets one pipe, because two pipes would mix up the order of lines.
         file = (seen.st_dev, seen.st_ino)
         if file not in pipes:
             pipes[file] = _start(relay, fd, feeds=False)
@@ -71,7 +71,7 @@ def relay_files(stdio: Stdio) -> Relay:
 
 
 def _start(relay: Relay, file: int, *, feeds: bool) -> int:
-    """Start a copying process, and return the target's end of its pipe."""
+    """Start a copying process. Return the target's end of its pipe."""
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -85,7 +85,8 @@ def _start(relay: Relay, file: int, *, feeds: bool) -> int:
 
 def _copy(source: int, destination: int) -> NoReturn:
     try:
-        os.setsid()  # Ctrl-C ends the target, and its last lines still have to be written
+        # Ctrl-C must not end this process, because it still has to write the target's last lines
+        os.setsid()
         steps.keep_only({source, destination})
         while chunk := os.read(source, CHUNK):
             while chunk:

@@ -1,8 +1,10 @@
-"""Put back what a target changed on the files and terminals behind its standard streams.
+"""Undo a target's changes to the files and terminals behind its standard streams.
 
-A target can change mode, owner, access list and flags of a file through a descriptor that was only
-opened for reading, and set a terminal's exclusive mark, which keeps others from opening it. Pipes
-and sockets are left alone: to keep one open would hide its end from the client.
+Through a descriptor that is only open for reading, a target can change a file's mode, owner and
+access list. It can also set a terminal's exclusive mark, so that others cannot open the terminal,
+change the terminal's settings, and stop its output, which no key starts again. A named pipe is kept
+open with O_PATH only. With a real open end the client would not notice that the target closed its
+own end. Other pipes and sockets have no name, so others cannot open them.
 """
 
 from __future__ import annotations
@@ -24,19 +26,21 @@ if TYPE_CHECKING:
     Aspect = tuple[str, Callable[[int], object], Callable[[int, object], None]]
 
 NAMES = ("stdin", "stdout", "stderr")
-# Numbers of Linux. Elsewhere the calls fail, and what cannot be read is not put back.
-FS_IOC_GETFLAGS, FS_IOC_SETFLAGS = 0x80086601, 0x40086602
+# These are Linux's numbers. Elsewhere the calls fail, and only values that were read are restored.
 TIOCEXCL, TIOCNXCL, TIOCGEXCL = 0x540C, 0x540D, 0x80045440
+TCGETS, TCSETS, TCXONC, TCOON = 0x5401, 0x5402, 0x540A, 1
 
 
 @record
 class StreamStates:
-    """(name, own descriptor, values by aspect) of the files and terminals among the streams."""
+    """(name, own descriptor, values by aspect) of each stream that is a named file or terminal."""
 
     streams: tuple[tuple[str, int, tuple[object, ...]], ...]
 
     def restore(self) -> tuple[str, ...]:
-        """Put back what differs, and return a line for each change."""
+        """Restore the values that differ, and return a line for each change."""
+        for _, fd, _ in self.streams:
+            _resume_output(fd)
         return tuple(
             line
             for name, fd, values in self.streams
@@ -50,27 +54,44 @@ class StreamStates:
 
 
 def keep(stdio: Sequence[int]) -> StreamStates:
-    """Remember the state of the files and terminals among the streams."""
+    """Record the state of the files and terminals among the streams."""
     found = []
     for name, fd in zip(NAMES, stdio, strict=True):
         try:
             seen = os.fstat(fd)
         except OSError:
-            continue  # closed
-        if stat.S_ISREG(seen.st_mode) or (stat.S_ISCHR(seen.st_mode) and os.isatty(fd)):
-            own = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
-            # Only its owner can change the rest, and root must not do it for another user's file.
+            continue  # already closed
+        own = _keep_open(fd, seen.st_mode)
+        if own >= 0:
+            # Only a file's owner may change these, and root must not change another user's file.
             is_owner = seen.st_uid == os.geteuid()
             values = [
-                _look(read, own) if is_owner or what in (FLAGS, EXCLUSIVE) else None
+                _look(read, own) if is_owner or what in OF_OPEN_FILE else None
                 for what, read, _ in ASPECTS
             ]
             found.append((name, own, tuple(values)))
     return StreamStates(streams=tuple(found))
 
 
+def _keep_open(fd: int, mode: int) -> int:
+    """Return another descriptor of a file, terminal or named pipe, or -1 for anything else."""
+    if stat.S_ISREG(mode) or (stat.S_ISCHR(mode) and os.isatty(fd)):
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    if sys.platform == "linux" and stat.S_ISFIFO(mode):
+        own = os.open(f"/proc/self/fd/{fd}", os.O_PATH | os.O_CLOEXEC)
+        if os.readlink(f"/proc/self/fd/{own}").startswith("/"):
+            return own
+        os.close(own)
+    return -1
+
+
+def _at(fd: int) -> int | str:
+    """Return a path for calls that change the file, because they refuse O_PATH descriptors."""
+    return f"/proc/self/fd/{fd}" if sys.platform == "linux" else fd
+
+
 def _look(read: Callable[[int], object], fd: int) -> object:
-    """Return what `read` sees, None where the file system or the system does not have it."""
+    """Return the result of `read`, or None if the file system does not have the value."""
     try:
         return read(fd)
     except OSError:
@@ -79,14 +100,17 @@ def _look(read: Callable[[int], object], fd: int) -> object:
 
 def _restore(name: str, fd: int, aspect: Aspect, before: object) -> str:
     what, read, write = aspect
-    if before is None or _look(read, fd) == before:
+    now = _look(read, fd)
+    if before is None or now == before or (what == SETTINGS and now is None):
         return ""
     try:
         write(fd, before)
     except OSError as error:
         return f"the {what} of {name} changed during the run: not put back ({error.strerror})"
-    # Every event loop sets O_NONBLOCK, so that is not worth a line.
-    return f"the {what} of {name} changed during the run: put back" if what != FLAGS else ""
+    if what == FLAGS:
+        return ""  # not worth a line: every event loop sets O_NONBLOCK
+    how = "put back" if _look(read, fd) == before else "not widened again"
+    return f"the {what} of {name} changed during the run: {how}"
 
 
 def _get_flags(fd: int) -> object:
@@ -98,15 +122,6 @@ def _set_flags(fd: int, value: object) -> None:
         fcntl.fcntl(fd, fcntl.F_SETFL, value)
 
 
-def _get_inode_flags(fd: int) -> object:
-    return fcntl.ioctl(fd, FS_IOC_GETFLAGS, bytes(8))
-
-
-def _set_inode_flags(fd: int, value: object) -> None:
-    if isinstance(value, bytes):
-        fcntl.ioctl(fd, FS_IOC_SETFLAGS, value)
-
-
 def _get_owner(fd: int) -> object:
     seen = os.fstat(fd)
     return seen.st_uid, seen.st_gid
@@ -114,40 +129,41 @@ def _get_owner(fd: int) -> object:
 
 def _set_owner(fd: int, value: object) -> None:
     if isinstance(value, tuple):
-        os.fchown(fd, *value)
+        os.chown(_at(fd), *value)
 
 
 def _get_attributes(fd: int) -> object:
-    """Return the extended attributes; the access list is one of them."""
+    """Return the extended attributes, which include the access list."""
     if sys.platform != "linux":
         return None
-    return {name: os.getxattr(fd, name) for name in _attribute_names(fd)}
+    return {name: os.getxattr(_at(fd), name) for name in _attribute_names(fd)}
 
 
 def _attribute_names(fd: int) -> set[str]:
-    """Leave out `security.*`: the kernel takes capabilities off a file that was written to."""
+    """Return all names except `security.*`, because the kernel itself drops some at a write."""
     if sys.platform != "linux":
         return set()
-    return {name for name in os.listxattr(fd) if not name.startswith("security.")}
+    return {name for name in os.listxattr(_at(fd)) if not name.startswith("security.")}
 
 
 def _set_attributes(fd: int, value: object) -> None:
     if sys.platform == "linux" and isinstance(value, dict):
         for name in _attribute_names(fd) - set(value):
-            os.removexattr(fd, name)
+            os.removexattr(_at(fd), name)
         for name, content in value.items():
-            if name not in _attribute_names(fd) or os.getxattr(fd, name) != content:
-                os.setxattr(fd, name, content)
+            if name not in _attribute_names(fd) or os.getxattr(_at(fd), name) != content:
+                os.setxattr(_at(fd), name, content)
 
 
 def _get_mode(fd: int) -> object:
-    """Leave out set-id bits: a write clears them, and what was written must not get them back."""
+    """Return the mode without set-id bits. A write clears them, and they must not come back."""
     return os.fstat(fd).st_mode & 0o1777
 
 
 def _set_mode(fd: int, value: object) -> None:
+    """Remove added bits. Do not add missing bits, because the user may have removed them."""
     if isinstance(value, int):
-        os.fchmod(fd, value)
+        os.chmod(_at(fd), os.fstat(fd).st_mode & value)
 
 
 def _get_exclusive(fd: int) -> object:
@@ -158,13 +174,42 @@ def _set_exclusive(fd: int, value: object) -> None:
     fcntl.ioctl(fd, TIOCEXCL if value else TIOCNXCL)
 
 
-FLAGS, EXCLUSIVE = "status flags", "exclusive mark"
-# The owner before the mode, because a change of owner clears bits of the mode.
+def _is_foreground(fd: int) -> bool:
+    """Return whether corral is in the foreground of this terminal. Otherwise the shell has set the
+    terminal for itself, and the kernel would stop corral for changing the settings.
+    """
+    try:
+        return os.tcgetpgrp(fd) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def _resume_output(fd: int) -> None:
+    try:
+        if _is_foreground(fd):
+            fcntl.ioctl(fd, TCXONC, TCOON)
+    except OSError:
+        pass  # another system's numbers
+
+
+def _get_settings(fd: int) -> object:
+    return fcntl.ioctl(fd, TCGETS, bytes(64)) if _is_foreground(fd) else None
+
+
+def _set_settings(fd: int, value: object) -> None:
+    if isinstance(value, bytes):
+        fcntl.ioctl(fd, TCSETS, value)
+
+
+FLAGS, EXCLUSIVE, SETTINGS = "status flags", "exclusive mark", "settings"
+OF_OPEN_FILE = (FLAGS, EXCLUSIVE, SETTINGS)
+"""What every user of an open file can change."""
+# The owner comes before the mode, because changing the owner clears bits of the mode.
 ASPECTS: tuple[Aspect, ...] = (
     (FLAGS, _get_flags, _set_flags),
-    ("inode flags", _get_inode_flags, _set_inode_flags),
     ("owner", _get_owner, _set_owner),
     ("extended attributes", _get_attributes, _set_attributes),
     ("mode", _get_mode, _set_mode),
     (EXCLUSIVE, _get_exclusive, _set_exclusive),
+    (SETTINGS, _get_settings, _set_settings),
 )

@@ -1,4 +1,4 @@
-"""The last steps of a process that becomes the target, as far as every POSIX system has them."""
+"""Run the last steps of a process that becomes the target. All POSIX systems have these steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from corral.platforms import steps
 from corral.platforms.steps import EXECUTED, FAILED, StepFailed
 
 if sys.platform != "win32":
-    # Here and not at the point of use: behind walls the standard library may be out of sight.
+    # Imported here, because the sandbox may hide the standard library.
     import fcntl
 
 TYPE_CHECKING = False
@@ -27,7 +27,7 @@ UMASK = 0o022
 
 
 def arrange_streams(stdio: Stdio, *pipes: int) -> list[int]:
-    """Put the three streams on 0 to 2, and return the pipes, which have moved out of the way."""
+    """Put the three streams on 0 to 2. Return the pipes, which get other numbers."""
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in (*stdio, *pipes)]
     for number, fd in enumerate(high[:3]):
         os.dup2(fd, number)
@@ -35,15 +35,17 @@ def arrange_streams(stdio: Stdio, *pipes: int) -> list[int]:
 
 
 def close_on_exec() -> None:
-    """Let the target inherit nothing but the streams, where there is no close_range."""
+    """Let the target inherit only the streams, on systems without close_range."""
     for fd in _open_descriptors():
         if fd > 2:
             os.set_inheritable(fd, False)
 
 
 def close_others(keep: Container[int]) -> None:
-    """Close every descriptor but these. Without close_range all numbers would take a million calls,
-    so only the open ones are closed.
+    """Close every descriptor except these.
+
+    Without close_range only the open descriptors are closed, because trying every number would take
+    a million calls.
     """
     for fd in _open_descriptors():
         if fd not in keep:
@@ -51,7 +53,7 @@ def close_others(keep: Container[int]) -> None:
 
 
 def _open_descriptors() -> list[int]:
-    """Leave out the descriptor that the list was read by."""
+    """Return the open descriptors, except the one that this function reads the list from."""
     found = []
     for name in os.listdir(DESCRIPTORS):
         try:
@@ -63,19 +65,19 @@ def _open_descriptors() -> list[int]:
 
 
 def enter(plan: Plan, results: Results, start: int, exec_pipe: int) -> None:
-    """Put up the walls of this process, try them, and wait for the byte on `start`."""
+    """Apply this process's steps, verify them, and wait for the byte on `start`."""
     os.setsid()
     os.umask(UMASK)
     os.chdir(plan.program.cwd or "/")
     steps.apply(plan.steps, "target", results)
     steps.verify(plan.steps, results)
     if os.read(start, 1) != b"\0":
-        os._exit(1)  # the process that watches the target is gone
+        os._exit(1)  # the process that watches the target has ended
     os.write(exec_pipe, EXECUTED)
 
 
 def execute(program: Program, execve: Callable[[], None]) -> NoReturn:
-    """Call `execve`, and report its failure as that of the step `exec`."""
+    """Call `execve`, and report a failure under the step name `exec`."""
     try:
         check_same(program)
         execve()
@@ -85,7 +87,7 @@ def execute(program: Program, execve: Callable[[], None]) -> NoReturn:
 
 
 def check_same(program: Program) -> None:
-    """Refuse a program that was replaced since it was resolved."""
+    """Refuse a program that was replaced since corral resolved its path."""
     if program.inode:
         seen = os.stat(program.path)
         if (seen.st_dev, seen.st_ino) != (program.device, program.inode):
@@ -93,7 +95,7 @@ def check_same(program: Program) -> None:
 
 
 def tell(exec_pipe: int, error: BaseException, where: str) -> NoReturn:
-    """Write a failed step to the exec pipe as data, and exit."""
+    """Write a failed step to the exec pipe as data, then exit."""
     if isinstance(error, StepFailed):
         step, code, cause = error.step, error.code, error.cause
     else:

@@ -1,8 +1,8 @@
 """Watch one sandbox until it has ended, in one event loop.
 
-A client that is done closes stdin and waits; then sends SIGTERM and waits; then kills. The target
-inherits stdin, so end of file needs no help; signals are passed on to the whole tree. The loop
-never wakes up without a reason.
+An MCP client ends a server in three steps: it closes stdin, then sends SIGTERM, then kills. The
+target inherits stdin, so it sees the end of file itself. Signals are passed on to the whole tree.
+The loop never wakes up without a reason.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from corral.platforms.deadlines import Deadlines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Protocol
 
-    from corral.denials.records import Denial
+    from corral.denials.records import Denial, Denials
     from corral.network.traffic import Traffic
     from corral.plan.model import Sample
     from corral.platforms.contract import Child, Gateway, Service, Signals, StopReason
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 
 POLLIN = 1
+PRELOAD_SECONDS = 0.5
+"""After this time the supervisor imports modules for later. Short runs save this work."""
 
 
 class Watch:
@@ -54,32 +56,42 @@ class Watch:
         self.deadlines = Deadlines(child, timeout=timeout, sample=sample)
         self.exec_result = b""
         self.gateway: Gateway | None = None
-        self.services: list[Service] = []
+        self.services: list[Service] = list(child.services)
+        self._denials: Denials | None = None
+        self._preload_at: float | None = None
+        self._preload: Callable[[], None] | None = None
         self.poll, self._events = new_poll(), new_poll()
         for fd in (child.pidfd, child.exec_pipe, signals.fileno(), control):
             if fd >= 0:
                 self.poll.register(fd, POLLIN)
                 if fd != child.exec_pipe:
                     self._events.register(fd, POLLIN)
+        for service in self.services:
+            self.poll.register(service.fileno(), POLLIN)
 
     @property
     def reason(self) -> StopReason:
         return self.deadlines.reason
 
     def until_exec(self) -> bytes:
-        """Run until the target executes or fails to; return what the exec pipe carried."""
+        """Run until the target executes or fails to. Return the content of the exec pipe."""
         while self.child.exec_pipe >= 0 and not self._step(stop_at_exec=True):
             pass
         return self.exec_result
 
-    def open(self, gateway: Gateway | None, others: Sequence[Service]) -> None:
-        """Drive these services as long as the target lives."""
+    def open(self, denials: Denials, gateway: Gateway | None, others: Sequence[Service]) -> None:
+        """Run these services as long as the target lives."""
+        self._denials = denials
+        self._preload_at = time.monotonic() + PRELOAD_SECONDS
         self.gateway = gateway
         for service in (*others, *([gateway] if gateway else [])):
             self.services.append(service)
-            self.poll.register(service.fileno(), POLLIN)
+            if service.fileno() >= 0:
+                self.poll.register(service.fileno(), POLLIN)
 
-    def until_end(self) -> Ending:
+    def until_end(self, preload: Callable[[], None] | None = None) -> Ending:
+        """Watch until the end. `preload` imports modules for later, if the run lasts a moment."""
+        self._preload = preload
         while not self._step():
             pass
         reaped = self.child.reap()
@@ -88,10 +100,9 @@ class Watch:
         if self.run is not None:
             self.run.end()
         return Ending(
-            exec_result=self.exec_result,
             reaped=self.deadlines.account(reaped),
             reason=self.reason,
-            wall=time.monotonic() - self.deadlines.started,
+            wall=self.deadlines.elapsed(),
             denials=denials,
             traffic=traffic,
             replaced=tuple(replaced),
@@ -100,15 +111,21 @@ class Watch:
     def _close_services(self) -> tuple[tuple[Denial, ...], tuple[tuple[str, Traffic], ...]]:
         for service in self.services:
             service.close()
-        if self.gateway is None:
-            return (), ()
-        self.gateway.denials.close()
-        return self.gateway.denials.rows(), tuple(self.gateway.traffic().items())
+        traffic = tuple(self.gateway.traffic().items()) if self.gateway else ()
+        if self._denials is None:
+            return (), traffic
+        self._denials.close()
+        return self._denials.rows(), traffic
 
     def _step(self, *, stop_at_exec: bool = False) -> bool:
-        waits = [service.deadline() for service in self.services]
+        waits = [self._preload_at, *(service.deadline() for service in self.services)]
         events = self.poll.poll(self.deadlines.wait_ms(waits))
         self.deadlines.run_due()
+        if self._preload_at is not None and time.monotonic() >= self._preload_at:
+            self._preload_at = None
+            self.child.preload()
+            if self._preload is not None:
+                self._preload()
         for service in self.services:
             service.run_ready()
         for fd, _ in events:
@@ -125,13 +142,14 @@ class Watch:
         return False
 
     def _has_events(self) -> bool:
-        """Return whether the run ended or was told something; a service's clients do not count,
-        because a target could keep those busy.
+        """Return whether the run ended or got a signal.
+
+        Clients of services do not count, because a target could keep them busy.
         """
         return bool(self._events.poll(0))
 
     def _read_exec_pipe(self) -> bool:
-        """Return whether the pipe has ended."""
+        """Read from the exec pipe. Return whether it is at its end."""
         chunk = os.read(self.child.exec_pipe, 4096)
         self.exec_result += chunk
         if chunk:
@@ -152,7 +170,7 @@ class Watch:
                 self.deadlines.stop("signal", number)
 
     def _read_control(self) -> None:
-        """Pass on each byte as a signal; the end of the control channel is the caller's death."""
+        """Pass on each byte as a signal. End of file means that the caller has ended."""
         numbers = os.read(self.control, 16)
         if not numbers:
             self.poll.unregister(self.control)

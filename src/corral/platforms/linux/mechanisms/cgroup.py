@@ -1,9 +1,9 @@
-"""cgroup v2: limits of the whole tree, enforced by the kernel. v1 is never used.
+"""Limit the whole tree with cgroup v2, which the kernel enforces. v1 is never used.
 
-A leaf `corral/<id>` is made in a subtree that this user may write to. It is beside the processes
-that are there already, because a cgroup with processes of its own cannot enable controllers for its
-children. Every value is read back. Init is moved while it still waits for its id maps, so the
-target is in the leaf before its first instruction.
+The leaf `corral/<id>` is made in a subtree that this user may write to. It is beside the processes
+that are already there, because a cgroup with its own processes cannot enable controllers for its
+children. Every value is read back. Init is moved while it waits for its id maps, so the target is
+in the leaf before its first instruction.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 MECHANISM = "cgroup "
 CONTROLLERS = ("memory", "pids", "cpu", "io")
 PERIOD = 100_000
-"""Microseconds of cpu.max: the kernel's own default."""
+"""The period of cpu.max in microseconds. This is the kernel's own default."""
 MAX_PERIOD, MIN_QUOTA = 1_000_000, 1000
-"""What the kernel takes: a share below a hundredth of a processor needs a longer period."""
+"""The kernel's limits, in microseconds. A share below a hundredth needs a longer period."""
 
 
 @record
 class Base:
-    """A directory of the hierarchy in which leaves can be made, and what they can limit.
+    """A directory of the hierarchy in which leaves can be made, and the controllers that they get.
 
-    With `manager` it is systemd's own, and systemd makes a cgroup below it on request.
+    With `manager` the directory is systemd's own, and systemd makes a cgroup below it on request.
     """
 
     path: str
@@ -52,12 +52,12 @@ class Base:
 
 @record
 class Cgroup:
-    """The leaf of one run, which is removed at its end."""
+    """The leaf of one run. It is removed at the run's end."""
 
     path: str
 
     def add_counts(self, reaped: Reaped) -> Reaped:
-        """Add what the kernel counted and which limits were reached, before the leaf is removed."""
+        """Add the kernel's counts and the reached limits, before the leaf is removed."""
         events = table(f"{self.path}/memory.events")
         hit = ["memory"] if events.get("oom_kill") or events.get("oom_group_kill") else []
         if table(f"{self.path}/pids.events").get("max"):
@@ -77,7 +77,10 @@ class Cgroup:
 
 @record
 class Leaf:
-    """`settings` are (file, value); `controllers` are switched on from `base` down."""
+    """The step that makes a leaf. `settings` are (file, value).
+
+    `controllers` are enabled in every directory from `base` down.
+    """
 
     name = "cgroup"
     base: str
@@ -117,7 +120,7 @@ class Enter:
     verify = unverified
 
     def describe(self) -> str:
-        return "init joins the cgroup before it does anything"
+        return "init joins the cgroup before anything else"
 
     def apply(self, results: Results) -> None:
         path = results.get(Cgroup).path
@@ -125,7 +128,7 @@ class Enter:
 
 
 def find() -> Base | None:
-    """Return the best base; search once, because nothing moves this process meanwhile."""
+    """Return the best base. Search only once, because this process stays in its cgroup."""
     if not _found:
         _found.append(_find())
     return _found[0]
@@ -135,7 +138,9 @@ _found: list[Base | None] = []
 
 
 def _find() -> Base | None:
-    """Try the top for root, and for others their own cgroup and the one above."""
+    """Return the base with the most controllers. The candidates are this process's own cgroup, the
+    one above it, and for root also the top.
+    """
     mounted = mount()
     if mounted is None:
         return None
@@ -148,7 +153,7 @@ def _find() -> Base | None:
 
 
 def _managed(top: str, best: Base | None) -> Base | None:
-    """Return the cgroup of this user's systemd, if it has more controllers than `best`."""
+    """Return the cgroup of this user's systemd if it has more controllers than `best`."""
     uid = os.geteuid()
     path = f"{top}/user.slice/user-{uid}.slice/user@{uid}.service" if uid else top
     offered = _words(f"{path}/cgroup.controllers")
@@ -163,10 +168,9 @@ def _managed(top: str, best: Base | None) -> Base | None:
 
 
 def mount(process: str = "self") -> tuple[str, str] | None:
-    """Return (where cgroup v2 is mounted, a process's directory in it), hybrid layouts included."""
-    own_path = f"/proc/{process}/cgroup"
-    with open("/proc/self/mountinfo", "rb") as mounts, open(own_path, "rb") as own:
-        found = locate(mounts.read(), own.read())
+    """Return (mount point of cgroup v2, a process's directory in it), also in hybrid layouts."""
+    mounts, own = abi.read_file("/proc/self/mountinfo"), abi.read_file(f"/proc/{process}/cgroup")
+    found = locate(mounts, own)
     if found is None:
         return None
     point, here = found
@@ -176,8 +180,8 @@ def mount(process: str = "self") -> tuple[str, str] | None:
 def locate(mountinfo: bytes, membership: bytes) -> tuple[str, str] | None:
     """Return (mount point, own directory) from /proc/self/mountinfo and /proc/self/cgroup.
 
-    A mount may show only a part of the hierarchy. One that contains this process is better than one
-    that does not; where none does, the own directory is the mount point.
+    A mount may show only a part of the hierarchy. A mount that contains this process is preferred.
+    If there is none, the mount point itself is used as the own directory.
     """
     lines = [os.fsdecode(line) for line in mountinfo.splitlines() if b" - cgroup2 " in line]
     own = next((line[3:] for line in membership.splitlines() if line.startswith(b"0::")), b"/")
@@ -192,7 +196,7 @@ def locate(mountinfo: bytes, membership: bytes) -> tuple[str, str] | None:
 
 
 def _below(own: str, root: str) -> str | None:
-    """Return where `own` is in what is mounted; None if it is not there."""
+    """Return the path of `own` below `root`, or None if it is not there."""
     inside = os.path.relpath(own, root)
     return None if inside.split("/")[0] == ".." else inside
 
@@ -205,7 +209,7 @@ def _base(path: str) -> Base | None:
 
 
 def plan(limits: Limits, controls: Iterable[Held], layout: Layout) -> list[Step]:
-    """Return the steps for the limits that were decided to be a cgroup's."""
+    """Return the steps for the limits that a cgroup is to enforce."""
     chosen = [item.control for item in controls if item.mechanism.startswith(MECHANISM)]
     if not chosen or layout.cgroup is None:
         return []
@@ -229,12 +233,12 @@ def settings(
     chosen = set(controllers)
     values: list[tuple[str, str]] = []
     if "memory" in chosen and limits.memory is not None:
-        # Without swap, because swapped memory is not limited; as a group, because half a tree that
-        # survives is not a server.
+        # Swap is off, because swapped memory is not limited. The whole group is killed, because a
+        # server does not work with only a part of its processes.
         values += [("memory.max", str(limits.memory))]
         values += [("memory.swap.max", "0"), ("memory.oom.group", "1")]
     if "pids" in chosen and limits.pids is not None:
-        values.append(("pids.max", str(limits.pids + 1)))  # init is one of them
+        values.append(("pids.max", str(limits.pids + 1)))  # init counts too
     if "cpu" in chosen and limits.cpu is not None:
         period = PERIOD if limits.cpu * PERIOD >= 1000 * MIN_QUOTA else MAX_PERIOD
         values.append(("cpu.max", f"{limits.cpu * period // 1000} {period}"))
@@ -254,7 +258,7 @@ def _set(path: str, value: str) -> None:
     try:
         write(path, value)
     except FileNotFoundError:
-        # A kernel without swap accounting has no such file, and no swap to account for.
+        # A kernel without swap accounting does not have this file, and does not need it.
         if path.endswith("/memory.swap.max"):
             return
         raise
@@ -264,7 +268,7 @@ def _set(path: str, value: str) -> None:
 
 
 def agrees(value: str, seen: str, page: int) -> bool:
-    """Compare as the kernel prints: sizes in whole pages, io.max with a line for each disk."""
+    """Compare with the kernel's format: sizes in whole pages, and one line per disk in io.max."""
     rounded = str(int(value) // page * page) if value.isdigit() else value
     lines = [set(line.split()) for line in seen.splitlines()]
     return any({value} == line or set(rounded.split()) <= line for line in lines)
@@ -274,11 +278,11 @@ def kill(path: str) -> None:
     try:
         write(f"{path}/cgroup.kill", "1")
     except OSError:
-        pass  # before Linux 5.14 there is no such file; init's death does the same
+        pass  # Linux has this file since 5.14; before, init's death kills the tree
 
 
 def is_leaf(path: str) -> bool:
-    """Return whether this is a cgroup that corral made for one run."""
+    """Return whether this is a cgroup that corral made for a run."""
     head, _, run = path.rpartition("/")
     if not (head.endswith("/corral") and run_records.is_run_name(run)):
         return False
@@ -290,7 +294,7 @@ def is_leaf(path: str) -> bool:
 
 
 def _open_cgroup(path: str) -> int:
-    """Open a directory of the hierarchy without following a link anywhere on the way."""
+    """Open a directory of the hierarchy without following any link in its path."""
     fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     for name in path.removeprefix("/").split("/"):
         above = fd
@@ -315,7 +319,7 @@ def _check_cgroup(fd: int, path: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Remove a leaf whose processes are dead; the kernel may need a moment until it lets go."""
+    """Remove a leaf whose processes are dead. Try again while the kernel reports it as busy."""
     head, _, name = path.rpartition("/")
     try:
         above = _open_cgroup(head)
@@ -340,12 +344,12 @@ def _remove_when_free(name: str, above: int) -> bool:
             return True
         except OSError as error:
             if error.errno != errno.EBUSY or time.monotonic() > deadline:
-                return False  # a later sweep finds it
+                return False  # a later sweep removes it
             time.sleep(0.001)
 
 
 def _remove_group(path: str) -> None:
-    """Remove what was made around a leaf, if no other run uses it."""
+    """Remove the directory around a leaf, if no other run uses it."""
     try:
         os.rmdir(os.path.dirname(path))
     except OSError:
@@ -354,7 +358,7 @@ def _remove_group(path: str) -> None:
 
 
 def _end_scope(path: str) -> None:
-    """End the systemd unit around a leaf, if there is one."""
+    """Stop the systemd unit around a leaf, if there is one."""
     scope = os.path.dirname(os.path.dirname(path))
     if os.path.basename(scope) == f"corral-{os.path.basename(path)}.scope":
         from corral.platforms.linux.mechanisms import systemd_scope
@@ -363,7 +367,7 @@ def _end_scope(path: str) -> None:
 
 
 def write(path: str, text: str) -> None:
-    """Write to a file of a cgroup. A link, a pipe or a file elsewhere is an error."""
+    """Write to a file of a cgroup. Raise for a link, a pipe, or a file that is elsewhere."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         _check_cgroup(fd, path)
@@ -376,8 +380,7 @@ def write(path: str, text: str) -> None:
 
 def _read(path: str) -> str:
     try:
-        with open(path, "rb") as file:
-            return file.read().decode()
+        return abi.read_file(path).decode()
     except FileNotFoundError:
         return ""
 

@@ -1,7 +1,8 @@
-"""Idmapped mounts: what root owns outside belongs to the target inside, and to root again on disk.
+"""Make idmapped mounts: root's files belong to the target inside, and still to root on disk.
 
-Only the host's root may make them, so the supervisor does, before the namespaces exist; init then
-attaches the detached mounts. A filesystem that cannot do it fails the run.
+Only the host's root may make them. So the supervisor makes them before the namespaces exist, and
+init attaches the detached mounts. Some file systems, such as overlayfs, cannot be idmapped. There
+the target can use only files that its own id may use, and the run fails if a grant needs more.
 """
 
 from __future__ import annotations
@@ -10,25 +11,36 @@ import os
 import sys
 
 from corral.abi import linux as abi
+from corral.paths.mounts import read_mounts
+from corral.paths.posix import is_below
 from corral.platforms.linux import init
-from corral.platforms.linux.mechanisms import root_filesystem
-from corral.platforms.steps import unverified
+from corral.platforms.linux.mechanisms import root_filesystem, user_ids
+from corral.platforms.steps import HintedError, unverified
 from corral.record import record
+from corral.safe_text import printable
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from corral.plan.model import Results, Stage
+    from corral.platforms.linux.mechanisms.root_filesystem import Bind
+
+EINVAL = 22
 
 
 @record
 class IdmappedMounts:
-    """(bind, its owner on disk: uid, gid), all shown as `uid` and `gid`, ids of the host."""
+    """(bind, owner's uid on disk, gid) of each mount. All are shown as `uid` and `gid` of the host.
+
+    `state` is the directory that corral keeps for the target. corral may give it to the target's
+    id.
+    """
 
     name = "idmapped_mounts"
-    binds: tuple[tuple[root_filesystem.Bind, int, int], ...]
+    binds: tuple[tuple[Bind, int, int], ...]
     uid: int
     gid: int
+    state: str = ""
     stage: Stage = "supervisor"
     verify = unverified
 
@@ -51,27 +63,81 @@ class IdmappedMounts:
                     # A recursive idmap fails on the kernel's own file systems.
                     clone = abi.OPEN_TREE_CLONE if bind.covers else root_filesystem.CLONE_ALL
                     tree = abi.open_tree(source, "", clone | abi.AT_EMPTY_PATH)
+                    trees.fds[bind.source] = tree
+                    results.get(init.InitDescriptors).fds.append(tree)
+                    self._show_to_target(bind, source, tree, maps[owner, group])
                 finally:
                     os.close(source)
-                trees.fds[bind.source] = tree
-                results.get(init.InitDescriptors).fds.append(tree)
-                _set_idmap(tree, maps[owner, group], bind.source)
         finally:
             for fd in maps.values():
                 os.close(fd)
 
+    def _show_to_target(self, bind: Bind, source: int, tree: int, userns: int) -> None:
+        flags = abi.AT_EMPTY_PATH | abi.AT_RECURSIVE
+        try:
+            abi.mount_setattr(tree, "", flags, attr_set=abi.MOUNT_ATTR_IDMAP, userns_fd=userns)
+        except OSError as error:
+            if error.errno == EINVAL and bind.source == self.state:
+                os.chown(f"/proc/self/fd/{source}", self.uid, self.gid)
+            access = user_ids.WRITE if bind.access == "write" else user_ids.READ
+            permits = user_ids.permits(os.fstat(source), access, self.uid, self.gid)
+            if error.errno != EINVAL or not permits:
+                raise self._explain(error, bind, userns) from error
 
-def _set_idmap(tree: int, userns_fd: int, path: str) -> None:
-    flags = abi.AT_EMPTY_PATH | abi.AT_RECURSIVE
+    def _explain(self, error: OSError, bind: Bind, userns: int) -> HintedError:
+        from shlex import quote
+
+        from corral.policy.path_grants import OTHER_USER
+
+        point, kind = _find_unmappable(bind.source, userns)
+        place = "" if point == bind.source else f" in {printable(point)}"
+        problem = HintedError(
+            error.errno,
+            f"{kind} cannot give files of one user to another{place}, and uid {self.uid}, as which"
+            f" the target runs, may not {bind.access} them",
+            bind.source,
+        )
+        if not os.access(bind.source, os.R_OK):  # NFS denies root everything that is another user's
+            problem.hint = OTHER_USER
+            return problem
+        problem.hint = (
+            f"`chown -R {self.uid}:{self.gid} {printable(quote(bind.source))}` gives them to the"
+            " target, or grant a directory on another file system (in a container: a volume)"
+        )
+        return problem
+
+
+def _find_unmappable(top: str, userns: int) -> tuple[str, str]:
+    """Return a mount at or below `top` that cannot be idmapped, and its file system's type."""
+    points = [point for point in read_mounts() if is_below(point, top)]
+    for point in (top, *points):
+        fd = abi.open_tree(abi.AT_FDCWD, point, abi.OPEN_TREE_CLONE)
+        try:
+            abi.mount_setattr(
+                fd, "", abi.AT_EMPTY_PATH, attr_set=abi.MOUNT_ATTR_IDMAP, userns_fd=userns
+            )
+        except OSError:
+            return point, _file_system(point)
+        finally:
+            os.close(fd)
+    return top, "this file system"
+
+
+def _file_system(path: str) -> str:
+    """Return the type name of the file system that a path is on."""
+    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
-        abi.mount_setattr(tree, "", flags, attr_set=abi.MOUNT_ATTR_IDMAP, userns_fd=userns_fd)
-    except OSError as error:
-        text = f"this filesystem cannot show root's files to the target: {error.strerror}"
-        raise OSError(error.errno, text, path) from error
+        mount = abi.read_file(f"/proc/self/fdinfo/{fd}").partition(b"mnt_id:")[2].split()[0]
+    finally:
+        os.close(fd)
+    for line in abi.read_file("/proc/self/mountinfo").splitlines():
+        if line.split(b" ", 1)[0] == mount:
+            return line.partition(b" - ")[2].split()[0].decode()
+    return "this file system"
 
 
 def _make_user_namespace(uid_map: str, gid_map: str) -> int:
-    """Return a descriptor of a user namespace with these maps; its process ends once it is open."""
+    """Return a descriptor of a user namespace with these maps. Its process then ends."""
     wait_read, wait_write = os.pipe()
     pid, pidfd = abi.clone(abi.CLONE_NEWUSER)
     if pid == 0:

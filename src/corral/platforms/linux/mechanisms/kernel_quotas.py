@@ -1,14 +1,16 @@
 """Lower the kernel's quotas inside the namespaces, so that a target cannot use up the host's.
 
-What a user namespace takes counts for the user outside as well: without a maximum of its own a
-target could leave the user no inotify instance. System V and message queue maxima are the IPC
-namespace's own, and long lists of such objects would only cost the supervisor time.
+Usage in a user namespace also counts for the user outside. Without a lower maximum a target could
+use up the user's inotify instances. The maxima of System V objects and message queues belong to the
+IPC namespace. They are lowered because the supervisor would need long to read long lists.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
+from corral.abi import linux as abi
 from corral.platforms.steps import unverified
 from corral.record import record
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from corral.plan.model import Results, Stage
 
 INOTIFY_SHARE = 4
-# File below /proc/sys -> (position of the maximum among its words, what it is lowered to).
+# File below /proc/sys -> (position of the maximum among its words, the new maximum).
 IPC = {
     "kernel/msgmni": (0, 1024),
     "kernel/shmmni": (0, 1024),
@@ -39,7 +41,7 @@ class KernelQuotas:
     def apply(self, _results: Results) -> None:
         for kind in ("instances", "watches"):
             outside = _read(f"fs/inotify/max_user_{kind}")
-            if outside:  # a kernel without inotify has none
+            if outside:  # a kernel without inotify has no such file
                 share = str(max(1, int(outside[0]) // INOTIFY_SHARE))
                 path = f"user/max_inotify_{kind}"
                 _write(path, share)
@@ -50,8 +52,8 @@ class KernelQuotas:
 
 
 def _lower(path: str, position: int, most: int) -> None:
-    """Lower a maximum of the IPC namespace. Only uid 0 of the namespace may, and an ordinary user
-    has none: then the maximum stays as it is.
+    """Lower a maximum of the IPC namespace. Only uid 0 of the namespace may do this. An ordinary
+    user's namespace has no uid 0, so the maximum stays as it is.
     """
     words = _read(path)
     if len(words) > position and int(words[position]) > most:
@@ -64,12 +66,14 @@ def _lower(path: str, position: int, most: int) -> None:
 
 def _read(path: str) -> list[str]:
     try:
-        with open(f"/proc/sys/{path}", "rb") as file:
-            return file.read().decode().split()
+        return abi.read_file(f"/proc/sys/{path}").decode().split()
     except FileNotFoundError:
         return []
 
 
 def _write(path: str, text: str) -> None:
-    with open(f"/proc/sys/{path}", "wb", buffering=0) as file:
-        file.write(text.encode())
+    fd = os.open(f"/proc/sys/{path}", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)

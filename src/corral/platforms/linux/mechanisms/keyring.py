@@ -1,5 +1,6 @@
-"""A session keyring of the target's own, because fork inherits the caller's and /proc/keys lists
-its keys.
+"""Give the target a new session keyring.
+
+Otherwise it would inherit the caller's keyring, whose keys /proc/keys lists.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Keyring:
         try:
             abi.syscall("keyctl", KEYCTL_JOIN_SESSION_KEYRING, None)
         except OSError as error:
-            # A kernel without keyrings has none to hide. Where a container's filter forbids the
-            # call, the target cannot use keys either; /proc/keys is masked.
-            if error.errno not in {errno.ENOSYS, errno.EPERM}:
+            # A kernel without keyrings has nothing to hide. The call may also fail because a
+            # container's filter forbids it, or because the user's servers have used up
+            # kernel.keys.maxkeys (200). Then the target cannot use keys either: its own filter
+            # denies the calls, and /proc/keys is masked.
+            if error.errno not in {errno.ENOSYS, errno.EPERM, errno.EDQUOT}:
                 raise

@@ -1,6 +1,6 @@
-"""Landlock: path rules on top of the mount view, or alone where there are no mount namespaces.
+"""Apply Landlock path rules, on top of the mount view or alone if there are no mount namespaces.
 
-The rights that are handled follow the ABI that the running kernel reports for the call itself.
+The handled rights follow the ABI version that the running kernel reports.
 """
 
 from __future__ import annotations
@@ -28,40 +28,60 @@ PROC_FILES = (
     "/proc/uptime", "/proc/loadavg", "/proc/sys/vm/overcommit_memory", "/proc/sys/kernel/osrelease",
     "/proc/sys/kernel/cap_last_cap", "/proc/sys/kernel/random", "/proc/sys/kernel/ngroups_max",
 )  # fmt: skip
-# Of the target's own directory in /proc: not `net`, which shows the sockets of the host, nor
-# `task`, which has a `net` for each thread. The links lead to what is judged by itself.
+# Files of the target's own directory in /proc. `net` is missing, because it shows the host's
+# sockets, and `task` has a `net` for each thread. Targets of links have their own rules.
 OWN_FILES = (
     "auxv", "cgroup", "cmdline", "comm", "environ", "fdinfo", "io", "limits", "maps", "mem",
     "mountinfo", "mounts", "oom_score", "oom_score_adj", "sched", "schedstat", "smaps",
     "smaps_rollup", "stat", "statm", "status",
 )  # fmt: skip
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
-TRUNCATE, IOCTL_DEV = 1 << 14, 1 << 15
+REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
+MAKE_CHAR, MAKE_SOCK = 1 << 6, 1 << 9
+# ABI 9: connecting to a socket by its path. Sockets made in the same domain need no rule.
+RESOLVE_UNIX = 1 << 16
 READ = EXECUTE | READ_FILE | READ_DIR
-FILE_ONLY = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
-# ABI 1 knows 13 rights; 2 adds REFER, 3 TRUNCATE, 5 IOCTL_DEV.
+FILE_ONLY = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV | RESOLVE_UNIX
+# ABI 1 has 13 rights; 2 adds REFER, 3 TRUNCATE, 5 IOCTL_DEV.
 RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
-SCOPES = 0b11  # ABI 6: abstract unix sockets and signals stay inside
+SIGNALS = 0b10  # ABI 6: no signals outside
+SCOPES = SIGNALS | 0b01  # nor abstract unix sockets
+TCP_RIGHTS = 0b11  # ABI 4: bind and connect
 
 
 @record
 class Landlock:
-    """Everything below `read` may be read and executed, everything below `write` changed as well.
+    """The target may read and execute everything below `read`, and also change it below `write`.
+
+    `private` is writable too, and only there sockets and devices can be made. A socket in `write`
+    could deceive a program of the host. seccomp denies devices. A directory cannot be moved from
+    `write` into `private`, because the kernel refuses moves that add rights.
+
+    With `unix_scope` the target reaches only `sockets` and sockets that were made in this domain.
 
     `proc` is for hosts without a private /proc: the target's own directory, or all of it. `seen`
-    has (path, device, inode) of what was granted: a path that leads elsewhere by now is refused.
+    has (path, device, inode) of granted files; a path that now leads to another file is refused.
+    `deny_tcp` denies the target to bind and connect TCP sockets, if the kernel has that right. The
+    supervisor, which connects for the target, is not subject to these rules.
     """
 
     name = "landlock"
     read: tuple[str, ...]
     write: tuple[str, ...]
+    private: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
+    sockets: tuple[str, ...] = ()
+    unix_scope: bool = False
     proc: Proc = "none"
     seen: tuple[tuple[str, int, int], ...] = ()
+    deny_tcp: bool = False
     stage: Stage = "target"
 
     def describe(self) -> str:
-        text = f"landlock: read {', '.join(self.read)}; write {', '.join(self.write)}"
+        writable = ", ".join((*self.private, *self.write))
+        text = f"landlock: read {', '.join(self.read)}; write {writable}"
+        if self.unix_scope:
+            text += f"; its own unix sockets{''.join(f', {path}' for path in self.sockets)}"
         if self.proc == "all":
             text += "; /proc, which lists the host's processes and their command lines"
         return text
@@ -69,16 +89,20 @@ class Landlock:
     def apply(self, _results: Results) -> None:
         version = abi.landlock_abi()
         rights = RIGHTS[min(version, max(RIGHTS))]
-        attributes = struct.pack("=QQQ", rights, 0, SCOPES if version >= 6 else 0)
-        # A kernel refuses a longer struct than it knows only if the rest is not zero; send what it
-        # knows.
+        tcp = TCP_RIGHTS if self.deny_tcp and version >= 4 else 0
+        handled = rights | (RESOLVE_UNIX if self.unix_scope else 0)
+        attributes = struct.pack("=QQQ", handled, tcp, SCOPES if version >= 6 else 0)
+        # A kernel can refuse a struct longer than its own, so send only the part that it knows.
         size = 24 if version >= 6 else 16 if version >= 4 else 8
         ruleset = abi.landlock_create_ruleset(attributes[:size])
         try:
             seen = {path: (device, inode) for path, device, inode in self.seen}
             _add_rules(ruleset, self.read, READ & rights, seen)
-            _add_rules(ruleset, self.write, rights & ~IOCTL_DEV, seen)
+            _add_rules(ruleset, self.write, rights & ~(IOCTL_DEV | MAKE_CHAR | MAKE_SOCK), seen)
+            _add_rules(ruleset, self.private, rights & ~IOCTL_DEV)
             _add_rules(ruleset, self.devices, (READ_FILE | WRITE_FILE | IOCTL_DEV) & rights)
+            if self.unix_scope:
+                _add_rules(ruleset, self.sockets, RESOLVE_UNIX)
             if self.proc == "all":
                 _add_rules(ruleset, ("/proc",), READ & rights)
             elif self.proc == "own":
@@ -89,7 +113,7 @@ class Landlock:
             os.close(ruleset)
 
     def verify(self, _results: Results) -> None:
-        """Check that the root cannot be listed any more, where it is the host's."""
+        """Check that the root can no longer be listed, if it is the host's."""
         if "/" in self.read:
             return
         try:
@@ -99,17 +123,38 @@ class Landlock:
         raise OSError(0, "the host's root can still be listed")
 
 
-def open_proc_files(pid: int) -> list[int]:
-    """Open what keeps the rules for /proc alive, in the process that outlives the target.
+def scope_signals() -> None:
+    """Keep the signals of this process inside a domain of its own, with all that it starts.
 
-    A rule belongs to an inode, and procfs makes another one for a name that was dropped from the
-    cache: without these the target would lose its own directory when memory gets short.
+    Raise OSError if a signal to its parent, which is outside, is not denied afterwards.
+    """
+    parent = os.getppid()
+    os.kill(parent, 0)
+    ruleset = abi.landlock_create_ruleset(struct.pack("=QQQ", REFER, 0, SIGNALS))
+    try:
+        _add_rules(ruleset, ("/",), REFER)  # which every domain denies that does not allow it
+        abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
+        abi.landlock_restrict_self(ruleset)
+    finally:
+        os.close(ruleset)
+    try:
+        os.kill(parent, 0)
+    except PermissionError:
+        return
+    raise OSError(0, "a signal to a process outside is not denied")
+
+
+def open_proc_files(pid: int) -> list[int]:
+    """Open the files that keep the rules for /proc alive, in a process that outlives the target.
+
+    A rule belongs to an inode. When memory is short, procfs drops inodes and makes new ones, and
+    the target would lose access to its own directory. An open file keeps its inode.
     """
     return [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (f"/proc/{pid}", *_proc_files(pid))]
 
 
 def _proc_files(pid: int) -> list[str]:
-    """Return the files that rules are made for; a process keeps its directory through exec."""
+    """Return the files that get rules. A process keeps its directory through exec."""
     own = [f"/proc/{pid}/{name}" for name in OWN_FILES]
     return [path for path in (*own, *PROC_FILES) if os.path.exists(path)]
 
@@ -120,7 +165,7 @@ def _add_rules(
     access: int,
     seen: Mapping[str, tuple[int, int]] | None = None,
 ) -> None:
-    """Add a rule for each path, comparing what was granted by the descriptor of the rule itself."""
+    """Add a rule for each path. Compare the rule's own descriptor with the granted file."""
     for path in paths:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:

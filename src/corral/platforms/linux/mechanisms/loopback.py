@@ -1,4 +1,4 @@
-"""The empty network: a new network namespace has only a loopback device, which starts down."""
+"""Set up the empty network: a new network namespace has only a loopback device, which is down."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @record
 class Loopback:
-    """`alone`: nothing else will have a route."""
+    """Brings up loopback. With `alone` there is no route to anything else."""
 
     name = "loopback"
     alone: bool = True
@@ -38,12 +38,12 @@ class Loopback:
             os.close(fd)
 
     def verify(self, _results: Results) -> None:
-        """Check that only loopback has a route, by an address of TEST-NET-1, which no host has."""
+        """Check that only loopback has a route, and TEST-NET-1, where no host is, has none."""
         if not self.alone:
             return
         fd = abi.syscall("socket", abi.AF_INET, abi.SOCK_DGRAM | abi.SOCK_CLOEXEC, 0)
         try:
-            # A datagram socket's connect only looks up a route: nothing is sent.
+            # connect on a datagram socket only looks up a route and sends nothing.
             abi.syscall("connect", fd, _address(127, 0, 0, 1), 16)
             try:
                 abi.syscall("connect", fd, _address(192, 0, 2, 1), 16)

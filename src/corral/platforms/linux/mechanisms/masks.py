@@ -1,29 +1,33 @@
-"""Find the names inside granted directories that are hidden from the target, or read-only for it.
+"""Find the paths inside granted directories that are hidden from the target, or read-only for it.
 
-*Hidden*, in every grant: what logs in somewhere, what browsers and clients remember, shell start-up
-files, `.env` files. *Protected*, in write grants: version-control directories and what they lead
-to, editor tasks, direnv, client configuration. What a grant of its own names is left alone.
+*Hidden*, in every grant: credentials, data of browsers and clients, shell start-up files, `.env`
+files. *Protected* (read-only), in write grants: version-control directories and the files that they
+use, editor tasks, direnv, client configuration. A path that the user grants by name is not masked.
 
-Not protected, because they run only when somebody asks for them by name, and changing them is what
-a coding server is for: `package.json`, `Makefile`, sources.
+`package.json`, `Makefile` and sources are not protected, because they run only when the user starts
+them, and a coding server has to change them.
 
-Masks are hygiene: see `replaced_files`. A name that does not exist cannot be covered without
-leaving something behind, so it is reported if it exists after the run. Hard links to a secret, and
-what is in `node_modules` or `site-packages`, are not looked for.
+Masks are not a wall: `replaced_files` says why. A path that does not exist cannot be covered
+without leaving something behind, so it is reported if it exists after the run. The search does not
+find hard links to a secret, and skips `node_modules` and `site-packages`.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
 
 from corral.errors import PolicyError
+from corral.paths.followed_links import follow
 from corral.paths.mounts import on_disk, read_mounts
 from corral.paths.posix import is_below, is_inside
-from corral.platforms.linux import repositories
+from corral.paths.spelling import true_spelling
+from corral.platforms.linux import repositories, searched_directories
 from corral.platforms.linux.mechanisms import root_filesystem
 from corral.policy import secret_files
+from corral.policy.secret_files import is_environment_file
 from corral.record import record
 from corral.safe_text import shown
 
@@ -40,21 +44,22 @@ STARTERS = secret_files.protected("linux")
 VERSION_CONTROL = frozenset(secret_files.VERSION_CONTROL)
 UNSEARCHED = VERSION_CONTROL | {"node_modules", "site-packages"}
 BARE = frozenset({"HEAD", "objects"})
-MARKS = VERSION_CONTROL | BARE
+MARKS = {name.lower(): name for name in VERSION_CONTROL | BARE}
+"""Names in lower case, because a directory that ignores case finds `.GIT` as `.git`."""
 MAX_ENTRIES = 200_000
 MAX_SECONDS = 2.0
-FULL_DEPTH = 2
-"""So many levels are listed whole, and of a read grant no more are searched: it may be a disk."""
-NO_SUBDIRECTORIES = 2
-"""The link count of such a directory: its name and its `.`; each `..` in it would be one more."""
+MAX_READ_DEPTH = 2
+"""The number of levels that are searched in a read grant, which may be a whole disk."""
 MAX_MASKS = 1000
-MAX_LINKS = 40  # as the kernel's own MAXSYMLINKS
+MAX_PATH = 4000
+"""The longest searched path, in bytes. The kernel takes 4095, but a target can make longer ones."""
 
 
 @record
 class Found:
-    """`masks` come outermost first. `absent` are names that would be covered if they existed, where
-    the target can create them; `named` are repositories that the target may write.
+    """The result of a search. `masks` are ordered from the outermost. `absent` are paths that would
+    be covered if they existed, and that the target can create. `named` are repositories that the
+    target may write to.
     """
 
     masks: tuple[root_filesystem.Mask, ...] = ()
@@ -63,12 +68,19 @@ class Found:
     unsearched: tuple[str, ...] = ()
 
 
-def find(grants: Sequence[Grant], home: str, needed: Sequence[str] = ()) -> Found:
-    """Return what to cover in these grants. The program itself has to read what is `needed`."""
+def find(
+    grants: Sequence[Grant], home: str, needed: Sequence[str] = (), empty: Sequence[str] = ()
+) -> Found:
+    """Return the paths to cover in these grants. The program itself has to read `needed`. The
+    target does not see `empty` directories, whose content changes all the time.
+    """
     search = _Search(grants, home.rstrip("/"), needed)
+    search.empty = frozenset(empty)
     directories = [grant for grant in grants if grant.directory]
     search.look_up_home(directories)
-    search.look_up_user_settings()
+    # The user's own settings apply to every repository of the user.
+    for path in repositories.find_named(search.home, (), search.home, search.settings):
+        search.protect(path)
     for grant in directories:
         search.look_up(grant)
     for grant in directories:
@@ -80,7 +92,8 @@ def find(grants: Sequence[Grant], home: str, needed: Sequence[str] = ()) -> Foun
 
 class _Search:
     def __init__(self, grants: Sequence[Grant], home: str, needed: Sequence[str]) -> None:
-        self.home = home
+        self.home = true_spelling(home) or home
+        self.empty: frozenset[str] = frozenset()
         self.layers = dict.fromkeys(needed, "read") | {one.path: one.access for one in grants}
         self.writable = [grant.path for grant in grants if grant.access == "write"]
         self.covered: dict[str, tuple[str, Role]] = {}
@@ -88,21 +101,21 @@ class _Search:
         self.named: dict[str, None] = {}
         self.unsearched: list[str] = []
         self.projects: set[str] = set()
-        self.found: list[tuple[str, bool]] = []
+        self.found: list[str] = []
         self.repositories: set[str] = set()
         self.settings = repositories.read_user_settings(home) if self.writable else []
         self.left = MAX_ENTRIES
         self.deadline = time.monotonic() + MAX_SECONDS
 
     def look_up_home(self, grants: Sequence[Grant]) -> None:
-        """Consider the known names in homes: the caller's, and those that are in grants."""
+        """Consider the known names in homes: the caller's, and other homes in the grants."""
         table = read_mounts()
-        for home in dict.fromkeys((self.home, *_accounts())):
+        for home in dict.fromkeys((self.home, *filter(None, map(true_spelling, _accounts())))):
             if home == self.home or any(is_inside(home, grant.path) for grant in grants):
                 self._consider_home(f"{home}/", "")
             device, top = on_disk(home, table)
             for grant in grants:
-                # By the path on the disk: a part of a home may be mounted a second time.
+                # Compare paths on the disk, because a part of a home may be mounted a second time.
                 own, place = on_disk(grant.path, table)
                 if device and own == device and is_inside(place, top):
                     below = f"{place}/"[len(top) + 1 :]
@@ -116,117 +129,120 @@ class _Search:
                 if name.startswith(below):
                     self.consider(base + name[len(below) :], kind)
 
-    def look_up_user_settings(self) -> None:
-        """Consider what the user's own settings name, for every repository of the user."""
-        for path in repositories.find_named(self.home, (), self.home, self.settings):
-            self.consider(path, "protect")
-
     def look_up(self, grant: Grant) -> None:
-        """Consider the names with a fixed place in a grant, whatever else is in it."""
+        """Consider the names with a fixed place in a grant."""
         if grant.access == "write" and not _is_open(grant.path):
+            from corral.policy.path_grants import OTHER_USER
+
+            readable = f"make it readable first: chmod u+rx {shown(grant.path, 200)}"
             raise PolicyError(
-                f"{shown(grant.path, 200)} cannot be searched for what has to stay read-only",
-                hint=f"make it readable first: chmod u+rx {shown(grant.path, 200)}",
+                f"{shown(grant.path, 200)} cannot be searched for paths that must stay read-only",
+                hint=readable if os.geteuid() else OTHER_USER,
             )
         for name in secret_files.ENVIRONMENT:
             if not os.path.isdir(f"{grant.path}/{name}"):
                 self.consider(f"{grant.path}/{name}", "hide", told=False)
         if grant.access == "write":
             self.project(grant.path)
-            if os.path.basename(grant.path) in VERSION_CONTROL or _is_bare(grant.path):
+            if os.path.basename(grant.path) in VERSION_CONTROL:
                 self.repository(grant.path)
             self._look_above(grant.path)
 
     def _look_above(self, path: str) -> None:
-        """Consider the repositories around a grant, whose settings may lead into it."""
+        """Consider the repositories around a grant, because their settings may name files in it."""
         while path := path.rpartition("/")[0]:
             for name in secret_files.VERSION_CONTROL:
                 if os.path.lexists(f"{path}/{name}"):
                     self.repository(f"{path}/{name}", path)
 
     def walk(self, top: str, *, writable: bool) -> None:
-        """Search a grant level by level, so that what is planted deep down hides nothing above."""
-        level, depth = [(top, False)], 0
-        while level and (writable or depth < FULL_DEPTH):
-            below: list[tuple[str, bool]] = []
-            for at, (directory, counted) in enumerate(level):
+        """Search a grant level by level, because a huge inner tree can use up the budget."""
+        searched = searched_directories.SearchedDirectories(top, keep=writable)
+        level, depth = [top], 0
+        while level and (writable or depth < MAX_READ_DEPTH):
+            below: list[str] = []
+            for at, directory in enumerate(level):
                 if self.left < 0 or (at % 64 == 0 and time.monotonic() > self.deadline):
-                    self.unsearched += [path for path, _ in level[at:] + below]
+                    self.unsearched += level[at:] + below
                     return
-                if writable and not _is_open(directory):
-                    # The target has the same user and could open it again.
-                    self.covered[directory] = "hide", ""
+                if directory in self.empty:
                     continue
-                links = _count_links(directory)
-                if counted and links == NO_SUBDIRECTORIES and depth >= FULL_DEPTH:
-                    self._look_up_leaf(directory)
-                    continue
-                found: list[str] = []
-                marks = self._scan(directory, found)
-                # Not every file system counts subdirectories as links.
-                counts = links == NO_SUBDIRECTORIES + len(found)
-                below += [(path, counts) for path in found if _last(path) not in UNSEARCHED]
-                if writable:
-                    self._mark(directory, marks, is_top=directory == top)
+                self.left -= 1
+                names = searched.find(directory)
+                if names is None:
+                    checks = writable and not searched.is_open()
+                    names, is_plain = self._list(directory, writable=writable, checks=checks)
+                    if is_plain:
+                        searched.add(directory, names)
+                below += [f"{directory}/{name}" for name in names]
             level, depth = below, depth + 1
+        searched.save()
 
-    def _look_up_leaf(self, directory: str) -> None:
-        """Search a directory that has none in it by its names alone, which is cheaper."""
-        try:
-            names = os.listdir(directory)
-        except OSError:
-            names = []
-        self.left -= len(names)
-        for name in names:
-            if name.startswith(".env") and secret_files.is_environment_file(name):
-                self.consider(f"{directory}/{name}", "hide")
-        if not VERSION_CONTROL.isdisjoint(names):
-            self.found.append((directory, False))
+    def _list(self, directory: str, *, writable: bool, checks: bool) -> tuple[list[str], bool]:
+        """Return the subdirectories to search, and whether the directory has nothing to cover.
 
-    def _mark(self, directory: str, marks: set[str], *, is_top: bool) -> None:
-        if marks & VERSION_CONTROL:
-            self.found.append((directory, False))
-        if marks >= BARE and not is_top:
-            self.found.append((directory, True))
+        With `checks` the directory may be closed to this user.
+        """
+        if len(os.fsencode(directory)) > MAX_PATH:
+            self.unsearched.append(directory)
+            return [], False
+        below: list[str] = []
+        marks = {""} if checks else self._scan(directory, below)
+        if writable and "" in marks and not _is_open(directory):
+            # The target runs as the same user and could make it readable again.
+            self.covered[directory] = "hide", ""
+            return [], False
+        if checks:
+            marks = self._scan(directory, below)
+        if writable and (marks & VERSION_CONTROL or marks >= BARE):
+            self.found.append(directory)
+        return below, not marks
 
     def enter_found(self) -> None:
-        """Consider the repositories that were found, after their number is known to be bounded."""
+        """Consider the repositories that were found. Refuse too many of them first."""
         if len(self.found) > MAX_MASKS:
-            self._refuse(f"{self.found[-1][0]}/.git")
+            self._refuse(f"{self.found[-1]}/.git")
         self.deadline = time.monotonic() + MAX_SECONDS
-        for directory, is_bare in self.found:
-            if is_bare:
-                self.repository(directory)
-            else:
-                self.project(directory)
+        for directory in self.found:
+            self.project(directory)
 
     def _scan(self, directory: str, below: list[str]) -> set[str]:
-        """Collect the directories, and cover `.env` files; return the marks of repositories."""
+        """Collect the subdirectories in `below`, and cover `.env` files.
+
+        Return the names of `.env` files and repositories, and "" if some names could not be read.
+        """
         marks: set[str] = set()
-        left = self.left
         try:
             with os.scandir(directory) as entries:
-                for entry in entries:
-                    left -= 1
-                    name = entry.name
-                    if entry.is_dir(follow_symlinks=False):
-                        below.append(entry.path)
-                    elif name[0] == "." and _is_environment_file(entry):
-                        self.consider(entry.path, "hide")
-                    if name in MARKS:
-                        marks.add(name)
-                    if left < 0:
-                        self.unsearched.append(directory)
-                        break
+                listed = list(itertools.islice(entries, max(0, self.left) + 1))
+            self.left -= len(listed)
+            if self.left < 0:
+                self.unsearched.append(directory)
+                marks.add("")
+            inner = [entry.name for entry in listed if entry.is_dir(follow_symlinks=False)]
+            below += [name for name in inner if name not in UNSEARCHED]
+            names = {entry.name.lower() for entry in listed}
+            marks.update(MARKS[name] for name in MARKS.keys() & names)
+            if ".env" in " ".join(names):  # few have one, and one look at all of them is quick
+                marks.update(self._cover_environment_files(listed))
         except (PermissionError, FileNotFoundError, NotADirectoryError):
-            pass
+            marks.add("")
         except OSError:
+            marks.add("")
             self.unsearched.append(directory)
-        self.left = left
         return marks
 
+    def _cover_environment_files(self, listed: Sequence[os.DirEntry[str]]) -> Iterator[str]:
+        """Hide `.env` files, and yield their names."""
+        for entry in listed:
+            name = entry.name.lower()
+            if is_environment_file(name) and not entry.is_dir(follow_symlinks=False):
+                yield name
+                if not entry.is_dir():
+                    self.consider(entry.path, "hide")
+
     def project(self, top: str) -> None:
-        """Consider what runs by itself in a project, and its repository."""
+        """Consider a project's files that run without being asked for, and its repository."""
         if top in self.projects:
             return
         self.projects.add(top)
@@ -237,9 +253,11 @@ class _Search:
                 self.repository(f"{top}/{name}", top)
             else:
                 self.consider(f"{top}/{name}", "protect")
+        if all(os.path.lexists(f"{top}/{name}") for name in BARE):
+            self.repository(top)
 
     def repository(self, entry: str, top: str = "") -> None:
-        """Consider a version-control directory, and where it leads."""
+        """Consider a version-control directory, and the directories and files that it uses."""
         if time.monotonic() > self.deadline:
             self.consider(entry, "protect", role="repository")
             self.unsearched.append(entry)
@@ -255,15 +273,26 @@ class _Search:
                 for name in repositories.find_run_files(path):
                     self.consider(name, "protect", role="named" if named else "")
         for path in repositories.find_named(top or entry, directories, self.home, self.settings):
-            self.consider(path, "protect")
-            self._note_named(path)
+            self.protect(path)
+        submodules = repositories.find_submodules(top, directories) if top else ()
+        for count, path in enumerate(submodules):
+            if count == MAX_MASKS:
+                self._refuse(path)
+            if os.path.lexists(f"{path}/.git"):
+                self.project(path)
+            else:
+                self.protect(path)
+
+    def protect(self, path: str) -> None:
+        self.consider(path, "protect")
+        self._note_named(path)
 
     def _note_named(self, path: str) -> None:
         if any(is_inside(grant, path) for grant in self.writable):
             self.named[path] = None
 
     def _is_named(self, path: str, entry: str, directories: Sequence[str]) -> bool:
-        """Return whether the user granted a path for writing by naming its repository."""
+        """Return whether the user made a path writable by granting its repository by name."""
         for grant in self.writable:
             is_repository = os.path.basename(grant) in VERSION_CONTROL
             is_repository |= grant in directories and not is_below(entry, grant)
@@ -272,7 +301,7 @@ class _Search:
         return False
 
     def consider(self, path: str, kind: str, *, role: Role = "", told: bool = True) -> None:
-        """A link is bound onto itself, so that it stays what it is; its end gets the mask."""
+        """Cover a path. A link is bound onto itself, so that it stays a link; its end is masked."""
         if not os.path.lexists(path):
             if told and self._layer_above(path) == "write":
                 self.absent[path] = None
@@ -298,24 +327,27 @@ class _Search:
         less = os.path.dirname(path)
         access = "--write" if self.writable else "--read"
         raise PolicyError(
-            f"there are too many names to hide or protect in the grants, more than {MAX_MASKS}",
-            hint="grant less, such as the directories in it one by one"
+            f"the grants contain more than {MAX_MASKS} paths to hide or protect",
+            hint="grant less, such as single directories in it"
             if less in self.layers
             else f"grant less, such as {access} {less}",
         )
 
     def result(self) -> Found:
-        """Keep the masks that something shows or lets change, and that no outer mask covers."""
+        """Keep the masks for visible or writable paths that no outer mask covers."""
         masks: list[root_filesystem.Mask] = []
         for path in sorted(self.covered, key=lambda path: (path.count("/"), path)):
             kind, role = self.covered[path]
             wanted = ("read", "write", "protect") if kind == "hide" else ("write",)
             if path in self.layers or self._layer_above(path) not in wanted:
                 continue
+            try:
+                seen = os.lstat(path)
+            except FileNotFoundError:
+                continue  # the target of another run has removed it
             self.layers[path] = kind
             if len(masks) == MAX_MASKS:
                 self._refuse(path)
-            seen = os.lstat(path)
             masks.append(
                 root_filesystem.Mask(
                     path=path,
@@ -335,58 +367,12 @@ class _Search:
         )
 
 
-def follow(path: str) -> tuple[list[str], str]:
-    """Return every link on the way, and where the path ends, existing or not ("": in a circle)."""
-    links: list[str] = []
-    done = ""
-    left = path.split("/")[::-1]
-    while left:
-        name = left.pop()
-        if name in {"", "."}:
-            continue
-        if name == "..":
-            done = done.rpartition("/")[0]
-            continue
-        here = f"{done}/{name}"
-        try:
-            text = os.readlink(here)
-        except OSError:
-            done = here
-            continue
-        links.append(here)
-        if len(links) > MAX_LINKS:
-            return links, ""
-        if text.startswith("/"):
-            done = ""
-        left += text.split("/")[::-1]
-    return links, done or "/"
-
-
-def _is_environment_file(entry: os.DirEntry[str]) -> bool:
-    return secret_files.is_environment_file(entry.name) and not entry.is_dir()
-
-
 def _is_open(directory: str) -> bool:
     return os.access(directory, os.R_OK | os.X_OK)
 
 
-def _count_links(directory: str) -> int:
-    try:
-        return os.lstat(directory).st_nlink
-    except OSError:
-        return 0
-
-
-def _last(path: str) -> str:
-    return path.rpartition("/")[2]
-
-
-def _is_bare(directory: str) -> bool:
-    return all(os.path.lexists(f"{directory}/{name}") for name in BARE)
-
-
 def _accounts() -> list[str]:
-    """From the file alone: asking a directory server could take seconds."""
+    """Return the homes in /etc/passwd. Asking a directory server could take seconds."""
     try:
         with open("/etc/passwd", encoding="utf-8", errors="surrogateescape") as file:
             fields = [line.rstrip("\n").split(":") for line in file]
@@ -397,7 +383,7 @@ def _accounts() -> list[str]:
 
 
 def _moved(home: str) -> Iterator[str]:
-    """Yield the directories of corral itself, and what XDG variables have put elsewhere."""
+    """Yield corral's own directories, and secret paths that XDG variables have moved."""
     from corral.directories import directories
 
     own = directories(home=home)

@@ -1,6 +1,4 @@
-"""New namespaces: user, mount, pid, network, ipc and uts by the clone that makes init, cgroup
-after it.
-"""
+"""Make new namespaces: user, mount, pid, network, ipc and uts when init is cloned, cgroup later."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ class Namespaces:
         return f"new namespaces: {', '.join(self.names)}"
 
     def flags(self) -> int:
-        """Return what clone(2) takes: the namespaces are made by the clone itself."""
+        """Return the flags of clone(2) that make the new namespaces."""
         return sum(FLAGS[name] for name in self.names)
 
     def apply(self, results: Results) -> None:
@@ -58,7 +56,7 @@ class HostCgroupNamespace:
 
 @record
 class CgroupNamespace:
-    """Made once init is in its cgroup, because that becomes the root of the namespace."""
+    """Made after init has joined its cgroup, because that cgroup becomes the namespace's root."""
 
     name = "cgroup_namespace"
     stage: Stage = "init"
@@ -76,7 +74,7 @@ class CgroupNamespace:
 
 @record
 class Hostname:
-    """The target need not know what the host is called."""
+    """Sets another host name, because the target need not know the host's."""
 
     name = "hostname"
     hostname: str

@@ -1,64 +1,99 @@
-"""Listeners in the target's network namespace, at which every connection of the target ends.
+"""Make sockets in the target's network namespace. Init makes them, and the supervisor answers.
 
-Local routes for all addresses lead everything back to loopback, so a connection to any address
-reaches a listener on its port, and the address it wanted can be read from the accepted socket. Init
-makes the listeners and hands them to the supervisor, where the gateway answers them.
+Every run has a DNS server on the sandbox's loopback, and raw sockets that see refused connections
+to it. With `network.allow`, local routes send packets for all addresses to loopback. So a
+connection to any address reaches a listener on its port. The accepted socket shows the address that
+the target wanted.
 """
 
 from __future__ import annotations
 
 import os
-import socket
 import struct
 import sys
 
-from corral.platforms.linux import descriptor_channel
+from corral.abi import linux as abi
+from corral.abi import linux_sockets as sockets
+from corral.platforms.linux.descriptor_channel import DescriptorChannel
 from corral.platforms.steps import unverified
 from corral.record import record
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from corral.plan.model import Results, Stage
 
-# linux/rtnetlink.h
+# From linux/rtnetlink.h.
+EAFNOSUPPORT = 97
 RTM_NEWROUTE = 24
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_EXCL, NLM_F_CREATE = 0x1, 0x4, 0x200, 0x400
 NLMSG_ERROR = 2
 RT_TABLE_LOCAL, RTPROT_BOOT, RTN_LOCAL, RTA_OIF = 255, 3, 2, 4
-SCOPES = {socket.AF_INET: 254, socket.AF_INET6: 0}
+SCOPES = {sockets.AF_INET: 254, sockets.AF_INET6: 0}
 LOOPBACK_INDEX = 1
 BACKLOG = 512
 ETH_P_ALL = 3
 DNS_PORT = 53
+LOCALHOST = bytes((127, 0, 0, 1))
+ANY = {sockets.AF_INET: bytes(4), sockets.AF_INET6: bytes(16)}
+RST = 4
+# Each instruction is code, jump if true, jump if false, constant (linux/bpf_common.h). The kernel
+# answers a refused connection with a reset with sequence number 0, unlike resets of open
+# connections. Only IPv4 raw sockets see the IP header.
+REFUSED = {
+    sockets.AF_INET: (
+        (0xB1, 0, 0, 0),  # x: the length of the IP header
+        (0x50, 0, 0, 13),
+        (0x45, 0, 2, RST),
+        (0x40, 0, 0, 4),
+        (0x15, 1, 0, 0),
+        (0x06, 0, 0, 0),
+        (0x06, 0, 0, 128),
+    ),
+    sockets.AF_INET6: (
+        (0x30, 0, 0, 13),
+        (0x45, 0, 2, RST),
+        (0x20, 0, 0, 4),
+        (0x15, 1, 0, 0),
+        (0x06, 0, 0, 0),
+        (0x06, 0, 0, 128),
+    ),
+}
+
+
+def families() -> list[int]:
+    """Return the families that this kernel has: not every kernel has IPv6."""
+    return [family for family in SCOPES if _exists(family)]
+
+
+def count_always() -> int:
+    """Return how many sockets a run always has: two for DNS, and one a family for refusals."""
+    return 2 + len(families())
 
 
 @record
-class ListenerSockets:
-    """In the supervisor: DNS over UDP, DNS over TCP, the packet tap, then the listeners."""
+class DeniedNetwork:
+    """Answers name lookups and sees refused connections if nothing is allowed, to report both."""
 
-    channel: descriptor_channel.DescriptorChannel
-
-    def release(self) -> None:
-        self.channel.release()
-
-
-@record
-class ListenerChannel:
-    name = "listener_channel"
-    stage: Stage = "supervisor"
+    name = "denied_network"
+    stage: Stage = "init"
     verify = unverified
 
     def describe(self) -> str:
-        return "a socket pair for the gateway's listeners"
+        return "network: no name has an address; lookups and refused connections are reported"
 
     def apply(self, results: Results) -> None:
-        results.add(ListenerSockets(channel=descriptor_channel.DescriptorChannel(results)))
+        _send(results, _make_always(families()))
 
 
 @record
 class OutboundListeners:
-    """Listen on these ports of every address, and for DNS on port 53 of loopback."""
+    """Listens on these ports of every address, and for DNS on port 53 of loopback.
+
+    The sockets of every run come first, then the packet tap and the listeners.
+    """
 
     name = "outbound_listeners"
     ports: tuple[int, ...]
@@ -69,58 +104,92 @@ class OutboundListeners:
         return f"network: every address leads to corral's gateway on ports {ports}; names too"
 
     def apply(self, results: Results) -> None:
-        for family in SCOPES:
+        found = families()
+        for family in found:
             _route_everything(family)
-        made = [_listen_for_dns(kind) for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM)]
-        made.append(_tap_packets())
-        made += [_listen(family, port) for family in SCOPES for port in self.ports]
-        results.get(ListenerSockets).channel.send([item.fileno() for item in made])
-        for item in made:
-            item.close()
+        made = [*_make_always(found), _tap_packets()]
+        made += [_listen(family, port) for family in found for port in self.ports]
+        _send(results, made)
 
     def verify(self, _results: Results) -> None:
-        """Check that there is no device but loopback by which a packet could leave."""
-        with open("/proc/self/net/dev", "rb") as file:
-            devices = [line.partition(b":")[0].strip() for line in file.readlines()[2:]]
+        """Check that loopback is the only device, so that no packet can leave."""
+        lines = abi.read_file("/proc/self/net/dev").splitlines()
+        devices = [line.partition(b":")[0].strip() for line in lines[2:]]
         if devices != [b"lo"]:
             raise OSError(0, f"network devices: {devices}")
 
 
-def _listen_for_dns(kind: socket.SocketKind) -> socket.socket:
-    made = socket.socket(socket.AF_INET, kind)
-    made.bind(("127.0.0.1", DNS_PORT))
-    if kind == socket.SOCK_STREAM:
-        made.listen(BACKLOG)
+def _send(results: Results, made: list[int]) -> None:
+    channel = results.get(DescriptorChannel)
+    for at in range(0, len(made), sockets.MAX_DESCRIPTORS):
+        channel.send("network", made[at : at + sockets.MAX_DESCRIPTORS])
+    sockets.close_all(made)
+
+
+def _make_always(families: Iterable[int]) -> list[int]:
+    kinds = (sockets.SOCK_DGRAM, sockets.SOCK_STREAM)
+    return [*map(_listen_for_dns, kinds), *map(_see_refused, families)]
+
+
+def _exists(family: int) -> bool:
+    try:
+        os.close(sockets.socket(family, sockets.SOCK_DGRAM))
+    except OSError as error:
+        if error.errno == EAFNOSUPPORT:
+            return False
+        raise
+    return True
+
+
+def _listen_for_dns(kind: int) -> int:
+    made = sockets.socket(sockets.AF_INET, kind)
+    sockets.bind(made, sockets.inet_address(LOCALHOST, DNS_PORT))
+    if kind == sockets.SOCK_STREAM:
+        sockets.listen(made, BACKLOG)
     return made
 
 
-def _tap_packets() -> socket.socket:
-    """Return a socket that sees every packet, also those that no listener takes."""
-    made = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_ALL))
-    made.bind(("lo", ETH_P_ALL))
+def _see_refused(family: int) -> int:
+    made = sockets.socket(family, sockets.SOCK_RAW, sockets.IPPROTO_TCP)
+    sockets.attach_filter(made, REFUSED[family])
     return made
 
 
-def _listen(family: socket.AddressFamily, port: int) -> socket.socket:
-    made = socket.socket(family, socket.SOCK_STREAM)
-    if family == socket.AF_INET6:
-        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-    made.bind(("", port))
-    made.listen(BACKLOG)
+def _tap_packets() -> int:
+    """Return a socket that sees every packet, also packets that no listener takes.
+
+    Its protocol is 0 until `bind`, because a second hook would make the kernel wait for 12 ms.
+    """
+    made = sockets.socket(sockets.AF_PACKET, sockets.SOCK_DGRAM)
+    address = struct.pack("=H", sockets.AF_PACKET) + struct.pack("!H", ETH_P_ALL)
+    sockets.bind(made, address + struct.pack("=i12x", LOOPBACK_INDEX))
     return made
 
 
-def _route_everything(family: socket.AddressFamily) -> None:
-    """`ip route add local default dev lo table local`, as one netlink message."""
+def _listen(family: int, port: int) -> int:
+    made = sockets.socket(family, sockets.SOCK_STREAM)
+    if family == sockets.AF_INET6:
+        one = struct.pack("=i", 1)
+        sockets.setsockopt(made, sockets.IPPROTO_IPV6, sockets.IPV6_V6ONLY, one)
+    sockets.bind(made, sockets.inet_address(ANY[family], port))
+    sockets.listen(made, BACKLOG)
+    return made
+
+
+def _route_everything(family: int) -> None:
+    """Do `ip route add local default dev lo table local` with one netlink message."""
     body = struct.pack(
         "=BBBBBBBBI", family, 0, 0, 0, RT_TABLE_LOCAL, RTPROT_BOOT, SCOPES[family], RTN_LOCAL, 0
     )
     body += struct.pack("=HHI", 8, RTA_OIF, LOOPBACK_INDEX)
     flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_EXCL | NLM_F_CREATE
     message = struct.pack("=IHHII", 16 + len(body), RTM_NEWROUTE, flags, 1, 0) + body
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as netlink:
-        netlink.send(message)
-        answer = netlink.recv(4096)
+    netlink = sockets.socket(sockets.AF_NETLINK, sockets.SOCK_RAW)
+    try:
+        abi.syscall("sendto", netlink, message, len(message), 0, None, 0)
+        answer = os.read(netlink, 4096)
+    finally:
+        os.close(netlink)
     kind, code = struct.unpack_from("=4xH10xi", answer)
     if kind != NLMSG_ERROR or code:
         raise OSError(-code, os.strerror(-code) if code else "no answer", "local route")

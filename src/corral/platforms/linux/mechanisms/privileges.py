@@ -1,6 +1,6 @@
-"""Capabilities, securebits and no_new_privs: nothing that the target executes can gain rights.
+"""Drop capabilities and set securebits and no_new_privs, so that no exec can gain rights.
 
-Securebits and the bounding set need CAP_SETPCAP, so they go before the sets are emptied.
+Securebits and the bounding set need CAP_SETPCAP, so they are set before the sets are emptied.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.plan.model import Results, Stage
 
-# NOROOT, NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE, each locked; KEEP_CAPS locked off.
+# NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE are on, KEEP_CAPS is off, and all are locked.
 SECUREBITS = 0b1110_1111
 EINVAL = 22
-FEWEST = 38  # capabilities that every kernel with user namespaces and seccomp has
+FEWEST = 38  # every kernel with user namespaces and seccomp has these
 
 
 @record
@@ -28,7 +28,7 @@ class BoundingSet:
 
     def apply(self, _results: Results) -> None:
         abi.prctl(abi.PR_SET_SECUREBITS, SECUREBITS)
-        # The kernel answers EINVAL for the first number that is not a capability.
+        # The kernel answers EINVAL to the first number that is not a capability.
         for number in range(64):
             try:
                 abi.prctl(abi.PR_CAPBSET_DROP, number)
@@ -38,8 +38,8 @@ class BoundingSet:
                 return
 
     def verify(self, _results: Results) -> None:
-        with open("/proc/self/status", "rb") as status:
-            left = int(status.read().partition(b"CapBnd:")[2].split(None, 1)[0], 16)
+        status = abi.read_file("/proc/self/status")
+        left = int(status.partition(b"CapBnd:")[2].split(None, 1)[0], 16)
         if left:
             raise OSError(0, f"capabilities are left in the bounding set: {left:x}")
 

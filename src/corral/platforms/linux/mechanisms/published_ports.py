@@ -1,9 +1,9 @@
-"""`network.listen`: ports of the target that the host's loopback reaches.
+"""Publish ports of the target on the host's loopback (`network.listen`).
 
-The ports are bound outside before anything starts, on loopback only. A socket belongs to the
-network namespace that it is made in, whichever process connects it. So a small process joins the
-target's user and network namespaces (and no other: the target cannot see it) and makes sockets
-there.
+The ports are bound on the host before anything starts, on loopback unless the user chose otherwise.
+A socket belongs to the network namespace in which it is made, whichever process connects it. So a
+small process joins the target's user and network namespaces and makes sockets there. It joins no
+other namespace, so the target cannot see it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import socket
 import sys
 
 from corral.abi import linux as abi
+from corral.abi import linux_sockets
 from corral.abi.signal_numbers import SIGKILL
 from corral.platforms import steps
 from corral.platforms.linux import init
@@ -26,13 +27,13 @@ if TYPE_CHECKING:
 
     from corral.plan.model import Results, Stage
 
-LOOPBACK = "127.0.0.1"
+LOOPBACK, ANY = "127.0.0.1", "0.0.0.0"  # noqa: S104 - only if the user asks
 BACKLOG = 128
 
 
 @record
 class HostSockets:
-    """{port: a listening socket on the host's loopback}, until a service takes them over."""
+    """{port: a listening socket on the host's loopback}, until a service takes it over."""
 
     fds: dict[int, int]
 
@@ -50,17 +51,19 @@ class HostSockets:
 class PublishedPorts:
     name = "published_ports"
     ports: tuple[int, ...]
+    everywhere: bool = False
     stage: Stage = "supervisor"
     verify = unverified
 
     def describe(self) -> str:
-        return f"listen on the host's loopback: {', '.join(map(str, self.ports))}"
+        return f"listen on {describe_place(self.everywhere)}: {', '.join(map(str, self.ports))}"
 
     def apply(self, results: Results) -> None:
         sockets = HostSockets(fds={})
         results.add(sockets)
         for port in self.ports:
-            sockets.fds[port] = _listen(port)
+            sockets.fds[port] = bind_port(port, everywhere=self.everywhere)
+            linux_sockets.listen(sockets.fds[port], BACKLOG)
 
 
 @record
@@ -76,14 +79,14 @@ class NamespaceHandles:
 
 @record
 class OpenNamespaces:
-    """Applied while init waits, because init cannot be inspected once it has locked itself down."""
+    """Applied while init waits, because a locked-down init can no longer be inspected."""
 
     name = "namespace_handles"
     stage: Stage = "after_clone"
     verify = unverified
 
     def describe(self) -> str:
-        return "hold the target's network namespace, to reach its ports"
+        return "open the target's network namespace, to reach its ports"
 
     def apply(self, results: Results) -> None:
         handles = NamespaceHandles(fds=[])
@@ -93,15 +96,19 @@ class OpenNamespaces:
             handles.fds.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
 
-def _listen(port: int) -> int:
+def describe_place(everywhere: bool) -> str:  # noqa: FBT001 - the name of the field
+    return "all addresses of the host" if everywhere else "the host's loopback"
+
+
+def bind_port(port: int, *, everywhere: bool) -> int:
+    address = ANY if everywhere else LOOPBACK
     made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((LOOPBACK, port))
-        made.listen(BACKLOG)
+        made.bind((address, port))
     except OSError as error:
         made.close()
-        raise OSError(error.errno, error.strerror, f"{LOOPBACK}:{port}") from error
+        raise OSError(error.errno, error.strerror, f"{address}:{port}") from error
     return made.detach()
 
 
@@ -117,11 +124,11 @@ class Dialer:
         handles.release()
 
     def make(self) -> int:
-        """Return a non-blocking stream socket in there; raise OSError when the dialer is gone."""
+        """Return a new non-blocking stream socket. Raise OSError if the dialer has ended."""
         self._channel.send(b"S")
         found = socket.recv_fds(self._channel, 1, 1)[1]
         if not found:
-            raise OSError(0, "no socket came")
+            raise OSError(0, "the dialer sent no socket")
         return found[0]
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
-"""The filesystem view: a private root in which only what was granted exists.
+"""Build the filesystem view: a private root that contains only granted paths.
 
-Everything is assembled from detached mounts that get their flags before they are attached, so
-nothing is ever visible with more rights than it ends up with. Sources are opened without following
-symlinks and compared with what the policy saw; mount points are opened the same way, and are made
-only on the sandbox's own tmpfs: no directory is ever created on the host.
+The view is assembled from detached mounts. They get their flags before they are attached, so
+nothing is ever visible with too many rights. Sources are opened without following symlinks and
+compared with the files that the policy saw. Mount points are opened in the same way. They are made
+only on the sandbox's own tmpfs, so corral never creates a directory on the host.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import stat
 import sys
 
 from corral.abi import linux as abi
+from corral.platforms.linux.descriptor_channel import DescriptorChannel
 from corral.platforms.steps import unverified
 from corral.record import record
 from corral.safe_text import printable
@@ -37,17 +38,19 @@ ATTRIBUTES = {
     "device": abi.MOUNT_ATTR_RDONLY | abi.MOUNT_ATTR_NOSUID | abi.MOUNT_ATTR_NOEXEC,
 }
 MAX_PARENTS = 64
+TRIED = "/.corral"
+"""The link that the target's process tries to create, to check that the root is read-only."""
+PRIVATE = "private-{}"
+"""The name of a directory in the private space, by its position in `View.private`."""
 BYTES_PER_INODE = 16384
-"""Empty files cost a kilobyte of kernel memory each: 300 000 of them fit in a 16 MB tmpfs
-otherwise.
-"""
+"""Empty files use a kilobyte of kernel memory each, and 300 000 would fit into a 16 MB tmpfs."""
 
 
 @record
 class Bind:
-    """`device` and `inode` are what the policy saw; 0 means the path is the system's own.
+    """`device` and `inode` are those that the policy saw; 0 means that the path is the system's.
 
-    `covers`: mounts below it are covered, and need not be cloned where they cannot be idmapped.
+    With `covers` the mounts below are covered, so they are not cloned if that is impossible.
     """
 
     source: str
@@ -60,10 +63,10 @@ class Bind:
 
 @record
 class Mask:
-    """`hide` shows an empty, read-only thing instead; `protect` shows the thing itself, read-only.
+    """`hide` shows an empty, read-only file or directory instead; `protect` makes a path read-only.
 
-    A bind below a mask is mounted after it, and so is seen. The role is `repository` for a
-    version-control directory, `named` for a file in one that a grant names.
+    A bind below a mask is mounted after it, and so is visible. The role is `repository` for a
+    version-control directory, and `named` for a file in one that the user grants by name.
     """
 
     path: str
@@ -75,7 +78,7 @@ class Mask:
 
 
 def cover_mounts(paths: Iterable[str]) -> tuple[Mask, ...]:
-    """Return masks that show an empty file or directory instead of each mount."""
+    """Return masks that show an empty file or directory in the place of each mount."""
     return tuple(Mask(path=path, kind="hide", directory=os.path.isdir(path)) for path in paths)
 
 
@@ -88,14 +91,14 @@ class OpenedSources:
 
 @record
 class DetachedTrees:
-    """{path on the host: a mount of it that is not attached yet}, used in place of the source."""
+    """{path on the host: a detached mount of it}, used in place of the source."""
 
     fds: dict[str, int]
 
 
 @record
 class Sources:
-    """Open what will be bound while the process still has the ids that the host knows."""
+    """Opens the sources of binds before init changes its ids, which may not open them."""
 
     name = "bind_sources"
     binds: tuple[Bind, ...]
@@ -117,10 +120,11 @@ class Sources:
 
 @record
 class View:
-    """`private` directories share one tmpfs of `size` bytes, which is the disk limit of them all.
+    """`private` directories share one tmpfs of `size` bytes, which is their common disk limit.
 
-    `anchors` are bound onto themselves: a directory in a write grant that leads to a bind or a mask
-    cannot be renamed, or the host would find something else under that name afterwards.
+    `anchors` are directories in a write grant that contain a bind or a mask. They are bound onto
+    themselves, so that the target cannot rename them. Otherwise the host would later find another
+    directory under that name.
     """
 
     name = "root_filesystem"
@@ -163,14 +167,15 @@ class View:
             elif path in links:
                 root.link(path, links[path])
             else:
-                root.private(path)
+                root.private(path, self.private.index(path))
         root.proc()
+        root.send_space(results.get(DescriptorChannel))
         root.enter()
 
     def verify(self, _results: Results) -> None:
-        """Check that the root refuses writing and shows nothing that was not granted."""
+        """Check that the root refuses writes and shows only granted paths."""
         try:
-            os.mkdir("/.corral")
+            os.symlink("none", TRIED)  # the supervisor would deny mkdir()
         except OSError:
             pass
         else:
@@ -178,7 +183,7 @@ class View:
         expected = {path.split("/")[1] for path in self._paths()} | {"proc"}
         foreign = set(os.listdir("/")) - expected
         if foreign:
-            raise OSError(0, f"the root shows what was not granted: {sorted(foreign)}")
+            raise OSError(0, f"the root shows paths that were not granted: {sorted(foreign)}")
         for mask in self.masks:
             _check_mask(mask, [bind.target for bind in self.binds])
         free = os.statvfs(self.private[0])
@@ -191,16 +196,27 @@ class View:
 
 
 def _check_mask(mask: Mask, binds: list[str]) -> None:
-    if mask.kind != "hide":
-        return
     top = f"{mask.path}/"
     named = {path[len(top) :].split("/")[0] for path in binds if path.startswith(top)}
     try:
+        if mask.kind == "protect":
+            if not _is_read_only(mask.path):
+                raise OSError(0, "a protected file can be changed", mask.path)
+            return
         shown = set(os.listdir(mask.path)) if mask.directory else os.stat(mask.path).st_size
-    except PermissionError:
+    except (PermissionError, FileNotFoundError):
         return
     if shown and shown != named:
-        raise OSError(0, "a secret shows through its mask", mask.path)
+        raise OSError(0, "a masked secret can be read", mask.path)
+
+
+def _is_read_only(path: str) -> bool:
+    """Return whether the mount at `path` is read-only. A link has a mount of its own."""
+    fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        return bool(os.statvfs(fd).f_flag & os.ST_RDONLY)
+    finally:
+        os.close(fd)
 
 
 def open_source(bind: Bind) -> int:
@@ -219,7 +235,7 @@ def _detached(results: Results) -> dict[str, int]:
 
 
 class _NewRoot:
-    """The new root while it is built, where only this process can see it."""
+    """The new root while it is built. Only this process can see it."""
 
     def __init__(self, size: int) -> None:
         inodes = str(max(1024, size // BYTES_PER_INODE))
@@ -231,12 +247,14 @@ class _NewRoot:
         space = abi.fsmount("tmpfs", options, attributes=ATTRIBUTES["write"])
         os.mkdir(".space", dir_fd=self.root)
         abi.move_mount(space, self.root, ".space")
-        self.own = {os.fstat(self.root).st_dev, os.fstat(space).st_dev}
+        self.devices = {os.fstat(self.root).st_dev, os.fstat(space).st_dev}
         os.close(space)
         self.made = 0
         self.hidden: list[str] = []
-        # Open parents: what is made below one of them needs no second walk to it.
+        # Open parent directories, so that each is looked up only once.
         self.parents: dict[str, int] = {}
+        self.own = {self.root}
+        """Those of them that are not on the host."""
 
     def bind(self, bind: Bind, sources: dict[str, int], trees: dict[str, int]) -> None:
         tree = trees.pop(bind.source, -1)
@@ -244,8 +262,8 @@ class _NewRoot:
             tree = abi.open_tree(sources[bind.source], "", CLONE_ALL | abi.AT_EMPTY_PATH)
         self._attach(tree, bind.target, ATTRIBUTES[bind.access])
 
-    def private(self, path: str) -> None:
-        name = self._next_name()
+    def private(self, path: str, number: int) -> None:
+        name = f".space/{PRIVATE.format(number)}"
         os.mkdir(name, 0o700, dir_fd=self.root)
         self._attach(abi.open_tree(self.root, name, CLONE_ALL), path, ATTRIBUTES["write"])
 
@@ -269,14 +287,18 @@ class _NewRoot:
         self._attach(self._clone(path), path, 0)
 
     def mask(self, mask: Mask) -> None:
+        if any(mask.path.startswith(f"{path}/") for path in self.hidden):
+            return
         try:
             os.close(self._open(mask.path))
         except PermissionError:
-            return  # init may do more than the target: what it cannot open needs no mask
+            # The directory lost its access rights since the search. The target can restore them.
+            self.mask(Mask(path=os.path.dirname(mask.path), kind="hide", directory=True))
+            return
         if mask.kind == "protect":
             self._attach(self._clone(mask.path), mask.path, ATTRIBUTES["read"])
             return
-        # It is read-only only in the end: a bind below it needs a mount point in it.
+        # The mask becomes read-only only in `enter`, because a bind below it needs a mount point.
         self._attach(self._make_empty(directory=mask.directory), mask.path, 0)
         self.hidden.append(mask.path)
 
@@ -285,8 +307,8 @@ class _NewRoot:
         return f".space/{self.made}"
 
     def _make_empty(self, *, directory: bool) -> int:
-        """Make an empty file or directory in the private space, which cannot be reached after
-        `enter`. It keeps its name, because what has been unlinked cannot be attached (ENOENT).
+        """Make an empty file or directory in the private space, out of reach after `enter`. It
+        keeps its name there, because an unlinked file cannot be attached (ENOENT).
         """
         name = self._next_name()
         if directory:
@@ -301,14 +323,21 @@ class _NewRoot:
         tree = abi.fsmount("proc", {"hidepid": "2"}, attributes=flags | abi.MOUNT_ATTR_RDONLY)
         self._attach(tree, "/proc", 0, directory=True)
         for path in ("/proc/keys", "/proc/key-users"):
-            # They list every key of the same user, of all sessions.
+            # These files list all keys of this user, from all sessions.
             try:
                 self.mask(Mask(path=path, kind="hide", directory=False))
             except FileNotFoundError:
                 continue  # a kernel without keyrings
 
+    def send_space(self, channel: DescriptorChannel) -> None:
+        """Send the private space to the supervisor, which lists its files at the end."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        fd = os.open(".space", flags, dir_fd=self.root)
+        channel.send("private_space", [fd])
+        os.close(fd)
+
     def enter(self) -> None:
-        """Make this the root with pivot_root; the old root goes, and the new one is read-only."""
+        """Make this the root with pivot_root and read-only, and detach the old root."""
         for path in self.hidden:
             fd = self._open(path)
             abi.mount_setattr(fd, "", abi.AT_EMPTY_PATH, attr_set=ATTRIBUTES["read"])
@@ -339,23 +368,21 @@ class _NewRoot:
             abi.mount_setattr(tree, "", flags, attr_set=attributes)
         if directory is None:
             directory = stat.S_ISDIR(os.fstat(tree).st_mode)
-        point = self._point(path, directory=directory)
         try:
-            abi.move_mount(tree, point, "")
+            # The name is not looked up as a link, and it has one part.
+            abi.move_mount(tree, *self._point(path, directory=directory))
             self._forget_parents(path)
-        finally:
-            os.close(point)
-            os.close(tree)
-
-    def _point(self, path: str, *, directory: bool) -> int:
-        """Open the mount point at `path`; make it where it is missing."""
-        parent, name = self._parent(path)
-        if os.fstat(parent).st_dev in self.own:
-            self._make(parent, name, directory=directory)
-        try:
-            return abi.openat2(parent, name, os.O_PATH | os.O_NOFOLLOW, resolve=NO_LINKS)
         except FileNotFoundError:
             raise OSError(0, "would have to be created on the host", path) from None
+        finally:
+            os.close(tree)
+
+    def _point(self, path: str, *, directory: bool) -> tuple[int, str]:
+        """Return the parent and the name of a mount point, made where it is missing."""
+        parent, name = self._parent(path)
+        if parent in self.own:
+            self._make(parent, name, directory=directory)
+        return parent, name
 
     @staticmethod
     def _make(parent: int, name: str, *, directory: bool) -> None:
@@ -374,14 +401,29 @@ class _NewRoot:
             return self.root, name
         if above not in self.parents:
             if len(self.parents) >= MAX_PARENTS:
-                os.close(self.parents.pop(next(iter(self.parents))))
-            self.parents[above] = self._point(above, directory=True)
+                self._forget_parent(next(iter(self.parents)))
+            self.parents[above] = self._open_parent(above)
         return self.parents[above], name
 
+    def _open_parent(self, path: str) -> int:
+        parent, name = self._point(path, directory=True)
+        try:
+            fd = abi.openat2(parent, name, os.O_PATH | os.O_NOFOLLOW, resolve=NO_LINKS)
+        except FileNotFoundError:
+            raise OSError(0, "would have to be created on the host", path) from None
+        if os.fstat(fd).st_dev in self.devices:
+            self.own.add(fd)
+        return fd
+
     def _forget_parents(self, path: str) -> None:
-        """Close what was opened at or below `path`, which later walks find under a new mount."""
+        """Close descriptors at or below `path`, because a new mount now covers them."""
         for known in [known for known in self.parents if f"{known}/".startswith(f"{path}/")]:
-            os.close(self.parents.pop(known))
+            self._forget_parent(known)
+
+    def _forget_parent(self, path: str) -> None:
+        fd = self.parents.pop(path)
+        self.own.discard(fd)
+        os.close(fd)
 
     def _open(self, path: str) -> int:
         inside = path.strip("/") or "."

@@ -1,8 +1,8 @@
-"""The syscall filter of the target, and subprocess = false.
+"""Load the target's syscall filter, which also enforces subprocess = false.
 
-The rules are data in `seccomp_rules` and are compiled by `seccomp_compiler`. The cookie that lets
-exactly the first exec through is made here and exists only in the memory of the process that
-becomes the target.
+The rules are data in `seccomp_rules`, and `seccomp_compiler` compiles them. Compiled filters are
+kept on disk and only missing ones are compiled. The cookie that lets only the first exec through is
+made here. It exists only in the memory of the process that becomes the target.
 """
 
 from __future__ import annotations
@@ -11,24 +11,32 @@ import os
 import struct
 import sys
 
+from corral import __version__
 from corral.abi import linux as abi
-from corral.platforms.linux.mechanisms import seccomp_init_rules, seccomp_rules
-from corral.record import record
+from corral.abi.linux_sockets import close_all, socketpair
+from corral.abi.private_directory import checksum, read_checked_file, write_checked_file
+from corral.directories import directories
+from corral.platforms.linux.descriptor_channel import DescriptorChannel
+from corral.record import astuple, record, replace
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from corral.plan.model import Results, Stage
+    from collections.abc import Iterable
+
+    from corral.plan.model import Results, Stage, Step
 
     Cookie = tuple[int, int, int]
 
-EPERM = 1
+EPERM, EBUSY = 1, 16
+NO_LISTENER = frozenset((EPERM, EBUSY))
+"""Errors if an outer filter has a listener, or forbids one as corral's own filter does."""
 TIOCSTI = 0x5412
 
 
 @record
 class ExecCookie:
-    """What execve has to carry in its last three registers, which the kernel ignores."""
+    """The value that execve must have in its last three registers. The kernel ignores these."""
 
     words: Cookie
 
@@ -42,7 +50,16 @@ class Seccomp:
     namespaces: bool = True
     scoped: bool = False
     duty_cycle: bool = False
+    notices: bool = False
+    watch_paths: bool = False
+    broker: bool = False
+    limit_tasks: bool = False
     stage: Stage = "target"
+
+    @property
+    def is_killable(self) -> bool:
+        """Return whether only deadly signals interrupt a call that the supervisor has received."""
+        return self.broker or self.limit_tasks
 
     def describe(self) -> str:
         processes = "processes allowed" if self.subprocess else "threads yes, processes no"
@@ -54,24 +71,68 @@ class Seccomp:
         if not self.subprocess:
             cookie = struct.unpack("<3Q", os.urandom(24))
             results.add(ExecCookie(words=cookie))
-        abi.seccomp_set_filter(compile_target(self, cookie))
+        listens = self.notices or self.watch_paths or self.broker or self.limit_tasks
+        if not listens or not self._load_with_listener(results, cookie):
+            abi.seccomp_set_filter(target_filter(replace(self, notices=False), cookie))
+
+    def _load_with_listener(self, results: Results, cookie: Cookie) -> bool:
+        """Load the filter with a listener. Return False if an outer filter makes that impossible:
+        the filter then denies starts itself, and they are not reported. Raise for any other error.
+        """
+        channel = results.get(DescriptorChannel)
+        if self.watch_paths:
+            ends = socketpair()
+            channel.send("unix_socket", ends[:1])
+            close_all(ends)
+        flags = abi.SECCOMP_FILTER_FLAG_NEW_LISTENER
+        if self.is_killable:
+            # Without this flag a signal would repeat a call that the supervisor has already done,
+            # and make a fork fail with EINTR.
+            flags |= abi.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
+        try:
+            listener = abi.seccomp_set_filter(target_filter(self, cookie), flags)
+        except OSError as error:
+            required = self.watch_paths or self.broker or self.limit_tasks
+            if required or error.errno not in NO_LISTENER:
+                raise
+            return False
+        channel.send("listener", [listener])
+        os.close(listener)
+        return True
 
     def verify(self, _results: Results) -> None:
-        """Check that a call that is always denied is denied, and what this policy denies."""
+        """Check that the filter denies a call that is never allowed, and those that this policy
+        denies.
+        """
         if not is_filtered():
             raise OSError(0, "the filter has no effect")
         if not self.subprocess:
             _check_no_child()
         if not self.namespaces:
             _check_no_internet()
+        if self.broker:
+            _check_no_connection()
 
 
-def compile_target(step: Seccomp, cookie: Cookie) -> bytes:
-    """Return the program of a step. A zygote compiles it once; a fork only puts its cookie in."""
+# Six words that occur nowhere else in a filter, because no address, flag or jump looks like them.
+PLACEHOLDER = (0xC0FFEE01_C0FFEE02, 0xC0FFEE03_C0FFEE04, 0xC0FFEE05_C0FFEE06)
+SOURCES = (
+    "seccomp.py",
+    "seccomp_rules.py",
+    "seccomp_init_rules.py",
+    "seccomp_compiler.py",
+    "../notified_calls.py",
+    "../../../abi/linux_syscalls.py",
+)
+"""The files that define the filters. If one changes, the filters are compiled again."""
+_init: dict[str, bytes] = {}
+_templates: dict[Seccomp, bytes] = {}
+
+
+def target_filter(step: Seccomp, cookie: Cookie) -> bytes:
+    """Return the BPF program for a step, with its cookie."""
     if not step.namespaces:
         return _compile(step, cookie, own_pid=os.getpid())
-    if step not in _templates:
-        _templates[step] = _compile(step, PLACEHOLDER, own_pid=None)
     program = _templates[step]
     if step.subprocess:
         return program
@@ -82,24 +143,73 @@ def compile_target(step: Seccomp, cookie: Cookie) -> bytes:
     return program
 
 
-# Six words that occur nowhere else in a filter: no address, flag or jump looks like them.
-PLACEHOLDER = (0xC0FFEE01_C0FFEE02, 0xC0FFEE03_C0FFEE04, 0xC0FFEE05_C0FFEE06)
-_templates: dict[Seccomp, bytes] = {}
-_init: dict[str, bytes] = {}
-
-
-def compile_for_init(machine: str) -> bytes:
-    if machine not in _init:
-        _init[machine] = seccomp_init_rules.compile_filter(machine)
+def init_filter(machine: str) -> bytes:
     return _init[machine]
 
 
+def load_filters(steps: Iterable[Step]) -> None:
+    """Get the filters of a run before the clone, because no file can be read inside."""
+    for step in steps:
+        if not isinstance(step, Seccomp) or step in _templates:
+            continue
+        if not step.namespaces:
+            from corral.platforms.linux.mechanisms import seccomp_rules  # noqa: F401 - see above
+
+            continue
+        variants = [step, replace(step, notices=False)] if step.notices else [step]
+        _init[step.machine], *programs = _read_filters(step, len(variants)) or _keep(step, variants)
+        _templates.update(zip(variants, programs, strict=True))
+
+
 def warm_up(machine: str) -> None:
-    """Compile what most runs need, in the process that will be forked for each of them."""
-    compile_for_init(machine)
-    for subprocess in (False, True):
-        step = Seccomp(machine=machine, subprocess=subprocess, unix_sockets=False)
-        compile_target(step, PLACEHOLDER)
+    """Load what most runs need, in the process that is forked for each of them."""
+    default = Seccomp(machine=machine, subprocess=False, unix_sockets=False, notices=True)
+    load_filters((default, replace(default, subprocess=True, notices=False)))
+
+
+def _read_filters(step: Seccomp, targets: int) -> list[bytes] | None:
+    """Return the kept filters of init and of the target, or None if they have to be compiled."""
+    try:
+        wanted = _key(step)
+        key, *programs = _split(read_checked_file(_path(wanted)))
+        return programs if key == wanted and len(programs) == 1 + targets else None
+    except (OSError, struct.error):
+        return None
+
+
+def _keep(step: Seccomp, variants: list[Seccomp]) -> list[bytes]:
+    """Compile the filters and write them. If the write fails, the next run compiles them again."""
+    from corral.platforms.linux.mechanisms import seccomp_init_rules
+
+    init = _init.get(step.machine) or seccomp_init_rules.compile_filter(step.machine)
+    programs = [init, *(_compile(one, PLACEHOLDER, own_pid=None) for one in variants)]
+    try:
+        key = _key(step)
+        body = b"".join(struct.pack("<I", len(part)) + part for part in (key, *programs))
+        write_checked_file(_path(key), body)
+    except OSError:
+        pass
+    return programs
+
+
+def _split(body: bytes) -> list[bytes]:
+    found, at = [], 0
+    while at < len(body):
+        (size,) = struct.unpack_from("<I", body, at)
+        found.append(body[at + 4 : at + 4 + size])
+        at += 4 + size
+    return found
+
+
+def _key(step: Seccomp) -> bytes:
+    folder = os.path.dirname(__file__)
+    seen = [os.stat(os.path.join(folder, name)) for name in SOURCES]
+    identity = [f"{one.st_mtime_ns} {one.st_size}" for one in seen]
+    return " ".join((__version__, *map(str, astuple(step)), *identity)).encode()
+
+
+def _path(key: bytes) -> str:
+    return os.path.join(directories().cache, "filters", f"{checksum(key):x}")
 
 
 def _halves(cookie: Cookie) -> list[bytes]:
@@ -108,6 +218,8 @@ def _halves(cookie: Cookie) -> list[bytes]:
 
 
 def _compile(step: Seccomp, cookie: Cookie, *, own_pid: int | None) -> bytes:
+    from corral.platforms.linux.mechanisms import seccomp_rules
+
     rules = seccomp_rules.target_rules(
         subprocess=step.subprocess,
         unix_sockets=step.unix_sockets,
@@ -116,12 +228,16 @@ def _compile(step: Seccomp, cookie: Cookie, *, own_pid: int | None) -> bytes:
         own_pid=own_pid,
         scoped=step.scoped,
         duty_cycle=step.duty_cycle,
+        notices=step.notices,
+        watch_paths=step.watch_paths,
+        broker=step.broker,
+        limit_tasks=step.limit_tasks,
     )
     return seccomp_rules.compile_filter(step.machine, rules)
 
 
 def is_filtered() -> bool:
-    """Try TIOCSTI on no descriptor: the kernel answers EBADF, and only the filter EPERM."""
+    """Try TIOCSTI on an invalid descriptor. The kernel answers EBADF, the filter EPERM."""
     try:
         abi.syscall("ioctl", -1, TIOCSTI, 0)
     except OSError as error:
@@ -135,6 +251,28 @@ def _check_no_internet() -> None:
     except OSError:
         return
     raise OSError(0, "an internet socket could be made")
+
+
+def _check_no_connection() -> None:
+    """Check that the supervisor is asked. It denies everything until the target executes."""
+    from corral.abi import linux_sockets as sockets
+
+    made = sockets.socket(sockets.AF_INET, sockets.SOCK_STREAM)
+    nobody = sockets.inet_address(bytes((127, 0, 0, 1)), 9)
+    try:
+        for call, *arguments in (("connect", nobody, 16), ("bind", nobody, 16), ("listen", 1)):
+            _check_denied(call, made, *arguments)
+    finally:
+        os.close(made)
+
+
+def _check_denied(call: str, *arguments: object) -> None:
+    try:
+        abi.syscall(call, *arguments)
+    except OSError as error:
+        if error.errno == EPERM:
+            return
+    raise OSError(0, f"the supervisor is not asked about {call}")
 
 
 def _check_no_child() -> None:

@@ -1,15 +1,14 @@
-"""Rules about syscalls -> a classic BPF program, as seccomp(2) takes it.
+"""Compile rules about syscalls into a classic BPF program for seccomp(2).
 
-A rule is an action, or a `Choice`: alternatives tried in order, each a conjunction of conditions
-on arguments, and an action for when none of them is met. "Not equal" is written as an earlier
-alternative. The program refuses foreign architectures, then finds the syscall's number by binary
-search over ranges that share a rule. A number that is always allowed never loads an
-argument, so kernels since 5.11 answer it from a bitmap and do not run the program at all.
+A rule is an action or a `Choice`. A `Choice` has alternatives, which are tried in order, and an
+action if none of them is met. An alternative is met if all its conditions on arguments are. "Not
+equal" is written as an earlier alternative. The program refuses foreign architectures, then finds
+the syscall's number by binary search over ranges that share a rule. For numbers that are always
+allowed, no argument is loaded, so kernels since 5.11 answer from a bitmap without the program.
 
-Instructions are emitted from the last to the first: BPF jumps only forwards, so every target
-exists before the jump to it is written, and its distance is known. A distance that does not fit
-into the 8 bits of a conditional jump gets a copy of its return, or a long unconditional jump, in
-between.
+Instructions are emitted from the last to the first. BPF jumps only forwards, so every jump target
+exists before the jump, and its distance is known. A conditional jump has 8 bits for the distance.
+If that is too few, a copy of the return or a long unconditional jump is inserted.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    # (index of the argument, mask, value): met when `argument & mask == value`. A mask of 32 bits
-    # leaves the high word unread, which is right where the kernel truncates the argument as well.
+    # (index of the argument, mask, value): met if `argument & mask == value`. A mask of 32 bits
+    # ignores the high word, for arguments that the kernel truncates too.
     Condition = tuple[int, int, int]
     Alternative = tuple[tuple[Condition, ...], int]
     Choice = tuple[tuple[Alternative, ...], int]
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
 
 KILL_PROCESS = 0x80000000
 ALLOW = 0x7FFF0000
+NOTIFY = 0x7FC00000
+"""SECCOMP_RET_USER_NOTIF: the supervisor answers."""
 
 WORD = 0xFFFFFFFF
 LONG = 0xFFFFFFFFFFFFFFFF
@@ -52,12 +53,12 @@ ARGS_AT = 16
 
 
 def errno_action(number: int) -> int:
-    """SECCOMP_RET_ERRNO: the syscall does not happen and fails with this errno."""
+    """Return SECCOMP_RET_ERRNO: the syscall is not executed and fails with this errno."""
     return 0x00050000 | number
 
 
 def low(index: int, value: int, mask: int = WORD) -> Condition:
-    """A condition on the low word of an argument that the kernel truncates to 32 bits itself."""
+    """Return a condition on the low word of an argument that the kernel truncates to 32 bits."""
     return (index, mask & WORD, value & mask & WORD)
 
 
@@ -66,7 +67,7 @@ def whole(index: int, value: int) -> Condition:
 
 
 class Backwards:
-    """A program under construction, last instruction first. A label is a count from the end."""
+    """A program under construction, last instruction first. Labels are counted from the end."""
 
     def __init__(self) -> None:
         self.emitted: list[Instruction] = []
@@ -77,14 +78,14 @@ class Backwards:
         return len(self.emitted)
 
     def action(self, value: int) -> int:
-        """Return the label of a return that any jump written next can reach."""
+        """Return the label of a return instruction that the next jump can reach."""
         label = self.returns.get(value)
         if label is None or len(self.emitted) - label > 250:
             label = self.returns[value] = self.emit(RETURN, value)
         return label
 
     def near(self, label: int) -> int:
-        """Return the label, or one that leads to it, within reach of a conditional jump.
+        """Return a label within reach of a conditional jump: this one, or one that jumps to it.
 
         The limit is below 255, because making two targets near can add instructions.
         """
@@ -108,7 +109,7 @@ class Backwards:
 
 
 def _words(condition: Condition) -> list[tuple[int, int, int]]:
-    """A condition as tests of 32-bit words (offset, mask, value), without those under no mask."""
+    """Return a condition as tests of 32-bit words (offset, mask, value), without empty masks."""
     index, mask, value = condition
     if value & ~mask or not 0 <= index < 6:
         raise ValueError(f"no argument can satisfy {condition}")
@@ -118,7 +119,7 @@ def _words(condition: Condition) -> list[tuple[int, int, int]]:
 
 
 def _comparison(word: tuple[int, int, int]) -> tuple[int, int, bool, tuple[int, int]]:
-    """(code, k, negated, (offset, mask) that must be loaded). JSET needs no mask put on before."""
+    """Return (code, k, negated, (offset, mask) to load before the jump). JSET needs no mask."""
     at, mask, value = word
     if mask == WORD:
         return JEQ, value, False, (at, WORD)
@@ -129,7 +130,8 @@ def _comparison(word: tuple[int, int, int]) -> tuple[int, int, bool, tuple[int, 
     return JEQ, value, False, (at, mask)
 
 
-# What to jump to: its label, and the label past its load for a jump that has (offset, mask) loaded.
+# (label to jump to, label after its load, the (offset, mask) that it loads). A jump with that word
+# already loaded can skip the load.
 Destination = tuple[int, int, "tuple[int, int] | None"]
 
 
@@ -160,7 +162,7 @@ def _choice(out: Backwards, choice: Choice) -> int:
 
 
 def _ranges(rules: Mapping[int, Rule], unknown: int) -> list[tuple[int, Rule]]:
-    """(first number, rule) in order, from 0 on: neighbours with the same rule are one range."""
+    """Return (first number, rule) in order from 0. Neighbours with the same rule form one range."""
     ranges: list[tuple[int, Rule]] = []
     expected = 0
     last: Rule | None = None
@@ -179,7 +181,7 @@ def _ranges(rules: Mapping[int, Rule], unknown: int) -> list[tuple[int, Rule]]:
 
 
 def _search(out: Backwards, ranges: list[tuple[int, Rule]], labels: dict[Choice, int]) -> int:
-    """A balanced tree over the ranges; its root is not always the instruction emitted last."""
+    """Emit a balanced tree over the ranges. Its root is not always the last emitted instruction."""
     if len(ranges) == 1:
         rule = ranges[0][1]
         return out.action(rule) if isinstance(rule, int) else labels[rule]
@@ -195,7 +197,7 @@ def _search(out: Backwards, ranges: list[tuple[int, Rule]], labels: dict[Choice,
 def assemble(
     rules: Mapping[int, Rule], *, arch: int, unknown: int, number_limit: int | None = None
 ) -> bytes:
-    """Return the program. It kills for foreign architectures and numbers from `number_limit` on."""
+    """Return the program. It kills foreign architectures and numbers from `number_limit` on."""
     out = Backwards()
     ranges = _ranges(rules, unknown)
     labels = {rule: 0 for _, rule in ranges if not isinstance(rule, int)}
@@ -214,9 +216,9 @@ def assemble(
 def assemble_by_name(
     machine: str, named: Mapping[str, Rule], *, unknown: int, others: int | None = None
 ) -> bytes:
-    """Return the program for a machine; names that its table does not have are left out.
+    """Return the program for a machine. Names that its table does not have are left out.
 
-    `others` is the rule of numbers that the table knows and `named` does not, if not `unknown`.
+    `others` is the rule for numbers that are in the table but not in `named`; by default `unknown`.
     """
     table = TABLES[machine]
     rules: dict[int, Rule] = {} if others is None else dict.fromkeys(table.values(), others)

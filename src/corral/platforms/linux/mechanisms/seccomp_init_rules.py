@@ -1,9 +1,8 @@
-"""The syscall rules of PID 1, which is in the target's reach: what is not listed kills it, and the
-sandbox with it.
+"""List the syscalls that PID 1 may make. Any other call kills PID 1, and the sandbox with it.
 
-PID 1 is a single-threaded interpreter that waits on descriptors, reaps, passes signals on, and sees
-how full the private space is before it ends. It starts no process, opens no file and maps nothing
-executable, and neither can a target that takes it over.
+PID 1 is within the target's reach. It is a single-threaded interpreter that waits on descriptors,
+reaps, passes signals on, and at the end reads how full the private space is. It starts no process,
+opens no file and maps no executable memory. A target that takes over PID 1 cannot do so either.
 """
 
 from __future__ import annotations

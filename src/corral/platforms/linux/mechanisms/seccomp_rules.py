@@ -1,34 +1,40 @@
-"""The syscall rules of the target, as data; `seccomp_compiler` makes a filter of them.
+"""List the target's syscall rules as data, from which `seccomp_compiler` makes a filter.
 
-The filter denies what reaches past the walls and allows the rest, because servers are whole
-programs. Numbers newer than the table fail with ENOSYS, which libraries take for an older kernel.
-A filter sees registers only: it cannot judge what is behind a pointer (clone3's flags, paths).
-Where the kernel truncates an argument to 32 bits, so does the comparison: one of all 64 could be
-passed by junk in the high word.
+The filter denies calls that reach past the walls, and allows the rest, because servers are whole
+programs. Numbers newer than the table fail with ENOSYS, as on an older kernel. A filter sees only
+registers, so it cannot check memory behind a pointer (clone3's flags, paths). If the kernel
+truncates an argument to 32 bits, the rule compares only these. Otherwise junk in the high word
+would get past the rule.
 """
 
 from __future__ import annotations
 
 from corral.platforms.linux.mechanisms.seccomp_compiler import (
     ALLOW,
+    LONG,
+    NOTIFY,
     assemble_by_name,
     errno_action,
     low,
     whole,
 )
+from corral.platforms.linux.notified_calls import CREATES, MEMORY, MIN_MAPPED, PATHS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.platforms.linux.mechanisms.seccomp_compiler import Alternative, Condition, Rule
 
-# By number, since `errno` has those of the system that plans, not of the one that runs the filter.
+# Plain numbers, because `errno` has those of the planning system, which may be another one.
 DENY = errno_action(1)  # EPERM
 ABSENT = errno_action(38)  # ENOSYS
 NO_PROTOCOL = errno_action(93)  # EPROTONOSUPPORT
 NO_FAMILY = errno_action(97)  # EAFNOSUPPORT
+NO_OPTION = errno_action(92)  # ENOPROTOOPT
+NOT_SUPPORTED = errno_action(95)  # EOPNOTSUPP
+DONE = errno_action(0)
 
-# Reason -> names. mbind, set_mempolicy and seccomp stay: they act on the caller alone, and programs
-# that sandbox themselves should.
+# Reason -> names. mbind, set_mempolicy and seccomp are allowed. They affect only the caller, and
+# programs should be able to sandbox themselves.
 _DENIED = {
     "does file and socket work that no filter sees": """
         io_uring_setup io_uring_enter io_uring_register""",
@@ -41,30 +47,31 @@ _DENIED = {
     "changes or lists what is mounted": """
         mount umount2 pivot_root chroot open_tree open_tree_attr move_mount fsopen fsconfig fsmount
         fspick mount_setattr statmount listmount""",
-    "makes or enters namespaces, where privileges begin anew": "unshare setns",
+    "makes or enters namespaces, which give new privileges": "unshare setns",
     "changes the kernel itself": """
         init_module finit_module delete_module create_module get_kernel_syms query_module kexec_load
         kexec_file_load reboot""",
     "administers the machine": """
         swapon swapoff acct quotactl quotactl_fd settimeofday clock_settime adjtimex clock_adjtime
         sethostname setdomainname vhangup nfsservctl sysfs ustat lsm_set_self_attr""",
-    "opens files by number, past every path rule": "open_by_handle_at name_to_handle_at",
+    "opens files by number, without any path rule": "open_by_handle_at name_to_handle_at",
     "touches hardware or segments": "iopl ioperm modify_ldt",
-    "loads a library by an old and unguarded way": "uselib",
+    "loads a library in an old, unsafe way": "uselib",
     "watches whole filesystems": "fanotify_init fanotify_mark",
-    "makes memory that no limit counts": "memfd_secret",
+    "allocates memory that no limit counts": "memfd_secret",
     "takes requests from fs.aio-max-nr, which the whole machine shares": "io_setup",
+    "changes the flags of files that are only open for reading": "file_setattr",
 }
 
-# Where there are no namespaces, because Landlock does not cover these. The calls on descriptors
-# are as bad as those on paths: one opened for reading is enough to change its file's mode or times.
+# Denied without namespaces, because Landlock does not cover these. Calls on descriptors are as
+# dangerous as calls on paths: a descriptor opened for reading is enough to change a file's mode.
 _DENIED_WITHOUT_NAMESPACES = {
-    "changes mode, owner, times or attributes of files that may only be read, or not even that": """
+    "changes mode, owner, times or attributes of files without write access": """
         chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes utimensat
         futimesat setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr
-        removexattrat file_setattr""",
-    "tells the names of files in directories that are not granted": "inotify_add_watch",
-    "takes from the inotify instances of the host's user": "inotify_init inotify_init1",
+        removexattrat""",
+    "shows file names in directories that are not granted": "inotify_add_watch",
+    "uses up the inotify instances of the host's user": "inotify_init inotify_init1",
     "reaches the host's System V and POSIX queues, semaphores and shared memory": """
         shmget shmat shmctl shmdt semget semop semtimedop semctl msgget msgsnd msgrcv msgctl mq_open
         mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr""",
@@ -76,25 +83,27 @@ DENIED_WITHOUT_NAMESPACES: dict[str, str] = {
     name: why for why, names in _DENIED_WITHOUT_NAMESPACES.items() for name in names.split()
 }
 
-# Taken numbers that no kernel of this machine ever answered.
+# Reserved numbers that no kernel of this machine ever implemented.
 _NEVER_IMPLEMENTED = (
     "_sysctl afs_syscall epoll_ctl_old epoll_wait_old get_thread_area getpmsg putpmsg security "
     "set_thread_area tuxcall vserver"
 )
 
 CLONE_THREAD = 0x10000
-# NEWTIME NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NEWPID NEWNET. NEWTIME is in the byte of the exit
-# signal, above the last signal.
+# NEWTIME NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NEWPID NEWNET. NEWTIME shares its byte with the exit
+# signal, but is above the last signal.
 CLONE_NEW = (0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
 CLONE_NEW_ANY = sum(CLONE_NEW)
 
-# Docker's list: PER_LINUX, PER_LINUX32, UNAME26, both, and the question for the current one. None
-# that turns off address randomization or makes readable pages executable.
+# Docker's list: PER_LINUX, PER_LINUX32, UNAME26, both, and the query of the current one. Flags that
+# turn off address randomization or make readable pages executable are missing.
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 PR_SET_PDEATHSIG = 1
+# If a process of the target became a reaper, an orphan could move twice during a count.
+PR_SET_CHILD_SUBREAPER = 36
 PR_SET_MM = 35  # rewrites the caller's command line and executable in /proc
-PR_SCHED_CORE = 62  # ties other processes to the caller's core
+PR_SCHED_CORE = 62  # binds other processes to the caller's core
 
 SECCOMP_SET_MODE_FILTER = 1
 SECCOMP_FILTER_FLAG_NEW_LISTENER = 8
@@ -103,13 +112,13 @@ S_IFMT, S_IFIFO, S_IFREG = 0xF000, 0x1000, 0x8000
 
 TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
 IOC_TYPE = 0xFF00
-# A snapshot puts a whole subvolume, ~/.ssh included, under a path that is granted (old btrfs takes
-# any descriptor in it for that), and subvolumes come and go past Landlock. cp's three calls for
-# shared blocks have the same type and stay.
+# A snapshot puts a whole subvolume, ~/.ssh included, under a granted path. Old btrfs accepts any
+# descriptor in the subvolume for that. Landlock does not control making and removing subvolumes.
+# cp's three calls for shared blocks have the same type and are allowed.
 BTRFS_IOCTL, BCACHEFS_IOCTL = 0x9400, 0xBC00
 FICLONE, FICLONERANGE, FIDEDUPERANGE = 0x40049409, 0x4020940D, 0xC0189436
-# Changes to a file through a descriptor opened for reading. A read-only mount stops them, Landlock
-# does not; verity makes the file immutable for good.
+# These change a file through a descriptor opened for reading, such as a standard stream. Verity
+# makes the file immutable for good.
 FS_IOC_CHANGES = (
     0x40086602,  # FS_IOC_SETFLAGS
     0x401C5820,  # FS_IOC_FSSETXATTR
@@ -119,9 +128,16 @@ FS_IOC_CHANGES = (
     0x40087602,  # FS_IOC_SETVERSION
     0x40047211,  # FAT_IOCTL_SET_ATTRIBUTES
 )
-# The kernel sends a signal of the caller's choice to a descriptor's owner: these name the owner.
+# Any descriptor of a file system is enough to take away the user's key of encrypted directories, or
+# to add one.
+FS_IOC_KEYS = (
+    0xC0506617,  # FS_IOC_ADD_ENCRYPTION_KEY
+    0xC0406618,  # FS_IOC_REMOVE_ENCRYPTION_KEY
+    0xC0406619,  # FS_IOC_REMOVE_ENCRYPTION_KEY_ALL_USERS
+)
+# These set the owner of a descriptor, to which the kernel sends a signal of the caller's choice.
 F_SETOWN, F_SETOWN_EX, FIOSETOWN, SIOCSPGRP = 8, 15, 0x8901, 0x8902
-# A lease makes every other process wait that opens the file for writing.
+# A lease makes every other process that opens the file for writing wait.
 F_SETLEASE = 1024
 F_SETSIG, SIGCONT, CSIGNAL = 10, 18, 0xFF
 RENAME_WHITEOUT = 4
@@ -131,30 +147,58 @@ SOCK_TYPE_MASK = 0xF
 SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET = 1, 2, 5
 IPPROTO_TCP, IPPROTO_UDP, NETLINK_ROUTE = 6, 17, 0
 TCP_ULP = 31
+MSG_FASTOPEN = 0x20000000
+SOL_SOCKET, SOL_IP, SOL_IPV6, SOL_NETLINK = 1, 0, 41, 270
+# Options of a TCP socket that reach nothing. The missing ones connect, choose another device,
+# protocol or route, or let another process of the user share a port.
+SOCKET_OPTIONS = {
+    # REUSEADDR BROADCAST SNDBUF RCVBUF KEEPALIVE OOBINLINE PRIORITY PASSCRED RCVLOWAT
+    # RCVTIMEO SNDTIMEO, the last two also with 64 bits
+    SOL_SOCKET: (2, 6, 7, 8, 9, 10, 12, 16, 18, 20, 21, 66, 67),
+    # NODELAY MAXSEG CORK KEEPIDLE KEEPINTVL KEEPCNT SYNCNT LINGER2 DEFER_ACCEPT WINDOW_CLAMP
+    # QUICKACK USER_TIMEOUT NOTSENT_LOWAT
+    IPPROTO_TCP: (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 18, 25),
+    SOL_IP: (1,),  # TOS
+    SOL_IPV6: (26, 67),  # V6ONLY TCLASS
+}
+# Accepted without effect. RECVERR, MTU_DISCOVER and PKTINFO, because resolvers give up without
+# them, and the target's datagram sockets are not internet sockets. LINGER, because the process that
+# closes a socket last waits. The target could make the supervisor wait by sending it descriptors.
+IGNORED_OPTIONS = {SOL_SOCKET: (13,), SOL_IP: (8, 10, 11), SOL_IPV6: (23, 25, 49)}
 
+RLIMIT_CORE = 4
 PRIO_PROCESS, IOPRIO_WHO_PROCESS = 0, 1
 PRIO_USER, IOPRIO_WHO_USER = 2, 3
 
 
-def _sockets(*, unix_sockets: bool, namespaces: bool) -> dict[str, Rule]:
-    """Allow TCP and UDP, by number or as protocol 0; MPTCP, SCTP, SMC and raw sockets are others.
+def _sockets(*, unix_sockets: bool, namespaces: bool, broker: bool) -> dict[str, Rule]:
+    """Allow TCP and UDP, by number or as protocol 0. MPTCP, SCTP, SMC and raw sockets are denied.
 
-    An unknown family fails as on a kernel without it, so clients go on without it. AF_INET with
+    An unknown family fails as on a kernel without it, so clients continue without it. AF_INET with
     SOCK_PACKET, which the kernel turns into AF_PACKET, is not a listed type.
     """
-    unix = ALLOW if unix_sockets else DENY
-    choices: list[Alternative] = [((low(0, AF_UNIX),), unix)]
+    unix = ALLOW if unix_sockets and not broker else DENY
+    choices: list[Alternative] = []
+    if unix_sockets and broker:
+        choices += [
+            ((low(0, AF_UNIX), low(1, kind, SOCK_TYPE_MASK)), ALLOW)
+            for kind in (SOCK_STREAM, SOCK_SEQPACKET)
+        ]
+    choices.append(((low(0, AF_UNIX),), unix))
+    kinds = ((SOCK_STREAM, IPPROTO_TCP, ALLOW), (SOCK_DGRAM, IPPROTO_UDP, ALLOW))
+    if broker:
+        kinds = (kinds[0], (SOCK_DGRAM, IPPROTO_UDP, NOTIFY))
     for family in (AF_INET, AF_INET6):
-        if namespaces:
-            for kind, protocol in ((SOCK_STREAM, IPPROTO_TCP), (SOCK_DGRAM, IPPROTO_UDP)):
+        if namespaces or broker:
+            for kind, protocol, action in kinds:
                 typed = (low(0, family), low(1, kind, SOCK_TYPE_MASK))
-                choices.append(((*typed, low(2, 0)), ALLOW))
-                choices.append(((*typed, low(2, protocol)), ALLOW))
-        choices.append(((low(0, family),), NO_PROTOCOL if namespaces else DENY))
+                choices.append(((*typed, low(2, 0)), action))
+                choices.append(((*typed, low(2, protocol)), action))
+        choices.append(((low(0, family),), NO_PROTOCOL if namespaces or broker else DENY))
     choices.append(((low(0, AF_NETLINK), low(2, NETLINK_ROUTE)), ALLOW))
     choices.append(((low(0, AF_NETLINK),), NO_PROTOCOL))
-    # A pair of datagram sockets is not closed: either end can connect or send to another socket,
-    # the host's log socket for example. SOCK_RAW is the same to the kernel. Streams stay connected.
+    # Pairs of datagram sockets are denied, because either end can connect or send to another
+    # socket, such as the host's log socket. SOCK_RAW is the same to the kernel.
     pairs: list[Alternative] = [
         ((low(0, AF_UNIX), low(1, kind, SOCK_TYPE_MASK)), ALLOW)
         for kind in (SOCK_STREAM, SOCK_SEQPACKET)
@@ -163,39 +207,67 @@ def _sockets(*, unix_sockets: bool, namespaces: bool) -> dict[str, Rule]:
     return {
         "socket": (tuple(choices), NO_FAMILY),
         "socketpair": (tuple(pairs), NO_FAMILY),
-        # Upper-layer protocols: "smc" makes of a TCP socket what socket() refuses.
+        # Upper-layer protocols: "smc" turns a TCP socket into a kind that socket() refuses.
         "setsockopt": ((((low(1, IPPROTO_TCP), low(2, TCP_ULP)), DENY),), ALLOW),
+        **(_brokered() if broker else {}),
     }
 
 
-def _processes(*, subprocess: bool, cookie: tuple[int, int, int] | None) -> dict[str, Rule]:
-    """Make clone3 absent, because its flags are behind a pointer; libc falls back to clone."""
+def _brokered() -> dict[str, Rule]:
+    """Return the rules for sockets that the supervisor connects, binds and lets listen.
+
+    An unconnected socket reaches nothing. `sendmsg` could connect with a flag, which is a register
+    and so can be denied. The supervisor answers peer names for the datagram sockets that it makes.
+    """
+    fast_open = (3, 2, 3)
+    options: list[Alternative] = [
+        ((low(1, level), low(2, name)), action)
+        for table, action in ((SOCKET_OPTIONS, ALLOW), (IGNORED_OPTIONS, DONE))
+        for level, names in table.items()
+        for name in names
+    ]
+    options.append(((low(1, SOL_NETLINK),), ALLOW))
+    return {
+        "setsockopt": (tuple(options), NO_OPTION),
+        **{
+            name: ((((low(flags, MSG_FASTOPEN, MSG_FASTOPEN),), NOT_SUPPORTED),), ALLOW)
+            for name, flags in zip(("sendto", "sendmsg", "sendmmsg"), fast_open, strict=True)
+        },
+        "recvfrom": ((((whole(4, 0),), ALLOW),), NOTIFY),
+        **dict.fromkeys(("connect", "bind", "listen"), NOTIFY),
+        **dict.fromkeys(("recvmsg", "getsockname", "getpeername"), NOTIFY),
+    }
+
+
+def _processes(
+    *, subprocess: bool, cookie: tuple[int, int, int] | None, notices: bool
+) -> dict[str, Rule]:
+    """Return the rules for processes.
+
+    clone3 does not exist here, because its flags are behind a pointer; libc then uses clone. With
+    `notices` the supervisor denies these calls instead of the filter, and so can report them.
+    """
     namespaces: Alternative = ((low(0, 0, CLONE_NEW_ANY),), ALLOW)
     if subprocess:
         return {"clone": ((namespaces,), DENY), "clone3": ABSENT}
     thread: Condition = low(0, CLONE_THREAD, CLONE_NEW_ANY | CLONE_THREAD)
+    denied = NOTIFY if notices else DENY
     rules: dict[str, Rule] = {
-        "clone": ((((thread,), ALLOW),), DENY),
+        "clone": ((((thread,), ALLOW), (namespaces[0], denied)), DENY),
         "clone3": ABSENT,
-        "fork": DENY,
-        "vfork": DENY,
-        "execve": DENY,
-        "execveat": DENY,
+        **dict.fromkeys(("fork", "vfork", "execve", "execveat"), denied),
     }
     if cookie is not None:
         words = tuple(whole(3 + position, word) for position, word in enumerate(cookie))
-        rules["execve"] = (((words, ALLOW),), DENY)
+        rules["execve"] = (((words, ALLOW),), denied)
     return rules
 
 
 def _ioctl(*, namespaces: bool) -> Rule:
-    choices: list[Alternative] = [
-        ((low(1, command),), DENY) for command in (TIOCSTI, TIOCLINUX, TIOCSETD)
-    ]
-    if not namespaces:
-        # The new owner is behind a pointer.
-        denied = (*FS_IOC_CHANGES, FIOSETOWN, SIOCSPGRP)
-        choices += [((low(1, command),), DENY) for command in denied]
+    # FIOSETOWN and SIOCSPGRP have the owner behind a pointer, so they are denied as a whole.
+    owners = () if namespaces else (FIOSETOWN, SIOCSPGRP)
+    denied = (TIOCSTI, TIOCLINUX, TIOCSETD, *FS_IOC_CHANGES, *FS_IOC_KEYS, *owners)
+    choices: list[Alternative] = [((low(1, command),), DENY) for command in denied]
     choices += [((low(1, c),), ALLOW) for c in (FICLONE, FICLONERANGE, FIDEDUPERANGE)]
     choices += [((low(1, kind, IOC_TYPE),), DENY) for kind in (BTRFS_IOCTL, BCACHEFS_IOCTL)]
     return tuple(choices), ALLOW
@@ -203,6 +275,9 @@ def _ioctl(*, namespaces: bool) -> Rule:
 
 S_ISUID, S_ISGID = 0o4000, 0o2000
 O_CREAT, O_TMPFILE = 0o100, 0o20000000
+PROT_WRITE = 2
+OPEN_FLAGS = {"open": 1, "openat": 2}
+"""The position of the flags among the arguments."""
 
 
 def _calls(*, namespaces: bool) -> dict[str, Rule]:
@@ -221,7 +296,7 @@ def _calls(*, namespaces: bool) -> dict[str, Rule]:
         "personality": (tuple(((low(0, value),), ALLOW) for value in PERSONALITIES), DENY),
         "prctl": (tuple(((low(0, option),), DENY) for option in prctl), ALLOW),
         "seccomp": (((listener, DENY),), ALLOW),
-        # Devices only work where mounts allow them, but a whiteout needs no privilege at all.
+        # Devices work only where mounts allow them, but a whiteout needs no privilege.
         "mknod": _kinds(1, kinds),
         "mknodat": _kinds(2, kinds),
         "renameat2": ((((whiteout,), DENY),), ALLOW),
@@ -240,10 +315,10 @@ def _with_set_id(mode: int, *when: Condition) -> tuple[Alternative, ...]:
 
 
 def _set_ids() -> dict[str, Rule]:
-    """Deny set-id files: in a write grant they would run as their owner outside, who may be root.
+    """Deny set-id files. In a write grant they would run as their owner outside, who may be root.
 
     Mounts are nosuid inside, but not on the host. openat2 has its mode in memory, which no filter
-    reads, so it does not exist here; programs that use it fall back.
+    can read, so it does not exist here; programs then use another call.
     """
     creating = [low(2, O_CREAT, O_CREAT), low(2, O_TMPFILE, O_TMPFILE)]
     opening = [low(1, O_CREAT, O_CREAT), low(1, O_TMPFILE, O_TMPFILE)]
@@ -272,9 +347,9 @@ ADJUSTING = (
 
 
 def _own_process_only(own_pid: int | None) -> dict[str, Rule]:
-    """Deny what reaches other processes: without a PID namespace the target can name them all.
+    """Deny calls on other processes, because without a PID namespace the target knows their pids.
 
-    0 is the caller, or its group for kill: the target has a session of its own.
+    The number 0 means the caller, or its group for kill, which is the target's own session.
     """
     own = (0,) if own_pid is None else (0, own_pid)
 
@@ -291,10 +366,10 @@ def _own_process_only(own_pid: int | None) -> dict[str, Rule]:
     }
 
 
-def _not_init() -> dict[str, Rule]:
-    """Deny adjusting PID 1, which enforces deadlines; every other process is the target's own.
+def not_init() -> dict[str, Rule]:
+    """Deny changes of PID 1, which enforces deadlines. Every other process is the target's own.
 
-    PRIO_USER and IOPRIO_WHO_USER mean all processes with the same id, PID 1 among them.
+    PRIO_USER and IOPRIO_WHO_USER mean all processes with the same id, which includes PID 1.
     """
     of_users = {"setpriority": PRIO_USER, "ioprio_set": IOPRIO_WHO_USER}
     return {
@@ -306,10 +381,25 @@ def _not_init() -> dict[str, Rule]:
     }
 
 
-def _no_continue_signals(rules: dict[str, Rule]) -> dict[str, Rule]:
-    """Deny what makes the kernel send SIGCONT, which would undo the SIGSTOP of a duty cycle.
+def _keep_core_limit(prlimit: Rule) -> dict[str, Rule]:
+    """Let every change of RLIMIT_CORE succeed without effect. At any value but 1 the kernel runs
+    the host's core handler (systemd-coredump, apport), outside and as root, when a process crashes.
+    An error would not do, because some programs end if they cannot set 0.
+    """
+    core = (1, 0xF, RLIMIT_CORE)  # there are 16 limits, so four bits are enough
+    rest, otherwise = ((), prlimit) if isinstance(prlimit, int) else prlimit
+    judged: tuple[Alternative, ...] = (*rest, ((), otherwise))
+    reads = [((core, whole(2, 0), *when), action) for when, action in judged]
+    return {
+        "setrlimit": ((((low(0, RLIMIT_CORE),), DONE),), ALLOW),
+        "prlimit64": ((*reads, ((core,), DONE), *rest), otherwise),
+    }
 
-    The signals of timer_create and mq_notify are behind a pointer.
+
+def _no_continue_signals(rules: dict[str, Rule]) -> dict[str, Rule]:
+    """Deny calls that make the kernel send SIGCONT, which would undo the SIGSTOP of a duty cycle.
+
+    timer_create and mq_notify have their signal behind a pointer.
     """
     denied: dict[str, tuple[Condition, ...]] = {
         "fcntl": (low(1, F_SETSIG), low(2, SIGCONT)),
@@ -317,11 +407,7 @@ def _no_continue_signals(rules: dict[str, Rule]) -> dict[str, Rule]:
         "clone": (low(0, SIGCONT, CSIGNAL),),
     }
     found: dict[str, Rule] = {"timer_create": DENY, "mq_notify": DENY}
-    for name, conditions in denied.items():
-        rule = rules[name]
-        if not isinstance(rule, int):
-            found[name] = (((conditions, DENY), *rule[0]), rule[1])
-    return found
+    return found | {name: _with_denied(rules[name], *when) for name, when in denied.items()}
 
 
 def target_rules(
@@ -333,31 +419,98 @@ def target_rules(
     own_pid: int | None = None,
     scoped: bool = False,
     duty_cycle: bool = False,
+    notices: bool = False,
+    watch_paths: bool = False,
+    broker: bool = False,
+    limit_tasks: bool = False,
 ) -> dict[str, Rule]:
     """Return the rule of every syscall that is not simply allowed, by name.
 
     Without `subprocess`, execve passes only with `cookie` in its last three registers, which the
-    kernel ignores, and never when there is no cookie. `own_pid` matters only without namespaces: it
-    is the one process, besides 0, that may be signalled and adjusted. With `duty_cycle` a share of
-    the processors is enforced by SIGSTOP and SIGCONT.
+    kernel ignores, and never without a cookie. `own_pid` matters only without namespaces: besides 0
+    it is the only process that may be signalled and adjusted. With `duty_cycle`, SIGSTOP and
+    SIGCONT enforce a share of the processors. With `notices` a listener hears of denied process
+    starts and of created files. With `limit_tasks` it decides every new process and thread, and
+    with `broker` it connects the target's sockets.
     """
     rules: dict[str, Rule] = {
         **dict.fromkeys(_NEVER_IMPLEMENTED.split(), ABSENT),
         **dict.fromkeys(DENIED, DENY),
         **_calls(namespaces=namespaces),
-        **_sockets(unix_sockets=unix_sockets, namespaces=namespaces),
-        **_processes(subprocess=subprocess, cookie=cookie),
+        **_sockets(unix_sockets=unix_sockets, namespaces=namespaces, broker=broker),
+        **_processes(subprocess=subprocess, cookie=cookie, notices=notices),
     }
     if namespaces:
-        rules.update(_not_init())
+        rules.update(not_init())
     else:
         rules.update(dict.fromkeys(DENIED_WITHOUT_NAMESPACES, DENY))
         own = _own_process_only(own_pid)
-        # Landlock's signal scope keeps the target's signals inside, and permits those to children.
+        # Landlock's signal scope denies signals outside, but permits those to children.
         rules.update({name: own[name] for name in own if not (scoped and name in SIGNALLING)})
+    rules.update(_keep_core_limit(rules["prlimit64"]))
     if duty_cycle:
         rules.update(_no_continue_signals(rules))
+    if limit_tasks:
+        rules.update(
+            {name: _notified(rules.get(name, ALLOW)) for name in ("fork", "vfork", "clone")}
+        )
+        rules["prctl"] = _with_denied(rules["prctl"], low(0, PR_SET_CHILD_SUBREAPER))
+    if watch_paths:
+        rules.update({name: _notified(rules.get(name, ALLOW)) for name in PATHS})
+        rules[MEMORY] = _large_mappings()
+        if not broker:
+            rules.update(_watched_sockets(rules, unix_sockets=unix_sockets))
+    elif notices and not subprocess:
+        rules.update(_creations(rules))
     return rules
+
+
+def _watched_sockets(rules: dict[str, Rule], *, unix_sockets: bool) -> dict[str, Rule]:
+    """Pass on connections, and denied Unix sockets. The target gets a Unix socket without a peer,
+    and the name that it wants to bind is passed on.
+    """
+    found: dict[str, Rule] = {"connect": _notified(rules.get("connect", ALLOW))}
+    rule = rules["socket"]
+    if not unix_sockets and not isinstance(rule, int):
+        stream = (low(0, AF_UNIX), low(1, SOCK_STREAM, SOCK_TYPE_MASK))
+        found["socket"] = ((stream, NOTIFY), *rule[0]), rule[1]
+        found["bind"] = _notified(rules.get("bind", ALLOW))
+    return found
+
+
+def _large_mappings() -> Rule:
+    """Pass on writable mappings above a certain size, which count as the target's data."""
+    small: Condition = (1, LONG & ~(MIN_MAPPED - 1), 0)
+    return (((small,), ALLOW), ((low(2, 0, PROT_WRITE),), ALLOW)), NOTIFY
+
+
+def _creations(rules: dict[str, Rule]) -> dict[str, Rule]:
+    """Return rules that pass on calls that create a file or directory. Other opens stay fast."""
+    found: dict[str, Rule] = {}
+    for name in CREATES:
+        rule = rules.get(name, ALLOW)
+        flags = OPEN_FLAGS.get(name)
+        if flags is None or isinstance(rule, int):
+            found[name] = _notified(rule)
+        else:
+            found[name] = (*rule[0], ((low(flags, O_CREAT, O_CREAT),), NOTIFY)), rule[1]
+    return found
+
+
+def _with_denied(rule: Rule, *conditions: Condition) -> Rule:
+    """Return a rule that also denies calls that meet these conditions."""
+    return rule if isinstance(rule, int) else (((conditions, DENY), *rule[0]), rule[1])
+
+
+def _notified(rule: Rule) -> Rule:
+    """Return a rule that passes on the calls that it would allow. Denied calls stay denied."""
+    if isinstance(rule, int):
+        return NOTIFY if rule == ALLOW else rule
+    return tuple((when, _notified_action(one)) for when, one in rule[0]), _notified_action(rule[1])
+
+
+def _notified_action(action: int) -> int:
+    return NOTIFY if action == ALLOW else action
 
 
 def compile_filter(machine: str, rules: dict[str, Rule]) -> bytes:

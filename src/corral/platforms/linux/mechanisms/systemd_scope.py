@@ -1,13 +1,13 @@
-"""A cgroup from systemd, where this user cannot make one: a login session's is not the user's.
+"""Get a cgroup from systemd, for users who cannot make one because their session's is not theirs.
 
-corral asks systemd for a transient scope, `corral-<run>.scope`, with the limits as its properties
-and delegated, and systemd puts init into it. The leaf of `cgroup` is then made inside: only there
-can the whole tree be killed at once when memory runs out, and systemd leaves alone only what is
-below a delegated unit.
+corral asks systemd for a delegated transient scope, `corral-<run>.scope`, with the limits as its
+properties, and systemd puts init into it. The leaf of `cgroup` is then made inside, for two
+reasons. Only in a leaf can the whole tree be killed at once when memory runs out. And systemd
+changes nothing below a delegated unit.
 
-systemd removes a unit as soon as it is empty, and with it the kernel's counts of what happened. So
-an idle process stays beside the leaf until the counts were read. It dies with the supervisor, and
-then nothing is left.
+systemd removes a unit as soon as it is empty, and the kernel's counts are lost with it. So an idle
+process stays beside the leaf until the counts are read. It dies with the supervisor, and then
+nothing is left.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ PATH = "/org/freedesktop/systemd1"
 INTERFACE = "org.freedesktop.systemd1.Manager"
 SYSTEM_BUS = "/run/dbus/system_bus_socket"
 OWN_CGROUP = "supervisor"
-"""The cgroup in a scope for corral's processes: one that enables controllers must have none."""
+"""corral's own cgroup in a scope, because a cgroup that enables controllers has no processes."""
 START_SECONDS = 5.0
 END_SECONDS = 1.0
-"""A client gives corral one second to end, and an empty scope ends without being asked."""
+"""A client gives corral one second to end. An empty scope ends by itself."""
 STOP_USEC = 5_000_000
-"""Between SIGTERM and SIGKILL when the user stops the unit: as long as corral waits itself."""
+"""The time between SIGTERM and SIGKILL when the user stops the unit, as long as corral's own."""
 OWN_MEMORY = 16 << 20
-"""What the scope may use beyond its leaf: the idle process, the kernel's records of the leaf."""
+"""Memory of the scope beyond its leaf: the idle process, and the kernel's records of the leaf."""
 
 
 @record
 class Scope:
-    """`leaf` is what will be made inside, at the path where systemd is expected to put it."""
+    """Starts a scope. `leaf` is planned at the path where systemd will put the scope."""
 
     name = "systemd_scope"
     unit: str
@@ -71,12 +71,12 @@ class Scope:
         )
 
     def apply(self, results: Results) -> None:
-        """Start the scope, make the leaf in it and move init there; leave nothing on failure."""
+        """Start the scope, make the leaf in it and move init there. On failure leave nothing."""
         idle = _fork_idle()
         try:
             pids = (idle, results.get(init.InitProcess).pid)
             leaf = replace(self.leaf, base=start(self.unit, pids, self.leaf.settings))
-            results.add(cgroup.Cgroup(path=leaf.path))  # its removal ends the scope too
+            results.add(cgroup.Cgroup(path=leaf.path))  # removing the leaf also ends the scope
             leaf.apply(results)
             cgroup.Enter().apply(results)
         except BaseException:
@@ -96,7 +96,7 @@ def plan(leaf: cgroup.Leaf) -> Scope:
 
 
 def _slice() -> str:
-    """Name the slice that systemd would choose, so that a later sweep can find it."""
+    """Return the slice that systemd would choose, so that a later sweep can find it."""
     return "app.slice" if os.geteuid() else "system.slice"
 
 
@@ -113,7 +113,7 @@ def buses(uid: int) -> list[str]:
 
 
 def addresses(text: str) -> list[str]:
-    """Return the socket files in a D-Bus address list, without other transports."""
+    """Return the socket files in a D-Bus address list. Other transports are left out."""
     found: list[str] = []
     for address in text.split(";"):
         transport, _, options = address.partition(":")
@@ -140,7 +140,7 @@ def _fork_idle() -> int:
 
 
 def _idle(parent: int) -> NoReturn:
-    """Wait without any descriptor: a client's pipe left open would look like a living server."""
+    """Wait without any descriptor: an open pipe of the client would look like a live server."""
     init.follow_supervisor()
     if os.getppid() != parent:
         os._exit(1)
@@ -154,7 +154,7 @@ def _idle(parent: int) -> NoReturn:
 
 
 def start(unit: str, pids: Sequence[int], settings: Iterable[tuple[str, str]]) -> str:
-    """Make a scope of these processes, move them to OWN_CGROUP in it, and return its directory."""
+    """Start a scope with these processes, move them to its OWN_CGROUP, and return its directory."""
     with _Manager(START_SECONDS) as manager:
         manager.start(unit, properties(pids, settings))
     mounted = cgroup.mount(str(pids[-1]))
@@ -168,7 +168,7 @@ def start(unit: str, pids: Sequence[int], settings: Iterable[tuple[str, str]]) -
 
 
 def end(path: str) -> None:
-    """Kill what is left in a scope and wait until systemd has forgotten it."""
+    """Kill the remaining processes of a scope, and wait until systemd has removed it."""
     if os.path.isdir(path):
         cgroup.kill(path)
         stop(os.path.basename(path))
@@ -180,11 +180,11 @@ def stop(unit: str) -> None:
         with _Manager(END_SECONDS) as manager:
             manager.stop(unit)
     except OSError:
-        pass  # an empty scope goes by itself
+        pass  # systemd removes an empty scope
 
 
 def properties(pids: Sequence[int], settings: Iterable[tuple[str, str]]) -> list[Property]:
-    """Return those of a scope around a leaf with these settings: never tighter than the leaf."""
+    """Return the properties of a scope around a leaf, which are never stricter than the leaf's."""
     from corral.platforms.linux.dbus import Variant
 
     found: list[tuple[str, str, Value]] = [
@@ -200,7 +200,7 @@ def properties(pids: Sequence[int], settings: Iterable[tuple[str, str]]) -> list
         found.append(("MemoryMax", "t", int(chosen["memory.max"]) + OWN_MEMORY))
     if "memory.swap.max" in chosen:
         found.append(("MemorySwapMax", "t", int(chosen["memory.swap.max"])))
-    # Without one, the manager's default would be a limit that the policy does not have.
+    # Without this value systemd would set its default limit, which the policy does not have.
     tasks = int(chosen["pids.max"]) + 1 if "pids.max" in chosen else (1 << 64) - 1
     found.append(("TasksMax", "t", tasks))
     if "cpu.max" in chosen:
@@ -211,7 +211,7 @@ def properties(pids: Sequence[int], settings: Iterable[tuple[str, str]]) -> list
 
 
 def _bandwidths(limits: Iterable[str]) -> list[tuple[str, str, Value]]:
-    """From lines of io.max: `8:0 rbps=N wbps=N`."""
+    """Return systemd's properties for lines of io.max such as `8:0 rbps=N wbps=N`."""
     names = {"rbps": "IOReadBandwidthMax", "wbps": "IOWriteBandwidthMax"}
     found: dict[str, list[Value]] = {}
     for line in limits:
@@ -223,7 +223,7 @@ def _bandwidths(limits: Iterable[str]) -> list[tuple[str, str, Value]]:
 
 
 class _Manager:
-    """systemd on the first of the buses where it answers."""
+    """The manager: systemd on the first bus where it answers."""
 
     def __init__(self, seconds: float) -> None:
         self._bus, self._owner = _connect(seconds)
@@ -237,7 +237,7 @@ class _Manager:
     def start(self, unit: str, chosen: Sequence[Property]) -> None:
         (seen,) = self._bus.driver("GetConnectionUnixProcessID", "s", self._bus.name)
         if seen != os.getpid():
-            # In another PID namespace our numbers are those of other processes.
+            # In another PID namespace our pids belong to other processes.
             raise OSError(0, f"the bus knows process {os.getpid()} as {seen}")
         result = self._job("StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "fail", chosen, [])
         if result != "done":
@@ -247,7 +247,7 @@ class _Manager:
         self._job("StopUnit", "ss", unit, "replace")
 
     def _job(self, member: str, signature: str, *arguments: Value) -> str:
-        """Ask for a job and wait for its end. Subscribe to its signal first, so none is missed."""
+        """Request a job and wait for its end. Subscribe to its signal first, to catch it."""
         rule = f"type='signal',sender='{NAME}',interface='{INTERFACE}',member='JobRemoved'"
         self._bus.driver("AddMatch", "s", rule)
         (job,) = self._bus.call(self._owner, PATH, INTERFACE, member, signature, *arguments)
@@ -260,10 +260,10 @@ class _Manager:
 
 
 def _connect(seconds: float) -> tuple[Bus, str]:
-    """Return a bus and systemd's name on it."""
+    """Return a bus, and systemd's name on it."""
     from corral.platforms.linux.dbus import Bus, CallError
 
-    why: OSError = FileNotFoundError(2, "no bus of systemd's")
+    why: OSError = FileNotFoundError(2, "no bus of systemd")
     without: Bus | None = None
     for path in buses(os.geteuid()):
         try:
@@ -285,7 +285,7 @@ OWNER_CHANGED = f"type='signal',sender='{DRIVER}',member='NameOwnerChanged',arg0
 
 
 def _until_owned(bus: Bus) -> str:
-    """Wait for systemd: the first client of a session starts the bus before systemd joins it."""
+    """Wait for systemd. The first client of a session starts the bus before systemd joins it."""
 
     def owned(message: Message) -> bool:
         ours = (message.sender, message.member) == (DRIVER, "NameOwnerChanged")

@@ -1,16 +1,18 @@
-"""System V objects of the sandbox, counted where no cgroup counts memory.
+"""Count the System V objects of the sandbox, where no cgroup counts memory.
 
-Segments stay when no process has them attached, and messages and semaphores are the kernel's own
-memory: no process's figures show any of them. A list in /proc/sysvipc shows the namespace of the
-process that opened it, for as long as it is open. So init opens the lists and hands them out, and
-the supervisor reads them.
+Segments exist even if no process has attached them. Messages and semaphores are the kernel's own
+memory. So no process's numbers include them. An open list in /proc/sysvipc shows the namespace of
+the process that opened it. So init opens the lists and sends them to the supervisor, which reads
+them.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
+from corral.platforms.linux.descriptor_channel import DescriptorChannel
 from corral.platforms.steps import unverified
 from corral.record import record
 
@@ -20,27 +22,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from corral.plan.model import Results, Stage
-    from corral.platforms.linux.descriptor_channel import DescriptorChannel
 
 LISTS = ("shm", "msg", "sem")
 OBJECT = 64
 """Bytes of kernel memory for each message and each semaphore."""
 BLOCK = 1 << 16
-MAX_LIST_BYTES = 1 << 20
-"""About 8000 objects; the kernel's default is 4096 segments. A target decides how many exist."""
+MAX_LIST_BYTES = 1 << 18
+"""More than a thousand objects. A target decides how many exist, and each count reads them all."""
 
 
 @record
 class SysvLists:
-    """In the supervisor: the open lists, once init has sent them."""
+    """The supervisor's descriptors of the lists, once init has sent them over `channel`."""
 
     channel: DescriptorChannel
     fds: list[int]
 
     def count(self) -> int:
-        """Return the bytes of memory behind all objects that exist now."""
+        """Return the bytes of memory that all System V objects use now."""
         if not self.fds:
-            self.fds.extend(self.channel.receive(wait=False))
+            self.fds.extend(self.channel.take("sysv_lists"))
         if not self.fds:
             return 0
         segments, queues, semaphores = (_sums(fd) for fd in self.fds)
@@ -51,24 +52,8 @@ class SysvLists:
         )
 
     def release(self) -> None:
-        self.channel.release()
         while self.fds:
             os.close(self.fds.pop())
-
-
-@record
-class SysvChannel:
-    name = "sysv_channel"
-    stage: Stage = "supervisor"
-    verify = unverified
-
-    def describe(self) -> str:
-        return "a socket pair for the lists of System V objects"
-
-    def apply(self, results: Results) -> None:
-        from corral.platforms.linux import descriptor_channel
-
-        results.add(SysvLists(channel=descriptor_channel.DescriptorChannel(results), fds=[]))
 
 
 @record
@@ -82,7 +67,7 @@ class OpenSysvLists:
 
     def apply(self, results: Results) -> None:
         opened = [_open(name) for name in LISTS]
-        results.get(SysvLists).channel.send(opened)
+        results.get(DescriptorChannel).send("sysv_lists", opened)
         for fd in opened:
             os.close(fd)
 
@@ -92,16 +77,18 @@ def _open(name: str) -> int:
     try:
         return os.open(f"/proc/sysvipc/{name}", flags)
     except FileNotFoundError:
-        return os.open(os.devnull, flags)  # a kernel without System V objects has none to count
+        return os.open(os.devnull, flags)  # a kernel without System V objects
 
 
 def _sums(fd: int) -> Callable[[bytes], int]:
-    """Return a function that adds up a column of a list, by its name."""
+    """Return a function that adds up the named column of a list."""
     parts: list[bytes] = []
     at = 0
     while at < MAX_LIST_BYTES and (part := os.pread(fd, BLOCK, at)):
         parts.append(part)
         at += len(part)
+    if at >= MAX_LIST_BYTES:
+        raise OSError(errno.E2BIG, "too many System V objects")
     head, _, rows = b"".join(parts).rpartition(b"\n")[0].partition(b"\n")
     names, cells = head.split(), rows.split()
     return lambda name: sum(map(int, cells[names.index(name) :: len(names)])) if cells else 0

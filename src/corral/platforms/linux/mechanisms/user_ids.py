@@ -1,12 +1,13 @@
-"""The ids of the target: one mapped id, never root outside.
+"""Choose and set the target's ids: one mapped id, which is never root outside.
 
-Host uid 0 is exempt from RLIMIT_NPROC and owns the files in /proc/sys, in any namespace, so a run
-started by root gets an outside id of its own from a range that no distribution hands out.
+Host uid 0 is exempt from RLIMIT_NPROC and owns the files in /proc/sys, in any namespace. So a run
+started by root gets its own outside id, from a range that no distribution uses.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import sys
 
 from corral.abi import linux as abi
@@ -20,13 +21,19 @@ if TYPE_CHECKING:
     from corral.plan.model import Results, Stage
 
 OUTSIDE_ROOT = 0x7000_C000
-"""Above systemd's container range (0x6FFFFFFF), below 2**31 for filesystems with signed ids."""
+"""Above systemd's container range (0x6FFFFFFF), and below 2**31 for filesystems with signed ids."""
 INSIDE_ROOT = 1000
+READ, WRITE, SEARCH = 4, 6, 1
+"""Bits of a mode."""
+NEEDED = (1 << 0) | (1 << 1) | (1 << 3) | (1 << 5) | (1 << 6) | (1 << 7) | (1 << 8)
+"""CAP_CHOWN, DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID, SETPCAP: root needs these to start a
+target with another id, to end it and to remove its files. Docker's root has them all.
+"""
 
 
 @record
 class IdMaps:
-    """Inside id -> outside id, of user and group."""
+    """Maps from ids inside to ids outside, for user and group."""
 
     name = "id_maps"
     uid: int
@@ -74,7 +81,7 @@ class SetIds:
 
 @record
 class NoNestedUserNamespaces:
-    """A nested user namespace would bring every capability back."""
+    """Forbids nested user namespaces, in which the target would have every capability again."""
 
     name = "no_nested_user_namespaces"
     stage: Stage = "init"
@@ -94,10 +101,14 @@ class NoNestedUserNamespaces:
 
 
 def choose(uid: int, gid: int) -> IdMaps:
-    """Keep an ordinary user's ids; give root's target ids that own nothing, if there are any."""
+    """Return an ordinary user's own ids. For root, return ids that own nothing, if there are any.
+
+    Root without these capabilities, as in a container that drops all, counts as an ordinary user.
+    """
     if uid != 0:
         return IdMaps(uid=uid, gid=gid, outside_uid=uid, outside_gid=gid, drop_groups=False)
-    user, group = unused_id("uid_map"), unused_id("gid_map")
+    able = abi.capget()[0] & NEEDED == NEEDED
+    user, group = (unused_id("uid_map"), unused_id("gid_map")) if able else (0, gid)
     return IdMaps(
         uid=INSIDE_ROOT,
         gid=INSIDE_ROOT,
@@ -108,19 +119,32 @@ def choose(uid: int, gid: int) -> IdMaps:
 
 
 def unused_id(map_name: str) -> int:
-    """Return the outside id for root's target: in a container, the last one that is mapped there.
+    """Return the outside id for root's target. In a container this is the last mapped id.
 
-    A user namespace that maps only its root has no other id; its root is an ordinary user outside.
+    A user namespace that maps only its root has no other id. Its root is an ordinary user outside.
     """
-    with open(f"/proc/self/{map_name}", "rb") as file:
-        ranges = [(int(row[0]), int(row[2])) for row in map(bytes.split, file)]
+    rows = map(bytes.split, abi.read_file(f"/proc/self/{map_name}").splitlines())
+    ranges = [(int(row[0]), int(row[2])) for row in rows]
     if any(start <= OUTSIDE_ROOT < start + count for start, count in ranges):
         return OUTSIDE_ROOT
     return max(start + count - 1 for start, count in ranges)
 
 
+def permits(seen: os.stat_result, access: int, uid: int, gid: int) -> bool:
+    """Return whether a file's mode gives these ids an access."""
+    needed = access | (1 if access != SEARCH and stat.S_ISDIR(seen.st_mode) else 0)
+    shift = 6 if seen.st_uid == uid else 3 if seen.st_gid == gid else 0
+    return (seen.st_mode >> shift) & needed == needed
+
+
 def write_maps(maps: IdMaps, pid: int) -> None:
-    """Write them from outside, while the child waits: only there may root map another id."""
+    """Write the maps from outside while the child waits. Only outside may root map another id.
+
+    Uid 0 is mapped only if the namespace's root is another user outside. A target that is the
+    host's root would own /proc/sys, and RLIMIT_NPROC would not apply to it.
+    """
+    if maps.outside_uid == 0 and abi.read_file("/proc/self/uid_map").split()[1] == b"0":
+        raise OSError(1, "root without capabilities cannot give the target another id")
     if not maps.drop_groups:
         _write(f"/proc/{pid}/setgroups", "deny")
     _write(f"/proc/{pid}/uid_map", f"{maps.uid} {maps.outside_uid} 1")

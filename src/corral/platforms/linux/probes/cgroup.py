@@ -1,14 +1,17 @@
-"""Whether a cgroup enforces its limits: each is set and reached, beside a control without it."""
+"""Probe whether a cgroup enforces its limits: reach each limit, next to a control without it."""
 
 import contextlib
 import mmap
 import os
+import re
+import select
+import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from corral.abi.private_directory import make_private_directory
 from corral.directories import directories
 from corral.plan.host import Finding
 from corral.plan.model import Results
@@ -21,8 +24,14 @@ from corral.record import replace
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 
 PREFIX = "cgroup_"
+Settings = tuple[tuple[str, str], ...]
 MIB = 1 << 20
+MIN_QUOTA = 1000
+"""The least that cpu.max takes, in microseconds of a period. io.max uses it as bytes per second."""
+PACE, LOOKS = 0.01, 3
 HINT = "delegate a cgroup to this user (systemd: a user service or scope with Delegate=yes)"
+NO_DISK = "there is no disk behind"
+DISK_HINT = "set XDG_CACHE_HOME to a directory on a disk of this machine"
 
 
 def probe() -> tuple[Finding, ...]:
@@ -35,7 +44,8 @@ def probe() -> tuple[Finding, ...]:
 
 
 def _absent(controller: str, why: str) -> Finding:
-    return Finding(capability=PREFIX + controller, status="absent", evidence=why, hint=HINT)
+    hint = DISK_HINT if why.startswith(NO_DISK) else HINT
+    return Finding(capability=PREFIX + controller, status="absent", evidence=why, hint=hint)
 
 
 def _probe(base: cgroup.Base, controller: str) -> Finding:
@@ -57,22 +67,22 @@ def is_cgroup(finding: Finding) -> bool:
 
 
 def doctor_lines(findings: list[Finding]) -> list[Line]:
-    """Return one line for the controllers that are proven, and one for the others and why."""
+    """Return a line for the proven controllers, and a line for the others with the reason."""
     proven = [item for item in findings if item.status == "proven"]
     absent = [item for item in findings if item.status != "proven"]
     names = ", ".join(item.capability.removeprefix(PREFIX) for item in absent)
     why = absent[0].evidence if absent else ""
     if not proven:
-        return [("absent", f"Cgroups v2: NOT available ({why})", None)] if absent else []
+        return [("absent", f"Cgroups v2: NOT available ({why})", absent[0])] if absent else []
     where = proven[0].evidence.partition(": ")[0]
     lines: list[Line] = [("proven", f"Cgroups v2: available {where}", None)]
     if absent:
-        lines.append(("absent", f"Cgroups delegation: limited ({names}: {why})", None))
+        lines.append(("absent", f"Cgroups delegation: limited ({names}: {why})", absent[0]))
     return lines
 
 
 def _in_scope(base: cgroup.Base, controller: str) -> tuple[bool, str]:
-    """Make the leaves beside the probe itself, which keeps the scope alive."""
+    """Probe in a scope of systemd. The probe itself stays beside the leaves, so the scope stays."""
     from corral.platforms.linux.mechanisms import systemd_scope
 
     unit = systemd_scope.unit_of(f"probe-{controller}-of-{os.getpid()}")
@@ -87,13 +97,14 @@ def _in_scope(base: cgroup.Base, controller: str) -> tuple[bool, str]:
         systemd_scope.stop(unit)
 
 
-def _inside(
+@contextlib.contextmanager
+def _started(
     base: cgroup.Base,
     controller: str,
-    settings: tuple[tuple[str, str], ...],
+    settings: Settings,
     act: Callable[[], int],
-) -> tuple[int, dict[str, int]]:
-    """Run `act` in a leaf with `settings`: (its wait status, cpu.stat of the leaf)."""
+) -> Iterator[tuple[str, int]]:
+    """Start `act` in a leaf with `settings`. Return the leaf and the process."""
     run = f"probe-{controller}-{os.getpid()}"
     leaf = cgroup.Leaf(base=base.path, run=run, controllers=(controller,), settings=settings)
     try:
@@ -105,10 +116,20 @@ def _inside(
             os._exit(act())
         cgroup.write(f"{leaf.path}/cgroup.procs", str(pid))
         os.write(go_write, b"\0")
-        status = os.waitpid(pid, 0)[1]
-        return status, cgroup.table(f"{leaf.path}/cpu.stat")
+        yield leaf.path, pid
     finally:
         cgroup.remove(leaf.path)
+
+
+def _inside(
+    base: cgroup.Base,
+    controller: str,
+    settings: Settings,
+    act: Callable[[], int],
+) -> int:
+    """Run `act` in a leaf with `settings` and return its wait status."""
+    with _started(base, controller, settings, act) as (_, pid):
+        return os.waitpid(pid, 0)[1]
 
 
 def _hog() -> int:
@@ -120,11 +141,13 @@ def _hog() -> int:
 
 def _memory(base: cgroup.Base) -> str:
     limits = (("memory.max", str(16 * MIB)), ("memory.swap.max", "0"), ("memory.oom.group", "1"))
-    killed = _inside(base, "memory", limits, _hog)[0]
-    free = _inside(base, "memory", (("memory.max", str(256 * MIB)),), _hog)[0]
+    killed = _inside(base, "memory", limits, _hog)
+    free = _inside(base, "memory", (("memory.max", str(256 * MIB)),), _hog)
     if killed != 9 or free != 0:
-        raise RuntimeError(f"memory.max did not kill a hog (wait status {killed}, control {free})")
-    return "64 MiB under memory.max 16 MiB is killed, under 256 MiB it is not"
+        raise RuntimeError(
+            f"memory.max did not kill a process beyond it (wait status {killed}, control {free})"
+        )
+    return "a process with 64 MiB is killed at memory.max 16 MiB, but not at 256 MiB"
 
 
 def _fork() -> int:
@@ -139,52 +162,82 @@ def _fork() -> int:
 
 
 def _pids(base: cgroup.Base) -> str:
-    denied = _inside(base, "pids", (("pids.max", "1"),), _fork)[0]
-    free = _inside(base, "pids", (("pids.max", "2"),), _fork)[0]
+    denied = _inside(base, "pids", (("pids.max", "1"),), _fork)
+    free = _inside(base, "pids", (("pids.max", "2"),), _fork)
     if denied != 1 << 8 or free != 0:
         raise RuntimeError(f"pids.max did not deny a fork (wait status {denied}, control {free})")
-    return "a fork beyond pids.max is denied, one below is not"
+    return "a fork beyond pids.max is denied, but not one below it"
 
 
 def _spin() -> int:
-    end = time.monotonic() + 0.25
-    while time.monotonic() < end:
+    while True:
         pass
-    return 0
+
+
+def _is_throttled(base: cgroup.Base, quota: str) -> bool:
+    """Let a spinning process run until it is throttled, or has used far more than the quota."""
+    with _started(base, "cpu", (("cpu.max", f"{quota} {cgroup.PERIOD}"),), _spin) as (leaf, pid):
+        seen: dict[str, int] = {}
+        while not seen.get("nr_throttled") and seen.get("usage_usec", 0) < 100 * MIN_QUOTA:
+            select.select((), (), (), PACE)
+            seen = cgroup.table(f"{leaf}/cpu.stat")
+        cgroup.write(f"{leaf}/cpu.max", "max")
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return bool(seen.get("nr_throttled"))
 
 
 def _cpu(base: cgroup.Base) -> str:
-    slowed = _inside(base, "cpu", (("cpu.max", f"5000 {cgroup.PERIOD}"),), _spin)[1]
-    free = _inside(base, "cpu", (), _spin)[1]
-    if not slowed.get("nr_throttled") or free.get("nr_throttled"):
-        raise RuntimeError("cpu.max did not throttle a spinner")
-    return "a spinner is throttled under cpu.max, not without"
+    if not _is_throttled(base, str(MIN_QUOTA)) or _is_throttled(base, "max"):
+        raise RuntimeError("cpu.max did not throttle a busy process")
+    return "a busy process is throttled under cpu.max, but not without it"
 
 
 def _io(base: cgroup.Base) -> str:
-    """Uncached reads of a file on a disk, the system's or the user's, with and without io.max."""
+    """Check that an uncached read from a disk of the system or the user is slowed down."""
     with _file_on_a_disk() as (file, disk):
-        limit = (("io.max", f"{disk} rbps={MIB}"),)
-        slow = _seconds(lambda: _inside(base, "io", limit, lambda: _read(file)))
-        fast = _seconds(lambda: _inside(base, "io", (), lambda: _read(file)))
-    if slow < 0.3 or fast * 2 > slow:
-        raise RuntimeError(f"io.max did not slow reads down ({slow:.2f} s, {fast:.2f} s without)")
-    return "uncached reads are slowed down by io.max, not without"
+        held = _is_held(base, file, disk, (("io.max", f"{disk} rbps={MIN_QUOTA}"),))
+        free = _is_held(base, file, disk, ())
+    if not held or free:
+        raise RuntimeError(f"io.max did not slow a read down (with: {held}, without: {free})")
+    return "an uncached read waits under io.max, but not without it"
+
+
+def _is_held(base: cgroup.Base, file: str, disk: str, settings: Settings) -> bool:
+    """Return whether a read waits although the kernel has not counted any byte of it.
+
+    The duration of the read is not used, because it proves little on a busy host.
+    """
+    with _started(base, "io", settings, lambda: _read(file)) as (leaf, pid):
+        looks = 0
+        while looks < LOOKS:
+            select.select((), (), (), PACE)
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+                state = stat.read().rpartition(")")[2].split()[0]
+            with open(f"{leaf}/io.stat", encoding="ascii") as counters:
+                counted = re.findall(r"rbytes=([1-9])", counters.read())
+            if state == "Z" or counted:
+                break
+            looks += state == "D"
+        cgroup.write(f"{leaf}/io.max", f"{disk} rbps=max")
+        if os.waitpid(pid, 0)[1]:
+            raise RuntimeError(f"{file} cannot be read past the cache")
+    return looks == LOOKS
 
 
 @contextlib.contextmanager
 def _file_on_a_disk() -> Iterator[tuple[str, str]]:
-    """(path, disk): the interpreter, or where no disk is behind that, a file made for this."""
+    """Yield (path, disk) of the interpreter, or of a temporary file if that one has no disk."""
     program = os.path.realpath(sys.executable)
     if disk := block_devices.disk_of(program):
         yield program, disk
         return
     folder = directories().cache
-    os.makedirs(folder, 0o700, exist_ok=True)
+    make_private_directory(folder)
     with tempfile.NamedTemporaryFile(dir=folder, prefix="probe-") as made:
         disk = block_devices.disk_of(made.name)
         if not disk:
-            raise RuntimeError(f"there is no disk behind {program} or {folder}")
+            raise RuntimeError(f"{NO_DISK} {program} or {folder}")
         made.write(os.urandom(MIB // 2))
         made.flush()
         os.fsync(made.fileno())
@@ -195,12 +248,6 @@ def _read(file: str) -> int:
     fd = os.open(file, os.O_RDONLY | os.O_DIRECT)
     buffer = mmap.mmap(-1, MIB // 2)
     return 0 if os.preadv(fd, [buffer], 0) else 1
-
-
-def _seconds(act: Callable[[], object]) -> float:
-    start = time.monotonic()
-    act()
-    return time.monotonic() - start
 
 
 PROBES: dict[str, Callable[[cgroup.Base], str]] = {

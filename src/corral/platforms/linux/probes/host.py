@@ -1,4 +1,4 @@
-"""All probes of Linux, in the order of `corral doctor`."""
+"""List all probes of Linux, in the order of `corral doctor`."""
 
 import sys
 from collections.abc import Sequence
@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING
 
 from corral.plan.host import Finding, Host
 from corral.platforms.doctor_lines import Line, format_lines
-from corral.platforms.linux.probes import cgroup, landlock, namespaces, network, processes, seccomp
+from corral.platforms.linux.probes import (
+    cgroup,
+    landlock,
+    namespaces,
+    network,
+    processes,
+    seccomp,
+    socket_broker,
+    surroundings,
+)
 
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 
@@ -14,11 +23,16 @@ PROBES = (
     landlock.deny_file,
     landlock.deny_truncation,
     landlock.deny_signal,
+    landlock.deny_foreign_socket,
     processes.adopt_orphan,
     seccomp.deny_call,
     seccomp.exec_with_cookie,
+    seccomp.report_start,
+    seccomp.limit_tasks,
     network.catch_connection,
     network.connect_into,
+    socket_broker.connect_replaced,
+    socket_broker.connect_same,
     processes.limit_descriptors,
     processes.count_processes,
     processes.measure_grandchild,
@@ -27,7 +41,7 @@ TIERS = (
     ("user_namespaces", "mount_namespace", "pid_namespace", "network_namespace", "seccomp"),
     ("landlock_wall", "guardian", "seccomp"),
 )
-"""What `run` needs for its walls, with namespaces or without."""
+"""The capabilities that `run` needs for its walls: with namespaces, or without."""
 
 
 def probe() -> tuple[Finding, ...]:
@@ -38,7 +52,7 @@ def doctor_lines(host: Host) -> Sequence[Line]:
     labels = [*namespaces.LABELS, *(item.doctor_label() for item in PROBES)]
     others = [item for item in host.findings if not cgroup.is_cgroup(item)]
     lines = cgroup.doctor_lines([item for item in host.findings if cgroup.is_cgroup(item)])
-    lines += format_lines(others, labels)
+    lines += [*format_lines(others, labels), *surroundings.doctor_lines(host)]
     if not any(all(host.has(name) for name in tier) for tier in TIERS):
         text = "Recommendation: the walls cannot be put up here, so `corral run` refuses"
         lines.append(("advice", text, None))

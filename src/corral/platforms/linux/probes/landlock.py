@@ -1,6 +1,7 @@
-"""What Landlock's rules deny here, by trying it."""
+"""Probe which acts Landlock's rules deny on this kernel."""
 
 import os
+import socket
 import sys
 import tempfile
 from typing import TYPE_CHECKING
@@ -12,6 +13,9 @@ from corral.platforms.linux.probes import probe
 from corral.platforms.posix import disposable
 
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+
+
+SOCKET_KINDS = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET)
 
 
 def _restrict(read: str) -> None:
@@ -26,16 +30,16 @@ def deny_file() -> str:
     _restrict("/usr")
     words = disposable.refused(lambda: os.open("/proc/self/stat", os.O_RDONLY))
     os.close(os.open("/usr", os.O_RDONLY | os.O_DIRECTORY))
-    return f"ABI {version}: an ungranted file is denied ({words}), readable before"
+    return f"ABI {version}: an ungranted file is denied ({words}); before it was readable"
 
 
 @probe.probe(
     "landlock_wall",
     "Landlock as the only wall",
-    hint="Linux 6.2 (Landlock that holds truncation)",
+    hint="a newer kernel: Linux 6.2 or later, whose Landlock can deny truncation",
 )
 def deny_truncation() -> str:
-    """Truncation of what may not be written is denied: before ABI 3 it is not."""
+    """Check that a file without write access cannot be truncated, which needs ABI 3."""
     with tempfile.TemporaryDirectory() as directory:
         path = f"{directory}/file"
         with open(path, "w", encoding="utf-8") as file:
@@ -49,11 +53,13 @@ def deny_truncation() -> str:
         denied, words = disposable.observe(attempt)
     if not denied:
         raise RuntimeError(words)
-    return f"truncating an ungranted file is denied ({words}), done before"
+    return f"truncating an ungranted file is denied ({words}); before it succeeded"
 
 
 @probe.probe(
-    "landlock_scope", "Landlock signal scope", hint="Linux 6.12 (Landlock that scopes signals)"
+    "landlock_scope",
+    "Landlock signal scope",
+    hint="a newer kernel: Linux 6.12 or later, whose Landlock can scope signals",
 )
 def deny_signal() -> str:
     parent = os.getppid()
@@ -61,4 +67,54 @@ def deny_signal() -> str:
     _restrict("/")
     words = disposable.refused(lambda: os.kill(parent, 0))
     os.kill(os.getpid(), 0)
-    return f"a signal to a process outside is denied ({words}), sent before"
+    return f"a signal to a process outside is denied ({words}); before it was sent"
+
+
+@probe.probe(
+    "landlock_unix",
+    "Landlock unix socket scope",
+    hint="a newer kernel: Linux 7.1 or later, whose Landlock can deny connections to unix sockets",
+)
+def deny_foreign_socket() -> str:
+    """Check that streams and datagrams reach a socket of the same domain, but no other."""
+    with tempfile.TemporaryDirectory() as directory:
+        theirs = [_bind(f"{directory}/{kind}", kind) for kind in SOCKET_KINDS]
+
+        def attempt() -> str:
+            for kind in SOCKET_KINDS:
+                _reach(f"{directory}/{kind}", kind)
+            abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
+            rules = landlock.Landlock(read=("/",), write=(), private=(directory,), unix_scope=True)
+            rules.apply(Results())
+            words = ""
+            for kind in SOCKET_KINDS:
+                words = disposable.refused(lambda: _reach(f"{directory}/{kind}", kind))  # noqa: B023
+                own = _bind(f"{directory}/own-{kind}", kind)
+                _reach(f"{directory}/own-{kind}", kind)
+                own.close()
+            return words
+
+        denied, words = disposable.observe(attempt)
+        for one in theirs:
+            one.close()
+    if not denied:
+        raise RuntimeError(words)
+    return (
+        f"another program's socket is denied ({words}), but was reached before; its own one answers"
+    )
+
+
+def _bind(path: str, kind: int) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, kind)
+    made.bind(path)
+    if kind != socket.SOCK_DGRAM:
+        made.listen()
+    return made
+
+
+def _reach(path: str, kind: int) -> None:
+    with socket.socket(socket.AF_UNIX, kind) as client:
+        if kind == socket.SOCK_DGRAM:
+            client.sendto(b"x", path)
+        else:
+            client.connect(path)

@@ -1,22 +1,21 @@
-"""Namespaces, proven by a real sandbox: made by the steps and the code of a run, with a trial in
-place of the target.
-"""
+"""Prove namespaces with a real sandbox: the steps and code of a run, with a trial as the target."""
 
 import os
 import sys
 import tempfile
+from errno import ENOSPC, ENOSYS
 from typing import TYPE_CHECKING
 
 from corral.abi import linux as abi
 from corral.plan.host import Finding
 from corral.plan.model import Plan, Results
 from corral.platforms.linux import host_files, spawn, tier_namespaces
-from corral.platforms.linux.probes import network
+from corral.platforms.linux.probes import network, surroundings
 from corral.platforms.posix import disposable
 from corral.platforms.steps import StepFailed, parse_exec_result, unverified
-from corral.policy.model import Policy
+from corral.policy.model import Limits, Policy
 from corral.programs.model import Program
-from corral.record import record
+from corral.record import record, replace
 
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
@@ -27,16 +26,16 @@ LABELS = (
     ("mount_namespace", "Mount namespaces", "available"),
     ("pid_namespace", "PID namespaces", "available"),
     ("network_namespace", "Network namespaces", "available"),
+    ("private_space", "Private space of limited size", "available"),
 )
-HINT = (
-    "allow unprivileged user namespaces (sysctl user.max_user_namespaces, "
-    "kernel.apparmor_restrict_unprivileged_userns), or run outside the container"
-)
+SPACE = 1 << 20
+"""The size of the trial's private space, in bytes."""
+NEWER = "a newer kernel: Linux 5.12 or later (mount_setattr)"
 
 
 @record
 class Trial:
-    """Takes the target's place: tries the walls and writes to `fd` what it saw."""
+    """Runs in place of a target. It tries what the walls must deny, and writes the results."""
 
     name = "trial"
     fd: int
@@ -56,6 +55,7 @@ class Trial:
             f"process={refused(lambda: os.listdir(f'/proc/{self.host_pid}'))}",
             f"signal={refused(lambda: os.kill(self.host_pid, 0))}",
             f"network={refused(lambda: network.connect(self.port))}",
+            f"space={_fill_space()}",
         ]
         os.write(self.fd, "\n".join(saw).encode())
 
@@ -70,26 +70,45 @@ def probe() -> tuple[Finding, ...]:
             f"a host file is out of reach ({saw['filesystem']}), readable outside",
             f"a host process is out of sight ({saw['process']}, {saw['signal']}), seen outside",
             f"a host port is out of reach ({saw['network']}), reached outside",
+            f"a file beyond the space is denied ({saw['space']}), one within it is written",
         )
         return tuple(
             Finding(capability=name, status="proven", evidence=text)
             for name, text in zip(names, texts, strict=True)
         )
+    around = surroundings.find()
+    if not around.forbids and os.strerror(ENOSYS) in words:
+        around = replace(around, hint=NEWER, space_hint=NEWER)
     alone, why = disposable.observe(_make_user_namespace)
     user = Finding(
         capability=names[0],
         status="proven" if alone else "absent",
         evidence="a user namespace was made and mapped" if alone else why,
-        hint="" if alone else HINT,
+        hint="" if alone else around.hint,
     )
+    hints = dict.fromkeys(names[1:], around.hint) | {"private_space": around.space_hint}
     rest = [
-        Finding(capability=name, status="absent", evidence=words, hint=HINT) for name in names[1:]
+        Finding(capability=name, status="absent", evidence=words, hint=hint)
+        for name, hint in hints.items()
     ]
     return (user, *rest)
 
 
+def _fill_space() -> str:
+    """Write a file that fits into the trial's private space, and one that does not."""
+
+    def write(name: str) -> None:
+        with open(f"{tier_namespaces.TEMPORARY}/{name}", "wb", buffering=0) as file:
+            file.write(bytes(SPACE * 2 // 3))
+            if os.fstat(file.fileno()).st_size < SPACE * 2 // 3:
+                raise OSError(ENOSPC, os.strerror(ENOSPC))
+
+    write("fits")
+    return disposable.refused(lambda: write("too much"))
+
+
 def _try_sandbox() -> str:
-    """Make a sandbox as `run` would and try it. Outside, the same acts succeed (the control)."""
+    """Make a sandbox as `run` does and try it. As a control, the same acts succeed outside."""
     read, write = os.pipe()
     port, listener = network.listen()
     with tempfile.NamedTemporaryFile() as marker:
@@ -98,11 +117,12 @@ def _try_sandbox() -> str:
         os.kill(os.getpid(), 0)
         network.connect(port)
         program = Program(path="/", argv=("trial",))
-        seen = host_files.survey(Policy(), program, home=os.path.dirname(marker.name))
-        steps = tier_namespaces.compose(Policy(), program, seen, ())
+        policy = Policy(limits=Limits(disk=SPACE))
+        seen = host_files.survey(policy, program, home=os.path.dirname(marker.name))
+        steps = tier_namespaces.compose(policy, program, seen, ())
         trial = Trial(fd=write, marker=marker.name, port=port, host_pid=os.getpid())
         plan = Plan(program=program, steps=(*steps, trial), controls=(), environment=())
-        # The answer's descriptor as the three streams, because all others are closed.
+        # The answer's descriptor is all three streams, because other descriptors are closed.
         child = spawn.spawn(plan, (write, write, write))
         os.close(write)
         with open(child.exec_pipe, "rb", closefd=False) as pipe:
@@ -112,7 +132,7 @@ def _try_sandbox() -> str:
     os.close(listener)
     with open(read, "rb") as answer:
         words = answer.read().decode()
-    # What is executed after the trial is a directory, which cannot succeed.
+    # After the trial the plan executes a directory, which always fails.
     if failed is None or failed.step != "exec":
         raise failed or StepFailed("trial", "ran something")
     return words

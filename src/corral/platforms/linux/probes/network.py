@@ -1,13 +1,16 @@
-"""Whether connections can be caught inside a network namespace and made into it."""
+"""Probe whether connections out of a network namespace can be caught, and others made into it."""
 
 import os
+import select
 import socket
 import sys
 from typing import TYPE_CHECKING
 
 from corral.abi import linux as abi
+from corral.abi import linux_sockets
 from corral.plan.model import Results
 from corral.platforms.linux import init
+from corral.platforms.linux.descriptor_channel import DescriptorChannel
 from corral.platforms.linux.mechanisms import (
     loopback,
     outbound_listeners,
@@ -22,23 +25,22 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 UNUSED_ADDRESS = bytes((198, 18, 0, 7))
 LOCALHOST = bytes((127, 0, 0, 1))
 MAX_SECONDS = 15
-"""Long, for a busy host: what is not seen is absent for the whole boot."""
+"""Long enough for a busy host, because a missed connection counts as absent for the whole boot."""
 
 
 @probe.probe(
     "gateway", "Network allowlist", hint="a kernel with network namespaces and local routes"
 )
 def catch_connection() -> str:
-    """A connection to an address that no host has reaches a listener from inside the namespace."""
+    """Check that a connection to an address without a host reaches the namespace's listener."""
     results = Results()
-    results.add(init.InitDescriptors(fds=[]))
-    outbound_listeners.ListenerChannel().apply(results)
+    channel = DescriptorChannel()
+    results.add(channel)
     go_read, go_write = os.pipe()
     who = user_ids.choose(os.geteuid(), os.getegid())
     pid, pidfd = abi.clone(abi.CLONE_NEWUSER | abi.CLONE_NEWNET)
     if pid == 0:
-        init.follow_supervisor()
-        os.read(go_read, 1)
+        probe.wait_for_parent(go_read, go_write)
         loopback.Loopback(alone=False).apply(results)
         disposable.refused(lambda: connect(443, UNUSED_ADDRESS))
         outbound_listeners.OutboundListeners(ports=(443,)).apply(results)
@@ -46,18 +48,23 @@ def catch_connection() -> str:
         os._exit(0)
     user_ids.write_maps(who, pid)
     os.write(go_write, b"\0")
-    results.get(init.InitDescriptors).release()
-    found = results.get(outbound_listeners.ListenerSockets).channel.receive()
+    os.close(channel.inner)
+    poll = select.poll()
+    poll.register(channel.outer, select.POLLIN)
+    poll.poll()
+    found = channel.take("network")
     if not found:
-        raise RuntimeError("no listeners came out of the namespace")
-    with socket.socket(fileno=found[3]) as listener:
+        raise RuntimeError("the namespace sent no listeners")
+    with socket.socket(fileno=found[outbound_listeners.count_always() + 1]) as listener:
         listener.settimeout(MAX_SECONDS)
         wanted = listener.accept()[0].getsockname()
     status = os.waitpid(pid, 0)[1]
     os.close(pidfd)
     if status or wanted != ("198.18.0.7", 443):
-        raise RuntimeError(f"reached for {wanted}, wait status {status}")
-    return "a connection to an address that nobody has ends at corral's listener, refused before"
+        raise RuntimeError(f"the listener got {wanted} (wait status {status})")
+    return (
+        "a connection to an address without a host reaches corral's listener; before it was refused"
+    )
 
 
 @probe.probe(
@@ -66,14 +73,13 @@ def catch_connection() -> str:
     hint="a kernel with network namespaces that their owner may join",
 )
 def connect_into() -> str:
-    """A port that listens in a namespace is reached by a socket made there, and by no other."""
+    """Check that only a socket made in a namespace reaches a port that listens there."""
     results = Results()
     go_read, go_write = os.pipe()
     port_read, port_write = os.pipe()
     pid, pidfd = abi.clone(abi.CLONE_NEWUSER | abi.CLONE_NEWNET)
     if pid == 0:
-        init.follow_supervisor()
-        os.read(go_read, 1)
+        probe.wait_for_parent(go_read, go_write)
         loopback.Loopback().apply(results)
         port, listener = listen()
         os.write(port_write, port.to_bytes(2, "big"))
@@ -94,7 +100,7 @@ def connect_into() -> str:
     os.close(pidfd)
     if status:
         raise RuntimeError(f"the port was not reached (wait status {status})")
-    return f"a port inside is reached by a socket made there, not from outside ({words})"
+    return f"a socket made inside reaches a port inside, but not one made outside ({words})"
 
 
 def listen() -> tuple[int, int]:
@@ -105,9 +111,15 @@ def listen() -> tuple[int, int]:
 
 
 def connect(port: int, address: bytes = LOCALHOST) -> None:
-    fd = abi.syscall("socket", abi.AF_INET, abi.SOCK_STREAM | abi.SOCK_CLOEXEC, 0)
+    os.close(connected(port, address))
+
+
+def connected(port: int, address: bytes = LOCALHOST) -> int:
+    """Return a socket that is connected to a port."""
+    fd = linux_sockets.socket(linux_sockets.AF_INET, linux_sockets.SOCK_STREAM)
     try:
-        where = abi.AF_INET.to_bytes(2, "little") + port.to_bytes(2, "big") + address + bytes(8)
-        abi.syscall("connect", fd, where, 16)
-    finally:
+        abi.syscall("connect", fd, linux_sockets.inet_address(address, port), 16)
+    except OSError:
         os.close(fd)
+        raise
+    return fd

@@ -1,11 +1,13 @@
-"""A probe of one capability, with what `corral doctor` calls it."""
+"""Define a probe of one capability, with its name in `corral doctor`."""
 
+import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from corral.plan.host import Finding
 from corral.platforms.doctor_lines import Label
+from corral.platforms.linux import init
 from corral.platforms.posix import disposable
 from corral.record import record
 
@@ -14,9 +16,9 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 
 @record
 class Probe:
-    """`attempt` runs in a disposable child, sees the denial and its control, and returns evidence.
+    """`attempt` runs in a disposable child, tests the denial and its control, and returns evidence.
 
-    `label` and `word` are what `doctor` says of it; `hint` is what helps if it is absent.
+    `doctor` shows `label` and `word`, and `hint` if the capability is absent.
     """
 
     attempt: Callable[[], str]
@@ -38,6 +40,14 @@ class Probe:
         return self.capability, self.label, self.word
 
 
+def wait_for_parent(read: int, write: int) -> None:
+    """Wait in a child until its parent writes to this pipe. Exit if the parent has failed."""
+    init.follow_supervisor()
+    os.close(write)
+    if os.read(read, 1) != b"\0":
+        os._exit(1)
+
+
 def probe(capability: str, label: str, **words: str) -> Callable[[Callable[[], str]], Probe]:
-    """Make a probe of the function below; `words` are `hint` and `word` of the probe."""
+    """Make a probe of the decorated function. `words` are the probe's `hint` and `word`."""
     return lambda attempt: Probe(attempt=attempt, capability=capability, label=label, **words)

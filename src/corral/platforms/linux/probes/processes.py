@@ -1,4 +1,4 @@
-"""Whether processes can be kept together, limited, counted and measured from outside."""
+"""Probe whether processes can be kept together, limited, counted and measured from outside."""
 
 import os
 import sys
@@ -17,18 +17,18 @@ limit_descriptors = probe.probe("rlimits", "Rlimits", word="supported")(rlimits.
 
 @probe.probe(
     "nproc",
-    "Process limit",
-    hint="Linux 5.14 counts processes per user namespace",
+    "Process limit by RLIMIT_NPROC",
+    hint="a newer kernel: Linux 5.14 or later, which counts processes per user namespace",
     word="supported",
 )
 def count_processes() -> str:
-    """In a user namespace of its own, a process that has used up its count cannot fork."""
+    """Check that a process in a new user namespace cannot fork at its limit."""
     go_read, go_write = os.pipe()
     answer_read, answer_write = os.pipe()
     who = user_ids.choose(os.geteuid(), os.getegid())
     pid, pidfd = abi.clone(abi.CLONE_NEWUSER)
     if pid == 0:
-        os.read(go_read, 1)
+        probe.wait_for_parent(go_read, go_write)
         os.write(answer_write, _fork_until_denied(who).encode())
         os._exit(0)
     os.close(answer_write)
@@ -39,8 +39,8 @@ def count_processes() -> str:
     os.waitpid(pid, 0)
     os.close(pidfd)
     if not words.startswith("+"):
-        raise RuntimeError(words or "the probe died")
-    return f"with RLIMIT_NPROC used up a fork is denied ({words[1:]}), with room it is not"
+        raise RuntimeError(words[1:] or "the probe died")
+    return f"a fork at RLIMIT_NPROC is denied ({words[1:]}), but not one below it"
 
 
 def _fork_until_denied(who: user_ids.IdMaps) -> str:
@@ -66,7 +66,7 @@ def _fork_once() -> None:
 
 @probe.probe("guardian", "Guardian")
 def adopt_orphan() -> str:
-    """An orphan that left its session becomes a child of the subreaper, which sees it die."""
+    """Check that an orphan in another session becomes a child of the subreaper, which reaps it."""
     abi.prctl(abi.PR_SET_CHILD_SUBREAPER, 1)
     ready_read, ready_write = os.pipe()
     end_read, end_write = os.pipe()
@@ -83,14 +83,14 @@ def adopt_orphan() -> str:
     orphans = usage.tree(os.getpid())
     os.close(end_write)
     if len(orphans) != 1:
-        raise RuntimeError(f"an orphan did not come back: {orphans}")
+        raise RuntimeError(f"an orphan did not become a child: {orphans}")
     os.waitpid(orphans[0], 0)
-    return "an orphan that left its session comes back to its guardian"
+    return "an orphan that left its session becomes a child of its guardian"
 
 
 @probe.probe("sampling", "Sampling", hint="a kernel with CONFIG_PROC_CHILDREN")
 def measure_grandchild() -> str:
-    """A grandchild's memory is seen from outside, and is not before the grandchild has any."""
+    """Check that a grandchild's memory is measured, before and after it allocates."""
     ready_read, ready_write = os.pipe()
     end_read, end_write = os.pipe()
     pid = os.fork()
@@ -108,5 +108,5 @@ def measure_grandchild() -> str:
     os.kill(pid, 9)
     os.waitpid(pid, 0)
     if seen.memory < 32 << 20 or seen.tasks < 1:
-        raise RuntimeError(f"of 32 MiB in a grandchild {seen.memory} bytes were seen")
-    return f"32 MiB of a grandchild are seen ({before >> 20} MiB before it had them)"
+        raise RuntimeError(f"a grandchild has 32 MiB, but {seen.memory} bytes were measured")
+    return f"32 MiB of a grandchild are measured ({before >> 20} MiB before it allocated them)"

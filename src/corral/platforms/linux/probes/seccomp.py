@@ -1,11 +1,16 @@
-"""Whether a filter denies what it names, and lets an exec through by its cookie alone."""
+"""Probe whether a filter denies calls, allows exec only with the cookie, and asks the listener."""
 
 import os
+import select
 import sys
+import time
 from typing import TYPE_CHECKING
 
 from corral.abi import linux as abi
-from corral.platforms.linux.mechanisms import seccomp, seccomp_rules
+from corral.abi import linux_notifications
+from corral.platforms.linux import notifications
+from corral.platforms.linux.descriptor_channel import DescriptorChannel
+from corral.platforms.linux.mechanisms import seccomp, seccomp_rules, task_limit
 from corral.platforms.linux.probes import probe
 from corral.platforms.posix import disposable
 
@@ -19,14 +24,14 @@ def deny_call() -> str:
     before = seccomp.is_filtered()
     _load(subprocess=True)
     if before or not seccomp.is_filtered():
-        raise RuntimeError("a filter that was loaded changes nothing")
+        raise RuntimeError("a loaded filter has no effect")
     os.getppid()
-    return "TIOCSTI is denied by the filter, answered by the kernel before"
+    return "the filter denies TIOCSTI, which the kernel answered before"
 
 
 @probe.probe("exec_cookie", "Subprocess blocking", hint=HINT, word="supported")
 def exec_with_cookie() -> str:
-    """The kernel must ignore the registers that carry the cookie, and the filter must not."""
+    """Check that the kernel ignores the cookie's registers, and that the filter reads them."""
     cookie = (1 << 63, 2, 3)
     pid = os.fork()
     if pid == 0:
@@ -38,7 +43,108 @@ def exec_with_cookie() -> str:
             os._exit(1)
     if os.waitpid(pid, 0)[1] != 0:
         raise RuntimeError("exec with the cookie failed, or exec without it passed")
-    return "exec without the cookie is denied, with it it passes"
+    return "exec is denied without the cookie, and allowed with it"
+
+
+@probe.probe(
+    "start_notices",
+    "Denied process starts",
+    hint="a newer kernel (Linux 5.0 or later), and no listener of an outer container runtime",
+    word="reported",
+)
+def report_start() -> str:
+    """Check that the process with the listener answers a fork under the filter."""
+    disposable.fork_once()
+    channel = DescriptorChannel()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _load_with_listener(channel, subprocess=False, notices=True)
+            disposable.refused(os.fork, by=PermissionError)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(channel.inner)
+    poll = select.poll()
+    poll.register(channel.outer, select.POLLIN)
+    poll.poll()
+    for listener in channel.take("listener"):
+        request = linux_notifications.receive(listener)
+        linux_notifications.send(listener, request.id, error=seccomp.EPERM)
+    if os.waitpid(pid, 0)[1]:
+        raise RuntimeError("no listener could be made: an outer filter has one, or forbids it")
+    return "the listener denies a fork under a filter; without the filter it succeeds"
+
+
+@probe.probe(
+    "task_count",
+    "Process limit by notification",
+    hint="a newer kernel (Linux 5.19 or later), and no seccomp listener of an outer container"
+    " runtime",
+    word="supported",
+)
+def limit_tasks() -> str:
+    """Check a limit of two. A second child may start only after the first has ended."""
+    channel = DescriptorChannel()
+    deciders = notifications.Deciders(by_name={}, hit=[])
+    deciders.by_name["task_count"] = task_limit.TaskCount(
+        os.getpid(), 2, threads_only=False, hit=deciders.hit
+    )
+    pid = os.fork()
+    if pid == 0:
+        try:
+            killable = abi.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
+            _load_with_listener(channel, subprocess=True, limit_tasks=True, flags=killable)
+            _fork_twice()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(channel.inner)
+    service = notifications.Notifications(channel, os.pipe()[0], deciders, killable=True)
+    _serve_until_end(service, pid)
+    if os.waitpid(pid, 0)[1] or not deciders.hit:
+        raise RuntimeError(
+            "starts could not be counted: an outer filter has a listener, or forbids one"
+        )
+    return "a second child is refused, and allowed once the first has ended"
+
+
+def _fork_twice() -> None:
+    end_read, end_write = os.pipe()
+    first = os.fork()
+    if first == 0:
+        os.close(end_write)
+        os.read(end_read, 1)
+        os._exit(0)
+    disposable.refused(disposable.fork_once, by=BlockingIOError)
+    os.close(end_write)
+    os.waitpid(first, 0)
+    disposable.fork_once()
+
+
+def _serve_until_end(service: notifications.Notifications, pid: int) -> None:
+    ended = os.pidfd_open(pid)
+    poll = select.poll()
+    poll.register(service.fileno(), select.POLLIN)
+    poll.register(ended, select.POLLIN)
+    while True:
+        resume_at = service.deadline()
+        pause = None if resume_at is None else max(0.0, resume_at - time.monotonic()) * 1000
+        if any(fd == ended for fd, _ in poll.poll(pause)):
+            return
+        service.run_ready()
+
+
+def _load_with_listener(
+    channel: DescriptorChannel, *, subprocess: bool, flags: int = 0, **asked: bool
+) -> None:
+    abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
+    rules = seccomp_rules.target_rules(
+        subprocess=subprocess, unix_sockets=False, namespaces=True, cookie=None, **asked
+    )
+    program = seccomp_rules.compile_filter(os.uname().machine, rules)
+    listener = abi.seccomp_set_filter(program, abi.SECCOMP_FILTER_FLAG_NEW_LISTENER | flags)
+    channel.send("listener", [listener])
 
 
 def _load(*, subprocess: bool, cookie: tuple[int, int, int] | None = None) -> None:

@@ -1,0 +1,170 @@
+"""Read the memory and descriptors of a thread whose system call waits for the supervisor.
+
+/proc and pidfds need a debugger's rights. An ordinary user has these over processes with the same
+id. Root without CAP_SYS_PTRACE, which is the default in containers, does not have them over the
+target's id. So the supervisor's thread takes on that id while it reads.
+"""
+
+from __future__ import annotations
+
+import _socket
+import errno
+import os
+import sys
+
+from corral.abi import linux as abi
+from corral.abi import linux_notifications
+from corral.record import record, replace
+
+TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from corral.abi.linux_notifications import Notification
+
+CAP_SYS_PTRACE = 19
+INT_BITS = 32
+
+
+@record
+class TargetIds:
+    """The target's ids on the host. If `taken` is set, only these ids may read the target."""
+
+    uid: int
+    gid: int
+    taken: bool = False
+
+    def __enter__(self) -> None:
+        if self.taken:
+            abi.setresgid(self.gid, self.gid, 0)
+            try:
+                abi.setresuid(self.uid, self.uid, 0)
+            except OSError:
+                abi.setresgid(0, 0, 0)
+                raise
+
+    def __exit__(self, *_: object) -> None:
+        if self.taken:
+            abi.setresuid(0, 0, 0)
+            abi.setresgid(0, 0, 0)
+
+    def as_target(self) -> TargetIds:
+        """Return a context with the target's ids, so that a unix socket's peer sees these."""
+        return replace(self, taken=self.uid != os.geteuid())
+
+
+def find_ids(uid: int, gid: int) -> TargetIds:
+    may_look = uid == os.geteuid() or abi.capget()[0] >> CAP_SYS_PTRACE & 1
+    return TargetIds(uid=uid, gid=gid, taken=not may_look)
+
+
+class HiddenMemoryError(PermissionError):
+    """The target is not dumpable, or executes a file that it cannot read."""
+
+
+class CallingThread:
+    def __init__(self, request: Notification, ids: TargetIds) -> None:
+        self._request = request
+        self._ids = ids
+        self._proc = f"/proc/{request.pid}"
+
+    def read(self, address: int, size: int) -> bytes:
+        """Copy memory once, because another thread of the target can change it at any moment."""
+        memory = self._open_memory(os.O_RDONLY)
+        try:
+            found = os.pread(memory, size, address)
+        except (OSError, OverflowError) as error:
+            raise OSError(errno.EFAULT, "cannot be read") from error
+        finally:
+            os.close(memory)
+        if len(found) != size:
+            raise OSError(errno.EFAULT, "cannot be read")
+        return found
+
+    def write(self, address: int, data: bytes) -> None:
+        """Write to the caller's memory.
+
+        The pid of a dead process may be reused. So the memory was the caller's only if the call
+        still waits afterwards.
+        """
+        memory = self._open_memory(os.O_RDWR)
+        try:
+            self.check()
+            os.pwrite(memory, data, address)
+        except ProcessLookupError:
+            raise
+        except (OSError, OverflowError) as error:
+            raise OSError(errno.EFAULT, "cannot be written") from error
+        finally:
+            os.close(memory)
+
+    def protocol(self, fd: int) -> str:
+        """Return a socket's kind, such as TCPv6 or UNIX-STREAM. Raise ENOTSOCK for other files."""
+        if not self.inode(fd):
+            raise OSError(errno.ENOTSOCK, "not a socket")
+        with self._ids:
+            found = os.getxattr(self._path("fd", fd), "system.sockprotoname")
+        return found.rstrip(b"\0").decode()
+
+    def inode(self, fd: int) -> int:
+        """Return a socket's inode, or 0 for other files. Raise EBADF for a closed descriptor."""
+        try:
+            with self._ids:
+                link = os.readlink(self._path("fd", fd))
+        except FileNotFoundError as error:
+            raise OSError(errno.EBADF, "no such descriptor") from error
+        return int(link[8:-1]) if link.startswith("socket:[") else 0
+
+    def flags(self, fd: int) -> int:
+        """Return the flags of the descriptor, and those of its open file."""
+        with self._ids:
+            content = abi.read_file(self._path("fdinfo", fd))
+        return int(content.partition(b"flags:")[2].split(None, 1)[0], 8)
+
+    def working_directory(self) -> str:
+        with self._ids:
+            return os.readlink(f"{self._proc}/cwd")
+
+    def take(self, fd: int) -> _socket.socket:
+        """Return the caller's open socket itself, and check that it is the caller's."""
+        try:
+            pidfd = abi.pidfd_open(self._request.pid, abi.PIDFD_THREAD)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            pidfd = abi.pidfd_open(self._find_process())  # thread pidfds came with Linux 6.9
+        try:
+            with self._ids:
+                taken = abi.pidfd_getfd(pidfd, to_int(fd))
+        finally:
+            os.close(pidfd)
+        try:
+            self.check()
+            return _socket.socket(fileno=taken)
+        except OSError:
+            os.close(taken)
+            raise
+
+    def check(self) -> None:
+        """Raise ESRCH if the thread no longer waits, because its pid may be reused then."""
+        if not linux_notifications.is_waiting(self._request):
+            raise ProcessLookupError(errno.ESRCH, "the caller is gone")
+
+    def _path(self, kind: str, fd: int) -> str:
+        return f"{self._proc}/{kind}/{to_int(fd)}"
+
+    def _open_memory(self, mode: int) -> int:
+        try:
+            with self._ids:
+                return os.open(f"{self._proc}/mem", mode | os.O_CLOEXEC)
+        except PermissionError as error:
+            raise HiddenMemoryError(errno.EACCES, "the process hides its memory") from error
+
+    def _find_process(self) -> int:
+        status = abi.read_file(f"{self._proc}/status")
+        return int(status.partition(b"Tgid:")[2].split(None, 1)[0])
+
+
+def to_int(register: int) -> int:
+    """Return the value of a register as a C int: its lower half, with a sign."""
+    low = register & (1 << INT_BITS) - 1
+    return low - (1 << INT_BITS) if low >> (INT_BITS - 1) else low

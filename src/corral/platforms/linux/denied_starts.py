@@ -1,0 +1,223 @@
+"""Record the processes that a target was not allowed to start, by the name of the program.
+
+The kernel denies `fork`, long before the program is named. So the name is a guess: the calling
+thread's stack has the arguments of the program that the library wants to start. No decision depends
+on the guess. Only the program's name is kept, because arguments can contain secrets.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+import time
+
+from corral.network.budgets import RateLimit
+from corral.platforms.linux.notified_calls import Decision
+from corral.safe_text import printable
+
+TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from typing import Self
+
+    from corral.abi.linux_notifications import Notification
+    from corral.denials.records import Denials
+
+FLAG = "--allow-subprocess"
+MAX_NAMED = 64
+"""The most starts whose program name is searched for."""
+BURST, RATE = 64, 64
+"""The number of starts that are answered at once, and then per second. Waiting costs no time."""
+PAGE = 4096
+STACK_BYTES = 8 * PAGE
+STACK_TRIES, STACK_RETRY_SECONDS = 8, 0.0005
+MAX_WORDS = 32
+MAX_READS, MAX_PAGES = 8192, 256
+"""The most reads and the most copied pages for one start. A target can prepare a stack with any
+number of pointers, and the supervisor must meet its deadlines.
+"""
+MAX_NAME_LENGTH = 64
+MAX_STRING = 1024
+LOWEST_ADDRESS, HIGHEST_ADDRESS = 1 << 16, 1 << 47
+MARKS = (b"-", b"/", b" ", b".")
+CLONE_VFORK = 0x4000
+
+
+class DeniedStarts:
+    """Deny every `fork`, `vfork`, `clone`, `execve` and `execveat`."""
+
+    def __init__(self, denials: Denials) -> None:
+        self._denials = denials
+        self._rate_limit = RateLimit(time.monotonic, burst=BURST, rate=RATE)
+        self._left = MAX_NAMED
+        self._vforked = 0
+
+    def pause_seconds(self) -> float:
+        return self._rate_limit.pause_seconds()
+
+    def decide(self, call: str, request: Notification) -> Decision:
+        self._rate_limit.use()
+        # Python tries vfork first and then fork, which counts as one start.
+        is_vfork = call == "vfork" or _is_vfork(call, request.arguments)
+        again = not is_vfork and request.pid == self._vforked
+        self._vforked = request.pid if is_vfork else 0
+        if again:
+            return Decision(verdict="deny")
+        name = self._name(call, request)
+        guessed = not call.startswith("exec")
+        destination = name or f"a process by {_read_comm(request.pid)}"
+
+        def record() -> None:
+            self._denials.add("start", destination, allow=FLAG, guessed=guessed and bool(name))
+
+        return Decision(verdict="deny", then=record)
+
+    def _name(self, call: str, request: Notification) -> str:
+        if self._left <= 0:
+            return ""
+        self._left -= 1
+        try:
+            with Memory(request.pid) as memory:
+                if call == "execve":
+                    return _base_name(memory.string(request.arguments[0]))
+                if call == "execveat":
+                    return _base_name(memory.string(request.arguments[1]))
+                return guess_name(memory, request.pid)
+        except (OSError, ValueError):
+            return ""
+
+
+class Memory:
+    """The memory of a waiting thread, read in whole pages."""
+
+    def __init__(self, pid: int) -> None:
+        self._fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        self._pages: dict[int, bytes] = {}
+        self._reads = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    def word(self, address: int) -> int:
+        page = self._page(address - address % PAGE)
+        at = address % PAGE
+        return int(struct.unpack_from("=Q", page, at)[0]) if len(page) >= at + 8 else 0
+
+    def string(self, address: int) -> bytes:
+        """Return a text that ends with a zero byte, or "" if there is none."""
+        found = b""
+        while len(found) < MAX_STRING and LOWEST_ADDRESS <= address < HIGHEST_ADDRESS:
+            at = address % PAGE
+            part, ended, _ = self._page(address - at)[at:].partition(b"\0")
+            found += part
+            if ended:
+                return found
+            if not part:
+                break
+            address += len(part)
+        return b""
+
+    def _page(self, start: int) -> bytes:
+        self._reads += 1
+        if self._reads > MAX_READS or len(self._pages) > MAX_PAGES:
+            raise ValueError("too much memory to read for a name")
+        if start not in self._pages:
+            try:
+                self._pages[start] = os.pread(self._fd, PAGE, start)
+            except (OSError, OverflowError):
+                self._pages[start] = b""
+        return self._pages[start]
+
+
+def _is_vfork(call: str, arguments: tuple[int, ...]) -> bool:
+    """Return whether libc's vfork() made this call, on a machine without a system call vfork.
+
+    posix_spawn makes a similar call, but gives the new process its own stack.
+    """
+    return call == "clone" and bool(arguments[0] & CLONE_VFORK) and not arguments[1]
+
+
+def guess_name(memory: Memory, pid: int) -> str:
+    """Return the name in the first list of arguments that the thread's stack points to.
+
+    A library's lists of words look like arguments. So a list with a path or an option is preferred.
+    """
+    stack = _read_stack_pointer(pid)
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        own = file.read().rstrip(b"\0").split(b"\0")
+    tried: set[int] = set()
+    weak = ""
+    for at in range(stack & ~7, (stack & ~7) + STACK_BYTES, 8):
+        vector = memory.word(at)
+        if vector % 8 or vector in tried or not LOWEST_ADDRESS <= vector < HIGHEST_ADDRESS:
+            continue
+        tried.add(vector)
+        words = _words(memory, vector)
+        if words and words != own[: len(words)] and (name := _common_name(words)):
+            if b"/" in words[0] or any(mark in word for word in words[1:] for mark in MARKS):
+                return name
+            weak = weak or name
+    return weak
+
+
+def _read_stack_pointer(pid: int) -> int:
+    """Read the stack pointer of a sleeping thread.
+
+    Raise an error if the thread is not asleep yet, or if a signal has woken it up again.
+    """
+    for _ in range(STACK_TRIES):
+        with open(f"/proc/{pid}/syscall", encoding="ascii") as file:
+            words = file.read().split()
+        if len(words) > 2:
+            return int(words[-2], 16)
+        time.sleep(STACK_RETRY_SECONDS)
+    raise ValueError("the thread runs")
+
+
+def _words(memory: Memory, vector: int) -> list[bytes]:
+    """Return the texts that a list of pointers points to, if the list ends with a zero."""
+    found: list[bytes] = []
+    for position in range(MAX_WORDS):
+        pointer = memory.word(vector + 8 * position)
+        if pointer == 0:
+            return found
+        text = memory.string(pointer)
+        if not text or not _is_text(text):
+            return []
+        found.append(text)
+    return found  # the remaining arguments are not read
+
+
+def _is_text(raw: bytes) -> bool:
+    try:
+        return "".join(raw.decode().split()).isprintable()
+    except ValueError:
+        return False
+
+
+def _common_name(words: list[bytes]) -> str:
+    """Return the program's name. Python's first list has a path for each directory of PATH."""
+    names = {_base_name(word) for word in words}
+    if len(names) == 1 and len(words) > 1 and all(word.startswith(b"/") for word in words):
+        return names.pop()
+    if all(b"=" in word for word in words):
+        return ""  # this list is an environment
+    return _base_name(words[0])
+
+
+def _base_name(path: bytes) -> str:
+    name = os.fsdecode(path.rpartition(b"/")[2])
+    plain = name and len(name) <= MAX_NAME_LENGTH and not any(c.isspace() for c in name)
+    return printable(name) if plain else ""
+
+
+def _read_comm(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm", "rb") as file:
+            return printable(os.fsdecode(file.read().strip()))
+    except OSError:
+        return "the target"

@@ -1,0 +1,75 @@
+"""Prepare the network of a target without a network namespace, for which `socket_broker` connects.
+
+The step binds the ports of `network.listen` before the target starts, so that a port in use refuses
+the run. It also opens the granted unix sockets. Later connections go to these files, even if other
+files have taken their paths.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from corral.abi import linux_sockets
+from corral.platforms.linux.mechanisms import published_ports
+from corral.platforms.steps import unverified
+from corral.record import record
+
+TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from corral.plan.model import Results, Stage
+
+
+@record
+class PreparedSockets:
+    """Opened sockets. `ports` has bound sockets by port, `unix` has O_PATH descriptors of granted
+    sockets by path. `step` has the policy's wishes.
+    """
+
+    step: BrokeredSockets
+    ports: dict[int, int]
+    unix: dict[str, int]
+
+    def release(self) -> None:
+        linux_sockets.close_all([*self.ports.values(), *set(self.unix.values())])
+        self.ports.clear()
+        self.unix.clear()
+
+
+@record
+class BrokeredSockets:
+    """`unix` has (path as written, path, device, inode) of granted sockets. `uid` and `gid` are the
+    target's. With `same_file` the target's own sockets are connected; otherwise they are replaced.
+    """
+
+    name = "brokered_sockets"
+    allow: tuple[str, ...]
+    admit: tuple[str, ...]
+    ports: tuple[int, ...]
+    unix: tuple[tuple[str, str, int, int], ...]
+    uid: int
+    gid: int
+    same_file: bool
+    everywhere: bool = False
+    stage: Stage = "supervisor"
+    verify = unverified
+
+    def describe(self) -> str:
+        text = "network: the supervisor connects, binds and listens for the target"
+        if self.ports:
+            place = published_ports.describe_place(self.everywhere)
+            text += f"; ports on {place}: {', '.join(map(str, self.ports))}"
+        return text
+
+    def apply(self, results: Results) -> None:
+        prepared = PreparedSockets(step=self, ports={}, unix={})
+        results.add(prepared)
+        for port in self.ports:
+            prepared.ports[port] = published_ports.bind_port(port, everywhere=self.everywhere)
+        for written, path, device, inode in self.unix:
+            fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            prepared.unix[written] = prepared.unix[path] = fd
+            seen = os.fstat(fd)
+            if (seen.st_dev, seen.st_ino) != (device, inode):
+                raise OSError(0, "is no longer the file that was granted", path)

@@ -1,0 +1,130 @@
+"""Limit processes and threads where no cgroup and no user namespace counts them.
+
+The kernel passes every clone, fork and vfork to the supervisor, which counts the tree and answers
+EAGAIN at the limit. A call below the limit is continued, because the decision depends on registers
+and counts, never on the target's memory. The tree is counted only if the calls allowed since the
+last count might have reached the limit.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from corral.abi import linux as abi
+from corral.platforms.linux import init, notifications, usage
+from corral.platforms.linux.notified_calls import DENIED, THREAD, Decision
+from corral.platforms.steps import unverified
+from corral.record import record
+
+TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from corral.abi.linux_notifications import Notification
+    from corral.plan.model import Results, Stage
+    from corral.policy.model import Policy
+
+EAGAIN = 11
+IN_CALL = (b"R", b"D")
+"""States of a thread that may still be inside its clone. A thread that waits elsewhere sleeps."""
+MAX_CLONE_NANOSECONDS = 50_000_000
+"""Processor time of the calling thread after which its clone must be over. Clock time would be
+wrong, because a busy host can stop a thread for any time in the middle of a call.
+"""
+PAUSE_FACTOR = 9
+"""After a count the supervisor receives no call for this many times the duration of the count."""
+
+
+@record
+class TaskLimit:
+    """Limits tasks. With `threads_only` new processes are denied, and threads are counted."""
+
+    name = "task_limit"
+    limit: int
+    threads_only: bool
+    stage: Stage = "after_clone"
+    verify = unverified
+
+    def describe(self) -> str:
+        return f"at most {self.limit} processes and threads, counted at every start of one"
+
+    def apply(self, results: Results) -> None:
+        deciders = results.get(notifications.Deciders)
+        deciders.by_name["task_count"] = TaskCount(
+            results.get(init.InitProcess).pid,
+            self.limit,
+            threads_only=self.threads_only,
+            hit=deciders.hit,
+        )
+
+
+def plan(policy: Policy) -> TaskLimit:
+    return TaskLimit(limit=policy.limits.pids or 0, threads_only=not policy.subprocess)
+
+
+class TaskCount:
+    """The decider of clone, fork and vfork, which keeps the tree below `root` within the limit."""
+
+    def __init__(self, root: int, limit: int, *, threads_only: bool, hit: list[str]) -> None:
+        self._root = root
+        self._limit = limit
+        self._threads_only = threads_only
+        self._hit = hit
+        self._room = 0
+        self._allowed: dict[int, int | None] = {}
+        self._pause = 0.0
+
+    def pause_seconds(self) -> float:
+        seconds, self._pause = self._pause, 0.0
+        return seconds
+
+    def decide(self, call: str, request: Notification) -> Decision:
+        if self._threads_only and call != THREAD:
+            return DENIED
+        self._allowed.pop(request.pid, None)  # a thread that asks again has finished its last clone
+        if self._room <= 0:
+            self._count()
+        if self._room <= 0:
+            self._hit[:] = ["pids"]
+            return Decision(verdict="deny", error=EAGAIN)
+        self._room -= 1
+        self._allowed[request.pid] = None
+        return Decision(verdict="continue")
+
+    def _count(self) -> None:
+        """Count the unfinished clones first, then the tree. A clone that finishes in between counts
+        twice, which is better than not at all. No other clone can begin, because its call waits for
+        an answer.
+        """
+        started = time.thread_time()
+        self._allowed = {
+            thread: spent
+            for thread, before in self._allowed.items()
+            if (spent := _time_in_clone(thread, before)) is not None
+        }
+        self._room = self._limit - len(self._allowed) - usage.count_tasks(self._root)
+        self._pause = PAUSE_FACTOR * (time.thread_time() - started)
+
+
+def _time_in_clone(thread: int, before: int | None) -> int | None:
+    """Return a thread's processor time when it was first seen in its clone (`before`, if known).
+    Return None if the thread cannot be inside its clone.
+    """
+    try:
+        state = abi.read_file(f"/proc/{thread}/stat").rpartition(b") ")[2][:1]
+        spent = int(abi.read_file(f"/proc/{thread}/schedstat").split()[0])
+    except FileNotFoundError:
+        return before or 0 if _exists(thread) else None
+    except ProcessLookupError:
+        return None
+    if state not in IN_CALL or (before is not None and spent - before > MAX_CLONE_NANOSECONDS):
+        return None
+    return spent if before is None else before
+
+
+def _exists(thread: int) -> bool:
+    """Return whether a thread exists. This is for kernels without schedstat."""
+    try:
+        return bool(abi.read_file(f"/proc/{thread}/stat"))
+    except OSError:
+        return False

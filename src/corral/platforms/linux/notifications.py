@@ -1,0 +1,239 @@
+"""Provide a run's only listener, which receives notified calls from the kernel and answers them.
+
+The supervisor runs the listener before the target executes, because the tests of `verify` make
+notified calls too. `notified_calls.CALLS` has the decider of each call. A call is denied if it is
+not in the table, if this run does not have its decider, or if the answer is not permitted.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+
+from corral.abi import linux_notifications as abi
+from corral.record import record
+
+TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Protocol
+
+    from corral.abi.linux_notifications import Notification
+    from corral.platforms.linux.descriptor_channel import DescriptorChannel
+    from corral.platforms.linux.notified_calls import Decision, Given
+
+    class Decider(Protocol):
+        """Decides a notified call while the calling thread waits.
+
+        The listener asks for `pause_seconds` after each call. During a pause no call is received,
+        and the callers wait.
+        """
+
+        def decide(self, call: str, request: Notification) -> Decision: ...
+        def pause_seconds(self) -> float: ...
+
+
+EPERM = 1
+BATCH = 16
+POLLIN = 1
+
+
+def judge(
+    request: Notification, names: Mapping[int, str], deciders: Mapping[str, Decider]
+) -> Decision:
+    """Return the decision for a call. A call is continued only if the table permits it."""
+    from corral.platforms.linux.notified_calls import CALLS, DENIED, name_call
+
+    call = name_call(names.get(request.number, ""), request.arguments)
+    row = next((row for row in CALLS.get(call, ()) if row.decider in deciders), None)
+    if row is None:
+        return DENIED
+    decision = deciders[row.decider].decide(call, request)
+    return decision if decision.verdict in row.may else DENIED
+
+
+def _send(request: Notification, decision: Decision | None) -> bool:
+    """Answer a call; deny it if there is no decision. Return whether the caller got the answer."""
+    goes_on = decision is not None and decision.verdict == "continue"
+    flags = abi.SECCOMP_USER_NOTIF_FLAG_CONTINUE if goes_on else 0
+    error = 0 if goes_on else decision.error if decision is not None else EPERM
+    try:
+        if decision is not None and decision.given is not None:
+            try:
+                if _give(request, decision.given):
+                    return True
+            except OSError as failure:
+                error = failure.errno or EPERM  # the caller has no free descriptor
+        value = decision.value if decision is not None else 0
+        abi.send(request.listener, request.id, value=value, error=error, flags=flags)
+    except OSError:
+        return False
+    return True
+
+
+def _give(request: Notification, given: Given) -> bool:
+    """Give the caller a descriptor. Return whether this has also answered the call."""
+    try:
+        if given.number < 0:
+            abi.add_descriptor(request, given.fd, flags=given.flags)
+        else:
+            abi.replace_descriptor(request, given.fd, flags=given.flags, number=given.number)
+    finally:
+        os.close(given.fd)
+    return given.number < 0
+
+
+def _call_names() -> dict[int, str]:
+    from corral.abi.linux_syscalls import TABLES
+
+    return {number: name for name, number in TABLES[os.uname().machine].items()}
+
+
+@record
+class Deciders:
+    """The deciders that are asked from the first call on, and the limits that were reached."""
+
+    by_name: dict[str, Decider]
+    hit: list[str]
+
+
+class Notifications:
+    """A service of the supervisor. `exec_pipe` shows when the target has executed.
+
+    Calls before that are corral's own tests. They are answered but not recorded.
+    """
+
+    def __init__(
+        self,
+        channel: DescriptorChannel,
+        exec_pipe: int,
+        deciders: Deciders,
+        *,
+        killable: bool = False,
+    ) -> None:
+        """`killable` means that only a deadly signal interrupts a call once it is received. Then
+        calls are received during a pause too, and decided after it. Otherwise a signal would make a
+        waiting fork fail with EINTR, which programs do not expect.
+        """
+        self._channel = channel
+        self._killable = killable
+        self._waiting: list[Notification] = []
+        self._listener = -1
+        self._awaits = True
+        self._deciders = deciders.by_name
+        self._names: dict[int, str] = {}
+        self._epoll = select.epoll()
+        self._epoll.register(channel.outer, POLLIN)
+        self._resume_at: float | None = None
+        self._exec = select.poll()
+        self._exec.register(exec_pipe, POLLIN)
+        self._executed = False
+        self._make_deciders: Callable[[], dict[str, Decider]] = dict
+
+    def decide_with(self, make: Callable[[], dict[str, Decider]]) -> None:
+        """Create the deciders when the target's first call comes."""
+        self._make_deciders = make
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    def deadline(self) -> float | None:
+        return self._resume_at
+
+    def run_ready(self) -> None:
+        self._resume()
+        if self._awaits:
+            self._receive_listener()
+        for fd, events in self._epoll.poll(0):
+            if fd != self._listener:
+                continue
+            if events & POLLIN:
+                self._answer_some()
+            else:
+                self._close_listener()  # the filter has no process left
+
+    def close(self) -> None:
+        self._close_listener()
+        self._epoll.close()
+
+    def _receive_listener(self) -> None:
+        """Take the listener from the channel, even if the channel has no new message.
+
+        The listener may have come together with another message.
+        """
+        for fd in self._channel.take("listener"):
+            self._listener = fd
+            if self._deciders:
+                self._names = _call_names()
+            abi.wake_synchronously(fd)
+            self._epoll.register(fd, POLLIN)
+        if not self._channel.open:
+            self._awaits = False
+            self._epoll.unregister(self._channel.outer)
+
+    def _close_listener(self) -> None:
+        if self._listener >= 0:
+            if self._resume_at is None or self._killable:
+                self._epoll.unregister(self._listener)
+            os.close(self._listener)
+            self._listener = -1
+
+    def _answer_some(self) -> None:
+        for _ in range(BATCH):
+            if not self._has_call() or not self._receive():
+                return
+
+    def _has_call(self) -> bool:
+        return any(fd == self._listener and on & POLLIN for fd, on in self._epoll.poll(0))
+
+    def _receive(self) -> bool:
+        """Receive one call, and answer it unless there is a pause. Return whether to go on."""
+        try:
+            request = abi.receive(self._listener)
+        except OSError:
+            return False  # the caller was killed in the meantime
+        if self._resume_at is not None:
+            self._waiting.append(request)
+            return True
+        return self._answer(request)
+
+    def _answer(self, request: Notification) -> bool:
+        if not self._executed and self._exec.poll(0):
+            self._names = _call_names()
+            try:
+                self._deciders.update(self._make_deciders())
+                self._executed = True
+            except (OSError, ImportError):
+                # Too many files are open. Until that changes, these deciders' calls are denied.
+                pass
+        decision = judge(request, self._names, self._deciders) if self._deciders else None
+        if not _send(request, decision):
+            decision = None  # the caller was killed or interrupted, so the call did nothing
+        if decision is not None and decision.then is not None:
+            decision.then()
+        return not self._pause()
+
+    def _pause(self) -> bool:
+        seconds = max((one.pause_seconds() for one in self._deciders.values()), default=0.0)
+        if not seconds:
+            return False
+        import time
+
+        self._resume_at = time.monotonic() + seconds
+        if not self._killable:
+            self._epoll.unregister(self._listener)
+        return True
+
+    def _resume(self) -> None:
+        if self._resume_at is None:
+            return
+        import time
+
+        if time.monotonic() >= self._resume_at:
+            self._resume_at = None
+            if self._listener >= 0 and not self._killable:
+                self._epoll.register(self._listener, POLLIN)
+            while self._waiting and self._resume_at is None:
+                self._answer(self._waiting.pop(0))

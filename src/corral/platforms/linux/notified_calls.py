@@ -1,0 +1,133 @@
+"""List the calls that the kernel passes to the supervisor, with their deciders and answers.
+
+The kernel reads a continued call's memory again, and other threads of the target can change it
+first. So `continue` is not permitted if a decision depends on memory, or if the policy denies the
+call itself.
+"""
+
+from __future__ import annotations
+
+from corral.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Literal
+
+    Decider = Literal["denied_starts", "path_watch", "socket_broker", "socket_watch", "task_count"]
+    Verdict = Literal["deny", "continue", "answer"]
+
+EPERM = 1
+
+
+@record
+class NotifiedCall:
+    """A call's decider and permitted answers. Calls of `path_watch` are always continued."""
+
+    decider: Decider
+    may: tuple[Verdict, ...]
+
+
+@record
+class Given:
+    """A descriptor for the caller. This process closes its copy once the caller has it.
+
+    It replaces the caller's descriptor `number`. With -1 it gets a new number, which the call
+    returns. `flags` are O_CLOEXEC or 0.
+    """
+
+    fd: int
+    flags: int
+    number: int = -1
+
+
+@record
+class Decision:
+    """The answer to a call. With `answer` the supervisor has done the call, which returns `value`.
+
+    A call that is denied, or that the supervisor could not do, fails with `error`. `then` is called
+    once the thread has the answer.
+    """
+
+    verdict: Verdict
+    error: int = EPERM
+    then: Callable[[], None] | None = None
+    given: Given | None = None
+    value: int = 0
+
+
+DENIED = Decision(verdict="deny")
+START = NotifiedCall(decider="denied_starts", may=("deny",))
+PATH = NotifiedCall(decider="path_watch", may=("continue",))
+SOCKET = NotifiedCall(decider="socket_broker", may=("answer",))
+# Such a call may continue on a socket that is not corral's, because it reaches nothing there.
+SOCKET_NAME = NotifiedCall(decider="socket_broker", may=("answer", "continue"))
+# For `corral learn`: Unix sockets that cannot be connected, and the paths of connect and bind.
+SOCKET_WATCH = NotifiedCall(decider="socket_watch", may=("answer",))
+CONNECT_WATCH = NotifiedCall(decider="socket_watch", may=("continue",))
+TASK = NotifiedCall(decider="task_count", may=("deny", "continue"))
+CLONE_THREAD = 0x10000
+THREAD = "clone of a thread"
+TASKS = ("fork", "vfork", "clone")
+STARTS = ("fork", "vfork", "clone", "execve", "execveat")
+SOCKETS = ("socket", "connect", "bind", "listen")
+SOCKET_NAMES = ("getsockname", "getpeername", "recvfrom", "recvmsg")
+_HERE, _AT = ((0, -1),), ((1, 0),)
+PATHS: dict[str, tuple[tuple[int, int], ...]] = {
+    **dict.fromkeys(
+        (
+            "open", "stat", "lstat", "access", "readlink", "chdir", "mkdir", "rmdir", "unlink",
+            "creat", "truncate", "chmod", "statfs", "mknod", "chown", "lchown", "utime", "utimes",
+            "getxattr", "lgetxattr", "listxattr", "llistxattr", "setxattr", "lsetxattr",
+            "removexattr", "lremovexattr",
+        ),
+        _HERE,
+    ),
+    **dict.fromkeys(
+        (
+            "openat", "newfstatat", "statx", "faccessat", "faccessat2", "readlinkat", "mkdirat",
+            "unlinkat", "mknodat", "fchmodat", "fchmodat2", "fchownat", "utimensat", "futimesat",
+            "getxattrat", "listxattrat", "setxattrat", "removexattrat", "file_getattr",
+        ),
+        _AT,
+    ),
+    **dict.fromkeys(("rename", "link"), ((0, -1), (1, -1))),
+    **dict.fromkeys(("renameat", "renameat2", "linkat"), ((1, 0), (3, 2))),
+    "symlink": ((1, -1),),
+    "symlinkat": ((2, 1),),
+    "inotify_add_watch": ((1, -1),),
+}  # fmt: skip
+"""By name, the arguments that are paths, each with the argument of its base directory. -1 means the
+working directory. The text of a symbolic link is not a path here.
+"""
+MEMORY = "mmap"
+"""`corral learn` watches writable mappings of at least MIN_MAPPED bytes."""
+MIN_MAPPED = 1 << 20
+LINKS = frozenset(("link", "linkat"))
+"""Calls that only read their first path."""
+WRITES = frozenset(
+    (
+        "mkdir", "rmdir", "unlink", "creat", "truncate", "chmod", "rename", "mkdirat", "unlinkat",
+        "mknod", "mknodat", "fchmodat", "fchmodat2", "utime", "utimes", "utimensat", "futimesat",
+        "renameat", "renameat2", "symlink", "symlinkat", "chown", "lchown", "fchownat", "setxattr",
+        "lsetxattr", "setxattrat", "removexattr", "lremovexattr", "removexattrat", *LINKS,
+    )
+)  # fmt: skip
+CREATES = ("open", "openat", "creat", "mkdir", "mkdirat")
+"""Calls that create files and directories. Every run with a listener watches these."""
+CALLS: dict[str, tuple[NotifiedCall, ...]] = {
+    **dict.fromkeys((*PATHS, MEMORY), (PATH,)),
+    **dict.fromkeys(STARTS, (START,)),
+    **dict.fromkeys(TASKS, (START, TASK)),
+    THREAD: (TASK,),
+    **dict.fromkeys(SOCKETS, (SOCKET,)),
+    "socket": (SOCKET, SOCKET_WATCH),
+    **dict.fromkeys(("connect", "bind"), (SOCKET, CONNECT_WATCH)),
+    **dict.fromkeys(SOCKET_NAMES, (SOCKET_NAME,)),
+}
+"""By call. If a run has several of the deciders, the first one decides."""
+
+
+def name_call(name: str, arguments: tuple[int, ...]) -> str:
+    """Return the call's name in this table. The kind of a clone depends on its flags."""
+    return THREAD if name == "clone" and arguments[0] & CLONE_THREAD else name

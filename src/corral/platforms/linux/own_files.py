@@ -1,0 +1,105 @@
+"""Report files that a server tries to create among its own files or in read grants."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from corral.directories import directories
+from corral.paths.posix import is_inside
+from corral.platforms.linux.mechanisms import landlock, root_filesystem
+from corral.safe_text import shell_word
+
+TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from corral.denials.records import Denials
+    from corral.plan.model import Plan
+    from corral.programs.model import Program
+
+BYTECODE = "__pycache__"
+"""Bytecode is not reported, because Python ignores a failure to write it."""
+SYSTEM = ("//", "/usr/", "/etc/", "/bin/", "/sbin/", "/lib", "/dev/", "/proc/", "/sys/", "/nix/")
+ELSEWHERE = (
+    "read-only: set a variable or option so that it writes below its HOME; --state keeps that"
+)
+
+
+class OwnFiles:
+    def __init__(self, plan: Plan, denials: Denials) -> None:
+        self._program = plan.program
+        self._writable = tuple(find_writable(plan))
+        self._granted = tuple(find_read_grants(plan))
+        self._denials = denials
+
+    def report(self, call: str, path: str) -> None:
+        """Report a file or directory that the target tried to create where it may not write."""
+        tops = [top for top in (*self._program.reads, *self._granted) if is_inside(path, top)]
+        own = max(tops, key=len, default="")
+        if not own or BYTECODE in path.split("/"):
+            return
+        if any(is_inside(path, top) and is_inside(top, own) for top in self._writable):
+            return
+        make = "mkdir" if call.startswith("mkdir") else "touch"
+        if make == "mkdir" and os.path.lexists(path):
+            return
+        if own not in self._program.reads:
+            wanted = path if os.path.lexists(path) else os.path.dirname(path)
+            self._denials.add("path", path, allow=f"--write {shell_word(wanted)}", why="read-only")
+            return
+        allow, why = find_remedy(self._program, own, path, make)
+        self._denials.add("own_files", path, allow=allow, why=why)
+
+
+def find_writable(plan: Plan) -> Iterable[str]:
+    """Return the directories and files that the target may change."""
+    for step in plan.steps:
+        if isinstance(step, landlock.Landlock):
+            yield from (*step.write, *step.private)
+        elif isinstance(step, root_filesystem.View):
+            yield from step.private
+            yield from (bind.target for bind in step.binds if bind.access == "write")
+
+
+def find_read_grants(plan: Plan) -> Iterable[str]:
+    """Return the paths that the user lets the target read."""
+    for step in plan.steps:
+        paths: Iterable[str] = ()
+        if isinstance(step, landlock.Landlock):
+            paths = step.read
+        elif isinstance(step, root_filesystem.View):
+            paths = [bind.target for bind in step.binds if bind.access == "read"]
+        for path in paths:
+            if path not in plan.program.reads and not f"{path}/".startswith(SYSTEM):
+                yield path
+
+
+def find_remedy(program: Program, top: str, path: str, make: str) -> tuple[str, str]:
+    """Return (flag, reason) for a file among the server's own.
+
+    A file in a user's directory can be made writable. A package in corral's store cannot be
+    changed, but its profile may let it write elsewhere.
+    """
+    if any(is_inside(top, store) for store in (directories().cache, directories().state)):
+        name = _find_profile(program)
+        return (f"--profile {name}", "read-only") if name else ("", ELSEWHERE)
+    if dict(zip(program.reads, program.why, strict=False)).get(top) != "the server's directory":
+        return "", ELSEWHERE  # a file of a runtime
+    if os.path.isdir(os.path.dirname(path)):
+        word = shell_word(path)
+        first = "" if os.path.lexists(path) else f"; first `{make} {word}`"
+        return f"--write {word}", f"read-only{first}"
+    return "", ELSEWHERE
+
+
+def _find_profile(program: Program) -> str:
+    """Return the name of a profile that lets this package write elsewhere, or ""."""
+    try:
+        from corral.policy import profiles
+
+        found = profiles.fitting(program.server[0]) if program.server else None
+    except (OSError, ImportError):
+        return ""  # the package was replaced in the meantime
+    return found.name if found is not None and found.manifest.state else ""

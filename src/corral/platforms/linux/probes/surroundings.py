@@ -1,0 +1,127 @@
+"""Find out what forbids namespaces here (a container engine, AppArmor, a sysctl), and its cost."""
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from corral.abi import linux as abi
+from corral.record import record
+from corral.safe_text import printable
+
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from corral.plan.host import Host
+    from corral.platforms.doctor_lines import Line
+
+MARKS = (("/run/.containerenv", "podman"), ("/.dockerenv", "Docker"))
+STORES = (
+    (b"/docker/", "Docker"),
+    (b"containerd", "containerd"),
+    (b"/containers/storage", "podman"),
+)
+"""A part of the path at which a container engine keeps the layers of a container's root."""
+APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
+SWITCHES = (("user.max_user_namespaces", b"0"), ("kernel.unprivileged_userns_clone", b"0"))
+SYSCTLS = "allow unprivileged user namespaces"
+TRUNCATION_ABI = 3  # Linux 6.2
+SPACE = {
+    "Kubernetes": "set `emptyDir.sizeLimit` on the volume at /tmp",
+    "": "the engine can limit the space of the container: `--tmpfs /tmp:size=1g`, `--storage-opt "
+    "size=1g` (Docker, podman), `emptyDir.sizeLimit` (Kubernetes)",
+}
+
+
+@record
+class Surroundings:
+    """`forbids` says what prevents namespaces; it is "" if nothing known does. `hint` helps to get
+    namespaces, and `space_hint` to limit disk space.
+    """
+
+    label: str
+    forbids: str
+    hint: str
+    space_hint: str
+
+
+def find() -> Surroundings:
+    engine = find_engine()
+    if engine or b"Seccomp:\t2" in _read("/proc/self/status"):
+        return Surroundings(
+            label=f"Container ({engine})" if engine else "Outer sandbox",
+            forbids=f"its {'engine' if engine else 'seccomp filter'} forbids namespaces",
+            hint=f"start corral outside of it; inside, {_walls_left()}",
+            space_hint=SPACE.get(engine, SPACE[""]),
+        )
+    if os.geteuid() and _read_sysctl(APPARMOR) == b"1":
+        return Surroundings(
+            label="AppArmor",
+            forbids=f"it forbids namespaces to programs without a profile ({APPARMOR} = 1)",
+            hint=f"without namespaces, {_walls_left()}",
+            space_hint="AppArmor forbids the mounts that a limit needs",
+        )
+    for name, value in SWITCHES:
+        if _read_sysctl(name) == value:
+            hint = f"{SYSCTLS} (sysctl {name} is {value.decode()} here)"
+            forbids = f"{name} = {value.decode()} forbids namespaces"
+            return Surroundings(label="Sysctl", forbids=forbids, hint=hint, space_hint=hint)
+    return Surroundings(label="", forbids="", hint=SYSCTLS, space_hint=SYSCTLS)
+
+
+def _walls_left() -> str:
+    """Describe whether Landlock can be the wall here without namespaces. With every ABI, seccomp
+    controls network and signals.
+    """
+    try:
+        version = abi.landlock_abi()
+    except OSError:
+        return "there is no Landlock, which would be the wall (Linux 6.2)"
+    if version < TRUNCATION_ABI:
+        return (
+            f"Landlock (ABI {version} here) cannot be the wall, because it does not control "
+            "truncation; that of Linux 6.2 does"
+        )
+    return "Landlock and seccomp are the walls"
+
+
+def find_engine() -> str:
+    """Return the engine of the container that corral runs in, or "" outside a container."""
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        return "Kubernetes"
+    # podman, systemd-nspawn and LXC set this variable.
+    if name := os.environ.get("container"):  # noqa: SIM112 - lower case
+        return printable(name)
+    for path, name in MARKS:
+        if os.path.exists(path):
+            return name
+    lines = _read("/proc/self/mountinfo").splitlines()
+    roots = [line for line in lines if line.split(b" ", 5)[4:5] == [b"/"]]
+    found = [name for part, name in STORES for line in roots if part in line]
+    return found[0] if found else ""
+
+
+def doctor_lines(host: "Host") -> list["Line"]:
+    """Return a line that says what the surroundings forbid and what follows from it, or no line."""
+    if host.has("mount_namespace") or not host.has("landlock_wall"):
+        return []
+    found = find()
+    if not found.forbids:
+        return []
+    costs = [
+        "names and metadata of files stay visible",
+        "a grant that contains secrets is refused",
+        "disk space is not limited",
+    ]
+    if not host.has("socket_broker"):
+        costs.append("`network.allow` and `network.listen` are refused")
+    return [("absent", f"{found.label}: {found.forbids}; so {', '.join(costs)}", None)]
+
+
+def _read_sysctl(name: str) -> bytes:
+    return _read("/proc/sys/" + name.replace(".", "/")).strip()
+
+
+def _read(path: str) -> bytes:
+    try:
+        return abi.read_file(path)
+    except OSError:
+        return b""

@@ -1,0 +1,125 @@
+"""Cache directories in which a search found nothing, until they change.
+
+The kernel updates a directory's change time when an entry is added, removed or renamed, and when
+the mode changes. No program can set this time back. So one system call shows whether a directory
+has to be listed again. Only directories on known file systems are cached, and no encrypted ones.
+Without its key an encrypted directory lists other names, but its change time stays the same.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import struct
+import sys
+import time
+
+from corral import __version__
+from corral.abi import linux as abi
+from corral.abi.private_directory import checksum, read_checked_file, write_checked_file
+from corral.directories import directories
+from corral.paths.mounts import find_file_system
+
+TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    # {inode: (change time, names of the directories in it with "/" between them)}
+    Known = dict[int, tuple[int, str]]
+
+FILE_SYSTEMS = frozenset(
+    ("ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "zfs", "f2fs", "bcachefs")
+)
+"""vfat is missing, because its root has no times. Network file systems and overlayfs are missing,
+because their files can change elsewhere: on a server, or in a lower directory.
+"""
+RULES = ("mechanisms/masks.py", "../../policy/secret_files.py")
+"""The files with the rules of a search. When one of them changes, the cache is empty."""
+SETTLED_NS = 2_000_000_000
+"""A directory that changed in the last two seconds is not cached, because the clock of change times
+has steps: two changes within one step have the same time.
+"""
+MIN_DIRECTORIES = 50
+
+
+class SearchedDirectories:
+    """The cache for directories below `top` on its file system. Without `keep` it stays empty."""
+
+    def __init__(self, top: str, *, keep: bool) -> None:
+        self._top = top
+        self._device = -1
+        self._can_encrypt = True
+        if keep and find_file_system(top) in FILE_SYSTEMS:
+            self._device = os.lstat(top).st_dev
+            self._can_encrypt = abi.supports_encryption(top)
+        self._settled = time.time_ns() - SETTLED_NS
+        self._known: Known = self._read()
+        self._kept: Known = {}
+        self._user = os.geteuid()
+        self._seen: os.stat_result | None = None
+
+    def find(self, directory: str) -> list[str] | None:
+        """Return the subdirectories of an unchanged directory, or None if it may have changed."""
+        try:
+            self._seen = seen = os.lstat(directory)
+        except OSError:
+            self._seen = None
+            return None
+        known = self._known.get(seen.st_ino)
+        if known is None or known[0] != seen.st_ctime_ns or seen.st_dev != self._device:
+            return None
+        self._kept[seen.st_ino] = known
+        return known[1].split("/") if known[1] else []
+
+    def is_open(self) -> bool:
+        """Return whether the directory that was looked up last is this user's own, and open."""
+        seen = self._seen
+        return seen is not None and seen.st_uid == self._user and seen.st_mode & 0o500 == 0o500
+
+    def add(self, directory: str, names: list[str]) -> None:
+        """Remember the directory that was looked up last, and listed since."""
+        seen = self._seen
+        if seen is None or seen.st_dev != self._device or seen.st_ctime_ns >= self._settled:
+            return
+        try:
+            if not (self._can_encrypt and abi.is_encrypted(directory)):
+                self._kept[seen.st_ino] = (seen.st_ctime_ns, "/".join(names))
+        except OSError:
+            pass  # the directory is gone, or the kernel cannot tell
+
+    def save(self) -> None:
+        if len(self._kept) < MIN_DIRECTORIES or self._kept == self._known:
+            return
+        times, names = zip(*self._kept.values(), strict=True)
+        try:
+            numbers = struct.pack(f"={2 * len(times)}Q", *self._kept, *times)
+            body = marshal.dumps((self._top, _identify_rules(), numbers, "\0".join(names)))
+            write_checked_file(self._path(), body)
+        except (OSError, struct.error):
+            pass  # the next search takes longer
+
+    def _read(self) -> Known:
+        if self._device < 0:
+            return {}
+        try:
+            body = read_checked_file(self._path())
+            top, rules, numbers, names = marshal.loads(body)  # noqa: S302 - our own
+            if (top, rules) != (self._top, _identify_rules()):
+                return {}
+            values = memoryview(numbers).cast("Q")
+            half = len(values) // 2
+            entries = zip(values[half:], names.split("\0"), strict=True)
+            return dict(zip(values[:half], entries, strict=True))
+        except (OSError, ValueError, EOFError, TypeError):
+            return {}
+
+    def _path(self) -> str:
+        # Another file system with the same device number has another id.
+        where = f"{os.statvfs(self._top).f_fsid}{self._top}"
+        name = checksum(where.encode(errors="surrogateescape"))
+        return os.path.join(directories().cache, "searched", f"{name:x}")
+
+
+def _identify_rules() -> tuple[str, ...]:
+    here = os.path.dirname(os.path.abspath(__file__))
+    found = [os.stat(os.path.join(here, name)) for name in RULES]
+    return (__version__, *(f"{one.st_size} {one.st_mtime_ns} {one.st_ino}" for one in found))

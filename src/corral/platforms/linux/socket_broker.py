@@ -1,0 +1,462 @@
+"""Connect, bind and listen for a target without a network namespace, by deciding its socket calls.
+
+The target can create TCP sockets, but may not connect them. The supervisor copies the address once,
+asks the gateway about it, connects the socket to its own loopback listener, and gives the other end
+to the gateway. So the target's sockets are only ever connected to corral. If pidfd_getfd works, the
+target's own socket is connected; otherwise a connected socket replaces it.
+
+A datagram socket of the target is one end of a unix pair, because unix pairs ignore addresses. At
+the other end corral answers name lookups. Resolvers compare an answer's sender with the server that
+they asked, but a pair has no sender. So the broker writes one into the caller's memory before the
+call continues.
+"""
+
+from __future__ import annotations
+
+import _socket
+import errno
+import os
+import select
+import sys
+import time
+
+from corral.abi import linux as abi
+from corral.abi import linux_sockets as sockets
+from corral.network.addresses import unmap
+from corral.network.budgets import RateLimit
+from corral.platforms.linux import calling_thread
+from corral.platforms.linux.mechanisms import published_ports
+from corral.platforms.linux.notified_calls import Decision, Given
+from corral.record import replace
+from corral.safe_text import printable
+
+TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from corral.abi.linux_notifications import Notification
+    from corral.denials.records import Denials
+    from corral.network.destinations import Destination
+    from corral.network.gateway.gateway import Gateway
+    from corral.platforms.linux.calling_thread import CallingThread
+    from corral.platforms.linux.mechanisms.brokered_sockets import PreparedSockets
+
+    Call = Callable[["SocketBroker", CallingThread, tuple[int, ...]], Decision]
+
+DONE = Decision(verdict="answer", error=0)
+CONTINUED = Decision(verdict="continue")
+MAX_ADDRESS = 128  # sizeof(struct sockaddr_storage)
+BACKLOG, MAX_BACKLOG = 512, 4096
+ACCEPT_SECONDS = 1.0
+"""The limit for connecting to the supervisor's own listener, which is usually done at once."""
+BURST, RATE = 4096, 4096
+"""The number of lookups that are answered at once, and then per second. Other calls count more than
+one. The gateway counts refused connections, of which it allows fewer.
+"""
+COST = 2
+MAX_PEERS = 4096
+MAX_DATAGRAM = 1 << 16
+DNS_PORT = 53
+LOOPBACK, LOOPBACK6 = bytes((127, 0, 0, 1)), bytes(15) + b"\1"
+ANY, ANY6 = bytes(4), bytes(16)
+RESOLVER = sockets.inet_address(LOOPBACK, DNS_PORT)
+UNKNOWN, HIDDEN = "an unknown address", "the process hides its memory: PR_SET_DUMPABLE"
+UNSPECIFIED = bytes(16)
+"""The address of family AF_UNSPEC, which ends a connection."""
+UNIX_KINDS = {"UNIX-STREAM": _socket.SOCK_STREAM, "UNIX": _socket.SOCK_SEQPACKET}
+CLOSES_ON_EXEC = {True: os.O_CLOEXEC, False: 0}
+
+
+class DatagramSocket:
+    """The supervisor's view of a pair. `peer` is the address that the target has connected to."""
+
+    def __init__(self, gateway: Gateway, forget: Callable[[], object]) -> None:
+        self.peer = RESOLVER
+        self._gateway = gateway
+        self.closed = forget
+
+    def is_resolver(self) -> bool:
+        return is_resolver(*parse_address(self.peer))
+
+    def refuse(self) -> None:
+        address, port = parse_address(self.peer)
+        if address[0] != LOOPBACK[0] and address != LOOPBACK6:
+            destination = self._gateway.names.destination(address, port)
+            self._gateway.denials.add("udp", str(destination))
+
+
+class SocketBroker:
+    def __init__(self, gateway: Gateway, prepared: PreparedSockets, denials: Denials) -> None:
+        self.gateway = gateway
+        self._rate_limit = RateLimit(time.monotonic, burst=BURST, rate=RATE)
+        self._prepared = prepared
+        self._denials = denials
+        self._ids = calling_thread.find_ids(prepared.step.uid, prepared.step.gid)
+        self._listeners: dict[int, _socket.socket] = {}
+        self._datagrams: dict[int, DatagramSocket] = {}
+        self._peers: dict[int, bytes] = {}
+        self._bound: dict[int, _socket.socket] = {}
+
+    def pause_seconds(self) -> float:
+        return max(self.gateway.pause_seconds(), self._rate_limit.pause_seconds())
+
+    def decide(self, call: str, request: Notification) -> Decision:
+        self._rate_limit.use(1 if call in NAMES else COST)
+        try:
+            thread = calling_thread.CallingThread(request, self._ids)
+            return CALLS[call](self, thread, request.arguments)
+        except OSError as error:
+            if call in NAMES:
+                return CONTINUED
+            if isinstance(error, calling_thread.HiddenMemoryError):
+                self._denials.add("address", UNKNOWN, why=HIDDEN)
+            return _failed(error.errno)
+
+    def close(self) -> None:
+        for made in (*self._listeners.values(), *self._bound.values()):
+            made.close()
+
+    def _make_datagram_socket(self, _thread: CallingThread, arguments: tuple[int, ...]) -> Decision:
+        """Make the pair that replaces a datagram socket, whose kind the filter has checked."""
+        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        inode = os.fstat(theirs.fileno()).st_ino
+        pair = DatagramSocket(self.gateway, lambda: self._datagrams.pop(inode, None))
+        kind = arguments[1]
+        try:
+            self.gateway.dns_server.add_pair(ours, pair)
+            theirs.setblocking(not kind & _socket.SOCK_NONBLOCK)
+        except OSError:
+            theirs.close()
+            raise
+        self._datagrams[inode] = pair
+        flags = CLOSES_ON_EXEC[bool(kind & _socket.SOCK_CLOEXEC)]
+        return Decision(verdict="answer", error=0, given=Given(fd=theirs.detach(), flags=flags))
+
+    def _connect(self, thread: CallingThread, arguments: tuple[int, ...]) -> Decision:
+        fd, pointer, size = arguments[:3]
+        raw = _copy_address(thread, pointer, size)
+        pair = self._datagrams.get(thread.inode(fd)) if self._datagrams else None
+        if pair is not None:
+            if _family(raw) != _socket.AF_UNSPEC:
+                parse_address(raw)
+                pair.peer = raw
+            return DONE
+        if _family(raw) == _socket.AF_UNIX and self._prepared.unix:
+            return self._connect_unix(thread, fd, raw)
+        address, port = parse_address(raw)
+        destination = None
+        if not is_resolver(address, port):
+            destination = self.gateway.find_destination(address, port)
+            if destination is None:
+                return _failed(errno.ECONNREFUSED)
+        own = self._find_socket(thread, fd)
+        try:
+            self._give_end(self._join(own), destination)
+            self._remember_peer(os.fstat(own.fileno()).st_ino, raw)
+            return self._hand_back(thread, fd, own)
+        finally:
+            own.close()
+
+    def _connect_unix(self, thread: CallingThread, fd: int, raw: bytes) -> Decision:
+        """Replace the socket with a new one that is connected to a granted file.
+
+        Paths are compared as text, because the target could make the supervisor look up any other
+        path. The connection goes to the granted file itself, even if its path now leads elsewhere.
+        The target's own socket is not used, because the target could make it block.
+        """
+        name = os.fsdecode(raw[2:].partition(b"\0")[0])
+        path = os.path.normpath(os.path.join(thread.working_directory(), name))
+        kind = UNIX_KINDS.get(thread.protocol(fd))
+        thread.check()
+        if kind is None:
+            return _failed(errno.EPROTOTYPE)
+        if not name or path not in self._prepared.unix:
+            self._denials.add("unix_socket", printable(path))
+            return _failed(errno.EACCES)
+        own = _socket.socket(_socket.AF_UNIX, kind)
+        try:
+            own.setblocking(False)
+            with self._ids.as_target():
+                own.connect(f"/proc/self/fd/{self._prepared.unix[path]}")
+            return self._replace(thread, fd, own)
+        finally:
+            own.close()
+
+    def _give_end(self, end: _socket.socket, destination: Destination | None) -> None:
+        if destination is None:
+            self.gateway.dns_server.add_stream(end)
+        else:
+            self.gateway.admit(end, destination)
+
+    def _find_socket(self, thread: CallingThread, fd: int) -> _socket.socket:
+        """Return the target's TCP socket, or a new one of its family that will replace it."""
+        if self._prepared.step.same_file:
+            own = thread.take(fd)
+            try:
+                _check_unconnected(own)
+            except OSError:
+                own.close()
+                raise
+            return own
+        family = {"TCP": _socket.AF_INET, "TCPv6": _socket.AF_INET6}.get(thread.protocol(fd))
+        connected = thread.inode(fd) in self._peers
+        thread.check()
+        if family is None:
+            raise OSError(errno.EAFNOSUPPORT, "not a TCP socket")
+        if connected:
+            raise OSError(errno.EISCONN, "connected already")
+        own = _socket.socket(family, _socket.SOCK_STREAM)
+        own.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
+        return own
+
+    def _hand_back(self, thread: CallingThread, fd: int, own: _socket.socket) -> Decision:
+        """Put `own` in the place of the target's socket, unless it is the same socket."""
+        return DONE if self._prepared.step.same_file else self._replace(thread, fd, own)
+
+    def _replace(self, thread: CallingThread, fd: int, own: _socket.socket) -> Decision:
+        flags = thread.flags(fd)
+        os.set_blocking(own.fileno(), not flags & os.O_NONBLOCK)
+        given = Given(
+            fd=os.dup(own.fileno()), flags=flags & os.O_CLOEXEC, number=calling_thread.to_int(fd)
+        )
+        return Decision(verdict="answer", error=0, given=given)
+
+    def _join(self, own: _socket.socket) -> _socket.socket:
+        """Connect a socket to the supervisor's listener without a long wait. Return the other end.
+
+        Other users of the host can connect to that listener too. Their connections are closed.
+        """
+        listener = self._listener(own.family)
+        where = listener.getsockname()
+        blocking = os.get_blocking(own.fileno())
+        if blocking:
+            os.set_blocking(own.fileno(), False)
+        try:
+            code = own.connect_ex(where)
+            # With some socket options of the target the handshake would otherwise wait for 0.2 s.
+            own.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_QUICKACK, 1)
+        finally:
+            if blocking:
+                os.set_blocking(own.fileno(), True)
+        if code not in {0, errno.EINPROGRESS}:
+            raise OSError(code, os.strerror(code))
+        name = own.getsockname()[:2]
+        while accepted := _accept(listener):
+            end, peer = accepted
+            if peer[:2] == name:
+                return end
+            end.close()
+        # The target can cause this wait, and the supervisor must meet its deadlines.
+        self._rate_limit.use(RATE)
+        abi.syscall("connect", own.fileno(), UNSPECIFIED, len(UNSPECIFIED))
+        raise OSError(errno.ECONNREFUSED, "the listener is busy")
+
+    def _listener(self, family: int) -> _socket.socket:
+        if family not in self._listeners:
+            # Container engines disable IPv6 by removing its addresses, but keep IPv6 sockets.
+            six = family == _socket.AF_INET6
+            addresses = ("::1", "::ffff:127.0.0.1") if six else ("127.0.0.1",)
+            self._listeners[family] = _listen_on_first(family, addresses)
+        return self._listeners[family]
+
+    def _remember_peer(self, inode: int, address: bytes) -> None:
+        if len(self._peers) >= MAX_PEERS:
+            del self._peers[next(iter(self._peers))]
+        self._peers[inode] = address
+
+    def _bind(self, thread: CallingThread, arguments: tuple[int, ...]) -> Decision:
+        """Replace the socket with one that is bound to the host's loopback.
+
+        With port 0 nothing is bound. Such a socket can be connected, but cannot listen.
+        """
+        fd, pointer, size = arguments[:3]
+        address, port = parse_address(_copy_address(thread, pointer, size))
+        if thread.inode(fd) in self._datagrams:
+            return DONE if port == 0 else _failed(errno.EACCES)
+        if address not in {ANY, ANY6, LOOPBACK, LOOPBACK6}:
+            return _failed(errno.EADDRNOTAVAIL)
+        if not thread.protocol(fd).startswith("TCP"):
+            return _failed(errno.EINVAL)
+        thread.check()
+        if port == 0:
+            return DONE
+        if port not in self._prepared.step.ports:
+            self._denials.add("listen", f"port {port}", allow=f"--listen {port}")
+            return _failed(errno.EACCES)
+        own = self._take_port(port)
+        self._bound[os.fstat(own.fileno()).st_ino] = own
+        return self._replace(thread, fd, own)
+
+    def _take_port(self, port: int) -> _socket.socket:
+        """Return a bound socket: an unused one, the one from before the start, or a new one."""
+        for inode, own in self._bound.items():
+            if own.getsockname()[1] == port:
+                return self._bound.pop(inode)
+        reserved = self._prepared.ports.pop(port, None)
+        if reserved is None:
+            reserved = published_ports.bind_port(port, everywhere=self._prepared.step.everywhere)
+        return _socket.socket(fileno=reserved)
+
+    def _listen(self, thread: CallingThread, arguments: tuple[int, ...]) -> Decision:
+        inode = thread.inode(arguments[0])
+        thread.check()
+        own = self._bound.pop(inode, None)
+        if own is None:
+            # It already listens, or is not bound. The kernel would choose any port for the latter.
+            return DONE if inode in self._peers else _failed(errno.EACCES)
+        try:
+            own.listen(min(max(calling_thread.to_int(arguments[1]), 0), MAX_BACKLOG))
+        finally:
+            own.close()
+        self._remember_peer(inode, b"")
+        return DONE
+
+    def _get_own_name(self, thread: CallingThread, arguments: tuple[int, ...]) -> Decision:
+        pair = self._datagrams.get(thread.inode(arguments[0])) if self._datagrams else None
+        if pair is None:
+            return CONTINUED
+        family6 = _family(pair.peer) == _socket.AF_INET6
+        name = sockets.inet_address(LOOPBACK6 if family6 else LOOPBACK, DNS_PORT - 1)
+        return _write_name(thread, arguments, name)
+
+    def _get_peer_name(self, thread: CallingThread, arguments: tuple[int, ...]) -> Decision:
+        inode = thread.inode(arguments[0])
+        pair = self._datagrams.get(inode)
+        name = self._peers.get(inode) if pair is None else pair.peer
+        return _write_name(thread, arguments, name) if name else CONTINUED
+
+    def _receive_from(self, thread: CallingThread, arguments: tuple[int, ...]) -> Decision:
+        pair = self._datagrams.get(thread.inode(arguments[0])) if self._datagrams else None
+        if pair is None:
+            return CONTINUED
+        pointer, length = arguments[4:6]
+        size = int.from_bytes(thread.read(length, 4), sys.byteorder)
+        thread.check()
+        thread.write(pointer, pair.peer[:size])
+        data = self._take_datagram(thread, arguments) if self._prepared.step.same_file else None
+        if data is None:
+            return CONTINUED  # the kernel receives, and reports no sender
+        thread.write(arguments[1], data[: arguments[2]])
+        thread.write(length, len(pair.peer).to_bytes(4, sys.byteorder))
+        whole = calling_thread.to_int(arguments[3]) & _socket.MSG_TRUNC
+        return replace(DONE, value=len(data) if whole else min(len(data), arguments[2]))
+
+    def _take_datagram(self, thread: CallingThread, arguments: tuple[int, ...]) -> bytes | None:
+        """Receive a datagram for the caller. Return None if the caller would have to wait."""
+        own = thread.take(arguments[0])
+        flags = calling_thread.to_int(arguments[3]) & _socket.MSG_PEEK
+        try:
+            return own.recv(MAX_DATAGRAM, flags | _socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        finally:
+            own.close()
+
+    def _receive_message(self, thread: CallingThread, arguments: tuple[int, ...]) -> Decision:
+        pair = self._datagrams.get(thread.inode(arguments[0])) if self._datagrams else None
+        if pair is not None:
+            header = thread.read(arguments[1], 12)  # msg_name and msg_namelen
+            pointer = int.from_bytes(header[:8], sys.byteorder)
+            size = int.from_bytes(header[8:], sys.byteorder)
+            thread.check()
+            if pointer:
+                thread.write(pointer, pair.peer[:size])
+        return CONTINUED
+
+
+CALLS: dict[str, Call] = {
+    "socket": SocketBroker._make_datagram_socket,  # noqa: SLF001 - own methods
+    "connect": SocketBroker._connect,  # noqa: SLF001
+    "bind": SocketBroker._bind,  # noqa: SLF001
+    "listen": SocketBroker._listen,  # noqa: SLF001
+    "getsockname": SocketBroker._get_own_name,  # noqa: SLF001
+    "getpeername": SocketBroker._get_peer_name,  # noqa: SLF001
+    "recvfrom": SocketBroker._receive_from,  # noqa: SLF001
+    "recvmsg": SocketBroker._receive_message,  # noqa: SLF001
+}
+NAMES = frozenset(("getsockname", "getpeername", "recvfrom", "recvmsg"))
+
+
+def parse_address(raw: bytes) -> tuple[bytes, int]:
+    """Return the address and port of a sockaddr. An IPv4 address, mapped or not, has 4 bytes."""
+    family = _family(raw)
+    if family == _socket.AF_INET and len(raw) >= 16:
+        return raw[4:8], int.from_bytes(raw[2:4], "big")
+    if family == _socket.AF_INET6 and len(raw) >= 24:
+        return unmap(raw[8:24]), int.from_bytes(raw[2:4], "big")
+    known = family in {_socket.AF_INET, _socket.AF_INET6}
+    raise OSError(errno.EINVAL if known else errno.EAFNOSUPPORT, "not an internet address")
+
+
+def is_resolver(address: bytes, port: int) -> bool:
+    return port == DNS_PORT and address in {LOOPBACK, LOOPBACK6}
+
+
+def _family(raw: bytes) -> int:
+    return int.from_bytes(raw[:2], sys.byteorder)
+
+
+def _copy_address(thread: CallingThread, pointer: int, size: int) -> bytes:
+    length = calling_thread.to_int(size)
+    if not 2 <= length <= MAX_ADDRESS:
+        raise OSError(errno.EINVAL, "the address is too long")
+    raw = thread.read(pointer, length)
+    thread.check()
+    return raw
+
+
+def _write_name(thread: CallingThread, arguments: tuple[int, ...], name: bytes) -> Decision:
+    pointer, length = arguments[1:3]
+    size = int.from_bytes(thread.read(length, 4), sys.byteorder)
+    thread.check()
+    thread.write(pointer, name[:size])
+    thread.write(length, len(name).to_bytes(4, sys.byteorder))
+    return DONE
+
+
+def _listen_on_first(family: int, addresses: tuple[str, ...]) -> _socket.socket:
+    made = _socket.socket(family, _socket.SOCK_STREAM)
+    for address in addresses:
+        try:
+            made.bind((address, 0))
+            made.listen(BACKLOG)
+            made.setblocking(False)
+        except OSError:
+            if address == addresses[-1]:
+                made.close()
+                raise
+        else:
+            break
+    return made
+
+
+def _check_unconnected(own: _socket.socket) -> None:
+    """Refuse a second connect, which could complete a first, unfinished one.
+
+    The supervisor would then wait for a connection that never comes.
+    """
+    internet = own.family in {_socket.AF_INET, _socket.AF_INET6}
+    if not internet or own.proto != _socket.IPPROTO_TCP:
+        raise OSError(errno.EAFNOSUPPORT, "not a TCP socket")
+    try:
+        own.getpeername()
+    except OSError:
+        return
+    raise OSError(errno.EISCONN, "connected already")
+
+
+def _failed(code: int | None) -> Decision:
+    return Decision(verdict="answer", error=code or errno.EPERM)
+
+
+def _accept(listener: _socket.socket) -> tuple[_socket.socket, tuple[str, int]] | None:
+    """Return the next connection, usually without waiting, or None after too long a wait."""
+    try:
+        fd, peer = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
+    except BlockingIOError:
+        poll = select.poll()
+        poll.register(listener.fileno(), select.POLLIN)
+        return _accept(listener) if poll.poll(ACCEPT_SECONDS * 1000) else None
+    os.set_blocking(fd, False)
+    return _socket.socket(fileno=fd), peer

@@ -1,0 +1,62 @@
+"""Write a message to a stream without waiting for a reader, even if the stream is full.
+
+Polling first is not enough. The target has the same stderr, and may fill it before the message is
+written.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import stat
+import sys
+
+TYPE_CHECKING = False
+assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+
+NOT_OFFERED = frozenset((errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS))
+RWF_NOWAIT = 8
+"""The number is written here, because a Python built for an older system has no name for it."""
+
+
+def write_at_once(fd: int, data: bytes) -> bool:
+    """Write as much as the stream takes now. Return whether that was everything."""
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return os.write(fd, data) == len(data)
+    try:
+        if sys.platform == "linux":
+            return _write_linux(fd, data) == len(data)
+        return _write_if_ready(fd, data) == len(data)
+    except BlockingIOError:
+        return False
+
+
+def _write_if_ready(fd: int, data: bytes) -> int:
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    done = 0
+    while done < len(data) and poll.poll(0):
+        done += os.write(fd, data[done : done + select.PIPE_BUF])
+    return done
+
+
+if sys.platform == "linux":
+
+    def _write_linux(fd: int, data: bytes) -> int:
+        """Use the flag RWF_NOWAIT if the kernel has it: for pipes and sockets since Linux 6.5."""
+        try:
+            return os.pwritev(fd, [data], -1, RWF_NOWAIT)
+        except (OSError, NotImplementedError) as error:
+            if isinstance(error, OSError) and error.errno not in NOT_OFFERED:
+                raise
+        try:
+            # Open the stream again: O_NONBLOCK on the shared open file would affect other
+            # processes.
+            own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        except OSError:
+            return _write_if_ready(fd, data)  # a socket, or another user's terminal
+        try:
+            return os.write(own, data)
+        finally:
+            os.close(own)
