@@ -1,11 +1,17 @@
-"""The macOS backend: what corral's flow asks of the system."""
+"""Implement the contract of `platforms.contract` for macOS."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-from corral.platforms.macos import cache_key, options, process_tree, tier_seatbelt
+from corral.platforms.macos import (
+    cache_key,
+    developer_tools,
+    options,
+    process_tree,
+    tier_seatbelt,
+)
 from corral.platforms.macos import spawn as processes
 from corral.platforms.posix import run_directories
 from corral.platforms.posix import signals as posix_signals
@@ -16,26 +22,26 @@ from corral.record import replace
 TYPE_CHECKING = False
 assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from corral.plan.host import Finding, Host
-    from corral.plan.model import Plan
+    from corral.plan.model import Composition, Held, Plan
     from corral.platforms.contract import Stdio, Usage
     from corral.platforms.macos.process_table import ProcessTable
     from corral.platforms.run_records import Budget
-    from corral.policy.model import Grant
+    from corral.policy.model import Grant, Policy
     from corral.programs.model import Program
 
+HOMEBREW_PROGRAMS = "/opt/homebrew/bin"
 NODE_DIRECTORIES = ("/opt/homebrew/bin", "/usr/local/bin", "/usr/bin")
-"""Searched for node after PATH, which is short where a client starts programs."""
+"""Directories that are searched for node after PATH, because clients often set a short PATH."""
 
 
 class Macos:
-    """`table` is where the host's processes are read from."""
+    """The backend. `table` reads the host's processes."""
 
     __file__: str | None = __file__
     chains = staticmethod(options.chains)
-    compose = staticmethod(tier_seatbelt.compose)
     signals = posix_signals.SignalPipe
     watch = Watch
 
@@ -53,22 +59,38 @@ class Macos:
         grants: Sequence[Grant],
         root: str,
     ) -> Program:
-        program = programs.resolve(
-            argv,
-            environment=environment,
-            cwd=cwd,
-            home=home,
-            subprocess=subprocess,
-            grants=grants,
-            root=root,
-        )
-        return replace(program, notes=(*program.notes, *tier_seatbelt.notes(program)))
+        def find(words: Sequence[str]) -> Program:
+            return programs.resolve(
+                words,
+                environment=environment,
+                cwd=cwd,
+                home=home,
+                subprocess=subprocess,
+                grants=grants,
+                root=root,
+            )
+
+        program, tools = find(argv), developer_tools.find_directory()
+        if tool := developer_tools.find_tool(program.real, tools):
+            program = replace(find((tool, *program.argv[1:])), typed=program.typed)
+        search = program.search
+        if subprocess:
+            more = (HOMEBREW_PROGRAMS, f"{tools}/usr/bin" if tools else "")
+            search = (*filter(os.path.isdir, more), *search)
+        notes = (*program.notes, *tier_seatbelt.notes(program))
+        return replace(program, search=search, notes=notes)
+
+    def compose(
+        self, policy: Policy, program: Program, controls: Sequence[Held], *, home: str
+    ) -> Composition:
+        running = self._table.count_own() if policy.subprocess else 0
+        return tier_seatbelt.compose(policy, program, controls, home=home, running=running)
 
     def spawn(self, plan: Plan, stdio: Stdio) -> processes.Child:
         return processes.spawn(plan, stdio, self._table)
 
     def warm_up(self) -> None:
-        """Nothing is worth doing ahead of a request."""
+        """Do nothing, because there is no work worth doing before a request."""
 
     def clean(self, path: str, budget: Budget) -> None:
         """Remove the private directory of a dead run."""
@@ -76,11 +98,19 @@ class Macos:
             run_directories.remove(path, budget)
 
     def measure(self, root: int) -> Usage:
-        """Measure the tree below `root`, the watcher, which alone knows the tree's orphans."""
+        """Measure the tree below `root`. `root` is the watcher, because only the watcher knows
+        orphans.
+        """
         tree = process_tree.Tree(self._table, root, self._table.unique_id(root), grouped=False)
         return tree.measure(excluded=root)
 
-    def probe(self) -> tuple[Finding, ...]:
+    def find_spare_maker(self, _plan: Plan) -> None:
+        """Return None, because on macOS a target's process starts only with its command."""
+
+    def rehearse(self, plan: Plan) -> None:
+        """Do nothing, because the first run is as fast as later ones."""
+
+    def probe(self, _wanted: Collection[str] = (), /) -> tuple[Finding, ...]:
         from corral.platforms.macos.probes import host
 
         return host.probe(self._table, find_node())
@@ -95,7 +125,7 @@ class Macos:
 
 
 def find_node() -> str:
-    """Return the node that servers would run on, empty where there is none."""
+    """Return the node that servers would run on, or "" if there is none."""
     for directory in (*os.environ.get("PATH", "").split(":"), *NODE_DIRECTORIES):
         if directory.startswith("/") and os.access(f"{directory}/node", os.X_OK):
             return f"{directory}/node"

@@ -1,4 +1,4 @@
-"""The key of cached findings: everything on a Mac that can change what a probe sees."""
+"""Build the cache key of findings: everything on a Mac that can change a probe's result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type ch
 
 
 def build(node: str) -> tuple[str, ...]:
-    """`node` is the one that the probe of the runtimes starts."""
+    """Return the key. `node` is the path of the node that the probes start."""
     return (str(os.geteuid()), *os.uname(), _boot(), _confined(), sys.executable, node)
 
 
@@ -24,7 +24,7 @@ def _boot() -> str:
 
 
 def _confined() -> str:
-    """Inside another program's sandbox no second one can be put up."""
+    """Return whether corral is in a sandbox, in which no second one can be applied."""
     try:
         return str(darwin_sandbox.confined(os.getpid()))
     except OSError:

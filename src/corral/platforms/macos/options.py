@@ -1,8 +1,7 @@
-"""The mechanisms that can enforce each control on macOS, best first.
+"""List the mechanisms that can enforce each control on macOS, best first.
 
-Seatbelt is the only wall. Where it was not proven, or the policy turns it off, the walls are
-missing and a run refuses; `--best-effort` then runs with limits that hold only while the target
-does not fight them.
+Seatbelt is the only wall. If it is not proven, or if the policy turns it off, a run is refused.
+With `--best-effort` the run starts with limits only, which a hostile target can evade.
 """
 
 from __future__ import annotations
@@ -11,33 +10,45 @@ import sys
 
 from corral.plan.model import SAMPLING, Option
 from corral.platforms.posix import rlimits
+from corral.record import replace
 
 TYPE_CHECKING = False
 assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from corral.plan.model import Chains
-    from corral.policy.model import Policy
+    from corral.policy.model import Control, Policy
 
 SEATBELT = "seatbelt"
-JETSAM = "jetsam limit of the first image"
+JETSAM = "jetsam limit of the first program"
 NO_FORK = "RLIMIT_NPROC"
+DISCLAIM = "disclaimed consent"
 WATCHER = "watcher"
 PROXY = "proxy on one loopback port"
 
 
+PROCESSES = Option(
+    mechanism=NO_FORK,
+    needs=("nproc",),
+    status="cooperative",
+    note="counts processes, not threads, and also other processes of the user",
+)
+
+
 def chains(policy: Policy) -> Chains:
     return {
-        "filesystem": _seatbelt(policy, "names of what lies above a granted path can be seen"),
+        "filesystem": _seatbelt(
+            policy, "names of the directories above a granted path can be seen"
+        ),
         "network": _network(policy),
         "subprocess": (
-            *_seatbelt(policy, "the program may execute itself again, in its own place"),
+            *_seatbelt(policy, "the program may replace itself by executing itself again"),
             Option(
                 mechanism=NO_FORK,
                 needs=("nproc",),
                 note="no second process; another program may be executed in place of the first",
             ),
         ),
-        "syscalls": _seatbelt(policy, "mach services, sysctls, IOKit: not system calls by number"),
+        "syscalls": _syscalls(policy),
         "tree": (
             *_tree(policy),
             Option(
@@ -50,20 +61,20 @@ def chains(policy: Policy) -> Chains:
         "memory": (*_sampled(policy, "memory"), *_jetsam(policy)),
         "cpu": _sampled(policy, "cpu"),
         "cpu_time": _sampled(policy, "cpu_time"),
-        "pids": _sampled(policy, "pids"),
+        "pids": (*_sampled(policy, "pids"), PROCESSES),
         "timeout": (Option(mechanism="supervisor"),),
-        **{control: (_rlimit(f"RLIMIT_{name}"),) for control, name in rlimits.PER_PROCESS.items()},
+        **{control: (_rlimit(policy, control),) for control in rlimits.PER_PROCESS},
     }
 
 
 def _network(policy: Policy) -> tuple[Option, ...]:
-    """Allow nothing, or what corral's own proxy lets through; publish no port of the target."""
+    """Return the options of the network. `listen` has none."""
     if policy.listen:
         return ()
     if not policy.allow or policy.macos.seatbelt == "off":
         return _seatbelt(policy)
-    note = "only for clients that go by the proxy variables; all others reach nothing"
-    needs = ("seatbelt", "door")
+    note = "only for clients that use the proxy variables; all others reach nothing"
+    needs = ("seatbelt", "loopback_proxy")
     return (Option(mechanism=f"{SEATBELT} + {PROXY}", needs=needs, status="verified", note=note),)
 
 
@@ -73,28 +84,54 @@ def _seatbelt(policy: Policy, note: str = "") -> tuple[Option, ...]:
     return (Option(mechanism=SEATBELT, needs=("seatbelt",), status="verified", note=note),)
 
 
+def _syscalls(policy: Policy) -> tuple[Option, ...]:
+    note = "limits mach services, sysctls and IOKit, but not single system calls"
+    consents = f"{note}; the target has the privacy consents of the program that starts corral"
+    plain = _seatbelt(policy, consents)
+    if not plain or not policy.macos.disclaim:
+        return plain
+    mechanism, needs = f"{SEATBELT} + {DISCLAIM}", ("seatbelt", "disclaim")
+    return (replace(plain[0], mechanism=mechanism, needs=needs, note=note), *plain)
+
+
 def _tree(policy: Policy) -> tuple[Option, ...]:
-    """Behind Seatbelt no process of the target can signal the watcher."""
+    """Return the options of the tree. Under Seatbelt a target cannot signal the watcher."""
     if policy.macos.seatbelt == "off":
         return ()
-    return (Option(mechanism=f"{WATCHER} + {SEATBELT}", needs=("watcher", "seatbelt")),)
+    walled = Option(mechanism=f"{WATCHER} + {SEATBELT}", needs=("watcher", "seatbelt", "marker"))
+    note = "a process whose parent ended before it was seen survives if it left the process group"
+    return walled, replace(walled, needs=walled.needs[:2], status="cooperative", note=note)
 
 
 def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
-    """Sampling costs wake-ups, so only a limit that was stated is enforced that way."""
+    """Return sampling only for a stated limit, because sampling keeps the processor awake."""
     if control not in policy.stated:
         return ()
-    note = "the tree is looked at ten times a second and killed when it is over"
+    note = "the tree is measured ten times a second, and killed above the limit"
+    if control == "cpu":
+        note = "the tree is stopped and continued repeatedly to keep it within its share"
     return (Option(mechanism=SAMPLING, needs=("sampling",), status="cooperative", note=note),)
 
 
 def _jetsam(policy: Policy) -> tuple[Option, ...]:
-    """Jetsam limits one image, which is the whole tree only where there is one process."""
+    """Return jetsam for a run of one process, because jetsam limits a single process."""
     if policy.subprocess or "memory" in policy.stated:
         return ()
-    note = "lost when the program executes again; state a memory limit to have the tree looked at"
+    note = "ends when the program executes again; state a memory limit to have the tree measured"
     return (Option(mechanism=JETSAM, needs=("jetsam",), status="cooperative", note=note),)
 
 
-def _rlimit(name: str) -> Option:
-    return Option(mechanism=name, needs=("rlimits",))
+def _rlimit(policy: Policy, control: Control) -> Option:
+    """Return an rlimit. Try a limit of the address space, because macOS refuses small ones."""
+    name, value = rlimits.PER_PROCESS[control], getattr(policy.limits, control)
+    option = Option(mechanism=f"RLIMIT_{name}", needs=("rlimits",))
+    if control != "address_space" or value is None:
+        return option
+    from corral.platforms.posix import disposable
+
+    def attempt() -> str:
+        rlimits.set_limit(name, value)
+        return ""
+
+    taken, words = disposable.observe(attempt)
+    return option if taken else replace(option, refused=words)

@@ -1,15 +1,12 @@
-"""The host's processes, read from libproc; a kernel queue reports forks.
-
-A process that forks and ends before any walk has seen it stays unknown, and its children cannot be
-linked to the tree. The reports of forks make that race as narrow as possible.
-"""
+"""Read the host's processes from libproc, and their forks from a kernel queue."""
 
 from __future__ import annotations
 
+import os
 import select
 import sys
 
-from corral.abi import darwin_proc
+from corral.abi import darwin_proc, darwin_sandbox
 from corral.platforms.contract import Usage
 from corral.record import record
 
@@ -19,7 +16,9 @@ assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type ch
 
 @record
 class Process:
-    """`unique` is never given out twice; `parent` is that of the process that forked this one."""
+    """One process. `unique` is never used for another process. `parent` is the `unique` of the
+    process that forked it.
+    """
 
     pid: int
     unique: int
@@ -27,10 +26,10 @@ class Process:
 
 
 class ProcessTable:
-    """The processes that have not ended.
+    """The host's live processes.
 
-    `fileno` becomes readable when a followed process has forked. Either the process that made a
-    table uses it or a fork of that process, never both.
+    `fileno` becomes readable when a followed process has forked. A table is used either by the
+    process that made it or by a fork of that process, never by both.
     """
 
     def __init__(self) -> None:
@@ -43,16 +42,41 @@ class ProcessTable:
             try:
                 unique, parent = darwin_proc.unique_ids(pid)
             except OSError:
-                continue  # it has ended
+                continue  # the process has ended
             found.append(Process(pid=pid, unique=unique, parent=parent))
         return found
 
     def unique_id(self, pid: int) -> int:
-        """Return 0 for a process that has ended."""
+        """Return the unique id of a process, or 0 if it has ended."""
         try:
             return darwin_proc.unique_ids(pid)[0]
         except OSError:
             return 0
+
+    def has_marker(self, pid: int, marker: str) -> bool:
+        """Return whether the profile of a process has this marker.
+
+        A name that no profile has must be denied, because a foreign profile may allow every name.
+        """
+        try:
+            return (
+                darwin_sandbox.confined(pid)
+                and darwin_sandbox.may_look_up(pid, marker)
+                and not darwin_sandbox.may_look_up(pid, f"{marker}.other")
+            )
+        except OSError:
+            return False  # this macOS has no such function
+
+    def responsible(self, pid: int) -> int:
+        """Return the responsible process of a process, or 0 if this macOS cannot tell."""
+        try:
+            return darwin_proc.responsible_pid(pid)
+        except OSError:
+            return 0
+
+    def count_own(self) -> int:
+        """Return the number of this user's processes."""
+        return darwin_proc.count_user(os.getuid())
 
     def group(self, leader: int) -> list[int]:
         return darwin_proc.group_pids(leader)
@@ -74,7 +98,7 @@ class ProcessTable:
         try:
             self._forks().control([event], 0, 0)
         except OSError:
-            pass  # it has ended
+            pass  # the process has ended
 
     def fileno(self) -> int:
         return self._forks().fileno()
@@ -84,7 +108,7 @@ class ProcessTable:
             pass
 
     def _forks(self) -> select.kqueue:
-        """Make the kernel queue at its first use, because a fork does not inherit one."""
+        """Open the kernel queue at its first use, because a fork does not inherit the queue."""
         if self._queue is None:
             self._queue = select.kqueue()
         return self._queue

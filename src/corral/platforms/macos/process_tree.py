@@ -1,12 +1,13 @@
-"""The whole tree of a target, wherever its processes have gone.
+"""Find, measure and kill all processes of a target, even if they have left its session.
 
-A process may leave its group and its session and be adopted by launchd, but the id of the process
-that forked it does not change (`p_puniqueid`). So a tree is every process that was forked by one of
-the tree. Ids of processes that have ended are kept, because their children may live on. Processes
-in the target's own process group belong to the tree as well.
+A process can leave its group and session, and launchd can adopt it. But the unique id of the
+process that forked it (`p_puniqueid`) never changes. So a tree consists of every process that a
+process of the tree forked. Ids of ended processes are kept, because their children may be alive.
+Processes in the target's own process group belong to the tree too.
 
-One race remains: a process that forks and ends before any walk has seen it breaks the chain to its
-children, if these have left the group too.
+If a process forks and ends between two walks, the link to its children is lost. Under Seatbelt
+these are recognized by their profile, which contains a marker of this run. Otherwise they are
+recognized by their responsible process, which is the target unless they have disclaimed it.
 """
 
 from __future__ import annotations
@@ -25,34 +26,42 @@ if TYPE_CHECKING:
 
 UNKNOWN = 0
 EMPTY_WALKS = 2
-"""Walks in a row that must find no process before the tree counts as dead."""
+"""The tree counts as dead after this many walks in a row that find no process."""
 PAUSE_SECONDS = 0.002
-"""For the kernel to finish with the processes that were killed."""
+"""The time that the kernel gets to remove killed processes."""
 
 
 class Tree:
-    """`grouped`: the group of `root` is the tree's own, which is true until `root` is reaped.
+    """The processes that descend from `root`. `marker` is the marker of the tree's profile.
 
-    A `unique` of 0 means that `root` had ended before its id was read. Nothing descends from 0,
+    `grouped` is true until `root` is reaped. Until then its pid is not used again, so its group and
+    the processes that it is responsible for belong to the tree.
+
+    A `unique` of 0 means that `root` had ended before its id was read. No process descends from 0,
     because a table also reports 0 for unknown parents.
     """
 
-    def __init__(self, table: ProcessTable, root: int, unique: int, *, grouped: bool) -> None:
+    def __init__(
+        self, table: ProcessTable, root: int, unique: int, *, grouped: bool, marker: str = ""
+    ) -> None:
         self._table = table
         self._root = root
         self._grouped = grouped
+        self._marker = marker
         self._known = {unique} - {UNKNOWN}
-        # Whatever a table says, these never belong to a target.
+        # These never belong to a target, whatever a table reports.
         self._excluded = frozenset((0, 1, os.getpid(), os.getppid()))
         self._followed: set[int] = set()
+        self._others: set[int] = set()
         self._not_permitted: set[int] = set()
 
     def walk(self) -> list[Process]:
-        """Return the living processes of the tree, and follow the forks of the new ones."""
+        """Return the live processes of the tree, and follow the forks of the new ones."""
         rows = [
             row for row in self._table.processes() if row.pid not in self._excluded and row.unique
         ]
         group = frozenset(self._table.group(self._root) if self._grouped else ())
+        self._known.update(row.unique for row in rows if self._is_recognized(row))
         found: dict[int, Process] = {}
         grew = True
         while grew:
@@ -71,12 +80,25 @@ class Tree:
                 self._table.follow(row.pid)
         return list(found.values())
 
+    def _is_recognized(self, row: Process) -> bool:
+        """Return whether marker or responsibility show that a process belongs to the tree. Each
+        process is checked only once, because only a fork adds a process to a tree.
+        """
+        if row.unique in self._known or row.unique in self._others:
+            return False
+        if self._marker and self._table.has_marker(row.pid, self._marker):
+            return True
+        if self._grouped and self._table.responsible(row.pid) == self._root:
+            return True
+        self._others.add(row.unique)
+        return False
+
     def signal(self, number: int) -> None:
         for row in self.walk():
             self._send(row, number)
 
     def kill(self) -> None:
-        """Stop every process, so that none forks during the walk; kill them; walk again."""
+        """Stop every process, so that none forks, kill them, and walk again."""
         empty = 0
         while empty < EMPTY_WALKS:
             living = self._stop_all()
@@ -87,7 +109,7 @@ class Tree:
                 time.sleep(PAUSE_SECONDS)
 
     def measure(self, *, excluded: int = 0) -> Usage:
-        """Add up what the tree uses, without the process `excluded`."""
+        """Add up the resource usage of the tree, except the process `excluded`."""
         used = [self._table.usage(row.pid) for row in self.walk() if row.pid != excluded]
         return Usage(
             cpu=sum(item.cpu for item in used),
@@ -96,7 +118,7 @@ class Tree:
         )
 
     def _stop_all(self) -> list[Process]:
-        """Return the living processes, once a walk finds only ones that were stopped."""
+        """Stop processes until a walk finds only stopped ones. Return them."""
         stopped: set[int] = set()
         while True:
             living = [row for row in self.walk() if row.unique not in self._not_permitted]
@@ -109,10 +131,10 @@ class Tree:
 
     def _send(self, row: Process, number: int) -> None:
         if self._table.unique_id(row.pid) != row.unique:
-            return  # the pid belongs to another process by now
+            return  # another process has the pid now
         try:
             os.kill(row.pid, number)
         except PermissionError:
-            self._not_permitted.add(row.unique)  # it runs a program of another user
+            self._not_permitted.add(row.unique)  # the process runs as another user
         except ProcessLookupError:
             pass

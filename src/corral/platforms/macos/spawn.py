@@ -1,8 +1,8 @@
 """Spawn a macOS target: supervisor -> watcher -> target.
 
-`watcher.Pipes` connects the three, and the target gets none of them. The byte on `start` keeps the
-target from executing until the supervisor knows its pid. A process without threads prepares all of
-this.
+`watcher.Pipes` connects supervisor and watcher, and the target inherits none of the pipes. The
+target executes only after a byte on `start`, so the supervisor knows its pid before. The process
+that prepares all of this has no threads.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from corral.plan.model import Results
 from corral.platforms import steps
 from corral.platforms.contract import Reaped, Usage
 from corral.platforms.macos import process_tree, watcher
-from corral.platforms.macos.mechanisms import loopback_proxy
+from corral.platforms.macos.mechanisms import loopback_proxy, seatbelt
 from corral.platforms.macos.mechanisms.jetsam import FootprintLimit
+from corral.platforms.macos.mechanisms.responsibility import Disclaimed
 from corral.platforms.posix import run_directories, signals, target
 from corral.platforms.steps import StepFailed
 from corral.record import replace
@@ -36,10 +37,12 @@ MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 class Child:
-    """The supervisor's view of one tree: the watcher does what it asks for."""
+    """The supervisor's view of one process tree. The watcher executes its requests."""
+
+    services: tuple[Service, ...] = ()
 
     def __init__(
-        self, table: ProcessTable, pid: int, results: Results, pipes: watcher.Pipes
+        self, table: ProcessTable, pid: int, results: Results, pipes: watcher.Pipes, marker: str
     ) -> None:
         self.pid = pid
         self.pidfd = pipes.end
@@ -47,19 +50,20 @@ class Child:
         self._table = table
         self._results = results
         self._pipes = pipes
+        self._marker = marker
         self._status = b""
         root = self._read_answer(watcher.ROOT.size)
-        # Before `start` the target cannot have ended unless the watcher has too.
+        # Before `start` the target cannot have ended, unless the watcher has ended too.
         self._root: int = watcher.ROOT.unpack(root)[0] if root else 0
         self._unique = table.unique_id(self._root) if root else 0
 
     def signal(self, number: int) -> None:
-        """Continue the watcher first: a stopped one would never read the pipe and answer."""
+        """Send a signal number to the watcher. Continue the watcher first, if it is stopped."""
         try:
             os.kill(self.pid, SIGCONT)
             os.write(self._pipes.control, bytes([number]))
         except (ProcessLookupError, BrokenPipeError):
-            pass  # the watcher is gone, and `end` reports it
+            pass  # the watcher has ended, and `end` reports that
 
     def kill(self) -> None:
         self.signal(SIGKILL)
@@ -67,15 +71,23 @@ class Child:
     def target(self) -> int:
         return self._root
 
-    def network_services(self, plan: Plan, denials: Denials | None) -> NetworkServices:
-        """Start the proxy. There is nothing else: Seatbelt reports no other connections."""
+    def preload(self) -> None:
+        """Import nothing, because a run imports everything when it starts."""
+
+    def report_to(self, denials: Denials, plan: Plan) -> None:
+        """Report nothing, because only the services of `open_services` see denials."""
+
+    def open_services(self, plan: Plan, denials: Denials) -> NetworkServices:
+        """Start the proxy. There are no other services, because Seatbelt reports no denials."""
+        if not plan.allow:
+            return None, ()
         return self._results.get(loopback_proxy.ProxyPort).serve(plan, denials), ()
 
     def watch_covers(self, covers: Covers) -> Service:
-        raise NotImplementedError  # rules of Seatbelt are for names: nothing is covered
+        raise NotImplementedError  # Seatbelt's rules are for names, so no path is covered
 
     def measure(self, **_: object) -> Usage:
-        """Ask the watcher: footprints are always exact."""
+        """Ask the watcher for the tree's usage."""
         self.signal(watcher.MEASURE)
         raw = self._read_answer(watcher.USAGE.size)
         if len(raw) < watcher.USAGE.size:
@@ -85,18 +97,20 @@ class Child:
         return Usage(cpu=cpu, memory=memory, tasks=tasks)
 
     def reap(self) -> Reaped:
-        """Wait for the watcher. Return the target's wait status, and what those it reaped used."""
+        """Wait for the watcher. Return the target's wait status, and the usage of the tree."""
         raw = self._status or self._read_answer(watcher.STATUS.size)
         if len(raw) < watcher.STATUS.size and self._root:
             # The watcher was killed. launchd has adopted the target and may have reaped it.
-            process_tree.Tree(self._table, self._root, self._unique, grouped=False).kill()
+            process_tree.Tree(
+                self._table, self._root, self._unique, grouped=False, marker=self._marker
+            ).kill()
+        limit = self._results.find(FootprintLimit)
+        self._results.release()
+        self._pipes.close()  # the watcher runs until then
         rusage = os.wait4(self.pid, 0)[2]
         ended = len(raw) == watcher.STATUS.size
         status: int | None = watcher.STATUS.unpack(raw)[0] if ended else None
         memory = rusage.ru_maxrss * MAXRSS_UNIT
-        limit = self._results.find(FootprintLimit)
-        self._pipes.close()
-        self._results.release()
         return Reaped(
             status=status,
             cpu=rusage.ru_utime + rusage.ru_stime,
@@ -125,7 +139,7 @@ def spawn(plan: Plan, stdio: Stdio, table: ProcessTable) -> Child:
 
 def _fork_watcher(plan: Plan, results: Results, stdio: Stdio, table: ProcessTable) -> Child:
     own, watchers = watcher.open_pipes()
-    signals.block(FORWARDED)  # a signal to the fork is not one to the supervisor
+    signals.block(FORWARDED)  # the fork must not run the supervisor's signal handlers
     try:
         pid = os.fork()
     except OSError as error:
@@ -136,7 +150,7 @@ def _fork_watcher(plan: Plan, results: Results, stdio: Stdio, table: ProcessTabl
         _become_watcher(plan, results, stdio, table, watchers)
     signals.unblock(FORWARDED)
     watchers.close()
-    child = Child(table, pid, results, own)
+    child = Child(table, pid, results, own, seatbelt.find_marker(plan.steps))
     child.signal(watcher.START)
     return child
 
@@ -144,7 +158,7 @@ def _fork_watcher(plan: Plan, results: Results, stdio: Stdio, table: ProcessTabl
 def _become_watcher(
     plan: Plan, results: Results, stdio: Stdio, table: ProcessTable, pipes: watcher.Pipes
 ) -> NoReturn:
-    """Never return into the supervisor's code, whatever happens here."""
+    """Run the watcher. Never return into the supervisor's code."""
     try:
         os.setsid()
         start_read, start_write = os.pipe()
@@ -154,9 +168,11 @@ def _become_watcher(
             _become_target(plan, results, stdio, start_read, pipes.exec_result)
         os.close(start_read)
         os.close(pipes.exec_result)
-        pipes = replace(pipes, exec_result=-1, start=start_write)  # only the target reports now
+        # From now on only the target reports.
+        pipes = replace(pipes, exec_result=-1, start=start_write)
         directory = results.find(run_directories.PrivateDirectory)
-        watcher.TreeWatcher(table, pid, pipes, directory=directory).run()
+        marker = seatbelt.find_marker(plan.steps)
+        watcher.TreeWatcher(table, pid, pipes, directory=directory, marker=marker).run()
     except BaseException as error:  # noqa: BLE001 - a bug here must not let anything run
         target.tell(pipes.exec_result, error, "watcher")
 
@@ -179,6 +195,11 @@ def _exec(plan: Plan, results: Results) -> None:
     if sys.platform == "darwin":
         limit = results.find(FootprintLimit)
         words = [f"{name}={value}" for name, value in environment.items()]
-        megabytes = limit.megabytes if limit else 0
-        darwin_spawn.exec_in_place(program.path, program.argv, words, megabytes=megabytes)
+        darwin_spawn.exec_in_place(
+            program.path,
+            program.argv,
+            words,
+            megabytes=limit.megabytes if limit else 0,
+            disclaim=results.find(Disclaimed) is not None,
+        )
     os.execve(program.path, program.argv, environment)

@@ -1,4 +1,4 @@
-"""Turn a policy and a program into the steps of a run. Reads the file system, changes nothing."""
+"""Compose the steps of a run from its policy and program. This reads files and changes nothing."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import sys
 
 from corral.paths.posix import is_below
 from corral.plan.model import Composition
-from corral.platforms.macos import options
+from corral.platforms.macos import developer_tools, options
 from corral.platforms.macos.mechanisms import (
     jetsam,
     loopback_proxy,
+    responsibility,
     seatbelt,
     seatbelt_paths,
     seatbelt_profile,
@@ -19,64 +20,103 @@ from corral.platforms.macos.mechanisms import (
 from corral.platforms.macos.mechanisms.seatbelt_profile import View
 from corral.platforms.posix import rlimits, run_directories
 from corral.platforms.posix.environment import environment
+from corral.programs.arguments import detect_kind
+from corral.programs.needed_files import list_names
+from corral.programs.runtimes import HOMEBREW
 from corral.record import replace
 
 TYPE_CHECKING = False
 assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from corral.plan.model import Held, Step
-    from corral.policy.model import Grant, Policy
+    from corral.policy.model import Control, Grant, Policy
     from corral.programs.model import Program
 
-FRAMEWORK = "/Python.framework/Versions/"
-BUNDLE = "Resources/Python.app/Contents/MacOS/Python"
+FRAMEWORK = ".framework/Versions/"
+IMAGES = "Resources/Python.app/Contents/MacOS"
+SHELL, SELECTED_SHELL = "/bin/sh", "/private/var/select/sh"
+SAMPLED_ROOM = 16
+"""Room above a stated limit of processes, because the limit is only enforced by sampling."""
+LANGUAGE = "en_US.UTF-8"  # some macOS versions have no C.UTF-8
+MANAGERS = (
+    ("/opt/homebrew/Cellar", HOMEBREW),
+    ("/opt/local/lib", ("bin", "lib", "libexec", "share", "Library/Frameworks")),
+)
+"""The prefixes of Homebrew on Apple silicon and of MacPorts. Other programs may use libraries from
+them; for example, a python that pyenv builds does. On Intel they are in /usr/local, which every
+target may read.
+"""
 INSTALLED = ("/usr/local", "/opt/homebrew", "/opt/local")
 SERVICES = ("var", "etc")
 CERTIFICATES = ("etc/openssl@3", "etc/openssl", "etc/ca-certificates")
-SHIMS = ("/usr/bin/python3", "/usr/bin/pip3", "/usr/bin/git", "/usr/bin/make")
-STUB = "this python executes a second image at its start: only a stated memory limit holds that"
+BUN = "bun lists the directories above its files, so the target sees the file names in them"
+STUB = "this python executes a second program, so only a memory limit that you state is enforced"
 
 
 def compose(
-    policy: Policy, program: Program, controls: Sequence[Held], *, home: str
+    policy: Policy, program: Program, controls: Sequence[Held], *, home: str, running: int = 0
 ) -> Composition:
+    """Return the steps of a run. `running` is the number of processes that the user already has."""
     run = f"{os.getpid()}-{os.urandom(4).hex()}"
-    # A short path, because that of a unix socket has at most 103 bytes.
+    # The path is short, because the path of a unix socket has at most 103 bytes.
     private = run_directories.work_directory(run)
     state = (
         seatbelt_paths.to_kernel_path(run_directories.state_path(program)) if policy.state else ""
     )
+    mechanisms = {held.control: held.mechanism for held in controls}
     steps: list[Step] = [
         run_directories.WorkDirectory(path=private, uid=os.geteuid(), gid=os.getegid()),
-        *([run_directories.State(path=state, inside=state)] if state else []),
-        _rlimits(policy),
+        *([_state(state, program)] if state else []),
+        _rlimits(policy, mechanisms, running),
     ]
-    mechanisms = {held.control: held.mechanism for held in controls}
     if mechanisms.get("memory") == options.JETSAM and policy.limits.memory is not None:
         steps.append(jetsam.plan(policy.limits.memory))
+    walled = options.SEATBELT in mechanisms.get("filesystem", "")
+    possible = options.DISCLAIM in mechanisms.get("syscalls", "") or not walled
+    disclaims = policy.macos.disclaim and possible
+    steps += [responsibility.Disclaimer()] if disclaims else []
     proxy = options.PROXY in mechanisms.get("network", "")
     steps += [loopback_proxy.LoopbackProxy(allow=policy.allow)] if proxy else []
-    if options.SEATBELT in mechanisms.get("filesystem", ""):
+    if walled:
         view = build_view(policy, program, home=home, private=private, state=state)
-        steps.append(_seatbelt(view, proxy=proxy))
-    starters = seatbelt_secrets.held(kernel_grants(policy.grants), *home_directories(home))
+        view = replace(view, marker=f"org.corral.{os.urandom(16).hex()}")
+        services = seatbelt_profile.TRUSTD if proxy and policy.macos.trustd else ()
+        steps.append(_seatbelt(replace(view, services=services), proxy=proxy))
+    home_inside, temporary = run_directories.inner(private)
+    home_inside = state or home_inside
+    grants, homes = kernel_grants(policy.grants), home_directories(home)
+    starters = seatbelt_secrets.held(grants, *homes)
+    asked = (*program.reads, *(grant.path for grant in grants))
     return Composition(
         steps=tuple(steps),
-        environment=environment(f"{private}/home", f"{private}/tmp", state=state),  # noqa: S108
-        home=f"{private}/home",
+        environment=environment(home_inside, temporary, state=state, language=LANGUAGE),
+        home=home_inside,
         run=run,
         residue=(private,),
         watched=tuple(path for path in starters if not os.path.lexists(path)),
+        warnings=responsibility.warnings(asked, homes, program.real) if disclaims else (),
     )
 
 
-def _rlimits(policy: Policy) -> rlimits.Rlimits:
-    """Leave out DATA: it bounds the address space as AS does, so that node could not start."""
-    step = rlimits.plan(replace(policy.limits, pids=None, memory=None), count_init=False)
-    # NPROC counts the user's processes, so only 1 means anything.
-    return step if policy.subprocess else replace(step, values=(*step.values, ("NPROC", 1)))
+def _state(path: str, program: Program) -> run_directories.State:
+    server = program.server or program.typed
+    return run_directories.State(path=path, inside=path, server=server)
+
+
+def _rlimits(policy: Policy, mechanisms: Mapping[Control, str], running: int) -> rlimits.Rlimits:
+    """Return the rlimits. DATA is left out: it limits the address space, so node cannot start.
+
+    NPROC counts all of the user's processes, so those that already run are added to the limit.
+    """
+    limits = replace(policy.limits, memory=None)
+    if not mechanisms.get("address_space"):
+        limits = replace(limits, address_space=None)
+    room = SAMPLED_ROOM if "pids" in policy.stated else 0
+    pids = limits.pids if limits.pids is None else running + limits.pids + room
+    limits = replace(limits, pids=pids if policy.subprocess else 1)
+    return rlimits.plan(limits, count_init=False)
 
 
 def _seatbelt(view: View, *, proxy: bool) -> seatbelt.Seatbelt:
@@ -87,6 +127,7 @@ def _seatbelt(view: View, *, proxy: bool) -> seatbelt.Seatbelt:
         closed=seatbelt.directory_outside((*view.read, *view.write, *view.needed)),
         alone=not view.subprocess,
         proxy=proxy,
+        marker=view.marker,
     )
 
 
@@ -100,9 +141,10 @@ def build_view(policy: Policy, program: Program, *, home: str, private: str, sta
     held = (*seatbelt_secrets.held(grants, *homes), *own) if written else ()
     links = (path for path, _ in program.links)
     certificates = (f"{prefix}/{name}" for prefix in prefixes for name in CERTIFICATES)
+    tools = developer_tools.find_directory() if policy.subprocess else ""
     return View(
         execute=executables(program),
-        needed=(*reads, *links, *certificates),
+        needed=(*reads, *links, *certificates, *package_libraries(), *([tools] if tools else [])),
         private=private,
         read=tuple(grant.path for grant in grants if grant.access == "read"),
         write=(*written, *([state] if state else [])),
@@ -111,12 +153,23 @@ def build_view(policy: Policy, program: Program, *, home: str, private: str, sta
         held=held,
         anchors=seatbelt_secrets.anchors(grants, (*hidden, *held)),
         links=tuple(grant.written for grant in grants if grant.written not in {"", grant.path}),
+        listed=(*reads, private) if detect_kind(program.path, program.real) == "bun" else (),
         subprocess=policy.subprocess,
     )
 
 
+def package_libraries() -> tuple[str, ...]:
+    """Return the paths of installed package managers that every program may read."""
+    return tuple(
+        f"{os.path.dirname(mark)}/{part}"
+        for mark, parts in MANAGERS
+        if os.path.isdir(mark)
+        for part in parts
+    )
+
+
 def home_directories(home: str) -> tuple[str, ...]:
-    """Return the value of HOME, which the caller of corral can set, and the user's own home."""
+    """Return the value of HOME, which corral's caller can set, and the user's own home."""
     import pwd
 
     try:
@@ -137,8 +190,9 @@ def package_prefixes(reads: Sequence[str]) -> tuple[str, ...]:
 
 
 def service_directories(prefixes: Sequence[str], grants: Sequence[Grant]) -> tuple[str, ...]:
-    """Return where installed programs keep data and settings (databases, keys), unless granted. On
-    a Mac they are the user's own files, which the target could read.
+    """Return the directories with data and settings of installed services, unless they are granted.
+
+    On a Mac the user owns these, so the target could read databases and keys in them.
     """
     found = (f"{prefix}/{name}" for prefix in prefixes for name in SERVICES)
     granted = [grant.path for grant in grants]
@@ -146,23 +200,36 @@ def service_directories(prefixes: Sequence[str], grants: Sequence[Grant]) -> tup
 
 
 def executables(program: Program) -> tuple[str, ...]:
-    """Return every path that the kernel may check: as typed, resolved, and what a stub executes."""
+    """Return every path of the program that the kernel may check: typed, resolved, executed."""
     real = seatbelt_paths.to_kernel_path(program.real or os.path.realpath(program.path))
-    bundle = framework_bundle(real)
-    return tuple(dict.fromkeys((program.path, real, *([bundle] if bundle else []))))
+    more = (_find_shell(),) if real == SHELL else framework_images(real)
+    return tuple(dict.fromkeys((program.path, real, *more)))
 
 
-def framework_bundle(real: str) -> str:
-    """Return what the python of a framework build executes, empty for every other program."""
+def _find_shell() -> str:
+    """Return the shell that /bin/sh executes."""
+    try:
+        return os.readlink(SELECTED_SHELL)
+    except OSError:
+        return "/bin/bash"
+
+
+def framework_images(real: str) -> tuple[str, ...]:
+    """Return the files that python of a framework build executes, or none for other programs.
+
+    Frameworks are called Python, Python3 (Apple's) and PythonT (free-threaded).
+    """
     prefix, found, rest = real.partition(FRAMEWORK)
     version, slash, name = rest.partition("/bin/")
-    if not found or not slash or not name.startswith("python"):
-        return ""
-    return f"{prefix}{FRAMEWORK}{version}/{BUNDLE}"
+    is_python = os.path.basename(prefix).startswith("Python") and name.startswith("python")
+    if not found or not slash or not is_python:
+        return ()
+    directory = f"{prefix}{FRAMEWORK}{version}/{IMAGES}"
+    return tuple(f"{directory}/{name}" for name in list_names(directory) or ["Python"])
 
 
 def notes(program: Program) -> tuple[str, ...]:
-    """Return what may surprise the user of this program."""
-    if program.real in SHIMS:
-        return (f"{program.real} only starts the one that Xcode brings: name that (`xcrun -f`)",)
-    return (STUB,) if framework_bundle(program.real) else ()
+    """Return notes that explain unexpected behaviour of this program."""
+    if detect_kind(program.path, program.real) == "bun":
+        return (BUN,)
+    return (STUB,) if framework_images(program.real) else ()

@@ -1,9 +1,9 @@
-"""The process between supervisor and target, which follows the tree and ends it.
+"""Watch and kill a target's processes from a process between supervisor and target.
 
-It has a session of its own, so nothing that a terminal sends reaches it. macOS has no parent-death
-signal and no subreaper, so the watcher kills the tree when corral is killed. A target that can
-signal the user's processes could kill the watcher first; the supervisor then ends the tree. It can
-kill both at once only without Seatbelt.
+The watcher has its own session, so no signal of a terminal reaches it. It kills the tree when
+corral is killed, because macOS has no parent-death signal and no subreaper. A target that can
+signal the user's processes could kill the watcher first; then the supervisor kills the tree.
+Without Seatbelt a target could kill both at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import select
 import struct
 import sys
 
-from corral.abi.signal_numbers import SIGCHLD, SIGKILL
+from corral.abi.signal_numbers import SIGCHLD, SIGKILL, SIGPIPE
 from corral.platforms.macos import process_tree
 from corral.platforms.posix import signals, target
 from corral.record import record
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 
 START = 0
 MEASURE = 0x80
-"""On `control`, beside signal numbers."""
+"""A request on `control`, which otherwise carries signal numbers."""
 ROOT = struct.Struct("<i")
 USAGE = struct.Struct("<dQI")
 STATUS = struct.Struct("<i")
-"""On `answers`: the target's pid once, a usage for each request, and a wait status at the end."""
+"""`answers` carries the target's pid once, a usage for each request, and a last wait status."""
 
 
 @record
 class Pipes:
-    """One side's ends of the pipes between supervisor, watcher and target; -1 is closed.
+    """One side's ends of the pipes between supervisor, watcher and target. -1 means closed.
 
-    `control` carries signal numbers and requests to the watcher, and its end of file means that
-    corral is gone. `answers` carries the watcher's answers. `exec_result` carries the target's
-    failed step, or one mark just before exec: its end of file after the mark is a successful exec,
-    and without it the target died before. The end of file on `end` means that nothing of the target
-    is left. A byte on `start` lets the target execute.
+    `control` carries signal numbers and requests to the watcher. Its end of file means that corral
+    has ended. `answers` carries the watcher's answers. `exec_result` carries the target's failed
+    step, or a mark just before exec. End of file after the mark means a successful exec; without
+    the mark the target died earlier. End of file on `end` means that the whole tree has ended. A
+    byte on `start` lets the target execute.
     """
 
     control: int
@@ -62,7 +62,7 @@ class Pipes:
 
 
 def open_pipes() -> tuple[Pipes, Pipes]:
-    """Return the supervisor's ends and the watcher's."""
+    """Return the supervisor's ends and the watcher's ends."""
     control, answers, executed, end = (os.pipe() for _ in range(4))
     return (
         Pipes(control=control[1], answers=answers[0], exec_result=executed[0], end=end[0]),
@@ -71,36 +71,45 @@ def open_pipes() -> tuple[Pipes, Pipes]:
 
 
 class TreeWatcher:
-    """Removes `directory` if corral is gone; otherwise the supervisor does."""
+    """Watches the tree, and removes `directory` if the supervisor ends without removing it.
+    `marker` is the marker of the target's profile.
+    """
 
     def __init__(
-        self, table: ProcessTable, root: int, pipes: Pipes, *, directory: PrivateDirectory | None
+        self,
+        table: ProcessTable,
+        root: int,
+        pipes: Pipes,
+        *,
+        directory: PrivateDirectory | None,
+        marker: str,
     ) -> None:
         self._target = root
         self._table = table
         self._pipes = pipes
         self._directory = directory
-        # Before the id is read, so that no end is missed.
-        self._children = signals.SignalPipe((SIGCHLD,))
+        # The pipe is opened before the id is read, so that no SIGCHLD is missed. SIGPIPE is caught,
+        # because a killed supervisor must not end the watcher, which still has to kill the tree.
+        self._children = signals.SignalPipe((SIGCHLD, SIGPIPE))
         self._unique = table.unique_id(root)
-        self._tree = process_tree.Tree(table, root, self._unique, grouped=True)
+        self._tree = process_tree.Tree(table, root, self._unique, grouped=True, marker=marker)
 
     def run(self) -> NoReturn:
-        os.write(self._pipes.answers, ROOT.pack(self._target))
+        self._answer(ROOT.pack(self._target))
         self._tree.walk()
         self._lock_down()
         if not self._unique:
-            self._end()  # a step has failed already
+            self._end()  # a step has already failed
         poll = select.poll()
         for fd in (self._pipes.control, self._children.fileno(), self._table.fileno()):
-            if fd >= 0:  # a table that cannot report forks has -1
+            if fd >= 0:  # -1 if the table cannot report forks
                 poll.register(fd, select.POLLIN)
         while True:
             for fd, _ in poll.poll():
                 self._handle(fd)
 
     def _lock_down(self) -> None:
-        """Give up the target's streams, the environment, and all descriptors of others."""
+        """Close the target's streams and all inherited descriptors, and empty the environment."""
         null = os.open(os.devnull, os.O_RDWR)
         for fd in range(3):
             os.dup2(null, fd)
@@ -122,13 +131,13 @@ class TreeWatcher:
 
     def _run_commands(self, commands: bytes) -> None:
         if not commands:
-            self._end(orphaned=True)
+            self._end()
         for number in commands:
             if number == SIGKILL:
                 self._end()
             elif number == MEASURE:
                 used = self._tree.measure()
-                os.write(self._pipes.answers, USAGE.pack(used.cpu, used.memory, used.tasks))
+                self._answer(USAGE.pack(used.cpu, used.memory, used.tasks))
             elif number == START:
                 try:
                     os.write(self._pipes.start, b"\0")
@@ -137,12 +146,22 @@ class TreeWatcher:
             else:
                 self._tree.signal(number)
 
-    def _end(self, *, orphaned: bool = False) -> NoReturn:
+    def _answer(self, answer: bytes) -> None:
+        try:
+            os.write(self._pipes.answers, answer)
+        except BrokenPipeError:
+            pass  # corral has ended, and `control` reports that
+
+    def _end(self) -> NoReturn:
+        """Kill the tree, report its end, and stay until corral has cleaned up or ended."""
         try:
             self._tree.kill()
-            status = os.waitpid(self._target, 0)[1]
-            if orphaned and self._directory is not None:
+            self._answer(STATUS.pack(os.waitpid(self._target, 0)[1]))
+            os.close(self._pipes.answers)
+            os.close(self._pipes.end)
+            while os.read(self._pipes.control, 64):
+                pass
+            if self._directory is not None:
                 self._directory.release()
-            os.write(self._pipes.answers, STATUS.pack(status))
         finally:
             os._exit(0)

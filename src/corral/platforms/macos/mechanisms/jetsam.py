@@ -1,8 +1,8 @@
-"""Jetsam: the kernel kills the first image of the target at a limit of its physical footprint.
+"""Let the kernel kill the target's first program at a limit of its physical footprint (jetsam).
 
-exec itself sets the limit (`spawn`), and the next exec drops it. A target can get rid of it that
-way, so the report calls it cooperative. The limit costs nothing until it is reached, so it enforces
-the default memory limit; a stated one is enforced by sampling, for the whole tree.
+exec sets the limit (`spawn`), and the next exec drops it. So a target can evade the limit, and the
+report calls it cooperative. The limit costs nothing until it is reached, so it enforces the default
+memory limit. A stated limit is enforced by sampling the whole tree.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Jetsam:
     verify = unverified
 
     def describe(self) -> str:
-        return f"the kernel kills the first image at a footprint of {self.megabytes} MiB"
+        return f"the kernel kills the first program at a footprint of {self.megabytes} MiB"
 
     def apply(self, results: Results) -> None:
         results.add(FootprintLimit(megabytes=self.megabytes))
@@ -34,15 +34,15 @@ class Jetsam:
 
 @record
 class FootprintLimit:
-    """The limit that exec has to set."""
+    """The memory limit of the target, which `spawn` passes to exec."""
 
     megabytes: int
 
     def has_killed(self, status: int | None, memory: int) -> bool:
-        """Return whether this limit probably ended a target with this wait status and peak memory.
+        """Return whether this limit probably killed a target with this wait status and peak memory.
 
-        The kernel does not say who sent SIGKILL, but a target that was far below its limit was
-        killed by another process.
+        The kernel does not report who sent SIGKILL. But if the target was far below its limit,
+        another process killed it.
         """
         if status is None:
             return False
@@ -50,5 +50,5 @@ class FootprintLimit:
 
 
 def plan(memory: int) -> Jetsam:
-    """Round down to whole mebibytes, but never to 0, which would mean no limit."""
+    """Return the step. Round down to whole mebibytes, but not to 0, which would mean no limit."""
     return Jetsam(megabytes=max(1, memory // MEGABYTE))

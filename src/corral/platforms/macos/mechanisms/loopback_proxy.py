@@ -1,10 +1,10 @@
-"""Allowed hosts: corral's own proxy listens on the one loopback port that Seatbelt leaves open.
+"""Serve allowed hosts with a proxy on the only loopback port that Seatbelt leaves open.
 
-The port is opened before the target is forked, because the target's profile and environment need
-it. Seatbelt has no name for a host but `localhost`, which is every address of this Mac, so the same
-port of ::1 is reserved too. Every process of the Mac can connect to the port; the password in the
-proxy variables tells the target from the others. It is made when the step is applied, so no plan
-contains it and nothing can print it.
+The port is opened before the fork, because the target's profile and environment contain it. The
+only host that Seatbelt can name is `localhost`, which means every address of this Mac. So the same
+port of ::1 is reserved too. Every process of the Mac can connect to the port, so the proxy asks for
+a password, which the target has in its proxy variables. The password is made when the step is
+applied, so no plan contains it and no command can print it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LoopbackProxy:
 
 
 class ProxyPort:
-    """The port where the proxy will listen. `reserved` is the same port of ::1."""
+    """The port of the proxy. `reserved` is the same port of ::1."""
 
     def __init__(self, listener: _socket.socket, reserved: _socket.socket | None) -> None:
         self.listener = listener
@@ -55,20 +55,20 @@ class ProxyPort:
         self.password = os.urandom(16).hex()
 
     def variables(self) -> dict[str, str]:
-        """Return the target's proxy variables, in lower case too, which is all that curl reads."""
+        """Return the target's proxy variables, also in lower case, because curl needs that."""
         proxy = f"http://{USER}:{self.password}@{LOOPBACK}:{self.number}"
         upper = {"HTTP_PROXY": proxy, "HTTPS_PROXY": proxy, "ALL_PROXY": proxy, "NO_PROXY": ""}
         lower = {name.lower(): value for name, value in upper.items()}
         return {**upper, **lower, "NODE_USE_ENV_PROXY": "1"}
 
     def authorization(self) -> bytes:
-        """Return the field that clients make of the password (RFC 7617)."""
+        """Return the header value in which clients send the password (RFC 7617)."""
         import binascii
 
         return b"Basic " + binascii.b2a_base64(f"{USER}:{self.password}".encode(), newline=False)
 
-    def serve(self, plan: Plan, denials: Denials | None) -> HttpProxy:
-        """Start the proxy, which then owns the listener, after the fork: the proxy has threads."""
+    def serve(self, plan: Plan, denials: Denials) -> HttpProxy:
+        """Start the proxy, which closes the listener at its end. It has threads, so fork first."""
         import socket
 
         from corral.network.destinations import check_from_policy
@@ -100,7 +100,7 @@ def _listen() -> tuple[_socket.socket, _socket.socket | None]:
 
 
 def _reserve(port: int) -> _socket.socket | None:
-    """Bind the port of ::1, so that connections are refused. Return None without IPv6."""
+    """Bind the port of ::1, so that connections to it are refused. Return None without IPv6."""
     try:
         reserved = _socket.socket(_socket.AF_INET6, _socket.SOCK_STREAM)
     except OSError:

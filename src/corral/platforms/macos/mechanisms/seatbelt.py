@@ -1,8 +1,8 @@
-"""Seatbelt: the wall around files, network, mach services and other processes.
+"""Confine files, network, mach services and other processes with Seatbelt.
 
-The library call puts it up, after the fork and right before exec; the `sandbox-exec` tool is not
-used. Everything that the process needs afterwards was imported before, because the interpreter's
-own library may be out of reach then.
+A library call applies the profile after the fork and right before exec. The `sandbox-exec` tool is
+not used. All modules that the process needs later are imported before the call, because afterwards
+it may not be able to read the interpreter's library.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from corral.record import record
 TYPE_CHECKING = False
 assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from corral.plan.model import Results, Stage
+    from corral.plan.model import Results, Stage, Step
 
 EPERM = 1
 DISCARD_PORT = 9
-"""No process listens there, so without a wall the error is another one than EPERM."""
+"""No process listens on this port, so without a wall the error is not EPERM."""
 DIRECTORIES_OF_OTHERS = ("/Users", "/Library/Preferences", "/Applications")
-"""They exist on every Mac and can be read without walls."""
+"""Directories that exist on every Mac and can be read without walls."""
 
 
 @record
 class Seatbelt:
-    """`closed` is a directory that the target could list without Seatbelt and must not with it.
-    `alone`: the target may not start a process. `proxy`: it may reach the port of the loopback
-    proxy, which is known only when the step is applied.
+    """`closed` is a directory that the target could list without Seatbelt, but not with it. `alone`
+    means that the target may not start a process. `proxy` means that it may reach the loopback
+    proxy, whose port is known when the step is applied. `marker` identifies the profile.
     """
 
     name = "seatbelt"
@@ -45,6 +45,7 @@ class Seatbelt:
     closed: str
     alone: bool
     proxy: bool = False
+    marker: str = ""
     stage: Stage = "target"
 
     def describe(self) -> str:
@@ -54,7 +55,7 @@ class Seatbelt:
         return f"seatbelt: deny default, {rules} rules{proxy}; {paths}"
 
     def apply(self, results: Results) -> None:
-        # The control: without the wall these two succeed.
+        # The control: both succeed without the wall.
         os.listdir(self.closed)
         darwin_proc.threads(os.getppid())
         rules = seatbelt_profile.proxy_rules(_proxy_port(results)) if self.proxy else ""
@@ -73,18 +74,23 @@ class Seatbelt:
             _verify_alone()
 
 
+def find_marker(steps: Iterable[Step]) -> str:
+    """Return the marker of the profile among these steps, or "" without a profile."""
+    return next((step.marker for step in steps if isinstance(step, Seatbelt)), "")
+
+
 def _proxy_port(results: Results) -> int:
     return results.get(loopback_proxy.ProxyPort).number
 
 
 def directory_outside(granted: tuple[str, ...]) -> str:
-    """Return a directory of others that is in none of these paths."""
+    """Return a directory that is outside all of these paths."""
     for path in DIRECTORIES_OF_OTHERS:
         if not any(is_inside(path, top) for top in granted):
             return path
     raise PolicyError(
-        f"with all of {', '.join(DIRECTORIES_OF_OTHERS)} granted nothing can show that the wall "
-        "holds",
+        f"all of {', '.join(DIRECTORIES_OF_OTHERS)} are granted, so no directory is left to check "
+        "that the wall works",
         hint="grant the directories in them that the server needs",
     )
 
@@ -101,7 +107,7 @@ def _verify_alone() -> None:
     try:
         disposable.fork_once()
     except OSError:
-        return  # denied by the wall, or by RLIMIT_NPROC before it
+        return  # Seatbelt has denied it, or RLIMIT_NPROC before
     raise OSError(0, "a process can be started")
 
 
@@ -115,7 +121,7 @@ def _verify_network() -> None:
 
 
 def connect(port: int) -> None:
-    """Connect to a port of this Mac and hang up."""
+    """Connect to a port of this Mac, and close the connection."""
     stream = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
     try:
         stream.connect((loopback_proxy.LOOPBACK, port))

@@ -1,8 +1,8 @@
-"""Convert a path to the kernel's own spelling, the only one that Seatbelt compares.
+"""Convert a path to the kernel's own spelling, because Seatbelt compares only that.
 
-Most volumes of a Mac accept a name in any case, and the user's volume can be reached by two paths
-(/Users is /System/Volumes/Data/Users). `realpath` keeps what was typed. A rule for such a path
-could silently match nothing: a grant would show nothing, or a hidden file in it would be visible.
+Most volumes of a Mac accept a name in any case, and the user's volume has two paths (/Users is
+/System/Volumes/Data/Users). `realpath` keeps the typed spelling. A rule for such a path could
+silently match nothing. Then a grant would show nothing, or a hidden file in it would be visible.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAXPATHLEN = 1024
 
 
 def to_kernel_path(path: str) -> str:
-    """Follow no link, and leave the name of a file as typed that cannot be opened."""
+    """Return the kernel's path, without following links. Keep names that cannot be opened."""
     opened = _path_of_opened(path)
     if opened is not None:
         return opened
@@ -26,7 +26,7 @@ def to_kernel_path(path: str) -> str:
 
 
 def _path_of_opened(path: str) -> str | None:
-    """Ask with F_GETPATH of fcntl(2). Other systems have neither that nor volumes that need it."""
+    """Return the path of an open file by F_GETPATH of fcntl(2), which only macOS has and needs."""
     import fcntl
 
     command: int | None = getattr(fcntl, "F_GETPATH", None)

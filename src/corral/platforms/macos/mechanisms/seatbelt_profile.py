@@ -1,21 +1,21 @@
-"""Write the Seatbelt profile of a target: its text and its parameters. Pure.
+"""Write the Seatbelt profile of a target: its text and its parameters. This code is pure.
 
-Everything is denied that no rule below allows, and the last rule that matches decides. Paths of the
-policy and of the program are never part of the text: they are parameters (`(param "READ_0")`),
-which the library passes to the rule as a value. They have to be real paths, because Seatbelt
-compares real paths: a rule for /tmp silently matches nothing.
+Everything that no rule allows is denied, and the last matching rule decides. The text contains no
+path of the policy or of the program. Such paths are parameters (`(param "READ_0")`), which the
+library passes to the rule as a value. They have to be real paths, because Seatbelt compares real
+paths: a rule for /tmp silently matches nothing.
 
-Some operations are allowed under `deny default` unless they are denied by name (process-info,
-mapping as a program, nvram, IOKit's properties, and KERN_PROCARGS2 among the sysctls, which shows
-other processes' environment). The profile denies them, and others that may be like them.
+`(version 1)` allows 28 operations that `deny default` does not change. Each is either denied by
+name here, or is in a test's list with a reason. Denials that only harden are behind `defined?`,
+because one unknown word makes the whole profile fail.
 
-Some sources say that a rule for one operation (`file-write-data`) counts before every rule for a
-class of operations (`file-write*`), whatever their order. Both readings decide the same for the
-rules below.
+A rule for one operation (`file-write-data`) has precedence over rules for a class of operations
+(`file-write*`), whatever their order. The rules below would decide the same by order alone.
 """
 
 from __future__ import annotations
 
+from corral.policy import secret_files
 from corral.record import record
 
 TYPE_CHECKING = False
@@ -26,55 +26,90 @@ if TYPE_CHECKING:
 
 SYSTEM = (
     "/bin", "/sbin", "/usr", "/System/Library", "/System/Cryptexes", "/System/iOSSupport",
-    "/System/Volumes/Preboot/Cryptexes", "/Library/Apple", "/private/var/db/dyld",
+    "/System/Volumes/Preboot/Cryptexes", "/Library/Apple", "/nix/store", "/private/var/db/dyld",
     "/private/var/db/timezone", "/private/etc/ssl",
 )  # fmt: skip
-"""Every target may read and map these and, where processes are allowed, execute them."""
+"""Paths that every target may read and map, and execute if it may start processes."""
 
 FILES = (
     "/", "/private/etc/localtime", "/private/etc/passwd", "/private/etc/protocols",
-    "/private/etc/services", "/private/var/select/sh",
+    "/private/etc/services", "/private/var/select/sh", "/private/var/select/developer_dir",
+    "/private/var/db/xcode_select_link",
 )  # fmt: skip
-"""The loader begins at `/` itself. On a Mac passwd contains no passwords."""
+"""Single files to read. The loader starts at `/` itself. On a Mac passwd contains no passwords."""
 
 LINKS = (
-    "/etc", "/tmp", "/var", "/dev", "/private",  # noqa: S108 - the link, not what is in it
+    "/etc", "/tmp", "/var", "/dev", "/private",  # noqa: S108 - only the links
     "/System/Volumes/Data",
 )  # fmt: skip
-"""Components of paths to files; the user's volume is really at the last one."""
+"""Links in the paths to files. The user's volume is mounted at the last one."""
 DEVICES = ("/dev/random", "/dev/urandom")
 WRITABLE_DEVICES = ("/dev/null", "/dev/zero")
 SYSCTLS = (
     "kern.argmax", "kern.boottime", "kern.hostname", "kern.maxfilesperproc", "kern.ngroups",
     "kern.osproductversion", "kern.osrelease", "kern.ostype", "kern.osvariant_status",
-    "kern.osversion", "kern.secure_kernel", "kern.usrstack64", "kern.version",
-    "machdep.cpu.brand_string", "sysctl.proc_cputype", "vm.loadavg",
+    "kern.osversion", "kern.secure_kernel", "kern.sysv.semmns", "kern.usrstack64",
+    "kern.version", "machdep.cpu.brand_string", "sysctl.proc_cputype", "vm.loadavg",
 )  # fmt: skip
-SYSCTL_PREFIXES = ("hw.",)
+SYSCTL_PREFIXES = ("hw.", "net.routetable.")
+"""Python's ProcessPoolExecutor needs `semmns`; node's `os.networkInterfaces` needs the routes."""
 MACH = ("com.apple.system.opendirectoryd.libinfo",)
-"""The name of a uid. Never launchservicesd, lsd, Apple events or SecurityServer: they act for any
-process that asks, outside of every sandbox.
+"""This service resolves the name of a uid. launchservicesd, lsd, Apple events and SecurityServer
+must never be added, because they act outside the sandbox for any process that asks.
 """
 
-TASKS = ("mach-task-read", "mach-task-inspect")
-"""Ports of other processes that give access to their memory; some macOS versions lack them."""
+TRUSTD = ("com.apple.trustd", "com.apple.trustd.agent")
+"""Services that check certificates, for Go and others. They fetch URLs outside the sandbox."""
+
+CLOSED = (
+    "appleevent-send", "darwin-notification-post", "file-clone", "file-link", "file-write-acl",
+    "file-write-setugid", "fs-quota*", "fs-snapshot-mount", "iokit-get-properties",
+    "iokit-open-service", "job-creation", "lsopen", "mach-cross-domain-lookup", "mach-priv*",
+    "mach-task-inspect", "mach-task-name", "mach-task-read", "nvram*",
+    "system-memorystatus-control",
+)  # fmt: skip
+"""Denied for all paths, after all other rules. Some macOS versions lack some of these.
+
+A clone or a hard link is a second name, to which the rule for the first does not apply. A clone of
+a directory contains its hidden files. A set-id file would outlive the run. With an access list that
+denies deletion, the user could not remove a file.
+"""
+FLOWS = ("necp-client-open", "system-necp-client-action")
+"""These show the Mac's network to a client. They are denied unless the proxy's port is open."""
+
+
+def _any_case(name: str) -> str:
+    """Return a regular expression for a name in any case, because most volumes ignore it."""
+    return "".join(f"[{c}{c.upper()}]" if c.isalpha() else f"\\{c}" for c in name)
+
+
+VERSION_CONTROL = frozenset(secret_files.VERSION_CONTROL)
+ENVIRONMENT = f'(regex #"/{_any_case(".env")}(\\.[^/]*)?$")'
+PUBLISHED = f'(regex #"({"|".join(map(_any_case, secret_files.PUBLISHED))})$")'
+REPOSITORY = f'(regex #"/({"|".join(map(_any_case, secret_files.VERSION_CONTROL))})(/.*)?$")'
+"""Patterns for names at any depth of a grant."""
 
 STAT = "file-read-metadata file-test-existence"
-READ = "file-read* file-test-existence"
-"""`file-read*` does not cover the operation that tests whether a file exists (`access`)."""
+READ = f"file-read* {STAT}"
+"""`file-read*` does not include the check whether a file exists (`access`). Metadata are in every
+rule, because a rule for them alone has precedence over one for `file-read*`.
+"""
 
 MAX_PORT = 65535
 
 
 @record
 class View:
-    """Real paths. `execute` are the only programs where processes are not allowed, `needed` are the
-    files they read of their own, `read` and `write` are the policy's grants.
+    """The real paths of a target. Without processes, only `execute` can be executed. `needed` are
+    the program's own files; `read` and `write` are the policy's grants.
 
-    `hidden` paths are inside readable ones and `held` paths, which stay read-only, inside writable
-    ones. Neither needs to exist, and a grant below them counts again. `anchors` are the directories
-    above them, which may not be renamed. `links` are grants as the policy spells them, where that
-    path goes through links.
+    `hidden` paths are inside readable ones. `held` paths stay read-only inside writable ones. They
+    need not exist, and a grant below them applies again. `anchors` are the directories above them,
+    which may not be renamed. `links` are grants as the policy spells them, if the path has links.
+    The names of all files beside the path to `listed` are visible.
+
+    `services` are mach services in addition to `MACH`. `marker` is a name that no service has;
+    `process_tree` uses it to recognize processes under this profile.
     """
 
     execute: tuple[str, ...]
@@ -87,19 +122,23 @@ class View:
     held: tuple[str, ...] = ()
     anchors: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
+    listed: tuple[str, ...] = ()
+    services: tuple[str, ...] = ()
+    marker: str = ""
     subprocess: bool = False
 
 
 def profile(view: View) -> tuple[str, Parameters]:
-    """Return the text, and (name, path) for each parameter in it."""
+    """Return the text of the profile, and (name, path) for each parameter in it."""
     named = _Parameters()
     rules = [
         "(version 1)",
         "(deny default)",
         *_processes(view, named),
-        *_system(),
+        *_system(view),
         *_files(view, named),
         *_sockets(view, named),
+        *(_guarded("deny", operation) for operation in CLOSED),
     ]
     return "\n".join((*rules, "")), tuple(named.pairs)
 
@@ -108,20 +147,22 @@ class _Parameters:
     def __init__(self) -> None:
         self.pairs: list[tuple[str, str]] = []
 
+    def add(self, kind: str, path: str) -> str:
+        """Add a path as a parameter, and return the expression for it: `(param "KIND_0")`."""
+        if not path.startswith("/") or "\0" in path:
+            raise ValueError(f"{path!r} is not an absolute path")
+        name = f"{kind}_{sum(known.startswith(kind) for known, _ in self.pairs)}"
+        self.pairs.append((name, path))
+        return f'(param "{name}")'
+
     def filters(self, form: str, kind: str, paths: Iterable[str]) -> list[str]:
-        """Return `(form (param "KIND_0"))` and so on, and remember the paths as parameters."""
-        found: list[str] = []
-        for path in paths:
-            if not path.startswith("/") or "\0" in path:
-                raise ValueError(f"{path!r} is no absolute path")
-            name = f"{kind}_{sum(known.startswith(kind) for known, _ in self.pairs)}"
-            self.pairs.append((name, path))
-            found.append(f'({form} (param "{name}"))')
-        return found
+        return [f"({form} {self.add(kind, path)})" for path in paths]
 
 
 def _rule(action: str, operations: str, filters: Sequence[str]) -> Iterator[str]:
-    """Yield nothing without filters, because a rule without any applies to everything."""
+    """Yield a rule. Without filters yield nothing, because a rule without filters applies to
+    everything.
+    """
     if filters:
         yield f"({action} {operations}\n  " + "\n  ".join(filters) + ")"
 
@@ -130,19 +171,19 @@ def _constants(form: str, words: Iterable[str]) -> list[str]:
     return [f'({form} "{word}")' for word in words]
 
 
+def _guarded(action: str, operation: str) -> str:
+    return f"(if (defined? '{operation}) ({action} {operation}))"
+
+
 def _processes(view: View, named: _Parameters) -> Iterator[str]:
-    yield "(deny process-info*)"
-    yield "(allow process-info* (target self))"
-    yield "(deny mach-task-name)"
-    yield "(deny mach-priv*)"
-    for name in TASKS:
-        yield f"(if (defined? '{name}) (deny {name}))"
-    yield "(deny job-creation)"
-    yield "(deny lsopen)"
-    yield "(deny appleevent-send)"
-    yield "(allow dynamic-code-generation)"  # V8's, on Apple silicon
+    # `(version 1)` has its own rule for the second one. A rule for the class does not change that.
+    for operation in ("process-info*", "process-info-codesignature"):
+        yield f"(deny {operation})"
+        yield f"(allow {operation} (target self))"
+    yield "(allow dynamic-code-generation)"  # V8 needs it on Apple silicon
     if view.subprocess:
         yield "(allow process-fork)"
+        yield "(allow process-info* (target same-sandbox))"
         yield "(allow signal (target same-sandbox))"
         yield "(allow ipc-posix-sem)"
         yield from _rule("allow", "process-exec*", _constants("subpath", SYSTEM))
@@ -151,13 +192,12 @@ def _processes(view: View, named: _Parameters) -> Iterator[str]:
         yield from _rule("allow", "process-exec", named.filters("literal", "RUN", view.execute))
 
 
-def _system() -> Iterator[str]:
+def _system(view: View) -> Iterator[str]:
     yield "(deny sysctl-read)"
     names = _constants("sysctl-name", SYSCTLS) + _constants("sysctl-name-prefix", SYSCTL_PREFIXES)
     yield from _rule("allow", "sysctl-read", names)
-    yield "(deny nvram*)"
-    yield "(deny iokit-get-properties)"
-    yield from _rule("allow", "mach-lookup", _constants("global-name", MACH))
+    services = (*MACH, *view.services, *([view.marker] if view.marker else []))
+    yield from _rule("allow", "mach-lookup", _constants("global-name", services))
 
 
 def _files(view: View, named: _Parameters) -> Iterator[str]:
@@ -169,39 +209,74 @@ def _files(view: View, named: _Parameters) -> Iterator[str]:
     devices = [*_constants("literal", WRITABLE_DEVICES), '(subpath "/dev/fd")']
     yield from _rule("allow", f"{READ} file-write-data", devices)
     yield from _layers(view, named)
-    # After the hidden paths, because a grant inside one of them must be reachable.
+    # These rules come after those for hidden paths, because a grant inside one must be reachable.
     above = named.filters("path-ancestors", "ABOVE", _paths(view))
     passed = above + named.filters("literal", "LINK", view.links)
     yield from _rule("allow", STAT, passed + _constants("path-ancestors", SYSTEM))
-    yield from _denied(view, named)
+    listed = named.filters("path-ancestors", "LISTED", view.listed)
+    directories = [f"(require-all {item} (vnode-type DIRECTORY))" for item in listed]
+    yield from _rule("allow", "file-read-data", directories)
+    anchors = named.filters("literal", "ANCHOR", view.anchors)
+    yield from _rule("deny", "file-write-unlink", anchors)
 
 
 def _layers(view: View, named: _Parameters) -> Iterator[str]:
-    """Yield the rules of all paths, from the outside inwards: the deepest path decides.
+    """Yield the rules of all paths, outer paths first, so that the deepest path decides.
 
-    A writable path that outlives the run is neither executed nor mapped, and a read grant is not
-    written, whichever is inside the other. For one path the later kind is the later rule: a grant
-    counts more than a hidden path, and a program can be executed even if its grant lets the target
-    change it.
+    A writable path that outlives the run cannot be executed or mapped, and a read grant cannot be
+    written, whichever is inside the other. For the same path, the kinds are in the order of their
+    precedence. A grant overrides a hidden path. A program can be executed even if its grant lets
+    the target change it.
+
+    Rules for names at any depth of a grant come one level deeper than the grant, and before all
+    others there. So the program's own files, and a grant of such a name itself, override them.
     """
     seen = _executed(view, f"{READ} file-map-executable")
+    around = [path for path in (*view.read, *view.write) if not _is_environment_file(path)]
     kinds = (
-        ("HIDDEN", view.hidden, "", f"{seen} file-write*"),
-        ("HELD", view.held, "", "file-write*"),
-        ("READ", view.read, seen, "file-write*"),
-        ("PRIVATE", (view.private,), f"{seen} file-write*", ""),
-        ("WRITE", view.write, f"{READ} file-write*", _executed(view, "file-map-executable")),
-        ("NEEDED", (*view.execute, *view.needed), seen, ""),
+        ("ENVIRONMENT", 1, around, "", ""),
+        ("REPOSITORY", 1, filter(_is_outside_repositories, view.write), "", "file-write*"),
+        ("HIDDEN", 0, view.hidden, "", f"{seen} file-write*"),
+        ("HELD", 0, view.held, "", "file-write*"),
+        ("READ", 0, view.read, seen, "file-write*"),
+        ("PRIVATE", 0, (view.private,), f"{seen} file-write*", ""),
+        ("WRITE", 0, view.write, f"{READ} file-write*", _executed(view, "file-map-executable")),
+        ("NEEDED", 0, (*view.execute, *view.needed), seen, ""),
     )
-    layers = [(path.count("/"), kind, path) for kind in kinds for path in kind[1]]
-    for _, (name, _, allowed, denied), path in sorted(layers, key=lambda layer: layer[0]):
-        filters = named.filters("subpath", name, (path,))
+    layers = [(path.count("/") + kind[1], kind, path) for kind in kinds for path in kind[2]]
+    for _, (name, _, _, allowed, denied), path in sorted(layers, key=lambda layer: layer[0]):
+        value = named.add(name, path)
+        if name == "ENVIRONMENT":
+            yield from _environment_files(value, f"{seen} file-write*")
+            continue
+        # `subpath` alone is reported not to match a name that does not exist yet.
+        filters = [f"(literal {value})", f"(subpath {value})"]
+        if name == "REPOSITORY":
+            filters = [f"(require-all (subpath {value}) {REPOSITORY})"]
         yield from _rule("deny", denied, filters if denied else ())
         yield from _rule("allow", allowed, filters if allowed else ())
 
 
+def _environment_files(top: str, operations: str) -> Iterator[str]:
+    """Hide the content of `.env` files. Their existence stays visible, because many servers look
+    for one at their start, and exit on an error.
+    """
+    files = [f"(require-all (subpath {top}) {ENVIRONMENT} (require-not {PUBLISHED}))"]
+    yield from _rule("deny", operations, files)
+    yield from _rule("allow", STAT, files)
+
+
+def _is_environment_file(path: str) -> bool:
+    return secret_files.is_environment_file(path.rpartition("/")[2].lower())
+
+
+def _is_outside_repositories(path: str) -> bool:
+    """Return whether a grant is outside every repository's metadata directory."""
+    return not VERSION_CONTROL.intersection(path.split("/"))
+
+
 def _executed(view: View, operations: str) -> str:
-    """Add executing, where a program may execute whatever it may read."""
+    """Add execution to the operations, if a program may execute whatever it may read."""
     return f"{operations} process-exec*" if view.subprocess else operations
 
 
@@ -210,26 +285,12 @@ def _paths(view: View) -> tuple[str, ...]:
     return (*view.execute, *view.needed, *granted)
 
 
-def _denied(view: View, named: _Parameters) -> Iterator[str]:
-    """Yield the last rules, which no grant overrides.
-
-    A hard link would be a second name, to which the rule for the first does not apply. A set-id
-    file would outlive the run. With a flag such as uchg, or an access list that denies deleting,
-    the owner could not remove files, those of the private directory among them.
-    """
-    anchors = named.filters("literal", "ANCHOR", view.anchors)
-    yield from _rule("deny", "file-write-unlink", anchors)
-    yield "(deny file-link)"
-    yield "(deny file-write-setugid)"
-    yield "(deny file-write-flags)"
-    yield "(deny file-write-acl)"
-
-
 def _sockets(view: View, named: _Parameters) -> Iterator[str]:
-    """Allow unix sockets by path: the private directory's, and those that the policy names."""
+    """Allow the unix sockets of the private directory, and those that the policy names."""
     own = named.filters("subpath", "OWN", (view.private,))
     theirs = named.filters("literal", "SOCKET", view.sockets)
     yield "(deny network*)"
+    yield from (_guarded("deny", operation) for operation in FLOWS)
     yield "(allow system-socket (socket-domain AF_UNIX))"
     yield from _rule("allow", "network-bind", [f"(local unix-socket {item})" for item in own])
     reached = [f"(remote unix-socket {item})" for item in (*own, *theirs)]
@@ -237,13 +298,15 @@ def _sockets(view: View, named: _Parameters) -> Iterator[str]:
 
 
 def proxy_rules(port: int) -> str:
-    """Return the rules that follow all others where one port of this Mac may be reached by TCP.
+    """Return the rules, which come after all others, for one TCP port of this Mac.
 
-    The only host that a rule can name is `localhost`, which is every address of this Mac.
+    The only host that a rule can name is `localhost`, which means every address of this Mac.
     """
     if type(port) is not int or not 0 < port <= MAX_PORT:
-        raise ValueError(f"{port!r} is no port")
-    return (
-        "(allow system-socket (socket-domain AF_INET))\n"
-        f'(allow network-outbound\n  (remote tcp "localhost:{port:d}"))\n'
+        raise ValueError(f"{port!r} is not a port")
+    rules = (
+        "(allow system-socket (socket-domain AF_INET))",
+        f'(allow network-outbound\n  (remote tcp "localhost:{port:d}"))',
+        *(_guarded("allow", operation) for operation in FLOWS),
     )
+    return "\n".join((*rules, ""))

@@ -1,8 +1,9 @@
-"""Secrets and self-starting files inside granted directories of a Mac: hidden, or held read-only.
+"""Find the paths in granted directories of a Mac that are hidden or stay read-only.
 
-Seatbelt goes by names, so a name that does not exist yet is held as well, in its usual spelling: on
-a volume that ignores case another one gets past, and is told afterwards. Not looked for: hard links
-that were made before, and repositories below the top of a grant.
+Seatbelt compares names, so a name that does not exist yet is protected too. On a volume that
+ignores case, a target can use another spelling; this is reported after the run. The profile itself
+has rules for `.env` files and repositories at any depth. Existing hard links to secrets are not
+found.
 """
 
 from __future__ import annotations
@@ -21,33 +22,19 @@ if TYPE_CHECKING:
 SECRETS = secret_files.hidden("macos")
 STARTERS = secret_files.protected("macos")
 PROJECT = (*secret_files.PROJECT, *secret_files.VERSION_CONTROL)
-"""At the top of a write grant."""
-
-ENVIRONMENT = ".env"
-"""At the top of a grant, with all that begins so and is not published."""
+"""Names at the top of a write grant. A repository there may be a link."""
 
 
 def hidden(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
-    """What no grant shows, unless a grant names it itself; one that lies in it is seen again."""
+    """Return the paths that a grant around them does not show. Inner grants still apply."""
     named = [grant.path for grant in grants]
     found = [f"{home}/{name}" for home in homes for name in SECRETS]
-    for grant in grants:
-        if grant.directory:
-            found += [f"{grant.path}/{name}" for name in _environment_files(grant.path)]
-    # A link to a secret is another name: the rule has to be for where it leads.
+    # A link to a secret is another name, so the rule has to be for the link's target.
     return _within(map(os.path.realpath, found), named, named)
 
 
-def _environment_files(directory: str) -> list[str]:
-    try:
-        names = os.listdir(directory)
-    except OSError:
-        names = []
-    return [ENVIRONMENT, *filter(secret_files.is_environment_file, names)]
-
-
 def held(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
-    """What no write grant lets change, unless a grant names it itself."""
+    """Return the paths that a target may not change although they are in a write grant."""
     writable = [grant.path for grant in grants if grant.access == "write" and grant.directory]
     found = [f"{home}/{name}" for home in homes for name in STARTERS]
     found += [f"{path}/{name}" for path in writable for name in PROJECT]
@@ -59,8 +46,9 @@ def held(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
 
 
 def _replaceable(path: str, tops: Sequence[str]) -> str:
-    """The first on the way to it that is no directory of its own. A `.git` that is absent could be
-    put there whole, by one rename; one that is a file or a link could be made to lead elsewhere.
+    """Return the first part of a path that is not a directory, and so could be replaced.
+
+    A rename could create a missing `.git`, or replace a file or a link.
     """
     whole = path
     while (parent := os.path.dirname(path)) != path and parent not in tops:
@@ -71,7 +59,7 @@ def _replaceable(path: str, tops: Sequence[str]) -> str:
 
 
 def _within(found: Iterable[str], tops: Sequence[str], named: Sequence[str]) -> tuple[str, ...]:
-    """Those that lie in one of `tops` and are not named."""
+    """Return the paths that are in one of `tops` and not in `named`."""
     return tuple(
         path
         for path in dict.fromkeys(found)
@@ -80,8 +68,9 @@ def _within(found: Iterable[str], tops: Sequence[str], named: Sequence[str]) -> 
 
 
 def anchors(grants: Sequence[Grant], kept: Sequence[str]) -> tuple[str, ...]:
-    """Return the directories between a write grant and what is kept in it: renaming them would
-    take it out of the rule for its name.
+    """Return the directories between a write grant and the `kept` paths in it.
+
+    Renaming them would evade the rules for these paths.
     """
     found: dict[str, None] = {}
     for top in [grant.path for grant in grants if grant.access == "write"]:

@@ -1,8 +1,8 @@
-"""Probe this Mac: each probe sees the denial and its control in a disposable child.
+"""Probe what this Mac enforces. Each probe runs in a disposable child and has a control.
 
-Seatbelt is proven by twins of a run, made by the same steps and code. One twin has a trial as its
-last step, and one for each runtime has to start and exit with 0. A profile under which nothing
-starts is useless, so it does not count as proven.
+Two test runs with the steps of a real run prove Seatbelt. One has a trial as its last step. The
+other starts a system program, because a profile under which nothing starts is useless. Each runtime
+has its own finding, so that one broken runtime does not prevent all runs.
 """
 
 from __future__ import annotations
@@ -31,28 +31,39 @@ if TYPE_CHECKING:
     from corral.platforms.macos.process_table import ProcessTable
 
 MEMORY = 32 << 20
+TRUE = "/usr/bin/true"
 SEATBELT = Held(
     control="filesystem", asked="", stated=False, mechanism=options.SEATBELT, status="verified"
 )
+DISCLAIM = replace(SEATBELT, control="syscalls", mechanism=options.DISCLAIM)
 PROXY = replace(SEATBELT, control="network", mechanism=f"{options.SEATBELT} + {options.PROXY}")
 LABELS = (
     ("seatbelt", "Seatbelt", "supported"),
-    ("door", "Network allowlist, by a proxy", "supported"),
+    ("starts python", "Python under Seatbelt", "starts"),
+    ("starts node", "Node under Seatbelt", "starts"),
+    ("disclaim", "Consents of the client", "not passed on"),
+    ("marker", "Recognizing processes by their profile", "supported"),
+    ("loopback_proxy", "Network allowlist, by a proxy", "supported"),
     ("rlimits", "Rlimits", "supported"),
     ("nproc", "No second process by rlimit", "supported"),
     ("watcher", "Tree kill", "supported"),
     ("sampling", "Sampling", "supported"),
     ("jetsam", "Memory limit of one process", "supported"),
 )
-"""The doctor's words for each capability that `probe` finds."""
+"""The label in `doctor` of each capability that `probe` finds."""
 
 
 def probe(table: ProcessTable, node: str) -> tuple[Finding, ...]:
+    python = (sys.executable, "-c", "import ctypes, json, socket, ssl")
+    script = (node, "-e", "require('fs').realpathSync('.')")
+    hint = "the evidence says why; servers that need this runtime may not start"
     return (
-        disposable.probe(
-            "seatbelt", lambda: _seatbelt(table, node), "a Linux VM has walls that hold"
-        ),
-        disposable.probe("door", lambda: _loopback_proxy(table)),
+        disposable.probe("seatbelt", lambda: _seatbelt(table), "use a Linux virtual machine"),
+        disposable.probe("starts python", lambda: _start(table, python), hint),
+        *([disposable.probe("starts node", lambda: _start(table, script), hint)] if node else []),
+        disposable.probe("disclaim", lambda: _start(table, (TRUE,), controls=(SEATBELT, DISCLAIM))),
+        disposable.probe("marker", lambda: _marker(table)),
+        disposable.probe("loopback_proxy", lambda: _loopback_proxy(table)),
         disposable.probe("rlimits", rlimits.probe),
         disposable.probe("nproc", _nproc, "start corral as an ordinary user"),
         disposable.probe("watcher", lambda: _watcher(table)),
@@ -63,7 +74,7 @@ def probe(table: ProcessTable, node: str) -> tuple[Finding, ...]:
 
 @record
 class Trial:
-    """Try more than Seatbelt's `verify`, write to `fd` what was seen, and fail before the exec."""
+    """Tries more than Seatbelt's `verify`, writes the results to `fd`, and fails before exec."""
 
     name = "trial"
     fd: int
@@ -82,7 +93,7 @@ class Trial:
         saw = [
             f"reading={_denied(lambda: os.close(os.open(self.marker, os.O_RDONLY)))}",
             f"writing={_denied(lambda: os.truncate(self.marker, 0))}",
-            # By the wall, or by RLIMIT_NPROC before it.
+            # Seatbelt denies this, unless RLIMIT_NPROC has denied it before.
             f"forking={disposable.refused(disposable.fork_once)}",
             f"signalling={_denied(lambda: os.kill(self.other, 0))}",
         ]
@@ -92,7 +103,7 @@ class Trial:
 
 @record
 class ProxyTrial:
-    """Reach the proxy's port but not `port`, where another socket listens; then fail as `Trial`."""
+    """Connects to the proxy's port, and to `port`, which must fail. Then it fails like `Trial`."""
 
     name = "proxy_trial"
     fd: int
@@ -110,21 +121,52 @@ class ProxyTrial:
         raise OSError(0, "the trial is over")
 
 
+@record
+class MarkerTrial:
+    """Writes to `ready` under the profile, waits for `go`, then fails like `Trial`."""
+
+    name = "marker_trial"
+    ready: int
+    go: int
+    stage: Stage = "target"
+    verify = unverified
+
+    def describe(self) -> str:
+        return "wait until the parent has inspected this process"
+
+    def apply(self, _results: Results) -> None:
+        os.write(self.ready, b"\0")
+        os.read(self.go, 1)
+        raise OSError(0, "the trial is over")
+
+
 def _denied(attempt: Callable[[], object]) -> str:
     return disposable.refused(attempt, by=PermissionError)
 
 
-def _seatbelt(table: ProcessTable, node: str) -> str:
-    python = sys.executable
-    saw = _try_walls(table, python)
-    started = [_start(table, (python, "-c", "import ctypes, json, socket, ssl"))]
-    started += [_start(table, (node, "-e", "require('fs').realpathSync('.')"))] if node else []
-    without = "" if node else "; there is no node to try"
-    return f"denied inside: {saw}, allowed outside; started: {', '.join(started)}{without}"
+def _seatbelt(table: ProcessTable) -> str:
+    saw, started = _try_walls(table, TRUE), _start(table, (TRUE,))
+    return f"denied inside: {saw}, allowed outside; {started}"
 
 
-def _try_walls(table: ProcessTable, python: str) -> str:
-    """Outside, the same acts succeed (the control)."""
+def _marker(table: ProcessTable) -> str:
+    """Check the marker of a process under a profile, and of this process, which has no profile."""
+    ready, go = os.pipe(), os.pipe()
+    plan = _test_run((TRUE,), MarkerTrial(ready=ready[1], go=go[0]))
+    child = spawn.spawn(plan, (0, ready[1], ready[1]), table)
+    os.close(ready[1])
+    reported = os.read(ready[0], 1)
+    marker = seatbelt.find_marker(plan.steps)
+    seen = [table.has_marker(pid, marker) for pid in (child.target(), os.getpid())]
+    os.write(go[1], b"\0")
+    _wait(child)
+    if not reported or seen != [True, False]:
+        raise RuntimeError(f"the marker inside and outside was seen as {seen}")
+    return "a process under the profile is recognized from outside, and no other"
+
+
+def _try_walls(table: ProcessTable, program: str) -> str:
+    """Try the walls inside, after the same acts have succeeded outside (the control)."""
     import tempfile
 
     with tempfile.NamedTemporaryFile() as marker:
@@ -134,65 +176,67 @@ def _try_walls(table: ProcessTable, python: str) -> str:
         os.kill(os.getppid(), 0)
         path, other = os.path.realpath(marker.name), os.getppid()
         return _run_trial(
-            table, lambda fd: _twin((python,), Trial(fd=fd, marker=path, other=other))
+            table, lambda fd: _test_run((program,), Trial(fd=fd, marker=path, other=other))
         )
 
 
 def _loopback_proxy(table: ProcessTable) -> str:
-    """Outside, the port beside the proxy's is reached as well (the control)."""
+    """Try the proxy's port and another one inside; outside both are reached (the control)."""
     beside = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
     beside.bind((loopback_proxy.LOOPBACK, 0))
     beside.listen(2)
     port = int(beside.getsockname()[1])
     seatbelt.connect(port)
-    argv, policy = (sys.executable,), Policy(allow=("example.com",))
+    argv, policy = (TRUE,), Policy(allow=("example.com",))
     words = _run_trial(
         table,
-        lambda fd: _twin(
+        lambda fd: _test_run(
             argv, ProxyTrial(fd=fd, port=port), policy=policy, controls=(SEATBELT, PROXY)
         ),
     )
     return f"denied inside: {words}, allowed outside; the proxy's own port is reached"
 
 
-def _run_trial(table: ProcessTable, make_twin: Callable[[int], Plan]) -> str:
-    """Return what the trial writes that is the last step of a twin."""
+def _run_trial(table: ProcessTable, make_plan: Callable[[int], Plan]) -> str:
+    """Run a plan whose last step is a trial, and return the trial's output."""
     read, write = os.pipe()
-    plan = make_twin(write)
+    plan = make_plan(write)
     child = spawn.spawn(plan, (0, write, write), table)
     os.close(write)
     failed, _ = _wait(child)
     with open(read, "rb") as answer:
         words = answer.read().decode()
     if failed is None or failed.step != plan.steps[-1].name or not words:
-        raise failed or StepFailed("trial", "ran something")
+        raise failed or StepFailed("trial", "the target was executed")
     return words
 
 
-def _start(table: ProcessTable, argv: Sequence[str]) -> str:
+def _start(
+    table: ProcessTable, argv: Sequence[str], *, controls: Sequence[Held] = (SEATBELT,)
+) -> str:
     null = os.open(os.devnull, os.O_RDWR)
-    child = spawn.spawn(_twin(argv), (null, null, null), table)
+    child = spawn.spawn(_test_run(argv, controls=controls), (null, null, null), table)
     failed, status = _wait(child)
     os.close(null)
     if failed is not None:
         raise failed
     if status:
         raise RuntimeError(f"{argv[0]} does not start under the profile (wait status {status})")
-    return os.path.basename(argv[0])
+    return f"{argv[0]} starts under the profile"
 
 
-def _twin(
+def _test_run(
     argv: Sequence[str],
     *more: Step,
     policy: Policy = Policy(),  # noqa: B008 - records are frozen
     controls: Sequence[Held] = (SEATBELT,),
 ) -> Plan:
-    """Return the plan of a run with corral's defaults and Seatbelt."""
+    """Return the plan of a run with the default policy and Seatbelt."""
     home = os.path.realpath(os.path.expanduser("~"))
     program = resolve(argv, environment=os.environ, cwd="/", home=home, subprocess=False)
     made = tier_seatbelt.compose(policy, program, controls, home=os.path.expanduser("~"))
     return Plan(
-        program=program,
+        program=replace(program, cwd=made.home),
         steps=(*made.steps, *more),
         controls=(),
         environment=(("PATH", ":".join(program.search)), *made.environment),
@@ -200,7 +244,7 @@ def _twin(
 
 
 def _wait(child: spawn.Child) -> tuple[StepFailed | None, int | None]:
-    """Return the step that failed, if one did, and the wait status."""
+    """Return the failed step, if any, and the wait status."""
     with open(child.exec_pipe, "rb", closefd=False) as pipe:
         failed = parse_exec_result(pipe.read())
     os.read(child.pidfd, 1)
@@ -213,11 +257,11 @@ def _nproc() -> str:
     disposable.fork_once()
     resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
     words = disposable.refused(disposable.fork_once)
-    return f"with RLIMIT_NPROC of 1 a fork is denied ({words}), without it is not"
+    return f"a fork is denied with RLIMIT_NPROC of 1 ({words}), but not without it"
 
 
 def _watcher(table: ProcessTable) -> str:
-    """Find and kill a daemon whose parent has ended and been reaped."""
+    """Check that a daemon is found and killed after its parent has ended and was reaped."""
     wait_read, wait_write = os.pipe()
     ready_read, ready_write = os.pipe()
     root = os.fork()
@@ -239,12 +283,12 @@ def _watcher(table: ProcessTable) -> str:
     found = len(tree.walk())
     tree.kill()
     if found != 1 or os.read(ready_read, 1):
-        raise RuntimeError(f"{found} processes were found where a daemon was")
+        raise RuntimeError(f"{found} processes were found instead of one daemon")
     return "a daemon that left its session and lost its parent is found and killed"
 
 
 def _sampling(table: ProcessTable) -> str:
-    """Measure a grandchild's memory from outside, before it has any and after."""
+    """Check that a grandchild's memory is measured, before and after it allocates."""
     go_read, go_write = os.pipe()
     ready_read, ready_write = os.pipe()
     pid = os.fork()
@@ -269,20 +313,22 @@ def _sampling(table: ProcessTable) -> str:
     tree.kill()
     os.waitpid(pid, 0)
     if after.memory - before.memory < MEMORY // 2 or after.tasks != 2:
-        raise RuntimeError(f"of {MEMORY} bytes in a grandchild {after.memory} were seen")
+        raise RuntimeError(f"a grandchild has {MEMORY} bytes, but {after.memory} were measured")
     return f"memory of a grandchild is seen ({before.memory >> 20}, then {after.memory >> 20} MiB)"
 
 
 def _jetsam() -> str:
-    """Let a process allocate more than its limit, and the same without a limit."""
+    """Check that a process above its limit is killed, and that it is not killed without one."""
     real = os.path.realpath(sys.executable)
-    python = tier_seatbelt.framework_bundle(real) or real
+    python = next(iter(tier_seatbelt.framework_images(real)), real)
     if _allocate(python, megabytes=0) != 0:
-        raise RuntimeError(f"{python} does not end well without a limit")
+        raise RuntimeError(f"{python} fails without a limit")
     status = _allocate(python, megabytes=64)
     if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != SIGKILL:
-        raise RuntimeError(f"256 MiB under a limit of 64 end with wait status {status}")
-    return "a process is killed beyond a limit of 64 MiB, and not without one"
+        raise RuntimeError(
+            f"a process with 256 MiB under a limit of 64 ended with wait status {status}"
+        )
+    return "a process is killed beyond a limit of 64 MiB, but not without a limit"
 
 
 def _allocate(python: str, *, megabytes: int) -> int:

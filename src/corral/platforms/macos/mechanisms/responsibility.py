@@ -1,0 +1,54 @@
+"""Let macOS ask the user for consent in the target's own name.
+
+A process inherits its parent's responsible process, and so everything that the user has allowed
+that program, such as the desktop or the calendar. exec disclaims this (`spawn`), so that macOS asks
+again for the target itself.
+"""
+
+from __future__ import annotations
+
+from corral.platforms.steps import unverified
+from corral.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corral.plan.model import Results, Stage
+
+IN_HOME = ("Desktop", "Documents", "Downloads", "Library/Mobile Documents")
+"""macOS asks for consent before a program reads these directories, or other volumes."""
+
+
+@record
+class Disclaimer:
+    name = "disclaimer"
+    stage: Stage = "clone"
+    verify = unverified
+
+    def describe(self) -> str:
+        return "macOS asks the user for consent in the target's own name"
+
+    def apply(self, results: Results) -> None:
+        results.add(Disclaimed())
+
+
+@record
+class Disclaimed:
+    """Tells exec to disclaim the caller's responsibility."""
+
+
+def warnings(paths: Sequence[str], homes: Sequence[str], program: str) -> tuple[str, ...]:
+    """Return a warning for the first path that needs consent to read."""
+    from corral.paths.posix import is_inside
+
+    asked = ["/Volumes", *(f"{home}/{name}" for home in homes for name in IN_HOME)]
+    found = next((path for path in paths if any(is_inside(path, top) for top in asked)), "")
+    if not found:
+        return ()
+    text = (
+        f"macOS asks for consent before {found} is read, but cannot ask over ssh: allow it to "
+        f"{program} in Privacy & Security, or set disclaim = false below [macos] to use the "
+        "consents of the program that starts corral"
+    )
+    return (text,)
