@@ -1,14 +1,16 @@
-"""What corral's flow asks of Windows."""
+"""Implement the contract of `platforms.contract` for Windows."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from corral.errors import LaunchError
 from corral.plan import model
 from corral.plan.host import Finding, Host
 from corral.plan.model import Composition, Plan
 from corral.platforms import contract, run_records
+from corral.platforms.steps import StepFailed
 from corral.platforms.windows import cache_key as keys
 from corral.platforms.windows import layers, options, undo
 from corral.platforms.windows import spawn as spawning
@@ -26,6 +28,7 @@ signals = watching.Signals
 watch = watching.Watch
 measure = watching.measure
 cache_key = keys.cache_key
+NOT_STARTED = "`corral explain -- COMMAND` shows the copy of the runtime and its steps"
 
 
 def compose(
@@ -36,11 +39,11 @@ def compose(
 
 
 def warm_up() -> None:
-    """Do nothing: Windows cannot fork, so a supervisor is started for each run."""
+    """Do nothing, because Windows cannot fork: each run starts its own supervisor."""
 
 
 def clean(path: str, _budget: run_records.Budget) -> None:
-    """Remove what a dead run left: its private directory, or what its journal names."""
+    """Remove the leftovers of a dead run: its private directory, or the changes in its journal."""
     if path.endswith(journal.SUFFIX):
         undo.sweep(os.path.dirname(path))
     else:
@@ -58,7 +61,19 @@ def doctor(host: Host) -> Sequence[tuple[str, str, Finding | None]]:
     return lines.lines(host)
 
 
-def probe() -> tuple[Finding, ...]:
+def find_spare_maker(_plan: Plan) -> None:
+    """Return None, because on Windows a target's process starts only with its command."""
+
+
+def rehearse(plan: Plan) -> None:
+    """Copy the runtime into the store, and check that it starts."""
+    try:
+        trial.check_runtime_starts(plan)
+    except StepFailed as failed:
+        raise LaunchError(failed.step, failed.cause, hint=NOT_STARTED) from failed
+
+
+def probe(wanted: Collection[str] = (), /) -> tuple[Finding, ...]:
     from corral.platforms.windows.probes import host
 
-    return host.probe()
+    return host.probe(wanted)

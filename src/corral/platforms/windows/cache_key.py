@@ -1,29 +1,23 @@
-"""The cache key of findings: everything on a Windows host that can change what a probe sees.
+"""Build the cache key of findings from everything on this host that can change a probe's result.
 
-Boot, build, user, session, and whether corral itself is in a job, since jobs with UI limits cannot
-be nested.
+A job around corral is part of the key, because UI limits may not work in a nested job.
 """
 
 import os
 import sys
-import time
 
 from corral.abi import win32_job, win32_token
 from corral.abi import win32_process as abi
 from corral.abi.win32_security import TOKEN_QUERY, format_sid
-
-ROUNDING_SECONDS = 60
-"""Two measurements of the time of boot agree within these."""
 
 
 def cache_key() -> tuple[str, ...]:
     with win32_token.own_token(TOKEN_QUERY) as own:
         user = format_sid(win32_token.token_user(own.value))
         level = format_sid(win32_token.token_integrity(own.value))
-    booted = time.time() - abi.GetTickCount64() / 1000
     return (
-        str(round(booted / ROUNDING_SECONDS)),
-        _build(),
+        str(abi.boot_time()),
+        windows_build(),
         user,
         level,
         str(abi.session_of(os.getpid())),
@@ -33,8 +27,9 @@ def cache_key() -> tuple[str, ...]:
     )
 
 
-def _build() -> str:
+def windows_build() -> str:
+    """Return the version of Windows, or "" on another system."""
     if sys.platform != "win32":
-        raise OSError("only Windows has a build")
+        return ""
     version = sys.getwindowsversion()
     return ".".join(map(str, version.platform_version or version[:3]))

@@ -1,13 +1,14 @@
-"""The order of application on Windows.
+"""Compose the steps of a target on Windows, in the order in which they are applied.
 
-Everything happens outside the target: first what has to exist (journal, profile, entries in access
-lists, token, desktop, job), then the process, suspended, with all its attributes. Then every step
-is verified from outside, in that very process, and only then does it run.
+Every step works from outside the target. The first steps create the journal, the profile, entries
+in access lists, the token, the desktop and the job. Then the process is created suspended, with all
+its attributes. Every step is verified in the suspended process before the process is resumed.
 """
 
 from __future__ import annotations
 
 import hashlib
+import ntpath
 import os
 from collections.abc import Sequence
 
@@ -28,16 +29,36 @@ from corral.platforms.windows.mechanisms import (
     process_creation,
     work_directory,
 )
+from corral.platforms.windows.mechanisms.desktop import CAPABILITY as STATION
 from corral.platforms.windows.mechanisms.desktop import PrivateDesktop
 from corral.platforms.windows.mechanisms.job import Job
-from corral.platforms.windows.mechanisms.restricted_token import LowIntegrity, RestrictedToken
-from corral.platforms.windows.options import APP_CONTAINER, MITIGATIONS, RESTRICTED, STRICT
+from corral.platforms.windows.mechanisms.restricted_token import (
+    FilteredToken,
+    LowIntegrity,
+    RestrictedToken,
+)
+from corral.platforms.windows.options import (
+    APP_CONTAINER,
+    MITIGATIONS,
+    OWN_DESKTOP,
+    RESTRICTED,
+    STRICT,
+)
 from corral.platforms.windows.relay import start as relay
 from corral.platforms.windows.runtime_copies import store
 from corral.policy.model import Policy
 from corral.programs.model import Program
 from corral.programs.windows_disk import HostDisk
 
+SHARED_DESKTOP = (
+    "the target shares your desktop, because its own desktop did not work here: "
+    "it can see which windows are open"
+)
+SHELLS = ("cmd.exe", "powershell.exe", "pwsh.exe")
+SHELL = (
+    "in an AppContainer `cd`, `dir` and `if exist` fail without a message, and PowerShell may not "
+    "start: name the server's own program instead"
+)
 RELAY, CHILDLESS = "relay", "child process policy"
 BASE = (
     mitigations.EXTENSION_POINTS.bit
@@ -48,16 +69,19 @@ PASSED = (
     "SystemRoot", "SystemDrive", "windir", "ComSpec", "PATHEXT", "OS", "ProgramData",
     "ProgramFiles", "CommonProgramFiles", "NUMBER_OF_PROCESSORS", "PROCESSOR_ARCHITECTURE",
 )  # fmt: skip
-"""Variables about the machine and not about the user; several runtimes do not start without."""
+"""Variables that describe the machine, not the user. Several runtimes do not start without them."""
 
 
 def compose(
     policy: Policy, program: Program, controls: Sequence[model.Held], *, home: str, run: str
 ) -> Composition:
+    if policy.own_unix_sockets:
+        raise PolicyError("own_unix_sockets is not available on Windows", hint="use corral in WSL2")
     private, steps = _order(policy, program, controls, home=home, run=run)
     own = any(isinstance(step, work_directory.WorkDirectory) for step in steps)
     residual = (work_directory.WorkDirectory, undo.Claim)
     copies = store.find(steps)
+    granted = [step for step in steps if isinstance(step, path_grants.Grants)]
     started = program if copies is None else copies.program
     return Composition(
         steps=tuple(steps),
@@ -70,18 +94,29 @@ def compose(
         home=f"{private}\\home" if own else private,
         run=run,
         residue=tuple(step.residue for step in steps if isinstance(step, residual)),
-        watched=tuple(
-            name for step in steps if isinstance(step, path_grants.Grants) for name in step.watched
+        watched=tuple(name for step in granted for name in step.watched),
+        warnings=(
+            *_warnings(program, steps),
+            *(text for step in granted for text in step.warnings()),
         ),
     )
+
+
+def _warnings(program: Program, steps: Sequence[model.Step]) -> tuple[str, ...]:
+    kinds = {type(step) for step in steps}
+    if app_container.Profile not in kinds:
+        return ()
+    found = [] if PrivateDesktop in kinds else [SHARED_DESKTOP]
+    name = ntpath.basename(program.path).lower()
+    return (*found, f"{name}: {SHELL}") if name in SHELLS else tuple(found)
 
 
 def _order(
     policy: Policy, program: Program, controls: Sequence[model.Held], *, home: str, run: str
 ) -> tuple[str, list[model.Step]]:
-    """Return the private directory of the target and all steps in their order.
+    """Return the target's private directory, and all steps in their order.
 
-    The mechanism of `syscalls` decides the layers.
+    The mechanism chosen for `syscalls` decides which layers are used.
     """
     mechanisms: dict[str, str] = {held.control: held.mechanism for held in controls}
     limits, token = job.plan(policy, controls), mechanisms["syscalls"]
@@ -89,7 +124,10 @@ def _order(
     bits |= mitigations.STRICT_HANDLES.bit if STRICT in token else 0
     if APP_CONTAINER in token:
         network = mechanisms["network"]
-        private, steps = _contained(policy, program, limits, bits, network, home=home, run=run)
+        own = OWN_DESKTOP in token
+        private, steps = _contained(
+            policy, program, limits, bits, network, desktop=own, home=home, run=run
+        )
     else:
         private, steps = _uncontained(policy, run, restricted=RESTRICTED in token)
     childless = CHILDLESS in mechanisms["subprocess"]
@@ -98,19 +136,28 @@ def _order(
 
 
 def _contained(
-    policy: Policy, program: Program, limits: Job, bits: int, network: str, *, home: str, run: str
+    policy: Policy,
+    program: Program,
+    limits: Job,
+    bits: int,
+    network: str,
+    *,
+    desktop: bool,
+    home: str,
+    run: str,
 ) -> tuple[str, list[model.Step]]:
-    """Return the private directory of the target and the steps of an AppContainer.
+    """Return the target's private directory, and the steps of an AppContainer.
 
-    `network` is the mechanism of that control.
+    `network` is the mechanism chosen for that control.
     """
     reach = network_capabilities.plan(policy)
     journals = journal.default_directory()
     known = windows.known_directories(os.environ, home, HostDisk().real)
-    trees = path_grants.read_trees(policy)
+    trees = path_grants.read_trees(policy, home=home, copied=program.reads)
     granted = path_grants.plan(policy, trees, known=known, directory=journals)
     copies = store.plan(program, directory=store.default_directory(), granted=policy.grants)
     sids = [*reach.capabilities, *granted.sids, *copies.sids]
+    sids += [STATION] if desktop else []
     name = app_container.profile_name(digest(program), "state" if policy.state else run)
     private = app_container.profile_folder(home, name)
     last: list[model.Step] = []
@@ -133,14 +180,15 @@ def _contained(
     profile = app_container.Profile(
         profile=name, capabilities=tuple(dict.fromkeys(sids)), home=private, keep=policy.state
     )
-    return private, [claim, profile, granted, copies, reach, *last]
+    own_desktop = [PrivateDesktop(package=profile.package)] if desktop else []
+    return private, [claim, profile, FilteredToken(), *own_desktop, granted, copies, reach, *last]
 
 
 def _uncontained(policy: Policy, run: str, *, restricted: bool) -> tuple[str, list[model.Step]]:
-    """Return the private directory of the target and the steps without an AppContainer."""
+    """Return the target's private directory, and the steps without an AppContainer."""
     if policy.state:
         raise PolicyError(
-            "state = true needs an AppContainer: its profile is the directory that stays",
+            "state = true needs an AppContainer, because its profile is the kept directory",
             hint="grant a directory with filesystem.write instead",
         )
     name = work_directory.PREFIX + run
@@ -150,8 +198,8 @@ def _uncontained(policy: Policy, run: str, *, restricted: bool) -> tuple[str, li
         return private, steps
     if any(grant.access == "write" for grant in policy.grants):
         raise PolicyError(
-            "without an AppContainer filesystem.write cannot be opened: a target of Low integrity "
-            "writes nothing that is not labelled for it",
+            "filesystem.write cannot be granted without an AppContainer, because a target of Low "
+            "integrity can write only what is labelled for it",
             hint="use AppContainers, or let the server write into its own directory",
         )
     return private, [*steps, RestrictedToken(), LowIntegrity(), PrivateDesktop()]
@@ -160,7 +208,7 @@ def _uncontained(policy: Policy, run: str, *, restricted: bool) -> tuple[str, li
 def _minifilter(
     policy: Policy, program: Program, private: str, steps: Sequence[model.Step]
 ) -> list[model.Step]:
-    """Return nothing where there is no driver: no wall depends on it, and `doctor` reports it."""
+    """Return the minifilter's step, or none without the driver, on which no wall depends."""
     if not policy.windows.minifilter or minifilter.probe().status != "proven":
         return []
     stores = [step for step in steps if isinstance(step, store.Store)]
@@ -172,7 +220,7 @@ def _minifilter(
 
 
 def digest(program: Program) -> str:
-    text = "\0".join(program.typed or program.argv)
+    text = "\0".join(program.server or program.typed or program.argv)
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
@@ -181,8 +229,10 @@ def machine_variables() -> dict[str, str]:
 
 
 def environment(private: str, *, own: bool) -> dict[str, str]:
-    """Return the variables of every target. `own`: corral makes the directories, not Windows, which
-    expects the user's LOCALAPPDATA and changes it for the target.
+    """Return the variables of every target.
+
+    `own` means that corral creates the directories. Otherwise Windows creates them. Windows expects
+    the user's LOCALAPPDATA, and changes it for the target.
     """
     home = f"{private}\\home" if own else private
     temporary = f"{private}\\tmp" if own else f"{private}\\Temp"

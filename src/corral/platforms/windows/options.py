@@ -1,8 +1,8 @@
-"""The mechanisms that can enforce each control on Windows, best first.
+"""List the mechanisms that can enforce each control on Windows, best first.
 
-Two sets of layers exclude each other, because together they cannot start node or python: an
-AppContainer, which closes off files, network and other processes; or, only if the user allows it, a
-restricted token of Low integrity, which is not a wall for reads or for the network.
+There are two sets of layers. They exclude each other, because node and python do not start under
+both. An AppContainer confines files, network and other processes. A restricted token of Low
+integrity does not restrict reads or the network, and is used only if the user allows it.
 """
 
 from __future__ import annotations
@@ -12,24 +12,37 @@ from itertools import compress, product
 
 from corral.plan import model
 from corral.plan.model import SAMPLING, Option
-from corral.platforms.windows.mechanisms.job import JOB, UI, UNREAD
+from corral.platforms.windows.mechanisms.job import JOB, PRIORITY, UI, UNREAD
 from corral.platforms.windows.mechanisms.network_capabilities import LEAVES
 from corral.policy.model import Policy
 from corral.record import replace
 
 APP_CONTAINER = "app container"
 RESTRICTED = "restricted token"
+OWN_DESKTOP = "own desktop"
 MITIGATIONS = "mitigations"
 STRICT = "strict handles"
 SWITCHED_ON = "windows.app_container = true"
-EXTRAS = {MITIGATIONS: "mitigations", STRICT: "strict_handles", UI: "job_ui"}
-"""What is added to a token where a runtime was seen to start with it, and that finding."""
+EXTRAS = {
+    OWN_DESKTOP: "desktop", MITIGATIONS: "mitigations", UI: "job_ui", PRIORITY: "job_priority",
+}  # fmt: skip
+"""Additions to a token. A finding for each says whether a runtime starts with it."""
+FALLBACK = "windows.fail_on_app_container_error = false, and AppContainers do not work here"
+NOT_HELD = {
+    "filesystem": f"{FALLBACK}: the target reads every file that you can read",
+    "network": f"{FALLBACK}: the target reaches every host that you can reach",
+    "syscalls": f"{FALLBACK}, nor do restricted tokens: the target runs with all of your rights",
+}
+"""Warnings about controls that the fallback does not enforce."""
 
 
 def chains(policy: Policy) -> model.Chains:
     return {
-        "filesystem": (_walled(policy, f"{APP_CONTAINER} + grants"),),
-        "network": _network(policy),
+        "filesystem": (
+            _walled(policy, f"{APP_CONTAINER} + grants"),
+            *_let_go(policy, "filesystem"),
+        ),
+        "network": (*_network(policy), *_let_go(policy, "network")),
         "subprocess": (
             Option(
                 mechanism=f"child process policy + {JOB}",
@@ -38,19 +51,21 @@ def chains(policy: Policy) -> model.Chains:
             ),
             Option(mechanism=JOB, needs=("job_processes",)),
         ),
-        "syscalls": _syscalls(policy),
+        "syscalls": (*_syscalls(policy), *_let_go(policy, "syscalls")),
         "tree": (
             Option(mechanism=JOB, needs=("job_kill_on_close", "job_read_back"), status="verified"),
             Option(
                 mechanism=UNREAD,
                 needs=("job_kill_on_close",),
-                note="a tree was seen to die with its job, though the job does not tell its limits",
+                note="a probe saw a tree end with its job, but the limits cannot be read back",
             ),
         ),
         "memory": (Option(mechanism=JOB, needs=("job_memory",)),),
         "cpu": (Option(mechanism=JOB, needs=("job_cpu_rate",)),),
         "cpu_time": _sampled(policy),
-        "pids": (Option(mechanism=JOB, needs=("job_processes",), note="processes, not threads"),),
+        "pids": (
+            Option(mechanism=JOB, needs=("job_processes",), note="counts processes, not threads"),
+        ),
         "timeout": (Option(mechanism="supervisor"),),
     }
 
@@ -59,12 +74,24 @@ def _app_container(policy: Policy) -> tuple[str, ...]:
     return ("app_container",) if policy.windows.app_container else (SWITCHED_ON,)
 
 
+def _let_go(policy: Policy, control: str) -> tuple[Option, ...]:
+    """Return an option that does not enforce the control, if the user has allowed that."""
+    named = control == "network" and (policy.listen or policy.allow)
+    if named or not has_fallback(policy):
+        return ()
+    return (Option(mechanism="", status="degraded", note=NOT_HELD[control], switch=True),)
+
+
+def has_fallback(policy: Policy) -> bool:
+    return policy.windows.app_container and not policy.windows.fail_on_app_container_error
+
+
 def _walled(policy: Policy, mechanism: str, note: str = "") -> Option:
     return Option(mechanism=mechanism, needs=_app_container(policy), status="verified", note=note)
 
 
 def _network(policy: Policy) -> Sequence[Option]:
-    """Offer nothing for `listen`: nothing outside an AppContainer reaches a port inside it."""
+    """Return the options of the network. `listen` has none: ports inside cannot be reached."""
     if policy.listen:
         return ()
     if policy.allow:
@@ -73,19 +100,26 @@ def _network(policy: Policy) -> Sequence[Option]:
         return (Option(mechanism=f"{APP_CONTAINER} + relay", needs=needs, note=note),)
     level = policy.windows.network
     option = _walled(policy, f"{APP_CONTAINER}, network {level}", LEAVES[level])
-    # Only the lowest level was tried; what the others close was not.
+    # The probe tries only the lowest level.
     return (option if level == "none" else replace(option, status="applied"),)
 
 
 def _syscalls(policy: Policy) -> tuple[Option, ...]:
-    """Combine each token, which is the wall, with the extras that start with it."""
+    """Combine each token with the extras that a runtime starts with, most extras first."""
     found: list[Option] = []
     tokens = {APP_CONTAINER: _app_container(policy)}
-    if not (policy.windows.app_container and policy.windows.fail_on_app_container_error):
+    if has_fallback(policy) or not policy.windows.app_container:
         tokens[RESTRICTED] = ("restricted token",)
+    strict = policy.windows.strict_handles
+    tokens = {
+        f"{token} + {STRICT}" if strict else token: (*needs, "strict_handles") if strict else needs
+        for token, needs in tokens.items()
+    }
     for token, needs in tokens.items():
-        for chosen in product((True, False), repeat=len(EXTRAS)):  # all first, none last
+        for chosen in product((True, False), repeat=len(EXTRAS)):
             extras = tuple(compress(EXTRAS, chosen))
+            if RESTRICTED in token and OWN_DESKTOP in extras:
+                continue  # this token always has its own desktop
             mechanism = " + ".join((token, *extras))
             more = tuple(EXTRAS[name] for name in extras)
             found.append(Option(mechanism=mechanism, needs=(*needs, *more), status="verified"))
@@ -93,8 +127,11 @@ def _syscalls(policy: Policy) -> tuple[Option, ...]:
 
 
 def _sampled(policy: Policy) -> tuple[Option, ...]:
-    """Sample only for a stated limit, because it costs wake-ups."""
+    """Return sampling only for a stated limit, because sampling keeps the processor awake."""
     if "cpu_time" not in policy.stated:
         return ()
-    note = "the job's account is looked at ten times a second, and the job ended when it is over"
+    note = (
+        "the CPU time of the job is read ten times a second, and the job is killed above "
+        "the limit; Windows itself ends the job after the same time in user mode"
+    )
     return (Option(mechanism=SAMPLING, needs=("job_accounting",), status="cooperative", note=note),)

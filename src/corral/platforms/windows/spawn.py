@@ -18,9 +18,10 @@ from corral.platforms.windows.streams import Streams
 
 
 class Child:
-    """`pidfd` is the handle of the first process. The target runs already when `spawn` returns."""
+    """A started target. `pidfd` is the handle of its first process."""
 
     exec_pipe = -1
+    services: tuple[contract.Service, ...] = ()
 
     def __init__(self, results: Results) -> None:
         process = results.get(abi.Process)
@@ -35,7 +36,7 @@ class Child:
         return self.pid
 
     def signal(self, number: int) -> None:
-        """End the target's input, if corral owns it: Windows has no signals."""
+        """Kill on SIGKILL. Close the target's input otherwise, because Windows has no signals."""
         if number == SIGKILL:
             self.kill()
         else:
@@ -46,28 +47,36 @@ class Child:
         self._job.terminate()
 
     def abandon(self) -> None:
-        """Release everything, as the supervisor's death would: a probe checks what follows."""
+        """Close every handle, as the death of the supervisor does. Probes use this."""
         self._results.release()
 
     def measure(self, **_: object) -> Usage:
-        """Return the job's accounting, which is exact and costs nothing."""
+        """Return the job's accounting, which is exact and cheap."""
         return Usage(cpu=self._job.cpu(), memory=self._job.peak(), tasks=self._job.active())
 
     def relay_pipes(self) -> tuple[int, int]:
-        """Return the pipes from and to the relay's inner end; the caller owns them then."""
+        """Return the pipes from and to the relay's inner end. The caller has to close them."""
         return self._results.get(Shim).take_pipes()
 
-    def network_services(self, plan: Plan, denials: Denials | None) -> contract.NetworkServices:
-        """Return the relay alone: nothing outside reaches a port inside."""
+    def preload(self) -> None:
+        """Import nothing, because a run imports everything when it starts."""
+
+    def report_to(self, denials: Denials, plan: Plan) -> None:
+        """Report nothing, because only the services of `open_services` see denials."""
+
+    def open_services(self, plan: Plan, denials: Denials) -> contract.NetworkServices:
+        """Return only the relay, because ports inside cannot be reached from outside."""
+        if not plan.allow:
+            return None, ()
         from corral.platforms.windows.relay.outside import open_relay
 
         return open_relay(plan, self.relay_pipes(), denials), ()
 
     def watch_covers(self, covers: Covers) -> contract.Service:
-        raise NotImplementedError  # access lists are for objects: nothing is covered
+        raise NotImplementedError  # access lists belong to objects, so no path is covered
 
     def reap(self) -> Reaped:
-        """End the whole tree, since its first process has ended. The status is that of `wait`."""
+        """End the whole tree after its first process. Return the status in the form of `wait`."""
         code = abi.exit_code(self.pidfd)
         self._job.end()
         self._streams.drain()
@@ -82,7 +91,7 @@ class Child:
 
 
 def spawn(plan: Plan, stdio: contract.Stdio) -> Child:
-    """Start the target, or raise StepFailed with the step that failed and leave nothing behind.
+    """Start the target. On failure raise StepFailed with the failed step, and leave nothing behind.
 
     All steps are applied in the order of the plan, and verified in the suspended process.
     """
@@ -104,7 +113,7 @@ def spawn(plan: Plan, stdio: contract.Stdio) -> Child:
 
 
 def _kill(results: Results) -> None:
-    """Kill the process too: a step may have failed because it is not in its job."""
+    """Kill the job, and also the process itself, because it may not be in the job yet."""
     process, job = results.find(abi.Process), results.find(LimitedJob)
     if process is not None:
         with suppress(OSError):  # it may have ended

@@ -1,9 +1,9 @@
-"""The three streams of a target: the only handles that it inherits.
+"""Give a target its three standard streams. It inherits no other handles.
 
-Pipes and files are passed on as they are, so messages cost nothing. Consoles are not, because a
-target without a console cannot use its handles; NUL is not, because an AppContainer may not be able
-to open it; and several runtimes do not start without any stream. For these the target gets a pipe
-that a thread of the supervisor reads or writes.
+Pipes and files are inherited directly, so messages take no extra time. In three cases the target
+gets a pipe that a thread of the supervisor serves. A console is replaced, because a target without
+a console cannot use its handles. NUL is replaced, because an AppContainer may not be able to open
+it. A missing stream is replaced, because several runtimes do not start without one.
 """
 
 import os
@@ -18,7 +18,7 @@ CHUNK = 65536
 
 
 class Streams:
-    """Inheritable handles; closed in this process once the target has inherited them."""
+    """Inheritable handles. This process closes them once the target has inherited them."""
 
     def __init__(self, stdio: tuple[int, int, int]) -> None:
         self.handles: list[Handle] = []
@@ -37,7 +37,7 @@ class Streams:
             handle.close()
 
     def end_input(self) -> None:
-        """Send end of file, if the target's input is a pipe of this process that it reads."""
+        """Send end of file if this process writes the target's input."""
         if self._writing.acquire(blocking=False):
             fd, self._input = self._input, -1
             if fd >= 0:
@@ -64,7 +64,7 @@ class Streams:
 
     def _start_copying(self, number: int, ours: int, outside: int) -> None:
         if number == 0:
-            # Not joined at the end: a user at a console may never type again.
+            # This thread is not joined, because a user at a console may never type again.
             self._input = ours
             threading.Thread(target=self._copy_input, args=(outside,), daemon=True).start()
         else:
@@ -80,13 +80,16 @@ class Streams:
         self.end_input()
 
     def _write_input(self, chunk: bytes) -> bool:
-        """Write only under the lock: the number of a closed descriptor is used again."""
+        """Write to the target's input. Return False if it is closed.
+
+        The lock keeps `end_input` from closing the descriptor, because its number could be reused.
+        """
         with self._writing:
             try:
                 while chunk and self._input >= 0:
                     chunk = chunk[os.write(self._input, chunk) :]
             except OSError:
-                return False  # the target reads no more
+                return False  # the target has closed its input
             return self._input >= 0
 
 
@@ -97,7 +100,7 @@ def _copy_output(source: int, sink: int) -> None:
                 while chunk:
                     chunk = chunk[writing.write(chunk) :]
             except OSError:
-                continue  # the reader is gone; go on, so that the target does not block
+                continue  # the reader has ended; go on reading, so that the target does not block
 
 
 def _read(source: FileIO) -> bytes:

@@ -1,17 +1,17 @@
-"""Undo what a run has made outside of its processes: at its end, or from a later run.
+"""Undo the changes that a run made outside its processes, at its end or in a later run.
 
-Only entries with one of corral's own SIDs are taken out of access lists, and only where no other
-run uses them: the decision, the change and the end of the claim happen under the root's mutex.
+Only entries with corral's own SIDs are removed from access lists, and only if no other run uses
+them. The check, the change and the end of the claim happen under the root's mutex.
 
-`Claim` is the first step of a run with an AppContainer: it cleans up after dead runs, writes into
-the journal what this run will make, and has all of it undone when the results are released.
+`Claim` is the first step of a run with an AppContainer. It cleans up after dead runs, writes this
+run's changes into the journal, and undoes them when the results are released.
 """
 
 from __future__ import annotations
 
 import os
 
-from corral.abi import win32, win32_security
+from corral.abi import win32, win32_files, win32_security
 from corral.paths.windows import extended_path
 from corral.plan import model
 from corral.plan.model import Results
@@ -26,7 +26,7 @@ GONE = (win32.ERROR_FILE_NOT_FOUND, win32.ERROR_PATH_NOT_FOUND)
 
 @record
 class Claim:
-    """`profile` is empty for one that outlives the run. `keep`: so do the grants."""
+    """`profile` is empty if the profile is kept after the run. `keep` keeps the grants."""
 
     name = "journal"
     directory: str
@@ -42,7 +42,7 @@ class Claim:
         return journal.journal_path(self.directory, self.run)
 
     def describe(self) -> str:
-        return f"journal what a crash of {self.run} would leave, in {self.directory}"
+        return f"write a journal of the changes of {self.run} into {self.directory}"
 
     def apply(self, results: Results) -> None:
         sweep(self.directory)
@@ -61,7 +61,7 @@ class OpenClaim:
 
 
 def undo_run(own: Journal, *, keep: bool) -> list[str]:
-    """Undo what a run has made, with `keep` all but its grants. Return what resisted, as text."""
+    """Undo a run's changes, with `keep` all except its grants. Return the failures as text."""
     problems: list[str] = []
     entry = own.entry
     for root in entry.roots if entry else ():
@@ -82,12 +82,12 @@ def undo_run(own: Journal, *, keep: bool) -> list[str]:
 
 
 def sweep(directory: str) -> list[str]:
-    """Clean up after every dead run. Return what resisted."""
+    """Clean up after every dead run. Return the failures as text."""
     return [text for one in journal.dead(directory) for text in undo_run(one, keep=False)]
 
 
 def clean(directory: str) -> tuple[list[str], list[str]]:
-    """Take out what `keep_grants` left and no run uses. Return the paths, and what resisted."""
+    """Remove kept grants that no run uses. Return their paths, and the failures as text."""
     done: list[str] = []
     problems: list[str] = []
     for root in journal.kept(directory):
@@ -104,11 +104,11 @@ def clean(directory: str) -> tuple[list[str], list[str]]:
 
 
 def withdraw(root: Root) -> list[str]:
-    """Take this root's entries out of everything in it. Return what resisted.
+    """Remove this root's entries from every object in it. Return the failures as text.
 
-    A root that has moved away keeps them, for a capability of the path where it was: no token has
-    it unless the root returns. A file that was moved out of its root keeps them too, and a later
-    run with the same grant can open it.
+    A root that has moved keeps its entries. No token has their capability unless the root returns
+    to its path. A file that was moved out of its root keeps its entries too, so a later run with
+    the same grant can open it.
     """
     problems: list[str] = []
     top = extended_path(root.path)
@@ -119,13 +119,13 @@ def withdraw(root: Root) -> list[str]:
             if _clear(path, root, top=path == top):
                 pending += [os.path.join(path, name) for name in os.listdir(path)]
         except OSError as error:
-            if win32.winerror(error) not in GONE:
+            if win32.winerror(error) not in GONE and not _is_clear(path, root.sid):
                 problems.append(f"{error.filename or path}: {error.strerror}")
     return problems
 
 
 def _clear(path: str, root: Root, *, top: bool) -> bool:
-    """Return whether this is a directory of the tree, whose content has to be cleared too."""
+    """Remove the entries of one object. Return whether it is a directory to descend into."""
     with granted_tree.open_object(path) as handle:
         if top and not granted_tree.has_identity(handle.value, root.volume, root.file):
             return False
@@ -138,8 +138,17 @@ def _clear(path: str, root: Root, *, top: bool) -> bool:
         return granted_tree.is_directory(handle.value)
 
 
+def _is_clear(path: str, sid: str) -> bool:
+    """Return whether an object has no entry of this capability."""
+    try:
+        with win32_files.open_itself(path, access=win32_files.READ_CONTROL) as handle:
+            return not access_list.has_entry(win32_security.read_security(handle.value), sid)
+    except (OSError, access_list.Unusable):
+        return False
+
+
 def _delete(own: Journal, profile: str) -> list[str]:
-    """Delete a profile, and the files with names that Windows' own removal does not accept."""
+    """Delete a profile, and files in it with names that Windows' own removal does not accept."""
     if any(entry.profile == profile for entry in own.others()):
         return []
     try:
@@ -157,7 +166,7 @@ def _delete_profile(profile: str) -> list[str]:
     try:
         win32_security.DeleteAppContainerProfile(profile)
     except OSError as error:
-        # A run that died early has written a profile into the journal and not made it.
+        # A run that died early has a profile in its journal that it may not have created.
         if win32.winerror(error) not in {*GONE, win32_security.ERROR_NOT_FOUND}:
             return [f"AppContainer profile {profile}: {error.strerror}"]
     return []

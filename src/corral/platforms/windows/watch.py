@@ -1,22 +1,22 @@
 """Watch one job until its first process has ended.
 
-Windows has no SIGTERM. A stop ends the target's input where corral owns that input, waits, and then
-ends the whole job. When the first process or the supervisor ends, the job ends too, because the
-supervisor has its only handle. The loop never wakes up without a reason.
+Windows has no SIGTERM. A stop closes the target's input if corral owns that input, waits, and then
+kills the whole job. The job also ends when its first process ends, or when the supervisor ends,
+which has the job's only handle. The loop wakes up only for an event or a deadline.
 
-The target has no console, so Ctrl-C, Ctrl-Break and the end of a console reach corral alone.
+Ctrl-C, Ctrl-Break and the closing of a console reach only corral, because the target has no
+console.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from corral.abi import win32_process as abi
 from corral.abi.signal_numbers import SIGHUP, SIGINT, SIGTERM
-from corral.denials.records import Denial
+from corral.denials.records import Denial, Denials
 from corral.network.traffic import Traffic
 from corral.plan.model import Sample
 from corral.platforms import contract
@@ -50,6 +50,8 @@ class Watch:
         self._run = run
         self._signals = signals
         self._gateway: contract.Gateway | None = None
+        self._others: tuple[contract.Service, ...] = ()
+        self._denials: Denials | None = None
         self._control = Control(control) if control >= 0 else None
 
     @property
@@ -57,18 +59,23 @@ class Watch:
         return self.deadlines.reason
 
     def until_exec(self) -> bytes:
-        """Return at once: on Windows everything that could fail was tried from outside."""
+        """Return at once, because on Windows the steps are verified before the target runs."""
         return EXECUTED
 
     def open(
         self,
+        denials: Denials,
         gateway: contract.Gateway | None,
-        others: Sequence[contract.Service],  # noqa: ARG002
+        others: Sequence[contract.Service],
     ) -> None:
-        """Keep the gateway, which has threads of its own. There are no other services."""
+        """Keep the services, to close them at the end. On Windows each has its own thread."""
+        self._denials = denials
         self._gateway = gateway
+        self._others = tuple(others)
 
-    def until_end(self) -> Ending:
+    def until_end(self, preload: Callable[[], None] | None = None) -> Ending:
+        if preload is not None:
+            preload()
         while not self._step():
             pass
         reaped = self.child.reap()
@@ -77,27 +84,30 @@ class Watch:
         if self._control is not None:
             self._control.close()
         return Ending(
-            exec_result=EXECUTED,
             reaped=self.deadlines.account(reaped),
             reason=self.reason,
-            wall=time.monotonic() - self.deadlines.started,
+            wall=self.deadlines.elapsed(),
             denials=denials,
             traffic=traffic,
         )
 
     def stop(self, reason: contract.StopReason, number: int) -> None:
-        """Ask the target to leave; a console that closes does not wait."""
+        """Ask the target to stop. Kill it if the console closes, because Windows does not wait."""
         if number == SIGHUP:
             self.child.kill()
         self.deadlines.stop(reason, number)
 
     def _close_gateway(self) -> tuple[tuple[Denial, ...], tuple[tuple[str, Traffic], ...]]:
-        """Close it after the target and the relay's inner end: their pipes have ended."""
-        if self._gateway is None:
-            return (), ()
-        self._gateway.close()
-        self._gateway.denials.close()
-        return self._gateway.denials.rows(), tuple(self._gateway.traffic().items())
+        """Close the services. The target and the relay's inner end must have closed their pipes."""
+        for service in self._others:
+            service.close()
+        if self._gateway is not None:
+            self._gateway.close()
+        traffic = tuple(self._gateway.traffic().items()) if self._gateway else ()
+        if self._denials is None:
+            return (), traffic
+        self._denials.close()
+        return self._denials.rows(), traffic
 
     def _step(self) -> bool:
         handles = [self.child.pidfd, self._signals.fileno()]
@@ -119,7 +129,7 @@ class Watch:
 
 
 class Signals:
-    """Console events as signals. `fileno` is an event that is set while one waits to be read."""
+    """Console events as signal numbers. `fileno` is an event that is set while some are unread."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self._wanted = frozenset(numbers)
@@ -144,19 +154,18 @@ class Signals:
     def _handle(self, event: int) -> bool:
         number = NUMBERS.get(event, SIGTERM)
         if number not in self._wanted:
-            return True  # it was ignored when corral was started
+            return True  # corral was started with this signal ignored
         with self._lock:
             self._waiting.append(number)
             abi.SetEvent(self._event.value)
         if number == SIGHUP:
-            # A closing console, a logoff and a shutdown leave five seconds, but only as long as
-            # this handler does not return.
+            # Windows waits five seconds at the end of a console or session, until this returns.
             threading.Event().wait()
         return True
 
 
 class Control:
-    """The caller's pipe. Windows cannot wait for a pipe, so a thread reads it and sets an event."""
+    """The caller's pipe. A thread reads it and sets an event, because a wait needs an event."""
 
     def __init__(self, fd: int) -> None:
         self._lock = threading.Lock()
@@ -169,12 +178,12 @@ class Control:
         return self._event.value
 
     def read(self) -> bytes:
-        """Return the bytes since the last call; nothing if the caller is gone."""
+        """Return the bytes since the last call, or no bytes if the caller has closed the pipe."""
         with self._lock:
             received, self._received = self._received, b""
             abi.ResetEvent(self._event.value)
             if received and self._ended:
-                abi.SetEvent(self._event.value)  # the next call returns the end
+                abi.SetEvent(self._event.value)  # so that the next call reports the end
         return received
 
     def close(self) -> None:
@@ -197,7 +206,7 @@ class Control:
 
 
 def measure(root: int) -> Usage:
-    """Measure a tree without its orphans, because only the supervisor can ask the job."""
+    """Measure a process and its descendants. Only the supervisor can ask the job itself."""
     cpu, memory, tasks = 0.0, 0, 0
     for pid in tree(root, abi.parents()):
         try:
@@ -206,7 +215,7 @@ def measure(root: int) -> Usage:
                 memory += abi.committed_bytes(process)
                 tasks += 1
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # the process has ended
     return Usage(cpu=cpu, memory=memory, tasks=tasks)
 
 

@@ -1,7 +1,7 @@
-"""Put corral's entries into an object's access list and take them out; no others change. Pure.
+"""Add corral's entries to an object's access list, and remove them. This code is pure.
 
-Works on the self-relative security descriptor that Windows hands out ([MS-DTYP] 2.4.6): entries
-that are not ours keep their bytes and their order. Windows' own SetEntriesInAclW would merge and
+The functions work on the self-relative security descriptor that Windows returns ([MS-DTYP] 2.4.6).
+All other entries keep their bytes and their order. Windows' own SetEntriesInAclW would merge and
 sort them.
 """
 
@@ -16,20 +16,29 @@ from corral.record import record, replace
 
 Reach = Literal["read", "write"]
 
-ACCESS_ALLOWED = 0
+ACCESS_ALLOWED, ACCESS_DENIED = 0, 1
+CONDITIONAL = 9  # ACCESS_ALLOWED_CALLBACK_ACE: allows if its condition is true
+GENERIC = {0x80000000: 0x00120089, 0x40000000: 0x00120116, 0x20000000: 0x001200A0,
+           0x10000000: 0x001F01FF}  # fmt: skip
+"""The file rights that each generic right means: read, write, execute, all. Windows does not always
+replace generic rights when a list is set, so they count here too.
+"""
+SPECIFIC = 0x01FFFFFF
+CONTAINERS = ("S-1-15-2-1", "S-1-15-2-2")
+"""ALL APPLICATION PACKAGES and ALL RESTRICTED APPLICATION PACKAGES: every AppContainer."""
 OBJECT_INHERIT, CONTAINER_INHERIT, INHERIT_ONLY, INHERITED = 0x1, 0x2, 0x8, 0x10
 DELETE, SYNCHRONIZE = 0x00010000, 0x00100000
 GENERIC_READ, GENERIC_EXECUTE = 0x00120089, 0x001200A0  # of files: FILE_GENERIC_READ and so on
 GENERIC_WRITE = 0x00120116
 RIGHTS: dict[Reach, int] = {
     "read": GENERIC_READ | GENERIC_EXECUTE,
-    # Not FILE_DELETE_CHILD, which overrides what the child's own list says; not WRITE_DAC.
+    # FILE_DELETE_CHILD is missing, because it overrides the child's own list; so is WRITE_DAC.
     "write": GENERIC_READ | GENERIC_EXECUTE | GENERIC_WRITE,
 }
 
 DACL_PRESENT, DACL_PROTECTED, SELF_RELATIVE = 0x0004, 0x1000, 0x8000
-# Without the request the kernel drops the mark of a list that follows its parent, and a later edit
-# of the parent would take all entries for the child's own.
+# Without this request the kernel drops DACL_AUTO_INHERITED. When the parent's list is edited later,
+# Windows would then treat all entries as the child's own.
 DACL_AUTO_INHERIT_REQUIRED, DACL_AUTO_INHERITED = 0x0100, 0x0400
 MAX_SIZE = 0xFFFF
 
@@ -40,7 +49,7 @@ class Unusable(Exception):  # noqa: N818 - becomes one line of a refusal
 
 @record
 class Descriptor:
-    """`entries` are the raw ACEs in their order."""
+    """A parsed descriptor. `entries` are the raw ACEs in their order."""
 
     control: int
     revision: int
@@ -48,16 +57,16 @@ class Descriptor:
 
 
 def read(raw: bytes) -> Descriptor:
-    """Parse a security descriptor. Raise Unusable if it has no access list: such an object is open
-    to everybody but AppContainers, and a list would close it.
+    """Parse a security descriptor. Raise Unusable if it has no access list. Everyone except
+    AppContainers can use such an object, and adding a list would close it for them.
     """
     if len(raw) < 20:
-        raise Unusable("its security descriptor is cut short")
+        raise Unusable("its security descriptor is truncated")
     control, start = struct.unpack_from("<H", raw, 2)[0], struct.unpack_from("<I", raw, 16)[0]
     if not control & DACL_PRESENT or not start:
         raise Unusable("it has no access list")
     if start + 8 > len(raw):
-        raise Unusable("its access list is cut short")
+        raise Unusable("its access list is truncated")
     revision, _, size, count = struct.unpack_from("<BBHH", raw, start)
     entries, at, end = list[bytes](), start + 8, min(start + size, len(raw))
     for _ in range(count):
@@ -70,7 +79,7 @@ def read(raw: bytes) -> Descriptor:
 
 
 def write(found: Descriptor) -> bytes:
-    """Return a descriptor with the list alone, without owner and group."""
+    """Return a descriptor that has only the access list, without owner and group."""
     body = b"".join(found.entries)
     if 8 + len(body) > MAX_SIZE:
         raise Unusable("its access list is full")
@@ -83,7 +92,7 @@ def write(found: Descriptor) -> bytes:
 
 
 def entries_for(sid: str, access: Reach, *, directory: bool, root: bool) -> tuple[bytes, ...]:
-    """Return the entries for one object. Only below a root may objects be deleted or renamed."""
+    """Return the entries for one object. The root itself can never be deleted or renamed."""
     below = RIGHTS[access] | (DELETE if access == "write" else 0)
     own = RIGHTS[access] if root else below
     if not directory:
@@ -95,18 +104,18 @@ def entries_for(sid: str, access: Reach, *, directory: bool, root: bool) -> tupl
 
 
 def grant(raw: bytes, sid: str, ours: tuple[bytes, ...]) -> bytes | None:
-    """Return the descriptor with exactly `ours` for this SID; None if it is already so."""
+    """Return the descriptor with exactly `ours` for this SID, or None if nothing changes."""
     found = read(raw)
     if tuple(entry for entry in found.entries if is_entry_of(entry, sid)) == ours:
         return None
     others = _without(found.entries, (sid,))
-    # Canonical order: the object's own entries come before inherited ones.
+    # Canonical order puts the object's own entries before inherited ones.
     at = next((n for n, entry in enumerate(others) if entry[1] & INHERITED), len(others))
     return write(replace(found, entries=(*others[:at], *ours, *others[at:])))
 
 
 def revoke(raw: bytes, sids: Iterable[str]) -> bytes | None:
-    """Return the descriptor without these SIDs' entries, own and inherited; None if it has none."""
+    """Return the descriptor without any entry of these SIDs, or None if it has none."""
     found = read(raw)
     left = _without(found.entries, tuple(sids))
     return None if left == found.entries else write(replace(found, entries=left))
@@ -116,8 +125,42 @@ def has_entry(raw: bytes, sid: str) -> bool:
     return any(is_entry_of(entry, sid) for entry in read(raw).entries)
 
 
+def allowed_rights(raw: bytes, sids: Iterable[str], *, below: bool = False) -> int:
+    """Return the rights that a list gives to a subject with these SIDs ([MS-DTYP] 2.5.3.2).
+
+    For each right the first entry decides. A condition counts as met. With `below`, entries that
+    apply only to new objects in a directory count too.
+    """
+    wanted = frozenset(map(parse_sid, sids))
+    allowed = denied = 0
+    for entry in read(raw).entries:
+        kind, flags = entry[:2]
+        if _subject(entry) not in wanted or (flags & INHERIT_ONLY and not below):
+            continue
+        rights = _file_rights(struct.unpack_from("<I", entry, 4)[0])
+        if kind == ACCESS_DENIED:
+            denied |= rights & ~allowed
+        else:
+            allowed |= rights & ~denied
+    return allowed
+
+
+def _subject(entry: bytes) -> bytes:
+    """Return the SID of an entry that allows or denies, or b"" for other entries."""
+    if entry[0] not in {ACCESS_ALLOWED, ACCESS_DENIED, CONDITIONAL} or len(entry) < 16:
+        return b""
+    return entry[8 : 16 + 4 * entry[9]]
+
+
+def _file_rights(mask: int) -> int:
+    rights = mask & SPECIFIC
+    for generic, meaning in GENERIC.items():
+        rights |= meaning if mask & generic else 0
+    return rights
+
+
 def is_entry_of(entry: bytes, sid: str) -> bool:
-    """Return whether this is an entry as corral makes them: allowing, for exactly this SID."""
+    """Return whether an entry has the form of corral's entries for exactly this SID."""
     return entry[0] == ACCESS_ALLOWED and entry[8:] == parse_sid(sid)
 
 
@@ -135,21 +178,21 @@ ALLOWED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456
 
 
 def package_sid(name: str) -> str:
-    """Return what DeriveAppContainerSidFromAppContainerName returns for a profile."""
+    """Return the SID that DeriveAppContainerSidFromAppContainerName returns for a profile."""
     if not name or len(name) > MAX_NAME_LENGTH or not ALLOWED.issuperset(name):
         raise ValueError(f"{name!r} cannot be the name of an AppContainer profile")
     return _sid("S-1-15-2", _digest(name.lower()), 7)
 
 
 def capability_sid(name: str) -> str:
-    """Return what DeriveCapabilitySidsFromName returns for a capability without a published SID."""
+    """Return the SID that DeriveCapabilitySidsFromName returns for a custom capability."""
     return _sid("S-1-15-3-1024", _digest(name.upper()), 8)
 
 
 def grant_sid(root: str, access: Reach, identity: tuple[int, int] = (0, 0)) -> str:
-    """Return the capability for one root and one access to it.
+    """Return the capability for one root and one kind of access.
 
-    With the identity of the object it is for that object alone, whatever gets its name later.
+    The SID depends on the object's identity, so it does not fit another object at the same path.
     """
     words = f"{fold_path(root)}|{identity[0]:x}|{identity[1]:x}"
     return capability_sid(f"corral.{access}.{_digest(words).hex()}")

@@ -1,12 +1,11 @@
 """List, copy and remove trees of files.
 
-A plan is made from a listing, and exactly that is copied: a file that has changed in between fails
-the copy. Alternate streams and access lists are not copied: a copy inherits its list from its new
-directory.
+A plan is made from a listing, and exactly that listing is copied. If a file has changed since, the
+copy fails. Alternate streams and access lists are not copied. A copy inherits its access list from
+its new directory.
 
-A tree is removed whatever a target made in it: names that Windows trims or gives another meaning
-(`x.`, `nul`), files that are marked read-only, directories of any depth. Links are removed, and
-what they lead to stays.
+`remove` handles everything that a target can create: names that Windows trims or interprets (`x.`,
+`nul`), read-only files, directories of any depth. It removes links, but not their targets.
 """
 
 import hashlib
@@ -27,12 +26,11 @@ MAX_BYTES = 4 << 30
 REPARSE_POINT = 0x400  # FILE_ATTRIBUTE_REPARSE_POINT
 CHUNK = 1 << 20
 FORMAT = "corral-store 1"
+COMPILED = "__pycache__"
 KEY_DIGITS = 32
 HEX = frozenset("0123456789abcdef")
 MAX_PATH_LENGTH = 1000
-"""A directory with a longer path is moved up before it is emptied: Windows takes no path beyond
-32767 characters, and reads every name on the way.
-"""
+"""A directory with a longer path is moved up first. Windows accepts at most 32767 characters."""
 
 
 class Unsuitable(Exception):  # noqa: N818 - becomes one line of a PolicyError
@@ -41,10 +39,14 @@ class Unsuitable(Exception):  # noqa: N818 - becomes one line of a PolicyError
 
 @record
 class Listing:
-    """Relative names, empty for a single file; `files` as (name, size, time in ns)."""
+    """The names in a tree; "" for a single file. `files` are (name, size, time in ns).
+
+    `without` are the names that were left out.
+    """
 
     directories: tuple[str, ...]
     files: tuple[tuple[str, int, int], ...]
+    without: tuple[str, ...] = ()
 
     def describe(self) -> str:
         size = format_size(sum(size for _, size, _ in self.files))
@@ -55,7 +57,7 @@ class Listing:
 class TreeCopy:
     """A tree `source` and its copy `staged`, in a directory that only the capability `sid` opens.
 
-    `texts` are files that name their neighbours and have to name the copies: (relative name, text).
+    `texts` are (relative name, text) of files whose paths were changed to those of the copies.
     """
 
     source: str
@@ -70,9 +72,9 @@ class TreeCopy:
 
 
 def list_files(source: str, without: Sequence[str] = ()) -> Listing:
-    """Return what a copy would contain. `without` are relative names, left out with what is below.
+    """List the files of a copy. Relative names in `without` are left out, with their content.
 
-    Unsuitable is raised for links, special files, and too many or too large files.
+    Raise Unsuitable for links, special files, and too many or too large files.
     """
     left_out = {name.lower() for name in without}
     found = os.lstat(source)
@@ -88,7 +90,7 @@ def list_files(source: str, without: Sequence[str] = ()) -> Listing:
         for below, entry in _entries(source, name):
             if below.lower() in left_out:
                 continue
-            # Windows returns all of this with the name: no file is opened for it.
+            # Windows returns all of this with the name, so no file is opened.
             seen = entry.stat(follow_symlinks=False)
             _check_link(seen, entry.path)
             if stat.S_ISDIR(seen.st_mode):
@@ -97,10 +99,14 @@ def list_files(source: str, without: Sequence[str] = ()) -> Listing:
                 files.append((below, seen.st_size, seen.st_mtime_ns))
                 total += seen.st_size
         if len(files) + len(directories) > MAX_FILES:
-            raise Unsuitable(f"it holds more than {MAX_FILES} files")
+            raise Unsuitable(f"it contains more than {MAX_FILES} files")
         if total > MAX_BYTES:
-            raise Unsuitable(f"it holds more than {format_size(MAX_BYTES)}")
-    return Listing(directories=tuple(sorted(directories)), files=tuple(sorted(files)))
+            raise Unsuitable(f"it contains more than {format_size(MAX_BYTES)}")
+    return Listing(
+        directories=tuple(sorted(directories)),
+        files=tuple(sorted(files)),
+        without=tuple(sorted(left_out)),
+    )
 
 
 def _entries(source: str, name: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
@@ -122,8 +128,14 @@ def _check_link(found: os.stat_result, path: str) -> None:
 
 
 def copy_key(source: str, listing: Listing, beside: Sequence[str] = ()) -> str:
-    """Return a key for the same files at the same path, beside the same others, and only these."""
-    words = (FORMAT, source, listing.directories, listing.files, tuple(beside))
+    """Return a key that changes with the files, their path, and the keys of the copies `beside`.
+
+    Compiled modules do not count. Python writes one at each first import, and ignores one that is
+    older than its source.
+    """
+    files = [file for file in listing.files if COMPILED not in file[0]]
+    above = [name for name in listing.directories if not name.endswith(COMPILED)]
+    words = (FORMAT, source, above, files, tuple(beside))
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:KEY_DIGITS]
 
 
@@ -149,7 +161,7 @@ def _copy_file(source: str, target: str, size: int, time: int) -> None:
 
 
 def find_copies(directory: str) -> dict[str, list[str]]:
-    """Return the copies in a store by their keys, each with the names of the files beside it."""
+    """Return the copies in a store by key, each with the names of the files beside it."""
     found: dict[str, list[str]] = {}
     try:
         names = sorted(os.listdir(directory))
@@ -163,7 +175,7 @@ def find_copies(directory: str) -> dict[str, list[str]]:
 
 
 def remove(path: str) -> None:
-    """Remove a directory with everything below. What resists is left to the next sweep."""
+    """Remove a directory and its content. Leave anything that cannot be removed."""
     top = extended_path(path)
     directories = [top]
     for here in directories:
@@ -201,7 +213,7 @@ def _move_up(path: str, top: str) -> str:
 
 
 def _attempt(act: Callable[[str], None], path: str) -> None:
-    """Try again after marking the path writable, which removing it requires."""
+    """Call `act`. If it fails, make the path writable and try again."""
     try:
         act(path)
     except OSError:

@@ -1,32 +1,33 @@
-"""The objects below a granted root: listed for the plan, then walked by handle.
+"""List the objects below a granted root for the plan, and walk them by handle.
 
-A walk that sets access lists must not be led out of its tree. Each object is opened without
-following links, and checked by that very handle: no reparse point, a single name, and a path below
-the root. An object that was swapped in between is refused, however it was done. Nothing is left to
-Windows' own propagation, which goes by names.
+A walk that sets access lists must not leave its tree. Each object is opened without following
+links, and its handle is checked: it must not be a reparse point, and its path must be below the
+root. So an object that was swapped in the meantime is refused. Windows' own propagation is not
+used, because it works with names.
 
-Costs some tenths of a millisecond an entry; hence the limit on their number.
+Each entry takes some tenths of a millisecond, so their number is limited.
 """
 
 import os
 import stat
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Container, Generator, Iterable
 from contextlib import AbstractContextManager
+from functools import cache
 
-from corral.abi import win32_files, win32_security
+from corral.abi import win32_files, win32_security, win32_token
 from corral.abi.win32 import Handle
 from corral.paths.windows import EXTENDED_PREFIX, extended_path, fold_path
 from corral.platforms.windows.files import access_list
-from corral.platforms.windows.files.access_list import Reach
 from corral.policy import secret_files
 from corral.record import record
 
 MAX_ENTRIES = 20_000
+USES = win32_token.FILE_READ_DATA | win32_token.FILE_WRITE_DATA
 
 
 @record
 class Node:
-    """`name` is relative to the root, which itself is ""."""
+    """One object. `name` is relative to the root; the root's own name is ""."""
 
     name: str
     directory: bool
@@ -36,60 +37,90 @@ class Node:
 
 @record
 class Tree:
-    """`whole` is false beyond `MAX_ENTRIES`; the rest is not listed then."""
+    """A granted tree. `nodes` get entries. `closed` names and everything below them get none: these
+    are secrets, and files that the target has as copies. `foreign` names are closed because the
+    user cannot change their access lists. `whole` is false if the tree was cut at MAX_ENTRIES.
+    """
 
     nodes: tuple[Node, ...]
+    closed: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
     whole: bool = True
 
 
-def read_tree(root: str) -> Tree:
+Predicate = Callable[[str], bool]
+
+
+def read_tree(
+    root: str,
+    *,
+    is_closed: Predicate = lambda _name: False,
+    is_foreign: Predicate = lambda _path: False,
+) -> Tree:
+    """List a tree. `is_closed` gets relative names, `is_foreign` extended paths."""
     nodes: list[Node] = []
+    closed: list[str] = []
+    foreign: list[str] = []
     pending = [""]
-    while pending:
+    while pending and len(nodes) < MAX_ENTRIES:
         name = pending.pop()
-        if len(nodes) >= MAX_ENTRIES:
-            return Tree(nodes=tuple(nodes), whole=False)
         path = os.path.join(extended_path(root), *name.split("\\")) if name else extended_path(root)
+        if name and is_closed(name):
+            closed.append(name)
+            continue
+        if name and is_foreign(path):
+            foreign.append(name)
+            continue
         node = _node(name, os.lstat(path))
         nodes.append(node)
         if node.directory and not node.reparse:
             below = os.listdir(path)
             pending += [f"{name}\\{entry}" if name else entry for entry in below]
-    return Tree(nodes=tuple(nodes))
+    return Tree(nodes=tuple(nodes), closed=tuple(closed), foreign=tuple(foreign), whole=not pending)
+
+
+def is_foreign(path: str) -> bool:
+    """Return whether this user may not change the object's access list."""
+    try:
+        open_object(path).close()
+    except PermissionError:
+        return True
+    return False
 
 
 def _node(name: str, found: os.stat_result) -> Node:
     directory = stat.S_ISDIR(found.st_mode)
     reparse = stat.S_ISLNK(found.st_mode) or bool(getattr(found, "st_reparse_tag", 0))
-    # Where a directory has a count, it is that of its entries.
+    # The link count of a directory includes its entries.
     links = 1 if directory else found.st_nlink
     return Node(name=name, directory=directory, reparse=reparse, links=links)
 
 
 def problem(node: Node, *, shown: str) -> str:
-    """Return why this object cannot be granted; empty if it can."""
-    if node.reparse:
-        return f"{shown} is a link or a mount point, and leads elsewhere"
-    if node.links > 1:
-        return f"{shown} has {node.links} names, and one may lie outside"
-    return ""
+    """Return why this object cannot be granted, or "" if it can."""
+    return f"{shown} is a link or a mount point, and leads elsewhere" if node.reparse else ""
 
 
-def open_object(path: str) -> Handle:
-    """Open a file or directory with the right to change its access list."""
+def open_object(path: str, *, change: bool = True) -> Handle:
+    """Open an object with the right to read its access list, and with `change` to change it."""
+    access = win32_files.READ_CONTROL | (win32_files.WRITE_DAC if change else 0)
     try:
-        return win32_files.open_itself(extended_path(path))
+        return win32_files.open_itself(extended_path(path), access=access)
     except OSError as error:
         raise with_path(error, path) from error
 
 
 def mutex(sid: str) -> AbstractContextManager[None]:
-    """Return the mutex of every process that changes the entries of this SID, or decides so."""
-    return win32_files.own_mutex(f"Local\\corral-{sid}")
+    """Return the mutex to own while checking or changing the entries of this SID."""
+    with win32_token.own_token(win32_security.TOKEN_QUERY) as own:
+        user = win32_security.format_sid(win32_token.token_user(own.value))
+    # The mutex is shared by all sessions of this user, elevated or not.
+    security = f"D:(A;;GA;;;SY)(A;;GA;;;{user})S:(ML;;NW;;;ME)"
+    return win32_files.own_mutex(f"Global\\corral-{user}-{sid}", security)
 
 
 def set_entries(path: str, handle: int, sid: str, entries: tuple[bytes, ...]) -> bool:
-    """Set the entries of this SID in one access list; return whether there was a change."""
+    """Set the entries of this SID in one access list. Return whether they have changed."""
     try:
         changed = access_list.grant(win32_security.read_security(handle), sid, entries)
         if changed is not None:
@@ -101,57 +132,77 @@ def set_entries(path: str, handle: int, sid: str, entries: tuple[bytes, ...]) ->
     return changed is not None
 
 
+def check_closed(path: str, handle: int) -> None:
+    """Raise OSError if every AppContainer can already use this object or new objects in it."""
+    raw = win32_security.read_security(handle)
+    if access_list.allowed_rights(raw, access_list.CONTAINERS, below=True) & USES:
+        text = "is open to every AppContainer, so this grant would not hide it from the target"
+        raise OSError(0, f"{text}; `icacls FILE /remove *S-1-15-2-1` closes it", path)
+
+
 def check_entry(path: str, sid: str, problem: str) -> None:
     with open_object(path) as handle:
         if not access_list.has_entry(win32_security.read_security(handle.value), sid):
             raise OSError(0, problem, path)
 
 
-def walk(root: str) -> Generator[tuple[str, Handle, bool], None, None]:
-    """Yield (path, handle, is a directory) of everything in a root, parents first.
+def walk(root: str, closed: Container[str] = ()) -> Generator[tuple[Node, Handle], None, None]:
+    """Yield every object in a root with its handle, parents first. Skip `closed` names.
 
-    Every handle is closed when the next one is asked for. A directory is listed only after the
-    caller has set its access list: what is made in it later inherits that.
+    Each handle is closed when the next one is requested. A directory is listed only after the
+    caller has set its access list, because later objects inherit it.
     """
     with open_object(root) as top:
         base = _final_path(top.value)
-        pending = [extended_path(root)]
+        pending = [""]
         while pending:
-            path = pending.pop()
-            with open_object(path) as handle:
-                node = _check(path, handle.value, base)
-                yield path.removeprefix(EXTENDED_PREFIX), handle, node.directory
-            if node.directory:
-                pending += [os.path.join(path, name) for name in os.listdir(path)]
+            name = pending.pop()
+            path = os.path.join(extended_path(root), *name.split("\\")) if name else root
+            with _open_to_set(path, less=name in closed) as handle:
+                node = _check(name, extended_path(path), handle.value, base)
+                yield node, handle
+            if node.directory and name not in closed:
+                below = os.listdir(extended_path(path))
+                pending += [f"{name}\\{entry}" if name else entry for entry in below]
+
+
+def _open_to_set(path: str, *, less: bool) -> Handle:
+    """Open an object to set its entries. With `less` no entry is set, so read access is enough."""
+    try:
+        return open_object(path)
+    except PermissionError:
+        if not less:
+            raise
+    return open_object(path, change=False)
 
 
 def has_identity(handle: int, volume: int, file: int) -> bool:
-    """Return whether this is the object that Python's stat saw, before or since version 3.12."""
+    """Return whether a handle is the object that stat saw, in either form of Python's ids."""
     if win32_files.information(handle)[2] == (volume, file):
         return True
     try:
         return win32_files.wide_identity(handle) == (volume, file)
     except OSError:
-        return False  # no file system of this host has wide ids
+        return False  # this file system has no wide ids
 
 
 def is_directory(handle: int) -> bool:
-    """Return whether this is a directory, and not a reparse point, whose content is elsewhere."""
+    """Return whether this is a directory and not a reparse point."""
     attributes = win32_files.information(handle)[0]
     mask = win32_files.FILE_ATTRIBUTE_DIRECTORY | win32_files.FILE_ATTRIBUTE_REPARSE_POINT
     return attributes & mask == win32_files.FILE_ATTRIBUTE_DIRECTORY
 
 
-def _check(path: str, handle: int, base: str) -> Node:
+def _check(name: str, path: str, handle: int, base: str) -> Node:
     attributes, links, _ = win32_files.information(handle)
     directory = bool(attributes & win32_files.FILE_ATTRIBUTE_DIRECTORY)
     reparse = bool(attributes & win32_files.FILE_ATTRIBUTE_REPARSE_POINT)
-    node = Node(name=path, directory=directory, reparse=reparse, links=1 if directory else links)
+    node = Node(name=name, directory=directory, reparse=reparse, links=1 if directory else links)
     shown = path.removeprefix(EXTENDED_PREFIX)
     text = problem(node, shown=shown)
     final = _final_path(handle)
     if not text and final != base and not final.startswith(base + "\\"):
-        text = f"{shown} was moved while it was looked at"
+        text = f"{shown} was moved while it was being checked"
     if text:
         raise OSError(0, text, shown)
     return node
@@ -168,51 +219,49 @@ def with_path(error: OSError, path: str) -> OSError:
 
 
 HIDDEN = frozenset(secret_files.hidden_anywhere("windows"))
-"""At any depth, in any grant."""
+"""Names that are hidden at any depth of any grant."""
 HIDDEN_AT_HOME = secret_files.hidden("windows")
-STARTING = frozenset(secret_files.PROJECT)
+STARTING = frozenset(name.replace("/", "\\") for name in secret_files.PROJECT)
 STARTING_AT_HOME = secret_files.protected("windows")
 REPOSITORY = tuple(f".git\\{name}" for name in secret_files.GIT)
 DEEPEST = 2
 
 
-def find(names: Iterable[str], access: Reach, place: str = "") -> tuple[str, ...]:
-    """Return the outermost of the relative names of a tree that must not be granted with it.
+def is_secret(name: str, in_home: str = "") -> bool:
+    """Return whether a relative name in a granted tree stays closed to the target.
 
-    `place` is the path of the tree in the user's profile; empty if elsewhere.
+    `in_home` is the path of the tree below the user's profile, or "" if it is elsewhere.
     """
-    known = _relative(HIDDEN_AT_HOME, place)
-    known |= _relative(STARTING_AT_HOME, place) if access == "write" else frozenset()
-    found: list[str] = []
-    for name in sorted(names, key=lambda name: (name.count("\\"), name)):
-        secret = name.lower() in known or _is_secret(name, access)
-        if secret and not any(name.startswith(f"{one}\\") for one in found):
-            found.append(name)
-    return tuple(found)
+    lower = name.lower()
+    last = lower.rpartition("\\")[2]
+    if last in HIDDEN or lower in _relative(HIDDEN_AT_HOME, in_home):
+        return True
+    return lower.count("\\") < DEEPEST and secret_files.is_environment_file(last)
 
 
-def absent(names: Iterable[str], place: str = "") -> tuple[str, ...]:
-    """What would start by itself in a tree that may be written, and does not exist yet."""
+def is_starting(name: str, in_home: str = "") -> bool:
+    """Return whether other programs run files of this name, so that no target may change them."""
+    lower = name.lower()
+    if lower in _relative(STARTING_AT_HOME, in_home):
+        return True
+    near = lower.count("\\") <= DEEPEST + 1
+    parts = lower.split("\\")
+    tail = "\\".join(parts[-2:])
+    return near and (parts[-1] in STARTING or tail in STARTING or tail in REPOSITORY)
+
+
+def absent(names: Iterable[str], in_home: str = "") -> tuple[str, ...]:
+    """Return missing names that other programs would run if a target created them in this tree."""
     there = {name.lower() for name in names}
-    wanted = (*sorted(STARTING), *REPOSITORY, *sorted(_relative(STARTING_AT_HOME, place)))
+    wanted = (*sorted(STARTING), *REPOSITORY, *sorted(_relative(STARTING_AT_HOME, in_home)))
     return tuple(name for name in wanted if name not in there)
 
 
-def _relative(at_home: Iterable[str], place: str) -> frozenset[str]:
-    """Names below a profile as names below a directory in it, in lower case."""
-    if not place:
+@cache
+def _relative(at_home: tuple[str, ...], in_home: str) -> frozenset[str]:
+    """Return names below the profile, in lower case, as names below a directory in it."""
+    if not in_home:
         return frozenset()
-    below = f"{place}\\".lower()
+    below = f"{in_home}\\".lower()
     paths = [name.replace("/", "\\").lower() for name in at_home]
     return frozenset(path.removeprefix(below) for path in paths if path.startswith(below))
-
-
-def _is_secret(name: str, access: Reach) -> bool:
-    lower = name.lower()
-    last = lower.rpartition("\\")[2]
-    depth = lower.count("\\")
-    if last in HIDDEN or (depth < DEEPEST and secret_files.is_environment_file(last)):
-        return True
-    if access != "write" or depth > DEEPEST + 1:
-        return False
-    return last in STARTING or "\\".join(lower.split("\\")[-2:]) in REPOSITORY

@@ -1,18 +1,18 @@
-"""A record on disk of what a run makes in Windows beyond its processes, written before it is made.
+"""Write the changes that a run makes outside its processes to disk, before the run makes them.
 
-Each run has one file: its AppContainer profile and every granted root with the capability that its
-entries carry. The run keeps its file locked for as long as it lives, and the kernel unlocks it
-whatever kills the run. Hence:
+Each run has one file. It lists the AppContainer profile, and every granted root with the capability
+of its entries. The run keeps the file locked while it lives, and the kernel unlocks it however the
+run ends. So:
 
-- a root's entries are in use while the file of any living run, or of the user's wish to keep them,
-  names its capability;
-- a file that is not locked is a dead run's. The next run, or `corral sweep`, removes what it names;
-- a file is complete or counts as empty. It is complete before the first entry is made, so a run
-  that died while writing it has made none;
-- claims are given up one by one, by a line at the end: a file that is cut there claims too much,
-  never too little.
+- A root's entries are in use while its capability is in the file of a live run, or in a file that
+  records the user's wish to keep them.
+- A file that is not locked belongs to a dead run. The next run, or `corral clean`, undoes it.
+- An incomplete file counts as empty. A file is complete before the first entry is made, so a run
+  that died while writing it has made no entry.
+- A run gives up its claims one by one, by appending lines. A truncated file claims too much, never
+  too little.
 
-`undo.Claim` is the step that writes it, and `undo` removes what it names.
+`undo.Claim` is the step that writes the file, and `undo` undoes the changes in it.
 """
 
 import hashlib
@@ -21,8 +21,8 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 
+from corral.abi.private_directory import create_locked, lock_dead
 from corral.directories import directories
-from corral.platforms.run_records import create_locked, lock_dead
 from corral.platforms.windows.files.access_list import Reach
 from corral.record import astuple, fields, record, replace
 
@@ -34,7 +34,7 @@ MAX_SIZE = 1 << 20
 
 @record
 class Root:
-    """`volume` and `file` identify the object that was granted, whatever has its path later."""
+    """A granted root. `volume` and `file` identify the object, whatever its path is later."""
 
     path: str
     access: Reach
@@ -45,21 +45,21 @@ class Root:
 
 @record
 class Entry:
-    """`profile` is empty for a run whose profile stays, and for kept grants."""
+    """`profile` is empty for kept grants, and for a run whose profile is kept."""
 
     profile: str
     roots: tuple[Root, ...]
 
 
 def encode(entry: Entry) -> bytes:
-    """Return lines of JSON between the name of the format and a digest of all of it."""
+    """Return lines of JSON between the name of the format and a digest of all lines."""
     lines = [FORMAT, *map(json.dumps, (entry.profile, *map(astuple, entry.roots)))]
     text = "\n".join(lines).encode() + b"\n"
     return text + _closing(text)
 
 
 def decode(raw: bytes) -> Entry | None:
-    """Return None for anything but a complete file. Lines after the digest give claims up."""
+    """Parse a file, or return None if it is not complete. Lines after the digest give up claims."""
     text, mark, rest = raw.partition(b"\n= ")
     text += b"\n"
     digest = b"= " + rest.partition(b"\n")[0] + b"\n"
@@ -77,7 +77,7 @@ def is_used(sid: str, entries: Iterable[Entry]) -> bool:
 
 
 class Journal:
-    """A file that this process has locked: its own run's, or a dead run's that it cleans up."""
+    """A file that this process has locked, for its own run or to clean up after a dead one."""
 
     def __init__(self, path: str, fd: int, entry: Entry | None) -> None:
         self.path = path
@@ -86,32 +86,32 @@ class Journal:
         self._fd = fd
 
     def drop(self, root: Root) -> None:
-        """Give up one root, under its mutex: of two runs that end, the second sees only itself."""
+        """Give up one root, under its mutex. Of two ending runs the last one undoes the root."""
         if self.entry:
             left = tuple(one for one in self.entry.roots if one.sid != root.sid)
             self.entry = replace(self.entry, roots=left)
             self.append(b"- " + root.sid.encode() + b"\n")
 
     def others(self) -> list[Entry]:
-        """Return what living runs and the user claim, without this file."""
+        """Return the entries of other live runs, and of kept grants."""
         return living(self.directory, without=self.path)
 
     def end(self) -> None:
-        """Remove the file, and with it the claim: everything is undone or kept."""
+        """Remove the file when everything is undone or kept."""
         if self._fd >= 0:
-            # Windows cannot delete an open file; for a moment other processes see an empty one.
+            # Windows cannot delete an open file, so others may see an empty file for a moment.
             os.truncate(self._fd, 0)
             self.leave()
             _unlink(self.path)
 
     def leave(self) -> None:
-        """Unlock the file, so that the next run tries again what resisted."""
+        """Unlock the file, so that the next run tries again."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
 
     def append(self, raw: bytes) -> None:
-        """Return once it is on the disk."""
+        """Append to the file. Return when the data is on the disk."""
         os.lseek(self._fd, 0, os.SEEK_END)
         while raw:
             raw = raw[os.write(self._fd, raw) :]
@@ -127,10 +127,10 @@ def journal_path(directory: str, run: str) -> str:
 
 
 def create(directory: str, run: str, entry: Entry) -> Journal:
-    """Return once the entry is on the disk; only then may anything be made."""
+    """Write the journal of a run. Changes may be made only after this has returned."""
     raw, path = encode(entry), journal_path(directory, run)
-    if len(raw) > MAX_SIZE:  # it would be read in part, and count as empty
-        raise OSError(0, "more is granted than can be written down", path)
+    if len(raw) > MAX_SIZE:  # a longer file would be read in part, and count as empty
+        raise OSError(0, "there are too many grants for the journal", path)
     fd = create_locked(path)
     os.truncate(fd, 0)
     journal = Journal(path, fd, entry)
@@ -160,7 +160,7 @@ def dead(directory: str) -> list[Journal]:
 
 
 def keep(directory: str, root: Root) -> None:
-    """Remember until `forget` that the user wants this root's entries to stay."""
+    """Record that the user wants this root's entries to be kept."""
     path = _kept_path(directory, root.sid)
     with open(f"{path}.{os.getpid()}", "wb") as file:
         file.write(encode(Entry(profile="", roots=(root,))))
@@ -169,7 +169,7 @@ def keep(directory: str, root: Root) -> None:
     try:
         os.replace(f"{path}.{os.getpid()}", path)
     except PermissionError:
-        # On Windows another process is reading the file, so it exists already.
+        # Another process is reading the file, so Windows does not replace it. It exists.
         _unlink(f"{path}.{os.getpid()}")
 
 
@@ -218,5 +218,5 @@ def _is_free(path: str) -> bool:
 
 
 def _unlink(path: str) -> None:
-    with suppress(OSError):  # another process has it open: the next sweep removes the empty file
+    with suppress(OSError):  # another process has it open, so the next sweep removes it
         os.unlink(path)

@@ -1,49 +1,49 @@
-"""AppContainer: the wall around files, registry, other processes and the network.
+"""Confine files, registry, other processes and the network with an AppContainer.
 
-A profile is made for each run and deleted at its end; with `state = true` there is one for each
-server, which stays. The token of a target has its package SID and exactly the capabilities of its
+Each run has a profile, which is deleted at its end. With `state = true` each server has a profile,
+which is kept. A target's token has the profile's package SID and exactly the capabilities of its
 policy. Both are read back from the suspended process before it runs.
 
-What fails, and what is reported: ACCESS_DENIED (a policy of the machine, or corral itself runs in
-an AppContainer), NOT_SUPPORTED and E_NOTIMPL (no AppContainers here: WSL2), ALREADY_EXISTS (a kept
-profile is used again; that of a single run is made again, since its name is random).
+Some failures have their own texts. ACCESS_DENIED: a policy of the machine forbids it, or corral
+itself runs in an AppContainer. NOT_SUPPORTED and E_NOTIMPL: there are no AppContainers (WSL2). On
+ALREADY_EXISTS a kept profile is used again; the profile of a single run is deleted and created
+again.
 
-The profile's folder is the home of the target, and `Temp` in it is its TEMP. Windows itself points
-LOCALAPPDATA, TEMP and TMP of the new process there, and expects LOCALAPPDATA in the environment
-that it is given.
+The profile's folder is the home of the target, and its subdirectory `Temp` is the target's TEMP.
+Windows itself sets LOCALAPPDATA, TEMP and TMP of the new process to these, and needs LOCALAPPDATA
+in the environment that it gets.
 """
 
 from __future__ import annotations
 
 import os
+import time
 
-from corral.abi import win32, win32_security, win32_token
+from corral.abi import win32, win32_security
 from corral.abi.prototypes import MissingFunctionError
 from corral.abi.win32_process import Process
 from corral.abi.win32_security import format_sid, parse_sid
-from corral.paths.windows import fold_path
+from corral.paths.windows import is_inside
 from corral.plan import model
 from corral.plan.host import Finding
 from corral.plan.model import Results
 from corral.platforms.windows.files.access_list import package_sid
+from corral.programs import windows_wsl
 from corral.record import record
 
 CAPABILITY = "app_container_profile"
 LABEL = (CAPABILITY, "AppContainer profiles", "available")
-WSL2 = "run it in WSL2 (corral's Linux walls), or in Windows Sandbox"
-DANGEROUS = frozenset((
-    "SeAssignPrimaryTokenPrivilege", "SeBackupPrivilege", "SeCreateTokenPrivilege",
-    "SeDebugPrivilege", "SeImpersonatePrivilege", "SeLoadDriverPrivilege",
-    "SeManageVolumePrivilege", "SeRelabelPrivilege", "SeRestorePrivilege", "SeSecurityPrivilege",
-    "SeTakeOwnershipPrivilege", "SeTcbPrivilege",
-))  # fmt: skip
-"""Privileges that open what no access list allows."""
+FIREWALL_STOPPED = frozenset({1058, 1062, 1068, 1722, 1753})
+"""ERROR_SERVICE_DISABLED, _NOT_ACTIVE, _DEPENDENCY_FAIL, RPC_S_SERVER_UNAVAILABLE and
+EPT_S_NOT_REGISTERED. CreateAppContainerProfile needs other services.
+"""
+FIREWALL = "start it as an administrator: `sc.exe config MpsSvc start= auto & sc.exe start MpsSvc`"
 DENIED = "run corral outside of any sandbox, as a user who may create AppContainer profiles"
 
 
 @record
 class Profile:
-    """`capabilities` are SIDs as text; `home` is where Windows has to put the profile's folder."""
+    """`capabilities` are SIDs as text. `home` is the planned path of the profile's folder."""
 
     name = "app_container"
     profile: str
@@ -65,22 +65,21 @@ class Profile:
         package = parse_sid(self.package)
         capabilities = tuple(map(parse_sid, self.capabilities))
         try:
-            made = _create(self, capabilities)
+            made = _create(self)
         except OSError as error:
             why, hint = explain(error)
             text = f"{why}; {hint}" if hint else why
             raise OSError(0, text, self.profile, win32.winerror(error)) from error
         if made != package:
-            why = f"Windows calls it {format_sid(made)}, not {self.package}"
+            why = f"Windows has given it the SID {format_sid(made)}, not {self.package}"
             raise OSError(0, why, self.profile)
         found = win32_security.profile_folder(self.package)
-        if fold_path(found) != fold_path(self.home):
-            raise OSError(0, f"its folder is {found}, not {self.home}", self.profile)
         os.makedirs(os.path.join(found, "Temp"), exist_ok=True)
+        results.add(ProfileFolder(planned=self.home, found=found))
         results.add(win32_security.Capabilities(package, capabilities))
 
     def verify(self, results: Results) -> None:
-        """Read the token: this package, these capabilities alone, no privilege of `DANGEROUS`."""
+        """Check that the token has this package and exactly these capabilities."""
         with win32_security.open_token(results.get(Process).handle.value) as token:
             if not win32_security.is_app_container(token.value):
                 raise OSError(0, "the process is not in an AppContainer", self.profile)
@@ -88,10 +87,6 @@ class Profile:
             if package != parse_sid(self.package):
                 raise OSError(0, "the process is in another AppContainer", self.profile)
             found = win32_security.token_capabilities(token.value)
-            held = sorted(DANGEROUS.intersection(win32_token.token_privileges(token.value)))
-        if held:
-            advice = "start corral without an administrator's rights"
-            raise OSError(0, f"its token holds {', '.join(held)}: {advice}", self.profile)
         having = sorted(format_sid(sid) for sid, _ in found)
         if having != sorted(set(self.capabilities)):
             text = f"its capabilities are {', '.join(having) or 'none'}"
@@ -100,8 +95,22 @@ class Profile:
             raise OSError(0, "a capability is not enabled", self.profile)
 
 
+@record
+class ProfileFolder:
+    """The planned and the actual path of a profile's folder. They differ if AppData is redirected,
+    as it is for programs that a packaged client has started.
+    """
+
+    planned: str
+    found: str
+
+    def path(self, path: str) -> str:
+        """Return the actual path of a file in the planned folder. Other paths stay the same."""
+        return self.found + path[len(self.planned) :] if is_inside(path, self.planned) else path
+
+
 def profile_name(digest: str, run: str) -> str:
-    """At most 64 characters, all of them lower-case: Windows folds the name for the folder."""
+    """Return a name of at most 64 characters, in lower case like the folder's name."""
     return f"corral-{digest[:16]}-{run[:32]}".lower()
 
 
@@ -111,38 +120,46 @@ def profile_folder(home: str, profile: str) -> str:
 
 
 def explain(error: OSError) -> tuple[str, str]:
-    """Return what a failed call on a profile means, and what the user can do about it."""
+    """Return why a call on a profile failed, and a hint."""
     code = win32.winerror(error)
+    if code in FIREWALL_STOPPED:
+        return "the firewall service, which registers AppContainers, does not answer", FIREWALL
     if code == win32.ERROR_ACCESS_DENIED:
         return "this account may not create an AppContainer profile here", DENIED
     missing = isinstance(error, MissingFunctionError)
     if missing or code in {win32.ERROR_NOT_SUPPORTED, win32.E_NOTIMPL}:
-        return "this Windows has no AppContainers", WSL2
+        return "this Windows has no AppContainers", elsewhere()
     return f"{error.filename}: {error.strerror}", ""
 
 
-def probe() -> Finding:
-    """Try whether a profile can be made, has the SID that corral computes, and can be deleted.
+def elsewhere() -> str:
+    """Return a hint on how to run the server on this machine without AppContainers."""
+    return windows_wsl.advice(windows_wsl.find_distribution())
 
-    This does not yet prove a wall: `probes/app_container.py` starts a process in one.
+
+def probe() -> Finding:
+    """Check that a profile can be created, has the SID that corral computes, and can be deleted.
+
+    This does not prove a wall. For that, `probes/app_container.py` starts a process in one.
     """
     step = Profile(profile=profile_name("probe", os.urandom(8).hex()), capabilities=(), home="")
+    started = time.monotonic()
     try:
-        made = format_sid(_create(step, ()))
+        made = format_sid(_create(step))
         win32_security.DeleteAppContainerProfile(step.profile)
     except OSError as error:
         why, hint = explain(error)
         return Finding(capability=CAPABILITY, status="absent", evidence=why, hint=hint)
     if made != step.package:
-        why = f"{step.profile} became {made}, where {step.package} was computed"
-        return Finding(capability=CAPABILITY, status="absent", evidence=why, hint=WSL2)
-    return Finding(
-        capability=CAPABILITY, status="proven", evidence="a profile was made and deleted"
-    )
+        why = f"{step.profile} has the SID {made}, but {step.package} was computed"
+        return Finding(capability=CAPABILITY, status="absent", evidence=why, hint=elsewhere())
+    took = round(1000 * (time.monotonic() - started))
+    evidence = f"a profile was made and deleted in {took} ms"
+    return Finding(capability=CAPABILITY, status="proven", evidence=evidence)
 
 
-def _create(step: Profile, capabilities: tuple[bytes, ...]) -> bytes:
-    arguments = (step.profile, step.profile, "a server run by corral", capabilities)
+def _create(step: Profile) -> bytes:
+    arguments = (step.profile, step.profile, "a server run by corral")
     try:
         return win32_security.create_profile(*arguments)
     except OSError as error:

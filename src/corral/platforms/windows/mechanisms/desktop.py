@@ -1,67 +1,129 @@
-"""A private desktop for a target with a restricted token.
+"""Give the target its own window station and desktop.
 
-Windows on one desktop can send each other messages, and a hook of one reaches all. The target's
-windows, if it makes any, are on a desktop without others. The desktop is labelled Low, because the
-target could not use it otherwise, and open to this user and logon alone.
+Windows on one desktop can send each other messages, and programs of one window station share its
+clipboard. The target gets its own desktop, in a window station that is not the user's. It can open
+windows there, but cannot use the clipboard of that station, which all runs of this logon share.
+Station and desktop are labelled Low, because otherwise the target could not use them.
+
+A target can ask Windows for the user's own window station, which is open to every AppContainer.
+There the UI limits of its job keep it from the clipboard.
+
+Without its own window station, an AppContainer starts only in a session with the interactive one.
+Session 0 (services, SSH) does not have that.
 """
 
 from __future__ import annotations
 
 import os
+import struct
 
 from corral.abi import win32_token as abi
+from corral.abi.win32_security import parse_sid
 from corral.plan import model
 from corral.plan.model import Results
 from corral.platforms.steps import unverified
+from corral.platforms.windows.files import access_list
+from corral.platforms.windows.files.access_list import capability_sid
 from corral.platforms.windows.mechanisms.restricted_token import LOW_LABEL, default_dacl, own_sids
 from corral.record import record
 
 ACCESS = (
-    abi.DESKTOP_CREATEWINDOW | abi.DESKTOP_READOBJECTS | abi.DESKTOP_WRITEOBJECTS | abi.READ_CONTROL
+    abi.DESKTOP_READOBJECTS
+    | abi.DESKTOP_CREATEWINDOW
+    | abi.DESKTOP_CREATEMENU
+    | abi.DESKTOP_ENUMERATE
+    | abi.DESKTOP_WRITEOBJECTS
+    | abi.READ_CONTROL
 )
+"""Excludes hooks, journals and switching to the desktop."""
+STATION = abi.WINSTA_READATTRIBUTES | abi.WINSTA_ACCESSGLOBALATOMS | abi.READ_CONTROL
+"""Excludes clipboard and screen."""
+OPENED = STATION | abi.WINSTA_CREATEDESKTOP | abi.WRITE_DAC | abi.WRITE_OWNER
+CAPABILITY = capability_sid("corral.desktop")
+"""The capability that opens the window station, and only to corral's AppContainers."""
 
 
 @record
 class PrivateDesktop:
+    """`package` is the SID of the target's AppContainer, or "" for a restricted token."""
+
     name = "desktop"
+    package: str = ""
     stage: model.Stage = "supervisor"
     verify = unverified
 
     def describe(self) -> str:
-        return "a private desktop, so that no window of the user's can be sent messages"
+        return "its own window station and desktop, without the user's windows and clipboard"
 
     def apply(self, results: Results) -> None:
-        results.add(create())
+        results.add(create(self.package))
 
 
 @record
 class Desktop:
-    """A desktop that stays open until the target has ended. `path` is STARTUPINFO.lpDesktop."""
+    """An open window station and desktop. `path` is STARTUPINFO.lpDesktop."""
 
-    made: abi.Desktop
+    station: abi.UserObject
+    made: abi.UserObject
     path: str
-
-    def check(self) -> None:
-        """Raise OSError unless name and label read back as they were asked for."""
-        name = abi.user_object_name(self.made.value)
-        if name != self.path.rpartition("\\")[2]:
-            raise OSError(0, f"the private desktop reads back as {name}")
-        label = abi.user_object_label(self.made.value)
-        if "(ML;" not in label or ";LW)" not in label:
-            raise OSError(0, f"the private desktop is not labelled Low but {label or 'not at all'}")
 
     def release(self) -> None:
         self.made.close()
+        self.station.close()
 
 
-def create() -> Desktop:
+def create(package: str) -> Desktop:
+    """Create a desktop, and check that it reads back as requested."""
     name = f"corral-{os.urandom(8).hex()}"
-    made = abi.Desktop(name, ACCESS, default_dacl(*own_sids()) + LOW_LABEL)
+    owner = default_dacl(*own_sids())
+    station = abi.open_window_station(OPENED, owner + LOW_LABEL)
     try:
-        station = abi.user_object_name(abi.GetProcessWindowStation())
-        desktop = Desktop(made=made, path=f"{station}\\{name}")
-        desktop.check()
+        _open_to_targets(station.value)
+        allowed = f"(A;;{ACCESS:#x};;;{package})" if package else ""
+        made = abi.create_desktop(station.value, name, ACCESS, owner + allowed + LOW_LABEL)
     except BaseException:
-        made.close()
+        station.close()
+        raise
+    path = f"{abi.user_object_name(station.value)}\\{name}"
+    desktop = Desktop(station=station, made=made, path=path)
+    try:
+        _check(desktop)
+    except BaseException:
+        desktop.release()
         raise
     return desktop
+
+
+def _open_to_targets(station: int) -> None:
+    """Add the entry and the label that targets need, because an existing station may lack them."""
+    found = abi.user_object_security(station)
+    try:
+        changed = access_list.grant(found, CAPABILITY, (station_entry(),))
+    except access_list.Unusable as error:
+        raise OSError(0, f"the window station of this logon: {error}") from error
+    if changed is not None:
+        abi.set_user_object_dacl(station, changed)
+    if not _is_low(abi.user_object_label(station)):
+        abi.set_user_object_label(station, LOW_LABEL)
+
+
+def station_entry() -> bytes:
+    sid = parse_sid(CAPABILITY)
+    return struct.pack("<BBHI", access_list.ACCESS_ALLOWED, 0, 8 + len(sid), STATION) + sid
+
+
+def _check(desktop: Desktop) -> None:
+    """Raise OSError unless names, entry and labels read back."""
+    name = abi.user_object_name(desktop.made.value)
+    if name != desktop.path.rpartition("\\")[2]:
+        raise OSError(0, f"the private desktop reads back as {name}")
+    for what, opened in (("window station", desktop.station), ("desktop", desktop.made)):
+        label = abi.user_object_label(opened.value)
+        if not _is_low(label):
+            raise OSError(0, f"the private {what} is not labelled Low ({label or 'no label'})")
+    if not access_list.has_entry(abi.user_object_security(desktop.station.value), CAPABILITY):
+        raise OSError(0, "the window station has no entry for the target")
+
+
+def _is_low(label: str) -> bool:
+    return "(ML;" in label and ";LW)" in label

@@ -1,9 +1,9 @@
-"""A job object: every process of the target is in it from its first instruction to its last.
+"""Limit the target with a job object that contains all its processes from their first instruction.
 
-All extended limits are set with one call, and every class of information is read back: a system
-that accepts a limit and does not keep it has not set it. `pids` counts processes here, and memory
-is what was committed: an allocation beyond the limit fails. The job has no name and is never
-inherited, and the supervisor has the only handle, so the tree ends when the supervisor does.
+All extended limits are set with one call. Every class of information is read back, because a system
+may accept a limit without keeping it. `pids` counts processes here. Memory is committed memory, and
+an allocation beyond the limit fails. The job has no name and is never inherited. The supervisor has
+the only handle, so all processes end when the supervisor does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from corral.record import record
 JOB = "job object"
 UNREAD = "job object (not read back)"
 UI = "ui restrictions"
-# What node and python start under. Handles and global atoms are needed by USER32, which both load.
+PRIORITY = "priority"
+# node and python start under these. They load USER32, which needs handles and global atoms.
 UI_LIMITS = (
     abi.JOB_OBJECT_UILIMIT_READCLIPBOARD
     | abi.JOB_OBJECT_UILIMIT_WRITECLIPBOARD
@@ -39,15 +40,20 @@ EXTENDED_FIELDS = (
 )
 HARD_CAP = abi.JOB_OBJECT_CPU_RATE_CONTROL_ENABLE | abi.JOB_OBJECT_CPU_RATE_CONTROL_HARD_CAP
 WHOLE = 10_000
-"""All processors together, as the CPU rate counts."""
+"""The CPU rate of all processors together."""
+SCHEDULING_CLASS = 5
+"""The default scheduling class, of 0 to 9."""
+TICKS_PER_MS = 10_000
+CONSOLE = 1
+"""A console has a process, which counts against the limit of a target with children."""
 PAGE = 4096
-"""Windows keeps limits of memory in whole pages, and returns them so."""
+"""Windows rounds memory limits down to whole pages."""
 KILLED = 0xC000013A
-"""STATUS_CONTROL_C_EXIT, the exit code of no other death."""
+"""STATUS_CONTROL_C_EXIT. This exit code marks processes that corral has killed."""
 NEAR = 32
-"""A peak within this fraction of the limit has reached the limit."""
+"""A peak within a 32nd of the limit counts as having reached it."""
 END_SECONDS = 5.0
-"""How long to wait until all processes of a terminated job are gone."""
+"""The longest wait until all processes of a terminated job have ended."""
 MESSAGES = {
     abi.JOB_OBJECT_MSG_ACTIVE_PROCESS_LIMIT: "pids",
     abi.JOB_OBJECT_MSG_PROCESS_MEMORY_LIMIT: "memory",
@@ -57,14 +63,18 @@ MESSAGES = {
 
 @record
 class Job:
-    """`cpu` in millicores. `read_back` is False only where a probe saw the whole job die with its
-    handle although the system does not return the limits that were set.
+    """`cpu` is in millicores. `user_time` is in milliseconds of user mode: after that Windows ends
+    the job, even if the supervisor does not run. With `priority` the target cannot change its
+    priority and scheduling class. `read_back` is False only if a probe saw that the job dies with
+    its handle although its limits cannot be read back.
     """
 
     name = "job"
     memory: int | None = None
     cpu: int | None = None
     processes: int | None = None
+    user_time: int | None = None
+    priority: bool = False
     ui: int = 0
     read_back: bool = True
     stage: model.Stage = "supervisor"
@@ -77,6 +87,10 @@ class Job:
             asked.append(f"{self.memory} bytes committed")
         if self.cpu is not None:
             asked.append(f"{self.cpu} millicores")
+        if self.user_time is not None:
+            asked.append(f"{self.user_time} ms of user time")
+        if self.priority:
+            asked.append("normal priority and scheduling class")
         if self.ui:
             asked.append("no clipboard, desktops, display or system settings")
         back = "each read back" if self.read_back else "not read back"
@@ -94,18 +108,21 @@ class Job:
 def plan(policy: Policy, controls: Sequence[model.Held]) -> Job:
     held = {item.control: item.mechanism for item in controls}
     limits = policy.limits
-    processes = limits.pids if held.get("pids") == JOB else None
+    processes = limits.pids + CONSOLE if limits.pids and held.get("pids") == JOB else None
+    read_back = held.get("tree") != UNREAD
     return Job(
         memory=limits.memory if held.get("memory") == JOB else None,
         cpu=limits.cpu if held.get("cpu") == JOB else None,
         processes=1 if JOB in held.get("subprocess", "") else processes,
+        user_time=limits.cpu_time if read_back and held.get("cpu_time") else None,
+        priority=PRIORITY in held.get("syscalls", ""),
         ui=UI_LIMITS if UI in held.get("syscalls", "") else 0,
-        read_back=held.get("tree") != UNREAD,
+        read_back=read_back,
     )
 
 
 class LimitedJob:
-    """A job with its limits set."""
+    """A job whose limits are set."""
 
     def __init__(self, step: Job, handle: Handle, port: Handle) -> None:
         self.step = step
@@ -120,7 +137,7 @@ class LimitedJob:
         return abi.query_information(self.handle, abi.JOBOBJECT_BASIC_ACCOUNTING_INFORMATION)
 
     def cpu(self) -> float:
-        """Return the seconds of all processes in user and kernel mode, also of ended ones."""
+        """Return the CPU seconds of all processes, including those that have ended."""
         seen = self.accounting()
         return float(seen.TotalUserTime + seen.TotalKernelTime) / 10_000_000
 
@@ -132,20 +149,23 @@ class LimitedJob:
         return int(seen.PeakJobMemoryUsed)
 
     def reached_limits(self) -> set[str]:
-        """Return the names of the limits that were reached so far.
+        """Return the names of the limits that have been reached.
 
-        Messages may be lost, so a peak near its limit counts too.
+        A peak near its limit counts too, because messages may be lost.
         """
         while (kind := abi.next_message(self.port)) is not None:
             if kind in MESSAGES:
                 self._reached.add(MESSAGES[kind])
+        limit = self.step.user_time
+        if limit is not None and self.accounting().TotalUserTime >= limit * TICKS_PER_MS:
+            self._reached.add("cpu_time")
         memory = self.step.memory
         if memory is not None and self.peak() >= memory - memory // NEAR:
             self._reached.add("memory")
         return self._reached
 
     def end(self) -> None:
-        """Kill all processes and wait until they are gone, since they keep directories open."""
+        """Kill all processes and wait until they have ended, because they keep directories open."""
         self.terminate()
         deadline = time.monotonic() + END_SECONDS
         while self.active() and time.monotonic() < deadline:
@@ -157,14 +177,14 @@ class LimitedJob:
 
 
 def create(step: Job) -> LimitedJob:
-    """Raise OSError if a limit cannot be set or does not read back as it was set."""
+    """Create a job. Raise OSError if a limit cannot be set or reads back differently."""
     handle = abi.create_job()
     made = LimitedJob(step, handle, abi.create_completion_port())
     try:
         wanted = extended(step)
         abi.set_information(handle, wanted)
         if step.read_back:
-            abi.check_information(handle, wanted, *EXTENDED_FIELDS)
+            abi.check_information(handle, wanted, *fields_to_read(step))
         if step.cpu is not None:
             rate = abi.JOBOBJECT_CPU_RATE_CONTROL_INFORMATION(ControlFlags=HARD_CAP)
             rate.CpuRate = cpu_rate(step.cpu, processors())
@@ -190,10 +210,24 @@ def extended(step: Job) -> abi.JOBOBJECT_EXTENDED_LIMIT_INFORMATION:
     if step.memory is not None:
         flags |= abi.JOB_OBJECT_LIMIT_JOB_MEMORY | abi.JOB_OBJECT_LIMIT_PROCESS_MEMORY
         wanted.JobMemoryLimit = wanted.ProcessMemoryLimit = step.memory // PAGE * PAGE
+    if step.user_time is not None:
+        flags |= abi.JOB_OBJECT_LIMIT_JOB_TIME
+        wanted.BasicLimitInformation.PerJobUserTimeLimit = step.user_time * TICKS_PER_MS
+    if step.priority:
+        flags |= abi.JOB_OBJECT_LIMIT_PRIORITY_CLASS | abi.JOB_OBJECT_LIMIT_SCHEDULING_CLASS
+        wanted.BasicLimitInformation.PriorityClass = abi.NORMAL_PRIORITY_CLASS
+        wanted.BasicLimitInformation.SchedulingClass = SCHEDULING_CLASS
     wanted.BasicLimitInformation.LimitFlags = flags
     return wanted
 
 
+def fields_to_read(step: Job) -> tuple[str, ...]:
+    """Return the fields to read back. Windows may have a default in a field that was not set."""
+    more = ["PerJobUserTimeLimit"] if step.user_time is not None else []
+    more += ["PriorityClass", "SchedulingClass"] if step.priority else []
+    return (*(f"BasicLimitInformation.{name}" for name in more), *EXTENDED_FIELDS)
+
+
 def cpu_rate(millicores: int, processors: int) -> int:
-    """Return the rate in 1/10000 of all processors; never 0, which Windows refuses."""
+    """Return the rate in 1/10000 of all processors. It is never 0, which Windows refuses."""
     return max(1, min(WHOLE, millicores * WHOLE // (1000 * processors)))

@@ -1,16 +1,15 @@
-r"""A second layer, where a minifilter driver is installed: it asks, corral answers from the policy.
+r"""Answer the questions of a minifilter driver from the policy, as a second layer.
 
-The driver sees every file and registry operation of the processes of a session before it happens.
-It asks for changes (some versions also for reads). corral allows what is inside the grants, and
-denies everything else and every question that it cannot parse. The driver fails closed: a question
-without an answer in time is denied.
+The driver intercepts every file and registry operation of a session's processes. It asks about
+changes (some versions also about reads). corral allows operations inside the grants, and denies all
+others and every message that it cannot parse. The driver denies an operation if the answer is late.
 
-No wall depends on it. Where there is no driver, or another program is connected to it (it takes one
-connection), the run goes on and says so.
+No wall depends on the driver. If there is none, or if another program uses its only connection, the
+run continues and reports that.
 
     session = connect(checks)        # AbsentError: no driver
     session.register(pid, workspace) # before the target's first instruction
-    session.release()                # when its tree is gone
+    session.release()                # after its last process
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ TIMEOUT_MS = 5000
 MAX_FAILURES = 10
 CACHE_ENTRIES = 4096
 CACHE_MS = 2000
-# The driver reads 0 as its default, and caches an answer by operation and path alone. An answer
-# that depends on more than those must not be cached.
+# The driver reads 0 as its default, and caches an answer by operation and path only. So an answer
+# that depends on anything else must not be cached.
 UNCACHED_MS = 1
 CHANGES = frozenset({wire.FILE_CREATE, wire.FILE_WRITE, wire.FILE_DELETE})
 CHANGING_ACCESS = (
@@ -56,18 +55,18 @@ CHANGING_ACCESS = (
     | abi.GENERIC_ALL
     | abi.GENERIC_WRITE
 )
-"""Rights that make an open more than a read."""
+"""Rights with which opening a file means more than reading it."""
 ABSENCES = {
     ERROR_FILE_NOT_FOUND: "no driver listens",
-    ERROR_ACCESS_DENIED: "the driver listens to administrators alone",
-    abi.ERROR_CONNECTION_COUNT_LIMIT: "the driver talks to another program",
+    ERROR_ACCESS_DENIED: "the driver accepts only administrators",
+    abi.ERROR_CONNECTION_COUNT_LIMIT: "the driver is connected to another program",
     E_NOTIMPL: "not implemented here",
 }
 
 
 @record
 class Checks:
-    r"""Roots as the driver sees them (`\Device\HarddiskVolume3\...`), in upper case."""
+    r"""Granted roots as the driver names them (`\Device\HarddiskVolume3\...`), in upper case."""
 
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
@@ -86,16 +85,13 @@ class Checks:
         return "allow" if good else "deny"
 
     def registry(self, check: wire.RegistryCheck) -> wire.Decision:
-        """Allow reads alone: no policy grants a registry key."""
+        """Allow only reads, because no policy grants a registry key."""
         return "allow" if check.operation == wire.VALUE_QUERY else "deny"
 
 
 @record
 class Minifilter:
-    """`read` and `write` are paths with drive letters: the grants, the runtime, the private space.
-
-    Windows' own directory may always be read.
-    """
+    """`read` and `write` are paths with drive letters: grants, runtime, private directory."""
 
     name = "minifilter"
     read: tuple[str, ...]
@@ -113,7 +109,7 @@ class Minifilter:
         try:
             session = connect(checks)
         except AbsentError as error:
-            raise OSError(0, f"the driver that listened is gone: {error}") from error
+            raise OSError(0, f"the driver no longer listens: {error}") from error
         results.add(session)
         try:
             session.register(results.get(Process).pid, self.workspace)
@@ -121,18 +117,18 @@ class Minifilter:
             raise OSError(0, str(error)) from error
 
     def checks(self, *, query: Callable[[str], str], windows: str) -> Checks:
-        """Return the roots, with Windows itself: no program starts that cannot read it."""
+        """Return the roots, and the directory of Windows, which every program has to read."""
         return Checks(
             read=device_roots((*self.read, windows), query), write=device_roots(self.write, query)
         )
 
 
 class AbsentError(Exception):
-    """There is no driver to connect to; the text says why, for the report."""
+    """There is no driver to connect to. The text is the reason, for the report."""
 
 
 def is_within(path: str, roots: Iterable[str]) -> bool:
-    """Return whether a path is one of the roots or below one. An ambiguous path is in none."""
+    """Return whether a path is a root or below one. An ambiguous path counts as outside."""
     name = upper_case(path)
     parts = name.split("\\")
     if not name.startswith(DEVICE) or parts[0] or any(p in {"", ".", ".."} for p in parts[1:]):
@@ -141,10 +137,10 @@ def is_within(path: str, roots: Iterable[str]) -> bool:
 
 
 def device_roots(paths: Iterable[str], query: Callable[[str], str]) -> tuple[str, ...]:
-    r"""Return `\DEVICE\HARDDISKVOLUME3\X` for `C:\x`; a path without a device is left out.
+    r"""Return `\DEVICE\HARDDISKVOLUME3\X` for `C:\x`. Leave out paths without a device.
 
-    `query` returns the device behind a drive. A drive for a directory (subst) is followed once. A
-    network drive has no such form and is left out, so access to it is denied.
+    `query` returns the device of a drive. A drive made by `subst` is followed once. A network drive
+    has no such form and is left out, so access to it is denied.
     """
     found = [root for path in paths if (root := _device_root(path, query, follow=True))]
     return tuple(dict.fromkeys(found))
@@ -167,7 +163,7 @@ def _device_root(path: str, query: Callable[[str], str], *, follow: bool) -> str
 
 
 class Session:
-    """One connection, one session, one thread that answers."""
+    """One connection with one session, and a thread that answers the driver."""
 
     def __init__(self, port: abi.Port, checks: Checks) -> None:
         self.allowed = self.denied = self.malformed = 0
@@ -176,12 +172,12 @@ class Session:
         self._requests = 0
         self.token = int.from_bytes(os.urandom(8), "little") or 1
         self._registered = False
-        # A daemon: whatever a driver does, it cannot keep corral from ending.
+        # A daemon thread, because a driver must not keep corral from ending.
         self._thread = threading.Thread(target=self._serve, name="minifilter", daemon=True)
         self._thread.start()
 
     def register(self, root: int, workspace: str) -> None:
-        """Raise OSError if the driver refuses, ValueError if the workspace is too long a path."""
+        """Register the target. Raise OSError if the driver refuses, ValueError for a long path."""
         config = wire.set_config(
             self._next(),
             timeout_ms=TIMEOUT_MS,
@@ -189,22 +185,17 @@ class Session:
             cache_entries=CACHE_ENTRIES,
             cache_ms=CACHE_MS,
         )
-        self._port.send(config, 0)
-        # The driver must not ask about corral itself, which could not answer while it waits.
-        self._port.send(wire.exclude_process(self._next(), os.getpid()), 0)
-        self._port.send(wire.register_session(self._next(), self.token, root, workspace), 0)
+        self._port.send(config)
+        # The driver must not ask about corral itself, because corral would wait for its own answer.
+        self._port.send(wire.exclude_process(self._next(), os.getpid()))
+        self._port.send(wire.register_session(self._next(), self.token, root, workspace))
         self._registered = True
 
-    def metrics(self) -> wire.Metrics:
-        """Return the driver's counters; raise OSError or MalformedError if it has none."""
-        size = wire.HEADER.size + wire.METRICS_BODY.size
-        return wire.read_metrics(self._port.send(wire.get_metrics(self._next()), size))
-
     def release(self) -> None:
-        """Unregister and disconnect. A failure does not matter, since the tree is gone."""
+        """Unregister and disconnect. Failures are ignored, because the target has ended."""
         with suppress(OSError):
             if self._registered:
-                self._port.send(wire.unregister_session(self._next(), self.token), 0)
+                self._port.send(wire.unregister_session(self._next(), self.token))
         self._port.stop()
         self._thread.join()
         self._port.close()
@@ -218,14 +209,14 @@ class Session:
             try:
                 data = self._port.receive(wire.MAX_MESSAGE)
             except (EOFError, OSError):
-                return  # the driver denies what is not answered
+                return  # the driver denies questions that get no answer
             answer = self.answer(data)
-            with suppress(OSError):  # the answer may come too late
+            with suppress(OSError):  # the answer may be late
                 if answer is not None:
                     self._port.reply(answer)
 
     def answer(self, data: bytes) -> bytes | None:
-        """Return the reply to a message; None if none is expected or it cannot be addressed."""
+        """Return the reply to a message, or None if no reply is expected or possible."""
         try:
             identity, request = wire.read_request(data)
         except wire.MalformedError as error:
@@ -265,7 +256,7 @@ def absence(error: OSError) -> str:
 
 
 def probe() -> Finding:
-    """Try whether a driver accepts a connection."""
+    """Check whether a driver accepts a connection."""
     try:
         port = abi.Port(wire.PORT, wire.context(os.getpid()))
     except OSError as error:

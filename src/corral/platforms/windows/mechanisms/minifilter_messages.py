@@ -1,11 +1,11 @@
-"""The messages of the minifilter driver, byte for byte. Pure.
+"""Encode and decode the messages of the minifilter driver. Pure.
 
-Little-endian, with C's natural alignment: a structure is padded to the size of its widest member,
-and the driver refuses messages that lack this padding. Texts are arrays of UTF-16 units that end
-with a NUL.
+Messages are little-endian with C's natural alignment. A structure is padded to the size of its
+widest member, and the driver refuses messages without this padding. Texts are arrays of UTF-16
+units that end with a NUL.
 
-    FILTER_MESSAGE_HEADER (16)  u32 size of the reply, u64 id @8       before what the driver sends
-    FILTER_REPLY_HEADER (16)    i32 status, u64 id @8                  before what it is answered
+    FILTER_MESSAGE_HEADER (16)  u32 size of the reply, u64 id @8       before the driver's messages
+    FILTER_REPLY_HEADER (16)    i32 status, u64 id @8                  before corral's answers
     header (16)                 u32 type, u32 size of all, u64 request id
 """
 
@@ -25,7 +25,7 @@ PING, CHECK_FILE, CHECK_REGISTRY = 0, 1, 2
 PROCESS_CREATED, PROCESS_TERMINATED = 3, 4
 PONG = 50
 REGISTER_SESSION, UNREGISTER_SESSION = 100, 101
-SET_CONFIG, GET_METRICS, METRICS, EXCLUDE_PROCESS = 104, 105, 106, 107
+SET_CONFIG, EXCLUDE_PROCESS = 104, 107
 NOTICES = frozenset({PROCESS_CREATED, PROCESS_TERMINATED})
 """The driver expects no answer to these."""
 
@@ -42,18 +42,17 @@ PING_BODY = struct.Struct("<I4xQ")
 SESSION_BODY = struct.Struct(f"<QI{2 * PATH_UNITS}s4x")
 TOKEN_BODY = struct.Struct("<Q")
 CONFIG_BODY = struct.Struct("<IIIII4x")
-METRICS_BODY = struct.Struct("<12IB3xI")
 EXCLUDE_BODY = struct.Struct("<I4x")
 FILE_BODY = struct.Struct(f"<QIIIII{2 * PATH_UNITS}s{2 * PATH_UNITS}s4x")
 REGISTRY_BODY = struct.Struct(f"<QIIIII{2 * PATH_UNITS}s{2 * VALUE_UNITS}s4x")
 RESPONSE_BODY = struct.Struct("<II")
 MAX_MESSAGE = 1 << 14
-"""Larger than any message of the driver, so that one that is too large can still be denied."""
+"""Larger than any valid message of the driver. A message that is too long can still be denied."""
 
 
 @record
 class Identity:
-    """What an answer repeats: the filter manager's id, the message's type and request."""
+    """Fields that an answer repeats: the filter manager's id, the message's type and request."""
 
     message: int
     kind: int
@@ -61,7 +60,7 @@ class Identity:
 
 
 class MalformedError(ValueError):
-    """Not a message of this protocol; a denial is addressed to `identity`, if that is known."""
+    """The message is invalid. A denial is sent to `identity`, if that is known."""
 
     def __init__(self, text: str, identity: Identity | None = None) -> None:
         super().__init__(text)
@@ -100,25 +99,7 @@ class RegistryCheck:
 
 @record
 class Notice:
-    """A process started or ended; the driver only notifies."""
-
-
-@record
-class Metrics:
-    cache_hits: int
-    cache_misses: int
-    cache_entries: int
-    cache_evictions: int
-    file_queries: int
-    registry_queries: int
-    timeouts: int
-    failures: int
-    allowed: int
-    denied: int
-    sessions: int
-    processes: int
-    failing_open: bool
-    consecutive_failures: int
+    """A process started or ended. The driver expects no answer."""
 
 
 BODIES: dict[int, tuple[struct.Struct, type[Ping | FileCheck | RegistryCheck]]] = {
@@ -145,42 +126,25 @@ def unregister_session(request: int, token: int) -> bytes:
 def set_config(
     request: int, *, timeout_ms: int, failures: int, cache_entries: int, cache_ms: int
 ) -> bytes:
-    """Fail closed: the driver denies what corral does not answer in time."""
+    """Return the configuration. The driver then denies what corral does not answer."""
     body = CONFIG_BODY.pack(FAIL_CLOSED, timeout_ms, failures, cache_entries, cache_ms)
     return _message(SET_CONFIG, request, body)
-
-
-def get_metrics(request: int) -> bytes:
-    return _message(GET_METRICS, request, b"")
 
 
 def exclude_process(request: int, process: int) -> bytes:
     return _message(EXCLUDE_PROCESS, request, EXCLUDE_BODY.pack(process))
 
 
-def read_metrics(data: bytes) -> Metrics:
-    if len(data) < HEADER.size:
-        raise MalformedError("cut off before the end of its header")
-    kind, size, _request = HEADER.unpack_from(data)
-    if size != len(data):
-        raise MalformedError(f"says that it has {size} bytes")
-    if kind != METRICS or size != HEADER.size + METRICS_BODY.size:
-        raise MalformedError("not the driver's metrics")
-    numbers = METRICS_BODY.unpack_from(data, HEADER.size)
-    values = dict(zip(Metrics.__match_args__, numbers, strict=True))
-    return Metrics(**values | {"failing_open": bool(values["failing_open"])})
-
-
 def read_request(data: bytes) -> tuple[Identity, Ping | FileCheck | RegistryCheck | Notice]:
-    """Parse a message. MalformedError has an identity if the message can at least be denied."""
+    """Parse a message. MalformedError has an identity if a denial can be sent."""
     if len(data) < MESSAGE_HEADER.size + HEADER.size:
-        raise MalformedError("cut off before the end of its header", _known(data))
+        raise MalformedError("truncated header", _known(data))
     _reply_size, message = MESSAGE_HEADER.unpack_from(data)
     kind, size, request = HEADER.unpack_from(data, MESSAGE_HEADER.size)
     identity = Identity(message=message, kind=kind, request=request)
     body = data[MESSAGE_HEADER.size + HEADER.size :]
     if size != HEADER.size + len(body):
-        raise MalformedError(f"says that it has {size} bytes", identity)
+        raise MalformedError(f"its size is given as {size} bytes", identity)
     try:
         return identity, _read_body(kind, body)
     except (struct.error, ValueError) as error:
@@ -191,7 +155,7 @@ def _read_body(kind: int, body: bytes) -> Ping | FileCheck | RegistryCheck | Not
     if kind in NOTICES:
         return Notice()
     if kind not in BODIES:
-        raise ValueError(f"a message of type {kind}")
+        raise ValueError(f"unknown message type {kind}")
     form, request = BODIES[kind]
     values = [_text(part) if isinstance(part, bytes) else part for part in form.unpack(body)]
     return request(**dict(zip(request.__match_args__, values, strict=True)))
@@ -215,7 +179,7 @@ def _message(kind: int, request: int, body: bytes) -> bytes:
 
 
 def _known(data: bytes) -> Identity | None:
-    """Return the address of a message that is cut off, if its first header is whole."""
+    """Return the identity of a truncated message, if its first header is complete."""
     if len(data) < MESSAGE_HEADER.size:
         return None
     return Identity(message=MESSAGE_HEADER.unpack_from(data)[1], kind=CHECK_FILE, request=0)
@@ -224,13 +188,13 @@ def _known(data: bytes) -> Identity | None:
 def _units(text: str, count: int) -> bytes:
     raw = text.encode("utf-16-le", "surrogatepass")
     if "\0" in text or len(raw) > 2 * (count - 1):
-        raise ValueError(f"a text that does not fit into {count - 1} characters")
+        raise ValueError(f"a text is longer than {count - 1} characters, or has a NUL")
     return raw.ljust(2 * count, b"\0")
 
 
 def _text(raw: bytes) -> str:
-    """Decode up to the NUL. Refuse a text that fills its array: it was cut off."""
+    """Decode up to the NUL. Refuse a text that fills its array, because it was cut off."""
     end = next((at for at in range(0, len(raw), 2) if raw[at : at + 2] == b"\0\0"), -1)
     if end < 0 or end == len(raw) - 2:
-        raise ValueError("a text without an end")
+        raise ValueError("a text has no end")
     return raw[:end].decode("utf-16-le", "surrogatepass")

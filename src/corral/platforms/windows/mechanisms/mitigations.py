@@ -1,10 +1,10 @@
-"""Restrictions that a process has from its creation: PROC_THREAD_ATTRIBUTE_MITIGATION_POLICY.
+"""Restrict a process from its creation on: PROC_THREAD_ATTRIBUTE_MITIGATION_POLICY.
 
-Probes decide which bits a run gets by starting a process under them: older builds of Windows fail
-to start an AppContainer with any, and no version number says so. Win32k system calls stay allowed,
-because node and python load USER32 and would die before their first line.
+Probes decide which bits a run gets, by starting a process with them, because some older builds of
+Windows fail to start an AppContainer with any bit. Win32k system calls stay allowed. node and
+OpenSSL, which Python's asyncio loads, load USER32, and USER32 ends a process without these calls.
 
-"No child processes" is not a mitigation bit but an attribute of its own (`CHILD_PROCESS_POLICY`).
+"No child processes" is not a mitigation bit but its own attribute (`CHILD_PROCESS_POLICY`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FIRST, SECOND = 1, 2
 
 @record
 class Mitigation:
-    """One bit of the attribute, and where GetProcessMitigationPolicy shows it."""
+    """One bit of the attribute, and the policy in which GetProcessMitigationPolicy shows it."""
 
     name: str
     bit: int
@@ -58,7 +58,7 @@ ORDER = (EXTENSION_POINTS, NO_REMOTE_IMAGES, NO_LOW_LABEL_IMAGES, STRICT_HANDLES
 
 @record
 class Mitigations:
-    """`bits` is the value of the attribute, `children` whether the target may start processes."""
+    """`bits` is the value of the attribute; `children` says whether processes may be started."""
 
     name = "mitigations"
     bits: int
@@ -76,10 +76,17 @@ class Mitigations:
     def verify(self, results: Results) -> None:
         self.check(results.get(Process).handle.value)
 
+    def check(self, process: int) -> None:
+        """Raise OSError unless every restriction reads back from the process."""
+        for name, policy, flags in self.readable():
+            found = abi.mitigation_flags(process, policy)
+            if found & flags != flags:
+                raise OSError(0, f"{name}: reads back as off ({found:#x})")
+
     def attributes(self) -> tuple[tuple[int, int, int], ...]:
         """Return (attribute, value, bytes of the value) for UpdateProcThreadAttribute.
 
-        An attribute without a bit is left out, because some builds of Windows refuse it.
+        An attribute without any bit is left out, because some builds of Windows refuse it.
         """
         found = []
         if self.bits:
@@ -89,15 +96,8 @@ class Mitigations:
             found.append((abi.PROC_THREAD_ATTRIBUTE_CHILD_PROCESS_POLICY, value, 4))
         return tuple(found)
 
-    def check(self, process: int) -> None:
-        """Raise OSError unless every restriction reads back from the process."""
-        for name, policy, flags in self.readable():
-            found = abi.mitigation_flags(process, policy)
-            if found & flags != flags:
-                raise OSError(0, f"{name}: reads back as off ({found:#x})")
-
     def readable(self) -> tuple[tuple[str, int, int], ...]:
-        """Return (name, policy, flags that must be set) for each that can be read back."""
+        """Return (name, policy, flags that must be set) for each restriction."""
         found = [(item.name, item.policy, item.flags) for item in ORDER if item.bit & self.bits]
         if not self.children:
             found.append(("no child processes", abi.ProcessChildProcessPolicy, FIRST))
@@ -106,14 +106,14 @@ class Mitigations:
 
 @record
 class ProcessAttributes:
-    """(attribute, value, bytes of the value) for the process to be created."""
+    """(attribute, value, bytes of the value) for the new process."""
 
     values: tuple[tuple[int, int, int], ...]
 
 
 def plan(bits: int, *, subprocess: bool) -> Mitigations:
-    """`bits` are those that a runtime was seen to start under."""
+    """Plan the step. `bits` are those with which a runtime was seen to start."""
     known = sum(item.bit for item in ORDER)
     if bits & ~known:
-        raise ValueError(f"{bits:#x} has bits that are no mitigation of ours")
+        raise ValueError(f"{bits:#x} has bits of unknown mitigations")
     return Mitigations(bits=bits, children=subprocess)

@@ -1,12 +1,11 @@
-"""What an AppContainer may reach, by the network capabilities in its token.
+"""Choose the network capabilities in an AppContainer's token, which decide what it can reach.
 
 An AppContainer without a network capability reaches nothing: no internet, no DNS, and not even the
-host's own loopback. The capabilities are coarse. `STOPS` and `LEAVES` have the words of `explain`
-and of the report for what each level stops and leaves open.
+host's own loopback. The capabilities are coarse. `STOPS` and `LEAVES` describe what each level
+stops and leaves open, for `explain` and the report.
 
-No capability can express names (`network.allow`). They are enforced by *no* capability and a relay
-(`relay/`), through which clients that honour proxy variables reach those names and no others. A
-list of names never becomes a level.
+No capability can express host names (`network.allow`). For names the token gets no capability, and
+a relay runs (`relay/`). Clients that use proxy variables reach only these names through it.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ STOPS: Mapping[policies.WindowsNetwork, str] = {
 }
 LEAVES: Mapping[policies.WindowsNetwork, str] = {
     "none": "",
-    "outbound": "every host on the internet, and private ranges too where Windows takes the "
-    "network for a public one",
-    "local": "every host of the local network, both ways; what Windows takes for local is up to "
-    "the network's profile",
+    "outbound": "every host on the internet, and private ranges too if Windows classifies the "
+    "network as public",
+    "local": "every host of the local network, both ways; the network's profile decides what "
+    "Windows classifies as local",
     "full": "every host, both ways",
 }
 
 
 @record
 class Network:
-    """`level` decides the capabilities; `relay`: named hosts are reached through the relay."""
+    """`level` decides the capabilities. With `relay`, named hosts are reached through the relay."""
 
     name = "network_capabilities"
     level: policies.WindowsNetwork
@@ -72,15 +71,15 @@ class Network:
         return f"network: {STOPS[self.level]}" + (f"; open: {leaves}" if leaves else "")
 
     def apply(self, results: Results) -> None:
-        """Do nothing: the capabilities are those of the profile, which sets and verifies them."""
+        """Do nothing, because the profile sets and verifies the capabilities."""
 
 
 def plan(policy: policies.Policy) -> Network:
-    """Raise PolicyError for what no combination of capabilities and relay can enforce."""
+    """Plan the network. Raise PolicyError if capabilities and relay cannot enforce the policy."""
     if policy.listen:
         raise PolicyError(
-            "network.listen cannot be held on Windows: nothing outside an AppContainer reaches "
-            "a port inside it",
+            "network.listen is not available on Windows: a port inside an AppContainer cannot be "
+            "reached from outside",
             hint="run the server over stdio, or in WSL2",
         )
     level = policy.windows.network
@@ -88,6 +87,6 @@ def plan(policy: policies.Policy) -> Network:
         raise PolicyError(
             f'network.allow names hosts, and windows.network = "{level}" would open all others '
             "as well",
-            hint='leave out one of the two; with windows.network = "none" the names hold',
+            hint='leave out one of the two; with windows.network = "none" the names are enforced',
         )
     return Network(level=level, relay=bool(policy.allow))

@@ -1,41 +1,85 @@
-"""Granted paths: entries for a capability of their own in the access lists of a tree.
+"""Grant paths by entries in the access lists of a tree, each grant for its own capability.
 
 Each (root, access) has its own capability SID (`access_list.grant_sid`), and a run's token has
-those of its policy. An AppContainer reaches what its user may reach *and* such an entry allows, so
-the entries open nothing to other programs.
+those of its policy. An AppContainer can use an object only if both the user and such an entry may.
+So the entries give nothing to other programs.
 
-`plan` is pure and refuses: roots that are not ours to change (`paths.windows`), trees with links,
-with files of several names, with secrets (`granted_tree`) or with too many entries, a read grant in
-a write grant. `Grants.apply` sets the entries by handle, under a mutex for each root. `undo.Claim`
-has to be applied before: it writes the journal, and takes the entries out at the end. With
-`keep_grants` they stay, and a later run only checks that they are there.
+`plan` is pure. It refuses roots that corral must not change (`paths.windows`), and trees with links
+or with too many entries. Some objects in a tree get less than the grant. This works because entries
+are set on each object and never propagate. Secrets get no entry. Files that start by themselves,
+and files with several names, can only be read. No directory above such an object can be renamed or
+deleted.
+
+`Grants.apply` sets the entries by handle, under a mutex for each root. `undo.Claim` has to be
+applied first, because it writes the journal, and removes the entries at the end. With `keep_grants`
+the entries stay, and a later run only checks that they exist.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 
 from corral.errors import PolicyError
 from corral.paths import windows
 from corral.plan import model
 from corral.plan.model import Results
-from corral.platforms.windows.files import access_list, granted_tree, journal
-from corral.platforms.windows.files.access_list import Reach, grant_sid
+from corral.platforms.windows.files import granted_tree, journal
+from corral.platforms.windows.files.access_list import Reach, entries_for, grant_sid
 from corral.platforms.windows.files.granted_tree import Tree
 from corral.platforms.windows.files.journal import Root
 from corral.policy.model import Grant, Policy
 from corral.record import record
 
 MAX_SHOWN = 5
+INSTALLED = (".venv", "venv", "node_modules")
+
+
+@record
+class Exceptions:
+    """Relative names in a root that get less than the grant, with everything below them.
+
+    `closed` names get no entry. `read_only` names in a write grant get the entry of a read grant.
+    `secret` names are closed names that no other entry may open either.
+    """
+
+    closed: frozenset[str] = frozenset()
+    secret: frozenset[str] = frozenset()
+    read_only: frozenset[str] = frozenset()
+
+    def entries(self, root: Root, node: granted_tree.Node) -> tuple[bytes, ...]:
+        if node.name in self.closed:
+            return ()
+        read = node.links > 1 or any(windows.is_inside(node.name, one) for one in self.read_only)
+        less = (*self.closed, *self.read_only)
+        # A target that may rename a directory could put another one in its place.
+        pinned = not node.name or any(windows.is_inside(one, node.name) for one in less)
+        access: Reach = "read" if read else root.access
+        return entries_for(root.sid, access, directory=node.directory, root=pinned)
+
+    def describe(self) -> str:
+        words = [
+            f"{what} {', '.join(_listed(sorted(names)))}"
+            for what, names in (("without", self.closed), ("read only", self.read_only))
+            if names
+        ]
+        return f" ({'; '.join(words)})" if words else ""
 
 
 @record
 class Grants:
-    """`directory` is the journal's. `watched` would start by themselves, if a target made them."""
+    """`directory` is the journal's. `watched` paths would start by themselves if they were created.
+
+    `exceptions` has an item for each root. `foreign` paths are closed because this user may not
+    change their access lists.
+    """
 
     name = "path_grants"
     roots: tuple[Root, ...]
     directory: str
+    exceptions: tuple[Exceptions, ...] = ()
+    foreign: tuple[str, ...] = ()
     keep: bool = False
     watched: tuple[str, ...] = ()
     stage: model.Stage = "supervisor"
@@ -45,14 +89,26 @@ class Grants:
         return tuple(root.sid for root in self.roots)
 
     def describe(self) -> str:
-        words = [f"{root.access} {root.path} by capability {root.sid}" for root in self.roots]
+        words = [
+            f"{root.access} {root.path} by capability {root.sid}{less.describe()}"
+            for root, less in self._pairs()
+        ]
         return "grants: " + ("; ".join(words) or "none") + (" (kept)" if self.keep else "")
+
+    def warnings(self) -> tuple[str, ...]:
+        return tuple(
+            f"{path} is closed to the target, because you may not change its access list"
+            for path in _listed(self.foreign)
+        )
+
+    def _pairs(self) -> Iterator[tuple[Root, Exceptions]]:
+        return zip(self.roots, (*self.exceptions, *repeat(Exceptions(), len(self.roots))))  # noqa: B905
 
     def apply(self, _results: Results) -> None:
         kept = {root.sid for root in journal.kept(self.directory)}
-        for root in self.roots:
+        for root, less in self._pairs():
             with granted_tree.mutex(root.sid):
-                set_entries(root, kept=root.sid in kept)
+                set_entries(root, less, kept=root.sid in kept)
 
     def verify(self, _results: Results) -> None:
         for root in self.roots:
@@ -60,25 +116,43 @@ class Grants:
             granted_tree.check_entry(root.path, root.sid, problem)
 
 
-def read_trees(policy: Policy) -> dict[str, Tree]:
-    """Return all granted trees as they are now, by the root's path."""
+def read_trees(policy: Policy, *, home: str, copied: Sequence[str] = ()) -> dict[str, Tree]:
+    """Return all granted trees by their root's path. Paths in `copied` are in the store."""
     try:
-        return {grant.path: granted_tree.read_tree(grant.path) for grant in policy.grants}
+        return {grant.path: _read_tree(grant, home, copied) for grant in policy.grants}
     except OSError as error:
-        raise PolicyError(f"{error.filename} cannot be looked at: {error.strerror}") from error
+        raise PolicyError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+
+def _read_tree(grant: Grant, home: str, copied: Sequence[str]) -> Tree:
+    in_home, read = _path_in_home(grant.path, home), grant.access == "read"
+
+    def is_closed(name: str) -> bool:
+        installed = read and name.rpartition("\\")[2].lower() in INSTALLED
+        if installed and any(windows.is_inside(_shown(grant.path, name), one) for one in copied):
+            return True
+        return granted_tree.is_secret(name, in_home)
+
+    if sys.platform == "win32":
+        return granted_tree.read_tree(
+            grant.path, is_closed=is_closed, is_foreign=granted_tree.is_foreign
+        )
+    return granted_tree.read_tree(grant.path, is_closed=is_closed)
 
 
 def plan(
     policy: Policy, seen: Mapping[str, Tree], *, known: windows.KnownDirectories, directory: str
 ) -> Grants:
-    problems = [*_nested(policy)]
+    problems: list[str] = []
     roots: list[Root] = []
+    exceptions: list[Exceptions] = []
     for grant in policy.grants:
         if grant.access == "socket":
             problems.append(f"{grant.path}: unix sockets cannot be granted on Windows")
             continue
-        problems += _problems(grant, grant.access, seen[grant.path], policy, known)
+        problems += _problems(grant, seen[grant.path], known)
         roots.append(_root(grant, grant.access))
+        exceptions.append(_exceptions(grant, seen[grant.path], policy, known.home))
     if problems:
         raise PolicyError(
             "cannot be granted to an AppContainer: " + "; ".join(problems),
@@ -87,6 +161,8 @@ def plan(
     return Grants(
         roots=tuple(roots),
         directory=directory,
+        exceptions=tuple(exceptions),
+        foreign=tuple(_shown(path, name) for path, one in seen.items() for name in one.foreign),
         keep=policy.windows.keep_grants,
         watched=tuple(_watched(policy, seen, known.home)),
     )
@@ -101,7 +177,7 @@ def _watched(policy: Policy, seen: Mapping[str, Tree], home: str) -> Iterator[st
 
 
 def _path_in_home(path: str, home: str) -> str:
-    """Return a path relative to the user's profile; empty outside, and for the profile itself."""
+    """Return a path relative to the user's profile; "" for the profile and paths outside."""
     return path[len(home) :].strip("\\") if windows.is_inside(path, home) else ""
 
 
@@ -112,58 +188,55 @@ def _root(grant: Grant, access: Reach) -> Root:
     )
 
 
-def _problems(
-    grant: Grant, access: Reach, tree: Tree, policy: Policy, known: windows.KnownDirectories
-) -> list[str]:
+def _problems(grant: Grant, tree: Tree, known: windows.KnownDirectories) -> list[str]:
     try:
         windows.check_root(grant.path, known)
     except windows.Refused as refused:
         return [f"{grant.path}: {refused}"]
     if not tree.whole:
-        return [f"{grant.path} holds more than {granted_tree.MAX_ENTRIES} files and directories"]
+        return [f"{grant.path} contains more than {granted_tree.MAX_ENTRIES} files and directories"]
     texts = (granted_tree.problem(one, shown=_shown(grant.path, one.name)) for one in tree.nodes)
-    found = [text for text in texts if text]
-    named = [other.path for other in policy.grants]
-    names = (node.name for node in tree.nodes if node.name)
-    at_home = _path_in_home(grant.path, known.home)
-    hidden = [_shown(grant.path, name) for name in granted_tree.find(names, access, at_home)]
-    found += [
-        f"{path} lies in a grant and cannot be hidden or held read-only"
-        for path in hidden
-        if not any(
-            windows.is_inside(path, one) and not windows.is_inside(grant.path, one) for one in named
-        )
-    ]
-    more = len(found) - MAX_SHOWN
-    return found if more <= 0 else [*found[:MAX_SHOWN], f"and {more} more in {grant.path}"]
+    return _listed([text for text in texts if text])
 
 
-def _nested(policy: Policy) -> list[str]:
-    """Refuse less access below a root: entries of access lists only ever add access."""
-    writes = [grant.path for grant in policy.grants if grant.access == "write"]
-    return [
-        f"{grant.path} cannot be held read-only in {outer}, which may be written"
-        for grant in policy.grants
-        if grant.access == "read"
-        for outer in writes
-        if windows.is_inside(grant.path, outer)
-    ]
+def _listed(items: Sequence[str]) -> list[str]:
+    more = len(items) - MAX_SHOWN
+    return list(items) if more <= 0 else [*items[:MAX_SHOWN], f"and {more} more"]
+
+
+def _exceptions(grant: Grant, tree: Tree, policy: Policy, home: str) -> Exceptions:
+    read_only: set[str] = set()
+    in_home = _path_in_home(grant.path, home)
+    if grant.access == "write":
+        names = (one.name for one in tree.nodes if granted_tree.is_starting(one.name, in_home))
+        reads = (other.path for other in policy.grants if other.access == "read")
+        inner = (one[len(grant.path) + 1 :] for one in reads if windows.is_inside(one, grant.path))
+        read_only = {*names, *inner} - {""}
+    return Exceptions(
+        closed=frozenset((*tree.closed, *tree.foreign)),
+        secret=frozenset(name for name in tree.closed if granted_tree.is_secret(name, in_home)),
+        read_only=frozenset(read_only),
+    )
 
 
 def _shown(root: str, name: str) -> str:
     return f"{root}\\{name}" if name else root
 
 
-def set_entries(root: Root, *, kept: bool) -> None:
-    """Set the entries of everything in a root; if they are kept, only check the root's own."""
-    walk = granted_tree.walk(root.path)
+def set_entries(root: Root, less: Exceptions, *, kept: bool) -> None:
+    """Set the entries of all objects in a root. If they are kept, only check the root's own."""
+    walk = granted_tree.walk(root.path, less.closed)
     try:
-        for path, handle, directory in walk:
-            top = path == root.path
-            if top and not granted_tree.has_identity(handle.value, root.volume, root.file):
-                raise OSError(0, "is no longer what was granted", path)
-            ours = access_list.entries_for(root.sid, root.access, directory=directory, root=top)
+        for node, handle in walk:
+            path = _shown(root.path, node.name)
+            if not node.name and not granted_tree.has_identity(
+                handle.value, root.volume, root.file
+            ):
+                raise OSError(0, "is not the object that was granted", path)
+            ours = less.entries(root, node)
             if not granted_tree.set_entries(path, handle.value, root.sid, ours) and kept:
                 return
+            if node.name in less.secret:
+                granted_tree.check_closed(path, handle.value)
     finally:
-        walk.close()  # at once, and not with an error's traceback: it has open handles
+        walk.close()  # close it now, because an error's traceback would keep its handles open

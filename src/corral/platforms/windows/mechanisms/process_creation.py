@@ -1,8 +1,8 @@
-"""The creation of the target: suspended, in its job, with its three streams and nothing else.
+"""Create the target suspended, in its job, with its three streams and no other handle.
 
-The process is created with every restriction in one attribute list, verified while it cannot run
-yet, and only then resumed. Where Windows does not accept a job in that list, the suspended process
-is assigned to it: it has not executed anything either way.
+One attribute list has every restriction for the new process. The process is verified while it is
+suspended, and only then resumed. If Windows does not accept a job in that list, the suspended
+process is assigned to the job. In both cases it has not executed anything.
 """
 
 from __future__ import annotations
@@ -12,29 +12,32 @@ from collections.abc import Iterable, Sequence
 
 from corral.abi import win32_job
 from corral.abi import win32_process as abi
-from corral.abi.win32 import Handle
+from corral.abi.win32 import ERROR_ACCESS_DISABLED_BY_POLICY, Handle, winerror
 from corral.abi.win32_security import Capabilities
 from corral.paths.windows import upper_case
 from corral.plan import model
 from corral.plan.model import Plan, Results
 from corral.platforms.steps import StepFailed, unverified
+from corral.platforms.windows.mechanisms.app_container import ProfileFolder
 from corral.platforms.windows.mechanisms.desktop import Desktop
-from corral.platforms.windows.mechanisms.job import KILLED, LimitedJob
+from corral.platforms.windows.mechanisms.job import KILLED, Job, LimitedJob
 from corral.platforms.windows.mechanisms.mitigations import ProcessAttributes
 from corral.platforms.windows.mechanisms.restricted_token import PrimaryToken
-from corral.platforms.windows.runtime_copies.store import find
+from corral.platforms.windows.runtime_copies import store
 from corral.platforms.windows.streams import Streams
 from corral.programs import windows_command_line
 from corral.programs.model import Program
 from corral.record import record, replace
 
 INTERACTIVE = "winsta0\\default"
-"""For an AppContainer. Any other target gets the caller's own desktop: a service has another."""
+"""The desktop of an AppContainer if its own desktop does not work. Any other target gets the
+caller's own desktop. In a service that is not the user's desktop.
+"""
 
 
 @record
 class Launch:
-    """What to create the process from. `spawn` adds it to the results before the first step."""
+    """The plan and the streams of the process. `spawn` adds them before the first step."""
 
     plan: Plan
     stdio: tuple[int, int, int]
@@ -55,8 +58,8 @@ class Creation:
 
     def describe(self) -> str:
         return (
-            "create the process suspended, in the job, without a console, with three handles "
-            "to inherit; look at it, then resume it"
+            "create the process suspended, in the job, without a window, with three handles "
+            "to inherit; verify it, then resume it"
         )
 
     def apply(self, results: Results) -> None:
@@ -66,11 +69,21 @@ class Creation:
         try:
             create(launch.plan, streams, results)
         except OSError as error:
-            raise StepFailed("exec", error) from error
+            raise StepFailed("exec", _explain(error)) from error
         except ValueError as error:
             raise StepFailed("exec", str(error)) from error
         finally:
             streams.close_handles()
+
+
+def _explain(error: OSError) -> OSError:
+    if winerror(error) == ERROR_ACCESS_DISABLED_BY_POLICY:
+        text = (
+            "a policy of this machine (AppLocker, WDAC) forbids programs in corral's store: "
+            "let an administrator allow that directory, or run corral in WSL2"
+        )
+        return OSError(0, text, store.default_directory())
+    return error
 
 
 def create(plan: Plan, streams: Streams, results: Results) -> None:
@@ -79,7 +92,8 @@ def create(plan: Plan, streams: Streams, results: Results) -> None:
     application, line = windows_command_line.start_line(
         (program.path, *program.argv[1:]), system_root=abi.windows_directory()
     )
-    job = results.get(LimitedJob).handle
+    limits = results.get(LimitedJob)
+    job = limits.handle
     token, desktop = results.find(PrimaryToken), results.find(Desktop)
     capabilities, extra = results.find(Capabilities), results.find(ProcessAttributes)
     numbers = extra.values if extra else ()
@@ -96,10 +110,10 @@ def create(plan: Plan, streams: Streams, results: Results) -> None:
             application=application,
             command_line=line,
             environment=windows_command_line.environment_block(_variables(plan, results)),
-            directory=program.cwd,
+            directory=_moved(program.cwd, results),
             desktop=desktop.path if desktop else default_desktop,
             stdio=streams.values(),
-            flags=abi.CREATE_SUSPENDED | abi.DETACHED_PROCESS,
+            flags=abi.CREATE_SUSPENDED | _console(limits.step),
             attributes=attributes,
         )
     results.add(process)
@@ -112,29 +126,41 @@ def create(plan: Plan, streams: Streams, results: Results) -> None:
 
 
 def started_program(plan: Plan) -> Program:
-    """Return the program itself, or its copy in the store, which an AppContainer can read."""
-    store = find(plan.steps)
-    if store is not None:
-        return replace(store.program, cwd=store.path_inside(plan.program.cwd) or store.program.cwd)
+    """Return the plan's program, or its copy in the store, which an AppContainer can read."""
+    copies = store.find(plan.steps)
+    if copies is not None:
+        inside = copies.path_inside(plan.program.cwd) or copies.program.cwd
+        return replace(copies.program, cwd=inside)
     _check_same_file(plan.program)
     return plan.program
 
 
 def plan_variables(plan: Plan) -> Sequence[tuple[str, str]]:
-    """Return the variables; like an argument, a value that is a copied path names the copy."""
-    store = find(plan.steps)
-    if store is None:
+    """Return the plan's variables. Copied paths in them become the paths of the copies."""
+    copies = store.find(plan.steps)
+    if copies is None:
         return plan.environment
-    return [(name, store.path_inside(value)) for name, value in plan.environment]
+    return [(name, copies.path_inside(value)) for name, value in plan.environment]
 
 
 def _variables(plan: Plan, results: Results) -> Iterable[tuple[str, str]]:
-    """Return the variables of the plan and of steps. Of names that differ only in case the last
-    one counts.
-    """
+    """Return the variables of the plan and of its steps. Case is ignored; the last one counts."""
     extra = results.find(ExtraVariables)
     every = (*plan_variables(plan), *(extra.values if extra else ()))
-    return {upper_case(name): (name, value) for name, value in every}.values()
+    return {upper_case(name): (name, _moved(value, results)) for name, value in every}.values()
+
+
+def _moved(path: str, results: Results) -> str:
+    folder = results.find(ProfileFolder)
+    return folder.path(path) if folder else path
+
+
+def _console(limits: Job) -> int:
+    """Return the flag for the target's console. A target with children gets a hidden console,
+    because otherwise each child that needs one would open a window. A target without children gets
+    none, because a console costs a process.
+    """
+    return abi.DETACHED_PROCESS if limits.processes == 1 else abi.CREATE_NO_WINDOW
 
 
 def _check_same_file(program: Program) -> None:

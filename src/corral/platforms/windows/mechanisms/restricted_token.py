@@ -1,17 +1,15 @@
-"""A restricted token of Low integrity: what a target gets without an AppContainer.
+"""Restrict a target that has no AppContainer with a restricted token of Low integrity.
 
-Only if the user's policy allows it, the target runs with a restricted version of the caller's
-token: no privilege but the one that lets everybody traverse directories, administrators and the
-like only for denying, and every *write* has to be allowed to Everyone or to this logon as well as
-to the user. At Low integrity it also writes nothing that is labelled higher, and every file, key,
-process and window of an ordinary program is Medium.
+This is used only if the user's policy allows it. The token's only privilege is to traverse
+directories, and administrators' groups count only for denials. A write needs an entry for Everyone
+or for this logon, and also one for the user. At Low integrity the target cannot write objects with
+a higher label. Files, keys, processes and windows of ordinary programs are Medium.
 
-This is not a wall for reads: the target may read all that the user may read. It does nothing about
-the network. Those two controls are absent then, and the report says so. An AppContainer is Low
-already, and Windows refuses both together.
+The token does not restrict reads or the network. The report says that these controls are absent. An
+AppContainer is already Low, and Windows refuses to combine both.
 
-The probe shows the effect of the whole token: a thread that impersonates it must fail to write a
-file of the user that it can read.
+The probe shows the effect. A thread that impersonates the token must fail to write a user's file,
+and succeed in reading it.
 """
 
 from __future__ import annotations
@@ -36,6 +34,14 @@ Sid = TypeVar("Sid", str, bytes)
 CAPABILITY = "restricted token"
 LABEL = (CAPABILITY, "Restricted token", "available")
 FLAGS = abi.DISABLE_MAX_PRIVILEGE | abi.LUA_TOKEN | abi.WRITE_RESTRICTED
+FILTERED = abi.DISABLE_MAX_PRIVILEGE | abi.LUA_TOKEN
+DANGEROUS = frozenset((
+    "SeAssignPrimaryTokenPrivilege", "SeBackupPrivilege", "SeCreateTokenPrivilege",
+    "SeDebugPrivilege", "SeImpersonatePrivilege", "SeLoadDriverPrivilege",
+    "SeManageVolumePrivilege", "SeRelabelPrivilege", "SeRestorePrivilege", "SeSecurityPrivilege",
+    "SeTakeOwnershipPrivilege", "SeTcbPrivilege",
+))  # fmt: skip
+"""Privileges that bypass access lists."""
 ACCESS = (
     TOKEN_QUERY
     | abi.TOKEN_DUPLICATE
@@ -47,10 +53,10 @@ KEPT = frozenset({"SeChangeNotifyPrivilege"})
 EVERYONE = "S-1-1-0"
 ADMINISTRATORS = "S-1-5-32-544"
 WRITE_RESTRICTED_CODE = "S-1-5-33"
-"""Windows may add it by itself to the restricting SIDs of a write-restricted token."""
+"""Windows may add this to the restricting SIDs of a write-restricted token."""
 LOW = "S-1-16-4096"
 LOW_LABEL = "S:(ML;;NW;;;LW)"
-"""The label of an object that Low subjects may write."""
+"""The label of an object that Low subjects may write to."""
 
 
 @record
@@ -70,6 +76,50 @@ class RestrictedToken:
     def verify(self, results: Results) -> None:
         with open_token(results.get(Process).handle.value) as token:
             check_restricted(token.value)
+
+
+@record
+class FilteredToken:
+    """Removes an administrator's rights from an AppContainer's token, if the caller has any.
+
+    Windows does not document whether an AppContainer's token keeps privileges.
+    """
+
+    name = "filtered_token"
+    stage: model.Stage = "supervisor"
+
+    def describe(self) -> str:
+        return "no administrator's rights and privileges, even if corral has them"
+
+    def apply(self, results: Results) -> None:
+        with abi.own_token(ACCESS) as own:
+            if not powers(own.value):
+                return
+            logon = logon_sid(token_groups(own.value, abi.TokenGroups))
+            token = abi.create_restricted_token(own.value, FILTERED, ())
+        results.add(PrimaryToken(handle=token))
+        _set_default_dacl(token.value, logon)
+
+    def verify(self, results: Results) -> None:
+        with open_token(results.get(Process).handle.value) as token:
+            held = powers(token.value)
+        if held:
+            advice = "start corral without an administrator's rights"
+            raise OSError(0, f"its token has {', '.join(held)}: {advice}")
+
+
+def powers(token: int) -> list[str]:
+    """Return the privileges and groups of a token that bypass access lists."""
+    found = sorted(DANGEROUS.intersection(abi.token_privileges(token)))
+    groups = [(format_sid(sid), bits) for sid, bits in token_groups(token, abi.TokenGroups)]
+    return [*found, "an administrator's rights"] if is_administrators(groups) else found
+
+
+def is_administrators(groups: Iterable[tuple[str, int]]) -> bool:
+    """Return whether a token with these groups has an administrator's access."""
+    return any(
+        sid == ADMINISTRATORS and not bits & abi.SE_GROUP_USE_FOR_DENY_ONLY for sid, bits in groups
+    )
 
 
 @record
@@ -99,19 +149,23 @@ class PrimaryToken:
 
 
 def create() -> Handle:
-    """Return a restricted primary token that reads back as one."""
+    """Create a restricted primary token, and check that it reads back as requested."""
     with abi.own_token(ACCESS) as own:
         logon = logon_sid(token_groups(own.value, abi.TokenGroups))
         token = abi.create_restricted_token(own.value, FLAGS, (parse_sid(EVERYONE), logon))
     try:
-        # With the user's default the target could make pipes and events and then not open them.
-        user = format_sid(abi.token_user(token.value))
-        abi.set_token_default_dacl(token.value, default_dacl(user, format_sid(logon)))
+        _set_default_dacl(token.value, logon)
         check_restricted(token.value)
     except BaseException:
         token.close()
         raise
     return token
+
+
+def _set_default_dacl(token: int, logon: bytes) -> None:
+    """Let the target open what it creates. The caller's default may name only administrators."""
+    user = format_sid(abi.token_user(token))
+    abi.set_token_default_dacl(token, default_dacl(user, format_sid(logon)))
 
 
 def set_low(token: int) -> None:
@@ -120,34 +174,33 @@ def set_low(token: int) -> None:
 
 
 def check_low(token: int) -> None:
-    """Raise OSError unless the level reads back: some systems accept it and change nothing."""
+    """Raise OSError unless the level reads back, because some systems accept it without effect."""
     found = format_sid(abi.token_integrity(token))
     if found != LOW:
         raise OSError(0, f"the integrity level reads back as {found}, not {LOW}")
 
 
 def check_restricted(token: int) -> None:
-    """Raise OSError if the token is not what CreateRestrictedToken was asked for."""
+    """Raise OSError if the token differs from the request to CreateRestrictedToken."""
     problem = extra_privileges(abi.token_privileges(token))
     if not problem:
         groups = [(format_sid(sid), bits) for sid, bits in token_groups(token, abi.TokenGroups)]
         restricting = token_groups(token, abi.TokenRestrictedSids)
         problem = group_problem(groups, {format_sid(sid) for sid, _ in restricting})
     if problem:
-        raise OSError(0, f"the restricted token reads back otherwise: {problem}")
+        raise OSError(0, f"the restricted token reads back differently: {problem}")
 
 
 def extra_privileges(names: Sequence[str]) -> str:
     left = sorted(set(names) - KEPT)
     more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-    return f"it still holds {left[0]}{more}" if left else ""
+    return f"it still has {left[0]}{more}" if left else ""
 
 
 def group_problem(groups: Sequence[tuple[str, int]], restricting: set[str]) -> str:
-    """Return what is wrong with the groups of a restricted token; empty if nothing is."""
-    for sid, attributes in groups:
-        if sid == ADMINISTRATORS and not attributes & abi.SE_GROUP_USE_FOR_DENY_ONLY:
-            return "it is still an administrator's"
+    """Return what is wrong with the groups of a restricted token, or "" if nothing is."""
+    if is_administrators(groups):
+        return "it still has an administrator's rights"
     wanted = {EVERYONE, logon_sid(groups)}
     if not wanted <= restricting <= wanted | {WRITE_RESTRICTED_CODE}:
         return f"its restricting SIDs are {', '.join(sorted(restricting)) or 'none'}"
@@ -155,7 +208,7 @@ def group_problem(groups: Sequence[tuple[str, int]], restricting: set[str]) -> s
 
 
 def logon_sid(groups: Iterable[tuple[Sid, int]]) -> Sid:
-    """Return the SID of this logon, which the processes of the user's session have and no other."""
+    """Return the SID of this logon, which only processes of the user's session have."""
     for sid, attributes in groups:
         if attributes & abi.SE_GROUP_LOGON_ID == abi.SE_GROUP_LOGON_ID:
             return sid
@@ -174,7 +227,7 @@ def default_dacl(user: str, logon: str) -> str:
 
 
 def probe(directory: str) -> Finding:
-    """Try whether such a token keeps from writing. `directory` is one of the user's own."""
+    """Check that a restricted token prevents writing. `directory` is a directory of the user."""
     try:
         with create() as token:
             set_low(token.value)
@@ -186,7 +239,7 @@ def probe(directory: str) -> Finding:
 
 
 def _try_effect(token: int, directory: str) -> str:
-    """Raise OSError unless a write is denied to the token and its control, a read, is not."""
+    """Raise OSError unless the token cannot write a file but can read it (the control)."""
     path = os.path.join(directory, f"corral-probe-{os.urandom(8).hex()}")
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     try:
@@ -197,12 +250,12 @@ def _try_effect(token: int, directory: str) -> str:
     if read:
         raise OSError(0, f"the control failed: reading gave error {read}")
     if written != ERROR_ACCESS_DENIED:
-        raise OSError(0, "a file of the user's could be written all the same")
-    return "a thread with this token could read a file of the user's and not write it"
+        raise OSError(0, "a thread with this token could write to a file of the user")
+    return "a thread with this token could read a file of the user, but not write it"
 
 
 def _try_as(token: int, path: str, access: int) -> int:
-    """Open a file as the token would; return 0, or Windows' error."""
+    """Open a file as the token. Return 0, or Windows' error."""
     with abi.impersonation_token(token) as impersonated:
         abi.ImpersonateLoggedOnUser(impersonated.value)
         try:
@@ -216,7 +269,7 @@ def _try_as(token: int, path: str, access: int) -> int:
 
 
 def _revert() -> None:
-    """End the process if it cannot: a thread that keeps the token must not go on."""
+    """End the impersonation. If that fails, end this process: no thread may keep the token."""
     try:
         abi.RevertToSelf()
     except OSError:

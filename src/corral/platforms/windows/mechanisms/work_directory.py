@@ -1,14 +1,15 @@
-"""The private directory of a run without an AppContainer, which brings one of its own.
+"""Make the private directory of a run without an AppContainer, which would have its own.
 
-It is made with its access list and removed at the end. With a restricted token the target writes
-only where its logon may write and the label is Low, so the directory has that entry and label.
+The directory is created with its access list and removed at the end. A target with a restricted
+token can write only objects that its logon may write and whose label is Low. So the directory gets
+such an entry and label.
 """
 
 from __future__ import annotations
 
 import os
 
-from corral.abi.win32_files import create_directory
+from corral.abi.win32_files import create_directory, private_list
 from corral.plan import model
 from corral.plan.model import Results
 from corral.platforms.steps import unverified
@@ -22,7 +23,7 @@ SUBDIRECTORIES = ("home", "tmp", "local", "roaming")
 
 @record
 class WorkDirectory:
-    """`low`: for a target with a restricted token of Low integrity."""
+    """`low` is true for a target with a restricted token of Low integrity."""
 
     name = "work_directory"
     path: str
@@ -55,8 +56,7 @@ class PrivateDirectory:
 
 def _security(*, low: bool) -> str:
     user, logon = own_sids()
-    text = f"D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;{user})"
-    return text + f"(A;OICI;FA;;;{logon})S:(ML;OICI;NW;;;LW)" if low else text
+    return private_list(user, logon) + "S:(ML;OICI;NW;;;LW)" if low else private_list(user)
 
 
 def remove(path: str) -> None:

@@ -1,30 +1,36 @@
-"""Try whether an AppContainer keeps a Python from what it must not reach, with a control.
+"""Probe whether an AppContainer confines a Python, with a control outside.
 
-Everything is as in a real run: the interpreter is copied into the store, the profile is made and
-deleted, the process is created by the same code.
+The probe uses the code of a real run: it copies the interpreter into the store, creates and deletes
+a profile, and creates the process in the same way.
 """
+
+from __future__ import annotations
 
 import os
 import socket
 
 from corral.abi import win32_process as abi
+from corral.denials.records import Denials
 from corral.errors import SandboxError
 from corral.network.destinations import check_from_policy
 from corral.network.http_proxy.outbound import Outbound
+from corral.plan import model
 from corral.platforms.windows import undo
 from corral.platforms.windows.files import journal
 from corral.platforms.windows.layers import machine_variables
 from corral.platforms.windows.mechanisms import app_container
+from corral.platforms.windows.mechanisms.desktop import CAPABILITY as STATION
+from corral.platforms.windows.mechanisms.desktop import PrivateDesktop
 from corral.platforms.windows.mechanisms.job import Job
 from corral.platforms.windows.mechanisms.process_creation import Creation
+from corral.platforms.windows.mechanisms.restricted_token import FilteredToken
 from corral.platforms.windows.probes import trial
 from corral.platforms.windows.relay.outside import Relay
 from corral.platforms.windows.relay.start import NamedHosts
 from corral.platforms.windows.runtime_copies import store
-from corral.platforms.windows.runtime_copies.store import Store
 
 ATTEMPTS = """
-import os, socket, sys
+import os, select, socket, sys
 
 def attempt(act):
     try:
@@ -38,13 +44,48 @@ def write_own():
     open(path, "x").close()
     os.unlink(path)
 
-def connect():
-    socket.create_connection(("127.0.0.1", int(sys.argv[2])), 2).close()
+def pair():  # asyncio needs it, and on Windows it is a connection over loopback
+    one, other = socket.socketpair()
+    one.close(), other.close()
 
-print(attempt(lambda: open(sys.argv[1]).read()), attempt(connect), attempt(write_own))
+def connect():  # Windows drops denied packets silently, so wait for a later connection, `pair`
+    with socket.socket() as end:
+        end.setblocking(False)
+        end.connect_ex(("127.0.0.1", int(sys.argv[2])))
+        pair()
+        select.select((), (end,), (), 2)
+        end.getpeername()
+
+acts = lambda: open(sys.argv[1]).read(), connect, write_own, pair
+print(*map(attempt, acts))
+"""
+CLIPBOARD = """
+import ctypes, time
+user = ctypes.WinDLL("user32")
+station, pointer, number = user.GetProcessWindowStation, ctypes.c_void_p, ctypes.c_uint32
+station.restype = pointer
+name = ctypes.create_unicode_buffer(256)
+ask = user.GetUserObjectInformationW
+ask.argtypes = [pointer, number, pointer, number, pointer]
+ask(station(), 2, name, 512, None)
+for _ in range(20):  # another program may have it open for a moment
+    if user.OpenClipboard(None):
+        user.CloseClipboard()
+        print(name.value, "opened")
+        break
+    time.sleep(0.05)
+else:
+    print(name.value, "denied")
 """
 
 
+NUL = """
+try:
+    open("NUL", "r+b", buffering=0).close()
+    print("open")
+except OSError as error:
+    print(error)
+"""
 ASK = """
 import os, socket, sys
 from urllib.parse import urlsplit
@@ -52,7 +93,7 @@ from urllib.parse import urlsplit
 proxy = urlsplit(os.environ["HTTPS_PROXY"])
 
 def ask(port):
-    with socket.create_connection((proxy.hostname, proxy.port), 10) as end:
+    with socket.create_connection((proxy.hostname, proxy.port)) as end:
         end.sendall(f"CONNECT 127.0.0.1:{port} HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n".encode())
         return end.recv(64).split()[1].decode()
 
@@ -60,8 +101,8 @@ print(*(ask(port) for port in sys.argv[1:]))
 """
 
 
-def steps() -> tuple[undo.Claim, app_container.Profile, Store]:
-    """Return a container of a probe's own, which may read the copy of the interpreter alone."""
+def steps(*, desktop: bool = True) -> tuple[model.Step, ...]:
+    """Return the steps of a container in which a probe can read only the copied interpreter."""
     home = os.path.expanduser("~")
     try:
         copies = store.plan_own_interpreter(home)
@@ -70,50 +111,92 @@ def steps() -> tuple[undo.Claim, app_container.Profile, Store]:
     run = f"probe-{os.urandom(8).hex()}"
     name = app_container.profile_name("probe", run)
     private = app_container.profile_folder(home, name)
-    return (
-        undo.Claim(directory=journal.default_directory(), run=run, profile=name, roots=()),
-        app_container.Profile(profile=name, capabilities=copies.sids, home=private),
-        copies,
-    )
+    sids = (*copies.sids, *((STATION,) if desktop else ()))
+    profile = app_container.Profile(profile=name, capabilities=sids, home=private)
+    claim = undo.Claim(directory=journal.default_directory(), run=run, profile=name, roots=())
+    own = (PrivateDesktop(package=profile.package),) if desktop else ()
+    return (claim, profile, FilteredToken(), *own, copies)
 
 
-def try_walls(plain: Job) -> str:
-    """Raise OSError unless a file of the user and loopback are denied inside and not outside."""
-    if abi.session_of(os.getpid()) == 0:
-        raise OSError(0, "no AppContainer starts in session 0, where services and SSH run")
+def try_desktop(plain: Job) -> str:
+    """Check that a process inside has another window station and no clipboard, or raise OSError."""
+    outside = trial.observe(CLIPBOARD, (plain, Creation())).output.rpartition(" ")
+    inside = trial.observe(CLIPBOARD, (*steps(), plain, Creation())).output.rpartition(" ")
+    if outside[2] != "opened":
+        raise OSError(0, f"the control failed: the clipboard was {outside[2] or 'not tried'}")
+    if inside[0] in {"", outside[0]} or inside[2] != "denied":
+        raise OSError(0, f"inside: {' '.join(inside).strip() or 'nothing'}")
+    return f"python inside was in {inside[0]}, without a clipboard, and outside in {outside[0]}"
+
+
+def try_walls(plain: Job, *, desktop: bool) -> str:
+    """Check that the user's files and loopback are denied only inside, or raise OSError."""
+    if not desktop and abi.session_of(os.getpid()) == 0:
+        raise OSError(0, "in session 0, where services and SSH run, the user has no desktop")
     secret = os.path.join(os.path.expanduser("~"), f"corral-probe-{os.urandom(8).hex()}")
     with open(secret, "x", encoding="utf-8"):
         pass
     try:
         with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.setblocking(False)  # connecting completes before the trial ends
             arguments = (secret, str(listener.getsockname()[1]))
             outside = trial.observe(ATTEMPTS, (plain, Creation()), *arguments)
-            inside = trial.observe(ATTEMPTS, (*steps(), plain, Creation()), *arguments)
+            heard = _accept(listener)
+            inside = trial.observe(
+                ATTEMPTS, (*steps(desktop=desktop), plain, Creation()), *arguments
+            )
+            reached = _accept(listener)
     finally:
         os.unlink(secret)
-    if outside.output != "done done done":
+    if outside.output != "done done done done" or not heard:
         raise OSError(0, f"the control failed: {outside.output}")
-    if inside.output != "denied denied done":
+    if reached:
+        raise OSError(0, "a connection from inside arrived on the host's loopback")
+    if inside.output != "denied denied done done":
         code = (inside.reaped.status or 0) >> 8
         raise OSError(0, f"inside: {inside.output or 'nothing'} (exit code {code:#x})")
-    return "python inside could write its own directory, not read the user's files or use loopback"
+    return (
+        "python inside could write its own directory and connect to itself, "
+        "not read the user's files or use the host's loopback"
+    )
 
 
-def try_relay(plain: Job) -> str:
-    """Raise OSError unless a named port is reached through the relay, and another one is not."""
-    base = steps()
+def _accept(listener: socket.socket) -> bool:
+    """Return whether a connection has arrived."""
+    try:
+        listener.accept()[0].close()
+    except BlockingIOError:
+        return False
+    return True
+
+
+def try_nul(base: tuple[model.Step, ...]) -> str:
+    """Check that NUL opens inside, or raise OSError. Programs depend on it, but no wall does."""
+    seen = trial.observe(NUL, (*base, Creation())).output
+    if seen != "open":
+        raise OSError(0, f"{seen or 'nothing'}: `subprocess.DEVNULL` and the like need the preload")
+    return "a program inside could open it"
+
+
+def try_relay(base: tuple[model.Step, ...]) -> str:
+    """Check that the relay reaches a named port but no other, or raise OSError."""
+    copies = store.find(base)
     with socket.create_server(("127.0.0.1", 0)) as named, socket.create_server(("", 0)) as other:
         ports = [str(listener.getsockname()[1]) for listener in (named, other)]
         hosts = NamedHosts(
             allow=(f"127.0.0.1:{ports[0]}",),
-            python=base[2].program.path,
+            python=copies.program.path if copies else "",
             environment=tuple(machine_variables().items()),
         )
-        running = trial.start(ASK, (*base, hosts, plain, Creation()), *ports)
-        check = check_from_policy(hosts.allow, (), {}, None)
+        running = trial.start(ASK, (*base[:-1], hosts, base[-1], Creation()), *ports)
+        check = check_from_policy(hosts.allow, (), {}, Denials())
         outer = Relay(*running.child.relay_pipes(), Outbound(check))
         seen = running.finish()
         outer.close()
+    if seen.hung:
+        raise TimeoutError(0, "a request through the proxy was not answered")
     if seen.output != "200 403":
-        raise OSError(0, f"the named port and another one: {seen.output or 'nothing'}")
+        raise OSError(
+            0, f"expected 200 for the named port and 403 for another, got {seen.output!r}"
+        )
     return "a program inside reached a named port through its proxy, and no other one"

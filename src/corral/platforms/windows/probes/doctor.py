@@ -1,7 +1,7 @@
-"""The lines of `corral doctor` on a Windows host."""
+"""Write the lines of `corral doctor` for a Windows host."""
 
 from corral.plan.host import Host
-from corral.platforms.doctor_lines import Line, format_lines
+from corral.platforms.doctor_lines import Line, add_basis, format_lines
 from corral.platforms.windows.probes.host import LABELS
 
 LIMITS = {"CPU": "job_cpu_rate", "memory": "job_memory", "pids": "job_processes"}
@@ -11,12 +11,13 @@ RECOMMENDATION = "Recommendation: Use Windows Sandbox or WSL2 for strict securit
 
 def lines(host: Host) -> list[Line]:
     """Return a summary of the walls and limits, a line for each finding, and advice."""
-    found = [_jobs(host), _limits(host), *_isolation(host), *format_lines(host.findings, LABELS)]
+    found = [_jobs(host), _limits(host), *_isolation(host)]
+    found += format_lines(host.findings, LABELS)
     if not all(host.has(name) for name in WALLS):
         text = "the walls cannot be put up here, so `corral run` refuses"
         found.append(("advice", f"Recommendation: {text}", None))
     found.append(("advice", RECOMMENDATION, None))
-    return found
+    return add_basis(found, host.system)
 
 
 def _jobs(host: Host) -> Line:

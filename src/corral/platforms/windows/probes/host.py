@@ -1,13 +1,13 @@
-"""Probe what Windows enforces, each in a disposable child and with its control.
+"""Probe what Windows enforces. Each probe runs in a disposable child and has a control.
 
-A limit counts only when it reads back *and* stops what it should stop, while the same act without
-it succeeds. That Windows accepts a limit proves nothing.
+A limit counts only if it reads back and stops an act that succeeds without it. If Windows accepts a
+limit, that proves nothing.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from corral.abi import win32_process as abi
 from corral.plan import model
@@ -27,6 +27,9 @@ from corral.platforms.windows.probes import app_container as container
 from corral.platforms.windows.probes import trial
 from corral.record import replace
 
+TRIES = 3
+BUSY_SECONDS = 0.5
+RATE = 50  # thousandths of a processor; an unlimited process gets more, even on a busy machine
 MEMORY = 96 << 20
 ALLOCATE = """
 control = bytearray(8 << 20)
@@ -48,11 +51,11 @@ else:
     print("started" if code == 0 else "denied")
 """
 BURN = """
-import time
-start, used = time.perf_counter(), time.process_time()
-while time.perf_counter() - start < 1:
+import sys, time
+print("busy", flush=True)
+while time.process_time() < float(sys.argv[1]):
     pass
-print((time.process_time() - used) / (time.perf_counter() - start))
+print(time.process_time())
 """
 TREE = """
 import os, subprocess, sys
@@ -70,12 +73,23 @@ print("made" if create("corral-probe", None, None, 0, 0x2, None) else "denied")
 """
 
 
+PRIORITY = """
+import ctypes
+kernel = ctypes.WinDLL("kernel32")
+kernel.GetCurrentProcess.restype = ctypes.c_void_p
+own = ctypes.c_void_p(kernel.GetCurrentProcess())
+kernel.SetPriorityClass(own, 0x80)
+print("high" if kernel.GetPriorityClass(own) == 0x80 else "kept")
+"""
+
+
 HINTS = {
-    "app_container": app_container.WSL2,
-    "session": "start corral from a desktop session: AppContainers do not start in session 0",
+    "session": "start corral from a desktop session, unless the target has a desktop of its own",
 }
 
 
+NO_CONTAINER = "there is no AppContainer"
+UNTRIED = "not tried yet: nothing needed it"
 LABELS: tuple[Label, ...] = (
     ("job_read_back", "Job limits read back", "available"),
     ("job_kill_on_close", "Tree ends with corral", "available"),
@@ -84,9 +98,12 @@ LABELS: tuple[Label, ...] = (
     ("job_cpu_rate", "CPU rate limit", "available"),
     ("job_accounting", "CPU time accounting", "available"),
     ("job_ui", "UI restrictions", "available"),
+    ("job_priority", "Fixed priority", "available"),
     ("child_process_policy", "Child process policy", "available"),
     ("session", "Desktop session", "available"),
     ("app_container", "AppContainer", "available"),
+    ("desktop", "Desktop of the target's own", "available"),
+    ("nul", "NUL inside an AppContainer", "available"),
     ("relay", "Network allowlist", "available"),
     ("mitigations", "Mitigations", "available"),
     ("strict_handles", "Strict handle checks", "available"),
@@ -94,58 +111,103 @@ LABELS: tuple[Label, ...] = (
 )
 
 
-def probe() -> tuple[Finding, ...]:
-    read_back = _try("job_read_back", _read_back)
-    # The kill is tried even where the job does not return the limits that were set.
-    plain = Job(read_back=read_back.status == "proven")
-    found = [
-        read_back,
-        _try("job_kill_on_close", lambda: _kill_on_close(plain)),
-        _try("job_memory", _memory),
-        _try("job_processes", _processes),
-        _try("job_cpu_rate", lambda: _cpu_rate(plain)),
-        _try("job_accounting", lambda: _accounting(plain)),
-        _try("job_ui", lambda: _ui(plain)),
-        _try("child_process_policy", lambda: _child_process_policy(plain)),
-        _try("session", _session),
-    ]
-    return (*found, *_tokens(plain), minifilter.probe())
+class Machine:
+    """Probes a capability when it is first asked for, so that a run makes only needed probes."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Finding] = {}
+
+    def find(self, capability: str) -> Finding:
+        if capability not in self.found:
+            self.found[capability] = PROBES[capability](self)
+        return self.found[capability]
+
+    def has(self, capability: str) -> bool:
+        return self.find(capability).status == "proven"
+
+    def job(self) -> Job:
+        """Return a job without limits. Its settings are read back if that works here."""
+        return Job(read_back=self.has("job_read_back"))
+
+    def container(self) -> tuple[model.Step, ...]:
+        return (*container.steps(desktop=self.has("desktop")), self.job())
 
 
-def _tokens(plain: Job) -> tuple[Finding, ...]:
-    """Probe both kinds of token, and mitigations together with the better one that works."""
-    profile = app_container.probe()
-    contained = replace(profile, capability="app_container")
-    if profile.status == "proven":
-        contained = _try("app_container", lambda: container.try_walls(plain))
-    relay = Finding(capability="relay", status="absent", evidence="there is no AppContainer")
-    if contained.status == "proven":
-        relay = _try("relay", lambda: container.try_relay(plain))
-    restricted = restricted_token.probe(os.path.expanduser("~"))
-    base: tuple[model.Step, ...] = (plain,)
-    if contained.status == "proven":
-        base = (*container.steps(), plain)
-    elif restricted.status == "proven":
-        base = (restricted_token.RestrictedToken(), restricted_token.LowIntegrity(), plain)
-    return (contained, relay, restricted, *_mitigations(base))
+def probe(wanted: Collection[str] = ()) -> tuple[Finding, ...]:
+    """Probe the wanted capabilities and those that they need, or all if none is named.
+
+    Capabilities that were not probed are reported as unknown.
+    """
+    machine = Machine()
+    for name in PROBES:
+        if not wanted or name in wanted:
+            machine.find(name)
+    untried = {
+        name: Finding(capability=name, status="unknown", evidence=UNTRIED) for name in PROBES
+    }
+    return tuple((untried | machine.found).values())
+
+
+def _app_container(machine: Machine) -> Finding:
+    profile = machine.find(app_container.CAPABILITY)
+    if profile.status != "proven":
+        return replace(profile, capability="app_container")
+    own = machine.has("desktop")
+    return _try("app_container", lambda: container.try_walls(machine.job(), desktop=own))
+
+
+def _inside(
+    capability: str, need: str, attempt: Callable[[Machine], str]
+) -> Callable[[Machine], Finding]:
+    """Return a probe that runs in a working container."""
+
+    def find(machine: Machine) -> Finding:
+        if not machine.has(need):
+            return Finding(capability=capability, status="absent", evidence=NO_CONTAINER)
+        return _try(capability, lambda: attempt(machine))
+
+    return find
+
+
+def _job(capability: str, attempt: Callable[[Job], str]) -> Callable[[Machine], Finding]:
+    return lambda machine: _try(capability, lambda: attempt(machine.job()))
+
+
+def _starts_under(capability: str, bits: int) -> Callable[[Machine], Finding]:
+    """Return a probe that tries mitigations with the best token that works."""
+
+    def attempt(machine: Machine) -> str:
+        base: tuple[model.Step, ...] = (machine.job(),)
+        if machine.has("app_container"):
+            base = machine.container()
+        elif machine.has(restricted_token.CAPABILITY):
+            base = (restricted_token.RestrictedToken(), restricted_token.LowIntegrity(), *base)
+        asked = mitigations.plan(bits, subprocess=True)
+        _expect(_output("print('started')", *base, asked), "started", "python")
+        return "python starts with them, and its process reports them"
+
+    return lambda machine: _try(capability, lambda: attempt(machine))
 
 
 def _try(capability: str, attempt: Callable[[], str]) -> Finding:
-    """`attempt` returns what it saw, or raises why that is not enough."""
+    """Turn an attempt into a finding. It returns evidence, or raises the reason of failure."""
     try:
         return Finding(capability=capability, status="proven", evidence=attempt())
+    except TimeoutError as error:  # perhaps the machine is only busy
+        return Finding(capability=capability, status="unknown", evidence=str(error.strerror))
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         why = f"{where}{error.strerror or error}"
-    except ValueError as error:  # the process could not even start, and printed no number
-        why = f"the trial did not say what it saw: {error}"
-    hint = HINTS.get(capability, "")
+    except ValueError as error:  # the process did not start, and printed no number
+        why = f"the trial printed no number: {error}"
+    walls = capability == "app_container"
+    hint = app_container.elsewhere() if walls else HINTS.get(capability, "")
     return Finding(capability=capability, status="absent", evidence=why, hint=hint)
 
 
 def _expect(output: str, wanted: str, what: str) -> None:
     if output != wanted:
-        raise OSError(0, f"{what}: {output.splitlines()[-1] if output else 'it said nothing'}")
+        raise OSError(0, f"{what}: {output.splitlines()[-1] if output else 'it printed nothing'}")
 
 
 def _output(code: str, *steps: model.Step) -> str:
@@ -153,7 +215,7 @@ def _output(code: str, *steps: model.Step) -> str:
 
 
 def _read_back() -> str:
-    job.create(Job(memory=MEMORY, processes=1)).release()
+    job.create(Job(memory=MEMORY, processes=1, user_time=60_000)).release()
     return "every limit that was set on a job reads back"
 
 
@@ -167,10 +229,10 @@ def _kill_on_close(plain: Job) -> str:
         ):
             if abi.wait_any((first.value, second.value), 0) is not None:
                 raise OSError(0, "the control failed: a process did not wait")
-            running.child.abandon()  # their input stays open, so nothing else ends them
+            running.child.abandon()  # their input stays open, so only the job can end them
             for handle in (first, second):
                 if abi.wait_any((handle.value,), trial.TIMEOUT_MS) is None:
-                    raise OSError(0, "a process outlived the handle of its job")
+                    raise OSError(0, "a process survived after its job's handle was closed")
     finally:
         running.child.abandon()
         running.close()
@@ -181,31 +243,55 @@ def _memory() -> str:
     job.create(Job(memory=MEMORY)).release()
     _expect(_output(ALLOCATE, Job()), "allocated", "the control failed")
     _expect(_output(ALLOCATE, Job(memory=MEMORY)), "denied", "256 MiB under a limit of 96 MiB")
-    return "256 MiB could be allocated without and not with a limit of 96 MiB"
+    return "256 MiB could be allocated without a limit, but not with a limit of 96 MiB"
 
 
 def _processes() -> str:
     job.create(Job(processes=1)).release()
-    _expect(_output(SPAWN, Job(processes=2)), "started", "the control failed")
+    # The process of a console may count against the limit too.
+    _expect(_output(SPAWN, Job(processes=4)), "started", "the control failed")
     _expect(_output(SPAWN, Job(processes=1)), "denied", "a second process under a limit of one")
-    return "a second process started under a limit of two and not of one"
+    return "a second process started under a limit of four, but not of one"
 
 
 def _cpu_rate(plain: Job) -> str:
-    limited = replace(plain, cpu=200)
+    limited = replace(plain, cpu=RATE)
     job.create(limited).release()
-    free = float(_output(BURN, plain))
-    used = float(_output(BURN, limited))
-    if used > free / 2:
-        raise OSError(0, f"a fifth of a processor was {used:.2f} of one, {free:.2f} without limit")
-    return f"a busy process got {used:.2f} of a processor with a limit of 0.2, {free:.2f} without"
+    ahead = behind = 0.0
+    for _ in range(TRIES):
+        free, needed = _race(plain, plain)
+        ahead, behind = _race(limited, plain)
+        if free >= needed / 2 and ahead < behind / 4:
+            return (
+                f"when a later process had used {behind:.2f} s of CPU, a busy one had used "
+                f"{ahead:.2f} s with a limit of {RATE / 1000}, {free:.2f} s without"
+            )
+    raise TimeoutError(0, f"a process used {ahead:.2f} s with a limit, {behind:.2f} s without")
+
+
+def _race(first: Job, second: Job) -> tuple[float, float]:
+    """Return the CPU seconds that two busy processes have used when the second one ends.
+
+    The second one starts later and ends after a fixed CPU time, so no clock decides the result.
+    """
+    ahead = trial.start(BURN, (first, Creation()), str(trial.TIMEOUT_MS))
+    try:
+        _expect(ahead.line(), "busy", "a process")
+        behind = trial.observe(BURN, (second, Creation()), str(BUSY_SECONDS))
+        used = ahead.child.measure().cpu
+    finally:
+        ahead.child.kill()
+        ahead.finish()
+    return used, behind.reaped.cpu
 
 
 def _accounting(plain: Job) -> str:
-    seen = trial.observe(BURN, (plain, Creation()))
-    if seen.reaped.cpu < float(seen.output) / 4:
-        raise OSError(0, f"a busy second was accounted as {seen.reaped.cpu:.2f} s")
-    return f"a busy second was accounted as {seen.reaped.cpu:.2f} s"
+    seen = trial.observe(BURN, (plain, Creation()), str(BUSY_SECONDS))
+    own = float(seen.output.rpartition("\n")[2])
+    text = f"{own:.2f} s of CPU were accounted as {seen.reaped.cpu:.2f} s"
+    if seen.reaped.cpu < own / 2:
+        raise OSError(0, text)
+    return text
 
 
 def _ui(plain: Job) -> str:
@@ -213,14 +299,22 @@ def _ui(plain: Job) -> str:
     job.create(limited).release()
     _expect(_output(DESKTOP, plain), "made", "the control failed")
     _expect(_output(DESKTOP, limited), "denied", "a desktop under UI limits")
-    return "a desktop could be made without and not with the job's UI limits"
+    return "a desktop could be made without the job's UI limits, but not with them"
+
+
+def _priority(plain: Job) -> str:
+    limited = replace(plain, priority=True)
+    job.create(limited).release()
+    _expect(_output(PRIORITY, plain), "high", "the control failed")
+    _expect(_output(PRIORITY, limited), "kept", "the priority of a process with a fixed one")
+    return "a process could raise its priority, but not with a fixed priority"
 
 
 def _child_process_policy(plain: Job) -> str:
     _expect(_output(SPAWN, plain), "started", "the control failed")
     alone = mitigations.plan(0, subprocess=False)
-    _expect(_output(SPAWN, plain, alone), "denied", "a process that was told to start none")
-    return "a process could start another without and not with the policy"
+    _expect(_output(SPAWN, plain, alone), "denied", "a process that may not start another")
+    return "a process could start another without the policy, but not with it"
 
 
 def _session() -> str:
@@ -230,13 +324,28 @@ def _session() -> str:
     return f"session {number}"
 
 
-def _mitigations(base: tuple[model.Step, ...]) -> list[Finding]:
-    def starts(bits: int) -> str:
-        asked = mitigations.plan(bits, subprocess=True)
-        _expect(_output("print('started')", *base, asked), "started", "python")
-        return "python starts with them, and its process tells them"
-
-    return [
-        _try("mitigations", lambda: starts(BASE)),
-        _try("strict_handles", lambda: starts(mitigations.STRICT_HANDLES.bit)),
-    ]
+PROBES: dict[str, Callable[[Machine], Finding]] = {
+    "job_read_back": lambda _: _try("job_read_back", _read_back),
+    # The kill is tried even if the job's limits cannot be read back.
+    "job_kill_on_close": _job("job_kill_on_close", _kill_on_close),
+    "job_memory": lambda _: _try("job_memory", _memory),
+    "job_processes": lambda _: _try("job_processes", _processes),
+    "job_cpu_rate": _job("job_cpu_rate", _cpu_rate),
+    "job_accounting": _job("job_accounting", _accounting),
+    "job_ui": _job("job_ui", _ui),
+    "job_priority": _job("job_priority", _priority),
+    "child_process_policy": _job("child_process_policy", _child_process_policy),
+    "session": lambda _: _try("session", _session),
+    app_container.CAPABILITY: lambda _: app_container.probe(),
+    "desktop": _inside(
+        "desktop", app_container.CAPABILITY, lambda machine: container.try_desktop(machine.job())
+    ),
+    "app_container": _app_container,
+    "nul": _inside("nul", "app_container", lambda machine: container.try_nul(machine.container())),
+    "relay": _inside("relay", "app_container", lambda m: container.try_relay(m.container())),
+    restricted_token.CAPABILITY: lambda _: restricted_token.probe(os.path.expanduser("~")),
+    "mitigations": _starts_under("mitigations", BASE),
+    "strict_handles": _starts_under("strict_handles", mitigations.STRICT_HANDLES.bit),
+    minifilter.CAPABILITY: lambda _: minifilter.probe(),
+}
+"""By capability, in the order of the doctor's lines."""

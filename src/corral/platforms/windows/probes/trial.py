@@ -1,30 +1,39 @@
-"""Start a disposable target with the code of a real run, and return what it printed.
+"""Start a disposable target with the code of a real run, and return its output.
 
-A runtime that needs what an AppContainer or a mitigation takes away dies before its first line,
-with an exit code that says little. So before the first run the copy in the store is started with a
-line of its own, under the steps of that run. A success is noted beside the copy, for this build of
-Windows and these steps. A runtime that does not start is refused, with what it printed.
+A runtime that does not work in an AppContainer or under a mitigation dies before its first line,
+with an exit code that explains little. So before its first run a runtime is tried: it executes one
+line of code under the same steps. With an AppContainer this is the runtime's copy in the store;
+otherwise it is the program itself. A note records a success for this build of Windows and these
+steps. A runtime that does not start is refused, with an error that quotes its output.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from collections.abc import Sequence
 
 from corral.abi import win32_process as abi
+from corral.abi.private_directory import make_private_directory
+from corral.directories import directories
 from corral.paths.windows import is_inside
 from corral.plan import model
 from corral.plan.model import Plan
 from corral.platforms.contract import Reaped
 from corral.platforms.steps import StepFailed
 from corral.platforms.windows import spawn, undo
+from corral.platforms.windows.cache_key import windows_build
 from corral.platforms.windows.layers import machine_variables
 from corral.platforms.windows.mechanisms import path_grants
 from corral.platforms.windows.mechanisms.app_container import Profile
 from corral.platforms.windows.mechanisms.mitigations import Mitigations
-from corral.platforms.windows.runtime_copies.store import Store, find, own_interpreter
+from corral.platforms.windows.mechanisms.restricted_token import RestrictedToken
+from corral.platforms.windows.runtime_copies.store import (
+    NODE_PRELOAD,
+    Store,
+    find,
+    own_interpreter,
+)
 from corral.programs import arguments as options
 from corral.programs import windows_resolve
 from corral.programs.model import Program
@@ -33,24 +42,34 @@ from corral.record import record, replace
 TIMEOUT_MS = 30_000
 OWN_VARIABLES = ("LOCALAPPDATA", "TEMP", "TMP", "USERPROFILE")
 LINES: dict[options.Kind, tuple[str, ...]] = {
-    "python": ("-I", "-c", "print('started')"),
-    "node": ("-e", "console.log('started')"),
+    "python": ("-I", "-c", "import asyncio; asyncio.run(asyncio.sleep(0)); print('started')"),
+    "node": ("-e", "require('fs').realpathSync.native('.'); console.log('started')"),
     "deno": ("eval", "console.log('started')"),
     "bun": ("-e", "console.log('started')"),
 }
+NODE_WITH_CHILDREN = (
+    "-e",
+    (
+        "require('fs').realpathSync.native('.');"
+        "require('child_process').execFile(process.execPath, ['-p', '\"started\"'],"
+        "(error, output) => console.log(error ? error.message : output.trim()))"
+    ),
+)
+"""For a node that may start processes, because its pipes to them can fail in an AppContainer."""
 STARTED = "started"
+RESTRICTIONS = (Mitigations, RestrictedToken)
 MEANINGS = {
-    0xC0000142: "a library of it could not start: it wants windows, or more of the desktop",
-    0xC0000135: "a library that it needs is not there, or cannot be read inside",
+    0xC0000142: "one of its libraries could not start: it needs windows, or more of the desktop",
+    0xC0000135: "a library that it needs is missing, or cannot be read inside",
     0xC0000022: "access was denied while it was loaded",
-    0xC000007B: "a library of it is for another machine",
+    0xC000007B: "one of its libraries is for another machine",
 }
-"""The usual causes of an NTSTATUS with which the loader ends a process."""
+"""Usual causes of the NTSTATUS that ends a process while it is loaded."""
 
 
 @record
 class Outcome:
-    """`output` has errors too; `reaped` is what its job reported."""
+    """The result of a trial. `output` includes stderr; `reaped` has the job's accounting."""
 
     output: str
     reaped: Reaped
@@ -58,7 +77,7 @@ class Outcome:
 
 
 class Trial:
-    """`input` is open until the trial is finished; `output` is what the target prints."""
+    """A running target. `input` stays open until `finish`; `output` receives its output."""
 
     def __init__(self, plan: Plan) -> None:
         reading, self.input = os.pipe()
@@ -94,15 +113,18 @@ class Trial:
 
 
 def observe(code: str, steps: Sequence[model.Step], *arguments: str, program: str = "") -> Outcome:
-    """Run `code` under `steps` to its end. OSError if it could not be started, or did not end."""
+    """Run `code` under `steps` to its end.
+
+    Raise TimeoutError if it does not end, and OSError if it cannot be started.
+    """
     outcome = start(code, steps, *arguments, program=program).finish()
     if outcome.hung:
-        raise OSError(0, "it did not end", "the probe")
+        raise TimeoutError(0, "a trial did not end, perhaps because the machine is busy")
     return outcome
 
 
 def start(code: str, steps: Sequence[model.Step], *arguments: str, program: str = "") -> Trial:
-    """Start Python `code`, by `program`, else a store's interpreter, else the one of corral."""
+    """Start Python `code` with `program`, with the interpreter of a store, or with corral's own."""
     path = program or own_interpreter()
     words = ("-I", "-S", "-c", code, *arguments)
     changed = [_with_arguments(step, words) if isinstance(step, Store) else step for step in steps]
@@ -128,67 +150,91 @@ def _environment(steps: Sequence[model.Step]) -> dict[str, str]:
 
 
 def _with_arguments(store: Store, words: tuple[str, ...]) -> Store:
-    return replace(store, program=replace(store.program, argv=(store.program.path, *words)))
+    return replace(store, program=_with_line(store.program, words, store.program.cwd))
 
 
 def check_runtime_starts(plan: Plan) -> None:
     """Raise StepFailed if the runtime of this plan does not start under its steps."""
-    store = find(plan.steps)
-    line = LINES.get(windows_resolve.kind_of(store.program.path)) if store else None
-    if store is None or line is None:
+    program = _tried_program(plan)
+    line = _trial_line(program, plan.steps) if program else None
+    if program is None or line is None:
         return
-    note = note_path(store, plan.steps)
+    note = note_path(program, plan.steps)
     if os.path.exists(note):
         return
-    problem = _try_runtime(plan, store, line)
+    problem = _try_runtime(plan, line)
     if problem:
-        raise StepFailed("starts", OSError(0, problem, store.program.path))
+        raise StepFailed("starts", OSError(0, problem, program.path))
+    make_private_directory(os.path.dirname(note))
     with open(note, "w", encoding="utf-8") as file:
-        file.write(store.program.path)
+        file.write(program.path)
 
 
-def note_path(store: Store, steps: Sequence[model.Step]) -> str:
-    """Return the file that notes that this copy has started under these steps."""
-    restrictions = [step.describe() for step in steps if isinstance(step, Mitigations)]
-    words = "\0".join((_build(), *restrictions))
+def _tried_program(plan: Plan) -> Program | None:
+    """Return the program that may fail under the steps, or None if no step restricts it."""
+    if store := find(plan.steps):
+        return store.program
+    restricted = any(isinstance(step, RestrictedToken) for step in plan.steps)
+    return plan.program if restricted else None
+
+
+def _trial_line(program: Program, steps: Sequence[model.Step]) -> tuple[str, ...] | None:
+    kind = windows_resolve.kind_of(program.path)
+    if kind == "node" and any(isinstance(one, Mitigations) and one.children for one in steps):
+        return NODE_WITH_CHILDREN
+    return LINES.get(kind)
+
+
+def note_path(program: Program, steps: Sequence[model.Step]) -> str:
+    """Return the path of the note that this program has started under these steps.
+
+    The note for a copy in the store is beside the copy, and is removed with it.
+    """
+    described = (step.describe() for step in steps if isinstance(step, RESTRICTIONS))
+    words = [windows_build(), *described]
+    store = find(steps)
+    if store is None:
+        words += [program.path, str(program.device), str(program.inode)]
+        return os.path.join(directories().cache, "starts", _digest(words))
+    words += [one.sid for one in store.trees if one.source == NODE_PRELOAD]
     tree = next(one for one in store.trees if is_inside(store.program.path, one.staged))
-    return f"{tree.directory}.{hashlib.sha256(words.encode()).hexdigest()[:16]}"
+    return f"{tree.directory}.{_digest(words)}"
 
 
-def _build() -> str:
-    if sys.platform != "win32":
-        return ""
-    return ".".join(map(str, sys.getwindowsversion()[:3]))
+def _digest(words: Sequence[str]) -> str:
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:16]
 
 
 def exit_code_meaning(code: int) -> str:
     return MEANINGS.get(code & 0xFFFFFFFF, "")
 
 
-def _try_runtime(plan: Plan, store: Store, line: tuple[str, ...]) -> str:
-    """Return what went wrong; empty if the runtime started."""
-    steps = trial_steps(plan.steps, store, line)
-    outcome = Trial(replace(plan, program=replace(plan.program, cwd=""), steps=steps)).finish()
+def _try_runtime(plan: Plan, line: tuple[str, ...]) -> str:
+    """Return why the runtime did not start, or "" if it did."""
+    outcome = Trial(trial_plan(plan, line)).finish()
     if outcome.output.splitlines()[-1:] == [STARTED]:
         return ""
     code = (outcome.reaped.status or 0) >> 8
-    printed = outcome.output.splitlines()[-1] if outcome.output else "it said nothing"
+    printed = outcome.output.splitlines()[-1] if outcome.output else "it printed nothing"
     why = exit_code_meaning(code) or ("it did not end" if outcome.hung else printed)
     return f"this runtime does not start here: {why} (exit code {code:#x})"
 
 
-def trial_steps(
-    steps: Sequence[model.Step], store: Store, line: tuple[str, ...]
-) -> tuple[model.Step, ...]:
-    """Return the same steps with another line to run, in its own directory, and without grants."""
-    home = next((step.home for step in steps if isinstance(step, Profile)), "")
-    program = replace(store.program, argv=(store.program.path, *line), cwd=home)
+def trial_plan(plan: Plan, line: tuple[str, ...]) -> Plan:
+    """Return the plan with another line of code to run, in the target's own directory, without
+    grants.
+    """
+    home = next((step.home for step in plan.steps if isinstance(step, Profile)), "")
     changed: list[model.Step] = []
-    for step in steps:
+    for step in plan.steps:
         if isinstance(step, Store):
-            changed.append(replace(step, program=program))
+            changed.append(replace(step, program=_with_line(step.program, line, home)))
         elif isinstance(step, undo.Claim):
             changed.append(replace(step, roots=()))
         elif not isinstance(step, path_grants.Grants):
             changed.append(step)
-    return tuple(changed)
+    return replace(plan, program=_with_line(plan.program, line, ""), steps=tuple(changed))
+
+
+def _with_line(program: Program, line: tuple[str, ...], cwd: str) -> Program:
+    return replace(program, argv=(program.path, *line), cwd=cwd)

@@ -1,21 +1,21 @@
-"""The inner end of the relay: connections to a loopback port become streams on one pair of pipes.
+"""Forward connections to a loopback port inside an AppContainer over one pair of pipes.
 
-It runs as a program of its own inside the target's AppContainer (`python -I -S -c <this source>`,
-frames on stdin and stdout), where loopback is all that can be reached. So it needs only the
-standard library, and decides nothing: its output is as untrusted as the target, which could send
-these frames itself. The outer end, `outside.py`, checks.
+This inner end of the relay runs as a separate program (`python -I -S -c <this source>`, frames on
+stdin and stdout) in the target's AppContainer, where only loopback can be reached. So it uses only
+the standard library. It decides nothing, because the target could send the same frames itself. The
+outer end, `outside.py`, makes all checks.
 
     frame   u8 kind, u8 0, u16 length, u32 stream, then `length` bytes; little-endian
     HELLO   inner -> outer, once: u16 port on which the inner end listens
     OPEN    inner -> outer: a new stream; numbers only grow, and none is used twice
     DATA    at most CHUNK bytes, and never more than the other side has given credit for
-    CREDIT  u32 bytes that the other side may send on this stream beyond what it could before
+    CREDIT  u32 further bytes that the other side may send on this stream
     END     no more DATA from this side
-    RESET   no more of anything; the stream is gone
+    RESET   the stream is closed in both directions
 
-Each side begins with WINDOW bytes of credit for each stream and returns what was consumed, so a
-stream that is not read stops its sender alone. The thread that reads the pipe never waits for
-anything else.
+Each side starts with WINDOW bytes of credit for each stream, and returns credit for the bytes that
+it has consumed. So a stream that is not read stops only its own sender. The thread that reads the
+pipe never waits for anything else.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LINGER_NOT = struct.pack("ii" if os.name == "posix" else "hh", 1, 0)
 
 
 class ProtocolError(Exception):
-    """The other side broke the protocol: nothing more is accepted from it."""
+    """The other side broke the protocol, so no more frames are accepted from it."""
 
 
 def frame(kind: int, stream: int, payload: bytes = b"") -> bytes:
@@ -57,7 +57,7 @@ def frame(kind: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 class Frames:
-    """Split bytes into whole frames. The rest is always less than one frame."""
+    """Splits bytes into whole frames."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -93,11 +93,11 @@ def read_hello(reader: int) -> int:
         port = PORT.unpack(payload)[0] if (kind, stream) == (HELLO, 0) else 0
         if port:
             return int(port)
-    raise ProtocolError("no greeting")
+    raise ProtocolError("the first frame is not HELLO")
 
 
 class Stream:
-    """One connection. `recv` and `send` block; both raise OSError once the stream is reset."""
+    """One connection. `recv` and `send` block. Both raise OSError once the stream is reset."""
 
     def __init__(self, mux: Mux, number: int) -> None:
         self.number = number
@@ -110,13 +110,13 @@ class Stream:
         self._ended = self._end_sent = self._gone = False
 
     def recv(self, timeout: float | None = None) -> bytes:
-        """Return some bytes, none at the end of the stream. Raise TimeoutError."""
+        """Return some bytes, or no bytes at the end of the stream. Raise TimeoutError."""
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             while not self._arrived and not self._ended and not self._gone:
                 left = None if deadline is None else deadline - time.monotonic()
                 if (left is not None and left <= 0) or not self._changed.wait(left):
-                    raise TimeoutError("nothing came")
+                    raise TimeoutError("no data arrived in time")
             if self._gone:
                 raise ConnectionResetError("the stream was reset")
             if not self._arrived:
@@ -144,13 +144,13 @@ class Stream:
             view = view[size:]
 
     def end(self) -> None:
-        """Send no more; what was sent before still arrives."""
+        """Close the sending direction. Data that was sent before still arrives."""
         with self._changed:
             if self._end_sent or self._gone:
                 return
             self._end_sent = True
             done = self._ended
-        # Forget the stream before the other side can know that it is over.
+        # Remove the stream before the other side learns of its end, and reuses its slot.
         if done:
             self._mux.forget(self)
         self._mux.write(frame(END, self.number))
@@ -164,26 +164,26 @@ class Stream:
         self._mux.write(frame(RESET, self.number))
 
     def lost(self) -> None:
-        """Wake the threads that wait for this stream: nothing more will come."""
+        """Mark the stream as closed, and wake the threads that wait for it."""
         with self._changed:
             self._gone = True
             self._changed.notify_all()
 
     def take(self, kind: int, payload: bytes) -> bool:
-        """Handle a frame of the other side. Return whether it ended the stream."""
+        """Handle a frame from the other side. Return whether it ended the stream."""
         with self._changed:
             if kind == DATA:
                 self._buffered += len(payload)
                 if self._ended or self._buffered + self._owed > WINDOW:
-                    raise ProtocolError("more than there was credit for")
+                    raise ProtocolError("more data than the credit allows")
                 self._arrived.append(payload)
             elif kind == CREDIT:
                 self._credit += NUMBER.unpack(payload)[0]
                 if self._credit > WINDOW:
-                    raise ProtocolError("more credit than was used")
+                    raise ProtocolError("more credit than data was sent")
             elif kind == END:
                 if self._ended:
-                    raise ProtocolError("ended twice")
+                    raise ProtocolError("a second END")
                 self._ended = True
             else:
                 self._gone = True
@@ -192,7 +192,7 @@ class Stream:
 
 
 class Mux:
-    """All streams of one pair of pipes. `arrived` is called for each new one, and may not block."""
+    """All streams of a pair of pipes. `arrived` is called for each new one; it must not block."""
 
     def __init__(
         self, reader: int, writer: int, *, arrived: Callable[[Stream], None] | None = None
@@ -208,17 +208,17 @@ class Mux:
         self._free = threading.Semaphore(MAX_STREAMS)
 
     def write(self, data: bytes) -> None:
-        """Write to the pipe; raise OSError once it is gone."""
+        """Write to the pipe, or raise OSError if it is closed."""
         with self._writing:
             view = memoryview(data)
             while view:
                 view = view[os.write(self._writer, view) :]
 
     def open(self) -> Stream:
-        """Open a stream; wait while there are MAX_STREAMS."""
+        """Open a stream. Wait while there are MAX_STREAMS of them."""
         self._free.acquire()
         with self._writing:
-            # Numbers must reach the other side in their order.
+            # Stream numbers must arrive in ascending order.
             with self._lock:
                 if self._closed:
                     raise ConnectionResetError("the relay is closed")
@@ -233,7 +233,7 @@ class Mux:
                 self._free.release()
 
     def run(self) -> None:
-        """Read until the pipe ends, or raise ProtocolError. All streams are lost then."""
+        """Read until the pipe ends, or raise ProtocolError. In both cases all streams end."""
         frames = Frames()
         try:
             while chunk := self._read():
@@ -257,7 +257,7 @@ class Mux:
             known = 0 < number <= self._last
         if kind == HELLO or not known:
             raise ProtocolError(f"kind {kind} for stream {number}")
-        # Frames may still arrive for a stream that this side has reset.
+        # Frames may still arrive for a stream that this side has reset or ended.
         if stream is not None and stream.take(kind, payload):
             self.forget(stream)
 
@@ -280,7 +280,7 @@ class Mux:
 
 
 class Splice:
-    """Copy bytes both ways between a socket and a stream until both directions have ended."""
+    """Copies bytes both ways between a socket and a stream, until both directions have ended."""
 
     def __init__(self, end: socket.socket, stream: Stream) -> None:
         self.up = self.down = 0
@@ -313,14 +313,14 @@ class Splice:
             self._abort()
 
     def _abort(self) -> None:
-        """Reset both ends, which wakes the other direction on every system."""
-        with suppress(OSError):  # the pipe may be gone as well
+        """Reset both ends, because only a reset wakes the other direction on every system."""
+        with suppress(OSError):  # the pipe may be closed too
             self._stream.reset()
         abort(self._end)
 
 
 def abort(end: socket.socket) -> None:
-    """Reset a connection, so that the peer does not take this for an orderly end."""
+    """Reset a connection, so that the peer does not see an orderly end."""
     with suppress(OSError):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
         if sys.platform != "win32":
@@ -349,7 +349,7 @@ def _accept_all(listener: socket.socket, mux: Mux) -> None:
 
 
 def main() -> None:
-    """Serve until the pipe ends: the outer end is gone, or accepts no more."""
+    """Serve until the outer end closes the pipe."""
     mux = Mux(0, 1)
     listener = _listen()
     mux.write(frame(HELLO, 0, PORT.pack(listener.getsockname()[1])))
@@ -357,7 +357,7 @@ def main() -> None:
     try:
         mux.run()
     finally:
-        # Threads may block in calls that nothing interrupts.
+        # Threads may block in calls that cannot be interrupted.
         os._exit(0)
 
 

@@ -1,16 +1,14 @@
-"""Named hosts for a target without any network capability: the outer end of the relay.
+"""Give a target without any network capability access to named hosts: the relay's outer end.
 
-The wall is the missing capability (`network_capabilities.py`); the relay is how honest clients get
-through it. Inside the container a shim (`inside.py`) listens on loopback, and `HTTP_PROXY` and
-`HTTPS_PROXY` name its port; every connection comes out here through one pair of inherited pipes.
-Each request is checked as on Linux: the name against the policy, every address that the host finds
-for it against the guard, and exactly the address that was checked is dialled. On TLS ports the name
-in the client's hello has to be allowed too. A client that ignores the variables reaches nothing.
+The missing capability is the wall (`network_capabilities.py`). The relay serves clients that use a
+proxy. Inside the container a small program, the shim (`inside.py`), listens on loopback, and
+`HTTP_PROXY` and `HTTPS_PROXY` name its port. Its connections arrive here through one pair of
+inherited pipes. Each request is checked as on Linux: the policy has to allow the name, and the
+guard has to allow every address of the name. Exactly the checked address is dialled. On TLS ports
+the name in the client's hello has to be allowed too. A client that ignores the variables reaches
+nothing.
 
-`start.py` says where the shim runs and why. The shim is not trusted.
-
-    relay = Relay(reader, writer, Outbound(...))   # the pipes to and from the shim
-    relay.close()                                  # after the shim was ended
+The shim is not trusted; `start.py` says where it runs and why.
 """
 
 import os
@@ -28,13 +26,13 @@ from corral.platforms.windows.relay import inside
 from corral.platforms.windows.relay.inside import Stream
 
 MAX_HANDLERS = 2 * inside.MAX_STREAMS
-"""A connection that has ended for the target can still send to a slow server."""
+"""There are more handlers than streams, because a closed stream's handler may still be sending."""
 CLOSE_SECONDS = 5.0
-"""How long to wait for the end of the pipe."""
+"""The longest wait for the end of the pipe."""
 
 
 class Relay:
-    """Owns both descriptors. It blocks only in threads of its own; none outlives the pipes."""
+    """Owns both descriptors. Only its own threads block, and these end with the pipes."""
 
     def __init__(self, reader: int, writer: int, out: Outbound) -> None:
         self.denials = out.denials
@@ -46,20 +44,20 @@ class Relay:
         self._thread.start()
 
     def fileno(self) -> int:
-        """Return -1: there is nothing to poll, because the relay has threads of its own."""
+        """Return -1, because the relay has its own threads and needs no polling."""
         return -1
 
     def deadline(self) -> float | None:
         return None
 
     def run_ready(self) -> None:
-        """Do nothing: the threads do it."""
+        """Do nothing, because the relay's threads do the work."""
 
     def traffic(self) -> Mapping[str, Traffic]:
         return self._out.traffic()
 
     def close(self) -> None:
-        """Close the pipes. The shim must have ended, so that the thread that reads them ends."""
+        """Close the pipes. The shim must have ended, or the reading thread would not end."""
         self._thread.join(CLOSE_SECONDS)
         self._out.stop_counting()
         if not self._thread.is_alive():
@@ -70,10 +68,10 @@ class Relay:
         try:
             self._mux.run()
         except inside.ProtocolError as error:
-            self.denials.add("limit", "the relay's pipe", why=f"no frames of ours: {error}")
+            self.denials.add("limit", "the relay's pipe", why=f"invalid frames: {error}")
 
     def _arrive(self, stream: Stream) -> None:
-        # If all handlers are busy, half of them have no stream any more and end by themselves.
+        # If all handlers are busy, at least half of them have lost their stream and will end.
         self._handlers.acquire()
         threading.Thread(target=self._handle, args=(stream,), daemon=True).start()
 
@@ -82,11 +80,11 @@ class Relay:
         try:
             connection.serve()
         finally:
-            # The client has its answer; only the handler stays busy for this time.
+            # The client already has its answer. The pause only keeps the handler busy.
             time.sleep(connection.pause_seconds())
             self._handlers.release()
 
 
-def open_relay(plan: Plan, pipes: tuple[int, int], denials: Denials | None) -> Relay:
-    """`pipes` are those from and to the relay's inner end."""
+def open_relay(plan: Plan, pipes: tuple[int, int], denials: Denials) -> Relay:
+    """Open the relay for a plan. `pipes` are the pipes from and to its inner end."""
     return Relay(*pipes, Outbound(check_from_policy(plan.allow, plan.admit, os.environ, denials)))

@@ -1,14 +1,14 @@
-"""Start the relay's inner end for a run: in the target's container, but in a job of its own.
+"""Start the relay's inner end, the shim, in the target's container but in its own job.
 
-It cannot be in the target's job: there it would count against `pids`, and with subprocess = false
-the limit of one process is the target's own. It cannot be outside the container: no AppContainer
-reaches a port outside. And it has to listen before the target starts, because the proxy variables
-name its port.
+The shim cannot be in the target's job, because it would count against `pids`, and with subprocess =
+false the limit is one process. It cannot be outside the container, because an AppContainer reaches
+no port outside. It has to listen before the target starts, because the proxy variables name its
+port.
 
-To Windows shim and target are one principal, so the target may read and change the shim. Therefore
-the shim is not trusted, and its job has limits of its own: one process, `SHIM_MEMORY`, the CPU rate
-of the policy, and the target's restrictions on windows and images. With `network.allow` a target
-that takes the shim over can have this much more memory and CPU, and nothing else.
+Windows treats shim and target as one principal, so the target can read and change the shim.
+Therefore the shim is not trusted, and its job has its own limits: one process, `SHIM_MEMORY`, the
+policy's CPU rate, and the target's restrictions on windows and images. With `network.allow`, a
+target that takes over the shim gains this much memory and CPU, but nothing else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from corral.plan import model
 from corral.plan.model import Plan, Results
 from corral.platforms.steps import unverified
 from corral.platforms.windows.mechanisms import mitigations, process_creation
+from corral.platforms.windows.mechanisms.desktop import Desktop
 from corral.platforms.windows.mechanisms.job import Job, LimitedJob
+from corral.platforms.windows.mechanisms.restricted_token import PrimaryToken
 from corral.platforms.windows.relay import inside
 from corral.platforms.windows.streams import Streams
 from corral.programs.model import Program
@@ -32,15 +34,15 @@ from corral.record import record
 
 SHIM_MEMORY = 96 << 20
 START_SECONDS = 20.0
-"""For a cold interpreter on a busy machine with a virus scanner."""
+"""Long enough for a first start of the interpreter on a busy machine with a virus scanner."""
 
 
 @record
 class NamedHosts:
-    """`python` is an interpreter that the container can read, `environment` what it starts with.
-    `ui` and `bits` are the target's own restrictions: it may take the shim over.
+    """`python` is an interpreter that the container can read, and `environment` its variables. `ui`
+    and `bits` are the target's own restrictions, because the target can take over the shim.
 
-    `childless`, `memory` and `read_back` are off only where no probe saw the host enforce them.
+    `childless`, `memory` and `read_back` are off only if no probe saw the host enforce them.
     """
 
     name = "relay"
@@ -61,7 +63,7 @@ class NamedHosts:
 
     def apply(self, results: Results) -> None:
         """Start the shim in the container of the target, and wait until it listens."""
-        shim = start(self, results.find(Capabilities))
+        shim = start(self, results)
         results.add(shim)
         results.add(process_creation.ExtraVariables(values=tuple(variables(shim.port).items())))
 
@@ -72,7 +74,7 @@ class NamedHosts:
 
 
 class Shim:
-    """The running inner end. It owns its pipes until `take_pipes`."""
+    """The running inner end. It closes its pipes itself unless `take_pipes` was called."""
 
     def __init__(self, results: Results, pipes: tuple[int, int]) -> None:
         self.port = 0
@@ -80,7 +82,7 @@ class Shim:
         self._pipes: tuple[int, ...] = pipes
 
     def wait_until_listening(self) -> None:
-        """Raise OSError if it does not listen in time."""
+        """Wait for the port of the shim. Raise OSError if it does not listen in time."""
         watchdog = threading.Timer(START_SECONDS, self._results.get(LimitedJob).terminate)
         watchdog.start()
         try:
@@ -92,7 +94,7 @@ class Shim:
             watchdog.join()
 
     def take_pipes(self) -> tuple[int, int]:
-        """Return the pipes from and to the shim; the caller owns them then."""
+        """Return the pipes from and to the shim. The caller has to close them."""
         reader, writer = self._pipes
         self._pipes = ()
         return reader, writer
@@ -105,11 +107,15 @@ class Shim:
         self._pipes = ()
 
 
-def start(step: NamedHosts, capabilities: Capabilities | None) -> Shim:
-    """Return a shim that listens, or raise OSError and leave nothing behind."""
+def start(step: NamedHosts, target: Results) -> Shim:
+    """Start a shim with the target's container, token and desktop, and wait until it listens.
+
+    If it does not listen, raise OSError and leave nothing behind.
+    """
     results = Results()
-    if capabilities is not None:
-        results.add(capabilities)
+    for made in (target.find(Capabilities), target.find(PrimaryToken), target.find(Desktop)):
+        if made is not None:
+            results.add(made)  # whichever ends first releases it; the target exists by then
     limits = Job(
         memory=step.memory, cpu=step.cpu, processes=1, ui=step.ui, read_back=step.read_back
     )
@@ -133,7 +139,7 @@ def start(step: NamedHosts, capabilities: Capabilities | None) -> Shim:
 
 
 def _check_container(results: Results) -> None:
-    """Raise OSError for a shim outside: the target could use it with all of the user's rights."""
+    """Check that the shim is in the container; outside, a target could use the user's rights."""
     if results.find(Capabilities) is None:
         return
     with win32_security.open_token(results.get(Process).handle.value) as token:
@@ -142,7 +148,7 @@ def _check_container(results: Results) -> None:
 
 
 def _create(plan: Plan, results: Results, ends: tuple[int, int]) -> None:
-    # Its stderr has no reader: corral's own is the target's, and other lines there would mislead.
+    # The shim's stderr is discarded, because its lines would look like the target's.
     unread, errors = os.pipe()
     with ExitStack() as stack:
         for fd in (*ends, unread, errors):
@@ -153,13 +159,13 @@ def _create(plan: Plan, results: Results, ends: tuple[int, int]) -> None:
 
 
 def shim_argv(python: str) -> list[str]:
-    """Return the command line of the shim, with its source, so that it needs no file of corral."""
+    """Return the shim's command line, which contains its source, so that it needs no file."""
     with open(inside.__file__, encoding="utf-8") as file:
         return [python, "-I", "-S", "-c", file.read()]
 
 
 def variables(port: int) -> dict[str, str]:
-    """Return the target's variables; names have no case on Windows, so one spelling is enough."""
+    """Return the target's proxy variables. One spelling is enough, because case is ignored."""
     proxy = f"http://127.0.0.1:{port}"
     return {
         "HTTP_PROXY": proxy,

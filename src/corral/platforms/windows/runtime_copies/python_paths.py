@@ -1,6 +1,6 @@
-"""Python's files that name directories: settings of virtual environments, editable installs.
+"""Rewrite paths in copied files of Python: settings of virtual environments, and editable installs.
 
-In a copy they have to name the copies of these directories.
+The copied files then have the paths of the copies.
 """
 
 import ntpath
@@ -15,7 +15,7 @@ SETTINGS = "pyvenv.cfg"
 
 
 def find(listing: Listing) -> tuple[str, ...]:
-    """Return the names of such files."""
+    """Return the names of the files in a listing that contain paths of directories."""
     found = []
     for name, _, _ in listing.files:
         above, _, last = name.rpartition("\\")
@@ -28,8 +28,9 @@ def find(listing: Listing) -> tuple[str, ...]:
 def changed_texts(
     one: TreeCopy, names: Sequence[str], copies: Sequence[TreeCopy], settings: str, base: str
 ) -> tuple[tuple[str, str], ...]:
-    """Return (name, new text) of those `names` that change. The settings of the environment in use
-    may name its base through a link, so they are not only searched for its path.
+    """Return (name, new text) of those `names` whose text changes.
+
+    `settings` always gets `base` as its home, because it may name its base through a link.
     """
     found: list[tuple[str, str]] = []
     for name in names:
@@ -48,7 +49,7 @@ def with_home(text: str, base: str) -> str:
 
 
 def replace_paths(text: str, copies: Sequence[TreeCopy]) -> str:
-    """Return a text with the copies' paths, as they are and as Python writes them in strings."""
+    """Replace the paths of sources with those of their copies, also with doubled backslashes."""
     for one in sorted(copies, key=lambda one: -len(one.source)):
         text = _replace(text, one.source, one.staged)
         text = _replace(text, *(path.replace("\\", "\\\\") for path in (one.source, one.staged)))
@@ -56,7 +57,7 @@ def replace_paths(text: str, copies: Sequence[TreeCopy]) -> str:
 
 
 def _replace(text: str, old: str, new: str) -> str:
-    """Replace a path, also before a path below it, whatever the case of its letters."""
+    """Replace a path, also as the start of longer paths. Ignore the case of letters."""
     lower, wanted = fold_path(text), fold_path(old)
     parts, at = [], 0
     while (found := lower.find(wanted, at)) >= 0:

@@ -1,20 +1,23 @@
-r"""The store: copies of runtimes and servers that AppContainers can read.
+r"""Keep copies of runtimes and servers in a store that AppContainers can read.
 
-An AppContainer may read neither node as its installer leaves it nor a user's Python. Their access
-lists are not ours to change (Program Files), or are where entries for AppContainers break other
-programs (AppData). So what a run needs is copied, never linked, into a directory of corral's own.
-The directory is empty when it gets its entry, for a capability of its own; the files that are
-copied into it inherit the entry at no further cost.
+An AppContainer cannot read an installed node or a user's Python. corral cannot change the access
+lists of Program Files, and entries for AppContainers in AppData break other programs. So the files
+that a run needs are copied, never linked, into corral's own directory. That directory gets an entry
+for its own capability while it is empty. Files that are copied into it inherit the entry.
 
-The name of a copy is a digest of what it was made from: the source, the name, size and time of
-every file. A file beside the copy marks it as complete, and a mutex is owned until then. Times are
-kept, because otherwise every start would compile Python's modules again. Links are refused: a copy
-of one leads out of the store, and node only starts inside with `--preserve-symlinks`, under which
-packages that are linked together no longer find each other.
+The name of a copy is a digest of its source and of the name, size and time of every file. A file
+beside the copy marks it as complete; until then its maker owns a mutex. Times are kept, because
+otherwise every start would compile Python's modules again. Links are refused, because a copied link
+would lead out of the store. Also, node starts inside only with `--preserve-symlinks`, and then
+packages that are linked together do not find each other.
+
+A copy of node or Python has a preload (`node_preload.cjs`, `python_preload.py`), which repairs the
+parts of its standard library that fail in an AppContainer. No wall depends on the preload.
 """
 
 from __future__ import annotations
 
+import hashlib
 import ntpath
 import os
 import sys
@@ -35,6 +38,8 @@ from corral.programs.model import Program
 from corral.record import record, replace
 
 NODE_FLAGS = ("--preserve-symlinks", "--preserve-symlinks-main")
+NODE_PRELOAD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "node_preload.cjs")
+PYTHON_PRELOAD = os.path.join(os.path.dirname(NODE_PRELOAD), "python_preload.py")
 PYTHON_PREFIX = ("Doc", "include", "libs", "tcl", "Tools", "Lib\\test", "Lib\\idlelib")
 SERVER = (".git", ".hg", ".svn")
 MARK = ".whole"
@@ -44,7 +49,7 @@ STORE_APPS = "\\windowsapps\\"
 
 @record
 class Store:
-    """`program` is started in the AppContainer; the target uses `granted` paths where they are."""
+    """`program` is the copy to start. `granted` paths are used in place, not copied."""
 
     name = "runtime_copies"
     trees: tuple[TreeCopy, ...]
@@ -53,7 +58,7 @@ class Store:
     stage: model.Stage = "supervisor"
 
     def path_inside(self, path: str) -> str:
-        """Return the path at which the target finds what corral finds at `path`."""
+        """Return the path inside the sandbox of a file at `path` outside."""
         return path_inside(path, self.trees, self.granted)
 
     @property
@@ -62,7 +67,17 @@ class Store:
 
     def describe(self) -> str:
         copies = [f"{one.source} ({one.listing.describe()}) to {one.staged}" for one in self.trees]
-        return f"store: copy {'; '.join(copies) or 'nothing'}; start {self.program.path}"
+        untried = "" if self.has_started() else " (not yet seen to start in an AppContainer)"
+        return f"store: copy {'; '.join(copies) or 'nothing'}; start {self.program.path}{untried}"
+
+    def has_started(self) -> bool:
+        """Return whether the copied runtime has passed a start trial. The trial leaves a note."""
+        tree = next((one for one in self.trees if is_inside(self.program.path, one.staged)), None)
+        if tree is None:
+            return False
+        directory, key = ntpath.split(tree.directory)
+        notes = file_trees.find_copies(directory).get(key, [])
+        return any(name != key + MARK for name in notes)
 
     def apply(self, results: Results) -> None:
         copies = results.find(OpenCopies)
@@ -78,25 +93,28 @@ class Store:
             problem = "its access list has no entry for the target"
             granted_tree.check_entry(tree.directory, tree.sid, problem)
             if not os.path.exists(mark_path(tree)):
-                raise OSError(0, "is not whole", tree.staged)
+                raise OSError(0, "the copy is not complete", tree.staged)
 
 
 class OpenCopies:
-    """The open marks of copies: Windows deletes no open file, so `collect` leaves them alone."""
+    """Open marks of copies. `collect` skips these, because Windows does not delete open files."""
 
     def __init__(self) -> None:
         self._marks: list[int] = []
 
     def open(self, tree: TreeCopy) -> None:
-        """Open the mark of a copy, and make the copy first if there is none."""
+        """Open the mark of a copy. Make the copy first if it does not exist."""
         try:
             self._marks.append(os.open(mark_path(tree), OPEN_FLAGS))
         except FileNotFoundError:
             with granted_tree.mutex(tree.sid):
-                # Another process may have made the same copy by now.
-                if not os.path.exists(mark_path(tree)):
+                # Another process may have made the same copy in the meantime.
+                made = not os.path.exists(mark_path(tree))
+                if made:
                     make_copy(tree)
                 self._marks.append(os.open(mark_path(tree), OPEN_FLAGS))
+            if made:
+                collect(ntpath.dirname(tree.directory), of=tree)
 
     def release(self) -> None:
         while self._marks:
@@ -114,42 +132,62 @@ def default_directory() -> str:
 def plan(
     program: Program, *, directory: str, granted: Sequence[Grant] = (), without: Sequence[str] = ()
 ) -> Store:
-    """List every file that is needed, and copy none. PolicyError for what cannot be copied.
+    """List every file that has to be copied, but copy nothing. Raise PolicyError if one cannot be.
 
-    Granted paths are used where they are, because a copy cannot be written. What the target may
-    write is not copied at all, because every change in it would be a reason to copy again.
+    Granted paths are used in place, because the target cannot write to a copy. Paths that the
+    target may write to are not copied, because every change in them would require a new copy.
     `without` are further relative names to leave out.
     """
     written = [grant.path for grant in granted if grant.access == "write"]
     listings = _listings(program, written, without)
+    if windows_resolve.kind_of(program.real) == "node":
+        listings[NODE_PRELOAD] = _list_files(NODE_PRELOAD, ())
     keys = {source: file_trees.copy_key(source, listing) for source, listing in listings.items()}
     every = tuple(sorted(keys.values()))
     pointing = {source: python_paths.find(listing) for source, listing in listings.items()}
-    copies = [
-        # A file that names other copies is good only together with these.
-        plan_copy(source, listing, directory=directory, beside=every if pointing[source] else ())
-        for source, listing in listings.items()
-    ]
+    preloads = {source: _preload_texts(listing) for source, listing in listings.items()}
+    copies = []
+    for source, listing in listings.items():
+        # A file with the paths of other copies is valid only together with these copies.
+        beside = [*(every if pointing[source] else ()), *map(_digest, preloads[source])]
+        copies.append(plan_copy(source, listing, directory=directory, beside=beside))
     base = ntpath.dirname(path_in_copies(program.real, copies))
     settings = settings_path(program)
     made = []
     for one in copies:
         texts = python_paths.changed_texts(one, pointing[one.source], copies, settings, base)
-        made.append(replace(one, texts=texts))
+        made.append(replace(one, texts=(*texts, *preloads[one.source])))
     paths = tuple(grant.path for grant in granted)
-    return Store(trees=tuple(made), program=program_inside(program, made, paths), granted=paths)
+    inside = program_inside(program, made, paths, written)
+    return Store(trees=tuple(made), program=inside, granted=paths)
+
+
+def _preload_texts(listing: Listing) -> list[tuple[str, str]]:
+    """Return the files that make Python load its preload, if the tree has site-packages.
+
+    A `.pth` file is used, because Python also reads it in isolated mode and in child processes.
+    """
+    if python_paths.SITE not in listing.directories:
+        return []
+    name = f"{python_paths.SITE}\\corral_python_preload"
+    code = python_paths.read_text(PYTHON_PRELOAD)
+    return [(f"{name}.py", code), (f"{name}.pth", "import corral_python_preload\n")]
+
+
+def _digest(words: tuple[str, ...]) -> str:
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()
 
 
 def own_interpreter() -> str:
-    """Return the interpreter that runs corral; that of a virtual environment only starts it."""
+    """Return the interpreter that runs corral, not the launcher of a virtual environment."""
     return getattr(sys, "_base_executable", "") or sys.executable
 
 
 def plan_own_interpreter(home: str) -> Store:
-    """Plan a copy of corral's interpreter with its library alone. SandboxError if it cannot."""
+    """Plan a copy of corral's interpreter and library, or raise SandboxError."""
     path = own_interpreter()
     if STORE_APPS in path.lower():
-        text = f"{path} came from the Store, and its files cannot be copied"
+        text = f"{path} is from the Microsoft Store, and its files cannot be copied"
         raise PolicyError(text, hint=windows_resolve.STORE)
     program = windows_resolve.resolve(
         [path], environment=os.environ, cwd=os.path.dirname(path), home=home, subprocess=False
@@ -159,7 +197,7 @@ def plan_own_interpreter(home: str) -> Store:
 
 
 def without_projects(program: Program) -> Program:
-    """Return an interpreter without the projects that were installed into it as links."""
+    """Return an interpreter without the projects that are installed in it as editable."""
     rows = zip(program.reads, program.why, program.seen, strict=True)
     reads, why, seen = zip(*(row for row in rows if is_inside(program.real, row[0])), strict=True)
     return replace(program, reads=reads, why=why, seen=seen)
@@ -187,7 +225,7 @@ def plan_copy(
 
 
 def settings_path(program: Program) -> str:
-    """Return the settings of the virtual environment that the program is for; empty for none."""
+    """Return the settings of the program's virtual environment, or "" without one."""
     redirector = dict(program.environment).get(windows_resolve.LAUNCHER, "")
     if not redirector:
         return ""
@@ -195,7 +233,7 @@ def settings_path(program: Program) -> str:
 
 
 def _left_out(settings: str, why: str, text: str) -> tuple[str, ...]:
-    """`text` are the settings of the environment, if there is one."""
+    """Return the names to leave out of a copy. `text` is the content of `settings`."""
     if why != "the prefix of python":
         return SERVER
     both = windows_shims.settings(text).get("include-system-site-packages", "").lower() == "true"
@@ -203,7 +241,7 @@ def _left_out(settings: str, why: str, text: str) -> tuple[str, ...]:
 
 
 def _below(source: str, paths: Sequence[str]) -> list[str]:
-    """Return those paths that are below `source`, relative to it."""
+    """Return the paths below `source`, relative to it."""
     inner = [path for path in paths if is_inside(path, source) and not is_inside(source, path)]
     return [path[len(source) :].lstrip("\\") for path in inner]
 
@@ -222,17 +260,29 @@ def _list_files(source: str, without: Sequence[str]) -> Listing:
 
 
 def program_inside(
-    program: Program, copies: Sequence[TreeCopy], granted: Sequence[str] = ()
+    program: Program,
+    copies: Sequence[TreeCopy],
+    granted: Sequence[str] = (),
+    written: Sequence[str] = (),
 ) -> Program:
-    """Return the same program with the copies' paths in all its words but granted ones.
+    """Return the program with the paths of copies in its arguments, except for granted paths.
 
-    The runtime is the copy in any case: what it needs beside it may not be granted.
+    The runtime is always the copy, because the files that it needs may not be granted. A read-only
+    script is the copy too, because its `node_modules` cannot be read in place.
     """
     path = path_in_copies(program.path, copies)
     path = path_in_copies(program.real, copies) if path == program.path else path
-    arguments = tuple(path_inside(word, copies, granted) for word in program.argv[1:])
+    arguments = tuple(
+        path_inside(word, copies, written if _is_script(word) else granted)
+        for word in program.argv[1:]
+    )
+    environment = tuple((one, path_in_copies(value, copies)) for one, value in program.environment)
     if windows_resolve.kind_of(path) == "node":
-        arguments = (*NODE_FLAGS, *arguments)
+        preload = next(one.staged for one in copies if one.source == NODE_PRELOAD)
+        arguments = ("--require", preload, *NODE_FLAGS, *arguments)
+        # For workers and child nodes. A backslash in quotes would be an escape character.
+        options = f'--require "{preload.replace(ntpath.sep, "/")}" {" ".join(NODE_FLAGS)}'
+        environment = (*environment, ("NODE_OPTIONS", options))
     return replace(
         program,
         path=path,
@@ -240,10 +290,12 @@ def program_inside(
         real=path,
         cwd=path_inside(program.cwd, copies, granted),
         search=tuple(dict.fromkeys((ntpath.dirname(path), *program.search[1:]))),
-        environment=tuple(
-            (name, path_in_copies(value, copies)) for name, value in program.environment
-        ),
+        environment=environment,
     )
+
+
+def _is_script(word: str) -> bool:
+    return ntpath.splitext(word)[1].lower() in windows_resolve.SCRIPTS
 
 
 def path_inside(path: str, copies: Sequence[TreeCopy], granted: Sequence[str]) -> str:
@@ -251,23 +303,33 @@ def path_inside(path: str, copies: Sequence[TreeCopy], granted: Sequence[str]) -
 
 
 def path_in_copies(path: str, copies: Sequence[TreeCopy]) -> str:
-    """Return the path of the copy; the path itself if it is not copied."""
+    """Return the path of the copy, or the path itself if it is not copied."""
     for one in copies:
         if path[1:3] == ":\\" and is_inside(path, one.source):
             return one.staged + path[len(one.source) :]
     return path
 
 
+def _is_copy_of(mark: str, tree: TreeCopy) -> bool:
+    try:
+        with open(mark, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read() == mark_text(tree)
+    except OSError:
+        return False  # the copy is not complete yet
+
+
 def mark_path(tree: TreeCopy) -> str:
-    """Return the file that marks a copy as complete: beside the copy, where no target reads."""
+    """Return the path of a complete copy's mark, beside the copy, where no target can read."""
     return tree.directory + MARK
 
 
 def make_copy(tree: TreeCopy) -> None:
-    """Copy a tree, not elsewhere and then renamed: a virus scanner may have it open meanwhile."""
-    file_trees.remove(tree.directory)  # left by a process that died in the middle
+    """Copy a tree directly to its final path, because a rename could fail while a virus scanner
+    reads the copy.
+    """
+    file_trees.remove(tree.directory)  # another process may have died while it made the copy
     os.makedirs(tree.directory)
-    # The directory is empty, and what is made in it inherits the entry.
+    # The directory is empty, so every file made in it inherits the entry.
     entries = access_list.entries_for(tree.sid, "read", directory=True, root=True)
     with granted_tree.open_object(tree.directory) as handle:
         granted_tree.set_entries(tree.directory, handle.value, tree.sid, entries)
@@ -276,21 +338,28 @@ def make_copy(tree: TreeCopy) -> None:
         path = extended_path(ntpath.join(tree.staged, name))
         with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
             file.write(text)
-    with open(mark_path(tree), "w", encoding="utf-8") as file:
-        file.write(tree.source)
+    with open(mark_path(tree), "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(mark_text(tree))
 
 
-def collect(directory: str) -> list[str]:
-    """Remove every copy that no run uses. What is needed again is copied again."""
+def mark_text(tree: TreeCopy) -> str:
+    """Return the text of a copy's mark, which is the same for older copies of the same tree."""
+    return "\n".join((tree.source, *tree.listing.without))
+
+
+def collect(directory: str, *, of: TreeCopy | None = None) -> list[str]:
+    """Remove every copy that no run uses. With `of`, remove only older copies of that tree."""
     removed = []
     for key, names in file_trees.find_copies(directory).items():
         copy = ntpath.join(directory, key)
+        if of is not None and (copy == of.directory or not _is_copy_of(copy + MARK, of)):
+            continue
         with granted_tree.mutex(grant_sid(copy, "read")):
             try:
                 for name in sorted(names, key=lambda name: not name.endswith(MARK)):
                     os.unlink(ntpath.join(directory, name))
             except PermissionError:
-                continue  # a run has it open
+                continue  # a run has the mark open
             file_trees.remove(copy)
         removed += [] if os.path.exists(copy) else [copy]
     return removed

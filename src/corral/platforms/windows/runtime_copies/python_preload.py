@@ -1,0 +1,112 @@
+r"""Make Python's standard library work inside an AppContainer. `site` loads this before the server.
+
+No wall depends on this module. A server that removes it only loses the repairs. The module imports
+only modules that Python has already loaded.
+
+- `os.mkdir(..., 0o700)`, and so `tempfile.mkdtemp`: since Python 3.12.4 and 3.11.10 an AppContainer
+  cannot open a directory that it has made like this (python/cpython#134587).
+- `os.path.realpath(strict=True)`: Windows denies GetFinalPathNameByHandleW there.
+- Named pipes (asyncio's subprocesses, multiprocessing): only `\\.\pipe\LOCAL\` is open.
+- NUL (`subprocess.DEVNULL`): some builds of Windows do not let an AppContainer open it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Function = Callable[..., object]  # type: ignore[explicit-any] # of any signature
+
+PRIVATE, DEFAULT = 0o700, 0o777
+PIPES, LOCAL_PIPES = "\\\\.\\pipe\\", "\\\\.\\pipe\\LOCAL\\"
+NUL = ("nul", "\\\\.\\nul")
+PIPE_CALLS = ("CreateNamedPipe", "CreateFile", "WaitNamedPipe")
+open_descriptor = os.open
+
+
+def repair_mkdir(mkdir: Function) -> Function:
+    def made(path: str, mode: int = DEFAULT, *, dir_fd: int | None = None) -> object:
+        return mkdir(path, DEFAULT if mode == PRIVATE else mode, dir_fd=dir_fd)
+
+    return made
+
+
+def repair_realpath(realpath: Function) -> Function:
+    def found(path: str, *, strict: object = False) -> object:
+        try:
+            return realpath(path, strict=strict)
+        except PermissionError:
+            os.lstat(path)  # raises if the path itself is denied
+            return realpath(path)
+
+    return found
+
+
+def repair_pipe_call(call: Function) -> Function:
+    """Return a function of `_winapi` that changes a pipe's global name to a local one."""
+
+    def called(name: str, *arguments: object) -> object:
+        if name.lower().startswith(PIPES) and not name.upper().startswith(LOCAL_PIPES.upper()):
+            name = LOCAL_PIPES + name[len(PIPES) :]
+        return call(name, *arguments)
+
+    return called
+
+
+def open_empty_file(_path: str, flags: int, _mode: int = DEFAULT, **_more: object) -> int:
+    """Open an empty file instead of NUL. The file is removed when its last descriptor is closed."""
+    name = os.path.join(os.environ["TEMP"], f"nul-{os.getpid()}-{os.urandom(8).hex()}")
+    more = os.O_CREAT | os.O_EXCL | getattr(os, "O_TEMPORARY", 0)
+    return open_descriptor(name, flags | more)
+
+
+def repair_os_open(call: Function) -> Function:
+    def opened(path: str, *arguments: int, **options: int) -> object:
+        return (open_empty_file if _is_nul(path) else call)(path, *arguments, **options)
+
+    return opened
+
+
+def repair_open(call: Function) -> Function:
+    def opened(file: str, *arguments: object, **options: object) -> object:
+        if _is_nul(file):
+            options["opener"] = open_empty_file
+        return call(file, *arguments, **options)
+
+    return opened
+
+
+def _is_nul(path: object) -> bool:
+    return isinstance(path, str) and path.lower() in NUL
+
+
+def is_nul_open() -> bool:
+    try:
+        os.close(os.open(NUL[1], os.O_RDWR))
+    except OSError:
+        return False
+    return True
+
+
+def install() -> None:
+    import _winapi
+
+    repairs: list[tuple[object, str, Callable[[Function], Function]]] = [
+        (os, "mkdir", repair_mkdir),
+        (os.path, "realpath", repair_realpath),
+        *((_winapi, name, repair_pipe_call) for name in PIPE_CALLS),
+    ]
+    if not is_nul_open():
+        repairs += [(os, "open", repair_os_open), (builtins, "open", repair_open)]
+    for module, name, repair in repairs:
+        setattr(module, name, repair(getattr(module, name)))
+    io.open = builtins.open
+
+
+if os.name == "nt":
+    install()
