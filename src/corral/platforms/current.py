@@ -1,4 +1,4 @@
-"""The one choice of operating system."""
+"""Choose the operating system's backend. No other module does this."""
 
 from __future__ import annotations
 

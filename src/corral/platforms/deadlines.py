@@ -1,11 +1,12 @@
-"""When a run is asked to stop, killed, or measured: one state machine for every watcher.
+"""Decide when a run is asked to stop, killed, or measured: one state machine for every watcher.
 
-Whatever causes the stop, the tree is asked to leave, has GRACE_SECONDS, and is killed then. The
-watchers differ only in how they wait.
+Whatever the cause, the tree is first asked to stop, and killed after GRACE_SECONDS. The watchers
+differ only in how they wait.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 
 from corral.abi.signal_numbers import SIGCONT, SIGINT, SIGSTOP, SIGTERM
@@ -21,66 +22,90 @@ if TYPE_CHECKING:
     from corral.platforms.sampling import Sampler
 
 GRACE_SECONDS = 5.0
-"""Between asking the tree to leave and killing it."""
+"""Seconds between asking the tree to stop and killing it."""
 MAX_WAIT_MS = 2**31 - 1
+MAX_TIMEOUT_WAIT_MS = 30_000
+"""The longest wait while a timeout is set. A wait does not count the time that the machine sleeps,
+but a timeout does. So the timeout is checked at most this long after the machine wakes up.
+"""
+
+
+def people_time() -> float:
+    """Return the time of a clock that also runs while the machine sleeps, and that cannot be set.
+
+    The user's timeouts are measured with this clock. The grace period for exiting counts only time
+    while the machine is awake.
+    """
+    if sys.platform == "linux":
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    if sys.platform == "darwin":
+        # Python's `monotonic` stops during sleep on macOS
+        return time.clock_gettime(time.CLOCK_MONOTONIC)
+    return time.monotonic()
 
 
 class Deadlines:
     def __init__(self, child: Child, *, timeout: float | None, sample: Sample | None) -> None:
         self.child = child
         self.reason: StopReason = ""
-        self.started = time.monotonic()
-        self._timeout = None if timeout is None else self.started + timeout
+        self._started = people_time()
+        self._timeout = None if timeout is None else self._started + timeout
         self._kill_at: float | None = None
         self._sampler: Sampler | None = _sampler(sample) if sample else None
         self._sampling_error = ""
         self._cpu_seen = 0.0
 
     def stop(self, reason: StopReason, number: int = SIGTERM) -> None:
-        """Ask the tree to leave. A second interrupt does not wait any longer."""
+        """Ask the tree to stop. A second interrupt kills it at once."""
         if self._kill_at is not None and number == SIGINT:
             self._kill()
         self.reason = self.reason or reason
         self.child.signal(number)
-        self.child.signal(SIGCONT)  # a tree that the duty cycle has stopped would not hear it
+        # The duty cycle may have stopped the tree, and a stopped tree would not react.
+        self.child.signal(SIGCONT)
         self._kill_at = self._kill_at or time.monotonic() + GRACE_SECONDS
 
+    def elapsed(self) -> float:
+        return people_time() - self._started
+
     def run_due(self) -> None:
-        """Do what is due by now: kill, or time out. Samples come after these and after signals."""
+        """Kill or time out if that is due now. Signals and these deadlines go before samples."""
         now = time.monotonic()
         if self._kill_at is not None and now >= self._kill_at:
             self._kill()
             self._kill_at = now + GRACE_SECONDS
-        elif self._timeout is not None and now >= self._timeout:
+        elif self._timeout is not None and people_time() >= self._timeout:
             self._timeout = None
             self.stop("timeout")
 
     def sample_if_due(self, has_events: Callable[[], bool] = lambda: False) -> None:
-        """Sample, until a deadline or an event of the supervisor's own comes.
+        """Sample the tree if a sample is due. Stop sampling at a deadline or an event.
 
-        A target decides how long a measurement takes, and must not delay its own end with that.
+        A target can make a measurement take long, and must not delay its own end in this way.
         """
         sampler = self._sampler
         if sampler is not None and time.monotonic() >= sampler.next:
             self._sample(sampler, lambda: self._is_due() or has_events())
 
     def _is_due(self) -> bool:
-        now = time.monotonic()
-        return any(when is not None and now >= when for when in (self._kill_at, self._timeout))
+        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            return True
+        return self._timeout is not None and people_time() >= self._timeout
 
     def wait_ms(self, others: Iterable[float | None] = ()) -> int | None:
-        """Return the milliseconds until the next deadline; None waits until something happens."""
+        """Return the milliseconds until the next deadline, or None if there is no deadline."""
         sampling = None if self._sampler is None else self._sampler.next
-        known = (self._timeout, self._kill_at, sampling, *others)
-        deadlines = [when for when in known if when is not None]
-        if not deadlines:
-            return None
-        left = int((min(deadlines) - time.monotonic()) * 1000) + 1
-        return max(0, min(left, MAX_WAIT_MS))
+        known = (self._kill_at, sampling, *others)
+        waits = [when - time.monotonic() for when in known if when is not None]
+        most = MAX_WAIT_MS
+        if self._timeout is not None:
+            waits.append(self._timeout - people_time())
+            most = MAX_TIMEOUT_WAIT_MS
+        return max(0, min(int(min(waits) * 1000) + 1, most)) if waits else None
 
     def account(self, reaped: Reaped) -> Reaped:
-        """Add what sampling saw to what the system reports. Raise if the run ended because its use
-        could no longer be measured.
+        """Add the sampled values to those of the system. Raise an error if the run was stopped
+        because its usage could no longer be measured.
         """
         if self._sampling_error:
             raise SupervisionError(
@@ -92,6 +117,7 @@ class Deadlines:
                 reaped,
                 memory=max(reaped.memory, self._sampler.peak),
                 tasks=max(reaped.tasks, self._sampler.tasks),
+                timeline=tuple(self._sampler.timeline.moments),
             )
         return replace(reaped, cpu=max(reaped.cpu, self._cpu_seen))
 
@@ -117,12 +143,13 @@ class Deadlines:
             sampler.stopped_until = sampler.next = time.monotonic() + pause
 
     def _kill(self) -> None:
-        """Measure first: a tree that is killed with its init leaves no record of its CPU time."""
+        """Measure, then kill. A tree that is killed with its init leaves no record of CPU time."""
         try:
-            used = self.child.measure(interrupted=lambda: True)  # CPU time, and not memory
+            # This measurement is interrupted at once, so it has the CPU time but not the memory.
+            used = self.child.measure(interrupted=lambda: True)
             self._cpu_seen = max(self._cpu_seen, used.cpu)
         except OSError:
-            pass  # CPU time is then under-reported; that must not delay the kill
+            pass  # the kill must not wait, so the CPU time is then too low
         self.child.kill()
 
 

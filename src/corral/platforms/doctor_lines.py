@@ -1,13 +1,23 @@
-"""Render findings as the lines of `corral doctor`, for every system alike."""
+"""Format findings as the lines of `corral doctor`, in the same way for every system."""
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from corral.plan.host import Finding
+from corral.platforms.evidence import READ, format_basis
+
+if TYPE_CHECKING:
+    from corral.plan.host import System
 
 Label = tuple[str, str, str]
-"""(capability, what `doctor` calls it, the word for it when it is proven)"""
+"""(capability, its name in `doctor`, the word that means it is proven)"""
 Line = tuple[str, str, Finding | None]
-"""(status, text, the finding whose evidence and hint belong to the text)"""
+"""(status, text, the finding with the evidence and the hint for this text)"""
+
+EXPLANATION = (
+    f"[{READ}]: corral's own tests have not yet run on such a machine; the mark at the left is "
+    "what the probe has just seen on this machine"
+)
 
 
 def format_lines(
@@ -15,8 +25,8 @@ def format_lines(
 ) -> list[Line]:
     """Return a line for each finding, in the order of the findings.
 
-    A capability without a label is shown by its own name. `show_evidence` puts the evidence of an
-    absence into the text.
+    A capability without a label is shown by its own name. With `show_evidence`, the text for an
+    absent capability contains the evidence.
     """
     known = {capability: (label, word) for capability, label, word in labels}
     lines: list[Line] = []
@@ -28,3 +38,14 @@ def format_lines(
             why = f" ({item.evidence})" if show_evidence else ""
             lines.append(("absent", f"{label}: NOT available{why}", item))
     return lines
+
+
+def add_basis(lines: Iterable[Line], system: "System") -> list[Line]:
+    """Add to every line how the project knows the fact. Explain the word "read" in a last line."""
+    found: list[Line] = []
+    for status, text, finding in lines:
+        basis = format_basis(system, finding.capability) if finding else ""
+        found.append((status, f"{text} [{basis}]" if basis else text, finding))
+    if any(text.endswith(f"[{READ}]") for _, text, _ in found):
+        found.append(("advice", EXPLANATION, None))
+    return found

@@ -1,7 +1,8 @@
-"""Which runs are alive, and what dead ones left: one locked file a run.
+"""Record the live runs, and the leftovers of dead ones. Each run has one locked file.
 
-The file is made and locked before anything that could be left behind, and names all of it. Whoever
-can lock it later knows that its run is dead, and cleans up: every start does, and `corral sweep`.
+The file is created and locked before anything that the run could leave behind, and lists all of it.
+If another process can lock the file later, the run is dead. That process then cleans up: every
+start does this, and so does `corral clean`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import stat
 import sys
 
+from corral.abi.private_directory import create_locked, lock, lock_dead, open_own
 from corral.directories import directories, is_private
 from corral.record import record
 
@@ -18,26 +20,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 SEPARATOR = "\n"
-FLAGS: int = (
-    getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_BINARY", 0)
-    | getattr(os, "O_NOINHERIT", 0)
-)
-# Far behind the end: Windows' locks keep others from reading what they cover.
-LOCKED_BYTE = 1 << 30
+INSTALLER = "install-"
+"""Prefix of the records of processes that still install a package after their client has ended."""
+NAME_OF_STATE = ".server"
+"""Suffix of the file beside a kept home directory. The file contains the server's command."""
 
 
 class Budget:
-    """The number of files that one sweep may remove. A target can leave millions of them, and a
-    start must not wait for all.
+    """The number of files that one sweep may remove.
+
+    A target can leave millions of files, and a start must not wait until all are removed.
     """
 
     def __init__(self, max_files: int | None = None) -> None:
         self._left = max_files
 
     def spend(self) -> None:
-        """Count one file; OSError when the budget is used up."""
+        """Count one file. Raise OSError when the budget is used up."""
         if self._left is not None:
             if self._left <= 0:
                 raise OSError(0, "too many files for one sweep")
@@ -46,7 +45,7 @@ class Budget:
 
 @record
 class Entry:
-    """`root` is the process that the tree hangs below, 0 until it is born."""
+    """One run's record. `root` is the process at the top of the tree, 0 until it exists."""
 
     name: str
     pid: int
@@ -55,9 +54,12 @@ class Entry:
     residue: tuple[str, ...]
     command: tuple[str, ...]
 
+    def is_installer(self) -> bool:
+        return self.name.startswith(INSTALLER)
+
 
 class Run:
-    """Our own entry; a host that cannot keep one only loses the list and the sweep."""
+    """The record of this run. If it cannot be written, the run is not listed and not swept."""
 
     def __init__(self, name: str, *, residue: Sequence[str], command: Sequence[str]) -> None:
         self.path = os.path.join(_directory(), name)
@@ -75,11 +77,13 @@ class Run:
         import time
 
         numbers = (str(os.getpid()), str(root), str(int(time.time())), str(len(self._residue)))
-        text = SEPARATOR.join((*numbers, *self._residue, *(_line(word) for word in self._command)))
+        text = SEPARATOR.join(
+            (*numbers, *self._residue, *(format_word(word) for word in self._command))
+        )
         try:
             _overwrite(self._fd, text.encode(errors="surrogateescape"))
         except OSError:
-            pass  # no space: then there is no list
+            pass  # the disk is full, so this run is not listed
 
     def end(self) -> None:
         if self._fd >= 0:
@@ -93,15 +97,15 @@ def live() -> list[Entry]:
 
 
 def is_run_name(text: str) -> bool:
-    """Return whether a plan names its run like this: PID-XXXXXXXX."""
+    """Return whether a text has the form of a run's name: PID-XXXXXXXX."""
     pid, _, token = text.partition("-")
     return pid.isdecimal() and len(token) == 8 and not token.strip("0123456789abcdef")
 
 
 def sweep(clean: Callable[[str, Budget], None], *, max_files: int | None = None) -> list[str]:
-    """Remove what dead runs left with `clean`, up to `max_files` files, and return the paths.
+    """Let `clean` remove the leftovers of dead runs, up to `max_files` files. Return the paths.
 
-    What is left over is tried again by the next sweep. `clean` judges a path by itself.
+    The next sweep removes the rest. `clean` itself checks whether it may remove a path.
     """
     removed: list[str] = []
     budget = Budget(max_files)
@@ -124,8 +128,28 @@ def sweep(clean: Callable[[str, Budget], None], *, max_files: int | None = None)
     return removed
 
 
+def end(entry: Entry) -> str:
+    """Kill a live run's process and remove its record. Return the path of the record."""
+    from corral.abi.signal_numbers import SIGKILL
+
+    path = os.path.join(_directory(), entry.name)
+    fd = open_own(path)
+    if fd < 0:
+        return ""
+    try:
+        lock(fd, wait=False)  # it has ended, and its pid may be another process's now
+    except BlockingIOError:
+        try:
+            os.kill(entry.pid, SIGKILL)
+        except ProcessLookupError:
+            pass  # it has just ended
+        lock(fd, wait=True)
+    _discard(path, fd)
+    return path
+
+
 def _discard(path: str, fd: int) -> None:
-    """While it is locked, but on Windows: nobody deletes there what is open."""
+    """Remove a locked record. Close it first, because Windows cannot remove an open file."""
     if sys.platform == "win32":
         os.close(fd)
         _unlink(path)
@@ -135,7 +159,7 @@ def _discard(path: str, fd: int) -> None:
 
 
 def _overwrite(fd: int, text: bytes) -> None:
-    """What is there, in one call: at no moment does a killed run leave an empty file."""
+    """Replace the content in one call, so that a killed run never leaves an empty file."""
     if sys.platform == "win32":
         os.lseek(fd, 0, os.SEEK_SET)
         os.write(fd, text)
@@ -147,7 +171,7 @@ def _unlink(path: str) -> None:
     try:
         os.unlink(path)
     except OSError:
-        pass  # somebody emptied the directory, or made it read-only
+        pass  # the directory was emptied or made read-only
 
 
 def _directory() -> str:
@@ -155,7 +179,7 @@ def _directory() -> str:
 
 
 def _names() -> list[str]:
-    """Return the records of this user. Another user's directory, or a link, has none."""
+    """Return this user's records. A link or another user's directory counts as empty."""
     try:
         for path in (directories().cache, _directory()):
             seen = os.lstat(path)
@@ -166,82 +190,10 @@ def _names() -> list[str]:
         return []
 
 
-def create_locked(path: str) -> int:
-    """Return the descriptor of a locked file; make it again if a sweep took it in between.
-
-    A file that is there already is not used, because another user may have put it there.
-    """
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | FLAGS, 0o600)
-        _lock(fd, wait=True)
-        if _is_same(fd, path):
-            return fd
-        os.close(fd)
-
-
-def _lock(fd: int, *, wait: bool) -> None:
-    """Let go by the kernel when the process ends, however it ends. OSError if another holds it."""
-    if sys.platform == "win32":
-        import msvcrt
-
-        os.lseek(fd, LOCKED_BYTE, os.SEEK_SET)
-        msvcrt.locking(fd, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
-        os.lseek(fd, 0, os.SEEK_SET)
-    else:
-        import fcntl
-
-        fcntl.flock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def lock_dead(path: str) -> int:
-    """The descriptor of a dead run's file, locked; -1 for a living one and what is no such file.
-
-    Only one's own file is believed: what it names is removed, and a directory may be another's.
-    """
-    fd = _open_own(path)
-    try:
-        if fd >= 0:
-            _lock(fd, wait=False)
-            if _is_same(fd, path):
-                return fd
-    except OSError:
-        pass
-    if fd >= 0:
-        os.close(fd)
-    return -1
-
-
-def _open_own(path: str) -> int:
-    """A regular file of this user's, never through a link; -1 for anything else."""
-    try:
-        fd = os.open(path, os.O_RDWR | getattr(os, "O_NONBLOCK", 0) | FLAGS)
-    except OSError:
-        return -1
-    if _is_own(os.fstat(fd)):
-        return fd
-    os.close(fd)
-    return -1
-
-
-def _is_own(seen: os.stat_result) -> bool:
-    """On Windows the directory lies in the user's profile, where nobody else may make a file."""
-    if sys.platform == "win32":
-        return stat.S_ISREG(seen.st_mode)
-    return stat.S_ISREG(seen.st_mode) and (seen.st_uid, seen.st_nlink) == (os.geteuid(), 1)
-
-
-def _is_same(fd: int, path: str) -> bool:
-    try:
-        return os.fstat(fd).st_ino == os.stat(path).st_ino
-    except FileNotFoundError:
-        return False
-
-
 def _read(path: str) -> str:
-    """What a living run wrote; nothing for a dead one."""
+    """Return the text that a live run wrote; "" for a dead run."""
     dead = lock_dead(path)
-    fd = _open_own(path) if dead < 0 else -1
+    fd = open_own(path) if dead < 0 else -1
     if dead >= 0:
         os.close(dead)
     if fd < 0:
@@ -255,7 +207,7 @@ def _parse(name: str, text: str) -> Entry | None:
     try:
         pid, root, started, count = map(int, lines[:4])
     except ValueError:
-        return None  # not written yet
+        return None  # the run has not written it yet
     return Entry(
         name=name,
         pid=pid,
@@ -266,5 +218,6 @@ def _parse(name: str, text: str) -> Entry | None:
     )
 
 
-def _line(word: str) -> str:
+def format_word(word: str) -> str:
+    """Return a word of a command in the form of a record, on one line."""
     return word.replace(SEPARATOR, " ")

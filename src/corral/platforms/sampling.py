@@ -1,12 +1,14 @@
-"""Enforce limits by sampling, on hosts that offer nothing better and only when a limit is stated.
+"""Enforce stated limits by sampling, on hosts that offer nothing better.
 
 Each sample compares memory, total CPU time and the number of tasks with their limits. A CPU share
-is enforced by a duty cycle, which stops the tree for as long as it has run ahead of its share.
+is enforced by a duty cycle: a tree that has used more than its share is stopped for a while.
 """
 
 from __future__ import annotations
 
 import time
+
+from corral.platforms.contract import Moment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,15 +21,40 @@ if TYPE_CHECKING:
 
 
 INTERVAL = 0.1
-"""Seconds between samples: at 1 GiB/s a target gets a tenth of that beyond its limit."""
+"""Seconds between samples. A target that allocates 1 GiB/s exceeds its limit by a tenth of that."""
 DUTY_INTERVAL = 0.02
 SLACK = DUTY_INTERVAL
-"""Seconds of CPU that may be saved up for a burst: no more than one sample may miss."""
+"""Seconds of CPU time that a tree may save up for a burst: the length of one sample."""
+
+
+MAX_MOMENTS = 240
+
+
+class Timeline:
+    """Samples for the report. When there are too many, every second one is dropped."""
+
+    def __init__(self) -> None:
+        self.moments: list[Moment] = []
+        self._started = time.monotonic()
+        self._every, self._skipped = 1, 0
+
+    def add(self, usage: Usage) -> None:
+        self._skipped += 1
+        if self._skipped < self._every:
+            return
+        self._skipped = 0
+        at = int((time.monotonic() - self._started) * 1000)
+        cpu = int(usage.cpu * 1000)
+        self.moments.append(Moment(at_ms=at, cpu_ms=cpu, memory=usage.memory, tasks=usage.tasks))
+        if len(self.moments) > MAX_MOMENTS:
+            del self.moments[1::2]
+            self._every *= 2
 
 
 class Sampler:
     def __init__(self, asked: Sample) -> None:
         self.asked = asked
+        self.timeline = Timeline()
         self.peak = 0
         self.tasks = 0
         self.next = time.monotonic()
@@ -36,7 +63,8 @@ class Sampler:
         self._credit = SLACK
 
     def check(self, usage: Usage) -> Hit | None:
-        """Return the limit that is exceeded, if one is."""
+        """Return the name of an exceeded limit, or None."""
+        self.timeline.add(usage)
         self.peak = max(self.peak, usage.memory)
         self.tasks = max(self.tasks, usage.tasks)
         interval = INTERVAL if self.asked.cpu is None else DUTY_INTERVAL
@@ -54,7 +82,7 @@ class Sampler:
         return self.asked.memory is not None and usage.memory > self.asked.memory
 
     def pause_seconds(self, usage: Usage) -> float:
-        """Return how long the tree has to be stopped to keep its CPU share; 0 lets it run."""
+        """Return how many seconds the tree must be stopped to keep its CPU share; 0 lets it run."""
         if self.asked.cpu is None:
             return 0.0
         now, share = time.monotonic(), self.asked.cpu / 1000

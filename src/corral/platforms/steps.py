@@ -1,6 +1,6 @@
-"""Apply the steps of one stage in order; a failure names its step and ends the run.
+"""Apply the steps of one stage in order. A failure names its step and ends the run.
 
-The same code serves the command line, the zygote and the probes, so what was proven is what is run.
+The command line, the zygote and the probes use this code, so a run does what the probes proved.
 """
 
 from __future__ import annotations
@@ -14,17 +14,27 @@ if TYPE_CHECKING:
     from corral.plan.model import Results, Stage, Step
 
 EXECUTED = b"S"
+WAITS = b"W"
+"""A spare sandbox sends this when it is set up and verified, and can take the command."""
 FAILED = b"F"
 DIED = "died before it was executed"
 
 
+class HintedError(OSError):
+    """An error with a hint, because only the step knows the cause."""
+
+    hint = ""
+
+
 class StepFailed(Exception):  # noqa: N818 - a result on its way out of a child
-    """A step of the walls failed: nothing after it may happen."""
+    """A step failed, so no later step may run."""
 
     def __init__(self, step: str, cause: OSError | str) -> None:
         super().__init__(f"{step}: {cause}")
         self.step = step
         self.code = cause.errno or 0 if isinstance(cause, OSError) else 0
+        self.place = str(cause.filename or "") if isinstance(cause, OSError) else ""
+        self.hint = cause.hint if isinstance(cause, HintedError) else ""
         self.cause = _format_os_error(cause) if isinstance(cause, OSError) else cause
 
 
@@ -35,7 +45,7 @@ def apply(steps: Iterable[Step], stage: Stage, results: Results) -> None:
 
 
 def verify(steps: Iterable[Step], results: Results) -> None:
-    """Try every wall from inside, as its mechanism knows how, just before the target starts."""
+    """Test every step's effect from inside, just before the target starts."""
     for step in steps:
         attempt(step, step.verify, results)
 
@@ -48,11 +58,11 @@ def attempt(step: Step, verb: Callable[[Results], None], results: Results) -> No
 
 
 def unverified(_step: object, _results: Results) -> None:
-    """`verify` of a step without an effect of its own that could be tried from inside."""
+    """Serve as `verify` of a step whose effect cannot be tested from inside the sandbox."""
 
 
 def parse_exec_result(raw: bytes) -> StepFailed | None:
-    """Read what a child wrote on its way to exec; None is a successful exec."""
+    """Parse what a child wrote before exec. None means a successful exec."""
     if raw == EXECUTED:
         return None
     if FAILED in raw:
@@ -64,10 +74,10 @@ def parse_exec_result(raw: bytes) -> StepFailed | None:
 
 
 def keep_only(keep: Iterable[int]) -> None:
-    """Close every descriptor but these."""
+    """Close every descriptor except these."""
     low = 0
     for fd in sorted(keep):
-        if low < fd:  # an empty range from 0 would mean everything
+        if low < fd:  # an empty range from 0 would close everything
             os.closerange(low, fd)
         low = fd + 1
     os.closerange(low, 1 << 20)

@@ -1,0 +1,77 @@
+"""List, measure and remove the home directories that servers keep between runs (`state = true`).
+
+On Windows the kept home is in the server's AppContainer profile, and Windows itself removes it.
+"""
+
+import os
+import stat
+import sys
+from contextlib import suppress
+
+from corral.directories import directories, is_private
+from corral.platforms import run_records
+from corral.platforms.run_records import NAME_OF_STATE as NAME
+from corral.record import record
+
+MAX_ENTRIES = 100_000
+
+
+@record
+class State:
+    """A kept home. `server` is the command with masked secrets, or "" if no file records it."""
+
+    path: str
+    server: tuple[str, ...] = ()
+
+
+def list_states() -> list[State]:
+    if sys.platform == "win32":
+        return []
+    base = os.path.join(directories().state, "servers")
+    try:
+        names = sorted(os.listdir(base))
+        found = [os.path.join(base, name) for name in names if not name.endswith(NAME)]
+        mine = [path for path in found if _is_mine(path)]
+    except OSError:
+        return []
+    return [State(path=path, server=_read_server(path)) for path in mine]
+
+
+def _is_mine(path: str) -> bool:
+    found = os.lstat(path)
+    return stat.S_ISDIR(found.st_mode) and is_private(found, 0o077)
+
+
+def _read_server(path: str) -> tuple[str, ...]:
+    try:
+        with open(path + NAME, encoding="utf-8") as file:
+            return tuple(file.read().split("\0"))
+    except (OSError, ValueError):
+        return ()
+
+
+def measure(path: str) -> int:
+    """Return the size in bytes of at most MAX_ENTRIES files below `path`. Do not follow links."""
+    total = seen = 0
+    pending = [path]
+    while pending and seen < MAX_ENTRIES:
+        try:
+            with os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    seen += 1
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(entry.path)
+                    else:
+                        total += entry.stat(follow_symlinks=False).st_size
+        except OSError:
+            continue  # the server removed the entry, or made it unreadable
+    return total
+
+
+def remove(state: State) -> None:
+    if sys.platform != "win32":
+        from corral.platforms.posix import run_directories
+
+        run_directories.remove(state.path, run_records.Budget())
+        with suppress(FileNotFoundError):
+            os.unlink(state.path + NAME)
