@@ -1,4 +1,4 @@
-"""The asyncio API. Only its users import asyncio, which takes longer than a launch."""
+"""The asyncio API. It is a separate module because importing asyncio takes longer than a launch."""
 
 from __future__ import annotations
 
@@ -7,25 +7,40 @@ import functools
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import TYPE_CHECKING, BinaryIO, Generic, Literal, Self, cast, overload
 
-from corral.api.launch import PIPES, PolicyLike, Result, launch, make_result
+from corral.api.launch import Result, launch, make_result
 from corral.api.sandbox import PIPE, Sandbox
 from corral.supervisor.report import Report
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+    from typing import Unpack
+
+    from typing_extensions import TypeVar
+
+    from corral.api.launch import PolicyLike, Surroundings
     from corral.api.sandbox import Stream
 
+    Stdin = TypeVar("Stdin", covariant=True, default=asyncio.StreamWriter | None)  # noqa: PLC0105
+    Stdout = TypeVar("Stdout", covariant=True, default=asyncio.StreamReader | None)  # noqa: PLC0105
+    Stderr = TypeVar("Stderr", covariant=True, default=asyncio.StreamReader | None)  # noqa: PLC0105
+else:
+    from typing import TypeVar
 
-class AsyncSandbox:
+    Stdin, Stdout, Stderr = TypeVar("Stdin"), TypeVar("Stdout"), TypeVar("Stderr")
+
+
+class AsyncSandbox(Generic[Stdin, Stdout, Stderr]):
     """`async with launch_async(...) as sandbox`: a sandbox with asyncio's streams."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
         self.pid = sandbox.pid
-        self.stdin: asyncio.StreamWriter | None = None
-        self.stdout: asyncio.StreamReader | None = None
-        self.stderr: asyncio.StreamReader | None = None
+        # Each may be None; the overloads of `launch_async` tell type checkers which are not.
+        self.stdin = cast("Stdin", None)
+        self.stdout = cast("Stdout", None)
+        self.stderr = cast("Stderr", None)
         self._reading: list[asyncio.ReadTransport] = []
         self._writing: list[asyncio.WriteTransport] = []
         self._ended: asyncio.Future[None] | None = None
@@ -38,14 +53,14 @@ class AsyncSandbox:
         self._sandbox.send_signal(number)
 
     async def wait(self) -> int:
-        if sys.platform == "win32":  # the event loop cannot wait for our pipe there
+        if sys.platform == "win32":  # the event loop cannot wait for corral's pipe there
             return await asyncio.get_running_loop().run_in_executor(None, self._sandbox.wait)
         if self._sandbox.report is None:
             if self._ended is None:
                 loop = asyncio.get_running_loop()
                 self._ended = loop.create_future()
                 loop.add_reader(self._sandbox.fileno(), self._settle, self._sandbox.fileno())
-            # The future is shared by all tasks that wait, and one of them may be cancelled.
+            # All waiting tasks share the future, and cancelling one task must not cancel it.
             await asyncio.shield(self._ended)
         return self._sandbox.wait()
 
@@ -58,7 +73,7 @@ class AsyncSandbox:
 
     async def __aexit__(self, *_: object) -> None:
         try:
-            if self.stdin is not None:
+            if isinstance(self.stdin, asyncio.StreamWriter):
                 self.stdin.close()
             await self.stop()
         finally:
@@ -73,7 +88,7 @@ class AsyncSandbox:
             reading.close()
         for writing in self._writing:
             if writing.get_write_buffer_size() or not writing.is_closing():
-                writing.abort()  # the target is gone and will not read the rest
+                writing.abort()  # the target has ended and will not read the rest
         self._sandbox.close()
 
     def _settle(self, fd: int) -> None:
@@ -82,13 +97,13 @@ class AsyncSandbox:
             self._ended.set_result(None)
 
     async def open_streams(self, ends: Mapping[str, BinaryIO]) -> None:
-        """Open the streams; those in `ends` are used in place of the sandbox's."""
+        """Open the streams; a stream in `ends` replaces the sandbox's own."""
         if stdin := ends.get("stdin", self._sandbox.stdin):
-            self.stdin = await self._writer(stdin)
+            self.stdin = cast("Stdin", await self._writer(stdin))
         if stdout := ends.get("stdout", self._sandbox.stdout):
-            self.stdout = await self._reader(stdout)
+            self.stdout = cast("Stdout", await self._reader(stdout))
         if stderr := ends.get("stderr", self._sandbox.stderr):
-            self.stderr = await self._reader(stderr)
+            self.stderr = cast("Stderr", await self._reader(stderr))
 
     async def _reader(self, stream: BinaryIO) -> asyncio.StreamReader:
         reader = asyncio.StreamReader()
@@ -107,22 +122,25 @@ class AsyncSandbox:
         return asyncio.StreamWriter(transport, protocol, None, loop)
 
 
-class _Launch:
+class _Launch(Generic[Stdin, Stdout, Stderr]):
     """A launch that a caller can await or use as an async context manager."""
 
     def __init__(self, start: functools.partial[Sandbox], streams: Mapping[str, Stream]) -> None:
         self._start = start
         self._streams = streams
-        self._sandbox: AsyncSandbox | None = None
+        self._sandbox: AsyncSandbox[Stdin, Stdout, Stderr] | None = None
 
-    async def _launch(self) -> AsyncSandbox:
+    async def _launch(self) -> AsyncSandbox[Stdin, Stdout, Stderr]:
         ends: dict[str, BinaryIO] = {}
         start = functools.partial(_with_pipes, self._start, self._streams, ends)
         starting = asyncio.get_running_loop().run_in_executor(None, start)
         try:
-            sandbox = AsyncSandbox(await asyncio.shield(starting))
+            sandbox: AsyncSandbox[Stdin, Stdout, Stderr] = AsyncSandbox(
+                await asyncio.shield(starting)
+            )
         except asyncio.CancelledError:
-            # The thread cannot be stopped: end what it starts as soon as it is there.
+            # The thread cannot be stopped, so the sandbox is closed as soon as the thread has made
+            # it.
             starting.add_done_callback(_discard)
             raise
         try:
@@ -132,10 +150,10 @@ class _Launch:
             raise
         return sandbox
 
-    def __await__(self):  # type: ignore[no-untyped-def]  # noqa: ANN204 - typed by asyncio
+    def __await__(self) -> Generator[object, None, AsyncSandbox[Stdin, Stdout, Stderr]]:
         return self._launch().__await__()
 
-    async def __aenter__(self) -> AsyncSandbox:
+    async def __aenter__(self) -> AsyncSandbox[Stdin, Stdout, Stderr]:
         self._sandbox = await self._launch()
         return self._sandbox
 
@@ -144,6 +162,56 @@ class _Launch:
             await self._sandbox.__aexit__(*error)
 
 
+@overload
+def launch_async(
+    argv: Sequence[str],
+    policy: PolicyLike = None,
+    *,
+    stdin: Literal[-1],
+    stdout: Literal[-1],
+    stderr: Literal[-1],
+    **more: Unpack[Surroundings],
+) -> _Launch[asyncio.StreamWriter, asyncio.StreamReader, asyncio.StreamReader]: ...
+@overload
+def launch_async(
+    argv: Sequence[str],
+    policy: PolicyLike = None,
+    *,
+    stdin: Literal[-1],
+    stdout: Literal[-1],
+    stderr: Stream = None,
+    **more: Unpack[Surroundings],
+) -> _Launch[asyncio.StreamWriter, asyncio.StreamReader]: ...
+@overload
+def launch_async(  # type: ignore[overload-overlap]  # both PIPE is above
+    argv: Sequence[str],
+    policy: PolicyLike = None,
+    *,
+    stdin: Stream = None,
+    stdout: Literal[-1],
+    stderr: Stream = None,
+    **more: Unpack[Surroundings],
+) -> _Launch[asyncio.StreamWriter | None, asyncio.StreamReader]: ...
+@overload
+def launch_async(
+    argv: Sequence[str],
+    policy: PolicyLike = None,
+    *,
+    stdin: Literal[-1],
+    stdout: Stream = None,
+    stderr: Stream = None,
+    **more: Unpack[Surroundings],
+) -> _Launch[asyncio.StreamWriter]: ...
+@overload
+def launch_async(
+    argv: Sequence[str],
+    policy: PolicyLike = None,
+    *,
+    stdin: Stream = None,
+    stdout: Stream = None,
+    stderr: Stream = None,
+    **more: Unpack[Surroundings],
+) -> _Launch: ...
 def launch_async(
     argv: Sequence[str],
     policy: PolicyLike = None,
@@ -154,14 +222,16 @@ def launch_async(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
 ) -> _Launch:
+    """Start a target as `launch` does: await it, or use it in `async with`."""
     start = functools.partial(launch, argv, policy, env=env, cwd=cwd)
-    return _Launch(start, {"stdin": stdin, "stdout": stdout, "stderr": stderr})
+    streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
+    return _Launch(start, streams)  # type: ignore[arg-type]  # `partial` takes the first overload
 
 
 def _with_pipes(
     start: functools.partial[Sandbox], streams: Mapping[str, Stream], ends: dict[str, BinaryIO]
 ) -> Sandbox:
-    """Start a sandbox. Where the event loop needs special pipes, put our ends of them in `ends`."""
+    """Start a sandbox. If the event loop needs special pipes, put the caller's ends into `ends`."""
     if sys.platform != "win32":
         return start(**streams)
     from corral.api import windows_client
@@ -189,8 +259,10 @@ async def run_async(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
 ) -> Result:
-    async with launch_async(argv, policy, env=env, cwd=cwd, **PIPES) as sandbox:
-        assert sandbox.stdin and sandbox.stdout and sandbox.stderr  # noqa: S101, PT018 - all PIPE
+    """Run a target to its end as `run` does, and return its output."""
+    async with launch_async(
+        argv, policy, env=env, cwd=cwd, stdin=PIPE, stdout=PIPE, stderr=PIPE
+    ) as sandbox:
         feeding = asyncio.create_task(_feed(sandbox.stdin, input))
         try:
             output, errors = await asyncio.gather(sandbox.stdout.read(), sandbox.stderr.read())
@@ -206,7 +278,7 @@ async def _feed(stdin: asyncio.StreamWriter, data: bytes) -> None:
         await stdin.drain()
         stdin.close()
     except ConnectionError:
-        pass  # a target need not read its input
+        pass  # the target need not read its input
 
 
 def _discard(starting: asyncio.Future[Sandbox]) -> None:

@@ -1,7 +1,8 @@
-"""The Python API. A caller may have threads, because only its zygote is forked."""
+"""The Python API. Callers may have threads, because corral forks only the zygote."""
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -21,14 +22,21 @@ from corral.supervisor.prepare import prepare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import BinaryIO
+    from typing import BinaryIO, Literal, TypedDict, Unpack, overload
 
+    from corral.api.policy_dict import PolicyDict
     from corral.api.sandbox import Stream
     from corral.plan.model import Plan
     from corral.supervisor.report import Report
 
-PolicyLike = str | os.PathLike[str] | Mapping[str, object] | Manifest | None
-PIPES = {"stdin": PIPE, "stdout": PIPE, "stderr": PIPE}
+    class Surroundings(TypedDict, total=False):
+        """The keyword arguments of `launch` that do not concern streams."""
+
+        env: Mapping[str, str] | None
+        cwd: str | None
+
+    PolicyLike = str | os.PathLike[str] | PolicyDict | Manifest | None
+
 PROBE = (
     "from corral.api import wire_format; from corral.supervisor import findings; "
     "sys.stdout.buffer.write(wire_format.encode(findings.current_host(fresh=True)))"
@@ -37,6 +45,8 @@ PROBE = (
 
 @record
 class Result:
+    """The result of `run` and `run_async`: the output of an ended target, and its report."""
+
     exit_code: int
     stdout: bytes
     stderr: bytes
@@ -44,17 +54,21 @@ class Result:
 
 
 def probe(*, fresh: bool = False) -> Host:
-    """Return what this machine can do. The probes run in a process of their own, once a boot."""
+    """Return what this machine can enforce. The probes run in a separate process, once per boot."""
     if fresh or not _known_hosts:
         stored = None if fresh else findings.load()
         system, machine = current.system(), current.machine()
-        found = Host(system=system, machine=machine, findings=stored) if stored else _run_probes()
+        found = Host(system=system, machine=machine, findings=stored or ())
+        if not stored or any(item.status == "unknown" for item in stored):
+            found = _run_probes()
         _known_hosts[:] = [found]
     return _known_hosts[0]
 
 
 _known_hosts: list[Host] = []
-"""At most one: a machine rarely changes while a process runs, so a launch does not probe again."""
+"""At most one host. A machine rarely changes while a process runs, so launches share one
+probing.
+"""
 
 
 def plan(
@@ -64,11 +78,69 @@ def plan(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
 ) -> Plan:
-    """Return what a launch would do. Only the probes are started, once a boot."""
-    sources = [Source(manifest=_load_manifest(policy), trust="user", approved=True)]
+    """Return the plan of a launch. Only the probes are started, once per boot."""
+    sources = [Source(manifest=load_manifest(policy), trust="user", approved=True)]
     environment = os.environ if env is None else env
     directory = os.getcwd() if cwd is None else os.path.abspath(cwd)
+    if isinstance(argv, (str, bytes)):
+        raise TypeError(f"argv must be a list of words, not {argv!r}; use shlex.split")
+    if not os.path.isdir(directory):
+        raise NotADirectoryError(errno.ENOTDIR, "cwd is not a directory", directory)
     return prepare(argv, sources, environment=environment, cwd=directory, machine=probe())
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def launch(
+        argv: Sequence[str],
+        policy: PolicyLike = None,
+        *,
+        stdin: Literal[-1],
+        stdout: Literal[-1],
+        stderr: Literal[-1],
+        **more: Unpack[Surroundings],
+    ) -> Sandbox[BinaryIO, BinaryIO, BinaryIO]: ...
+    @overload
+    def launch(
+        argv: Sequence[str],
+        policy: PolicyLike = None,
+        *,
+        stdin: Literal[-1],
+        stdout: Literal[-1],
+        stderr: Stream = None,
+        **more: Unpack[Surroundings],
+    ) -> Sandbox[BinaryIO, BinaryIO]: ...
+    @overload
+    def launch(  # type: ignore[overload-overlap]  # both PIPE is above
+        argv: Sequence[str],
+        policy: PolicyLike = None,
+        *,
+        stdin: Stream = None,
+        stdout: Literal[-1],
+        stderr: Stream = None,
+        **more: Unpack[Surroundings],
+    ) -> Sandbox[BinaryIO | None, BinaryIO]: ...
+    @overload
+    def launch(
+        argv: Sequence[str],
+        policy: PolicyLike = None,
+        *,
+        stdin: Literal[-1],
+        stdout: Stream = None,
+        stderr: Stream = None,
+        **more: Unpack[Surroundings],
+    ) -> Sandbox[BinaryIO]: ...
+    @overload
+    def launch(
+        argv: Sequence[str],
+        policy: PolicyLike = None,
+        *,
+        stdin: Stream = None,
+        stdout: Stream = None,
+        stderr: Stream = None,
+        **more: Unpack[Surroundings],
+    ) -> Sandbox: ...
 
 
 def launch(
@@ -83,7 +155,7 @@ def launch(
 ) -> Sandbox:
     """Start a target in a sandbox. `policy` is a file, a mapping with a file's keys, or a Manifest.
 
-    `env` is the environment that the policy takes its passed and secret variables from.
+    The variables and secrets that the policy passes are taken from `env`.
     """
     made = plan(argv, policy, env=env, cwd=cwd)
     return Sandbox(made, stdin=stdin, stdout=stdout, stderr=stderr)
@@ -98,8 +170,7 @@ def run(
     cwd: str | None = None,
 ) -> Result:
     """Run a target to its end and return its output."""
-    with launch(argv, policy, env=env, cwd=cwd, **PIPES) as sandbox:
-        assert sandbox.stdin and sandbox.stdout and sandbox.stderr  # noqa: S101, PT018 - all PIPE
+    with launch(argv, policy, env=env, cwd=cwd, stdin=PIPE, stdout=PIPE, stderr=PIPE) as sandbox:
         errors: list[bytes] = []
         stderr = sandbox.stderr
         threads = [
@@ -125,19 +196,21 @@ def _feed(stdin: BinaryIO, data: bytes) -> None:
     left = memoryview(data)
     try:
         while left:
-            left = left[stdin.write(left) :]  # a pipe may take less than it is given
+            left = left[stdin.write(left) :]  # a pipe may accept only a part
         stdin.close()
     except OSError:
-        pass  # a target need not read its input
+        pass  # the target need not read its input
 
 
-def _load_manifest(policy: PolicyLike) -> Manifest:
+def load_manifest(policy: PolicyLike) -> Manifest:
     if policy is None:
         return Manifest(origin=COMMAND_LINE)
     if isinstance(policy, Manifest):
         return policy
     if isinstance(policy, str | os.PathLike):
         return load(os.fspath(policy))
+    if not isinstance(policy, Mapping):
+        raise TypeError(f"policy is a mapping or the path of a file, not {policy!r}")
     return from_data({"version": 1, **policy}, "policy")
 
 

@@ -1,5 +1,7 @@
-"""Types of the public API that are defined below it."""
+"""Types of the public API that other packages define."""
 
+from corral.api.policy_dict import PolicyDict
+from corral.denials.records import Denial
 from corral.errors import (
     CommandError,
     LaunchError,
@@ -11,9 +13,11 @@ from corral.errors import (
 )
 from corral.plan.host import Finding, Host
 from corral.plan.model import Plan
-from corral.supervisor.report import Report
+from corral.policy.manifest import Manifest
+from corral.supervisor.report import Outcome, Report
 
 __all__ = [
-    "CommandError", "Finding", "Host", "LaunchError", "ManifestError", "Plan", "PolicyError",
-    "Report", "SandboxError", "SupervisionError", "UnenforceableError",
+    "CommandError", "Denial", "Finding", "Host", "LaunchError", "Manifest", "ManifestError",
+    "Outcome", "Plan", "PolicyDict", "PolicyError", "Report", "SandboxError", "SupervisionError",
+    "UnenforceableError",
 ]  # fmt: skip

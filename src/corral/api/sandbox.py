@@ -1,4 +1,4 @@
-"""The handle of a running target, which `launch`, `run` and their asyncio versions use."""
+"""The handle of a running target. `launch`, `run` and their asyncio versions use it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ import time
 from corral.abi.signal_numbers import SIGKILL, SIGTERM
 from corral.api import wire_format
 from corral.errors import SupervisionError
-from corral.supervisor.report import Report
+from corral.platforms.contract import Ending
+from corral.supervisor.report import Report, build_report
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import IO, BinaryIO, Protocol, Self
+    from collections.abc import Callable
+    from typing import IO, BinaryIO, Generic, Literal, Protocol, Self
+
+    from typing_extensions import TypeVar  # only type checkers import this, and they provide it
 
     from corral.plan.model import Plan
 
     Stream = int | IO[bytes] | None
+    Stdin = TypeVar("Stdin", covariant=True, default=BinaryIO | None)  # noqa: PLC0105
+    Stdout = TypeVar("Stdout", covariant=True, default=BinaryIO | None)  # noqa: PLC0105
+    Stderr = TypeVar("Stderr", covariant=True, default=BinaryIO | None)  # noqa: PLC0105
 
     class Channel(Protocol):
         """A connection to a supervisor. Closing it ends the target."""
@@ -28,49 +35,74 @@ if TYPE_CHECKING:
         def recv(self, size: int, /) -> bytes: ...
         def close(self) -> None: ...
 
+    Streams = tuple[int, int, int] | tuple[()]
+    """The target's streams; empty for a spare, which gets them later."""
+
     class Supervisors(Protocol):
-        def launch(self, plan: Plan, stdio: tuple[int, int, int]) -> Channel: ...
+        def launch(self, plan: Plan, stdio: Streams) -> Channel: ...
         def is_ready(self, channel: Channel, seconds: float | None) -> bool: ...
         def close(self) -> None: ...
 
+    Connect = Callable[[Plan, tuple[int, int, int]], Channel]
 
-PIPE = -1
+
+if not TYPE_CHECKING:
+    Stdin = Stdout = Stderr = None
+
+    class Generic:
+        """Replaces typing's `Generic`, whose import takes longer than a launch."""
+
+        def __class_getitem__(cls, _: object) -> type:
+            return cls
+
+
+PIPE: Literal[-1] = -1
 DEVNULL = -3
 LAST_SIGNAL = 64
 RUNNING = "the target is still running"
 
 
-_supervisors: Supervisors
+supervisors: Supervisors
 if sys.platform == "win32":
     from corral.api import windows_client
 
-    _supervisors = windows_client.Supervisors()
+    supervisors = windows_client.Supervisors()
 else:
     from corral.api import zygote_client
 
-    _supervisors = zygote_client.Zygote()
+    supervisors = zygote_client.Zygote()
 
 
 def end_zygote() -> None:
-    """End the process that is kept warm for the next run; runs that were started go on."""
-    _supervisors.close()
+    """End the process that is kept ready for the next run. Running sandboxes continue."""
+    supervisors.close()
 
 
-class Sandbox:
-    """A context manager: leaving it stops the target, and nothing of the target stays.
+class Sandbox(Generic[Stdin, Stdout, Stderr]):
+    """A context manager. Leaving it stops the target with all its processes.
 
-    `stdin`, `stdout` and `stderr` are files where PIPE was asked for. `pid` is the target's on the
-    host. `report` has what was asked, enforced and used, once the target has ended and was waited
-    for.
+    `stdin`, `stdout` and `stderr` are files where PIPE was asked for. `pid` is the target's process
+    id on the host. `report` lists what was asked, enforced and used; it is set when `wait` has seen
+    the end of the target.
     """
 
-    def __init__(self, plan: Plan, *, stdin: Stream, stdout: Stream, stderr: Stream) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        stdin: Stream,
+        stdout: Stream,
+        stderr: Stream,
+        connect: Connect | None = None,
+    ) -> None:
+        """`connect` returns the channel to a supervisor. If it is None, the zygote makes one."""
         self.plan = plan
-        self.stdin: BinaryIO | None = None
-        self.stdout: BinaryIO | None = None
-        self.stderr: BinaryIO | None = None
+        self.stdin: Stdin = None  # type: ignore[assignment]
+        self.stdout: Stdout = None  # type: ignore[assignment]
+        self.stderr: Stderr = None  # type: ignore[assignment]
         self._lock = threading.Lock()
         self.report: Report | None = None
+        self._connect = connect or supervisors.launch
         self._channel = self._start(stdin, stdout, stderr)
         try:
             self.pid = int(self._receive(b"B"))
@@ -90,28 +122,32 @@ class Sandbox:
         try:
             if self.report is None:
                 self._wait_for_message(deadline)
-                self.report = wire_format.decode(self._receive(b"R"), Report)
+                ending = wire_format.decode(self._receive(b"R"), Ending)
+                self.report = build_report(self.plan, ending)
                 self._channel.close()
             return self.report.outcome.exit_code
         finally:
             self._lock.release()
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to all processes of the target; kill those that stay for the grace time."""
+        """Send a signal to all processes of the target. Kill those that remain after the grace
+        time.
+        """
         if not 0 < number <= LAST_SIGNAL:
             raise ValueError(f"{number} is not a signal")
         if self.report is None:
             try:
                 self._channel.send(bytes([number]))
             except OSError:
-                pass  # the target has ended; `wait` returns how
+                pass  # the target has ended; `wait` returns its exit code
 
     def stop(self) -> int:
-        """Send SIGTERM, after a grace time SIGKILL, and return the exit code."""
+        """Send SIGTERM, then SIGKILL after a grace time, and return the exit code."""
         self.send_signal(SIGTERM)
         return self.wait()
 
     def kill(self) -> int:
+        """Send SIGKILL, and return the exit code."""
         self.send_signal(SIGKILL)
         return self.wait()
 
@@ -120,8 +156,7 @@ class Sandbox:
 
     def __exit__(self, *_: object) -> None:
         try:
-            if self.stdin is not None:
-                _close_stream(self.stdin)
+            _close_stream(self.stdin)
             self.stop()
         finally:
             self.close()
@@ -134,10 +169,11 @@ class Sandbox:
     def _start(self, stdin: Stream, stdout: Stream, stderr: Stream) -> Channel:
         ends: list[int] = []
         try:
-            self.stdin, reading = _open_stream(stdin, 0, ends)
-            self.stdout, writing = _open_stream(stdout, 1, ends)
-            self.stderr, errors = _open_stream(stderr, 2, ends)
-            return _supervisors.launch(self.plan, (reading, writing, errors))
+            # Each may be None; the overloads of `launch` tell type checkers which are not.
+            self.stdin, reading = _open_stream(stdin, 0, ends)  # type: ignore[assignment]
+            self.stdout, writing = _open_stream(stdout, 1, ends)  # type: ignore[assignment]
+            self.stderr, errors = _open_stream(stderr, 2, ends)  # type: ignore[assignment]
+            return self._connect(self.plan, (reading, writing, errors))
         except BaseException:
             self._close_streams()
             raise
@@ -150,31 +186,31 @@ class Sandbox:
         if raw[:1] == b"E":
             raise wire_format.decode_error(raw[1:])
         if raw[:1] != kind:
-            raise SupervisionError("the supervisor is gone, and the target with it")
+            raise SupervisionError("the supervisor has ended, and so has the target")
         return raw[1:]
 
     def _wait_for_message(self, deadline: float | None) -> None:
         if self._channel.fileno() < 0:
-            raise SupervisionError("it was closed, or belongs to the process that launched it")
+            raise SupervisionError("this sandbox was closed, or was launched by another process")
         left = None if deadline is None else max(0, deadline - time.monotonic())
-        if not _supervisors.is_ready(self._channel, left):
+        if not supervisors.is_ready(self._channel, left):
             raise TimeoutError(RUNNING)
 
     def _close_streams(self) -> None:
         for stream in (self.stdin, self.stdout, self.stderr):
-            if stream is not None:
-                _close_stream(stream)
+            _close_stream(stream)
 
 
-def _close_stream(stream: BinaryIO) -> None:
+def _close_stream(stream: object) -> None:
     try:
-        stream.close()
+        if stream is not None:
+            stream.close()  # type: ignore[attr-defined]
     except BrokenPipeError:
-        pass  # a target need not read everything
+        pass  # the target need not read everything
 
 
 def _open_stream(wanted: Stream, number: int, ends: list[int]) -> tuple[BinaryIO | None, int]:
-    """Return our end, if any, and the target's; add descriptors to close later to `ends`."""
+    """Return the caller's end, if any, and the target's. Add descriptors to close to `ends`."""
     if wanted is None:
         return None, number
     if wanted == DEVNULL:

@@ -1,8 +1,8 @@
 """The caller's side of the Python API on Windows: one supervisor process for each run.
 
-Windows cannot fork, so a supervisor is started for each run, with the target's streams as its own
-and two pipes of the caller. The supervisor ends the target when the pipe that it reads ends,
-however the caller ended.
+Windows cannot fork, so every run starts a supervisor process. The supervisor gets the target's
+streams and two pipes to the caller. When the pipe from the caller closes, for whatever reason, the
+supervisor ends the target.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ SERVE = "from corral.api.windows_supervisor import serve; serve(*map(int, sys.ar
 
 
 class Supervisors:
-    def launch(self, plan: Plan, stdio: tuple[int, int, int]) -> Channel:
+    def launch(self, plan: Plan, stdio: sandbox.Streams) -> Channel:
+        if not stdio:
+            raise ValueError("Windows has no spare sandboxes")
         their_input, writing = os.pipe()
         reading, their_output = os.pipe()
         try:
@@ -35,10 +37,10 @@ class Supervisors:
             os.close(their_output)
         channel = Channel(process, writing, reading)
         try:
-            channel.send(wire_format.add_header(wire_format.encode(plan)))
+            channel.send(wire_format.add_header(wire_format.encode_plan(plan)))
         except OSError as problem:
             channel.close()
-            raise SupervisionError("the supervisor died before it heard the plan") from problem
+            raise SupervisionError("the supervisor died before it read the plan") from problem
         return channel
 
     def is_ready(self, channel: sandbox.Channel, seconds: float | None) -> bool:
@@ -60,7 +62,7 @@ class Channel:
         threading.Thread(target=self._receive, args=(reading,), daemon=True).start()
 
     def fileno(self) -> int:
-        """Return a negative number once it is closed, as a socket does."""
+        """Return a negative number after `close`, as a socket does."""
         return self._writing
 
     def send(self, data: bytes, /) -> int:
@@ -76,7 +78,7 @@ class Channel:
             return found
 
     def wait(self, seconds: float | None) -> bool:
-        """Return whether a message, or the end, arrives within that time."""
+        """Return whether a message, or the end of the channel, arrives within `seconds`."""
         with self._change:
             return bool(self._change.wait_for(lambda: self._received or self._ended, seconds))
 
@@ -108,7 +110,7 @@ def _start(stdio: tuple[int, int, int], reads: int, writes: int) -> subprocess.P
     handles = [msvcrt.get_osfhandle(fd) for fd in (reads, writes)]
     for handle in handles:
         os.set_handle_inheritable(handle, True)
-    # The interpreter of a virtual environment would be one more process in between.
+    # The interpreter of a virtual environment would start a second process.
     program = getattr(sys, "_base_executable", "") or sys.executable
     return subprocess.Popen(
         [program, *child_python.build_arguments(SERVE, *map(str, handles))],
@@ -121,7 +123,7 @@ def _start(stdio: tuple[int, int, int], reads: int, writes: int) -> subprocess.P
 
 
 def pipe(number: int) -> tuple[BinaryIO, int]:
-    """Return the ends of stream `number`: ours, for the event loop, and the target's descriptor."""
+    """Return the ends of stream `number`: the caller's for the event loop, and the target's."""
     if sys.platform == "win32":
         import msvcrt
         from asyncio import windows_utils

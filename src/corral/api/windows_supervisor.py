@@ -1,4 +1,4 @@
-"""A supervisor of the Python API: reads its plan from the caller, runs it, reports how it went."""
+"""A supervisor of the Python API: reads a plan from the caller, runs it, and reports the result."""
 
 import os
 import sys
@@ -8,13 +8,19 @@ from corral.api import supervisor_process
 
 
 def serve(reads: int, writes: int) -> NoReturn:
-    """`reads` and `writes` are inherited handles; no process that is started here inherits them."""
+    """Supervise one run. `reads` and `writes` are handles, which child processes do not inherit."""
     reading, writing = _descriptor(reads), _descriptor(writes)
-    supervisor_process.run(reading, writing, (0, 1, 2), signals=(), close_stdio=_close_streams)
+    supervisor_process.run(
+        reading,
+        writing,
+        lambda: supervisor_process.read_request(reading, (0, 1, 2)),
+        signals=(),
+        close_stdio=lambda _: _close_streams(),
+    )
 
 
 def _close_streams() -> None:
-    """Close the target's streams here, so that the caller sees when the target closes them."""
+    """Close the target's streams in this process, so that the caller sees the target close them."""
     null = os.open(os.devnull, os.O_RDWR)
     for fd in range(3):
         os.dup2(null, fd, inheritable=False)

@@ -1,15 +1,19 @@
-"""Messages between a caller and a process of corral: plans, hosts, reports and errors as bytes.
+"""Encode messages between a caller and a process of corral: plans, hosts, endings and errors.
 
-Records are sent with the name of their class. Only records of corral are made from received names.
+A record is sent with the name of its class and without default values. Received names can only
+create corral's own records. Both ends run the same interpreter and the same corral, and no other
+process can use the channel, so `marshal` is safe here. `json` would import `re`, which would slow
+down every fork of the zygote.
 """
 
 from __future__ import annotations
 
-import json
+import marshal
+import os
 import sys
 
 from corral.errors import CommandError, LaunchError, SandboxError
-from corral.record import fields
+from corral.record import fields, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,14 +22,19 @@ if TYPE_CHECKING:
 
     from corral.plan.host import Host
     from corral.plan.model import Plan
-    from corral.supervisor.report import Report
+    from corral.platforms.contract import Ending
 
     Kind = TypeVar("Kind")
+    Data = None | str | int | float | list["Data"] | dict[str, "Data"]
 
 CLASS = "$"
 HEADER = 8
-"""Bytes of a message's length before it."""
+"""The number of bytes before a message, which contain its length."""
 MAX_READ_BYTES = 1 << 20
+ACKNOWLEDGES = sys.platform == "darwin"
+"""Whether a receiver of descriptors sends an answer, before which the sender keeps its own open.
+Chromium found that macOS loses sockets that the sender closes too early.
+"""
 
 
 def add_header(message: bytes) -> bytes:
@@ -33,7 +42,7 @@ def add_header(message: bytes) -> bytes:
 
 
 def read_message(read: Callable[[int], bytes]) -> bytes:
-    """Return one message; nothing when the other end is gone. `read` may return less than asked."""
+    """Return one message, or b"" if the other end is closed. `read` may return fewer bytes."""
     header = _read_exactly(read, HEADER)
     return _read_exactly(read, int.from_bytes(header, "little")) if header else b""
 
@@ -51,18 +60,28 @@ def _read_exactly(read: Callable[[int], bytes], size: int) -> bytes:
     return found
 
 
-def encode(item: Plan | Report | Host) -> bytes:
-    return json.dumps(_to_json(item), separators=(",", ":")).encode("utf-8", "surrogateescape")
+def encode(item: Plan | Ending | Host) -> bytes:
+    return marshal.dumps(_to_data(item))
+
+
+def encode_plan(plan: Plan) -> bytes:
+    """Return a plan without the parts that only the caller's report needs."""
+    program = replace(plan.program, notes=())
+    return encode(replace(plan, program=program, secret_names=(), watched=(), warnings=()))
 
 
 def decode(raw: bytes, kind: type[Kind]) -> Kind:
-    made = _from_json(json.loads(raw.decode("utf-8", "surrogateescape")))
+    made = _from_data(marshal.loads(raw))  # noqa: S302 - from corral itself
     if not isinstance(made, kind):
         raise ValueError(f"the message is not a {kind.__name__}")  # noqa: TRY004 - data, not a type
     return made
 
 
-def encode_error(error: SandboxError) -> bytes:
+def encode_error(error: SandboxError | OSError) -> bytes:
+    if isinstance(error, OSError):
+        file = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
+        words = ("OSError", error.strerror or str(error), file, "", "", str(error.errno or 0))
+        return "\0".join(words).encode(errors="surrogateescape")
     step = getattr(error, "step", "")
     cause = getattr(error, "cause", "")
     code = str(error.exit_code) if isinstance(error, CommandError) else ""
@@ -70,40 +89,62 @@ def encode_error(error: SandboxError) -> bytes:
     return "\0".join(words).encode(errors="surrogateescape")
 
 
-def decode_error(raw: bytes) -> SandboxError:
-    """Return the supervisor's error, with the class that it had there."""
+def decode_error(raw: bytes) -> SandboxError | OSError:
+    """Return the error of the other process, in its original class."""
     name, message, hint, step, cause, code = raw.decode(errors="surrogateescape").split("\0")
     if name == "LaunchError":
         return LaunchError(step, cause, hint=hint or None)
     if name == "CommandError":
         return CommandError(message, exit_code=int(code), hint=hint or None)
-    return SandboxError(message, hint=hint or None)
+    if name == "OSError":
+        return OSError(int(code), message, hint or None)
+    first, *details = message.split("\n")
+    return SandboxError(first, hint=hint or None, details=details)
 
 
-def _to_json(item: object) -> object:
-    if hasattr(item, "__match_args__"):
-        cls = type(item)
-        values = {name: _to_json(getattr(item, name)) for name in fields(item)}
-        return {CLASS: f"{cls.__module__}:{cls.__qualname__}", **values}
+def _to_data(item: object) -> Data:
+    if item is None or isinstance(item, str | int | float):
+        return item
     if isinstance(item, tuple | list | frozenset):
-        return [_to_json(entry) for entry in item]
-    return item
+        return [_to_data(entry) for entry in item]
+    cls = type(item)
+    defaults: dict[str, object] = cls.__defaults__  # type: ignore[attr-defined]
+    made: dict[str, Data] = {CLASS: f"{cls.__module__}:{cls.__qualname__}"}
+    for name in fields(item):
+        value = getattr(item, name)
+        if name not in defaults or value != defaults[name]:
+            made[name] = _to_data(value)
+    return made
 
 
-def _from_json(item: object) -> object:
+def _from_data(item: object) -> object:
     if isinstance(item, list):
-        return tuple(_from_json(entry) for entry in item)
+        return tuple(_from_data(entry) for entry in item)
     if not isinstance(item, dict):
         return item
-    module, _, name = item[CLASS].partition(":")
+    cls = _find_class(item[CLASS])
+    made: object = cls(**{key: _from_data(value) for key, value in item.items() if key != CLASS})
+    return made
+
+
+_classes: dict[str, type] = {}
+
+
+def _find_class(named: str) -> type:
+    if named not in _classes:
+        _classes[named] = _import_class(named)
+    return _classes[named]
+
+
+def _import_class(named: str) -> type:
+    module, _, name = named.partition(":")
     if not module.startswith("corral."):
         raise ValueError(f"{module} is not a module of corral")
     try:
         __import__(module)
     except ImportError as error:
         raise ValueError(f"there is no module {module!r}") from error
-    cls = getattr(sys.modules[module], name)
+    cls: type = getattr(sys.modules[module], name)
     if not hasattr(cls, "__match_args__"):
         raise ValueError(f"{name} is not a record")
-    made: object = cls(**{key: _from_json(value) for key, value in item.items() if key != CLASS})
-    return made
+    return cls

@@ -1,21 +1,26 @@
-"""A warm, single-threaded interpreter that forks one supervisor a run for the Python API.
+"""A warm, single-threaded interpreter that forks one supervisor per run for the Python API.
 
-A caller may have threads, which a fork would break; this process never has any. It gets only four
-descriptors for a run: the streams, and a channel on which the forked supervisor reads its plan. It
-ends when its caller ends, and so does every supervisor: the end of the channel ends the target.
+A fork would break the threads of a caller, so this process without threads is forked instead. For
+each run it gets a channel, on which the supervisor reads its plan, and the three streams. A spare
+gets its streams later on that channel. When the caller ends, the zygote and all its supervisors end
+too, and so do their targets.
+
+Each fork copies this process's page tables, so imports are kept small. `_socket` and `_signal` are
+used because `socket` and `signal` would import `enum`, `collections` and `selectors`.
 """
 
 from __future__ import annotations
 
-import array
+import _signal  # type: ignore[import-not-found]
+import _socket
 import gc
 import os
-import socket
 import sys
 
 from corral.abi.signal_numbers import FORWARDED
-from corral.api import supervisor_process
+from corral.api import supervisor_process, wire_format
 from corral.platforms import current
+from corral.platforms.posix import handover
 
 TYPE_CHECKING = False
 assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
@@ -27,43 +32,40 @@ DESCRIPTORS = 4
 
 
 def serve(fd: int) -> None:
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the supervisors
+    _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)  # the kernel reaps the supervisors
     current.load().warm_up()
     gc.disable()
     gc.freeze()
-    with socket.socket(fileno=fd) as requests:
-        while descriptors := _receive(requests):
-            if os.fork() == 0:
-                requests.close()
-                _supervise(*descriptors)
-            _close(descriptors)
+    requests = _socket.socket(fileno=fd)
+    while descriptors := handover.receive_descriptors(requests, 1, DESCRIPTORS)[1]:
+        if wire_format.ACKNOWLEDGES:
+            requests.send(b"R")
+        if len(descriptors) == 1:
+            from corral.api import spare_supervisor  # noqa: F401 - here, and not in every fork
+        if os.fork() == 0:
+            requests.close()
+            _supervise(*descriptors)
+        _close(descriptors)
 
 
-def _receive(requests: socket.socket) -> list[int]:
-    size = DESCRIPTORS * array.array("i").itemsize
-    data, ancillary, _, _ = requests.recvmsg(1, socket.CMSG_SPACE(size))
-    found = array.array("i")
-    for _, _, raw in ancillary:
-        found.frombytes(raw[: len(raw) - len(raw) % found.itemsize])
-    return list(found) if data else []
+def _supervise(channel: int, *streams: int) -> NoReturn:
+    """Supervise one run in the fork, and exit. Without streams the run waits for its command."""
 
+    def receive() -> supervisor_process.Request | None:
+        if not streams:
+            from corral.api import spare_supervisor
 
-def _supervise(stdin: int, stdout: int, stderr: int, channel: int) -> NoReturn:
-    """Supervise one run in the fork, and exit."""
-    import signal
+            return spare_supervisor.receive_request(channel)
+        stdin, stdout, stderr = streams
+        return supervisor_process.read_request(channel, (stdin, stdout, stderr))
 
-    stdio = (stdin, stdout, stderr)
     try:
         os.setsid()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        supervisor_process.run(
-            channel, channel, stdio, signals=FORWARDED, close_stdio=lambda: _close(stdio)
-        )
+        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+        supervisor_process.run(channel, channel, receive, signals=FORWARDED, close_stdio=_close)
     finally:
-        os._exit(1)  # a fork must never go on as the zygote
+        os._exit(1)  # a fork must never continue as the zygote
 
 
 def _close(descriptors: Iterable[int]) -> None:

@@ -1,4 +1,4 @@
-"""The caller's side of the zygote: each process has one, started at its first launch."""
+"""The caller's side of the zygote. Each process has one zygote, started at its first launch."""
 
 from __future__ import annotations
 
@@ -14,18 +14,27 @@ import weakref
 
 from corral.api import child_python, wire_format
 from corral.errors import SupervisionError
+from corral.platforms.posix import handover
+from corral.record import replace
 
 TYPE_CHECKING = False
 assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from corral.api.sandbox import Channel
+    from corral.api.sandbox import Channel, Streams
+
+    Ancillary = list[tuple[int, int, array.array[int]]]
     from corral.plan.model import Plan
 
+ENVIRONMENT = (
+    "HOME", "XDG_", "TMPDIR", "PATH", "LANG", "LC_", "LD_", "DYLD_", "DBUS_SESSION_BUS_ADDRESS",
+    "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY",
+)  # fmt: skip
+"""The zygote gets the variables whose names begin like this."""
 SERVE = "from corral.api.zygote import serve; serve(int(sys.argv[1]))"
 
 
 class Zygote:
-    """Starts its process when it is first needed, and again after a fork or when it died."""
+    """Starts the zygote process at its first use, and again after a fork or when it has died."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -35,23 +44,26 @@ class Zygote:
         os.register_at_fork(after_in_child=self._forget)
         atexit.register(self.close)
 
-    def launch(self, plan: Plan, stdio: tuple[int, int, int]) -> socket.socket:
-        """Let the zygote fork a supervisor for `plan`; return the channel to the supervisor."""
+    def launch(self, plan: Plan, stdio: Streams) -> socket.socket:
+        """Let the zygote fork a supervisor for `plan`; return the channel to the supervisor.
+
+        Without `stdio` the sandbox waits for its command.
+        """
         ours, theirs = socket.socketpair()
         self._channels.add(ours)
         try:
             with theirs:
-                self._request((*stdio, theirs.fileno()))
-            ours.sendall(wire_format.add_header(wire_format.encode(plan)))
+                self._request((theirs.fileno(), *stdio))
+            ours.sendall(wire_format.add_header(wire_format.encode_plan(plan)))
         except BaseException as problem:
             ours.close()
             if isinstance(problem, ConnectionError):
-                raise SupervisionError("the supervisor died before it heard the plan") from problem
+                raise SupervisionError("the supervisor died before it read the plan") from problem
             raise
         return ours
 
     def is_ready(self, channel: Channel, seconds: float | None) -> bool:
-        """Return whether a message, or the end of the channel, arrives within that time."""
+        """Return whether a message, or the end of the channel, arrives within `seconds`."""
         poll = select.poll()
         poll.register(channel.fileno(), select.POLLIN)
         return bool(poll.poll(None if seconds is None else int(seconds * 1000)))
@@ -60,10 +72,17 @@ class Zygote:
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
         with self._lock:
             try:
-                self._connection().sendmsg([b"L"], ancillary)
+                self._send(ancillary)
             except ConnectionError:
                 self._end()
-                self._connection().sendmsg([b"L"], ancillary)
+                self._send(ancillary)
+
+    def _send(self, ancillary: Ancillary) -> None:
+        """Send descriptors. On macOS, wait until they were received."""
+        connection = self._connection()
+        connection.sendmsg([b"L"], ancillary)
+        if wire_format.ACKNOWLEDGES and not connection.recv(1):
+            raise ConnectionResetError("the zygote ended before it received a request")
 
     def _connection(self) -> socket.socket:
         if self._requests is None:
@@ -74,12 +93,13 @@ class Zygote:
                     stdin=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
+                    env=_choose_environment(),
                 )
             self._requests = ours
         return self._requests
 
     def close(self) -> None:
-        """End the zygote; running sandboxes have supervisors of their own and go on."""
+        """End the zygote. Running sandboxes continue, because they have their own supervisors."""
         with self._lock:
             self._end()
 
@@ -87,17 +107,54 @@ class Zygote:
         if self._requests is not None:
             self._requests.close()
         if self._process is not None:
-            # End of file is not enough: a fork of ours may still have the other end open.
-            self._process.kill()
-            self._process.wait()
+            # End of file is not enough, because a fork of the caller may have the other end open.
+            try:
+                self._process.kill()
+                self._process.wait()
+            except PermissionError:
+                # The caller has changed its user since. Only end of file is left to end the zygote,
+                # and a fork of the caller may delay it forever.
+                self._process.returncode = 0
         self._requests = self._process = None
 
     def _forget(self) -> None:
-        """Close what a fork inherits: the zygote and the sandboxes belong to its parent."""
-        self._lock = threading.Lock()  # the old one may be locked by a thread that was not forked
+        """Close everything that a fork inherits: the zygote and the sandboxes are its parent's."""
+        self._lock = threading.Lock()  # a thread that was not forked may have locked the old one
         for channel in (self._requests, *self._channels):
             if channel is not None:
                 channel.close()
         if self._process is not None:
-            self._process.returncode = 0  # not a child of this process: do not wait for it
+            self._process.returncode = 0  # do not wait for a process that is not a child
         self._requests = self._process = None
+
+
+def _choose_environment() -> dict[str, str]:
+    """Return the variables that Python and a supervisor read. The zygote and its forks do not get
+    the caller's secrets.
+    """
+    kept = {name: os.environ[name] for name in os.environ if name.startswith(ENVIRONMENT)}
+    # The zygote binds all C functions at its start. Otherwise each fork would bind them again and
+    # copy memory.
+    return {**kept, "LD_BIND_NOW": "1"}
+
+
+def hand_over(channel: Channel, plan: Plan, stdio: tuple[int, int, int]) -> bool:
+    """Return whether a spare accepted a command. If not, the spare will never start it."""
+    assert isinstance(channel, socket.socket)  # noqa: S101 - for type checkers
+    try:
+        handover.send(channel, wire_format.encode_plan(replace(plan, steps=())), stdio)
+        return wire_format.read_message(channel.recv) == b"A"
+    except OSError:
+        return False
+
+
+def end_spare(channel: Channel) -> None:
+    """End a spare; return when it and its supervisor have ended."""
+    assert isinstance(channel, socket.socket)  # noqa: S101 - for type checkers
+    try:
+        channel.shutdown(socket.SHUT_WR)
+        while channel.recv(64):
+            pass
+    except OSError:
+        pass  # the other end is closed, or the channel was closed after a fork
+    channel.close()

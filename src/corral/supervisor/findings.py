@@ -1,80 +1,116 @@
-"""The cache of probe results, so that `run` does not have to probe.
+"""The cache of probe results, so that not every `run` has to probe.
 
-The key names everything that can change a result: boot, user, corral, kernel, namespaces, security
-label, filters and sysctls. A different key is a different file, and a file without the whole key is
-not read. The directory is private and can never be granted to a target. Root may run with another
-user's HOME, so neither a directory nor a file of another user is believed, or written to.
+The key contains everything that can change a result: boot, user, corral, kernel, namespaces,
+security label, filters and sysctls. Each key has its own file, and a file that does not contain the
+whole key is ignored. The directory is private and can never be granted to a target.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-import stat
 
 from corral import __version__
-from corral.directories import directories, is_private
+from corral.abi.private_directory import checksum, read_private_file, write_private_file
+from corral.directories import directories
 from corral.plan.host import Finding, Host
 from corral.platforms import current
+from corral.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from corral.plan.host import Status
 
+    Notify = Callable[[str], None]
+
 FIELD, LINE = "\t", "\n"
 COLUMNS = 4
-MAX_BYTES = 1 << 20
+NO_TEMPORARY = "No usable temporary directory"
+CAUSES = {
+    NO_TEMPORARY: "make /tmp writable (in a container: `--tmpfs /tmp`, or an emptyDir there)",
+    os.strerror(errno.EMFILE): "raise `ulimit -n` where corral is started",
+    os.strerror(errno.ENOMEM): "free some memory: none is left on this machine",
+}
+"""Hints, by a part of the evidence. These errors do not show whether the host has a capability."""
+SAID = {NO_TEMPORARY: "/tmp cannot be written"}  # noqa: S108 - a message
+PROBING = "probing what this machine can enforce: this takes a while, once per boot"
+_last: dict[str, str] = {}
+"""The key of the last `load`. It is stored because making a key reads a dozen files."""
 
 
-def current_host(*, fresh: bool = False) -> Host:
-    """Return this machine, from the cache unless something changed that could change a finding."""
-    findings = None if fresh else load()
-    if findings is None:
-        findings = current.load().probe()
-        store(findings)
+def _ignore(_text: str) -> None:
+    pass
+
+
+def current_host(
+    *, fresh: bool = False, wanted: Callable[[], Collection[str]] = tuple, notify: Notify = _ignore
+) -> Host:
+    """Return this machine, from the cache unless something changed that could change a finding.
+
+    Only the `wanted` capabilities, by default all, are sure to have been probed. A probe that takes
+    long is announced by `notify`.
+    """
+    known = None if fresh else load()
+    if known is not None and all(item.status != "unknown" for item in known):
+        return _host(known)
+    names = wanted()
+    old = {item.capability: item for item in known or ()}
+    missing = [name for name, item in old.items() if item.status == "unknown"]
+    missing = [name for name in missing if not names or name in names]
+    if missing or not old:
+        if current.system() == "windows":
+            notify(PROBING)
+        made = map(_name_cause, current.load().probe(missing or names))
+        old |= {item.capability: item for item in made if not _is_known(old, item)}
+        store(old.values())
+    return _host(tuple(old.values()))
+
+
+def _host(findings: tuple[Finding, ...]) -> Host:
     return Host(system=current.system(), machine=current.machine(), findings=findings)
 
 
+def _is_known(old: Mapping[str, Finding], item: Finding) -> bool:
+    """Return whether the old finding has a result and the new probe did not run."""
+    before = old.get(item.capability)
+    return item.status == "unknown" and before is not None and before.status != "unknown"
+
+
+def _name_cause(finding: Finding) -> Finding:
+    """Return the finding with status "unknown" if another problem kept the probe from running.
+
+    The next run that needs an unknown finding probes it again.
+    """
+    if finding.status != "absent":
+        return finding
+    for text, hint in CAUSES.items():
+        if text in finding.evidence:
+            evidence = SAID.get(text, finding.evidence)
+            return replace(finding, status="unknown", evidence=evidence, hint=hint)
+    return finding
+
+
 def load() -> tuple[Finding, ...] | None:
-    key = _key()
+    key = _last["key"] = _key()
     try:
-        stored, _, rest = _read_own(_path(key)).partition(LINE)
+        stored, _, rest = read_private_file(_path(key)).decode().partition(LINE)
     except (OSError, ValueError):
         return None
     if stored != key:
         return None
     rows = [line.split(FIELD) for line in rest.split(LINE) if line]
     if not rows or any(len(row) != COLUMNS for row in rows):
-        return None  # half written, or not by corral
+        return None  # incomplete, or not written by corral
     return tuple(
         Finding(capability=name, status=_status(status), evidence=evidence, hint=hint)
         for name, status, evidence, hint in rows
     )
 
 
-def _read_own(path: str) -> str:
-    """Read a file that only this user can have written; do not follow links or wait for a pipe."""
-    _refuse_foreign_directories(path)
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    with open(os.open(path, flags), encoding="utf-8") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or not is_private(found):
-            raise PermissionError(path)
-        return file.read(MAX_BYTES)
-
-
-def _refuse_foreign_directories(path: str) -> None:
-    """Refuse a file below corral's cache if a directory there is a link or another user's."""
-    directory = os.path.dirname(path)
-    for part in (os.path.dirname(directory), directory):
-        found = os.lstat(part)
-        if not stat.S_ISDIR(found.st_mode) or not is_private(found, forbidden=stat.S_IWOTH):
-            raise PermissionError(part)
-
-
 def _status(text: str) -> Status:
-    return "proven" if text == "proven" else "absent"
+    return "proven" if text == "proven" else "unknown" if text == "unknown" else "absent"
 
 
 def store(findings: Iterable[Finding]) -> None:
@@ -82,18 +118,27 @@ def store(findings: Iterable[Finding]) -> None:
     key = _key()
     rows = [(item.capability, item.status, item.evidence, item.hint) for item in findings]
     lines = [FIELD.join(_flat(cell) for cell in row) for row in rows]
-    path = _path(key)
-    fresh = f"{path}.{os.getpid()}"
+    _write(_path(key), LINE.join((key, *lines, "")))
+
+
+def _write(path: str, text: str) -> None:
     try:
-        for part in (os.path.dirname(os.path.dirname(path)), os.path.dirname(path)):
-            os.makedirs(part, mode=0o700, exist_ok=True)
-        _refuse_foreign_directories(path)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-        with open(os.open(fresh, flags, 0o600), "w", encoding="utf-8") as file:
-            file.write(LINE.join((key, *lines, "")))
-        os.replace(fresh, path)
+        write_private_file(path, text.encode())
     except OSError:
         return
+
+
+def is_first_run() -> bool:
+    """Return whether this is the first call on this machine since its boot, and record the call."""
+    key = _last.get("key") or _key()
+    path = os.path.join(directories().cache, "findings", "warned")
+    try:
+        if read_private_file(path) == key.encode():
+            return False
+    except (OSError, ValueError):
+        pass  # not written yet, or not this user's file
+    _write(path, key)
+    return True
 
 
 def _flat(text: str) -> str:
@@ -111,12 +156,10 @@ def _key() -> str:
 
 
 def _newest_change(folder: str) -> str:
-    """Return when the backend's files were last replaced: other probes may have other results."""
+    """Return when the backend's files were last changed. Changed probes may have other results."""
     parts = (folder, os.path.join(folder, "mechanisms"), os.path.join(folder, "probes"))
     return str(max(os.stat(part).st_mtime_ns for part in parts))
 
 
 def _path(key: str) -> str:
-    # The name need not be unique, because the key in the file is compared.
-    name = f"{sum(key.encode()):x}-{len(key)}"
-    return os.path.join(directories().cache, "findings", name)
+    return os.path.join(directories().cache, "findings", f"{checksum(key.encode()):x}")

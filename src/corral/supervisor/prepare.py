@@ -1,6 +1,7 @@
-"""Command and sources -> Plan: merge the policy, resolve the program, decide. Nothing is started.
+"""Make a plan from a command and its sources: merge the policy, resolve the program, decide.
 
-`run`, `explain` and the Python API all use this, so `explain` prints what `run` executes.
+Nothing is started. `run`, `explain` and the Python API all use this module, so `explain` prints
+exactly what `run` executes.
 """
 
 from __future__ import annotations
@@ -10,20 +11,22 @@ import sys
 
 from corral.directories import config_file, home_directory
 from corral.errors import PolicyError
-from corral.plan.decide import decide, sample, warnings
+from corral.plan.decide import decide, needed_capabilities, sample, warnings
 from corral.plan.model import Plan
 from corral.platforms import current
 from corral.policy.model import Policy
-from corral.record import replace
+from corral.programs.arguments import detect_kind
+from corral.record import record, replace
 from corral.supervisor import findings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from corral.messages.definitions import Pin
     from corral.plan.host import Host
-    from corral.plan.model import Composition
-    from corral.policy.model import Source
+    from corral.plan.model import Composition, Held, Ungranted
+    from corral.policy.model import Mcp, Source
     from corral.programs.model import Program
 
 
@@ -32,24 +35,38 @@ CERTIFICATES = (
     "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT", "AWS_CA_BUNDLE",
 )  # fmt: skip
 STATE = "${STATE_DIRECTORY}"
-"""In a value that the policy sets, this stands for the directory that is kept between runs."""
+"""Placeholder in a policy's values for the directory that persists between runs."""
+DOTS = 3
+"""The number of dots in an IPv4 address."""
 ALWAYS_VISIBLE = ("/usr/", "/etc/ssl/certs", "/etc/pki/", "/etc/ca-certificates/")
 
 
-def prepare(
+@record
+class Subject:
+    """The policy, the program to which it applies, and the user's home directory.
+
+    `authorities` are the host's certificate files, by the variable that names each of them.
+    """
+
+    policy: Policy
+    program: Program
+    home: str
+    authorities: Mapping[str, str]
+
+
+def find_subject(
     argv: Sequence[str],
     sources: Sequence[Source],
     *,
     environment: Mapping[str, str],
     cwd: str,
-    machine: Host | None = None,
     protected: Sequence[str] = (),
-) -> Plan:
-    """Return the plan of a run. No grant may hold the `protected` files, such as its report."""
+    server: Sequence[str] = (),
+) -> Subject:
+    """Merge the policy and resolve the program. The host's capabilities do not matter here."""
     home = os.path.realpath(home_directory(environment))
     policy = _merge_policy(sources, home, cwd, protected)
-    system = current.load()
-    program = system.resolve(
+    program = current.load().resolve(
         argv,
         environment=environment,
         cwd=cwd,
@@ -61,22 +78,45 @@ def prepare(
     if policy.allow:
         _check_proxy(environment)
     authorities = _authorities(environment) if policy.allow else {}
-    program = _with_reads(program, authorities.values())
-    machine = machine or findings.current_host()
-    controls = decide(policy, machine, system.chains(policy))
-    made = system.compose(policy, program, controls, home=home)
-    start_in = (
-        _server_directory(sources, program)
-        or program.cwd
-        or _granted_directory(policy, cwd)
-        or made.home
+    program = replace(_with_reads(program, authorities.values()), server=tuple(server))
+    return Subject(policy=policy, program=program, home=home, authorities=authorities)
+
+
+def prepare(
+    argv: Sequence[str],
+    sources: Sequence[Source],
+    *,
+    environment: Mapping[str, str],
+    cwd: str,
+    machine: Host | None = None,
+    protected: Sequence[str] = (),
+    server: Sequence[str] = (),
+    notify: Callable[[str], None] = lambda _: None,
+) -> Plan:
+    """Return the plan of a run. No grant may contain the `protected` files, such as its report.
+
+    `server` identifies the server whose state and denials are stored. `notify` is called with a
+    line if probing this machine takes long.
+    """
+    subject = find_subject(
+        argv, sources, environment=environment, cwd=cwd, protected=protected, server=server
     )
+    policy, program, system = subject.policy, subject.program, current.load()
+    chains = system.chains(policy)
+    machine = machine or findings.current_host(
+        wanted=lambda: needed_capabilities(policy, chains, current.system()), notify=notify
+    )
+    controls = decide(policy, machine, chains)
+    made = system.compose(policy, program, controls, home=subject.home)
+    start_in = find_start_directory(subject, sources, cwd) or made.home
+    # The directory is included because servers in two directories may have the same command.
+    pinned_as = program.server or (*filter(None, (_find_root(sources),)), *program.typed)
     return Plan(
         program=replace(program, cwd=start_in),
         steps=made.steps,
-        controls=(*controls, *made.controls),
+        controls=(*controls, *made.controls, *_guard_rows(policy.mcp)),
         environment=target_environment(
-            policy, program, {**environment, **authorities}, made, authorities
+            policy, program, {**environment, **subject.authorities}, made, subject.authorities
         ),
         secret_names=policy.secret_names,
         timeout=policy.limits.timeout,
@@ -89,23 +129,87 @@ def prepare(
         residue=made.residue,
         watched=made.watched,
         covers=made.covers,
+        mcp=policy.mcp,
+        pins=_load_pins(policy.mcp, pinned_as),
+        pinned_as=pinned_as,
+        ungranted=(
+            *_find_ungranted(policy, program, home=subject.home, cwd=program.cwd or cwd),
+            *_find_ungranted_names(policy, program, environment),
+        ),
         warnings=(
             *warnings(controls),
             *made.warnings,
-            *_admission_warnings(policy),
-            *(
-                f"{path} is a mount of the system: the target sees it empty"
-                for path in policy.covered
-            ),
+            *_policy_warnings(policy),
             *program.notes,
+            *_runtime_warnings(program, machine),
         ),
     )
+
+
+def _policy_warnings(policy: Policy) -> list[str]:
+    covered = [
+        f"{path} is a mount of the system: the target sees it empty" for path in policy.covered
+    ]
+    return [*_admission_warnings(policy), *covered, *policy.warnings]
+
+
+def _guard_rows(mcp: Mcp | None) -> tuple[Held, ...]:
+    if mcp is None:
+        return ()
+    from corral.supervisor.message_relay import describe_guard
+
+    return (describe_guard(mcp),)
+
+
+def _load_pins(mcp: Mcp | None, server: Sequence[str]) -> tuple[Pin, ...] | None:
+    if mcp is None or mcp.pins == "off":
+        return None
+    from corral.policy.pins import load_pins
+
+    return load_pins(server, required=mcp.pins == "refuse")
+
+
+def _find_ungranted(
+    policy: Policy, program: Program, *, home: str, cwd: str
+) -> tuple[Ungranted, ...]:
+    words = [*program.typed[1:], *(value for _, value in policy.set_values)]
+    if not any("/" in word for word in words):
+        return ()
+    from corral.supervisor.ungranted_paths import find_ungranted
+
+    granted = [grant.path for grant in policy.grants]
+    granted += [grant.written for grant in policy.grants if grant.written]
+    return find_ungranted(words, (*program.reads, *granted), home=home, cwd=cwd)
+
+
+def _find_ungranted_names(
+    policy: Policy, program: Program, environment: Mapping[str, str]
+) -> tuple[Ungranted, ...]:
+    """Return literal addresses and names of variables among the arguments. Most runs have none."""
+    words = [*program.typed[1:], *(value for _, value in policy.set_values)]
+    numbers = [word for word in words if word.count(".") >= DOTS]
+    names = [word for word in program.typed[1:] if word.isupper() and word in environment]
+    if not numbers and not names:
+        return ()
+    from corral.supervisor.ungranted_names import find_addresses, find_variables
+
+    given = (*policy.pass_names, *policy.secret_names, *(name for name, _ in policy.set_values))
+    return (*find_addresses(numbers, policy.allow), *find_variables(names, environment, given))
+
+
+def _runtime_warnings(program: Program, machine: Host) -> tuple[str, ...]:
+    """Return a warning if runtimes of this kind did not start in the sandbox when probed."""
+    kind = detect_kind(program.path, program.real)
+    found = machine.finding(f"starts {kind}")
+    if found.status != "absent":
+        return ()
+    return (f"{kind} did not start in the sandbox when it was probed: {found.evidence}",)
 
 
 def _merge_policy(
     sources: Sequence[Source], home: str, cwd: str, protected: Sequence[str]
 ) -> Policy:
-    """Return the policy. Without any source it is the default, and nothing more is imported."""
+    """Return the policy. Without sources it is the default, and no further module is imported."""
     if not sources and not os.path.lexists(config_file()):
         return Policy()
     from corral.policy.merge import merge
@@ -116,18 +220,19 @@ def _merge_policy(
     if policy.grants:
         from corral.policy.granted_paths import check_granted_paths
 
-        check_granted_paths(policy.grants, home)
+        if warning := check_granted_paths(policy.grants, home):
+            policy = replace(policy, warnings=(warning,))
     return replace(policy, admit=config.admit) if policy.allow else policy
 
 
 def _find_root(sources: Sequence[Source]) -> str:
-    """Return the directory of a server that the user named, "" for a plain command."""
+    """Return the directory of a server that the user named; "" for a plain command."""
     own = [one.manifest.directory for one in sources if one.trust == "request"]
     return next(filter(None, own), "")
 
 
 def _admission_warnings(policy: Policy) -> tuple[str, ...]:
-    """Return a warning for each network that the user's configuration admits and that needs one."""
+    """Return a warning for each admitted network that needs one."""
     if not policy.admit:
         return ()
     from corral.network.addresses import parse_network
@@ -136,8 +241,17 @@ def _admission_warnings(policy: Policy) -> tuple[str, ...]:
     return tuple(filter(None, (format_warning(parse_network(text)) for text in policy.admit)))
 
 
+def find_start_directory(subject: Subject, sources: Sequence[Source], cwd: str) -> str:
+    """Return the directory in which the target starts; "" for its own home directory."""
+    return (
+        _server_directory(sources, subject.program)
+        or subject.program.cwd
+        or _granted_directory(subject.policy, cwd)
+    )
+
+
 def _server_directory(sources: Sequence[Source], program: Program) -> str:
-    """Return the directory of a server that came as one, if the target can see it."""
+    """Return the directory of a server that the user named, if the target can see it."""
     own = [one.manifest.directory for one in sources if one.trust == "request"]
     for directory in filter(None, own):
         from corral.paths.native import is_inside
@@ -159,7 +273,7 @@ def _granted_directory(policy: Policy, cwd: str) -> str:
 
 
 def _check_proxy(environment: Mapping[str, str]) -> None:
-    """Refuse a proxy of the host that the gateway could not use, before anything starts."""
+    """Refuse a proxy of the host that the gateway cannot use, before anything starts."""
     from corral.network.host_proxy import proxy_from_environment
 
     try:
@@ -167,7 +281,7 @@ def _check_proxy(environment: Mapping[str, str]) -> None:
     except ValueError as error:
         raise PolicyError(
             f"network.allow: {error}",
-            hint="set HTTPS_PROXY to an http:// address, or NO_PROXY for what needs no proxy",
+            hint="set HTTPS_PROXY to an http:// address, or NO_PROXY for hosts that need no proxy",
         ) from error
 
 
@@ -182,7 +296,7 @@ def _authorities(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_reads(program: Program, paths: Iterable[str]) -> Program:
-    """Return the program with more files that it reads, except those that it reads already."""
+    """Return the program with further files that it reads."""
     new = [path for path in dict.fromkeys(paths) if not path.startswith(ALWAYS_VISIBLE)]
     new = [path for path in new if path not in program.reads]
     if not new:
@@ -197,7 +311,7 @@ def _with_reads(program: Program, paths: Iterable[str]) -> Program:
 
 
 def _fold(name: str) -> str:
-    """Return a variable's name for comparisons: on Windows `Path` is `PATH`."""
+    """Return a variable's name for comparisons. On Windows `Path` equals `PATH`."""
     return name.upper() if sys.platform == "win32" else name
 
 
@@ -208,7 +322,9 @@ def target_environment(
     made: Composition,
     certificates: Iterable[str] = (),
 ) -> tuple[tuple[str, str], ...]:
-    """Return the target's environment: of the caller's, only what the policy passes."""
+    """Return the target's environment. It has only those caller's variables that the policy
+    passes.
+    """
     known = {_fold(name): value for name, value in environment.items()}
     missing = [name for name in policy.secret_names if _fold(name) not in known]
     if missing:

@@ -13,27 +13,34 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
-    from corral.denials.records import Denial
+    from corral.denials.records import Denial, Discarded
     from corral.errors import SandboxError
     from corral.network.traffic import Traffic
     from corral.plan.model import Held, Plan
-    from corral.platforms.contract import Ending
+    from corral.platforms.contract import Ending, Moment
 
     Kind = Literal[
         "exited", "signalled", "timeout", "memory", "cpu_time", "pids", "refused", "setup_failed"
     ]
 
+JSON_VERSION = 1
+"""The version of the JSON of `report`, `explain`, `doctor` and `demo`. schemas/ describes it."""
 SIGNALLED = 128
+NOT_ENOUGH_QUOTA = 1816
+"""The exit code of all processes in a Windows job whose user-mode time is used up."""
 ROUNDING = {SIGXCPU: 0.5, SIGKILL: 0.9}
-"""By signal, the share of the CPU limit that must be used for the signal to be the limit's.
+"""By signal, the share of the CPU limit that must be used for the signal to count as the limit's.
 
-The kernel kills by ticks and accounts by the clock; on a busy machine ticks run ahead by a fifth.
-SIGXCPU has hardly another cause; SIGKILL comes a second after the limit and has many.
+The kernel kills by ticks but accounts by the clock, and on a busy machine ticks are a fifth ahead.
+SIGXCPU rarely has another cause, so half is enough. SIGKILL comes a second after the limit and has
+many causes.
 """
 
 
 @record
 class Outcome:
+    """The end of a target: `kind` is a word such as `exited`, `signalled` or `timeout`."""
+
     kind: Kind
     exit_code: int
     signal: int | None = None
@@ -42,7 +49,9 @@ class Outcome:
 
 @record
 class Usage:
-    """`memory` is the peak of the tree where the tree is counted, else of the largest process."""
+    """Resources that the run used. `memory` is the peak of the whole process tree if the tree is
+    measured, otherwise that of its largest process.
+    """
 
     wall_ms: int = 0
     cpu_ms: int = 0
@@ -52,8 +61,12 @@ class Usage:
 
 @record
 class Report:
-    """`hit` names limits that were reached, fatal or not; `created` are new files that programs of
-    the user run by themselves.
+    """The requests, controls and usage of one run.
+
+    `hit` names the limits that were reached, fatal or not. `created` are new files that the user's
+    programs execute by themselves. `discarded` are files of the private directories, which were
+    removed after the run; `discarded_whole` tells whether the list is complete. `timeline` is set
+    if the run was sampled.
     """
 
     command: tuple[str, ...]
@@ -64,7 +77,10 @@ class Report:
     hit: tuple[str, ...] = ()
     created: tuple[str, ...] = ()
     denials: tuple[Denial, ...] = ()
+    discarded: tuple[Discarded, ...] = ()
+    discarded_whole: bool = True
     traffic: tuple[tuple[str, Traffic], ...] = ()
+    timeline: tuple[Moment, ...] = ()
 
 
 def build_report(plan: Plan, ending: Ending) -> Report:
@@ -80,7 +96,10 @@ def build_report(plan: Plan, ending: Ending) -> Report:
         ),
         hit=_limits_hit(plan, ending),
         denials=ending.denials,
+        discarded=ending.reaped.discarded,
+        discarded_whole=ending.reaped.discarded_whole,
         traffic=ending.traffic,
+        timeline=ending.reaped.timeline,
         created=tuple(path for path in plan.watched if os.path.lexists(path)),
         warnings=(*plan.warnings, *ending.replaced, *ending.reaped.restored),
     )
@@ -97,18 +116,20 @@ def find_outcome(plan: Plan, ending: Ending) -> Outcome:
     status = ending.reaped.status
     if ending.reason == "timeout":
         return Outcome(kind="timeout", exit_code=EXIT_TIMEOUT)
-    number = SIGKILL if status is None else status & 0x7F  # WTERMSIG, which Windows has not
+    number = SIGKILL if status is None else status & 0x7F  # WTERMSIG, which Windows lacks
     if not number:
         code = (status or 0) >> 8
-        # A process that Windows refuses memory crashes, and the exit code says only that.
+        # If Windows denies memory to a process, it crashes, and the exit code shows only the crash.
         crashed = code >> 31 and "memory" in ending.reaped.hit
+        if code == NOT_ENOUGH_QUOTA and "cpu_time" in ending.reaped.hit:
+            return Outcome(kind="cpu_time", exit_code=code)
         return Outcome(kind="memory" if crashed else "exited", exit_code=code)
     kind = _fatal_limit(plan, ending, number)
     return Outcome(kind=kind, exit_code=SIGNALLED + number, signal=number)
 
 
 def _fatal_limit(plan: Plan, ending: Ending, number: int) -> Kind:
-    """Return the limit that a fatal signal came from, or "signalled"."""
+    """Return the limit that caused a fatal signal, or "signalled"."""
     if ending.reason == "memory" or ("memory" in ending.reaped.hit and number == SIGKILL):
         return "memory"
     if ending.reason == "cpu_time" or _is_cpu_time_used(plan, ending, number):
@@ -131,7 +152,7 @@ def _limits_hit(plan: Plan, ending: Ending) -> tuple[str, ...]:
 
 
 def to_json(item: object) -> object:
-    """Return records as the dictionaries and lists that JSON has."""
+    """Return records as dictionaries and lists for JSON."""
     if hasattr(item, "__match_args__"):
         return {name: to_json(getattr(item, name)) for name in fields(item)}
     if isinstance(item, tuple | list):
@@ -143,6 +164,7 @@ def write(report: Report, fd: int) -> None:
     """Write to `fd`, which was opened before the launch and without following links."""
     import json
 
-    with open(fd, "w", encoding="utf-8") as file:
-        json.dump(to_json(report), file, indent=2)
+    with open(fd, "w", encoding="utf-8", closefd=False) as file:
+        written = {name: to_json(getattr(report, name)) for name in fields(report)}
+        json.dump({"version": JSON_VERSION, **written}, file, indent=2)
         file.write("\n")

@@ -1,27 +1,59 @@
-"""Plan -> running target: the only module that starts one.
+"""Start the target of a plan. No other module starts one.
 
-It runs in a process of corral with one thread: the command line's, or a supervisor that the zygote
-forked. A process with threads is never forked.
+It runs in a process of corral with a single thread: the command line's, or a supervisor that the
+zygote forked. corral never forks a process with threads.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import sys
 
+from corral.denials.records import Denials
+from corral.directories import directories
 from corral.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, CommandError, LaunchError
 from corral.platforms import current, run_records
 from corral.platforms.steps import DIED, StepFailed, parse_exec_result
+from corral.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.denials.records import Denials
+    from collections.abc import Callable
+
     from corral.plan.model import Plan
-    from corral.platforms.contract import Child, Gateway, Service, Signals, Watcher
+    from corral.platforms.contract import Child, Signals, Watcher
+    from corral.policy.model import Mcp
+    from corral.supervisor.message_relay import MessageRelay
+
+    Spawn = Callable[[Plan, tuple[int, int, int]], Child]
 
 ENOENT = 2
+ERRNO_HINTS = {
+    errno.EMFILE: "raise `--max-fds` and `ulimit -n`: the sandbox itself needs up to 64",
+    errno.ENFILE: "raise sysctl fs.file-max: no descriptor is left on the whole machine",
+    errno.ENOMEM: "free some memory: none is left on this machine",
+    errno.EAGAIN: "raise `ulimit -u`, or end other processes of this user",
+    errno.ENOSPC: "make room on that disk",
+}
+"""Hints for errors that can occur in every step."""
+NO_NAMESPACE = (
+    "this user has no namespace of some kind left: end other sandboxes, or raise the sysctls"
+    " user.max_*_namespaces"
+)
+USED_UP = {
+    ("namespaces", errno.ENOSPC): NO_NAMESPACE,
+    ("cgroup_namespace", errno.ENOSPC): NO_NAMESPACE,
+}
+"""Hints for errors of one step."""
+STEP_HINTS = {
+    "work_directory": "let this user make directories in /tmp, which corral needs without "
+    "namespaces (in a container: `--tmpfs /tmp`, or an emptyDir there)",
+    "state_directory": "set XDG_STATE_HOME to another directory that you own",
+}
 MAX_SWEPT_FILES = 10_000
-"""Files of dead runs that one start removes, a tenth of a second's work."""
+"""Files of dead runs that one start removes. Removing them takes a tenth of a second."""
 
 
 def run(
@@ -31,18 +63,29 @@ def run(
     signals: Signals,
     control: int,
     denials: Denials | None = None,
+    spawn: Spawn | None = None,
 ) -> Watcher:
-    """Start the target. An error says which step failed, and then nothing is left behind."""
+    """Start the target. `spawn` uses an existing sandbox.
+
+    An error names the step that failed; nothing is left behind then.
+    """
     _check_streams(stdio)
     system = current.load()
     run_records.sweep(system.clean, max_files=MAX_SWEPT_FILES)
+    _lock_installed_files(plan)
     entry = run_records.Run(plan.run, residue=plan.residue, command=plan.program.typed)
+    relay = None if plan.mcp is None else _open_relay(plan, plan.mcp, stdio)
     try:
-        child = system.spawn(plan, stdio)
+        child = (spawn or system.spawn)(plan, relay.stdio if relay else stdio)
     except StepFailed as failed:
         entry.end()
         raise _error(failed) from failed
+    finally:
+        if relay is not None:
+            relay.close_target_ends()
     entry.started(child.pid)
+    denials = denials or Denials()
+    child.report_to(denials, plan)
     timeout = None if plan.timeout is None else plan.timeout / 1000
     watch = system.watch(
         child, timeout=timeout, signals=signals, control=control, sample=plan.sample, run=entry
@@ -53,39 +96,70 @@ def run(
         watch.until_end()
         raise _error(failed_later) from failed_later
     if not failed_later:
-        _open_services(plan, child, watch, denials)
+        _open_services(plan, child, watch, denials, relay)
     return watch
 
 
-def _open_services(plan: Plan, child: Child, watch: Watcher, denials: Denials | None) -> None:
-    gateway: Gateway | None = None
-    services: list[Service] = []
-    if _has_network_services(plan):
-        gateway, opened = child.network_services(plan, denials)
-        services += opened
+def _lock_installed_files(plan: Plan) -> None:
+    """Keep the files of an installed server until this process ends, even if it is removed or
+    upgraded. The lock lasts as long as the descriptor, which is never closed.
+    """
+    store = os.path.join(directories().cache, "store", "trees")
+    inside = [one[len(store) :] for one in plan.program.reads if one.startswith(store + os.sep)]
+    trees = {store + os.sep + one.split(os.sep)[1] for one in inside}
+    if sys.platform == "win32" or not trees:
+        return
+    import fcntl
+
+    for tree in trees:
+        try:
+            fd = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            continue  # it was removed just now, which the step `Sources` will refuse
+
+
+def _open_relay(plan: Plan, mcp: Mcp, stdio: tuple[int, int, int]) -> MessageRelay:
+    from corral.supervisor.message_relay import MessageRelay
+
+    return MessageRelay(plan, mcp, stdio)
+
+
+def _open_services(
+    plan: Plan, child: Child, watch: Watcher, denials: Denials, relay: MessageRelay | None
+) -> None:
+    for kind, path, flag in plan.ungranted:
+        denials.add(kind, path, allow=flag)
+    if _is_network_degraded(plan):
+        plan = replace(plan, allow=(), listen=())
+    gateway, opened = child.open_services(plan, denials)
+    services = list(opened)
     if plan.covers is not None:
         services.append(child.watch_covers(plan.covers))
-    if gateway or services:
-        watch.open(gateway, services)
+    if relay is not None:
+        relay.start(denials)
+        services.append(relay)
+    watch.open(denials, gateway, services)
 
 
-def _has_network_services(plan: Plan) -> bool:
-    """Return whether anything passes in or out: not where no mechanism enforces the allowlist."""
+def _is_network_degraded(plan: Plan) -> bool:
+    """Return whether no mechanism enforces the allowlist. Then no connection passes."""
     held = [control for control in plan.controls if control.control == "network"]
-    return bool(plan.allow or plan.listen) and all(one.status != "degraded" for one in held)
+    return any(one.status == "degraded" for one in held)
 
 
 def _check_streams(stdio: tuple[int, int, int]) -> None:
-    """Refuse a stream that leads further than its own data.
+    """Refuse a stream that gives access to more than its own data.
 
-    Everything beside a directory is one `..` away, and a socket of the host's network can be
-    connected to another address, as can a unix socket that is not connected yet or has datagrams.
+    A directory leads to everything beside it through `..`. A socket of the host's network can be
+    connected to another address, and so can a unix socket that is not connected yet or uses
+    datagrams.
     """
     for name, fd in zip(("stdin", "stdout", "stderr"), stdio, strict=True):
         try:
             mode = os.fstat(fd).st_mode
         except OSError:
-            continue  # closed, and so it is for the target
+            continue  # closed here, and therefore closed for the target
         if stat.S_ISDIR(mode):
             raise LaunchError(name, "is a directory", hint="give the target a file or a pipe")
         if stat.S_ISSOCK(mode) and not _is_connected_unix_stream(fd):
@@ -126,4 +200,12 @@ def _error(failed: StepFailed) -> LaunchError | CommandError:
             exit_code=code,
             hint="`corral explain -- COMMAND` lists the files that the target can see",
         )
-    return LaunchError(failed.step, failed.cause, hint="the target was not started")
+    hint = STEP_HINTS.get(failed.step, "`corral doctor -v` shows what works here")
+    if failed.step in STEP_HINTS and failed.place:
+        from corral.disk_hints import disk_hint
+
+        hint = disk_hint(OSError(failed.code, failed.cause), failed.place, hint)
+    else:
+        used_up = USED_UP.get((failed.step, failed.code))
+        hint = failed.hint or used_up or ERRNO_HINTS.get(failed.code, hint)
+    return LaunchError(failed.step, failed.cause, hint=f"{hint}; the target was not started")

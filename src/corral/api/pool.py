@@ -1,0 +1,135 @@
+"""Prepare sandboxes in advance, for callers that start the same program often.
+
+A spare is a sandbox that is complete except for the arguments, environment and directory of its
+command. Each launch makes its own plan. It uses a spare only if the two plans differ in nothing
+else; otherwise it is an ordinary launch. Each spare has its own channel, so no other launch can get
+its request.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+from corral.api import launch as launching
+from corral.api import sandbox as sandboxes
+from corral.api.sandbox import Sandbox
+from corral.errors import SandboxError
+from corral.platforms import current
+from corral.record import record, replace
+
+if sys.platform != "win32":
+    from corral.api import zygote_client
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Self
+
+    from corral.api.launch import PolicyLike
+    from corral.api.sandbox import Channel, Stream
+    from corral.plan.model import Plan
+
+
+MAX_SPARES = 64
+"""Each spare is a sandbox with three processes, even while it is not used."""
+
+
+@record
+class _Spare:
+    shape: Plan
+    channel: Channel
+
+
+class Pool:
+    """A context manager. Leaving it ends the spares, but not the sandboxes that it launched.
+
+    Each launch is followed by new spares, up to the given number. They are for the program that was
+    launched last, so the first launch of a program is an ordinary one.
+    """
+
+    def __init__(self, policy: PolicyLike = None, *, spares: int = 1) -> None:
+        if not 1 <= spares <= MAX_SPARES:
+            raise ValueError(f"spares: {spares} is not between 1 and {MAX_SPARES}")
+        self._policy = launching.load_manifest(policy)
+        self._max_spares = spares
+        self._spares: list[_Spare] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def launch(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: Stream = None,
+        stdout: Stream = None,
+        stderr: Stream = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> Sandbox:
+        """Do what `corral.launch` does, in a spare if a suitable one exists."""
+        if self._closed:
+            raise ValueError("the pool is closed")
+        plan = launching.plan(argv, self._policy, env=env, cwd=cwd)
+        made = Sandbox(plan, stdin=stdin, stdout=stdout, stderr=stderr, connect=self._connect)
+        self._refill(_shape(plan))
+        return made
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the spares, and return when they have ended."""
+        with self._lock:
+            self._closed = True
+            spares, self._spares = self._spares, []
+        for spare in spares:
+            if sys.platform != "win32":
+                zygote_client.end_spare(spare.channel)
+
+    def _connect(self, plan: Plan, stdio: tuple[int, int, int]) -> Channel:
+        shape = _shape(plan)
+        while spare := self._take():
+            try:
+                if spare.shape == shape and _hand_over(spare.channel, plan, stdio):
+                    return spare.channel
+            except BaseException:
+                spare.channel.close()
+                raise
+            spare.channel.close()
+        return sandboxes.supervisors.launch(plan, stdio)
+
+    def _take(self) -> _Spare | None:
+        with self._lock:
+            return self._spares.pop(0) if self._spares else None
+
+    def _refill(self, shape: Plan) -> None:
+        """Ask for new spares without waiting for them. An error is ignored: it would recur in the
+        next launch, which reports it.
+        """
+        if current.load().find_spare_maker(shape) is None:
+            return
+        with self._lock:
+            while not self._closed and len(self._spares) < self._max_spares:
+                try:
+                    channel = sandboxes.supervisors.launch(shape, ())
+                except (OSError, SandboxError):
+                    return
+                self._spares.append(_Spare(shape=shape, channel=channel))
+
+
+def _shape(plan: Plan) -> Plan:
+    """Return the part of a plan that spares share: without its command and its environment."""
+    program = replace(plan.program, argv=(), typed=(), cwd="", notes=(), environment=())
+    return replace(
+        plan, program=program, environment=(), run="", ungranted=(), secret_names=(), warnings=()
+    )
+
+
+def _hand_over(channel: Channel, plan: Plan, stdio: tuple[int, int, int]) -> bool:
+    if sys.platform != "win32":
+        return zygote_client.hand_over(channel, plan, stdio)
+    return False

@@ -1,0 +1,61 @@
+"""Find arguments and variables that name files of the host which the target cannot see."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from corral.safe_text import shell_word
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from corral.plan.model import Ungranted
+
+MAX_PATHS = 5
+PATHS = ("/", "./", "../")
+SHARED = ("/", "/tmp", "/var/tmp", "/home", "/root")  # noqa: S108
+"""A new file in one of these is rarely meant: it is mostly a plain word, or the sandbox's own."""
+SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/", "/dev/", "/proc/", "/sys/")
+
+
+def find_ungranted(
+    words: Iterable[str], visible: Sequence[str], *, home: str, cwd: str
+) -> tuple[Ungranted, ...]:
+    """Return (kind of denial, path, flag) for each word that is an existing path of the host, or a
+    new file in an existing directory. A relative path counts only as `./x` or `../x`, because `x`
+    is usually a plain word.
+    """
+    found: dict[str, Ungranted] = {}
+    for word in words:
+        path = word.partition("=")[2] if word.startswith("-") else word
+        if not path.startswith(PATHS) or len(found) >= MAX_PATHS:
+            continue
+        path = os.path.normpath(os.path.join(cwd, path))
+        if path.startswith(SYSTEM):
+            continue
+        shown = any(path == top or path.startswith(f"{top}/") for top in visible)
+        if shown or f"{home}/".startswith(f"{path.rstrip('/')}/"):
+            continue
+        try:
+            found[path] = _describe(path, os.lstat(path).st_mode)
+        except OSError:
+            parent = os.path.dirname(path)
+            if parent not in SHARED and parent != home and os.path.isdir(parent):
+                found[path] = ("path", path, f"--write {shell_word(parent)}")
+    return tuple(found.values())
+
+
+def _describe(path: str, mode: int) -> Ungranted:
+    if stat.S_ISSOCK(mode):
+        return "unix_socket", path, socket_flag(path)
+    return "path", path, f"--read {shell_word(path)}"
+
+
+def socket_flag(path: str) -> str:
+    """Return the flag that lets a target connect to a Unix socket of the host."""
+    import json
+
+    policy = {"version": 1, "filesystem": {"unix_sockets": [path]}}
+    return f"--policy {shell_word(json.dumps(policy))}"
