@@ -1,23 +1,31 @@
-"""Opens a reference: installs or unpacks what it names, and returns the command that starts it."""
+"""Open a reference: install or unpack it, and return the command that starts it."""
 
-import errno
-from collections.abc import Callable, Mapping, Sequence
+from __future__ import annotations
 
+import os
+
+from corral import disk_hints
+from corral.directories import directories
 from corral.errors import SandboxError
 from corral.policy.approvals import Request
 from corral.policy.model import Source
 from corral.record import record
 from corral.safe_text import printable
 from corral.servers.packages.package import SOURCES, fetch_package
+from corral.servers.packages.sources import InstallOptions
 from corral.servers.reference import Reference
 from corral.servers.server_directory import check_command
 
-NOTHING_KEPT = "nothing of it was started or kept"
-PACKAGE_HINT = f"{NOTHING_KEPT}; its authors can tell more"
-DISK_HINT = f"{NOTHING_KEPT}; `corral cache ls` shows what could make room"
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+NOTHING_KEPT = "it was not started, and nothing was kept"
+PACKAGE_HINT = f"{NOTHING_KEPT}; ask its authors"
+OTHER_CACHE = f"set XDG_CACHE_HOME to another directory that you own; {NOTHING_KEPT}"
 HINTS = {
     "bundle": f"{NOTHING_KEPT}; is it the right file?",
-    "registry": "nothing of it was started; CORRAL_REGISTRY names another registry",
+    "registry": "it was not started; CORRAL_REGISTRY names another registry",
     "client": "name the server's own command, or its package",
 }
 
@@ -26,13 +34,12 @@ HINTS = {
 class Choices:
     """The user's choices for opening a reference.
 
-    `provided` are variables that the user passes, `granted` paths that the user allows. If not
-    `complete`, the server is only inspected, so settings may still lack a value. `notify` gets
+    `provided` are variables that the user passes, `granted` are paths that the user allows. Without
+    `complete` the server is only inspected, so settings may lack a value. `notify` is called with
     lines for the user.
     """
 
-    scripts: bool = False
-    extra: tuple[str, ...] = ()
+    install: InstallOptions = InstallOptions()
     config: tuple[str, ...] = ()
     provided: tuple[str, ...] = ()
     granted: tuple[str, ...] = ()
@@ -42,9 +49,10 @@ class Choices:
 
 @record
 class ReadyServer:
-    """A server that can be started: its command, and what it asks for.
+    """A server that can be started: its command, and its request.
 
-    `granted` is what the user's own values for the server allow; `secrets` are such values.
+    `granted` are the permissions from the user's own values for the server; `secrets` are such
+    values.
     """
 
     command: tuple[str, ...]
@@ -54,7 +62,7 @@ class ReadyServer:
 
 
 def open_reference(reference: Reference, arguments: Sequence[str], choices: Choices) -> ReadyServer:
-    """Open a reference; every error gets a hint."""
+    """Open a reference. Every error gets a hint."""
     hint = HINTS.get(reference.kind, PACKAGE_HINT)
     try:
         return _open(reference, arguments, choices)
@@ -62,21 +70,25 @@ def open_reference(reference: Reference, arguments: Sequence[str], choices: Choi
         problem.hint = problem.hint or hint
         raise
     except OSError as problem:
-        # Any step may meet a full disk or a file that is gone.
+        # Any step may find a full disk or a missing file.
         text = f"{printable(reference.text)} cannot be made ready: {problem.strerror}"
-        where = f" ({printable(str(problem.filename))})" if problem.filename else ""
-        full = problem.errno in {errno.ENOSPC, errno.EDQUOT}
-        raise SandboxError(text + where, hint=DISK_HINT if full else hint) from problem
+        # All files are written below the cache, but the error of a copy may name the file that it
+        # reads.
+        place = directories().cache if problem.errno in disk_hints.HINTS else problem.filename
+        where = f" ({printable(str(place))})" if place else ""
+        if problem.errno in disk_hints.HINTS:
+            hint = disk_hints.disk_hint(problem, directories().cache, OTHER_CACHE)
+        raise SandboxError(text + where, hint=hint) from problem
 
 
 def _open(reference: Reference, arguments: Sequence[str], choices: Choices) -> ReadyServer:
     if reference.kind in SOURCES:
-        found = fetch_package(
-            reference, scripts=choices.scripts, extra=choices.extra, notify=choices.notify
-        )
+        found = fetch_package(reference, choices.install, choices.notify)
         command = found.argv()
-        # A wheel's .pth line or a program's `#!` line could name any file of the user's.
-        check_command(command, found.path(), choices.granted)
+        # A wheel's .pth line or a program's `#!` line could name any file of the user.
+        named = [path for path in choices.install.runtimes.values() if os.path.isabs(path)]
+        runtimes = [os.path.dirname(os.path.dirname(path)) for path in named]
+        check_command(command, found.path(), (*choices.granted, *runtimes))
         return ReadyServer(command=(*command, *arguments))
     if reference.kind == "bundle":
         from corral.servers.bundles.bundle import open_bundle

@@ -1,4 +1,4 @@
-"""Parses references: packages, bundles and servers that are typed in place of a command.
+"""Parse references: packages, bundles and servers that are typed in place of a command.
 
     npm:@scope/name@1.2.3#program     a package of npm's registry
     pypi:name[extra]==1.2.3#program   a package of PyPI
@@ -6,29 +6,29 @@
     org.example/name@1.2.3            a server of an MCP registry, also as mcp:org.example/name
     cursor:github                     a server of a client's configuration
 
-Without a version the newest is looked up once and stays. `#program` says which of several programs
-of a package is meant. Everything else is a command.
+Without a version, the newest is looked up once and then used for all runs. `#program` selects one
+of several programs of a package. Everything else is a command.
 """
 
 from __future__ import annotations
 
 import os
-import string
 
 from corral.errors import SandboxError
 from corral.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Literal
 
     PackageKind = Literal["npm", "pypi"]
     Kind = Literal[PackageKind, "bundle", "registry", "client"]
 
 SEPARATORS = {"npm": "@", "pypi": "=="}
-"""Between the name and the version of a package, for each kind of package."""
+"""The text between the name and the version of a package, for each kind of package."""
 BUNDLES = (".mcpb", ".dxt")
-LETTERS = frozenset(string.ascii_letters + string.digits)
+LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 NAME = LETTERS | frozenset("._-")
 NPM_NAME = NAME | frozenset("~")
 VERSION = LETTERS | frozenset("._-+!")
@@ -37,7 +37,9 @@ MAX_NAME_LENGTH = 214  # npm's own limit for a name
 
 @record
 class Reference:
-    """`text` is what was typed; `name` the package, path or server; `version` "" for the newest."""
+    """A parsed reference. `text` is what was typed; `name` is the package, path or server;
+    `version` is "" for the newest.
+    """
 
     kind: Kind
     text: str
@@ -54,7 +56,7 @@ class Reference:
 
 
 def parse_reference(word: str) -> Reference | None:
-    """Return the reference that a word is; None if it is a command."""
+    """Parse a word as a reference; return None if it is a command."""
     scheme, colon, rest = word.partition(":")
     if colon and scheme in SCHEMES:
         return SCHEMES[scheme](word, rest)
@@ -65,7 +67,7 @@ def parse_reference(word: str) -> Reference | None:
     if is_server_name(word.partition("@")[0]):
         if os.path.lexists(word):
             raise SandboxError(
-                f"{word} is here, and is the name of a server of a registry as well",
+                f"{word} is both a file here and the name of a server in a registry",
                 hint=f"./{word} is the one in this directory, mcp:{word} the registry's",
             )
         return parse_registry_server(word, word)
@@ -77,12 +79,24 @@ def parse_package(kind: PackageKind, name: str, version: str) -> Reference:
     return SCHEMES[kind](f"{kind}:{rest}", rest)
 
 
+def name_server(words: Sequence[str]) -> tuple[str, ...]:
+    """Return a command without the version of its package, so that an upgrade is the same
+    server.
+    """
+    reference = parse_reference(words[0]) if words and ":" in words[0] else None
+    if reference is None or reference.kind not in SEPARATORS:
+        return tuple(words)
+    extras = f"[{','.join(reference.extras)}]" if reference.extras else ""
+    program = f"#{reference.program}" if reference.program else ""
+    return (f"{reference.kind}:{reference.name}{extras}{program}", *words[1:])
+
+
 def is_client_name(scheme: str) -> bool:
     return bool(scheme) and scheme.islower() and LETTERS.issuperset(scheme.replace("-", ""))
 
 
 def is_server_name(text: str) -> bool:
-    """Return whether this is `org.example/name`. The dots tell it from a path like `bin/server`."""
+    """Return whether this is `org.example/name`. A path like `bin/server` has no dots in front."""
     space, slash, name = text.partition("/")
     plain = NAME.issuperset(space) and NAME.issuperset(name)
     return bool(slash and name and plain and "." in space.strip(".") and not space.startswith("."))
@@ -131,16 +145,17 @@ SCHEMES = {"npm": parse_npm, "pypi": parse_pypi, "mcp": parse_registry_server}
 
 
 def normalize_name(name: str) -> str:
-    """Return one spelling of a Python project's name (PEP 503)."""
-    import re
-
-    return re.sub(r"[-_.]+", "-", name).lower()
+    """Return the normal form of a Python project's name (PEP 503)."""
+    name = name.replace("_", "-").replace(".", "-").lower()
+    while "--" in name:
+        name = name.replace("--", "-")
+    return name
 
 
 def is_name(text: str, letters: frozenset[str]) -> bool:
     """Return whether a text has only these letters and starts with a letter or digit.
 
-    `_x` is normalized to `-x`, which would be an option.
+    `_x` must be refused, because it is normalized to `-x`, which would be an option.
     """
     return 0 < len(text) <= MAX_NAME_LENGTH and letters.issuperset(text) and text[0] in LETTERS
 

@@ -1,8 +1,9 @@
-"""A server's directory: reads its `corral.toml` or `corral.json`, and checks its command.
+"""Read the `corral.toml` or `corral.json` of a server's directory, and check its command.
 
-The server's author wrote that file. What it asks for needs the user's approval. It may start its
-own program, or a runtime of the host with its own script. A command that leads to other files of
-the user (by a link, a `#!` line or a linked package) is refused unless the user grants them.
+The server's author wrote that file, so its requests need the user's approval. The command may start
+the server's own program, or a runtime of the host with the server's own script. A command that
+leads to other files of the user (by a link, a `#!` line or a linked package) is refused unless the
+user grants those files.
 """
 
 import os
@@ -10,18 +11,18 @@ from collections.abc import Sequence
 
 from corral.directories import home_directory
 from corral.errors import SandboxError
+from corral.platforms import current
 from corral.policy.approvals import NAMES, Request, is_approved, request_for
 from corral.policy.model import Grant, Source
-from corral.programs.resolve import resolve
 from corral.safe_text import printable
 
 HINT = "write [server] command = [...] into its corral.toml, or use `corral run -- COMMAND`"
 
 
 def read_request(path: str, granted: Sequence[str] = ()) -> tuple[Request, list[str]]:
-    """Return what the server in a directory asks for, and its command.
+    """Return the request and the command of the server in a directory.
 
-    Its files may lead to what the user `granted`.
+    The server's files may refer to paths that the user `granted`.
     """
     found = request_for(path)
     if found is None:
@@ -36,10 +37,10 @@ def read_request(path: str, granted: Sequence[str] = ()) -> tuple[Request, list[
 
 
 def make_absolute(command: Sequence[str], directory: str) -> list[str]:
-    """Make the paths in a command absolute: they are relative to the server's directory.
+    """Make the paths in a command absolute. They are relative to the server's directory.
 
-    Paths are the program if it has a slash, the script (the first word that is not an option, if
-    there is such a file), and every argument with a slash that names an existing file.
+    A path is the program if it has a slash, the script (the first word that is not an option, if
+    such a file exists), or an argument with a slash that names an existing file.
     """
     program, *rest = command
     words = [os.path.join(directory, program) if "/" in program else program]
@@ -53,7 +54,7 @@ def make_absolute(command: Sequence[str], directory: str) -> list[str]:
 
 def check_command(command: Sequence[str], directory: str, granted: Sequence[str] = ()) -> None:
     """Refuse a command that leads out of a server's directory, before the user is asked."""
-    resolve(
+    current.load().resolve(
         command,
         environment=os.environ,
         cwd=os.getcwd(),

@@ -1,9 +1,9 @@
-"""Unpacks an untrusted zip archive, and writes nothing outside of the directory for it.
+"""Unpack an untrusted zip archive, and write nothing outside of the given directory.
 
-Refused, with the reason: links, devices, `..`, absolute paths, drive letters and streams, names
-that two file systems would read differently or that occur twice, encryption, unusual compression,
-data before or between the entries that readers disagree about, and more than the limits. An entry
-with more data than it says is not read to its end.
+Refused, with the reason: links, devices, `..`, absolute paths, drive letters and streams; names
+that occur twice or that file systems interpret differently; encryption and unusual compression;
+data before or between the entries, which readers interpret differently; and archives beyond the
+limits. If an entry has more data than it declares, the rest is not read.
 """
 
 import os
@@ -33,7 +33,7 @@ METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 @record
 class Limits:
-    """The largest archive (`max_packed_bytes`), and the most that may come out of it."""
+    """The largest size of an archive (`max_packed_bytes`), and limits for its content."""
 
     max_packed_bytes: int = 1 << 30
     max_bytes: int = 2 << 30
@@ -50,13 +50,13 @@ def extract_archive(
     *,
     limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> None:
-    """Unpack into an empty directory. After an ArchiveError the caller removes what is in it."""
+    """Unpack into an empty directory. After an ArchiveError the caller removes its content."""
     frame = _check_end_record(file, limits)
     try:
         with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
             if (archive.start_dir, len(entries)) != frame:
-                raise ArchiveError("the archive can be read in two ways")
+                raise ArchiveError("the archive can be interpreted in two ways")
             _check_entries(entries, archive.start_dir, file, limits)
             for entry in entries:
                 _write_entry(archive, entry, directory)
@@ -86,10 +86,10 @@ def _check_end_record(file: BinaryIO, limits: Limits) -> tuple[int, int]:
     if count > limits.max_entries:
         raise ArchiveError(f"the archive has more than {limits.max_entries} entries")
     if not _is_signature(rest) and (rest or comment):
-        raise ArchiveError("there is something behind the end of the archive")
+        raise ArchiveError("there is data after the end of the archive")
     if offset + length != start + at:
         raise ArchiveError(
-            "there is something before the archive, or inside it, that is not its own"
+            "there are bytes before the archive, or inside it, that do not belong to it"
         )
     return offset, count
 
@@ -116,7 +116,7 @@ def _check_entries(
 
 
 def _check_entry(entry: zipfile.ZipInfo) -> None:
-    # `filename` ends at the first NUL; `orig_filename` is what is written there.
+    # zipfile cuts `filename` at the first NUL; `orig_filename` is the whole name in the archive.
     name = entry.orig_filename
     check_name(name)
     if entry.flag_bits & ENCRYPTED:
@@ -154,21 +154,23 @@ def check_name(name: str) -> None:
         if len(os.fsencode(part)) > MAX_NAME_LENGTH:
             raise _bad_entry(name, "is too long")
         if part.partition(".")[0].rstrip().upper() in DEVICES or set(part) & set('<>"|?*'):
-            raise _bad_entry(name, "is a name that Windows gives another meaning")
+            raise _bad_entry(name, "is a reserved name on Windows")
 
 
 def _check_unique(entry: zipfile.ZipInfo, names: dict[str, str]) -> None:
-    """Refuse a name that some file system takes for an earlier one: it would replace that file."""
+    """Refuse a name that some file system treats like an earlier one: it would replace that
+    file.
+    """
     key = _fold(entry.orig_filename.removesuffix("/"))
     kind = "directory" if entry.orig_filename.endswith("/") else "file"
     if names.get(key) in {"file", "listed"} or (key in names and kind == "file"):
-        raise _bad_entry(entry.orig_filename, "is there twice")
+        raise _bad_entry(entry.orig_filename, "occurs twice")
     names[key] = "file" if kind == "file" else "listed"
     parts = key.split("/")
     for at in range(1, len(parts)):
         above = "/".join(parts[:at])
         if names.setdefault(above, "directory") == "file":
-            raise _bad_entry(entry.orig_filename, "lies below a file")
+            raise _bad_entry(entry.orig_filename, "is below a file")
 
 
 def _fold(name: str) -> str:
@@ -180,13 +182,13 @@ def _check_offsets(entries: list[zipfile.ZipInfo], end: int, file: BinaryIO) -> 
     reached = 0
     for at, entry in enumerate(sorted(entries, key=lambda one: one.header_offset)):
         if at == 0 and entry.header_offset:
-            raise ArchiveError("there is something before the archive")
+            raise ArchiveError("there is data before the archive")
         if entry.header_offset < reached:
             raise _bad_entry(entry.orig_filename, "overlaps another entry")
         file.seek(entry.header_offset)
         header = file.read(LOCAL_SIZE)
         if len(header) < LOCAL_SIZE or not header.startswith(LOCAL):
-            raise _bad_entry(entry.orig_filename, "is not where the archive says")
+            raise _bad_entry(entry.orig_filename, "is not at the declared position")
         name, extra = struct.unpack("<HH", header[26:30])
         encoding = "utf-8" if entry.flag_bits & 0x800 else "cp437"
         if file.read(name).decode(encoding) != entry.orig_filename:
@@ -197,7 +199,7 @@ def _check_offsets(entries: list[zipfile.ZipInfo], end: int, file: BinaryIO) -> 
 
 
 def _write_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, directory: str) -> None:
-    """Write one entry. zipfile returns no more than the size that was checked, or raises."""
+    """Write one entry. zipfile returns at most the size that was checked, or raises."""
     path = os.path.join(directory, *entry.orig_filename.removesuffix("/").split("/"))
     if entry.orig_filename.endswith("/"):
         os.makedirs(path, exist_ok=True)
@@ -210,7 +212,7 @@ def _write_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, directory: st
     with open(descriptor, "wb") as target, archive.open(entry) as source:
         shutil.copyfileobj(source, target)
         if target.tell() != entry.file_size:
-            raise _bad_entry(entry.orig_filename, "is shorter than the archive says")
+            raise _bad_entry(entry.orig_filename, "is shorter than declared")
 
 
 def _bad_entry(name: str, why: str) -> ArchiveError:

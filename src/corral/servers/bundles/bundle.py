@@ -1,8 +1,8 @@
 """MCPB bundles (`.mcpb`, `.dxt`): zip archives with a manifest, unpacked once, named by digest.
 
-The bundle's author wrote everything in it. Its command is checked like that of a server's
-directory. What it asks for (`_meta."io.corral"`, defaults that name files) needs the user's
-approval of exactly this file. Signatures are not verified, because the user approves the digest.
+The bundle's author wrote everything in it. Its command is checked like the command in a server's
+directory. Its requests (`_meta."io.corral"`, defaults that name files) need the user's approval of
+exactly this file. Signatures are not verified, because the user approves the digest.
 """
 
 import os
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from hashlib import file_digest
 
+from corral.abi.private_directory import make_private_directory
 from corral.directories import home_directory
 from corral.errors import SandboxError
 from corral.policy.approvals import Request, is_approved, request_from
@@ -42,7 +43,7 @@ RUNNERS = {"npx": "npm", "uvx": "pypi", "bunx": "npm", "pipx": "pypi"}
 
 @record
 class StoredBundle:
-    """A bundle in the store; `origin` is how the user calls it, `content` its manifest's bytes."""
+    """A bundle in the store. `origin` is the user's name for it, `content` its manifest's bytes."""
 
     origin: str
     digest: str
@@ -59,7 +60,7 @@ def open_bundle(path: str, arguments: Sequence[str], choices: Choices) -> ReadyS
 def open_stored(
     entry: Entry, digest: str, origin: str, arguments: Sequence[str], choices: Choices
 ) -> ReadyServer:
-    """Open a bundle that is in the store; `origin` is how the user calls it."""
+    """Open a bundle that is in the store. `origin` is the user's name for it."""
     with open(os.path.join(entry.path(), MANIFEST), "rb") as file:
         content = file.read(MAX_MANIFEST_BYTES + 1)
     bundle = parse_manifest(content, sys.platform)
@@ -91,7 +92,8 @@ def _make_ready(
     command = [*_build_command(found, values, known), *arguments]
     check_command(command, tree, granted)
     origin = printable(found.origin)
-    # The approval is for all that the bundle asks for, even if the user's values replace it today.
+    # The approval is for all requests of the bundle, even those that the user's values replace
+    # today.
     complete, approval = request_from(
         build_request(bundle, user_values.defaults(bundle), known, origin=origin),
         found.content,
@@ -129,13 +131,13 @@ def bundle_digest(path: str) -> str:
 
 
 def store_bundle(path: str, digest: str, *, origin: str = "") -> Entry:
-    """Return the bundle in the store, unpacked if need be; `origin` is where it came from."""
+    """Return the bundle in the store; unpack it if necessary. `origin` is where it came from."""
     key = f"bundle:{digest}"
     with store.lock_key(key):
         found = store.find_usable(key)
         if found is not None:
             return found
-        with store.staging_directory(key) as staging:
+        with store.StagingDirectory(key) as staging:
             return _unpack(path, digest, staging, origin=origin or os.path.abspath(path))
 
 
@@ -143,14 +145,14 @@ def _unpack(path: str, digest: str, staging: str, *, origin: str) -> Entry:
     """Unpack a private copy, so that no process can change the file after it was hashed."""
     copy = os.path.join(staging, "archive")
     tree = os.path.join(staging, "tree")
-    os.mkdir(tree, 0o700)
+    make_private_directory(tree)
     shutil.copyfile(path, copy)
     if bundle_digest(copy) != digest:
         raise SandboxError(f"{printable(path)} changed while it was read")
     with open(copy, "rb") as file:
         extract_archive(file, tree)
     if not os.path.isfile(os.path.join(tree, MANIFEST)):
-        raise SandboxError(f"{printable(path)} has no {MANIFEST}: it is no bundle")
+        raise SandboxError(f"{printable(path)} has no {MANIFEST}: it is not a bundle")
     with open(os.path.join(tree, MANIFEST), "rb") as file:
         bundle = parse_manifest(file.read(MAX_MANIFEST_BYTES + 1), sys.platform)
     entry_point = os.path.join(tree, bundle.entry)

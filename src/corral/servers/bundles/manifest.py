@@ -1,4 +1,4 @@
-"""Parses `manifest.json` of an MCPB bundle into a Bundle. Only the form is checked here."""
+"""Parse `manifest.json` of an MCPB bundle into a Bundle. Only its syntax is checked here."""
 
 import json
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ HINT = "the form is described at https://github.com/modelcontextprotocol/mcpb"
 
 @record
 class Setting:
-    """One entry of `user_config`; `default` has several values if `multiple`."""
+    """One entry of `user_config`. `default` has several values if `multiple` is set."""
 
     key: str
     shape: Shape
@@ -57,11 +57,11 @@ def parse_manifest(content: bytes, platform: str) -> Bundle:
     top = _read_table(data, "manifest.json")
     written = top.get("manifest_version", top.get("dxt_version"))
     if written not in VERSIONS:
-        raise _refused(f"has version {shown(written)}; corral knows {', '.join(VERSIONS)}")
+        raise _refused(f"has version {shown(written)}; corral supports {', '.join(VERSIONS)}")
     server = _read_table(top.get("server"), "server")
     kind = _read_text(server.get("type"), "server.type")
     if kind not in TYPES:
-        raise _refused(f"has the server type {shown(kind)}; corral knows {', '.join(TYPES)}")
+        raise _refused(f"has the server type {shown(kind)}; corral supports {', '.join(TYPES)}")
     start = _read_table(server.get("mcp_config", {}), "server.mcp_config")
     start = _apply_overrides(start, platform)
     return Bundle(
@@ -79,7 +79,7 @@ def parse_manifest(content: bytes, platform: str) -> Bundle:
 
 
 def _apply_overrides(start: dict[str, object], platform: str) -> dict[str, object]:
-    """Replace what a platform overrides, completely: its arguments are not added to the others."""
+    """Apply the overrides of a platform. They replace lists such as the arguments completely."""
     where = "server.mcp_config.platform_overrides"
     overrides = _read_table(start.get("platform_overrides", {}), where)
     return {**start, **_read_table(overrides.get(platform, {}), f"{where}.{platform}")}
@@ -122,7 +122,7 @@ def _read_scalar(value: object, where: str) -> str:
 
 
 def format_value(value: object) -> str:
-    """Return a value as the target gets it."""
+    """Return a value as the text that the target gets."""
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 

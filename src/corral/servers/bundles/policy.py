@@ -1,4 +1,4 @@
-"""Makes the two sources of policy of a bundle: its request, and the grants of the user's values."""
+"""Make the two policy sources of a bundle: its request, and the grants from the user's values."""
 
 import os
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from corral.servers.bundles import user_values
 from corral.servers.bundles.manifest import Bundle
 from corral.servers.bundles.user_values import Values
 
-# Search paths of runtimes: a bundle may set them to its own directories without asking.
+# Search paths of runtimes. A bundle may set them to its own directories without approval.
 SEARCH_PATHS = frozenset({"PYTHONPATH", "NODE_PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"})
 
 
@@ -58,7 +58,7 @@ def find_warnings(bundle: Bundle) -> list[str]:
 def build_request(
     bundle: Bundle, values: Values, known: Mapping[str, str], *, origin: str
 ) -> Manifest:
-    """Return what the bundle asks for: its corral table, its variables, default paths."""
+    """Return the bundle's request: its corral table, its variables and its default paths."""
     tree = known["__dirname"]
     environment, secret = variables(bundle, values, known)
     start = Manifest(origin=origin)
@@ -90,7 +90,7 @@ def build_request(
 
 
 def _make_absolute(paths: tuple[str, ...] | None, tree: str) -> tuple[str, ...] | None:
-    """Make relative paths start in the bundle; `~` and absolute paths are the user's."""
+    """Make relative paths start in the bundle. `~` and absolute paths are not changed."""
     if paths is None:
         return None
     return tuple(
@@ -104,7 +104,7 @@ def is_own_path(name: str, value: str, tree: str) -> bool:
 
 
 def refuse_homes(bundle: Bundle, values: Values, known: Mapping[str, str]) -> None:
-    """Refuse a home directory as a value or a default of the bundle, and name smaller values."""
+    """Refuse a home directory as a value or a default of the bundle, and suggest smaller values."""
     for key in [key for key, one in bundle.settings.items() if one.shape == "directory"]:
         for text in values.texts[key]:
             path = os.path.realpath(user_values.substitute(text, known, values))
@@ -117,7 +117,7 @@ def refuse_homes(bundle: Bundle, values: Values, known: Mapping[str, str]) -> No
 
 
 def grant_values(bundle: Bundle, values: Values, known: Mapping[str, str]) -> Source:
-    """Grant what the user's own values name, and search paths to the bundle's own code."""
+    """Grant the paths in the user's own values, and search paths to the bundle's own code."""
     tree = known["__dirname"]
     environment, secret = variables(bundle, values, known)
     paths = [

@@ -1,8 +1,8 @@
-"""Collects the user's values for a bundle's `user_config`, and fills them into its command.
+"""Collect the user's values for a bundle's `user_config`, and fill them into its command.
 
 A directory or file that the user named for the bundle is granted for reading. Writing also needs
-`--write`, because the manifest does not tell reading from writing. A path that only the bundle
-names, as a default, is a request. Sensitive values become secrets.
+`--write`, because the manifest does not distinguish reading from writing. A path that only the
+bundle names, as a default, is a request. Sensitive values become secrets.
 """
 
 import os
@@ -26,7 +26,7 @@ HOME_DIRECTORIES = ("Desktop", "Documents", "Downloads")
 class Values:
     """The value of each setting. The user gave those in `given`, the others are defaults.
 
-    Those in `stored` are from `bundles.toml`. They are for any bundle of this name, and any file
+    Those in `stored` are from `bundles.toml`. They apply to any bundle of this name, and any file
     can have that name.
     """
 
@@ -68,7 +68,7 @@ def collect(bundle: Bundle, flags: Iterable[str], stored: Mapping[str, object]) 
 
 
 def defaults(bundle: Bundle) -> Values:
-    """Return the values if the user gives none."""
+    """Return the values that are used if the user gives none."""
     return collect(bundle, (), {})
 
 
@@ -76,14 +76,14 @@ def _check_value(setting: Setting, value: str) -> str:
     match setting.shape:
         case "boolean":
             if value not in {"true", "false"}:
-                raise SandboxError(f"{shown(setting.key)} is true or false")
+                raise SandboxError(f"{shown(setting.key)} must be true or false")
         case "number":
             _check_number(setting, value)
         case "directory" | "file":
             path = os.path.abspath(os.path.expanduser(value))
             exists = os.path.isdir if setting.shape == "directory" else os.path.isfile
             if not exists(path):
-                text = f"{shown(setting.key)}: {shown(value, 200)} is no {setting.shape}"
+                text = f"{shown(setting.key)}: {shown(value, 200)} is not a {setting.shape}"
                 raise SandboxError(text)
             return path
         case "string":
@@ -95,15 +95,16 @@ def _check_number(setting: Setting, value: str) -> None:
     try:
         number = float(value)
     except ValueError:
-        raise SandboxError(f"{shown(setting.key)} is a number") from None
+        raise SandboxError(f"{shown(setting.key)} must be a number") from None
     low, high = setting.low, setting.high
-    # The condition is negated so that `nan` is refused: all its comparisons are false.
+    # The condition is negated because every comparison with `nan` is false, and `nan` must be
+    # refused.
     if not ((low is None or number >= low) and (high is None or number <= high)):
-        raise SandboxError(f"{shown(setting.key)} lies outside of what the bundle allows")
+        raise SandboxError(f"the value of {shown(setting.key)} is outside of the bundle's limits")
 
 
 def find_missing(bundle: Bundle, values: Values, provided: Iterable[str]) -> list[Setting]:
-    """Return required settings without a value, unless the user passes their variable anyway."""
+    """Return required settings without a value, except those whose variable the user passes."""
     passed = set(provided)
     found: list[Setting] = []
     for key, setting in bundle.settings.items():
@@ -127,21 +128,21 @@ def known_paths(directory: str, home: str) -> dict[str, str]:
 
 
 def substitute(text: str, known: Mapping[str, str], values: Values) -> str:
-    """Replace each `${...}` once, from left to right, and not in the values themselves."""
+    """Replace each `${...}` once, from left to right. Inserted values are not searched again."""
 
     def replacement(found: re.Match[str]) -> str:
         name = found[1]
         if name.startswith("user_config."):
             return ",".join(values.texts.get(name.removeprefix("user_config."), ()))
         if name not in known:
-            raise SandboxError(f"the bundle uses {shown(found[0])}, which nobody knows")
+            raise SandboxError(f"the bundle uses {shown(found[0])}, which corral does not know")
         return known[name]
 
     return VARIABLE.sub(replacement, text)
 
 
 def expand(words: Iterable[str], known: Mapping[str, str], values: Values) -> list[str]:
-    """Fill in arguments. One that is only a setting with several values becomes as many."""
+    """Fill in arguments. An argument that is only a setting with several values becomes several."""
     found: list[str] = []
     for word in words:
         match = VARIABLE.fullmatch(word)

@@ -1,6 +1,7 @@
-"""Installs the dependencies of a bundle of the type `uv`, which names them and does not have them.
+"""Install the dependencies of a bundle of the type `uv`, which names them but does not contain
+them.
 
-They are installed as for a package, into a virtual environment beside the bundle's files. The
+They are installed like a package, into a virtual environment beside the bundle's files. The
 bundle's own `uv.lock` is not read; the tree has a lock file with hashes.
 """
 
@@ -13,7 +14,8 @@ from corral.programs.needed_files import read_text
 from corral.safe_text import shown
 from corral.servers.bundles.manifest import Bundle
 from corral.servers.packages import pypi
-from corral.servers.packages.pypi_settings import INTERPRETER, read_registry
+from corral.servers.packages.pypi_settings import INTERPRETER, LINKS, read_registry
+from corral.servers.packages.python_environment import OWN_NAMES, make_environment
 from corral.servers.packages.sandboxed_install import write_text
 from corral.servers.packages.sources import Registry
 from corral.servers.reference import LETTERS
@@ -28,18 +30,18 @@ def install(bundle: Bundle, tree: str, values: Mapping[str, object]) -> Entry:
     entry = os.path.normpath(bundle.entry)
     if entry.startswith(("..", "/")) or not os.path.isfile(os.path.join(tree, entry)):
         raise SandboxError(f"{bundle.name} has no {shown(bundle.entry)} in it")
-    for name in ("bin", "lib", pypi.VENV_SETTINGS, pypi.REQUIREMENTS, pypi.LOCK):
+    for name in (*OWN_NAMES, pypi.REQUIREMENTS, pypi.LOCK):
         if os.path.lexists(os.path.join(tree, name)):
-            raise SandboxError(f"{bundle.name} brings {name} along, where its packages belong")
+            raise SandboxError(f"{bundle.name} contains {name}, where corral installs its packages")
     wanted = _read_dependencies(os.path.join(tree, PROJECT))
     registry = read_registry(os.environ) if wanted else Registry()
-    environment = pypi.make_environment(tree, registry, bundle.name)
+    environment = make_environment(tree, registry, bundle.name)
     if wanted:
         write_text(tree, pypi.REQUIREMENTS, "\n".join([*wanted, ""]))
         pypi.install_requirements(environment, scripts=False)
         pypi.check_lock(tree)
     command = [f"{{tree}}/{INTERPRETER}", f"{{tree}}/{entry}"]
-    return store.commit(tree, {**values, "command": command}, allowed=(INTERPRETER,))
+    return store.commit(tree, {**values, "command": command}, allowed=LINKS)
 
 
 def _read_dependencies(path: str) -> list[str]:
@@ -56,9 +58,10 @@ def _read_dependencies(path: str) -> list[str]:
 
 
 def is_requirement(text: str) -> bool:
-    """Return whether this is a name with marks (PEP 508), of a package in an index.
+    """Return whether this is the requirement of a package in an index (PEP 508).
 
-    `name @ url`, paths, options, variables and line ends are refused: they could name other files.
+    `name @ url`, paths, options, variables and line ends are refused, because they could name other
+    files.
     """
     words = text.split()
     plain = (LETTERS | MARKS).issuperset(text) and text[:1] in LETTERS

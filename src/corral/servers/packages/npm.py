@@ -1,70 +1,126 @@
-"""Installs a package of npm's registry with the host's npm; node alone runs it later.
+"""Install a package from npm's registry with the host's npm. Later, node runs it without npm.
 
-Install scripts are off, so that no code of the package runs before the server itself does. npm
-checks each archive against the registry's checksum. The lock file with all checksums stays in the
-tree.
+Install scripts are off, so that no code of the package runs before the server itself. npm checks
+each archive against the registry's checksum. The lock file with all checksums is kept in the tree.
 """
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 
 from corral.errors import EXIT_NOT_FOUND, CommandError, SandboxError
+from corral.programs.installed_runtimes import find_runtime
 from corral.programs.needed_files import find_on_path
 from corral.safe_text import shown
-from corral.servers.packages.npm_settings import SETTINGS_FILE, read_registry, settings_lines
+from corral.servers.packages.npm_settings import (
+    SETTINGS_FILE,
+    find_index,
+    read_registry,
+    settings_lines,
+)
 from corral.servers.packages.sandboxed_install import (
+    FETCH_SECONDS,
+    Notify,
     choose_program,
     read_json,
     run_installer,
     write_text,
 )
+from corral.servers.packages.sources import InstallOptions
 from corral.servers.reference import Reference, is_version
 
 FLAGS = (
     "install", "--no-audit", "--no-fund", "--no-update-notifier", "--omit=dev", "--no-progress",
-    "--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=2000",
+    f"--fetch-timeout={FETCH_SECONDS * 1000}", "--fetch-retries=1",
+    "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=2000",
 )  # fmt: skip
 LOCK = "package-lock.json"
 HINT = "install Node.js, which brings npm, or name the server's own command"
 
 
 def install(
-    reference: Reference, staging: str, *, scripts: bool, extra: Sequence[str]
+    reference: Reference, staging: str, how: InstallOptions, notify: Notify = lambda _: None
 ) -> dict[str, object]:
     """Install into `staging`; return values for the store's entry."""
-    if extra:
-        raise SandboxError("--with is for pypi: packages", hint="npm: has no such thing")
+    node, origin = _run_npm(reference, staging, how, notify)
+    version, integrity = read_lock(staging, reference.name)
+    return {
+        "version": version,
+        "integrity": integrity,
+        "origin": origin,
+        # Code of a package may have written the lock file, which then proves nothing.
+        "index": "" if how.scripts else find_index(*list_sources(staging), os.environ),
+        "command": build_command(staging, reference, node or "node"),
+    }
+
+
+def resolve(
+    reference: Reference, staging: str, how: InstallOptions, notify: Notify
+) -> dict[str, str]:
+    """Return the versions that an installation would have, in the form of `list_versions`."""
+    _run_npm(reference, staging, how, notify, words=["--package-lock-only"])
+    return list_versions(staging)
+
+
+def _run_npm(
+    reference: Reference,
+    staging: str,
+    how: InstallOptions,
+    notify: Notify,
+    words: Sequence[str] = (),
+) -> tuple[str, str]:
+    """Run `npm install` in `staging`; return the path of a chosen node, and the registry."""
+    if how.extra:
+        raise SandboxError("--with is for pypi: packages", hint="npm: packages do not support it")
     registry = read_registry(os.environ)
-    npm = find_on_path("npm")
-    if not npm:
-        raise CommandError("npm was not found on PATH", exit_code=EXIT_NOT_FOUND, hint=HINT)
-    wanted = {reference.name: reference.version or "latest"}
-    write_text(staging, "package.json", json.dumps({"private": True, "dependencies": wanted}))
+    node = find_runtime("node", wanted).path if (wanted := how.runtimes.get("node")) else ""
+    npm = find_npm(node)
+    # With "*" npm installs the newest version whose `engines` fit this node, as npx does.
+    packages = {reference.name: reference.version or "*"}
+    write_text(staging, "package.json", json.dumps({"private": True, "dependencies": packages}))
     lines = settings_lines(registry, os.environ)
     write_text(staging, SETTINGS_FILE, "".join(f"{key}={value}\n" for key, value in lines))
     try:
         run_installer(
-            [npm, *FLAGS, *([] if scripts else ["--ignore-scripts"])],
+            [*npm, *FLAGS, *words, *([] if how.scripts else ["--ignore-scripts"])],
             staging=staging,
             registry=registry,
             label=reference.text,
             settings={
                 "npm_config_userconfig": os.path.join(staging, SETTINGS_FILE),
                 "npm_config_globalconfig": os.path.join(staging, ".none"),
-                "npm_config_prefix": "/tmp/prefix",  # noqa: S108 - the sandbox's own
+                "npm_config_prefix": os.path.join(staging, ".none"),
             },
-            subprocess=scripts,
+            subprocess=how.scripts,
+            notify=notify,
         )
     finally:
         os.unlink(os.path.join(staging, SETTINGS_FILE))
-    version, integrity = read_lock(staging, reference.name)
-    return {
-        "version": version,
-        "integrity": integrity,
-        "origin": registry.urls[0],
-        "command": build_command(staging, reference),
-    }
+    return node, registry.urls[0]
+
+
+def find_npm(node: str) -> list[str]:
+    """Return the command of npm. If the user chose a node, use the npm beside it if it has one."""
+    if sys.platform == "win32":
+        return find_npm_script(node)
+    own = os.path.join(os.path.dirname(node), "npm")
+    npm = own if node and os.path.exists(own) else find_on_path("npm")
+    if not npm:
+        raise CommandError("npm was not found on PATH", exit_code=EXIT_NOT_FOUND, hint=HINT)
+    return [node, os.path.realpath(npm)] if node else [npm]
+
+
+def find_npm_script(node: str) -> list[str]:
+    """Return the command of npm's script. On Windows `npm` is a batch file beside the script."""
+    npm = os.path.join(os.path.dirname(node), "npm.cmd") if node else find_on_path("npm")
+    script = os.path.join(os.path.dirname(npm), "node_modules", "npm", "bin", "npm-cli.js")
+    node = node or find_on_path("node")
+    if not npm or not node or not os.path.isfile(script):
+        where = f", or it is a shim: {npm}" if npm else ""
+        text = f"npm was not found on PATH{where}"
+        raise CommandError(text, exit_code=EXIT_NOT_FOUND, hint=HINT)
+    return [os.path.realpath(node), os.path.realpath(script)]
 
 
 def read_lock(staging: str, name: str) -> tuple[str, str]:
@@ -73,7 +129,7 @@ def read_lock(staging: str, name: str) -> tuple[str, str]:
     found = packages if isinstance(packages, dict) else {}
     for path, item in found.items():
         if not isinstance(item, dict):
-            raise SandboxError(f"{LOCK} is not what npm writes")
+            raise SandboxError(f"{LOCK} does not have npm's format")
         checked = not path or item.get("integrity") or item.get("inBundle")
         if not checked or item.get("link"):
             raise SandboxError(f"{shown(path, 200)} came without a checksum")
@@ -84,7 +140,31 @@ def read_lock(staging: str, name: str) -> tuple[str, str]:
     return version, integrity
 
 
-def build_command(staging: str, reference: Reference) -> list[str]:
+def list_versions(tree: str) -> dict[str, str]:
+    """Return the version of each package in a tree, by its path."""
+    packages = read_json(os.path.join(tree, LOCK)).get("packages")
+    found = packages.items() if isinstance(packages, dict) else ()
+    return {
+        path.removeprefix("node_modules/"): str(item.get("version"))
+        for path, item in found
+        if path and isinstance(item, dict)
+    }
+
+
+def list_sources(tree: str) -> tuple[set[str], set[str]]:
+    """Return (names, addresses) of all packages, "" for one without an address.
+
+    A package that is installed under another name is listed with both names.
+    """
+    packages = read_json(os.path.join(tree, LOCK)).get("packages")
+    found = packages.items() if isinstance(packages, dict) else ()
+    names = {path.rpartition("node_modules/")[2] for path, _ in found}
+    names |= {str(item.get("name", "")) for _, item in found}
+    apart = [item for path, item in found if path and not item.get("inBundle")]
+    return names, {str(item.get("resolved", "")) for item in apart}
+
+
+def build_command(staging: str, reference: Reference, node: str = "node") -> list[str]:
     """Return the command of a package's program: with node, unless a `#!` line names another."""
     folder = os.path.join("node_modules", *reference.name.split("/"))
     package = read_json(os.path.join(staging, folder, "package.json"))
@@ -94,13 +174,15 @@ def build_command(staging: str, reference: Reference) -> list[str]:
     name = choose_program(list(programs), reference, bare)
     path = os.path.normpath(os.path.join(folder, str(programs[name])))
     if not path.startswith("node_modules" + os.sep):
-        raise SandboxError(f"the program {shown(name)} of {reference.name} lies outside of it")
+        raise SandboxError(
+            f"the program {shown(name)} of {reference.name} is outside of the package"
+        )
     try:
         with open(os.path.join(staging, path), "rb") as file:
             head = file.readline(256)
     except OSError as error:
         text = f"the program {shown(name)} of {reference.name} cannot be read: {error.strerror}"
-        raise SandboxError(text, hint="the package is broken; its authors should know") from None
+        raise SandboxError(text, hint="the package is broken; tell its authors") from None
     if head.startswith(b"#!") and b"node" not in head:
         return [f"{{tree}}/{path}"]
-    return ["node", f"{{tree}}/{path}"]
+    return [node, f"{{tree}}/{path}"]

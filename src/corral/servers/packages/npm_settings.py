@@ -1,14 +1,24 @@
-"""Reads the user's npm settings: which registries npm would ask, and with which credentials."""
+"""Read the user's npm settings: the registries that npm would use, and their credentials."""
+
+from __future__ import annotations
 
 import os
-import re
-from collections.abc import Mapping, Sequence
+import sys
 
 from corral.directories import home_directory
 from corral.errors import SandboxError
 from corral.programs.needed_files import read_text
 from corral.safe_text import shown
-from corral.servers.packages.sources import Registry, fingerprint, without_credentials
+from corral.servers.packages.sources import (
+    Registry,
+    fingerprint,
+    plain_index,
+    without_credentials,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
 DEFAULT_URL = "https://registry.npmjs.org/"
 CREDENTIALS = ("_authToken", "_auth", "_password", "username", "email")
@@ -16,7 +26,9 @@ SETTINGS_FILE = ".npmrc"
 
 
 def fingerprint_registry(environment: Mapping[str, str]) -> str:
-    return fingerprint(_registry_urls(read_settings(environment)), DEFAULT_URL)
+    settings = read_settings(environment)
+    scopes = sorted(f"{key}={url}" for key, url in settings.items() if _is_scope(key))
+    return fingerprint([settings.get("registry", DEFAULT_URL), *scopes], DEFAULT_URL)
 
 
 def _registry_urls(settings: Mapping[str, str]) -> list[str]:
@@ -25,13 +37,13 @@ def _registry_urls(settings: Mapping[str, str]) -> list[str]:
 
 
 def read_registry(environment: Mapping[str, str]) -> Registry:
-    """Return the registries that the user's own npm would ask, with the credentials for them."""
+    """Return the registries that the user's own npm would use, with their credentials."""
     settings = read_settings(environment)
     urls = _registry_urls(settings)
     for url in urls:
         plain = without_credentials(url)
         if not url.startswith(("https://", "http://")):
-            raise SandboxError(f"the npm registry {shown(plain)} is no web address")
+            raise SandboxError(f"the npm registry {shown(plain)} is not a web address")
         if plain != url:
             # npm would write the password into files that are kept.
             raise SandboxError(
@@ -48,12 +60,29 @@ def read_registry(environment: Mapping[str, str]) -> Registry:
     )
 
 
+def find_index(
+    names: Iterable[str], archives: Iterable[str], environment: Mapping[str, str]
+) -> str:
+    """Return the registry from which packages of these names and addresses came.
+
+    Return "" if one's scope has its own registry, or if an address is on another host, which a
+    dependency can name.
+    """
+    settings = read_settings(environment)
+    registry = settings.get("registry", DEFAULT_URL)
+    scopes = tuple(key.removesuffix(":registry") + "/" for key in settings if _is_scope(key))
+    host = registry.split("/")[:3]
+    if any(name.startswith(scopes) for name in names):
+        return ""
+    return plain_index(registry) if all(url.split("/")[:3] == host for url in archives) else ""
+
+
 def _is_scope(key: str) -> bool:
     return key.startswith("@") and key.endswith(":registry")
 
 
 def _credential_keys(settings: Mapping[str, str], urls: Sequence[str]) -> list[str]:
-    """Return the keys of credentials for one of these registries, and of no other."""
+    """Return the keys of credentials for these registries, but not for others."""
     addresses = [url.partition(":")[2].rstrip("/") + "/" for url in urls]
     return [
         key
@@ -65,7 +94,9 @@ def _credential_keys(settings: Mapping[str, str], urls: Sequence[str]) -> list[s
 
 
 def settings_lines(registry: Registry, environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the settings file for inside; credentials stay in variables that are not printed."""
+    """Return the settings file for the sandbox. Credentials stay in variables that are not
+    printed.
+    """
     settings = read_settings(environment)
     kept = {key: value for key, value in settings.items() if _is_scope(key) or key == "cafile"}
     named = zip(_credential_keys(settings, registry.urls), registry.secrets, strict=True)
@@ -79,10 +110,12 @@ def settings_lines(registry: Registry, environment: Mapping[str, str]) -> list[t
 def read_settings(environment: Mapping[str, str]) -> dict[str, str]:
     """Return npm's settings: the machine's, overridden by the user's, then by the environment's.
 
-    Those of the working directory are left out: another person may have written them.
+    Settings in the working directory are ignored, because another person may have written them.
     """
     own = environment.get("NPM_CONFIG_USERCONFIG") or environment.get("npm_config_userconfig")
     files = ["/etc/npmrc", "/usr/etc/npmrc", "/usr/local/etc/npmrc"]
+    if sys.platform == "win32":  # where any user may create C:\\etc
+        files = [os.path.join(environment.get("APPDATA", ""), "npm", "etc", "npmrc")]
     files.append(own or os.path.join(home_directory(environment), SETTINGS_FILE))
     found: dict[str, str] = {}
     for file in files:
@@ -99,6 +132,8 @@ def _read_file(file: str, environment: Mapping[str, str]) -> dict[str, str]:
         key, equals, value = line.partition("=")
         if equals and not line.lstrip().startswith(("#", ";")):
             text = value.strip().strip("\"'")
+            import re  # most users have no settings
+
             filled = re.sub(r"\$\{(\w+)\}", lambda m: environment.get(m[1], ""), text)
             found[key.strip()] = filled
     return found

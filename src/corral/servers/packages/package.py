@@ -1,88 +1,224 @@
-"""Packages (`npm:`, `pypi:`): installed once, in their own sandbox, and run from the store."""
+"""Install packages (`npm:`, `pypi:`) once, in their own sandbox, and run them from the store."""
+
+from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
 
 from corral.errors import SandboxError
 from corral.record import replace
 from corral.servers.packages import npm_settings, pypi_settings
-from corral.servers.packages.sources import Source
-from corral.servers.reference import Reference
+from corral.servers.packages.sources import InstallOptions, Source, plain_index
+from corral.servers.reference import Reference, parse_reference
 from corral.servers.store import store
 from corral.servers.store.store import Entry
 
-# The module of the same name installs a package of this kind: packages/npm.py, packages/pypi.py.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Protocol
+
+    Notify = Callable[[str], None]
+
+    class Installer(Protocol):
+        """A module that installs packages of one kind."""
+
+        def install(
+            self, reference: Reference, staging: str, how: InstallOptions, notify: Notify
+        ) -> dict[str, object]: ...
+        def resolve(
+            self, reference: Reference, staging: str, how: InstallOptions, notify: Notify
+        ) -> dict[str, str]: ...
+        def list_versions(self, tree: str) -> dict[str, str]: ...
+
+
+# A module of the same name installs packages of this kind: packages/npm.py, packages/pypi.py.
 SOURCES = {
-    "npm": Source(host="registry.npmjs.org", fingerprint=npm_settings.fingerprint_registry),
+    "npm": Source(
+        host="registry.npmjs.org",
+        index=plain_index(npm_settings.DEFAULT_URL),
+        fingerprint=npm_settings.fingerprint_registry,
+        runtime="node",
+    ),
     "pypi": Source(
         host="pypi.org",
+        index=plain_index(pypi_settings.DEFAULT_URL),
         fingerprint=pypi_settings.fingerprint_registry,
-        runtime=f"python{sys.version_info[0]}.{sys.version_info[1]}",
-        links=(pypi_settings.INTERPRETER,),
+        runtime="python",
+        version=f"{sys.version_info[0]}.{sys.version_info[1]}",
+        links=pypi_settings.LINKS,
     ),
 }
 
 
-def package_key(
-    reference: Reference, *, scripts: bool, extra: Sequence[str], origin: str = ""
-) -> str:
-    """Return a text of everything that makes another installation."""
-    runtime = SOURCES[reference.kind].runtime
-    words = [f"{reference.kind}:{reference.requirement()}", *([runtime] if runtime else [])]
+WAITS = "another start is installing {}; waiting for it"
+
+
+def package_key(reference: Reference, how: InstallOptions, *, origin: str = "") -> str:
+    """Return a text that is different for each different installation."""
+    source = SOURCES[reference.kind]
+    version = how.runtimes.get(source.runtime) or source.version
+    words = [f"{reference.kind}:{reference.requirement()}"]
+    words += [source.runtime + version] if version else []
     words += [f"#{reference.program}"] if reference.program else []
-    words += ["scripts"] if scripts else []
+    words += ["scripts"] if how.scripts else []
     words += [f"from:{origin}"] if origin else []
-    return " ".join([*words, *(f"with:{item}" for item in sorted(extra))])
+    return " ".join([*words, *(f"with:{item}" for item in sorted(how.extra))])
+
+
+def current_key(reference: Reference, how: InstallOptions) -> str:
+    """Return the key of a package from the registry in the user's current settings."""
+    origin = SOURCES[reference.kind].fingerprint(os.environ)
+    return package_key(reference, how, origin=origin)
+
+
+def parse_key(key: str) -> tuple[Reference, InstallOptions] | None:
+    """Return the parts of a key; None for keys of other things, or of another registry."""
+    head, *extra = key.split(" with:")
+    first, *words = head.split(" ")
+    reference = parse_reference(first)
+    if reference is None or reference.kind not in SOURCES:
+        return None
+    runtime = SOURCES[reference.kind].runtime
+    program = next((word[1:] for word in words if word.startswith("#")), "")
+    chosen = next((word for word in words if word.startswith(runtime)), "").removeprefix(runtime)
+    how = InstallOptions(
+        scripts="scripts" in words,
+        extra=tuple(extra),
+        runtimes={runtime: chosen} if chosen else {},
+    )
+    reference = replace(reference, program=program, text=first + (f"#{program}" if program else ""))
+    return (reference, how) if current_key(reference, how) == key else None
+
+
+def why_unproven(kind: str) -> str:
+    """Return why packages of a kind are not known to work here; "" if they are.
+
+    On Windows they count as working only after a first installation has succeeded, because corral
+    was never tested with an installer inside an AppContainer.
+    """
+    if sys.platform != "win32" or any(entry.kind == kind for entry in store.entries()):
+        return ""
+    return f"no {kind}: package was ever installed on this machine, which Windows may not allow"
 
 
 def fetch_package(
-    reference: Reference, *, scripts: bool, extra: Sequence[str], notify: Callable[[str], None]
+    reference: Reference, how: InstallOptions, notify: Callable[[str], None]
 ) -> Entry:
-    """Return the installed package; if it is in the store, without a process or the network."""
-    if sys.platform == "win32":
-        # Package managers there are started by scripts and start processes: corral has no
-        # AppContainer for installers yet.
+    """Return the installed package. If it is in the store, this needs no process and no network."""
+    source = SOURCES[reference.kind]
+    for other in sorted(set(how.runtimes) - {source.runtime}):
         raise SandboxError(
-            "packages are not installed on Windows yet",
-            hint="install it yourself and name its program, or use corral in WSL2",
+            f"--{other} is not for {reference.kind}: packages", hint=f"--{source.runtime} is"
         )
-    origin = SOURCES[reference.kind].fingerprint(os.environ)
-    key = package_key(reference, scripts=scripts, extra=extra, origin=origin)
-    found = store.find_usable(key)
+    key = current_key(reference, how)
+    found = store.find_usable(key) or _find_from_same_index(reference, how)
     if found is not None:
         return found
-    with store.lock_key(key):
+    with store.lock_key(key, lambda: notify(WAITS.format(reference.text))):
         found = store.find_usable(key)  # another process may have installed it meanwhile
         if found is None:
-            found = _install(reference, key, scripts=scripts, extra=extra)
+            _announce(reference, notify)
+            found = _install_apart(reference, key, how, notify)
             notify(f"installed {reference.name} {found.version} from {found.origin}")
             if not reference.version:
-                notify(
-                    f"{reference.text} stays at {found.version} until `corral cache rm` removes it"
-                )
+                notify(f"{reference.text} stays at {found.version} until `corral upgrade`")
     return found
 
 
-def pin_package(
-    reference: Reference, *, scripts: bool, extra: Sequence[str], notify: Callable[[str], None]
-) -> Entry:
+def _find_from_same_index(reference: Reference, how: InstallOptions) -> Entry | None:
+    """Return an installation with other settings, if all of it came from the only index of the
+    current settings.
+
+    The current settings would use that index alone. If they name several indexes, no installation
+    is reused: an index that was not used then may have a package of the same name.
+    """
+    origin = SOURCES[reference.kind].fingerprint(os.environ)
+    if "," in origin:
+        return None
+    index = origin or SOURCES[reference.kind].index
+    wanted = package_key(reference, how)
+    for entry in store.entries():
+        head, *extra = entry.key.split(" with:")
+        words = [word for word in head.split(" ") if not word.startswith("from:")]
+        if entry.index == index and " with:".join([" ".join(words), *extra]) == wanted:
+            return store.find_usable(entry.key)
+    return None
+
+
+def _announce(reference: Reference, notify: Callable[[str], None]) -> None:
+    """Tell the user in the client's log what takes time. A terminal has a line of progress
+    instead.
+    """
+    from corral.servers.registry.download import is_progress_shown
+
+    if not is_progress_shown():
+        notify(f"installing {reference.text} ...")
+
+
+def pin_package(reference: Reference, how: InstallOptions, notify: Callable[[str], None]) -> Entry:
     """Install a package, and store it under its exact version as well."""
-    found = fetch_package(reference, scripts=scripts, extra=extra, notify=notify)
+    found = fetch_package(reference, how, notify)
     if not reference.version:
-        exact = replace(reference, version=found.version)
-        origin = SOURCES[reference.kind].fingerprint(os.environ)
-        store.add_key(found, package_key(exact, scripts=scripts, extra=extra, origin=origin))
+        store.add_key(found, current_key(replace(reference, version=found.version), how))
     return found
 
 
-def _install(reference: Reference, key: str, *, scripts: bool, extra: Sequence[str]) -> Entry:
+def fetch_newest(reference: Reference, how: InstallOptions, notify: Callable[[str], None]) -> Entry:
+    """Return the newest version: the stored one if it has the same packages, else install it.
+
+    It is stored under that version only. If the same version is already stored with other
+    dependencies, that entry is not changed.
+    """
+    plain = current_key(reference, how)
+    key = f"{plain} newest"
+    with store.lock_key(key):
+        with store.StagingDirectory(key) as staging:
+            versions = _find_installer(reference.kind).resolve(reference, staging, how, notify)
+        version = versions.get(reference.name, "")
+        exact = current_key(replace(reference, version=version), how)
+        stored = [one for one in map(store.find, (plain, exact, f"{exact} newest")) if one]
+        for one in stored:
+            if list_versions(one) == versions:
+                return one
+        _announce(reference, notify)
+        found = _install(reference, key, how, notify)
+        exact = current_key(replace(reference, version=found.version), how)
+        exact += " newest" if any(one.key == exact for one in stored) else ""
+        store.add_key(found, exact, replace=True)
+        store.remove(found)
+    return replace(found, key=exact)
+
+
+def list_versions(entry: Entry) -> dict[str, str]:
+    """Return the version of each package of an installation."""
+    return _find_installer(entry.kind).list_versions(entry.path())
+
+
+def _find_installer(kind: str) -> Installer:
     from importlib import import_module
 
-    installer = import_module(f"corral.servers.packages.{reference.kind}")
-    with store.staging_directory(key) as staging:
-        made: dict[str, object] = installer.install(
-            reference, staging, scripts=scripts, extra=extra
-        )
+    found: Installer = import_module(f"corral.servers.packages.{kind}")
+    return found
+
+
+def _install_apart(
+    reference: Reference, key: str, how: InstallOptions, notify: Callable[[str], None]
+) -> Entry:
+    """Install in a process that outlives the client, if this system supports it."""
+    if sys.platform != "win32":
+        from corral.servers.packages.installer_process import install_apart
+
+        install_apart(lambda: _install(reference, key, how, notify), reference.text)
+        if found := store.find(key):
+            return found
+    return _install(reference, key, how, notify)
+
+
+def _install(
+    reference: Reference, key: str, how: InstallOptions, notify: Callable[[str], None]
+) -> Entry:
+    with store.StagingDirectory(key) as staging:
+        made = _find_installer(reference.kind).install(reference, staging, how, notify)
         values = {"key": key, "kind": reference.kind, "name": reference.name, **made}
         return store.commit(staging, values, allowed=SOURCES[reference.kind].links)

@@ -1,49 +1,60 @@
-"""Installs a package of PyPI into its own virtual environment, whose Python runs it later.
+"""Install a package from PyPI into its own virtual environment, whose Python runs it later.
 
-Only wheels are installed: building a source archive would run code of the package before the server
-itself runs. The installer is uv if the host has it, else the interpreter's own pip. Each file is
-checked against the index's hash, and the list of hashes stays in the tree.
+Only wheels are installed, because building a source archive would run code of the package. The
+installer is uv if the host has it, else pip. On Windows it is always pip: uv starts the interpreter
+at its original path, which no AppContainer can read. Each file is checked against the index's hash,
+and the list of hashes is kept in the tree.
 """
 
 import configparser
 import os
+import re
 import subprocess
-import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import sha256
+from importlib.util import find_spec
 
 from corral.errors import EXIT_NOT_FOUND, CommandError, SandboxError
-from corral.programs.needed_files import find_on_path, read_text
-from corral.programs.runtimes import find_own_python
-from corral.record import record
+from corral.programs.needed_files import find_on_path, list_names, read_text
+from corral.record import replace
 from corral.safe_text import shown
-from corral.servers.packages.pypi_settings import INTERPRETER, read_registry
+from corral.servers.packages.install_errors import BUILD, NO_WHEEL
+from corral.servers.packages.pypi_settings import INTERPRETER, LINKS, WINDOWS, read_registry
+from corral.servers.packages.python_environment import (
+    Environment,
+    check_environment,
+    make_environment,
+)
 from corral.servers.packages.sandboxed_install import (
+    FETCH_SECONDS,
+    Notify,
     choose_program,
     read_bounded_text,
     read_json,
     run_installer,
     write_text,
 )
-from corral.servers.packages.sources import Registry, without_credentials
+from corral.servers.packages.sources import InstallOptions, plain_index, without_credentials
 from corral.servers.reference import Reference, is_version, normalize_name
 
-VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 LOCK = "requirements.lock"
 REQUIREMENTS = "requirements.in"
 REPORT = "report.json"
 START_SCRIPT = "start.py"
-VENV_SETTINGS = "pyvenv.cfg"
-MAX_SETTINGS_BYTES = 1 << 16
-HINT = "install uv (https://docs.astral.sh/uv/), or pip for the Python that runs corral"
+HINT = "install uv (https://docs.astral.sh/uv/) or pip (Debian, Ubuntu: apt install python3-pip)"
+SAFE_PATH = (3, 11)
+"""The first Python with the option -P."""
+WINDOWS_HINT = "install Python from python.org, which brings pip, and corral with it"
+INDEX_MARK = "    # from "
 WHEELS = ("--only-binary", ":all:")
 UV = {
     "UV_NO_CONFIG": "1",
-    "UV_CACHE_DIR": "/tmp/uv",  # noqa: S108 - the sandbox's own
     "UV_LINK_MODE": "copy",
     "UV_PYTHON_DOWNLOADS": "never",
     "UV_NO_PROGRESS": "1",
     "UV_HTTP_RETRIES": "1",
+    "UV_HTTP_TIMEOUT": str(FETCH_SECONDS),
 }
 SCRIPT = """\
 import sys
@@ -62,135 +73,202 @@ runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
 """
 
 
-@record
-class Environment:
-    """A virtual environment to be filled: its paths, its base interpreter, its package source."""
-
-    staging: str
-    site: str
-    base: str
-    registry: Registry
-    label: str
-
-    def path(self, name: str) -> str:
-        return os.path.join(self.staging, name)
-
-
 def install(
-    reference: Reference, staging: str, *, scripts: bool, extra: Sequence[str]
+    reference: Reference, staging: str, how: InstallOptions, notify: Notify = lambda _: None
 ) -> dict[str, object]:
-    for item in extra:
-        if item.startswith(("-", ".", "/")) or not item.isprintable():
-            raise SandboxError(f"--with {shown(item)} is no package", hint="--with 'name<2'")
-    registry = read_registry(os.environ)
-    write_text(staging, REQUIREMENTS, "\n".join([reference.requirement(), *extra, ""]))
-    environment = make_environment(staging, registry, reference.text)
-    install_requirements(environment, scripts=scripts)
+    environment, reference = _prepare(reference, staging, how, notify)
+    install_requirements(environment, scripts=how.scripts)
     chosen, integrity = check_lock(staging)
     if not is_version(chosen.get(reference.name, "")):
         raise SandboxError(f"{reference.name} was not installed")
     write_start_script(staging, environment.site, reference)
+    safe_path = ["-P"] if environment.version >= SAFE_PATH else []
+    urls = environment.registry.urls
     return {
         "version": chosen[reference.name],
         "integrity": integrity,
-        "origin": without_credentials(registry.urls[0]) if registry.urls else "this machine",
-        "command": [f"{{tree}}/{INTERPRETER}", "-P", f"{{tree}}/{START_SCRIPT}"],
+        "origin": without_credentials(urls[0]) if urls else "this machine",
+        # Code of a package may have written the lock file, which then proves nothing.
+        "index": "" if how.scripts else find_index(staging),
+        "command": [f"{{tree}}/{INTERPRETER}", *safe_path, f"{{tree}}/{START_SCRIPT}"],
     }
 
 
-def make_environment(staging: str, registry: Registry, label: str) -> Environment:
-    """Make a virtual environment: a link to the interpreter and a file of settings."""
-    base = find_own_python()
-    site = os.path.join(staging, "lib", f"python{VERSION}", "site-packages")
-    os.makedirs(site)
-    os.mkdir(os.path.join(staging, "bin"))
-    os.symlink(base, os.path.join(staging, INTERPRETER))
-    write_text(staging, VENV_SETTINGS, _venv_settings(base))
-    return Environment(staging=staging, site=site, base=base, registry=registry, label=label)
+def resolve(
+    reference: Reference, staging: str, how: InstallOptions, notify: Notify
+) -> dict[str, str]:
+    """Return the versions that an installation would have, in the form of `list_versions`."""
+    environment, _ = _prepare(reference, staging, how, notify)
+    _resolve(environment, scripts=how.scripts, words=[])
+    return list_versions(staging)
 
 
-def _venv_settings(base: str) -> str:
-    text = f"home = {os.path.dirname(base)}\ninclude-system-site-packages = false\n"
-    return f"{text}version = {VERSION}\n"
+def _prepare(
+    reference: Reference, staging: str, how: InstallOptions, notify: Notify
+) -> tuple[Environment, Reference]:
+    """Make an empty environment and write its requirements; choose a version if necessary."""
+    for item in how.extra:
+        if item.startswith(("-", ".", "/")) or not item.isprintable():
+            raise SandboxError(f"--with {shown(item)} is not a package", hint="--with 'name<2'")
+    registry = read_registry(os.environ)
+    python = how.runtimes.get("python", "")
+    made = make_environment(staging, registry, reference.text, python)
+    environment = replace(made, notify=notify)
+    if not reference.version:
+        newest = find_newest(environment, reference, scripts=how.scripts)
+        reference = replace(reference, version=newest)
+    write_text(staging, REQUIREMENTS, "\n".join([reference.requirement(), *how.extra, ""]))
+    return environment, reference
 
 
-def check_environment(environment: Environment) -> None:
-    """Refuse an environment in which a package changed what decides which interpreter starts.
+def find_newest(environment: Environment, reference: Reference, *, scripts: bool) -> str:
+    """Return the newest version of the package itself, whatever its dependencies are.
 
-    A package chooses the names of its scripts and files, and an installer with a bug would follow
-    them out of the directory for packages. A package whose scripts ran may have written anywhere.
+    An installer that may choose silently selects an old version if only that one's dependencies all
+    have wheels.
     """
-    base, link = environment.base, environment.path(INTERPRETER)
-    with open(environment.path(VENV_SETTINGS), "rb") as file:
-        written = file.read(MAX_SETTINGS_BYTES)
-    own = os.listdir(os.path.dirname(link)) == [os.path.basename(link)]
-    if not own or not os.path.islink(link) or written != _venv_settings(base).encode():
-        raise SandboxError(f"a package changed {INTERPRETER} or {VENV_SETTINGS}: it is not run")
-    if os.readlink(link) != base:
-        raise SandboxError(f"a package changed where {INTERPRETER} leads: it is not run")
+    write_text(environment.staging, REQUIREMENTS, f"{reference.requirement()}\n")
+    _resolve(environment, scripts=scripts, words=["--no-deps"])
+    version = check_lock(environment.staging)[0].get(reference.name, "")
+    if not is_version(version):
+        raise SandboxError(f"{environment.label} was not found in the package index")
+    newer = "" if scripts else _find_newer_source(environment, reference, version)
+    if newer:
+        why = NO_WHEEL.format(package=f"{reference.name} {newer}")
+        raise SandboxError(
+            f"cannot install {environment.label}: {why}",
+            hint=f"{BUILD}; {reference.name}=={version} is the newest with a wheel",
+        )
+    return version
+
+
+def _find_newer_source(environment: Environment, reference: Reference, version: str) -> str:
+    """Return a version that is newer than the newest wheel and has only a source archive, or ''.
+
+    No installer mentions such a version, because it was asked for wheels only.
+    """
+    if not find_uv():
+        output = _start_pip(environment, ["index", "versions", reference.name], scripts=False)
+        newest = re.search(r"(?m)^\S+ \((\S+)\)$", "\n".join(output))
+        return newest[1] if newest and newest[1] != version else ""
+    public = version.partition("+")[0]  # a comparison accepts no local version
+    write_text(environment.staging, REQUIREMENTS, f"{reference.name}>{public}\n")
+    try:
+        _resolve(environment, scripts=False, words=["--no-deps"])
+    except SandboxError as error:
+        text = "\n".join(error.lines)
+        if "unsatisfiable" not in text:
+            raise
+        source = re.search(rf"{re.escape(reference.name)}==(\S+) has no (?:usable )?wheels", text)
+        return source[1] if source else ""
+    raise SandboxError(f"the package index has changed: there is a newer {reference.name} now")
 
 
 def install_requirements(environment: Environment, *, scripts: bool) -> None:
-    """Install what `requirements.in` names, and write the lock file."""
-    if uv := find_on_path("uv"):
-        _install_with_uv(uv, environment, scripts=scripts)
+    """Install the requirements in `requirements.in`, and write the lock file."""
+    if uv := find_uv():
+        # The lock file has hashes, and exactly its packages are installed.
+        _resolve(environment, scripts=scripts, words=[])
+        words = ["--require-hashes", "--compile-bytecode", "--target", environment.site]
+        lock = environment.path(LOCK)
+        _run_uv([uv, "pip", "install", *words, "-r", lock], environment, scripts=scripts)
     else:
-        _install_with_pip(environment, scripts=scripts)
+        _run_pip(["--target", environment.site], environment, scripts=scripts)
     check_environment(environment)
 
 
-def _install_with_uv(uv: str, environment: Environment, *, scripts: bool) -> None:
-    """Write a lock file with hashes, then install exactly that."""
-    base, lock = environment.base, environment.path(LOCK)
-    shared = ["--python", base, *([] if scripts else WHEELS)]
-    steps = (
-        ["compile", "--generate-hashes", "--no-header", "--no-annotate", "-q", "-o", lock,
-         environment.path(REQUIREMENTS)],
-        ["install", "--require-hashes", "--compile-bytecode", "--target", environment.site,
-         "-r", lock],
-    )  # fmt: skip
-    prefix = os.path.dirname(os.path.dirname(base))
-    for verb, *words in steps:
-        run_installer(
-            [uv, "pip", verb, *shared, *words],
-            staging=environment.staging,
-            registry=environment.registry,
-            label=environment.label,
-            settings=UV,
-            subprocess=True,  # uv starts the interpreter to learn its version
-            reads=[] if prefix.startswith("/usr") else [prefix],
-            links=(INTERPRETER,),
-        )
+def _resolve(environment: Environment, *, scripts: bool, words: Sequence[str]) -> None:
+    """Write the lock file for `requirements.in`, and install nothing."""
+    if uv := find_uv():
+        form = ["--generate-hashes", "--no-header", "--no-annotate", "-q"]
+        form.append("--emit-index-annotation")  # without credentials
+        files = ["-o", environment.path(LOCK), environment.path(REQUIREMENTS)]
+        # uv would keep the versions of an older lock file.
+        with suppress(FileNotFoundError):
+            os.unlink(environment.path(LOCK))
+        _run_uv([uv, "pip", "compile", *form, *words, *files], environment, scripts=scripts)
+    else:
+        _run_pip(["--dry-run", "--ignore-installed", *words], environment, scripts=scripts)
 
 
-def _install_with_pip(environment: Environment, *, scripts: bool) -> None:
-    base, report = environment.base, environment.path(REPORT)
-    if not _has_pip(base):
-        text = f"neither uv nor pip for {base} was found"
-        raise CommandError(text, exit_code=EXIT_NOT_FOUND, hint=HINT)
+def find_uv() -> str:
+    return "" if WINDOWS else find_on_path("uv")
+
+
+def _run_uv(argv: Sequence[str], environment: Environment, *, scripts: bool) -> None:
+    prefix = os.path.dirname(os.path.dirname(environment.base))
     run_installer(
-        [base, "-I", "-m", "pip", "install", "--no-input", "--no-cache-dir", "-q",
-         "--disable-pip-version-check", *([] if scripts else WHEELS), "--target", environment.site,
-         "--report", report, "-r", environment.path(REQUIREMENTS)],
+        [*argv, "--python", environment.base, *([] if scripts else WHEELS)],
         staging=environment.staging,
         registry=environment.registry,
         label=environment.label,
-        settings={"PIP_CONFIG_FILE": os.devnull},
-        subprocess=scripts,
-        links=(INTERPRETER,),
-    )  # fmt: skip
+        settings=UV,
+        subprocess=True,  # uv starts the interpreter to find out its version
+        reads=[] if prefix.startswith("/usr") else [prefix],
+        links=LINKS,
+        notify=environment.notify,
+    )
+
+
+def _run_pip(words: Sequence[str], environment: Environment, *, scripts: bool) -> None:
+    """Run `pip install`, and write its choice as a lock file in uv's format."""
+    report = environment.path(REPORT)
+    given = [*words, "--report", report, "-r", environment.path(REQUIREMENTS)]
+    form = ["--no-cache-dir", "-q", *([] if scripts else WHEELS)]
+    _start_pip(environment, ["install", *form, *given], scripts=scripts)
     lines = _report_to_lock(report)
     write_text(environment.staging, LOCK, "".join(f"{line}\n" for line in lines))
     os.unlink(report)
 
 
-def _has_pip(base: str) -> bool:
+def _start_pip(environment: Environment, words: Sequence[str], *, scripts: bool) -> list[str]:
+    pip, reads = find_pip(environment.base)
+    options = ["--no-input", "--disable-pip-version-check", "--retries=1"]
+    options.append(f"--timeout={FETCH_SECONDS}")
+    return run_installer(
+        [environment.base, "-I", *pip, *words, *options],
+        staging=environment.staging,
+        registry=environment.registry,
+        label=environment.label,
+        settings={"PIP_CONFIG_FILE": os.devnull},
+        subprocess=scripts,
+        reads=reads,
+        links=LINKS,
+        notify=environment.notify,
+    )
+
+
+def find_pip(base: str) -> tuple[list[str], list[str]]:
+    """Return the words that start pip in the interpreter `base`, and the paths that they read.
+
+    Debian's Python has no pip, but corral's own virtual environment may have one. On Windows pip
+    has to be in the prefix, which is copied: the prefix's own pip, or the one for new environments.
+    """
+    if WINDOWS:
+        return _find_pip_in(os.path.dirname(base)), []
     argv = [base, "-I", "-c", "import pip"]
-    return subprocess.run(argv, capture_output=True, check=False, env={}).returncode == 0
+    if subprocess.run(argv, capture_output=True, check=False, env={}).returncode == 0:
+        return ["-m", "pip"], []
+    own = find_spec("pip")
+    if own is None or own.origin is None:
+        text = f"uv was not found, and {base} has no pip"
+        raise CommandError(text, exit_code=EXIT_NOT_FOUND, hint=HINT)
+    package = os.path.dirname(own.origin)
+    return [package], [os.path.dirname(package)]
+
+
+def _find_pip_in(prefix: str) -> list[str]:
+    if os.path.isdir(os.path.join(prefix, "Lib", "site-packages", "pip")):
+        return ["-m", "pip"]
+    folder = os.path.join(prefix, "Lib", "ensurepip", "_bundled")
+    for name in list_names(folder):
+        if name.startswith("pip-") and name.endswith(".whl"):
+            return [os.path.join(folder, name, "pip")]
+    raise CommandError(f"{prefix} has no pip", exit_code=EXIT_NOT_FOUND, hint=WINDOWS_HINT)
 
 
 def _report_to_lock(report: str) -> list[str]:
-    """Return what pip reports as lines of the lock file that uv writes."""
+    """Return pip's report as lines of a lock file in uv's format."""
     items = read_json(report).get("install")
     found: list[str] = []
     for item in items if isinstance(items, list) else ():
@@ -199,13 +277,13 @@ def _report_to_lock(report: str) -> list[str]:
             digest = archive.get("hashes", {}).get("sha256", "")
             name, version = normalize_name(meta["name"]), meta["version"]
         except (KeyError, TypeError, AttributeError):
-            raise SandboxError(f"{REPORT} is not what pip writes") from None
+            raise SandboxError(f"{REPORT} does not have pip's format") from None
         found += [f"{name}=={version} \\", f"    --hash=sha256:{digest}"]
     return found
 
 
 def check_lock(staging: str) -> tuple[dict[str, str], str]:
-    """Return (version of each package, the lock file's digest). Refuse one without a hash."""
+    """Return (version of each package, the lock file's digest). Refuse a package without a hash."""
     text = read_bounded_text(os.path.join(staging, LOCK))
     chosen: dict[str, str] = {}
     for line in text.replace("\\\n", " ").splitlines():
@@ -219,8 +297,21 @@ def check_lock(staging: str) -> tuple[dict[str, str], str]:
     return chosen, f"sha256-{sha256(text.encode()).hexdigest()}"
 
 
+def find_index(staging: str) -> str:
+    """Return the only index of all packages; "" if uv did not name one for each."""
+    text = read_bounded_text(os.path.join(staging, LOCK))
+    found = [line.split()[-1] for line in text.splitlines() if line.startswith(INDEX_MARK)]
+    one = len(found) == len(check_lock(staging)[0]) and len(set(found)) == 1
+    return plain_index(found[0]) if one else ""
+
+
+def list_versions(tree: str) -> dict[str, str]:
+    """Return the version of each package in a tree."""
+    return check_lock(tree)[0]
+
+
 def write_start_script(staging: str, site: str, reference: Reference) -> None:
-    """Write a script like the package's own, without a path in its first line."""
+    """Write a script like the package's own, but without a path in its first line."""
     scripts = console_scripts(site, reference.name)
     module = reference.name.replace("-", "_")
     if not scripts and os.path.isfile(os.path.join(site, module, "__main__.py")):

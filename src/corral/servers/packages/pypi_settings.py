@@ -1,8 +1,11 @@
-"""Reads the user's settings of uv and pip: which indexes they would ask, with which credentials."""
+"""Read the user's settings of uv and pip: the indexes that they would use, and their
+credentials.
+"""
+
+from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 
 from corral.directories import home_directory
 from corral.errors import SandboxError
@@ -11,23 +14,35 @@ from corral.record import record, replace
 from corral.safe_text import shown
 from corral.servers.packages.sources import Registry, fingerprint, without_credentials
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 DEFAULT_URL = "https://pypi.org/simple"
-INTERPRETER = "bin/python"
-"""A link in each installed package, made by corral, to the interpreter outside of it."""
+WINDOWS = sys.platform == "win32"
+INTERPRETER = "Scripts/python.exe" if WINDOWS else "bin/python"
+LINKS = () if WINDOWS else (INTERPRETER,)
+"""Links in an installed package that corral itself makes, to the interpreter outside of it."""
+UV_CERTIFICATES = ("UV_SYSTEM_CERTS", "UV_NATIVE_TLS")
 FILE_HOSTS = {"pypi.org": "https://files.pythonhosted.org/"}
 
 
 @record
 class Indexes:
+    """The user's settings for PyPI. With `system_certificates` uv uses the system's
+    certificates.
+    """
+
     main: str = ""
     more: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
+    system_certificates: bool = False
 
 
 def read_registry(environment: Mapping[str, str]) -> Registry:
     """Return the indexes in uv's settings if it has any, else in pip's, else PyPI.
 
-    The addresses are passed in variables that are never printed: they may contain credentials.
+    The addresses may contain credentials, so they are passed in variables that are never printed.
     """
     found, from_uv = _read_indexes(environment)
     main = found.main
@@ -49,8 +64,11 @@ def read_registry(environment: Mapping[str, str]) -> Registry:
     return Registry(
         urls=tuple(dict.fromkeys(urls)),
         reads=tuple(dict.fromkeys(path for path in reads if os.path.exists(path))),
-        # pip takes the best version of all indexes, so with pip's settings uv has to do the same.
-        settings={} if from_uv else {"UV_INDEX_STRATEGY": "unsafe-best-match"},
+        # pip takes the best version from all indexes, so uv must do the same with pip's settings.
+        settings={
+            **({} if from_uv else {"UV_INDEX_STRATEGY": "unsafe-best-match"}),
+            **(dict.fromkeys(UV_CERTIFICATES, "true") if found.system_certificates else {}),
+        },
         secrets={name: value for name, value in variables.items() if value},
         hidden=tuple(filter(None, map(_parse_secret, urls))),
     )
@@ -59,9 +77,10 @@ def read_registry(environment: Mapping[str, str]) -> Registry:
 def _read_indexes(environment: Mapping[str, str]) -> tuple[Indexes, bool]:
     """Return the indexes, and whether they are from uv's own settings."""
     found = _read_uv_settings(environment)
-    from_uv = found != Indexes()
+    trusted = found.system_certificates
+    from_uv = replace(found, system_certificates=False) != Indexes()
     if not from_uv:
-        found = _read_pip_settings(environment)
+        found = replace(_read_pip_settings(environment), system_certificates=trusted)
     return replace(found, main=found.main or DEFAULT_URL), from_uv
 
 
@@ -80,7 +99,7 @@ def _parse_host(url: str) -> str:
     if os.path.isabs(_url_to_path(url)):
         return ""
     plain = shown(without_credentials(url))
-    raise SandboxError(f"the package index {plain} is no address that corral knows")
+    raise SandboxError(f"the package index {plain} is not an address that corral knows")
 
 
 def _parse_secret(url: str) -> str:
@@ -94,12 +113,16 @@ def _parse_secret(url: str) -> str:
 def _url_to_path(url: str) -> str:
     from urllib.parse import unquote
 
-    return unquote(url.removeprefix("file://")) if url.startswith("file://") else url
+    if not url.startswith("file://"):
+        return url
+    path = unquote(url.removeprefix("file://"))
+    # file:///C:/wheels
+    return path[1:].replace("/", "\\") if WINDOWS and path[2:3] == ":" else path
 
 
 def _index_root(path: str) -> str:
-    """Return the parent of a `simple` directory: the files of such an index are usually in it."""
-    path = path.rstrip("/")
+    """Return the parent of a `simple` directory, because an index usually keeps its files there."""
+    path = path.rstrip("/\\" if WINDOWS else "/")
     return os.path.dirname(path) if os.path.basename(path) == "simple" else path
 
 
@@ -134,7 +157,7 @@ def pip_files(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
 def _config_directories(environment: Mapping[str, str], home: str) -> tuple[str, str]:
     """Return (the machine's, the user's)."""
     if sys.platform == "win32":
-        # Not /etc: on Windows any user may make such a directory.
+        # /etc is not used, because on Windows any user may create such a directory.
         machine = environment.get("PROGRAMDATA") or "C:\\ProgramData"
         return machine, environment.get("APPDATA") or os.path.join(home, "AppData", "Roaming")
     return "/etc", environment.get("XDG_CONFIG_HOME") or f"{home}/.config"
@@ -144,7 +167,7 @@ def _read_ini(file: str) -> dict[str, str]:
     text = read_text(file)
     if not text:
         return {}
-    import configparser  # takes 3 ms, so only if there are settings
+    import configparser  # takes 3 ms, so it is imported only if there are settings
 
     reader = configparser.RawConfigParser()
     try:
@@ -171,7 +194,13 @@ def _read_uv_settings(environment: Mapping[str, str]) -> Indexes:
         main=_without_name(main),
         more=tuple(map(_without_name, more)) or found.more,
         links=tuple(filter(None, links)) or found.links,
+        system_certificates=found.system_certificates
+        or any(_is_true(environment.get(name, "")) for name in UV_CERTIFICATES),
     )
+
+
+def _is_true(value: str) -> bool:
+    return value.lower() in {"1", "true", "yes", "on", "y", "t"}
 
 
 def _without_name(index: str) -> str:
@@ -197,7 +226,12 @@ def _read_uv_file(file: str) -> Indexes:
             main = url
         elif url:
             more.append(url)
-    return Indexes(main=main, more=tuple(more), links=tuple(_texts(merged.get("find-links"))))
+    return Indexes(
+        main=main,
+        more=tuple(more),
+        links=tuple(_texts(merged.get("find-links"))),
+        system_certificates=any(merged.get(key) is True for key in ("system-certs", "native-tls")),
+    )
 
 
 def _texts(value: object) -> list[str]:

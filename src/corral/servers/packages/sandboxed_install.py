@@ -1,40 +1,65 @@
-"""Runs one command of a package manager in a sandbox, and reads what it left.
+"""Run one command of a package manager in a sandbox, and read its result.
 
 The package manager sees the system, itself, and one staging directory. It reaches only the hosts of
-its registry, and gets only the settings of the user that it needs. The staging directory is checked
-afterwards, when none of its processes runs any more.
+its registry, and gets only the user's settings that it needs. The staging directory is checked when
+all of its processes have ended.
 """
 
 import json
 import os
 import socket
+import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import IO
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from corral.api.launch import launch
+from corral.api.policy_dict import LimitsDict, PolicyDict
 from corral.api.sandbox import Sandbox, end_zygote
 from corral.errors import SandboxError
 from corral.network.guard import find_refusal
 from corral.policy.user_config import load
 from corral.safe_text import printable, shown
+from corral.servers.packages.install_errors import UNREACHABLE, explain_failure
 from corral.servers.packages.sources import Registry
 from corral.servers.reference import Reference
 from corral.servers.registry.download import is_progress_shown, show_progress
+from corral.servers.store.store import UnfinishedError, make_downloads
 from corral.servers.store.tree import check_tree
 
-LIMITS: Mapping[str, object] = {"memory": "4G", "disk": "4G", "pids": 512, "timeout": "15m"}
+if TYPE_CHECKING:
+    from corral.policy.model import Control
+
+LIMITS: LimitsDict = {"memory": "4G", "disk": "4G", "pids": 512, "timeout": "15m"}
+DEGRADABLE: list["Control"] = ["memory", "pids", "disk", "timeout"]
+"""Limits that may be missing. An installation is refused only if it cannot be isolated."""
 MAX_LOG_LINES = 12
 MAX_LOG_BYTES = 1 << 16
+MAX_SHOWN_COLUMNS = 400
 MAX_FILE_BYTES = 32 << 20
 PROGRESS_SECONDS = 0.2
-NPM_LOG_NOTE = "A complete log of this run"
+SILENT_SECONDS = 12
+FETCH_SECONDS = 30
+"""How long the package managers wait for an answer of the registry."""
+CACHES = ("UV_CACHE_DIR", "npm_config_cache")
+CACHE_MARKS = frozenset({".lock", ".gitignore", "CACHEDIR.TAG", "_lastUpdateCheck"})
+NPM_LOG_NOTES = ("A complete log of this run", "/.npm/_logs/")
 SANDBOX_HINT = (
-    "packages are installed inside walls with network access to their registry only; see"
-    " `corral doctor` for what is missing here"
+    "packages are installed in a sandbox with network access to their registry only;"
+    " `corral doctor` shows what is missing here"
 )
+
+Notify = Callable[[str], None]
+NO_MODES = (
+    "without namespaces it may not set modes and times of files",
+    "install it where user namespaces are allowed; `corral doctor` says what forbids them here",
+)
+
+# Denials of other kinds are harmless: pip works without `lsb_release`, which it cannot start.
+HOST_KINDS = frozenset({"name", "port", "address", "guard", "sni"})
 
 
 def run_installer(
@@ -47,58 +72,138 @@ def run_installer(
     subprocess: bool = False,
     reads: Sequence[str] = (),
     links: tuple[str, ...] = (),
-) -> None:
-    """Run the command. An error has the last lines of its output. `links` may lead out."""
-    policy: dict[str, object] = {
-        "limits": _read_limits(),
-        "network": {"allow": urls_to_rules(registry.urls)},
-        "filesystem": {"write": [staging], "read": [*registry.reads, *reads]},
-        "subprocess": {"allow": subprocess},
-        "environment": {
-            "set": {**settings, **registry.settings},
-            "secrets": list(registry.secrets),
-        },
-        # A missing limit is no reason to refuse: isolation is what counts here.
-        "degrade": {"allow": ["memory", "pids", "disk", "timeout"]},
-    }
+    notify: Notify = lambda _: None,
+) -> list[str]:
+    """Run the command, and return the last lines of its output for errors.
+
+    `links` may lead out of the staging directory. `notify` is called with a line if the registry
+    does not answer.
+    """
+    downloads = make_downloads(staging)
+    _remove_repository_marks(downloads)
+    policy = build_policy(staging, registry, settings, subprocess=subprocess, reads=reads)
     environment = {**os.environ, **registry.secrets}
     with tempfile.TemporaryFile() as log:
         try:
             with launch(
                 argv, policy, stdin=-3, stdout=log, stderr=log, env=environment, cwd=staging
             ) as sandbox:
-                code = _wait(sandbox, label)
+                code = _wait(sandbox, label, silence=_Silence(downloads, registry, notify))
         except SandboxError as problem:
             hint = f"{problem.hint}; {SANDBOX_HINT}" if problem.hint else SANDBOX_HINT
             raise SandboxError(f"cannot install {label}: {problem.message}", hint=hint) from problem
         finally:
-            end_zygote()  # the server that follows is started by this very process
+            end_zygote()  # this process itself starts the server later
+        details = read_log_end(log, registry.hidden)
         if code:
-            details = read_log_end(log, registry.hidden)
-            why = f"cannot install {label}: the package manager failed:"
-            raise SandboxError(why, hint=_find_hint(sandbox), details=details)
-    # Before any file is opened: opening a pipe in place of a file would block for ever.
+            why, hint = NO_MODES if _is_without_namespaces(sandbox) else explain_failure(details)
+            kind = UnfinishedError if why == UNREACHABLE else SandboxError
+            raise kind(
+                f"cannot install {label}: {why}:",
+                hint=_find_denied_hosts(sandbox) or hint,
+                details=[one[:MAX_SHOWN_COLUMNS] for one in details],  # pip lists every file
+            )
+    # This comes before opening any file, because opening a fifo would block forever.
     check_tree(staging, allowed=links)
+    return details
 
 
-def _read_limits() -> dict[str, object]:
-    """Return limits that are enough for a large package, except where the user has ceilings."""
+def _remove_repository_marks(downloads: str) -> None:
+    """Remove the file `.git` that uv puts beside the sources it builds, so that nothing takes them
+    for a part of a repository. corral would protect it by a mount, across which uv cannot rename.
+    Links are not followed, because a package that was built may have made them.
+    """
+    if sys.platform == "win32":
+        return  # where uv is not used
+    for entry in list(os.scandir(downloads)):
+        if entry.name.startswith("sdists-") and entry.is_dir(follow_symlinks=False):
+            directory = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            with suppress(FileNotFoundError, IsADirectoryError):
+                os.unlink(".git", dir_fd=directory)
+            os.close(directory)
+
+
+def _is_without_namespaces(sandbox: Sandbox) -> bool:
+    held = sandbox.report.controls if sandbox.report else ()
+    return any(row.control == "filesystem" and row.mechanism == "landlock" for row in held)
+
+
+def build_policy(
+    staging: str,
+    registry: Registry,
+    settings: Mapping[str, str],
+    *,
+    subprocess: bool,
+    reads: Sequence[str] = (),
+) -> PolicyDict:
+    downloads = make_downloads(staging)
+    return {
+        "limits": _read_limits(),
+        "network": {"allow": urls_to_rules(registry.urls)},
+        "filesystem": {"write": [staging, downloads], "read": [*registry.reads, *reads]},
+        "subprocess": {"allow": subprocess},
+        "environment": {
+            "set": {**settings, **registry.settings, **dict.fromkeys(CACHES, downloads)},
+            "secrets": list(registry.secrets),
+        },
+        "degrade": {"allow": DEGRADABLE},
+    }
+
+
+def _read_limits() -> LimitsDict:
+    """Return limits that are enough for a large package, lowered to the user's ceilings."""
     ceilings = load().ceilings
     lower = ceilings.limits if ceilings else {}
-    return {name: value for name, value in LIMITS.items() if lower.get(name) is None}
+    found = LIMITS.copy()
+    for name in LIMITS:
+        if lower.get(name) is not None:
+            del found[name]  # type: ignore[misc]
+    return found
 
 
-def _wait(sandbox: Sandbox, label: str) -> int:
+class _Silence:
+    """Tells the user once if nothing has come from the registry for a while."""
+
+    def __init__(self, downloads: str, registry: Registry, notify: Notify) -> None:
+        hosts = [urlsplit(url).hostname or "" for url in registry.urls[:1]]
+        self.downloads, self.host, self.notify = downloads, "".join(hosts), notify
+        self.before = _measure(downloads)
+
+    def look(self, seconds: float) -> None:
+        if not self.host or seconds < SILENT_SECONDS:
+            return
+        if _measure(self.downloads) == self.before:
+            self.notify(
+                f"{self.host} has not answered for {seconds:.0f} s; the installer gives up after"
+                f" {FETCH_SECONDS} s without an answer, and one more try"
+            )
+        self.host = ""
+
+
+def _measure(downloads: str) -> int:
+    """Return the size of the downloaded files. The caches' own marker files do not count."""
+    sizes = 0
+    for directory, _, names in os.walk(downloads):
+        for name in names:
+            if name not in CACHE_MARKS:
+                with suppress(OSError):
+                    sizes += os.lstat(os.path.join(directory, name)).st_size
+    return sizes
+
+
+def _wait(sandbox: Sandbox, label: str, silence: _Silence) -> int:
     """Wait for the end, and show progress meanwhile if stderr is a terminal."""
     started = time.monotonic()
     try:
         while True:
             try:
-                return sandbox.wait(PROGRESS_SECONDS if is_progress_shown() else None)
+                return sandbox.wait(PROGRESS_SECONDS if is_progress_shown() else SILENT_SECONDS)
             except TimeoutError:
-                show_progress(f"installing {label} ... {time.monotonic() - started:.0f} s")
+                passed = time.monotonic() - started
+                show_progress(f"installing {label} ... {passed:.0f} s")
+                silence.look(passed)
     except BaseException:
-        sandbox.kill()  # nothing in there is worth waiting for
+        sandbox.kill()  # the result is not needed any more
         raise
     finally:
         show_progress("")
@@ -110,26 +215,26 @@ def read_log_end(log: IO[bytes], hidden: Iterable[str]) -> list[str]:
     text = log.read().decode(errors="replace")
     for secret in hidden:
         text = text.replace(secret, "***")
-    # npm's note names a log file inside, which is gone.
-    lines = [one.rstrip() for one in text.splitlines() if one.strip() and NPM_LOG_NOTE not in one]
+    # npm's note, of one line or two, names a log file in the sandbox, which no longer exists.
+    lines = [one.rstrip() for one in text.splitlines() if one.strip()]
+    lines = [one for one in lines if not any(note in one for note in NPM_LOG_NOTES)]
     lines = lines[-MAX_LOG_LINES:]
     return ["".join(c if c.isprintable() else " " for c in line) for line in lines]
 
 
-def _find_hint(sandbox: Sandbox) -> str:
-    """Name the hosts that were denied: they are the likeliest reason of a failure."""
+def _find_denied_hosts(sandbox: Sandbox) -> str:
+    """Return a hint with the denied hosts, because they are the likeliest cause of a failure."""
     report = sandbox.report
-    names = sorted({row.destination for row in report.denials}) if report else []
-    if names:
-        return f"it tried to reach {', '.join(names[:3])}, which is not the registry"
-    return "is the name right, and can the registry be reached?"
+    rows = report.denials if report else ()
+    names = sorted({row.destination for row in rows if row.kind in HOST_KINDS})
+    return f"it tried to reach {', '.join(names[:3])}, which is not the registry" if names else ""
 
 
 def urls_to_rules(urls: Sequence[str]) -> list[str]:
     """Return rules for the hosts and ports of these URLs.
 
     The gateway's guard refuses a name with a private or loopback address, unless a rule names the
-    address too. Here the user chose the registry, so its addresses get rules.
+    address too. The user chose the registry, so its addresses get rules.
     """
     found: dict[str, None] = {}
     for url in urls:
@@ -161,7 +266,7 @@ def write_text(directory: str, name: str, text: str) -> None:
 
 
 def read_bounded_text(path: str) -> str:
-    """Return the text of a file that an installer left, which may be as large as the disk."""
+    """Return the text of a file that an installer wrote. It may be as large as the disk."""
     with open(path, encoding="utf-8", errors="replace") as file:
         text = file.read(MAX_FILE_BYTES + 1)
     if len(text) > MAX_FILE_BYTES:

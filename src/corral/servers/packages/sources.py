@@ -1,8 +1,12 @@
-"""Where packages are installed from."""
+"""The kinds of packages that corral installs, and their registries."""
 
-from collections.abc import Callable, Iterable, Mapping
+from __future__ import annotations
 
 from corral.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
 
 
 @record
@@ -20,28 +24,49 @@ class Registry:
 
 
 @record
+class InstallOptions:
+    """The user's choices for an installation.
+
+    With `scripts` the package may run code. `extra` packages are installed beside it. `runtimes`
+    are the versions or paths of runtimes that the user names, such as {"python": "3.12"}.
+    """
+
+    scripts: bool = False
+    extra: tuple[str, ...] = ()
+    runtimes: Mapping[str, str] = {}
+
+
+@record
 class Source:
     """One kind of package.
 
-    `host` is its public registry. `fingerprint` tells another registry in the user's settings from
-    that one, "" if there is none. `runtime` is what an installed package needs besides itself.
-    `links` are the links out of an installed package that corral itself makes.
+    `host` is its public registry, `index` that registry's address. `fingerprint` identifies another
+    registry in the user's settings; "" for the public one. `runtime` is the program that starts an
+    installed package; `version` is the runtime's version unless the user names another. `links` are
+    the links out of an installed package that corral itself makes.
     """
 
     host: str
+    index: str
     fingerprint: Callable[[Mapping[str, str]], str]
-    runtime: str = ""
+    runtime: str
+    version: str = ""
     links: tuple[str, ...] = ()
 
 
 def fingerprint(urls: Iterable[str], default: str) -> str:
     """Return one word for these addresses, without credentials; "" if they are only the default.
 
-    The same name in another registry is another package. A configuration that names its own
-    registry must not fill the cache for everybody else.
+    The same name in another registry is another package, and the order of registries matters. A
+    configuration with its own registry must not fill the cache that others use.
     """
-    found = [without_credentials(url).rstrip("/") for url in urls]
-    return "" if found == [default.rstrip("/")] else ",".join(sorted(set(found)))
+    found = [plain_index(url) for url in urls]
+    return "" if found == [default.rstrip("/")] else ",".join(dict.fromkeys(found))
+
+
+def plain_index(url: str) -> str:
+    """Return the address of one index as `fingerprint` has it."""
+    return without_credentials(url).rstrip("/")
 
 
 def without_credentials(url: str) -> str:

@@ -1,7 +1,7 @@
-"""Downloads a file or a small document over HTTPS, with limits of size, time and redirects.
+"""Download a file or a small document over HTTPS, with limits of size, time and redirects.
 
-HTTP without TLS is for loopback only, where no other machine can change the answer. A redirect may
-not leave HTTPS. A download is written to a new file, and its digest is compared before it is used.
+HTTP without TLS is for loopback only, where no other machine can change the answer. A redirect must
+stay on HTTPS. A download is written to a new file, and its digest is compared before it is used.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from corral.safe_text import printable, shown
 from corral.servers.store.tree import sha256_of_file
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # a server that was looked up before starts without http.client
+if TYPE_CHECKING:  # a server that is already in the store starts without http.client
     from http.client import HTTPResponse
     from typing import BinaryIO
 
@@ -33,23 +33,24 @@ class NotFoundError(SandboxError):
 
 
 def check_url(url: str, *, after: str = "") -> str:
-    """Return the URL if corral may ask it; `after` is the URL that led to it."""
+    """Return the URL if corral may request it. `after` is the URL that redirected to it."""
     from urllib.parse import urlsplit
 
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname or "", parts.port
     except ValueError:
-        raise SandboxError(f"{shown(url, 200)} is no web address") from None
-    plain = not any(ord(c) <= 32 or ord(c) == 127 for c in url)
+        raise SandboxError(f"{shown(url, 200)} is not a web address") from None
+    plain = all("!" <= c <= "~" for c in url)
     if not host or not plain or parts.username or parts.password:
-        raise SandboxError(f"{shown(url, 200)} is no web address that corral would ask")
+        raise SandboxError(f"{shown(url, 200)} is not a web address that corral may request")
     if parts.scheme == "https" or (
         parts.scheme == "http" and host in LOOPBACK and not after.startswith("https:")
     ):
         return url
     raise SandboxError(
-        f"{shown(url, 200)} is not https", hint="anybody on the way could have changed what comes"
+        f"{shown(url, 200)} is not https",
+        hint="without https another machine could change the download",
     )
 
 
@@ -94,7 +95,7 @@ def _copy(url: str, target: BinaryIO, *, max_bytes: int, label: str) -> None:
                     total = f" of {size >> 10}" if size else ""
                     show_progress(f"fetching {label[:60]!r} ... {done >> 10}{total} KiB")
             if size and done != size:
-                raise SandboxError(f"{shown(url, 200)} broke off after {done} of {size} bytes")
+                raise SandboxError(f"{shown(url, 200)} ended after {done} of {size} bytes")
     except (OSError, http.client.HTTPException) as error:
         why = getattr(error, "reason", error)
         raise SandboxError(f"{shown(url, 200)} cannot be fetched: {why}") from error
@@ -135,11 +136,13 @@ def _open(url: str) -> HTTPResponse:
                 try:
                     following = urljoin(url, following)
                 except ValueError:  # such as "https://["
-                    raise SandboxError(f"{shown(url, 200)} leads to no URL") from None
+                    raise SandboxError(
+                        f"{shown(url, 200)} redirects to something that is not a URL"
+                    ) from None
                 url = check_url(following, after=url)
                 continue
             if error.code == 404:
-                raise NotFoundError(f"{shown(url, 200)} is not there") from None
+                raise NotFoundError(f"{shown(url, 200)} does not exist") from None
             raise SandboxError(f"{shown(url, 200)} answered {error.code}") from None
         return answer
     raise SandboxError(f"more than {MAX_REDIRECTS} redirects, the last to {shown(url, 200)}")

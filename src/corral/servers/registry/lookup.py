@@ -1,9 +1,8 @@
-"""Looks up a server of an MCP registry: `org.example/name@version` -> its package.
+"""Look up the package of a server in an MCP registry: `org.example/name@version`.
 
 The user chooses the registry (`CORRAL_REGISTRY`); the default is the official one. Its answer is
-stored, so that later runs do not ask again, even if no version was given. The publisher wrote
-server.json, so the variables in it are a request. What the user has to fill in comes from
-`--config`.
+stored and used by later runs, even if no version was given. The publisher wrote server.json, so the
+variables in it are a request. `--config` has the values that the user has to fill in.
 """
 
 import json
@@ -33,7 +32,13 @@ FILE = "server.json"
 
 
 def open_server(reference: Reference, arguments: Sequence[str], choices: Choices) -> ReadyServer:
-    content = _fetch_answer(reference, choices)
+    return open_answer(_fetch_answer(reference, choices), reference, arguments, choices)
+
+
+def open_answer(
+    content: bytes, reference: Reference, arguments: Sequence[str], choices: Choices
+) -> ReadyServer:
+    """Open the package that a registry's answer names."""
     package = server_json.choose_package(parse_answer(content, reference), reference.name)
     given = dict(parse_config(choices.config))
     words, paths = server_json.build_arguments(package, given, complete=choices.complete)
@@ -65,22 +70,26 @@ def base_url() -> str:
 
 
 def _fetch_answer(reference: Reference, choices: Choices) -> bytes:
-    """Return the registry's answer, from the store if it was asked before."""
-    version = f"@{reference.version}" if reference.version else ""
-    elsewhere = "" if base_url() == OFFICIAL else f" {base_url()}"
-    key = f"mcp:{reference.name}{version}{elsewhere}"
+    """Return the registry's answer, from the store if it is there."""
+    key = answer_key(reference)
     with store.lock_key(key):
         entry = store.find(key)
         if entry is None:
-            entry = _store_answer(key, reference, _ask_registry(reference))
+            entry = store_answer(key, reference, ask_registry(reference))
             choices.notify(f"{reference.name} {entry.version} according to {base_url()}")
     with open(os.path.join(entry.path(), FILE), "rb") as file:
         return file.read()
 
 
-def _store_answer(key: str, reference: Reference, content: bytes) -> Entry:
+def answer_key(reference: Reference) -> str:
+    version = f"@{reference.version}" if reference.version else ""
+    elsewhere = "" if base_url() == OFFICIAL else f" {base_url()}"
+    return f"mcp:{reference.name}{version}{elsewhere}"
+
+
+def store_answer(key: str, reference: Reference, content: bytes) -> Entry:
     version = parse_answer(content, reference).get("version")
-    with store.staging_directory(key) as staging:
+    with store.StagingDirectory(key) as staging:
         with open(os.path.join(staging, FILE), "wb") as file:
             file.write(content)
         values = {
@@ -94,7 +103,7 @@ def _store_answer(key: str, reference: Reference, content: bytes) -> Entry:
         return store.commit(staging, values)
 
 
-def _ask_registry(reference: Reference) -> bytes:
+def ask_registry(reference: Reference) -> bytes:
     from urllib.parse import quote
 
     name, version = quote(reference.name, safe=""), quote(reference.version or "latest", safe="")
@@ -115,7 +124,7 @@ def parse_answer(content: bytes, reference: Reference) -> dict[str, object]:
         raise SandboxError(f"the registry's answer for {reference.name} is not JSON") from None
     data = answer.get("server", answer) if isinstance(answer, dict) else None
     if not isinstance(data, dict) or data.get("name") != reference.name:
-        raise SandboxError(f"the registry answered with something else than {reference.name}")
+        raise SandboxError(f"the registry's answer is not about {reference.name}")
     version = data.get("version")
     named = isinstance(version, str) and is_version(version)
     if not named or (reference.version and version != reference.version):
@@ -129,14 +138,14 @@ def fetch_bundle(package: Package, reference: Reference) -> Entry:
     if known is not None:
         return known
     key = f"download:{package.sha256}"
-    with store.lock_key(key), store.staging_directory(key) as staging:
+    with store.lock_key(key), store.StagingDirectory(key) as staging:
         path = os.path.join(staging, "archive")
-        # A publisher may not send corral to a service on this machine's loopback.
+        # A publisher must not direct corral to a service on this machine's loopback.
         download.check_url(package.identifier, after=base_url())
         digest = download.fetch_file(package.identifier, path, max_bytes=MAX_BUNDLE_BYTES)
         if digest != package.sha256:
             raise SandboxError(
-                f"{shown(package.identifier, 200)} has the SHA-256 {digest}, and the registry"
+                f"{shown(package.identifier, 200)} has the SHA-256 {digest}, but the registry"
                 f" promised {package.sha256}",
                 hint=f"it is not the file that {reference.name} published; do not run it",
             )

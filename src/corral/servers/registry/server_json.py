@@ -1,4 +1,4 @@
-"""Parses server.json of the MCP registry: the package it names, its arguments and variables."""
+"""Parse server.json of the MCP registry: its package, its arguments and its variables."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Package:
 
 @record
 class Variables:
-    """What the publisher asks for (`asked`) and what the user's own values grant (`granted`).
+    """The permissions that the publisher requests, and those that the user's own values grant.
 
     `secrets` are secret values from the user.
     """
@@ -52,13 +52,13 @@ def choose_package(data: Mapping[str, object], name: str) -> Package:
         kind, transport = str(item.get("registryType")), item.get("transport")
         speaks = transport.get("type") if isinstance(transport, dict) else "stdio"
         if kind not in {*SOURCES, "mcpb"}:
-            why.append(f"{shown(kind)} packages are not run")
+            why.append(f"{shown(kind)} packages are not supported")
         elif speaks != "stdio":
-            why.append(f"{shown(speaks)} is no transport that corral runs")
+            why.append(f"{shown(speaks)} is not a transport that corral supports")
         else:
             return _parse_package(item, kind)
     remotes = "it is reached over the network" if data.get("remotes") else "it names no package"
-    raise SandboxError(f"{name} has nothing to run: " + ("; ".join(why) or remotes))
+    raise SandboxError(f"{name} has no package to run: " + ("; ".join(why) or remotes))
 
 
 def _parse_package(item: Mapping[str, object], kind: str) -> Package:
@@ -111,7 +111,8 @@ def build_arguments(
                 f"an argument has no value: {shown(key)}",
                 hint=f"--config {key.lstrip('-')}=VALUE: {shown(item.get('description', ''), 200)}",
             )
-        # Only if the user's value is all of it: a publisher can write `{folder}/../.ssh`.
+        # A path is the user's only if the user's value is the whole of it, because a publisher can
+        # write `{folder}/../.ssh`.
         granted = own and item.get("format") == "filepath" and value in given.values()
         if value is not None and granted:
             value = os.path.abspath(os.path.expanduser(value))
@@ -148,7 +149,7 @@ def _resolve_value(
 def _fill_template(
     text: str, known: Mapping[str, object], given: Mapping[str, str]
 ) -> tuple[str | None, bool]:
-    """Replace `{name}` once, not in the values themselves. None if a value is missing."""
+    """Replace `{name}` once, but not inside inserted values. Return None if a value is missing."""
     own = False
     lacking = False
 
@@ -207,7 +208,9 @@ def collect_variables(
 
 
 def _check_secrets(secrets: Collection[str]) -> None:
-    """Refuse secrets that would change corral itself: they pass through its environment."""
+    """Refuse secrets that would change corral itself, because corral's environment contains
+    them.
+    """
     for name in secrets:
         if is_loader_variable(name):
             raise SandboxError(f"server.json calls {name} a secret, which it may not set")

@@ -1,30 +1,16 @@
-"""File locks that end with the process that has them: two runs never install the same thing."""
+"""File locks that end with their process, so that two runs never install the same package."""
+
+from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
+from corral.abi.private_directory import lock, make_private_directory
+from corral.disk_hints import disk_hint
 from corral.errors import SandboxError
 
-
-def _lock(descriptor: int, *, wait: bool) -> None:
-    if sys.platform == "win32":
-        import msvcrt
-
-        # LK_LOCK gives up after ten tries, one a second; an installation takes longer.
-        while True:
-            try:
-                msvcrt.locking(descriptor, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
-            except OSError:
-                if not wait:
-                    raise
-            else:
-                return
-    else:
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def _open(path: str) -> int:
@@ -32,21 +18,40 @@ def _open(path: str) -> int:
     return os.open(path, flags, 0o600)
 
 
-@contextmanager
-def lock_file(path: str) -> Iterator[None]:
-    """Wait for the lock. The file stays: if it were removed, two processes could get the lock."""
-    try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        descriptor = _open(path)
-    except OSError as error:
-        raise SandboxError(
-            f"{path} cannot be made: {error.strerror}", hint="corral keeps its locks there"
-        ) from error
-    try:
-        _lock(descriptor, wait=True)
-        yield
-    finally:
-        os.close(descriptor)
+class Lock:
+    """A context manager that waits for a lock. `waits` is called if another process has the lock.
+
+    The file is not removed. Otherwise two processes could get the lock, one on each file.
+    """
+
+    def __init__(self, path: str, waits: Callable[[], None] = lambda: None) -> None:
+        self._path = path
+        self._waits = waits
+        self._descriptor = -1
+
+    def __enter__(self) -> None:
+        try:
+            make_private_directory(os.path.dirname(self._path))
+            self._descriptor = _open(self._path)
+            try:
+                lock(self._descriptor, wait=False)
+            except BlockingIOError:
+                self._waits()
+                lock(self._descriptor, wait=True)
+        except BaseException as error:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+            if not isinstance(error, OSError):
+                raise
+            raise SandboxError(
+                f"{self._path} cannot be locked: {error.strerror}",
+                hint=disk_hint(
+                    error, self._path, "set XDG_CACHE_HOME to another directory that you own"
+                ),
+            ) from error
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
 
 
 def is_locked(path: str) -> bool:
@@ -55,7 +60,7 @@ def is_locked(path: str) -> bool:
     except OSError:
         return False
     try:
-        _lock(descriptor, wait=False)
+        lock(descriptor, wait=False)
     except OSError:
         return True
     finally:

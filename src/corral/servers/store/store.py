@@ -1,27 +1,31 @@
 """The content-addressed cache of installed packages and unpacked bundles.
 
 A tree is named by a SHA-256 over its paths, kinds, executable bits and contents. It is read-only,
-and all entries of the same content share it. An entry is one small file, named by what was asked
-for. Both appear by renaming, so that they are complete or absent. The directory is private, and no
-target can get it, because it is inside corral's own cache.
+and all entries of the same content share it. An entry is one small file, named by a key that
+describes what was installed. Trees and entries appear by renaming, so that they are complete or
+absent. The store is inside corral's own cache, so it is private and is never granted to a target.
 
 A tree is hashed again at its first use after a boot, and by `corral cache verify`. Only the user
-can write here, so the check is for broken disks and accidents. Reading thousands of files at each
-start would cost more than the start itself.
+can write here, so the check finds broken disks and accidents, not attacks. Hashing thousands of
+files at each start would take longer than the start itself.
 """
 
-import json
-import os
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from __future__ import annotations
 
-from corral.directories import directories, refuse_shared
+import os
+import sys
+import time
+
+from corral.abi.private_directory import lock, make_private_directory
+from corral.abi.whole_file import discard_leftovers, replace_file
+from corral.directories import STAGING, directories, refuse_shared
+from corral.disk_hints import disk_hint
 from corral.errors import SandboxError
+from corral.formats.light import parse_json, sha256
 from corral.programs.needed_files import list_names
 from corral.record import fields, record
 from corral.safe_text import is_digest
-from corral.servers.store.locks import is_locked, lock_file
+from corral.servers.store.locks import Lock, is_locked
 from corral.servers.store.tree import (
     READ_ONLY,
     check_tree,
@@ -31,14 +35,30 @@ from corral.servers.store.tree import (
     tree_digest,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
 FORMAT = 1
+DOWNLOADS = ".downloads"
+ENTRY = ".json"
+KEPT_DOWNLOADS_SECONDS = 24 * 3600
+
+
+class UnfinishedError(SandboxError):
+    """An installation that may continue later with the files that it has downloaded.
+
+    After other errors nothing is kept, because a wrong archive may have left wrong metadata in a
+    cache.
+    """
 
 
 @record
 class Entry:
-    """What was stored under `key`. In `command` the word `{tree}` stands for the tree's path.
+    """One entry of the store. In `command` the word `{tree}` is replaced by the tree's path.
 
-    `integrity` is the checksum that the package manager verified.
+    `integrity` is the checksum that the package manager verified. `index` is the only index of all
+    packages of the tree; "" if there are several or the index is not known.
     """
 
     key: str
@@ -48,6 +68,7 @@ class Entry:
     digest: str
     command: tuple[str, ...]
     origin: str = ""
+    index: str = ""
     integrity: str = ""
     created: str = ""
     size: int = 0
@@ -69,9 +90,7 @@ def tree_path(digest: str) -> str:
 
 
 def entry_path(key: str) -> str:
-    from hashlib import sha256
-
-    return store_path("entries", sha256(key.encode()).hexdigest() + ".json")
+    return store_path("entries", sha256(key.encode()).hexdigest() + ENTRY)
 
 
 def make_directories() -> None:
@@ -79,22 +98,23 @@ def make_directories() -> None:
     parts = ("trees", "entries", "locks", "verified", "files")
     for path in (store_path(), *map(store_path, parts)):
         try:
-            os.makedirs(path, mode=0o700, exist_ok=True)
+            make_private_directory(path)
             found = os.lstat(path)
         except OSError as error:
-            hint = "XDG_CACHE_HOME names another place for it" if os.name == "posix" else None
-            raise SandboxError(f"{path} cannot be made: {error.strerror}", hint=hint) from error
+            raise _unwritable(path, error) from error
         refuse_shared(path, found, 0o077)
 
 
 def find(key: str) -> Entry | None:
     """Return the entry of a key, if its tree exists and is unchanged."""
     for path in (store_path(), store_path("entries"), store_path("trees")):
-        # With `sudo` and the user's own HOME the store would be another user's.
+        # With `sudo` and the user's own HOME, the store would belong to another user.
         try:
             refuse_shared(path, os.lstat(path), 0o077)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise _unwritable(path, error) from error
     entry = read_entry(entry_path(key))
     if entry is None or entry.key != key or not os.path.isdir(entry.path()):
         return None
@@ -104,7 +124,7 @@ def find(key: str) -> Entry | None:
 
 
 def find_usable(key: str) -> Entry | None:
-    """Return the entry of a key, unless the interpreter that it was made for is gone."""
+    """Return the entry of a key, unless its interpreter no longer exists."""
     found = find(key)
     words = found.argv()[:1] if found else []
     return None if any(os.path.isabs(one) and not os.path.exists(one) for one in words) else found
@@ -113,7 +133,7 @@ def find_usable(key: str) -> Entry | None:
 def read_entry(path: str) -> Entry | None:
     try:
         with open(path, encoding="utf-8") as file:
-            data: object = json.load(file)
+            data = parse_json(file.read())
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
@@ -149,15 +169,17 @@ def commit(staging: str, entry: Mapping[str, object], *, allowed: tuple[str, ...
     return found
 
 
-def add_key(entry: Entry, key: str) -> None:
-    """Store the same tree under one more key, unless that key exists already."""
+def add_key(entry: Entry, key: str, *, replace: bool = False) -> None:
+    """Store the same tree under one more key. An existing key is kept unless `replace` is set."""
     values = {name: getattr(entry, name) for name in fields(entry)}
     with lock_all():
-        if read_entry(entry_path(key)) is None:
+        if replace or read_entry(entry_path(key)) is None:
             _write_entry({**values, "key": key})
 
 
 def _write_entry(values: Mapping[str, object]) -> None:
+    import json
+
     content = json.dumps({"format": FORMAT, **values})
     write_file(entry_path(str(values["key"])), content.encode())
 
@@ -167,12 +189,12 @@ def _move_tree(staging: str, digest: str) -> None:
 
     path = tree_path(digest)
     if os.path.isdir(path) and tree_digest(path) == digest:
-        remove_tree(staging)  # the same content is in the store already
+        remove_tree(staging)  # the same content is already in the store
         return
     discard_tree(digest)  # the tree of this name is damaged
     fresh = f"{path}.{os.urandom(8).hex()}"
     try:
-        # A directory without write permission cannot be renamed: its `..` would change.
+        # A directory without write permission cannot be renamed, because its `..` would change.
         os.chmod(staging, 0o700)
         try:
             os.rename(staging, fresh)
@@ -184,24 +206,25 @@ def _move_tree(staging: str, digest: str) -> None:
     except OSError as error:
         remove_tree(fresh)
         if not os.path.isdir(path):
-            raise SandboxError(f"the cache cannot be written: {error.strerror}") from error
+            raise _unwritable(path, error) from error
 
 
 def write_file(path: str, content: bytes) -> None:
-    fresh = f"{path}.{os.urandom(8).hex()}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
     try:
-        with open(os.open(fresh, flags, 0o600), "wb") as file:
-            file.write(content)
-        os.replace(fresh, path)
+        replace_file(path, content)
     except OSError as error:
-        raise SandboxError(f"the cache cannot be written: {error.strerror}") from error
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: str, error: OSError) -> SandboxError:
+    hint = disk_hint(error, path, "set XDG_CACHE_HOME to another directory that you own")
+    return SandboxError(f"{path} cannot be written: {error.strerror}", hint=hint)
 
 
 def boot_id() -> str:
-    """Return a text that changes at each boot; on other systems than Linux, each day."""
+    """Return a text that changes at each boot; on systems other than Linux, each day."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
             return file.read().strip()
     except OSError:
         return time.strftime("%Y-%m-%d")
@@ -209,7 +232,7 @@ def boot_id() -> str:
 
 def is_verified(digest: str) -> bool:
     try:
-        with open(store_path("verified", digest), encoding="ascii") as file:
+        with open(store_path("verified", digest), encoding="utf-8") as file:
             return file.read() == boot_id()
     except OSError:
         return False
@@ -223,7 +246,7 @@ def verify(entry: Entry) -> None:
     """Hash the tree again; raise if it has changed."""
     if tree_digest(entry.path()) != entry.digest:
         raise SandboxError(
-            f"{entry.name} {entry.version} in the cache is not what was installed",
+            f"{entry.name} {entry.version} in the cache has changed since its installation",
             hint=f"remove it with `corral cache rm {entry.key.split(' ')[0]}` and run again",
         )
     mark_verified(entry.digest)
@@ -231,27 +254,35 @@ def verify(entry: Entry) -> None:
 
 def entries() -> list[Entry]:
     directory = store_path("entries")
-    found = [read_entry(os.path.join(directory, name)) for name in list_names(directory)]
+    names = [name for name in list_names(directory) if name.endswith(ENTRY)]
+    found = [read_entry(os.path.join(directory, name)) for name in names]
     return sorted((one for one in found if one), key=lambda one: one.key)
 
 
 def remove(entry: Entry) -> None:
-    """Remove an entry, and its tree if no other entry has it."""
+    """Remove an entry. Remove its tree too, unless another entry or a run uses it. After that run
+    the tree is garbage.
+    """
     with lock_all():
-        with suppress(FileNotFoundError):
+        try:
             os.unlink(entry_path(entry.key))
-        if not any(one.digest == entry.digest for one in entries()):
+        except FileNotFoundError:
+            pass
+        needed = any(one.digest == entry.digest for one in entries())
+        if not needed and not is_used(entry.path()):
             discard_tree(entry.digest)
 
 
-def lock_all() -> AbstractContextManager[None]:
+def lock_all() -> Lock:
     """Lock the store while trees and entries change together, so that no new tree is collected."""
-    return lock_file(store_path("locks", "store"))
+    return Lock(store_path("locks", "store"))
 
 
 def collect_garbage() -> list[str]:
     """Remove leftovers, and return their paths."""
     with lock_all():
+        for part in ("entries", "verified"):
+            discard_leftovers(store_path(part))
         gone = list(find_leftovers())
         for path in gone:
             remove_tree(path)
@@ -259,60 +290,125 @@ def collect_garbage() -> list[str]:
 
 
 def discard_tree(digest: str) -> None:
-    """Remove a tree. It is renamed first, so that it is gone at once."""
+    """Remove a tree. It is renamed first, so that it disappears at once. A run that uses the tree
+    keeps its files until garbage is collected.
+    """
     gone = f"{tree_path(digest)}.{os.urandom(8).hex()}"
-    with suppress(OSError):
+    try:
         os.chmod(tree_path(digest), 0o700)
         os.rename(tree_path(digest), gone)
         os.unlink(store_path("verified", digest))
-    remove_tree(gone)
+    except OSError:
+        pass
+    if not is_used(gone):
+        remove_tree(gone)
+
+
+def is_used(tree: str) -> bool:
+    """Return whether a run has locked a tree. Windows itself keeps files that are open."""
+    if sys.platform == "win32" or not os.path.isdir(tree):
+        return False
+    descriptor = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        lock(descriptor, wait=False)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def lock_path(key: str) -> str:
-    return store_path("locks", os.path.basename(entry_path(key)).removesuffix(".json"))
+    return store_path("locks", os.path.basename(entry_path(key)).removesuffix(ENTRY))
 
 
-def lock_key(key: str) -> AbstractContextManager[None]:
-    """Wait until no other process installs this key. Makes the store if need be."""
+def lock_key(key: str, waits: Callable[[], None] = lambda: None) -> Lock:
+    """Wait until no other process installs this key. Make the store if necessary."""
     make_directories()
-    return lock_file(lock_path(key))
+    return Lock(lock_path(key), waits)
 
 
 def staging_root() -> str:
-    """Return a directory beside the cache: installers may write to it, but not to the cache."""
-    return directories().cache + "-staging"
+    """Return a directory beside the cache. Installers may write there, but not to the cache."""
+    return directories().cache + STAGING
 
 
-@contextmanager
-def staging_directory(key: str) -> Iterator[str]:
-    """Make a staging directory for a key, whose lock the caller has, and remove it at the end."""
-    path = make_staging(key)
-    try:
-        yield path
-    finally:
-        remove_tree(path)
+class StagingDirectory:
+    """A context manager for the staging directory of a key. The caller has locked the key.
+
+    The directory is removed at the end. The downloads of an unfinished installation are kept, but
+    for the same key only, because one package's installer must not influence another package.
+    """
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        self._path = ""
+
+    def __enter__(self) -> str:
+        self._path = make_staging(self._key)
+        return self._path
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        try:
+            is_refused = isinstance(error, SandboxError) and not isinstance(error, UnfinishedError)
+            if error is None or is_refused:
+                remove_tree(self._path + DOWNLOADS)
+        finally:
+            remove_tree(self._path)
 
 
 def make_staging(key: str) -> str:
     path = os.path.join(staging_root(), os.path.basename(lock_path(key))[:32])
     try:
-        os.makedirs(staging_root(), mode=0o700, exist_ok=True)
+        make_private_directory(staging_root())
         refuse_shared(staging_root(), os.lstat(staging_root()), 0o077)
         remove_tree(path)  # left by a run that was killed
-        os.mkdir(path, 0o700)
+        make_private_directory(path)
+        _discard_old_downloads()
     except OSError as error:
-        raise SandboxError(f"{path} cannot be made: {error.strerror}") from error
+        raise _unwritable(path, error) from error
     return path
 
 
+def make_downloads(staging: str) -> str:
+    """Make the directory in which the installer of a staging directory keeps its downloads."""
+    path = staging + DOWNLOADS
+    make_private_directory(path)
+    os.utime(path)
+    return path
+
+
+def _discard_old_downloads() -> None:
+    for path in find_idle_staging():
+        if path.endswith(DOWNLOADS) and time.time() - _changed(path) > KEPT_DOWNLOADS_SECONDS:
+            remove_tree(path)
+
+
+def _changed(path: str) -> float:
+    try:
+        return os.lstat(path).st_mtime
+    except FileNotFoundError:  # another process has just removed it
+        return time.time()
+
+
 def find_leftovers() -> Iterator[str]:
-    """Yield trees without an entry, and staging directories of installations that were killed."""
+    """Yield trees without an entry, and leftovers of installations that failed or were killed."""
     used = {one.digest for one in entries()}
-    trees, locks = store_path("trees"), store_path("locks")
+    trees = store_path("trees")
     for name in list_names(trees):
-        if name not in used:
+        if name not in used and not is_used(os.path.join(trees, name)):
             yield os.path.join(trees, name)
+    yield from find_idle_staging()
+
+
+def find_idle_staging() -> Iterator[str]:
+    """Yield what is in the staging root and belongs to no installation that is running now."""
+    root, locks = staging_root(), store_path("locks")
+    try:
+        refuse_shared(root, os.lstat(root), 0o077)
+    except (FileNotFoundError, SandboxError):
+        return  # there is none, or another user put it there, with links for example
     busy = {name[:32] for name in list_names(locks) if is_locked(os.path.join(locks, name))}
-    for name in list_names(staging_root()):
-        if name not in busy:
-            yield os.path.join(staging_root(), name)
+    for name in list_names(root):
+        if name[:32] not in busy:
+            yield os.path.join(root, name)

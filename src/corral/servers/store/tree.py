@@ -1,17 +1,22 @@
-"""A tree of files as one value: its digest, checking it, making it read-only, removing it.
+"""Hash, check and remove a tree of files, and make it read-only.
 
 An installer may leave anything behind, so devices, sockets and links that lead out of the tree are
 refused. Set-id bits are removed when the tree is made read-only. On Windows a junction is a link.
 """
 
+from __future__ import annotations
+
 import os
 import stat
-from collections.abc import Iterator
 
 from corral.errors import SandboxError
 from corral.paths.links import is_directory, is_link
-from corral.paths.native import is_inside
+from corral.paths.native import extended_path, is_inside
 from corral.safe_text import shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MAX_ENTRIES = 200_000
 MAX_BYTES = 4 << 30
@@ -19,16 +24,21 @@ READ_ONLY = 0o555
 MAX_PATH_LENGTH = 1000
 
 
+def path_of(top: str, path: str) -> str:
+    """Return the path of an entry. On Windows it may be longer than 260 characters."""
+    return os.path.join(extended_path(top), *path.split("/"))
+
+
 def walk(top: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield (path below `top`, its lstat), parents first, sorted; links are not followed."""
+    """Yield (path below `top`, its lstat), parents first, sorted. Links are not followed."""
     waiting = [""]
     while waiting:
         here = waiting.pop()
-        with os.scandir(os.path.join(top, here)) as entries:
+        with os.scandir(path_of(top, here)) as entries:
             names = sorted(entry.name for entry in entries)
         for name in names:
             path = f"{here}/{name}" if here else name
-            found = os.lstat(os.path.join(top, path))
+            found = os.lstat(path_of(top, path))
             yield path, found
             if is_directory(found):
                 waiting.append(path)
@@ -38,21 +48,21 @@ def tree_digest(top: str) -> str:
     from hashlib import sha256
 
     total = sha256(b"corral tree 1\n")
-    rows = sorted((os.fsencode(path), found) for path, found in walk(top))
-    for path, found in rows:
-        kind, content = _read_content(os.path.join(os.fsencode(top), path), found)
-        for part in (path, kind, content):
+    rows = sorted((os.fsencode(path), path, found) for path, found in walk(top))
+    for name, path, found in rows:
+        kind, content = _read_content(path_of(top, path), found)
+        for part in (name, kind, content):
             total.update(len(part).to_bytes(8, "big") + part)
     return total.hexdigest()
 
 
-def _read_content(path: bytes, found: os.stat_result) -> tuple[bytes, bytes]:
+def _read_content(path: str, found: os.stat_result) -> tuple[bytes, bytes]:
     if is_link(found):
-        return b"link", os.readlink(path)
+        return b"link", os.fsencode(os.readlink(path))
     if stat.S_ISDIR(found.st_mode):
         return b"directory", b""
     kind = b"program" if found.st_mode & 0o111 else b"file"
-    return kind, sha256_of_file(os.fsdecode(path))
+    return kind, sha256_of_file(path)
 
 
 def sha256_of_file(path: str) -> bytes:
@@ -63,17 +73,17 @@ def sha256_of_file(path: str) -> bytes:
 
 
 def check_tree(top: str, *, allowed: tuple[str, ...] = ()) -> None:
-    """Refuse what a server's files never need; `allowed` are links that corral itself made."""
+    """Refuse entries that no server needs. `allowed` are links that corral itself made."""
     size = 0
     real = os.path.realpath(top)
     for count, (path, found) in enumerate(walk(top)):
         size += found.st_size
         mode = found.st_mode
         if is_link(found) and path not in allowed:
-            if not is_inside(os.path.realpath(os.path.join(top, path)), real):
+            if not is_inside(os.path.realpath(path_of(top, path)), real):
                 raise _refused(path, "is a link that leads out")
         elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or is_link(found)):
-            raise _refused(path, "is neither a file nor a directory")
+            raise _refused(path, "is not a file or a directory")
         if count > MAX_ENTRIES or size > MAX_BYTES:
             raise SandboxError(
                 f"more than {MAX_ENTRIES} files or {MAX_BYTES >> 30} GiB were installed"
@@ -81,19 +91,19 @@ def check_tree(top: str, *, allowed: tuple[str, ...] = ()) -> None:
 
 
 def _refused(path: str, why: str) -> SandboxError:
-    return SandboxError(f"what was installed is refused: {shown(path, 200)} {why}")
+    return SandboxError(f"the installation is refused: {shown(path, 200)} {why}")
 
 
 def make_read_only(top: str) -> None:
-    """Let everybody read and nobody write; the directory above keeps other users out."""
+    """Make a tree read-only for all users. The directory above it keeps other users out."""
     os.chmod(top, READ_ONLY)
-    # `walk` is a generator, so a directory is made readable before it is read.
+    # `walk` is a generator, so each directory is made readable before it is read.
     for path, found in walk(top):
         mode = found.st_mode
         if is_directory(found):
-            os.chmod(os.path.join(top, path), READ_ONLY)
+            os.chmod(path_of(top, path), READ_ONLY)
         elif stat.S_ISREG(mode):
-            os.chmod(os.path.join(top, path), READ_ONLY if mode & 0o111 else 0o444)
+            os.chmod(path_of(top, path), READ_ONLY if mode & 0o111 else 0o444)
 
 
 def measure_tree(top: str) -> tuple[int, int]:
@@ -103,7 +113,7 @@ def measure_tree(top: str) -> tuple[int, int]:
 
 
 def remove_tree(top: str) -> None:
-    """Remove a tree, read-only or not, if it exists; of a link only the link itself."""
+    """Remove a tree, read-only or not, if it exists. If it is a link, remove only the link."""
     import shutil
 
     if os.path.lexists(top) and is_link(os.lstat(top)):
@@ -115,27 +125,27 @@ def remove_tree(top: str) -> None:
     waiting = [""]
     while waiting:
         here = waiting.pop()
-        with os.scandir(os.path.join(top, here)) as entries:
+        with os.scandir(path_of(top, here)) as entries:
             names = [entry.name for entry in entries]
         waiting += [path for name in names if (path := _make_removable(top, here, name))]
-    shutil.rmtree(top)
+    shutil.rmtree(extended_path(top))
 
 
 def _make_removable(top: str, here: str, name: str) -> str:
     """Make an entry removable; return the path below `top` of a directory, "" for anything else.
 
-    A directory far down is moved up: no call takes a path of more than 4096 bytes, but a script of
-    a package may have made longer ones.
+    A deeply nested directory is moved up: no call accepts a path of more than 4096 bytes, but a
+    package's script may have made longer ones.
     """
     path = f"{here}/{name}" if here else name
-    found = os.lstat(os.path.join(top, path))
+    found = os.lstat(path_of(top, path))
     if not is_directory(found):
         if os.name == "nt" and not is_link(found):
-            os.chmod(os.path.join(top, path), 0o600)
+            os.chmod(path_of(top, path), 0o600)
         return ""
-    os.chmod(os.path.join(top, path), 0o700)
+    os.chmod(path_of(top, path), 0o700)
     if len(path) < MAX_PATH_LENGTH:
         return path
     fresh = os.urandom(8).hex()
-    os.rename(os.path.join(top, path), os.path.join(top, fresh))
+    os.rename(path_of(top, path), path_of(top, fresh))
     return fresh

@@ -1,0 +1,114 @@
+"""Start a server in a sandbox, list its tools and other definitions, and end it."""
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import BinaryIO
+
+from corral.api.sandbox import PIPE, Sandbox
+from corral.denials.records import Denial
+from corral.errors import SandboxError
+from corral.messages.client import Client, ConversationError
+from corral.messages.definitions import LISTS, PIN_KINDS, Pin, canonical, list_items
+from corral.messages.frames import Message
+from corral.messages.marks import Mark, find_marks
+from corral.plan.model import Plan
+from corral.policy.pins import list_pinned
+from corral.policy.variables import masked
+from corral.record import record
+from corral.safe_text import printable
+
+CHUNK = 65536
+KEPT_BYTES = 2000
+KEPT_LINES = 3
+HINT = (
+    "give it what it needs to start, such as --env NAME=VALUE or --read PATH; corral's own flags"
+    " go before the server"
+)
+
+
+@record
+class Inspection:
+    """The result. `offer` has the server's lists, by their fields in MCP, and its description."""
+
+    server: tuple[str, ...]
+    offer: Mapping[str, object]
+    strays: int
+    denials: tuple[Denial, ...]
+    marks: tuple[Mark, ...]
+
+    def pins(self) -> list[Pin]:
+        """Return the definitions that later runs compare."""
+        found: list[Pin] = []
+        for listed in LISTS.values():
+            if listed.kind in PIN_KINDS:
+                items = list_items(self.offer, listed.field)
+                found += [(listed.kind, str(one.get(listed.name)), canonical(one)) for one in items]
+        if (text := self.offer.get("instructions")) is not None:
+            found.append(("instructions", "", canonical(text)))
+        return found
+
+
+def inspect_server(plan: Plan) -> Inspection:
+    """Run the plan until its server has listed its definitions."""
+    words = masked(plan.pinned_as)
+    problem: ConversationError | None = None
+    offer: Message = {}
+    sandbox: Sandbox[BinaryIO, BinaryIO, BinaryIO]
+    sandbox = Sandbox(plan, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    stderr = LastLines(sandbox.stderr)
+    with sandbox:
+        client = Client(sandbox.stdout, sandbox.stdin)
+        try:
+            offer = _ask(client)
+        except ConversationError as error:
+            problem = error
+        sandbox.stop()
+        stderr.join()
+    denials = sandbox.report.denials if sandbox.report else ()
+    if problem is not None:
+        said = "; ".join([problem.message, *(one.describe() for one in denials), *stderr.text()])
+        raise SandboxError(f"it does not list its tools: {said}", hint=HINT) from problem
+    return Inspection(
+        server=words,
+        offer=offer,
+        strays=client.strays,
+        denials=denials,
+        marks=tuple(find_marks(offer, _other_tools(words))),
+    )
+
+
+class LastLines(threading.Thread):
+    """Reads a server's stderr and keeps the last lines. They must be escaped for a terminal."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        super().__init__(daemon=True)
+        self._stream = stream
+        self._end = b""
+        self.start()
+
+    def run(self) -> None:
+        while chunk := self._stream.read(CHUNK):
+            self._end = (self._end + chunk)[-KEPT_BYTES:]
+
+    def text(self) -> list[str]:
+        lines = self._end.decode(errors="replace").splitlines()
+        return [printable(line) for line in lines[-KEPT_LINES:]]
+
+
+def _ask(client: Client) -> Message:
+    about = client.connect()
+    offer: Message = {
+        key: about[key] for key in ("protocolVersion", "serverInfo", "instructions") if key in about
+    }
+    for method, listed in LISTS.items():
+        offer[listed.field] = client.list_all(method)
+    return offer
+
+
+def _other_tools(server: Sequence[str]) -> dict[str, Iterable[str]]:
+    """Return the pinned tools of all other servers, by server."""
+    return {
+        " ".join(one.server): [name for kind, name, _ in one.pins if kind == "tool"]
+        for one in list_pinned()
+        if one.server != tuple(server)
+    }

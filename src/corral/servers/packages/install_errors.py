@@ -1,0 +1,118 @@
+"""Find the cause of a failed installation in the package manager's output, and a hint for it.
+
+The texts are those of npm 9 to 11, uv and pip. An unknown text gets a general hint.
+"""
+
+import re
+from collections.abc import Sequence
+
+from corral.record import record
+
+
+@record
+class Cause:
+    """A known cause. `pattern` is searched in the output; `what` and `hint` may use its groups."""
+
+    pattern: str
+    what: str
+    hint: str
+
+
+PACKAGE = r"(?P<package>[\w@/.\-]+)"
+NO_WHEEL = "{package} has no wheel for this Python: it would have to be built"
+BUILD = "--allow-install-scripts builds it, inside the sandbox of the installation"
+UNREACHABLE = "the registry cannot be reached"
+NO_VERSION = "leave the version out to take the newest, or look at the package's page"
+PYTHON = Cause(
+    pattern=r"(?i)does not satisfy Python ?(?P<wanted>[<>=!~\d.,]+)"
+    r"|requires (?:a different )?Python ?:? ?(?P<other>[<>=!~\d.,]+)"
+    r"|Requires-Python (?P<third>[<>=!~\d.,]+)",
+    what="it needs another Python{wanted}",
+    hint="install such a Python (`uv python install 3.13`) and name it (--python 3.13), or name"
+    " an older version of the package",
+)
+CAUSES = (
+    Cause(
+        pattern=r"ENOSPC|No space left on device|os error 28|EDQUOT|Disk quota exceeded"
+        r"|os error 122",
+        what="there is no space left",
+        hint="make room on the disk of corral's cache, or set XDG_CACHE_HOME to another one",
+    ),
+    Cause(
+        pattern=r"(?i)invalid peer certificate|certificate verify failed|SELF_SIGNED_CERT"
+        r"|UNABLE_TO_(GET|VERIFY)\w*|self.signed certificate",
+        what="the registry's certificate is not trusted",
+        hint="name the file of your organisation's certificates in SSL_CERT_FILE (uv, pip) or"
+        " in `cafile` of ~/.npmrc; `system-certs = true` in uv.toml is read as well",
+    ),
+    Cause(  # before EPERM, because git cannot be started
+        pattern=r"/@npmcli/git/|Git operation failed|Git executable not found",
+        what="a dependency of it is in a git repository, not in the registry",
+        hint="corral installs only packages with a checksum in the registry; try another version"
+        " of the server, or install it yourself and name its own command",
+    ),
+    Cause(
+        pattern=rf"satisfies the requirement {PACKAGE}==\S+ \(from versions: \d",
+        what="there is no such version of {package}",
+        hint=NO_VERSION,
+    ),
+    Cause(  # pip gives no reason, but a dependency of a published package usually exists
+        pattern=rf"satisfies the requirement {PACKAGE}\S* \(from (?!versions)[^\n]*versions: none",
+        what=NO_WHEEL,
+        hint=BUILD,
+    ),
+    Cause(
+        pattern=rf"{PACKAGE}(?:==\S+)? has no (?:usable )?wheels"
+        rf"|no wheels (?:with|are available for) {PACKAGE.replace('package', 'other')}"
+        r"|building (?:source distributions )?is disabled",
+        what=NO_WHEEL,
+        hint=BUILD,
+    ),
+    PYTHON,
+    Cause(
+        pattern=rf"(?i)No matching version found for {PACKAGE}@(?P<version>[^\s.]\S*?)\.?\s"
+        rf"|there is no version of {PACKAGE.replace('package', 'other')}==(?P<third>[\w.\-+]+)",
+        what="there is no such version of {package}",
+        hint=NO_VERSION,
+    ),
+    Cause(
+        pattern=r"(?i)EAI_AGAIN|ENOTFOUND|ECONNREFUSED|ETIMEDOUT|dns error|connection refused"
+        r"|tcp connect error|timed out|Temporary failure in name resolution|NewConnectionError",
+        what=UNREACHABLE,
+        hint="is this machine online, and are HTTPS_PROXY and the registry's address right?",
+    ),
+    Cause(
+        pattern=rf"(?i)\b404\b[^\n]*?'{PACKAGE}@|{PACKAGE.replace('package', 'other')} was not"
+        r" found in the (?:package registry|provided package locations)"
+        r"|No matching distribution found for (?P<third>[\w.\-]+)",
+        what="{package} is not in the registry",
+        hint="is its name spelled right? If it is another package's dependency, that one is broken",
+    ),
+)
+UNKNOWN = Cause(
+    pattern="",
+    what="the package manager failed",
+    hint="its last lines are above; is the name right, and can the registry be reached?",
+)
+
+
+def explain_failure(lines: Sequence[str]) -> tuple[str, str]:
+    """Return (description, hint) of the failure."""
+    text = "\n".join(lines)
+    for cause in CAUSES:
+        if found := re.search(cause.pattern, text):
+            named = [value for value in found.groupdict().values() if value]
+            package = named[0].strip("'`\",") if named else "a package"
+            requirement = named[0].rstrip(".,") if named else ""
+            wanted = f" ({requirement})" if named else ""
+            hint = _name_python(requirement) if cause is PYTHON else ""
+            return cause.what.format(package=package, wanted=wanted), hint or cause.hint
+    return UNKNOWN.what, UNKNOWN.hint
+
+
+def _name_python(requirement: str) -> str:
+    """Return a hint with the flag for an installed Python that fits; "" if there is none."""
+    from corral.programs.installed_runtimes import find_fitting_python
+
+    found = find_fitting_python(requirement)
+    return f"Python {found} is installed here: --python {found}" if found else ""

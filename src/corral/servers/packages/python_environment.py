@@ -1,0 +1,104 @@
+"""Make a virtual environment for one package without running anything, and check it afterwards.
+
+Its interpreter is a link to one outside of it. On Windows a link needs rights that users lack, so
+it is Python's own redirector, which is part of every Python there.
+"""
+
+import os
+import sys
+
+from corral.errors import SandboxError
+from corral.programs.installed_runtimes import Runtime, find_runtime, format_version
+from corral.programs.runtimes import find_own_python
+from corral.record import record
+from corral.servers.packages.pypi_settings import INTERPRETER, WINDOWS
+from corral.servers.packages.sandboxed_install import Notify, write_text
+from corral.servers.packages.sources import Registry
+
+VENV_SETTINGS = "pyvenv.cfg"
+OWN_NAMES = ("Scripts" if WINDOWS else "bin", "Lib" if WINDOWS else "lib", VENV_SETTINGS)
+MAX_SETTINGS_BYTES = 1 << 16
+REDIRECTORS = ("venvlauncher.exe", "python.exe")
+"""File names in `Lib/venv/scripts/nt`: since Python 3.13, and before."""
+
+
+@record
+class Environment:
+    """A virtual environment to be filled: its paths, its base interpreter, its package source."""
+
+    staging: str
+    site: str
+    base: str
+    version: tuple[int, ...]
+    registry: Registry
+    label: str
+    notify: Notify = lambda _: None
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.staging, name)
+
+
+def make_environment(staging: str, registry: Registry, label: str, python: str = "") -> Environment:
+    """Make a virtual environment: an interpreter and a file of settings.
+
+    `python` is the version or path of the interpreter; without it corral's own is used.
+    """
+    own = Runtime(path=find_own_python(), version=sys.version_info[:3])
+    found = find_runtime("python", python) if python else own
+    base, link = os.path.realpath(found.path), os.path.join(staging, INTERPRETER)
+    above = ("Lib",) if WINDOWS else ("lib", f"python{_minor(found.version)}")
+    site = os.path.join(staging, *above, "site-packages")
+    os.makedirs(site)
+    os.mkdir(os.path.dirname(link))
+    if WINDOWS:
+        with open(link, "xb") as file:
+            file.write(_read_redirector(base))
+    else:
+        os.symlink(base, link)
+    made = Environment(
+        staging=staging, site=site, base=base, version=found.version, registry=registry, label=label
+    )
+    write_text(staging, VENV_SETTINGS, _venv_settings(made))
+    return made
+
+
+def _read_redirector(base: str) -> bytes:
+    folder = os.path.join(os.path.dirname(base), "Lib", "venv", "scripts", "nt")
+    for name in REDIRECTORS:
+        if os.path.isfile(path := os.path.join(folder, name)):
+            with open(path, "rb") as file:
+                return file.read()
+    hint = "install Python from python.org or with `uv python install`, and corral with it"
+    raise SandboxError(f"{base} cannot make virtual environments: {folder} is empty", hint=hint)
+
+
+def _minor(version: tuple[int, ...]) -> str:
+    return format_version(version[:2])
+
+
+def _venv_settings(made: Environment) -> str:
+    text = f"home = {os.path.dirname(made.base)}\ninclude-system-site-packages = false\n"
+    return f"{text}version = {_minor(made.version)}\n"
+
+
+def check_environment(environment: Environment) -> None:
+    """Refuse an environment if a package changed the files that choose its interpreter.
+
+    A package chooses the names of its scripts and files, and an installer with a bug could write
+    them outside of the directory for packages. A package whose scripts ran may have written
+    anywhere.
+    """
+    link = environment.path(INTERPRETER)
+    with open(environment.path(VENV_SETTINGS), encoding="utf-8", errors="replace") as file:
+        written = file.read(MAX_SETTINGS_BYTES)
+    own = os.listdir(os.path.dirname(link)) == [os.path.basename(link)]
+    if not own or written != _venv_settings(environment) or not _is_ours(link, environment.base):
+        raise SandboxError(f"a package changed {INTERPRETER} or {VENV_SETTINGS}: it is not run")
+
+
+def _is_ours(link: str, base: str) -> bool:
+    if not WINDOWS:
+        return os.path.islink(link) and os.readlink(link) == base
+    wanted = _read_redirector(base)
+    with open(link, "rb") as file:
+        return file.read(len(wanted) + 1) == wanted

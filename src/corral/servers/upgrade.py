@@ -1,0 +1,134 @@
+"""Find other versions of installed servers, and replace one version with another.
+
+A reference without a version keeps the version that was installed first. Another version is
+installed beside it, and replaces it only if the user agrees. The previous one stays in the store
+under its own version, so that going back needs no network.
+"""
+
+from collections.abc import Callable, Sequence
+
+from corral.errors import SandboxError
+from corral.policy.approvals import Request
+from corral.record import record, replace
+from corral.servers.open_reference import Choices
+from corral.servers.packages.package import (
+    SOURCES,
+    current_key,
+    fetch_newest,
+    fetch_package,
+    list_versions,
+    parse_key,
+)
+from corral.servers.reference import Reference, parse_reference
+from corral.servers.registry import lookup
+from corral.servers.store import store
+from corral.servers.store.store import Entry
+
+Notify = Callable[[str], None]
+
+
+@record
+class Candidate:
+    """A version that may replace `current`.
+
+    `changes` describes the other differences. `request` is the request of the new version; packages
+    have none. `accept` makes the replacement.
+    """
+
+    current: Entry
+    version: str
+    changes: tuple[str, ...]
+    accept: Callable[[], None]
+    request: Request | None = None
+
+
+def list_unpinned() -> list[Entry]:
+    """Return the installed servers that were named without a version."""
+    found = [(entry, _reference(entry)) for entry in store.entries()]
+    return [entry for entry, reference in found if reference and not reference.version]
+
+
+def _reference(entry: Entry) -> Reference | None:
+    if entry.kind not in {*SOURCES, "registry"}:
+        return None
+    return parse_reference(entry.key.partition(" ")[0])
+
+
+def find_candidate(entry: Entry, version: str, notify: Notify) -> Candidate | None:
+    """Return the named version, or the newest; None if it is the installed one."""
+    reference = _reference(entry)
+    if reference is None:
+        raise SandboxError(f"{entry.key} has no versions")
+    if entry.kind == "registry":
+        return _find_server(entry, replace(reference, version=version), notify)
+    return _find_package(entry, version, notify)
+
+
+def _find_package(entry: Entry, version: str, notify: Notify) -> Candidate | None:
+    parsed = parse_key(entry.key)
+    if parsed is None:
+        raise SandboxError(
+            f"{entry.key} was installed with other settings than today's",
+            hint="set the same registry as then, or remove it: corral cache rm",
+        )
+    reference, how = parsed
+    if version:
+        exact = replace(reference, version=version)
+        if store.find(current_key(exact, how)) is None:
+            notify(f"{exact.requirement()} gets the versions of its dependencies that fit today")
+        new = fetch_package(exact, how, notify)
+    else:
+        new = fetch_newest(reference, how, notify)
+    changes = _compare(entry, new)
+    if new.version == entry.version and not changes:
+        return None
+
+    def accept() -> None:
+        store.add_key(entry, current_key(replace(reference, version=entry.version), how))
+        store.add_key(new, entry.key, replace=True)
+
+    return Candidate(current=entry, version=new.version, changes=changes, accept=accept)
+
+
+def _compare(old: Entry, new: Entry) -> tuple[str, ...]:
+    """Describe the differences besides the version: the command and the other packages."""
+    before, after = list_versions(old), list_versions(new)
+    other = sorted({*before, *after} - {old.name})
+    lines = [f"it starts: {' '.join(new.command)}"] if new.command != old.command else []
+    lines += [f"adds {name} {after[name]}" for name in other if name not in before]
+    lines += [f"drops {name} {before[name]}" for name in other if name not in after]
+    return (
+        *lines,
+        *(
+            f"{name} {before[name]} -> {after[name]}"
+            for name in other
+            if before.get(name, "") != after.get(name, "") and name in before and name in after
+        ),
+    )
+
+
+def _find_server(entry: Entry, reference: Reference, notify: Notify) -> Candidate | None:
+    content = lookup.ask_registry(reference)
+    version = str(lookup.parse_answer(content, reference).get("version"))
+    if version == entry.version:
+        return None
+    plain = replace(reference, version="")
+    found = lookup.open_answer(content, plain, (), Choices(complete=False, notify=notify))
+
+    def accept() -> None:
+        with store.lock_key(entry.key):
+            store.remove(entry)
+            lookup.store_answer(entry.key, plain, content)
+
+    return Candidate(
+        current=entry, version=version, changes=(), accept=accept, request=found.request
+    )
+
+
+def match_entries(entries: Sequence[Entry], words: Sequence[str]) -> list[Entry]:
+    """Return the entries that one of the words names, as typed to run them or by name."""
+    return [
+        entry
+        for entry in entries
+        if {entry.name, entry.key, entry.key.partition(" ")[0]} & set(words)
+    ]
