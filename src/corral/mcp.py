@@ -1,56 +1,109 @@
-"""For Python agents: the parameters of an MCP server, so that it starts inside corral.
+"""Change the parameters of an MCP server so that a Python agent starts it inside corral.
 
     parameters = sandboxed(StdioServerParameters(command="node", args=["server.js"]))
 
-corral passes on what the SDK sends: messages, end of file, signals. An SDK is only imported if the
-caller uses it.
+corral passes on messages, end of file and signals between the SDK and the server. This module
+imports an SDK only if the caller uses it.
 """
 
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 from corral.api import child_python
+from corral.errors import SandboxError
 from corral.policy import profiles
 from corral.policy.manifest import Manifest, from_data, load
-from corral.policy.variables import is_secret_name
+from corral.policy.variables import is_secret
+from corral.safe_text import shown
 
 PolicyLike = str | os.PathLike[str] | Mapping[str, object] | None
+Change = Callable[[str, Sequence[str], Mapping[str, str]], dict[str, object]]
 
 
 class Stdio(Protocol):
-    """What an SDK knows about a server that it starts."""
+    """The parameters with which an SDK starts a server."""
 
     command: str
     args: list[str]
     env: dict[str, str] | None
 
 
-Server = TypeVar("Server", bound=Stdio)
+Server = TypeVar("Server", bound=Stdio | Mapping[str, object])
 
 __all__ = ["sandboxed"]
 
 
 def sandboxed(server: Server, policy: PolicyLike = None, *, profile: str | None = None) -> Server:
-    """Return the server in a sandbox: `mcp.StdioServerParameters`, or FastMCP's StdioTransport.
+    """Return the server in a sandbox: an SDK's parameters, a FastMCP transport, or a dict.
 
-    `policy` is a file or a mapping with a file's keys; `profile` names a curated one, below it. The
-    variables in `server.env` are passed on, those that look like secrets as secrets. An error in
-    the policy is raised here, before anything is started.
+    A dict describes one server (`command`, `args`, `env`) or several, by name or below
+    `mcpServers`. Servers with a `url` run elsewhere and are not changed. `policy` is a file, or a
+    mapping with the keys of a policy file. `profile` names a curated profile, which `policy`
+    overrides. The server gets the variables in `env`; those that look like secrets are passed as
+    secrets. An error in the policy is raised here, before anything is started.
     """
-    arguments = command_line(server.command, server.args, server.env or {}, policy, profile)
-    changed = {"command": sys.executable, "args": arguments}
+
+    def change(command: str, args: Sequence[str], env: Mapping[str, str]) -> dict[str, object]:
+        words = command_line(command, args, select_variables(env, os.environ), policy, profile)
+        return {"command": sys.executable, "args": words}
+
+    found: object
+    if isinstance(server, Mapping):
+        found = _change_mapping(server, change)
+    else:
+        found = _change_object(server, change(server.command, server.args, server.env or {}))
+    return cast("Server", found)
+
+
+def _change_object(server: Stdio, changed: dict[str, object]) -> object:
     copy = getattr(server, "model_copy", None)
     if copy is not None:
-        copied: Server = copy(update=changed)
-        return copied
+        return copy(update=changed)
     kept = {name: getattr(server, name) for name in ("env", "cwd", "keep_alive", "log_file")}
-    # Not its own class: subclasses build their commands themselves.
-    transport: Server = import_module("fastmcp.client.transports").StdioTransport(**changed, **kept)
-    return transport
+    # The result has the base class, because subclasses build their own commands.
+    return import_module("fastmcp.client.transports").StdioTransport(**changed, **kept)
+
+
+def _change_mapping(given: Mapping[str, object], change: Change) -> dict[str, object]:
+    if "command" in given:
+        return _change_entry("the server", given, change)
+    servers = given.get("mcpServers", given)
+    if not isinstance(servers, Mapping) or "url" in given:
+        raise SandboxError(
+            "there is no server in this dict that runs on this machine",
+            hint='give {"command": ..., "args": [...]}, or several such servers by name',
+        )
+    made: dict[str, object] = {
+        name: _change_entry(name, entry, change) for name, entry in servers.items()
+    }
+    return {**given, "mcpServers": made} if "mcpServers" in given else made
+
+
+def _change_entry(name: str, entry: object, change: Change) -> dict[str, object]:
+    found = dict(entry) if isinstance(entry, Mapping) else {}
+    command, args, env = found.get("command"), found.get("args") or (), found.get("env") or {}
+    if command is None and isinstance(found.get("url"), str):
+        return found
+    if not isinstance(command, str) or isinstance(args, str) or not isinstance(env, Mapping):
+        raise SandboxError(
+            f"{shown(str(name))} has no command that corral understands",
+            hint="`command` is one word, `args` a list, `env` a dict",
+        )
+    return {**found, **change(command, [*map(str, args)], {**env})}
+
+
+def select_variables(env: Mapping[str, str], host: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of `env` that differ from the host's, if `env` is a copy of those.
+
+    FastMCP's transports for npx and uvx make such copies, which contain all secrets of the caller.
+    """
+    if not host.keys() <= env.keys():
+        return dict(env)
+    return {name: value for name, value in env.items() if host.get(name) != value}
 
 
 def command_line(
@@ -60,10 +113,10 @@ def command_line(
     policy: PolicyLike = None,
     profile: str | None = None,
 ) -> list[str]:
-    """Return arguments for this Python that start the server through corral."""
+    """Return the arguments with which this Python starts the server through corral."""
     flags: list[str] = []
     if profile is not None:
-        profiles.load(profile)  # raises if there is none
+        profiles.load(profile)  # raises an error if the profile does not exist
         flags += ["--profile", profile]
     manifest: Manifest | None = None
     if isinstance(policy, str | os.PathLike):
@@ -72,12 +125,12 @@ def command_line(
     elif policy is not None:
         manifest = from_data({"version": 1, **policy}, "policy")
         flags += ["--policy", json.dumps({"version": 1, **policy})]
-    named: set[str] = set()  # the variables that the policy names itself
+    named: set[str] = set()  # the variables that the policy itself names
     if manifest is not None:
         named.update(name for name, _ in manifest.set_values or ())
         named.update(manifest.pass_names or (), manifest.secret_names or ())
-    for name in env:
+    for name, value in env.items():
         if name not in named:
-            flags += ["--secret" if is_secret_name(name) else "--env", name]
+            flags += ["--secret" if is_secret(name, value) else "--env", name]
     words = ["run", *flags, "--", command, *arguments]
     return child_python.build_arguments("from corral import __main__; __main__.main()", *words)

@@ -1,1 +1,1 @@
-"""Configuration files of MCP clients: find their servers, and start those through corral."""
+"""Find the servers in the configuration files of MCP clients, and start them through corral."""

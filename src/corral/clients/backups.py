@@ -1,12 +1,11 @@
 """Records of the text that corral replaced in clients' files, and backups of whole files.
 
-Each file has one record and a few backups, named after a digest of its real path. They contain the
-secrets of the configuration, so only the user may use their directory.
+Each file has one record and a few backups, named after a digest of its real path. They contain
+secrets of the configuration, so only the user can access their directory.
 """
 
 import json
 import os
-import stat
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
@@ -14,11 +13,14 @@ from glob import escape, glob
 from hashlib import sha256
 from typing import Literal
 
+from corral.abi.private_directory import make_private_directory
+from corral.abi.whole_file import discard_leftovers, replace_file
 from corral.clients import safe_write
-from corral.directories import directories, is_private
+from corral.directories import directories, is_private, refuse_shared
+from corral.disk_hints import disk_hint
 from corral.errors import SandboxError
 from corral.record import record
-from corral.servers.store.locks import lock_file
+from corral.servers.store.locks import Lock
 from corral.supervisor.report import to_json
 
 Part = Literal["command", "args", "both"]
@@ -30,7 +32,7 @@ MAX_BACKUPS = 10
 
 @record
 class ReplacedText:
-    """The text of one part before and after. `both` runs from the command to the arguments."""
+    """The text of one part before and after. The part `both` is the command with its arguments."""
 
     part: Part
     before: str
@@ -39,21 +41,23 @@ class ReplacedText:
 
 @record
 class Original:
-    """The text that corral replaced in one server, which `key_path` leads to."""
+    """The text that corral replaced in one server. `key_path` is the server's place in the file."""
 
     key_path: tuple[str, ...]
     replaced: tuple[ReplacedText, ...]
 
 
 def lock(path: str) -> AbstractContextManager[None]:
-    """Let one corral at a time edit a file: two would lose each other's records."""
+    """Let only one corral edit a file at a time. Two would overwrite each other's records."""
     name = _stored_path(path, "lock")
     _make_private(os.path.dirname(name))
-    return lock_file(name)
+    for directory in (os.path.dirname(name), os.path.dirname(path)):
+        discard_leftovers(directory)
+    return Lock(name)
 
 
 def load(path: str) -> dict[tuple[str, ...], Original]:
-    """Return the originals by key path; none from a record that cannot be read."""
+    """Return the originals by key path; none if the record cannot be read."""
     try:
         content = safe_write.read(_stored_path(path, "json"))
         data: object = json.loads(content.data)
@@ -81,7 +85,7 @@ def _parse_original(item: object) -> Original | None:
 
 
 def save(path: str, originals: Sequence[Original]) -> None:
-    """Record the originals of a file; without any, remove its record."""
+    """Record the originals of a file. If there are none, remove the file's record."""
     name = _stored_path(path, "json")
     if not originals:
         with suppress(FileNotFoundError):
@@ -93,7 +97,7 @@ def save(path: str, originals: Sequence[Original]) -> None:
 
 
 def back_up(path: str, data: bytes) -> str:
-    """Save a whole file, remove its oldest backups, and return the path of the new one."""
+    """Save a whole file, remove its oldest backups, and return the path of the new backup."""
     stamp = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(3).hex()}"
     name = _stored_path(path, f"{stamp}.backup")
     _write(name, data)
@@ -105,30 +109,26 @@ def back_up(path: str, data: bytes) -> str:
 def _write(name: str, data: bytes) -> None:
     _make_private(os.path.dirname(name))
     try:
-        os.replace(safe_write.write_temporary(name, data), name)
-        safe_write.sync_directory(os.path.dirname(name))
+        replace_file(name, data)
     except OSError as error:
         raise _recording_failed(os.path.dirname(name), error) from error
 
 
 def _make_private(directory: str) -> None:
-    """Make a directory for this user alone; refuse one that others may use."""
+    """Make a directory for this user alone; refuse one that other users can access."""
     try:
-        os.makedirs(directory, mode=0o700, exist_ok=True)
+        make_private_directory(directory)
         found = os.lstat(directory)
     except OSError as error:
         raise _recording_failed(directory, error) from error
-    if not stat.S_ISDIR(found.st_mode) or not is_private(found, 0o077):
-        raise SandboxError(
-            f"{directory} is not a directory that only you can use",
-            hint=f"look at what is in it, then: chmod 700 {directory}",
-        )
+    refuse_shared(directory, found, 0o077)
 
 
 def _recording_failed(directory: str, error: OSError) -> SandboxError:
     return SandboxError(
-        f"what was there before cannot be recorded in {directory}: {error.strerror}",
-        hint="nothing was changed",
+        f"the original text cannot be recorded in {directory}: {error.strerror}",
+        hint="nothing was changed; "
+        + disk_hint(error, directory, "set XDG_STATE_HOME to another directory that you own"),
     )
 
 

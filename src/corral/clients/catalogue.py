@@ -1,8 +1,8 @@
-"""Find the files in which MCP clients configure their servers, on this machine.
+"""Find the files on this machine in which MCP clients configure their servers.
 
 The table of clients is in `policy/secret_files`, because their files contain tokens. A client's
-name on the command line means its own files, which are the user's. Files of a project are often
-shared with others, and are changed only when the user names the file itself.
+name on the command line stands for the files in the user's home. Files in a project are often
+shared with other people, so they are changed only if the user names the file itself.
 """
 
 import os
@@ -24,7 +24,7 @@ def find_client(name: str) -> Client | None:
 
 
 def base_directories(platform: str, environ: Mapping[str, str], home: str) -> dict[str, str]:
-    """Return the directory for each word in capitals that a path of the table starts with."""
+    """Return the directory for each placeholder of the table's paths, such as CONFIG."""
     if platform == "win32":
         config = absolute(environ, "APPDATA", os.path.join(home, "AppData", "Roaming"))
     elif platform == "darwin":

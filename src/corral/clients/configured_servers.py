@@ -1,7 +1,9 @@
-"""Read the servers that a client's file configures, with the positions of their keys.
+"""Read the servers in a client's file, with the positions of their keys.
 
 Most clients have a table of servers under one key. Continue has a list of servers, Claude Code has
-tables inside projects, and older versions of Zed put program and arguments into a nested table.
+tables inside projects, older versions of Zed put program and arguments into a nested table, and
+opencode has one list of program and arguments. A server at any other place in a file is reported as
+not understood, so that no command overlooks it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,24 +21,33 @@ SHAPES = (
     ("projects", ANY_KEY, "mcpServers"),
     ("servers",),
     ("mcp", "servers"),
+    ("mcp",),
+    ("amp.mcpServers",),
     ("context_servers",),
     ("mcp_servers",),
     ("extensions",),
 )
 ADDRESSES = ("url", "serverUrl", "httpUrl", "uri")
 REMOTE = frozenset((
-    "http", "https", "sse", "ws", "websocket", "streamable-http", "streamableHttp",
+    "http", "https", "remote", "sse", "ws", "websocket", "streamable-http", "streamableHttp",
     "streamable_http",
 ))  # fmt: skip
-LOCAL = frozenset(("", "stdio"))
+LOCAL = frozenset(("", "stdio", "local"))
+PARTS_OF_CLIENT = frozenset(("builtin", "platform", "frontend", "inline_python"))
+"""The types of Goose's built-in extensions."""
+MARKS = frozenset(("command", "cmd", "type", "transport", *ADDRESSES))
+MAX_DEPTH = 12
+NOTHING = Value(data=None)
+IS_REMOTE = "it is remote: it does not run on this machine"
 
 
 @record
 class ConfiguredServer:
-    """`key_path` leads to the server in the file; `table` is the value with `command` and `args`.
+    """One server of a file. `key_path` is its place; `table` has its `command` and `args`.
 
-    `why` says why the server cannot be wrapped; it is empty for one that can be. A `disabled`
-    server is one that the client does not start now.
+    `why` is the reason why the server cannot be wrapped; empty if it can. `understood` is false if
+    corral does not know how the client uses the entry. The client does not start a `disabled`
+    server now. If `joined`, `args` is one list that begins with the program.
     """
 
     name: str
@@ -44,7 +55,9 @@ class ConfiguredServer:
     table: Value
     command: Value | None = None
     args: Value | None = None
+    joined: bool = False
     why: str = ""
+    understood: bool = True
     disabled: bool = False
     env: Mapping[str, object] = {}
     forwarded: tuple[str, ...] = ()
@@ -57,11 +70,15 @@ class ConfiguredServer:
         return self.key_path[1] if self.key_path[0] == "projects" else ""
 
     @property
+    def is_remote(self) -> bool:
+        return self.why == IS_REMOTE
+
+    @property
     def argv(self) -> tuple[str, ...]:
         """Return program and arguments as configured."""
-        program = self.command.data if self.command else ""
+        program = [self.command.data if self.command else ""]
         arguments = self.args.data if self.args and isinstance(self.args.data, list) else []
-        return (str(program), *map(str, arguments))
+        return tuple(map(str, arguments if self.joined else program + arguments))
 
     @property
     def is_wrapped(self) -> bool:
@@ -75,17 +92,17 @@ class ConfiguredServer:
 
     @property
     def inner_argv(self) -> tuple[str, ...]:
-        """Return what a wrapped server lets corral run; empty without a `--`."""
+        """Return the command that corral runs for a wrapped server; empty if there is no `--`."""
         return self.argv[self.argv.index("--") + 1 :] if "--" in self.argv else ()
 
     @property
     def unwrapped_argv(self) -> tuple[str, ...]:
-        """Return program and arguments without corral in front of them."""
+        """Return program and arguments without corral in front."""
         return self.inner_argv if self.is_wrapped else self.argv
 
 
 def mask_command(words: Sequence[str]) -> tuple[str, ...]:
-    """Mask secrets in a command. corral's own `--secret` is followed by a name, not by a secret."""
+    """Mask secrets in a command. The word after corral's own `--secret` is a name, not a secret."""
     wrapped = "run" in words[:2] and "--" in words
     end = words.index("--") if wrapped else 0
     return (*(shown for word in words[:end] for shown in masked((word,))), *masked(words[end:]))
@@ -93,7 +110,22 @@ def mask_command(words: Sequence[str]) -> tuple[str, ...]:
 
 def read_servers(form: Format, text: str) -> list[ConfiguredServer]:
     root = form.read(text, may_contain_server)
-    return [server for shape in SHAPES for server in _find_servers(root, shape, ())]
+    known = [server for shape in SHAPES for server in _find_servers(root, shape, ())]
+    seen = {server.key_path for server in known}
+    unknown = _find_unknown(form.load(text), ())
+    return known + [one for one in unknown if one.key_path not in seen]
+
+
+def has_server_table(form: Format, text: str) -> bool:
+    """Return whether a file has a key under which servers are configured, even an empty one."""
+    root = form.read(text, may_contain_server)
+    return any(_has_keys(root, shape) for shape in SHAPES)
+
+
+def _has_keys(value: Value, shape: tuple[str, ...]) -> bool:
+    members = value.members or {}
+    names = members if shape[0] == ANY_KEY else {shape[0]} & members.keys()
+    return any(len(shape) == 1 or _has_keys(members[name], shape[1:]) for name in names)
 
 
 def may_contain_server(keys: tuple[str, ...]) -> bool:
@@ -109,6 +141,8 @@ def find_span(server: ConfiguredServer, part: Part) -> tuple[int, int]:
     command, args = server.command, server.args
     if command is None or (part == "args" and args is None):
         return 0, 0
+    if args is not None and server.joined:
+        return args.start, args.end
     if part == "command" or args is None:
         return command.start, command.end
     return (args.start if part == "args" else command.start), args.end
@@ -128,8 +162,13 @@ def _find_servers(
 
 
 def _read_collection(value: Value, keys: tuple[str, ...]) -> Iterator[ConfiguredServer]:
-    """Read a table of servers by name, or a list of servers with a name each."""
+    """Read a table of servers by name, or a list of servers with a name each.
+
+    The table `mcp` may contain settings beside the servers, or a table of servers.
+    """
     for name, entry in (value.members or {}).items():
+        if keys == ("mcp",) and not MARKS & (entry.members or {}).keys():
+            continue
         if entry.members is not None:
             yield _read_server(name, (*keys, name), entry)
     listed = [(_text(entry, "name"), entry) for entry in value.items or ()]
@@ -137,6 +176,38 @@ def _read_collection(value: Value, keys: tuple[str, ...]) -> Iterator[Configured
     for name, entry in listed:
         if name:
             yield _read_server(name, (*keys, name), entry, twin=names.count(name) > 1)
+
+
+def _find_unknown(data: object, keys: tuple[str, ...]) -> Iterator[ConfiguredServer]:
+    """Yield entries at other places that look like servers, below a key that contains "mcp"."""
+    if isinstance(data, list):
+        data = {str(at): item for at, item in enumerate(data)}
+    if not isinstance(data, dict) or len(keys) > MAX_DEPTH:
+        return
+    for name, entry in data.items():
+        path = (*keys, str(name))
+        below = any("mcp" in key.lower() or "modelcontext" in key.lower() for key in path[:-1])
+        if below and isinstance(entry, dict) and _is_command(entry.get("command")):
+            if not any(_fits(shape, path[:-1]) for shape in SHAPES):
+                place = ".".join(path[:-1])
+                why = f"corral does not support servers at this place of a file ({place})"
+                yield ConfiguredServer(
+                    name=str(name), key_path=path, table=NOTHING, why=why, understood=False
+                )
+            continue
+        yield from _find_unknown(entry, path)
+
+
+def _is_command(value: object) -> bool:
+    return isinstance(value, str) or (
+        isinstance(value, list) and all(isinstance(word, str) for word in value)
+    )
+
+
+def _fits(shape: tuple[str, ...], keys: tuple[str, ...]) -> bool:
+    return len(shape) == len(keys) and all(
+        want in {ANY_KEY, name} for want, name in zip(shape, keys, strict=True)
+    )
 
 
 def _read_server(
@@ -148,16 +219,22 @@ def _read_server(
     if command is not None and command.members is not None:
         table, command = command, command.members.get("path")
     inner = table.members or {}
-    env = inner.get("env") or inner.get("envs") or members.get("env")
+    env = inner.get("env") or inner.get("envs") or inner.get("environment") or members.get("env")
     args = inner.get("args")
+    joined = command is not None and bool(command.items) and args is None
+    if joined and command is not None and command.items:
+        args, command = command, command.items[0]
     values = env.data if env is not None and isinstance(env.data, dict) else {}
+    why, understood = _find_obstacle(entry, command, args)
     return ConfiguredServer(
         name=name,
         key_path=key_path,
         table=table,
         command=command,
         args=args,
-        why="another server has the same name" if twin else _find_obstacle(entry, command, args),
+        joined=joined,
+        why="another server has the same name" if twin else why,
+        understood=understood,
         disabled=_is_set_to(entry, "disabled", True) or _is_set_to(entry, "enabled", False),
         env={str(key): value for key, value in values.items()},
         forwarded=_read_names(members.get("env_vars") or members.get("env_keys")),
@@ -166,27 +243,29 @@ def _read_server(
     )
 
 
-def _find_obstacle(entry: Value, command: Value | None, args: Value | None) -> str:
-    """Return why corral cannot start this server, or ""."""
+def _find_obstacle(entry: Value, command: Value | None, args: Value | None) -> tuple[str, bool]:
+    """Return why corral cannot start this server ("" if it can), and whether it is understood."""
     kind = _text(entry, "type") or _text(entry, "transport")
     if kind in REMOTE or (command is None and any(_text(entry, key) for key in ADDRESSES)):
-        return "it is remote: nothing of it runs on this machine"
+        return IS_REMOTE, True
+    if kind in PARTS_OF_CLIENT:
+        return f"it is a part of the client ({kind})", True
     if kind not in LOCAL:
-        return f"it is a part of the client ({kind})"
+        return f"corral does not support servers of type {kind!r}", False
     if command is None:
-        return "it has no command: an extension or the client itself starts it"
+        return "it has no command: an extension or the client itself starts it", True
     if not isinstance(command.data, str) or not command.data:
-        return "its command is no text"
+        return "its command is not a text", False
     listed = args.data if args is not None else None
     if listed is not None and not (
         isinstance(listed, list) and all(isinstance(word, str) for word in listed)
     ):
-        return "its arguments are no list of texts"
+        return "its arguments are not a list of texts", False
     if any(part is not None and part.shared for part in (entry, command, args)):
-        return "it shares its lines with other places of the file (an alias)"
+        return "it shares its lines with other places of the file (an alias)", False
     if _is_set_to(entry, "sandboxEnabled", True):
-        return "the client runs it in its own sandbox (sandboxEnabled)"
-    return ""
+        return "the client runs it in its own sandbox (sandboxEnabled)", True
+    return "", True
 
 
 def _text(entry: Value, key: str) -> str:

@@ -1,4 +1,4 @@
-"""The path of corral that a client's configuration names; it must still exist tomorrow."""
+"""Find the path of corral for a client's configuration. It must continue to exist."""
 
 import os
 import sys
@@ -8,30 +8,30 @@ from corral.errors import SandboxError
 from corral.paths.native import is_inside
 
 NAMES = frozenset(("corral", "corral.exe"))
-# Cache directories of `uvx` and `pipx run`, which these programs empty at any time.
+# Cache directories of `uvx` and `pipx run`, which those programs may empty at any time.
 CACHES = (
     "/uv/archive-v", "/uv/builds-v", "/uv/environments-v", "/uv/cache/", "/pipx/.cache/",
     "/pipx/cache/",
 )  # fmt: skip
-HINT = "install it (`pipx install mcp-corral`, `uv tool install mcp-corral`), or say --corral PATH"
+HINT = "install it (in its clone: `pipx install .` or `uv tool install .`), or give --corral PATH"
 
 
 def find_corral(chosen: str | None = None) -> str:
     """Return the user's choice, or this process's own script, or the script beside its Python.
 
-    The path is never resolved: `~/.local/bin/corral` stays when an upgrade moves its destination.
+    The path is not resolved: `~/.local/bin/corral` still works when an upgrade moves its target.
     """
     if chosen is not None:
         path = os.path.abspath(os.path.expanduser(chosen))
         if not _is_program(path):
-            raise SandboxError(f"{path} is no program that can be started")
+            raise SandboxError(f"{path} cannot be executed", hint="name corral's own program")
         return path
     beside = [os.path.join(os.path.dirname(sys.executable), name) for name in sorted(NAMES)]
     for path in (os.path.abspath(sys.argv[0]), *beside):
         if is_corral(path) and _is_program(path):
             _refuse_temporary(path)
             return path
-    raise SandboxError("corral cannot tell where its own program is", hint=HINT)
+    raise SandboxError("corral cannot find its own program", hint=HINT)
 
 
 def _refuse_temporary(path: str) -> None:
@@ -39,7 +39,7 @@ def _refuse_temporary(path: str) -> None:
         slashed = found.replace("\\", "/").lower()
         in_cache = any(part in slashed for part in CACHES)
         if in_cache or any(is_inside(found, directory) for directory in _temporary_directories()):
-            raise SandboxError(f"{path} is in a directory that is emptied now and then", hint=HINT)
+            raise SandboxError(f"{path} is in a temporary directory", hint=HINT)
 
 
 def _temporary_directories() -> list[str]:
@@ -52,12 +52,12 @@ def _is_program(path: str) -> bool:
 
 
 def is_corral(command: str) -> bool:
-    """Return whether a command has corral's name; any program can have it."""
+    """Return whether a command is named like corral. Any program can have this name."""
     return command.replace("\\", "/").rpartition("/")[2].lower() in NAMES
 
 
 def is_same_program(command: str, corral: str) -> bool:
-    """Return whether a command, looked up on this process's PATH, is the program `corral`."""
+    """Return whether a command, found through this process's PATH, is the program `corral`."""
     try:
         return command == corral or os.path.samefile(which(command) or command, corral)
     except OSError:

@@ -1,20 +1,26 @@
-"""Change one client's file as a whole or not at all: read, work out, record, back up, replace."""
+"""Change one client's file completely or not at all: read, compute, record, back up, replace."""
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 
-from corral.clients import backups, safe_write
-from corral.clients.configured_servers import ConfiguredServer, mask_command, read_servers
+from corral.clients import backups, grants, safe_write
+from corral.clients.configured_servers import (
+    SHAPES,
+    ConfiguredServer,
+    has_server_table,
+    mask_command,
+    read_servers,
+)
 from corral.clients.file_formats import Format, load_format
-from corral.clients.rewrite import ServerOutcome
+from corral.clients.rewrite import KeyPath, ServerOutcome
 from corral.clients.safe_write import FileContent
 from corral.clients.unwrap import unwrap
 from corral.clients.wrap import Proposal, wrap
 from corral.errors import SandboxError
 from corral.formats.positions import BrokenFileError, Splice, splice
-from corral.policy.variables import MASK, is_secret_name
+from corral.policy.variables import MASK, is_secret, is_secret_name
 from corral.record import record
 
 MIN_SECRET_LENGTH = 4
@@ -35,10 +41,22 @@ class ClientFile:
     form: Format
     servers: tuple[ConfiguredServer, ...]
 
+    def refuse_unknown_shape(self) -> None:
+        """Refuse a file without any known key. Its servers may be under a key that corral does not
+        know.
+        """
+        if not self.servers and not has_server_table(self.form, self.content.text):
+            raise SandboxError(
+                f"{self.path} has no servers in a form that corral knows",
+                hint="corral looks for servers below " + ", ".join(map(".".join, SHAPES)),
+            )
+
 
 @record
 class FileEdit:
-    """`diff` is what changes, with secrets masked; `backup` is empty if nothing was written."""
+    """The result of an edit. `diff` has secrets masked; `backup` is empty if nothing was
+    written.
+    """
 
     path: str
     real: str
@@ -52,7 +70,7 @@ def read_client_file(path: str) -> ClientFile:
     form = load_format(path) or load_format(content.path)
     if form is None:
         raise SandboxError(
-            f"{path}: corral reads configurations in JSON, TOML and YAML, told by their names"
+            f"{path}: corral reads only files that end in .json, .jsonc, .toml, .yaml or .yml"
         )
     if not content.text.strip("\ufeff \t\r\n"):
         raise SandboxError(f"{path} is empty: there are no servers in it")
@@ -67,8 +85,10 @@ def read_client_file(path: str) -> ClientFile:
 
 @contextmanager
 def lock_client_file(path: str, *, dry_run: bool) -> Iterator[ClientFile]:
-    """Read a file while no other corral edits it. A dry run takes no lock, which leaves a file."""
-    real = safe_write.read(path).path  # raises before a lock is made for a file that is not there
+    """Read a file while no other corral edits it. A dry run takes no lock: a lock creates a
+    file.
+    """
+    real = safe_write.read(path).path  # a missing file raises an error before a lock is made
     with nullcontext() if dry_run else backups.lock(real):
         yield read_client_file(path)
 
@@ -83,6 +103,15 @@ def wrap_file(
     wrapped = {server.key_path for server in file.servers if server.is_wrapped} | new.keys()
     records = [one for key_path, one in known.items() if key_path in wrapped]
     return _edit(file, result.text, result.outcomes, records, dry_run=dry_run)
+
+
+def change_flags(
+    file: ClientFile, flags: Mapping[KeyPath, tuple[str, ...]], *, dry_run: bool = False
+) -> FileEdit:
+    """Replace the flags of `run` of wrapped servers in a locked file."""
+    text, known = file.content.text, backups.load(file.content.path)
+    result = grants.change_flags(text, file.form, file.servers, flags, known)
+    return _edit(file, result.text, result.outcomes, list(result.originals), dry_run=dry_run)
 
 
 def unwrap_file(
@@ -107,7 +136,7 @@ def _edit(
     *,
     dry_run: bool,
 ) -> FileEdit:
-    """Replace the file's text, after the records: a crash leaves one too many, never too few."""
+    """Write the records, then the file. A crash may leave an unneeded record, but loses none."""
     real, backup = file.content.path, ""
     if text != file.content.text and not dry_run:
         safe_write.refuse_unwritable(file.content)
@@ -122,7 +151,7 @@ def _diff(file: ClientFile, new: str) -> str:
     old = file.content.text
     if old == new:
         return ""
-    # Masked before the lines are compared, because a secret may have several lines.
+    # Secrets are masked before the lines are compared, because a secret may have several lines.
     for secret, shown in _find_secrets(file):
         old, new = old.replace(secret, shown), new.replace(secret, shown)
     lines = difflib.unified_diff(
@@ -132,7 +161,7 @@ def _diff(file: ClientFile, new: str) -> str:
 
 
 def _mask_values(text: str) -> str:
-    """Mask the value of every key with a secret's name, also outside of the servers."""
+    """Mask the value of every key that is named like a secret, also outside of the servers."""
     splices = [
         Splice(start=value.start(), end=value.end(), text=f'"{MASK}"' if value[1] else MASK)
         for key in KEY.finditer(text)
@@ -142,7 +171,7 @@ def _mask_values(text: str) -> str:
 
 
 def _find_secrets(file: ClientFile) -> list[tuple[str, str]]:
-    """Return the servers' secrets as the file writes them, each with its mask.
+    """Return the servers' secrets as written in the file, each with its mask.
 
     The longest comes first, because one secret may contain another.
     """
@@ -152,11 +181,12 @@ def _find_secrets(file: ClientFile) -> list[tuple[str, str]]:
         named = [
             value
             for name, value in server.env.items()
-            if is_secret_name(name) and isinstance(value, str) and len(value) >= MIN_SECRET_LENGTH
+            if isinstance(value, str) and len(value) >= MIN_SECRET_LENGTH and is_secret(name, value)
         ]
         pairs |= {one: MASK for value in named for one in (value, quote(value)[1:-1])}
         items = (server.args.items or ()) if server.args else ()
-        for item, shown in zip(items, mask_command(server.argv)[1:], strict=False):
+        shown_words = mask_command(server.argv)[0 if server.joined else 1 :]
+        for item, shown in zip(items, shown_words, strict=False):
             if shown != item.data:
                 pairs[text[item.start : item.end]] = quote(shown)
     return sorted(pairs.items(), key=lambda pair: len(pair[0]), reverse=True)

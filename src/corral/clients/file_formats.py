@@ -1,6 +1,7 @@
-"""The notations of clients' files, and what wrapping needs to know of each."""
+"""The file formats of clients' configurations, and the operations that wrapping needs."""
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -9,12 +10,12 @@ from corral.formats.positions import Splice, Value
 
 
 class Format(Protocol):
-    """A notation of configuration files: `jsonc`, `toml` or `yaml`."""
+    """A format of configuration files: `jsonc`, `toml` or `yaml`."""
 
     def read(self, text: str, wanted: Callable[[tuple[str, ...]], bool] = ...) -> Value:
         """Return every value with its position; raise BrokenFileError.
 
-        A notation may return values that are not `wanted` without positions inside them.
+        A format may return values that are not `wanted` without positions inside them.
         """
 
     def load(self, text: str) -> object:
@@ -23,17 +24,29 @@ class Format(Protocol):
     def quote(self, text: str) -> str: ...
 
     def member(self, text: str, table: Value, after: Value, name: str, words: Sequence[str]) -> str:
-        """Return the text to insert after the value `after` so that `table` has one more list."""
+        """Return the text to insert after the value `after` to add a list to `table`."""
 
     def prepend(self, text: str, items: Value, drop: int, words: Sequence[str]) -> Splice:
-        """Replace the first `drop` items by `words`."""
+        """Replace the first `drop` items with `words`."""
 
     def without(self, text: str, items: Value, drop: int) -> Splice:
         """Remove the first `drop` items."""
 
 
+def _installation(prefix: str) -> str:
+    """Return the command that adds PyYAML to the environment in which corral is installed."""
+    parts = os.path.normpath(prefix).split(os.sep)
+    if "pipx" in parts:
+        return "pipx inject mcp-corral pyyaml"
+    if parts[-3:-1] == ["uv", "tools"]:
+        return "in corral's clone: uv tool install '.[yaml]'"
+    if "uv" in parts:
+        return "uvx --with pyyaml mcp-corral ..."
+    return f"{sys.executable} -m pip install 'mcp-corral[yaml]'"
+
+
 def load_format(path: str) -> Format | None:
-    """Choose the format by the ending of a file name; import it only when a file needs it."""
+    """Choose the format by the ending of a file name; import its module only if it is needed."""
     ending = os.path.splitext(path)[1].lower()
     if ending in {".json", ".jsonc"}:
         from corral.formats import jsonc
@@ -47,7 +60,7 @@ def load_format(path: str) -> Format | None:
         try:
             from corral.formats import yaml
         except ModuleNotFoundError:
-            missing = f"{path} is YAML, and PyYAML is not here"
-            raise SandboxError(missing, hint="pip install pyyaml") from None
+            missing = f"{path} is YAML, and PyYAML is not installed"
+            raise SandboxError(missing, hint=_installation(sys.prefix)) from None
         return yaml
     return None

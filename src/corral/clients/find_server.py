@@ -16,11 +16,11 @@ VARIABLE = re.compile(r"\$\{(?:env:)?(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]
 
 @record
 class FoundServer:
-    """`argv` starts with a program or a package reference, never with corral or a package runner.
+    """A server to run. `argv` starts with a program or a package, not with corral or a runner.
 
-    `env` is what the client would set; `forwarded` names what it would pass on from its own
-    environment. `flags` are those of `corral run` that a wrapped server has in the file, without
-    the ones for variables in `env`, because those are not in this process's environment.
+    The client would set the variables `env`, and pass on the variables `forwarded` from its own
+    environment. `flags` are the flags of `corral run` that a wrapped server has in the file,
+    without those for variables in `env`, which this process's environment does not have.
     """
 
     argv: tuple[str, ...]
@@ -32,12 +32,12 @@ class FoundServer:
 
 
 def find_server(name: str) -> FoundServer:
-    """Find `CLIENT:SERVER` in the client's own files; a project's file must be named itself."""
+    """Find `CLIENT:SERVER` in the client's own files. A project's file must be named itself."""
     client, _, wanted = name.partition(":")
     known = catalogue.find_client(client)
     if known is None:
         hint = "known: " + ", ".join(catalogue.NAMES)
-        raise SandboxError(f"{client!r} is no client that corral knows", hint=hint)
+        raise SandboxError(f"{client!r} is not a client that corral knows", hint=hint)
     paths = [path for path in catalogue.own_files(known) if os.path.exists(path)]
     found = [(path, server) for path in paths for server in read_client_file(path).servers]
     here = os.path.realpath(os.curdir)
@@ -49,7 +49,7 @@ def find_server(name: str) -> FoundServer:
     if not fitting:
         names = ", ".join(dict.fromkeys(server.name for _, server in found)) or "none"
         raise SandboxError(f"{known.title} has no server {wanted!r} here", hint=f"it has: {names}")
-    # A server of this project comes before one of the same name for all projects.
+    # A server of this project takes precedence over one of the same name for all projects.
     path, server = max(fitting, key=lambda one: one[1].scope)
     return _prepare(path, server)
 
@@ -71,13 +71,13 @@ def _prepare(path: str, server: ConfiguredServer) -> FoundServer:
         env={name: fill_variables(str(value)) for name, value in values.items()},
         cwd=fill_variables(server.cwd),
         forwarded=server.forwarded,
-        flags=tuple(_select_flags(server)) if server.is_wrapped else (),
+        flags=(*(package.flags if package else ()), *_select_flags(server)),
         path=path,
     )
 
 
 def _select_flags(server: ConfiguredServer) -> Iterator[str]:
-    words = iter(server.run_flags)
+    words = iter(server.run_flags if server.is_wrapped else ())
     for word in words:
         if word in {"--env", "--secret"} and (value := next(words, "")) not in server.env:
             yield from (word, value)
@@ -86,7 +86,7 @@ def _select_flags(server: ConfiguredServer) -> Iterator[str]:
 
 
 def fill_variables(text: str) -> str:
-    """Fill in variables of the environment as clients do; refuse what only a client knows."""
+    """Fill in environment variables as clients do; refuse variables that only a client knows."""
 
     def value(found: re.Match[str]) -> str:
         if found[0] == "${userHome}":

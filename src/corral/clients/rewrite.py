@@ -12,15 +12,15 @@ from corral.formats.positions import Splice, same, splice
 from corral.record import record
 
 KeyPath = tuple[str, ...]
-State = Literal["wrapped", "already", "left", "refused", "restored", "derived", "forced"]
+State = Literal["wrapped", "already", "left", "refused", "changed", "restored", "derived", "forced"]
 
 
 @record
 class ServerOutcome:
-    """What was done with one server of a file, and why.
+    """The result for one server of a file, with the reason.
 
-    `command` is what corral is started with. `suggested` are paths that the server was configured
-    with and that it may not reach.
+    `command` starts corral. `suggested` are paths in the server's configuration to which the server
+    has no access.
     """
 
     name: str
@@ -34,7 +34,7 @@ class ServerOutcome:
 
 @record
 class RewrittenText:
-    """The new text of a file; `originals` are the records of servers that start through corral."""
+    """The new text of a file. `originals` are the records of servers that start through corral."""
 
     text: str
     outcomes: tuple[ServerOutcome, ...]
@@ -43,9 +43,9 @@ class RewrittenText:
 
 @record
 class Rewrite:
-    """How one server's lines change, and its command afterwards.
+    """The new lines of one server, and its command afterwards.
 
-    Without an `argv` any command is right, as long as it is not corral.
+    Without `argv` the command may be anything except corral.
     """
 
     splices: tuple[Splice, ...]
@@ -59,14 +59,14 @@ def describe_outcome(
     hint: str | None = None,
     **words: tuple[str, ...],
 ) -> ServerOutcome:
-    """Return the outcome of a server; `words` are `command` and `suggested` of the outcome."""
+    """Return the outcome of a server. `words` are the outcome's `command` and `suggested`."""
     name, scope = server.name, server.scope
     return ServerOutcome(name=name, scope=scope, state=state, why=why, hint=hint or "", **words)
 
 
 def describe_doubt(server: ConfiguredServer) -> ServerOutcome:
-    """Describe a server that `rewrite_servers` has left as it was."""
-    why = "its lines cannot be changed without doubt about the result"
+    """Describe a server that `rewrite_servers` did not change."""
+    why = "its lines cannot be changed safely"
     hint = "write them more simply, or change them by hand"
     return describe_outcome(server, "refused", why, hint)
 
@@ -74,7 +74,11 @@ def describe_doubt(server: ConfiguredServer) -> ServerOutcome:
 def rewrite_servers(
     text: str, form: Format, rewrites: Mapping[KeyPath, Rewrite]
 ) -> tuple[str, frozenset[KeyPath]]:
-    """Return the new text, and the servers that changed: all, or those whose result is right."""
+    """Return the new text and the changed servers.
+
+    All changes are made if the resulting text is correct, otherwise only those that keep it
+    correct.
+    """
     new = _apply(text, rewrites)
     if _is_right(form, text, new, rewrites):
         return new, frozenset(rewrites)
@@ -93,7 +97,7 @@ def _apply(text: str, rewrites: Mapping[KeyPath, Rewrite]) -> str:
 
 
 def _is_right(form: Format, old: str, new: str, rewrites: Mapping[KeyPath, Rewrite]) -> bool:
-    """Return whether these servers have exactly the new commands, and nothing else is different."""
+    """Return whether these servers have exactly the new commands, and nothing else changed."""
     try:
         before, after = form.load(old), form.load(new)
         for key_path, rewrite in rewrites.items():
@@ -107,10 +111,11 @@ def _is_right(form: Format, old: str, new: str, rewrites: Mapping[KeyPath, Rewri
 
 
 def _remove_command(data: object, key_path: KeyPath) -> tuple[str, ...]:
-    """Take program and arguments out of the server's table, and return them."""
+    """Remove program and arguments from the server's table, and return them."""
     table, key = _find_command(data, key_path)
-    arguments = table.pop("args", None)
-    return (str(table.pop(key)), *map(str, arguments if isinstance(arguments, list) else []))
+    program, arguments = table.pop(key), table.pop("args", None)
+    words = program if isinstance(program, list) else [program]
+    return tuple(map(str, [*words, *(arguments if isinstance(arguments, list) else [])]))
 
 
 def _find_command(data: object, key_path: KeyPath) -> tuple[dict[object, object], str]:

@@ -1,7 +1,7 @@
-"""Work out what a configured server needs from the host, as far as its configuration says.
+"""Find out what a server needs from the host, as far as its configuration shows it.
 
 The user gave the server its variables, so they are passed on, secrets as secrets. Paths in its
-arguments are only suggested: a path in a command line is not a permission to use it.
+arguments are only suggested, because a path in a command line is not a permission.
 """
 
 import os
@@ -13,7 +13,7 @@ from corral.errors import SandboxError
 from corral.policy.profiles import Profile
 from corral.policy.requests import describe_requests
 from corral.policy.validation import check_name
-from corral.policy.variables import is_loader_variable, is_secret_name
+from corral.policy.variables import is_loader_variable, is_secret
 from corral.programs.needed_files import is_system
 from corral.programs.package_runners import (
     Package,
@@ -21,15 +21,15 @@ from corral.programs.package_runners import (
     parse_runner,
 )
 
-# The sandbox sets these itself: the host's values would be wrong inside.
+# The sandbox sets these itself, because the host's values would be wrong inside.
 SET_BY_CORRAL = frozenset(("HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP"))
 RUNTIMES = ("python", "node", "deno", "bun", "ruby", "java", "php", "perl")
-# Only the client knows these paths; it fills them into the arguments of corral, too.
+# Only the client knows these paths. It also fills them in where corral is started.
 PATH_VARIABLES = ("${workspaceFolder", "${userHome}", "${workspaceRoot}")
 
-# A client sets a server's variables for the corral in front of it as well, outside of the sandbox.
-# These would choose what that corral loads, whose settings it reads, which certificates the server
-# may read, and the proxy that it uses, which is not held to the allowlist.
+# The client also sets a server's variables for corral itself, which runs outside of the sandbox.
+# These variables would choose the code that corral loads, its settings, the certificates that the
+# server may read, or a proxy to which the allowlist does not apply.
 UNSAFE_PREFIXES = (
     "LD_", "DYLD_", "PYTHON", "__PYVENV", "CORRAL_", "GCONV_", "GLIBC_", "OPENSSL_", "SSL_",
 )  # fmt: skip
@@ -52,13 +52,14 @@ HARMLESS = frozenset((
     "PYTHONASYNCIODEBUG", "PYTHONOPTIMIZE", "PYTHONWARNINGS",
 ))  # fmt: skip
 NO_EXTRA_CODE = SET_BY_CORRAL | HARMLESS | {"PATH"}
-"""Variables of runtimes that load no other code; PATH has a check of its own."""
+"""Variables that do not make a runtime load other code. PATH is checked separately."""
 
 
 class UnfitError(SandboxError):
-    """A server that stays as it is configured, because it would not work in the sandbox.
+    """A server that must not be changed, because it would not work in the sandbox.
 
-    `leave_alone` means that another sandbox encloses it already.
+    `leave_alone` means that this is not a failure: the server already has another sandbox, or
+    corral does not support it yet.
     """
 
     def __init__(self, message: str, *, hint: str | None = None, leave_alone: bool = False) -> None:
@@ -67,30 +68,30 @@ class UnfitError(SandboxError):
 
 
 def refuse_unsafe_variables(server: ConfiguredServer) -> None:
-    """Refuse variables of a server that choose what corral itself loads, trusts or installs."""
+    """Refuse a server's variables that choose what corral itself loads, trusts or installs."""
     given = {name: value for name, value in server.env.items() if value is not None}
     found_by_path = server.is_wrapped and not os.path.isabs(server.argv[0])
     names = [name for name, value in given.items() if _is_unsafe(name, value)]
     names += [name for name in given if name.upper() == "PATH" and found_by_path]
     if names:
         raise UnfitError(
-            f"{', '.join(names)} in its env would change corral itself, outside of the walls",
-            hint="take it out there; set it in your own environment, or for the server alone:"
+            f"{', '.join(names)} in its env would change corral itself, outside of the sandbox",
+            hint="remove it there; set it in your own environment, or for the server alone:"
             f" --env {names[0]}=VALUE",
         )
     if not _is_package(server):
         return
     if names := [name for name in given if name.upper().startswith(PACKAGE_SOURCE_PREFIXES)]:
         raise UnfitError(
-            f"{', '.join(names)} in its env would choose which package is installed, or by what",
-            hint="take it out there: your own settings count (.npmrc, pip.conf, uv.toml)",
+            f"{', '.join(names)} in its env would choose the package or its installer",
+            hint="remove it there: your own settings apply (.npmrc, pip.conf, uv.toml)",
         )
-    # A program from this PATH would fill the cache for every other server with the same package.
+    # A program from this PATH would fill the cache, which other servers with the same package use.
     search = [str(value) for name, value in given.items() if name.upper() == "PATH"]
     if foreign := next(filter(None, map(_find_foreign_directory, search)), ""):
         raise UnfitError(
-            f"PATH in its env leads to {foreign}, and would choose what installs its package",
-            hint="take it out there, or put that directory on your own PATH",
+            f"PATH in its env leads to {foreign}, and could replace the installer of its package",
+            hint="remove it there, or put that directory on your own PATH",
         )
 
 
@@ -106,21 +107,21 @@ def _is_unsafe(name: str, value: object) -> bool:
     known = upper in UNSAFE_NAMES or upper in HOMES or upper.startswith(UNSAFE_PREFIXES)
     if not known or upper in HARMLESS:
         return False
-    # The value that the user's own environment has already changes nothing.
+    # A variable with the same value in the user's own environment changes nothing.
     own = [f"${{{name}}}", f"${{env:{name}}}", os.environ.get(name)]
     own += ["${userHome}", os.path.expanduser("~")] if upper in HOMES else []
     return value not in own
 
 
 def _find_foreign_directory(search: str) -> str:
-    """Return the first directory that is neither the system's nor on this user's own PATH."""
+    """Return the first directory that is not the system's and not on the user's PATH."""
     own, home = os.environ.get("PATH", os.defpath), os.path.expanduser("~")
     for known, text in (("PATH", own), ("HOME", home)):
         search = search.replace(f"${{{known}}}", text).replace(f"${{env:{known}}}", text)
     search = search.replace("${userHome}", home)
     mine = {os.path.realpath(path) for path in own.split(os.pathsep) if os.path.isabs(path)}
     for path in search.split(os.pathsep):
-        # Relative ones are never searched; only the client knows the value of other variables.
+        # Relative directories are never searched, and only the client knows other variables.
         counts, real = os.path.isabs(path) or "${" in path, os.path.realpath(path)
         if counts and not is_system(real) and real not in mine:
             return path
@@ -128,7 +129,7 @@ def _find_foreign_directory(search: str) -> str:
 
 
 def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profile) -> None:
-    """Refuse a profile's grants to a package that is started together with other code."""
+    """Refuse a profile's grants for a package that is started together with other code."""
     variables = [
         name
         for name, value in server.env.items()
@@ -137,14 +138,14 @@ def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profi
     found = [*package.extra, *variables]
     if found and (profile.arguments or describe_requests(profile.manifest)):
         raise UnfitError(
-            f"{', '.join(found)} could change what it does, and the profile {profile.name} is for"
+            f"{', '.join(found)} could change what it does, but the profile {profile.name} is for"
             " the package alone",
             hint=f"if you trust it with the same: --profile {profile.name}; or --no-profile",
         )
 
 
 def environment_flags(server: ConfiguredServer, flags: Sequence[str]) -> Iterator[str]:
-    """Yield a flag for each variable that the client sets and that the user's `flags` leave out."""
+    """Yield a flag for each variable that the client sets, unless `flags` already has one."""
     given = {
         value.partition("=")[0] for flag, value in pairwise(flags) if flag in {"--env", "--secret"}
     }
@@ -159,14 +160,15 @@ def environment_flags(server: ConfiguredServer, flags: Sequence[str]) -> Iterato
         if name in given or name.upper() in SET_BY_CORRAL:
             continue
         try:
-            yield from ("--secret" if is_secret_name(name) else "--env", check_name(name))
+            secret = is_secret(name, server.env.get(name))
+            yield from ("--secret" if secret else "--env", check_name(name))
         except ValueError as error:
             raise UnfitError(str(error)) from None
 
 
 def find_paths(server: ConfiguredServer, dropped: int) -> tuple[str, ...]:
-    """Return existing paths in the arguments, without the `dropped` first ones, and in `cwd`."""
-    command, *words = server.argv
+    """Return the existing paths in `cwd` and in the arguments after the `dropped` first ones."""
+    command, *words = (server.is_wrapped and server.inner_argv) or server.argv
     words = words[dropped:]
     if not dropped and _is_runtime(command):
         # corral itself finds the script and makes it readable.

@@ -1,6 +1,6 @@
-"""Change a configuration's text back to what it was before `corral wrap`.
+"""Change a configuration's text back to its state before `corral wrap`.
 
-The text comes back byte for byte where nobody has edited the lines that corral wrote.
+The text is restored byte for byte, unless the lines that corral wrote were edited.
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,19 +68,24 @@ def _restore(server: ConfiguredServer, original: Original) -> tuple[Splice, ...]
 def _derive(
     text: str, form: Format, server: ConfiguredServer, *, recorded: bool
 ) -> tuple[Rewrite | None, ServerOutcome]:
-    """Make the command from the words after `--`; edits of the server's own arguments stay."""
+    """Make the command from the words after `--`, so that edits of these words are kept."""
     command, args, inner = server.command, server.args, server.inner_argv
-    edited = "it was edited since" if recorded else "corral has no record of it"
+    edited = "it was edited later" if recorded else "corral has no record of it"
     if command is None or args is None or not inner:
-        hint = "--force puts the recorded lines back" if recorded else "change it by hand"
-        why = f"{edited}, and its arguments have no `--` with a command behind it"
+        hint = "--force restores the recorded lines" if recorded else "change it by hand"
+        why = f"{edited}, and its arguments have no `--` followed by a command"
         return None, describe_outcome(server, "refused", why, hint)
     program, *lead = format_runner(inner[0]) or [inner[0]]
-    drop = len(server.argv) - len(inner)  # all up to the program, which is one of the arguments
+    drop = len(server.argv) - len(inner)  # everything before the program
+    why = f"{edited}: restored from the words after `--`"
+    hint = "--force would have restored the recorded lines" if recorded else ""
+    argv = (program, *lead, *inner[1:])
+    if server.joined:
+        words = [form.quote(word) for word in (program, *lead)]
+        joined = Rewrite(splices=(form.prepend(text, args, drop + 1, words),), argv=argv)
+        return joined, describe_outcome(server, "derived", why, hint)
     quoted = [form.quote(word) for word in lead]
     cut = form.prepend(text, args, drop, quoted) if lead else form.without(text, args, drop)
     start = Splice(start=command.start, end=command.end, text=form.quote(program))
-    why = f"{edited}: made from what stands behind `--`"
-    hint = "--force would have put the recorded lines back" if recorded else ""
-    derived = Rewrite(splices=(start, cut), argv=(program, *lead, *inner[1:]))
+    derived = Rewrite(splices=(start, cut), argv=argv)
     return derived, describe_outcome(server, "derived", why, hint)

@@ -1,10 +1,12 @@
 """Change a configuration's text so that its servers start through corral.
 
-`propose` works out how each server would start. The caller may check the proposals on this host,
-and `refuse` or replace some. `wrap` then writes the accepted ones into the text.
+`propose` returns how each server would start. The caller may check the proposals on this host, and
+`refuse` or replace some. `wrap` then writes the accepted proposals into the text.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from os.path import abspath, expanduser
 
 from corral.clients import server_needs
 from corral.clients.backups import Original, Part, ReplacedText
@@ -24,29 +26,35 @@ from corral.clients.server_needs import UnfitError
 from corral.directories import home_directory
 from corral.errors import SandboxError
 from corral.formats.positions import Splice
+from corral.paths.native import is_inside
 from corral.policy import profiles
 from corral.policy.home_grants import is_home
 from corral.programs.package_runners import Package, Refusal, parse_runner
 from corral.record import record, replace
+from corral.safe_text import printable
+from corral.servers.packages.package import why_unproven
 from corral.servers.reference import parse_reference
+
+GRANTS = ("--read", "--write")
 
 
 @record
 class WrapRequest:
-    """What the user asked for: which servers (none: all), by which corral, with which flags."""
+    """The user's request: the servers (an empty list means all), the corral to use, the flags."""
 
     corral: str
     names: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     grant_arguments: bool = False
     use_profiles: bool = True
+    keep_state: bool = False
 
 
 @record
 class Proposal:
-    """How one server would start: `corral run FLAGS -- PROGRAM ARGUMENTS`.
+    """The command that would start one server: `corral run FLAGS -- PROGRAM ARGUMENTS`.
 
-    A proposal with an `outcome` is decided already: the server stays as it is.
+    A proposal with an `outcome` is already decided: the server is not changed.
     """
 
     server: ConfiguredServer
@@ -57,7 +65,7 @@ class Proposal:
 
     @property
     def dropped(self) -> int:
-        """Return how many of the configured arguments are the package runner's."""
+        """Return the number of configured arguments that belong to the package runner."""
         return self.package.used if self.package else 0
 
     @property
@@ -78,7 +86,7 @@ def propose(servers: Iterable[ConfiguredServer], request: WrapRequest) -> list[P
 
 
 def refuse(proposal: Proposal, error: SandboxError) -> Proposal:
-    """Return the decision to leave the server as it is, because of `error`."""
+    """Return the decision not to change the server, because of `error`."""
     left = isinstance(error, UnfitError) and error.leave_alone
     outcome = describe_outcome(
         proposal.server, "left" if left else "refused", error.message, error.hint
@@ -87,7 +95,7 @@ def refuse(proposal: Proposal, error: SandboxError) -> Proposal:
 
 
 def wrap(text: str, form: Format, proposals: Sequence[Proposal], corral: str) -> RewrittenText:
-    """Write the accepted proposals into the text; the other servers stay byte for byte."""
+    """Write the accepted proposals into the text. Other servers are not changed."""
     rewrites = {
         one.server.key_path: _rewrite(text, form, one, corral)
         for one in proposals
@@ -129,28 +137,58 @@ def _propose(server: ConfiguredServer, request: WrapRequest) -> Proposal:
         granted = paths if request.grant_arguments else ()
         flags = (
             *(("--profile", profile.name) if profile else ()),
-            *(word for extra in (package.extra if package else ()) for word in ("--with", extra)),
+            *(package.flags if package else ()),
+            *(("--state",) if request.keep_state else ()),
             *server_needs.environment_flags(server, request.flags),
             *request.flags,
             *(word for path in granted for word in ("--read", path)),
         )
-        # A suggestion of the home directory would be refused when it is typed.
-        useful = [path for path in paths if not is_home(path, home_directory())]
-        return replace(proposal, flags=flags, suggested=() if granted else tuple(useful))
+        return replace(proposal, flags=flags, suggested=_find_ungranted(paths, flags))
     except UnfitError as error:
         return refuse(proposal, error)
 
 
+def _find_ungranted(paths: Sequence[str], flags: Sequence[str]) -> tuple[str, ...]:
+    """Return the paths that no flag grants, except the home, which can never be granted."""
+    pairs = pairwise(flags)
+    granted = [abspath(expanduser(word)) for flag, word in pairs if flag in GRANTS]
+    return tuple(
+        path
+        for path in paths
+        if not is_home(path, home_directory())
+        and not any(is_inside(path, directory) for directory in granted)
+    )
+
+
+def _find_ungranted_arguments(server: ConfiguredServer) -> tuple[str, ...]:
+    """Return the paths in a wrapped server's arguments to which it has no access."""
+    options = dict(pairwise(server.run_flags))
+    if (name := options.get("--profile")) in profiles.names() and profiles.load(name).arguments:
+        return ()
+    return _find_ungranted(server_needs.find_paths(server, 0), server.run_flags)
+
+
 def _find_reason_to_stay(server: ConfiguredServer, request: WrapRequest) -> ServerOutcome | None:
     if server.is_wrapped:
-        # Its permissions are shown too: the file may have come with this server wrapped.
+        # The permissions are shown because someone else may have wrapped this server in a shared
+        # file.
         command = server.argv[1:]
         if is_same_program(server.argv[0], request.corral):
-            why = "it starts through corral already"
-            return describe_outcome(server, "already", why, command=command)
+            why = "it already starts through corral"
+            dropped = request.flags and server.name not in request.names
+            hint = (
+                "your flags were not added to it: name it to change its grants" if dropped else ""
+            )
+            paths = _find_ungranted_arguments(server) if request.grant_arguments else ()
+            return describe_outcome(server, "already", why, hint, command=command, suggested=paths)
         why = f"it is started by {server.argv[0]}, which is not this corral"
         hint = "look at it, unwrap it, and wrap it again"
         return describe_outcome(server, "refused", why, hint, command=command)
+    if server.why and not server.understood:
+        hint = (
+            "change it by hand so that it starts `corral run -- COMMAND`; nothing protects it now"
+        )
+        return describe_outcome(server, "refused", server.why, hint)
     if server.why:
         return describe_outcome(server, "left", server.why)
     if server.disabled and server.name not in request.names:
@@ -162,7 +200,7 @@ def _find_reason_to_stay(server: ConfiguredServer, request: WrapRequest) -> Serv
 def _find_package(server: ConfiguredServer, request: WrapRequest) -> Package | None:
     args = server.args
     if args is not None and args.data is None and args.start == args.end:
-        raise UnfitError("its list of arguments is empty", hint="write [], or take the key away")
+        raise UnfitError("its list of arguments is empty", hint="write [], or remove the key")
     found = parse_runner(server.argv[0], server.argv[1:])
     if isinstance(found, Refusal):
         if "--allow-subprocess" in request.flags and "--allow-subprocess" in found.hint:
@@ -170,29 +208,32 @@ def _find_package(server: ConfiguredServer, request: WrapRequest) -> Package | N
         raise UnfitError(found.why, hint=found.hint, leave_alone=found.leave_alone)
     if found is not None:
         try:
-            parse_reference(found.reference)
+            reference = parse_reference(found.reference)
         except SandboxError as error:
             raise UnfitError(error.message, hint=error.hint) from error
+        if reference is not None and (why := why_unproven(reference.kind)):
+            hint = f"`corral run {printable(reference.text)}` tries it; then wrap this again"
+            raise UnfitError(why, hint=hint, leave_alone=True)
     return found
 
 
 def _find_profile(
     server: ConfiguredServer, package: Package | None, request: WrapRequest
 ) -> profiles.Profile | None:
-    """Return the profile for the package, unless the user names another or wants none.
+    """Return the profile for the package, unless the user names another profile or wants none.
 
-    Some profiles grant the paths in the server's arguments. Those need `--grant-arguments`.
+    Some profiles grant the paths in the server's arguments. They need `--grant-arguments`.
     """
     if package is None or not request.use_profiles or "--profile" in request.flags:
         return None
     found = profiles.fitting(package.bare)
     if found is not None and found.arguments and not request.grant_arguments:
         named = ", ".join(profiles.paths(server.argv[1 + package.used :])) or "none here"
-        does = "change" if found.arguments == "write" else "read"
+        does = "changes" if found.arguments == "write" else "reads"
         raise UnfitError(
-            f"it is there to {does} the places in its arguments ({named}), and nobody has granted"
-            " them",
-            hint="to grant them: --grant-arguments; to say yourself what it may: --no-profile",
+            f"the server {does} the paths in its arguments ({named}), which are not granted yet",
+            hint="add `--grant-arguments` to grant them, or `--no-profile` and your own `--read`"
+            " and `--write`",
         )
     if found is not None:
         server_needs.refuse_extra_code(server, package, found)
@@ -205,6 +246,10 @@ def _rewrite(text: str, form: Format, proposal: Proposal, corral: str) -> Rewrit
     if command is None:
         raise TypeError("a server that can be wrapped has a command")
     program = form.quote(corral)
+    argv = (corral, *proposal.new_words, *proposal.arguments)
+    if args is not None and server.joined:
+        joined = form.prepend(text, args, 1 + proposal.dropped, [program, *words])
+        return Rewrite(splices=(joined,), argv=argv)
     if args is None:
         program += form.member(text, server.table, command, "args", words)
     splices = [Splice(start=command.start, end=command.end, text=program)]
@@ -212,12 +257,13 @@ def _rewrite(text: str, form: Format, proposal: Proposal, corral: str) -> Rewrit
         splices.append(Splice(start=args.start, end=args.end, text=f"[{', '.join(words)}]"))
     elif args is not None:
         splices.append(form.prepend(text, args, proposal.dropped, words))
-    argv = (corral, *proposal.new_words, *proposal.arguments)
     return Rewrite(splices=tuple(splices), argv=argv)
 
 
 def _original(before: ConfiguredServer, after: ConfiguredServer, text: str, new: str) -> Original:
-    parts: tuple[Part, ...] = ("both",) if before.args is None else ("command", "args")
+    parts: tuple[Part, ...] = ("command", "args")
+    if before.args is None or before.joined:
+        parts = ("both",)
     replaced = [
         ReplacedText(
             part=part,

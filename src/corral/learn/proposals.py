@@ -1,0 +1,339 @@
+"""Turn the denied accesses of a watched run into proposals. Pure, except for looking up paths.
+
+A path counts as denied if it exists on the host but not in the sandbox. So an access to a file that
+exists nowhere is not reported. The target may ask for any number of paths. So no step compares each
+path with every other one, and only a few paths become questions.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from corral.policy import secret_files
+from corral.record import record
+from corral.safe_text import shell_word
+from corral.supervisor.ungranted_paths import socket_flag
+
+if TYPE_CHECKING:
+    from corral.denials.records import Kind
+
+SYSTEM = frozenset(("/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/nix", "/gnu", "/boot"))
+SYSTEM_STATE = frozenset(("/opt", "/var/cache", "/var/lib", "/var/spool"))
+"""Programs and services of the host keep their data here, so writing is never proposed."""
+BYTECODE = "__pycache__"
+SKIPPED = frozenset(("/proc", "/sys", "/dev", "/run"))
+CEILINGS = frozenset(
+    ("/", "/home", "/root", "/tmp", "/etc", "/var", "/usr", "/opt", "/srv", "/mnt", "/media")  # noqa: S108
+)
+PROJECT_MARKS = (".git", "package.json", "pyproject.toml", "Cargo.toml", "go.mod", ".hg")
+MIN_GROUPED = 3
+MAX_PROPOSED = 50
+"""The number of proposed paths. Nobody would read the questions about 1000 paths."""
+MAX_LISTED = 50
+REPOSITORY = frozenset((".git", ".hg", ".jj"))
+OWN_FILE = "one of the server's own files"
+KINDS: dict[str, Kind] = {
+    "--read": "path",
+    "--write": "path",
+    "--own-unix-sockets": "unix_socket",
+    "--env": "variable",
+    "--max-memory": "limit",
+    "--profile": "own_files",
+    "--allow-net": "name",
+    "--allow-subprocess": "start",
+}
+
+
+@record
+class Seen:
+    """The paths that the target sees. `reads` and `writes` are granted, `private` directories start
+    empty, `own` are the server's own files. `same_files` means that the target sees the host's own
+    directories, so that links lead to the same files as on the host.
+    """
+
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    private: tuple[str, ...]
+    own: tuple[str, ...]
+    home: str
+    host_home: str
+    same_files: bool = False
+
+
+@record
+class AskedFor:
+    path: str
+    access: str
+    times: int
+
+
+@record
+class Proposal:
+    """A suggested grant. The user types `flag` with `path`; `why` is its comment in a policy.
+
+    `more` describes how the path differs from the path that the target asked for.
+    """
+
+    flag: str
+    path: str
+    why: str
+    more: str = ""
+
+    def typed(self) -> str:
+        valued = self.path and self.flag != "--own-unix-sockets"
+        return f"{self.flag} {shell_word(self.path)}" if valued else self.flag
+
+    def kind(self) -> Kind:
+        return KINDS[self.flag]
+
+
+@record
+class Learned:
+    """The proposals of a run. `never` lists paths and variables that are not proposed, each with
+    the reason. `calls` is the number of watched calls, which waited `waited_seconds` in total.
+    """
+
+    asked_for: tuple[AskedFor, ...] = ()
+    proposed: tuple[Proposal, ...] = ()
+    never: tuple[tuple[str, str], ...] = ()
+    calls: int = 0
+    waited_seconds: float = 0.0
+
+
+class Tree:
+    """A set of paths. Each stands for itself and everything below it."""
+
+    def __init__(self, tops: Iterable[str]) -> None:
+        self._tops = frozenset(tops)
+        self._above = frozenset(one for top in self._tops for one in _find_parents(top))
+
+    def contains(self, path: str) -> bool:
+        return path in self._tops or self.is_below(path)
+
+    def is_below(self, path: str) -> bool:
+        """Return whether a path is strictly below one of the tops."""
+        return any(one in self._tops for one in _find_parents(path))
+
+    def is_above(self, path: str) -> bool:
+        return path in self._above
+
+
+def _find_parents(path: str) -> Iterator[str]:
+    """Yield every directory above a path."""
+    while (parent := os.path.dirname(path)) != path:
+        yield parent
+        path = parent
+
+
+def find_denied(accesses: Mapping[tuple[str, bool], int], seen: Seen) -> list[AskedFor]:
+    """Return the accesses that the sandbox denied, by their paths on the host."""
+    counts: dict[tuple[str, str], int] = {}
+    made = {inside for inside, is_write in accesses if is_write}
+    reads, writes, private = Tree(seen.reads), Tree(seen.writes), Tree(seen.private)
+    skipped = Tree(SKIPPED)
+    for (inside, is_write), times in accesses.items():
+        path = _path_on_host(inside, seen)
+        if skipped.contains(path) or BYTECODE in path.split("/"):
+            continue
+        # Programs often create a directory that exists already, only to be sure of it.
+        access = "write" if is_write and not os.path.isdir(path) else "read"
+        if private.is_below(inside) and not _is_missing(inside, access, made, seen):
+            continue
+        if _is_denied(path, access, reads, writes):
+            counts[path, access] = counts.get((path, access), 0) + times
+    asked = Tree(path for path, _ in counts)
+    return [
+        AskedFor(path=path, access=access, times=times)
+        for (path, access), times in counts.items()
+        # A directory above another path was only passed on the way to that path.
+        if access == "write" or not asked.is_above(path) or not os.path.isdir(path)
+    ]
+
+
+def _is_missing(path: str, access: str, made: Collection[str], seen: Seen) -> bool:
+    """Return whether a path in a private directory was not created by the target itself.
+
+    Outside the home, a directory that the host has counts as the host's, even if the target created
+    it.
+    """
+    if access == "read":
+        return path not in made
+    parent = os.path.dirname(path)
+    if parent in seen.private:
+        return False
+    return parent not in made or (not Tree((seen.home,)).contains(path) and os.path.isdir(parent))
+
+
+def _path_on_host(path: str, seen: Seen) -> str:
+    """Return the host's path of a path inside the sandbox."""
+    if path.startswith(f"{seen.home}/"):
+        return os.path.join(seen.host_home, os.path.relpath(path, seen.home))
+    return os.path.realpath(path) if seen.same_files else path
+
+
+def _is_denied(path: str, access: str, reads: Tree, writes: Tree) -> bool:
+    if writes.contains(path):
+        return False
+    if access == "read":
+        passed = reads.contains(path) or reads.is_above(path) or writes.is_above(path)
+        return not passed and os.path.lexists(path)
+    return reads.contains(path) or os.path.lexists(path) or os.path.isdir(os.path.dirname(path))
+
+
+def propose(denied: Sequence[AskedFor], seen: Seen) -> Learned:
+    """Group denied accesses into the smallest grants. List paths that are never proposed, with the
+    reason.
+    """
+    never: dict[str, str] = {}
+    wanted: dict[str, dict[str, list[str]]] = {"read": {}, "write": {}}
+    own = Tree(seen.own)
+    for one in denied:
+        top = _find_top(one, seen)
+        if one.access == "write" and own.contains(one.path):
+            never[one.path] = OWN_FILE
+        elif reason := _reason_against(one.path, one.access, seen.host_home):
+            never[one.path] = reason
+        elif reason := _reason_against(top, one.access, seen.host_home):
+            never[one.path] = f"{top} is {reason}"
+        else:
+            wanted[one.access].setdefault(top, []).append(one.path)
+    writes = _group(wanted["write"], "write", seen)
+    written = Tree(writes)
+    reads = _group(wanted["read"], "read", seen)
+    proposed = [_proposal("--write", path, paths) for path, paths in writes.items()]
+    proposed += [
+        _proposal("--read", path, paths)
+        for path, paths in reads.items()
+        if not written.contains(path)
+    ]
+    listed = sorted(never.items())
+    return Learned(
+        asked_for=tuple(denied),
+        proposed=tuple(proposed[:MAX_PROPOSED]),
+        never=(
+            *listed[:MAX_LISTED],
+            *_count_others(len(listed) - MAX_LISTED, "not listed"),
+            *_count_others(len(proposed) - MAX_PROPOSED, "too many to ask about at once"),
+        ),
+    )
+
+
+def _count_others(number: int, why: str) -> Iterable[tuple[str, str]]:
+    return [(f"{number} further paths", why)] if number > 0 else []
+
+
+def _proposal(flag: str, path: str, paths: Sequence[str]) -> Proposal:
+    verb = "changed" if flag == "--write" else "read"
+    others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    real = os.path.realpath(path)
+    leads = f"a link to {shell_word(real)}" if real != path else ""
+    wider = f"for {shell_word(paths[0])}{others}" if [path] != list(paths) else ""
+    return Proposal(
+        flag=flag,
+        path=path,
+        why=f"it asked to have {paths[0]}{others} {verb}{', ' if leads else ''}{leads}",
+        more=", ".join(filter(None, (wider, leads))),
+    )
+
+
+@lru_cache(maxsize=1 << 16)
+def _reason_against(path: str, access: str, home: str) -> str:
+    """Return why a path is never proposed; "" if it may be.
+
+    The real path is checked too, because a grant also shows the files to which links lead.
+    """
+    paths = dict.fromkeys((path, os.path.realpath(path)))
+    reasons = (_reason_against_path(one, access, home) for one in paths)
+    return next(filter(None, reasons), "")
+
+
+def _reason_against_path(path: str, access: str, home: str) -> str:
+    if access == "write" and REPOSITORY.intersection(path.split("/")):
+        return "part of a repository: files in it can run on the host"
+    if access == "write" and any(f"/{name}/" in f"{path}/" for name in secret_files.PROJECT):
+        return "run by other programs, or changes what servers may do"
+    hidden, protected = _find_secrets(home)
+    if _is_secret(path) or hidden.contains(path) or protected.contains(path):
+        return "may contain secrets, or is run by other programs"
+    if path in CEILINGS or path == home or home.startswith(f"{path}/"):
+        return "too much of the host"
+    if hidden.is_above(path) or (access == "write" and protected.is_above(path)):
+        return "a directory with secrets, or with files that other programs run"
+    if _is_socket(path):
+        why = "a service of the host, which can do more than the sandbox may"
+        return f"{why}; {socket_flag(path)}"
+    if Tree(SYSTEM | SKIPPED).contains(path):
+        return "part of the system"
+    if access == "write" and Tree(SYSTEM_STATE).contains(path):
+        return "part of the system"
+    return "" if _is_text(path) else "its name is not UTF-8, which no policy can contain"
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _is_secret(path: str) -> bool:
+    anywhere = secret_files.hidden_anywhere("linux")
+    name = os.path.basename(path)
+    return not set(anywhere).isdisjoint(path.split("/")) or secret_files.is_environment_file(name)
+
+
+@lru_cache
+def _find_secrets(home: str) -> tuple[Tree, Tree]:
+    """Return two sets of places in a home: the hidden ones, and those that are only protected. Both
+    include the real paths of links.
+    """
+
+    def find(names: Iterable[str]) -> Tree:
+        tops = [os.path.join(home, name) for name in names]
+        return Tree((*tops, *map(os.path.realpath, tops)))
+
+    hidden = (secret_files.expand(name, "linux") for name in secret_files.hidden("linux"))
+    return find(hidden), find(secret_files.protected("linux"))
+
+
+def _find_top(one: AskedFor, seen: Seen) -> str:
+    """Return the existing path to grant: the project, the path itself, or a new file's
+    directory.
+    """
+    if not os.path.lexists(one.path):
+        return os.path.dirname(one.path)
+    return (_find_project(one.path, seen) if one.access == "read" else "") or one.path
+
+
+def _group(groups: dict[str, list[str]], access: str, seen: Seen) -> dict[str, list[str]]:
+    """Return {grant: its paths}. Several files of one directory become that directory."""
+    by_parent: dict[str, list[str]] = {}
+    for top in groups:
+        if not os.path.isdir(top):
+            by_parent.setdefault(os.path.dirname(top), []).append(top)
+    for parent, files in by_parent.items():
+        if len(files) >= MIN_GROUPED and not _reason_against(parent, access, seen.host_home):
+            groups.setdefault(parent, []).extend(one for top in files for one in groups.pop(top))
+    tops = Tree(groups)
+    return {top: found for top, found in groups.items() if not tops.is_below(top)}
+
+
+def _find_project(path: str, seen: Seen) -> str:
+    at = path if os.path.isdir(path) else os.path.dirname(path)
+    while not _reason_against(at, "read", seen.host_home):
+        if any(os.path.lexists(os.path.join(at, mark)) for mark in PROJECT_MARKS):
+            return at
+        at = os.path.dirname(at)
+    return ""

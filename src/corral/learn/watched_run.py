@@ -1,0 +1,183 @@
+"""Plan a run in which the opened paths are watched, and turn its accesses into proposals."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from corral.denials.records import Denial
+from corral.directories import home_directory
+from corral.errors import SandboxError
+from corral.learn.proposals import OWN_FILE, Learned, Proposal, Seen, find_denied, propose
+from corral.learn.variables import find_variables
+from corral.paths.posix import is_inside
+from corral.plan.model import Plan
+from corral.platforms.linux import own_files
+from corral.platforms.linux.mechanisms import landlock, root_filesystem, seccomp
+from corral.record import replace
+from corral.supervisor import findings
+
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from corral.denials.records import Kind
+    from corral.platforms.contract import Watcher
+
+    Never = tuple[tuple[str, str], ...]
+
+GIB = 1 << 30
+
+
+def watched_plan(plan: Plan) -> Plan:
+    """Return the plan with a filter that reports paths. Refuse if paths cannot be watched."""
+    filters = [step for step in plan.steps if isinstance(step, seccomp.Seccomp)]
+    if not filters or _find_wall(plan) is None:
+        raise SandboxError(
+            "the paths that a target opens cannot be watched here",
+            hint="`corral doctor` shows what is missing: namespaces or Landlock, and seccomp",
+        )
+    if findings.current_host().finding("start_notices").status == "absent":
+        raise SandboxError(
+            "the paths that a target opens cannot be watched here: an outer listener exists, or the"
+            " kernel supports none",
+            hint="start corral outside that container; `corral doctor` shows whether it works",
+        )
+    steps = [
+        replace(step, watch_paths=True) if isinstance(step, seccomp.Seccomp) else step
+        for step in plan.steps
+    ]
+    return replace(plan, steps=tuple(steps))
+
+
+def _find_wall(plan: Plan) -> root_filesystem.View | landlock.Landlock | None:
+    """Return the step that decides which files the target sees: a view, or else Landlock."""
+    for step in plan.steps:
+        if isinstance(step, root_filesystem.View | landlock.Landlock):
+            return step
+    return None
+
+
+def find_seen(plan: Plan) -> Seen:
+    wall = _find_wall(plan)
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    if isinstance(wall, root_filesystem.View):
+        reads = (
+            *(bind.target for bind in wall.binds if bind.access != "write"),
+            *(path for path, _ in (*wall.links, *wall.files)),
+        )
+        writes = tuple(bind.target for bind in wall.binds if bind.access == "write")
+    elif wall is not None:
+        reads, writes = (*wall.read, *wall.devices), wall.write
+    return Seen(
+        reads=reads,
+        writes=writes,
+        private=wall.private if wall else (),
+        own=plan.program.reads,
+        same_files=not isinstance(wall, root_filesystem.View),
+        home=dict(plan.environment).get("HOME", ""),
+        host_home=os.path.realpath(home_directory(os.environ)),
+    )
+
+
+def find_learned(plan: Plan, watch: Watcher, denials: tuple[Denial, ...]) -> Learned:
+    """Return the proposals of a run that has ended. Refuse if the target's memory was
+    unreadable.
+    """
+    found = getattr(watch.child, "path_watch", None)
+    if found is None:
+        return Learned()
+    if found.calls and found.unreadable == found.calls:
+        raise SandboxError(
+            f"none of {found.calls} paths could be read from the target's memory",
+            hint="give corral CAP_SYS_PTRACE, or start it as an ordinary user",
+        )
+    seen = find_seen(plan)
+    asked = {key: times for key, times in found.seen.items() if key[0] != root_filesystem.TRIED}
+    learned = propose(find_denied(asked, seen), seen)
+    variables = find_variables(asked, plan, os.environ)
+    sockets = [_socket_proposal(found.bound)] if found.bound else []
+    memory = _judge_memory(found.memory)
+    own, never = _judge_own_files(plan, learned.never)
+    return replace(
+        learned,
+        proposed=(
+            *learned.proposed,
+            *sockets,
+            *own,
+            *variables.proposed,
+            *memory.proposed,
+            *_from_denials(denials),
+        ),
+        never=(*never, *variables.never, *memory.never),
+        calls=found.calls,
+        waited_seconds=round(found.seconds, 3),
+    )
+
+
+def _judge_own_files(plan: Plan, never: Never) -> tuple[list[Proposal], Never]:
+    """Propose the profile that lets the server write elsewhere. List other files with a remedy."""
+    proposed: dict[str, Proposal] = {}
+    kept = []
+    for path, reason in never:
+        if reason != OWN_FILE:
+            kept.append((path, reason))
+            continue
+        top = max((top for top in plan.program.reads if is_inside(path, top)), key=len)
+        allow, why = own_files.find_remedy(plan.program, top, path, "touch")
+        flag, _, name = allow.partition(" ")
+        if flag == "--profile":
+            proposed[name] = Proposal(flag=flag, path=name, why=f"it asked to have {path} changed")
+        else:
+            kept.append((path, f"{reason}, {why}{'; ' if allow else ''}{allow}"))
+    return list(proposed.values()), tuple(kept)
+
+
+def _socket_proposal(path: str) -> Proposal:
+    return Proposal(
+        flag="--own-unix-sockets", path=path, why=f"it asked to make the unix socket {path}"
+    )
+
+
+def _judge_memory(wanted: int) -> Learned:
+    """Propose the memory that was asked for, up to the memory of the machine."""
+    if not wanted:
+        return Learned()
+    mebibytes = f"{wanted >> 20} MiB of memory"
+    if wanted > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+        return Learned(never=((mebibytes, "more than this machine has"),))
+    proposal = Proposal(
+        flag="--max-memory", path=f"{wanted // GIB + 1}G", why=f"it asked for {mebibytes}"
+    )
+    return Learned(proposed=(proposal,))
+
+
+def _from_denials(denials: tuple[Denial, ...]) -> list[Proposal]:
+    rows = [row for row in denials if row.allow and row.kind in {"name", "address", "start"}]
+    rows += [row for row in denials if row.allow and row.kind in {"port", "sni", "loopback"}]
+    found = {row.allow: row for row in rows}
+    return [
+        Proposal(
+            flag=allow.partition(" ")[0],
+            path=allow.partition(" ")[2].strip("'"),
+            why=row.describe().removeprefix("denied: ").partition(";")[0],
+        )
+        for allow, row in found.items()
+    ]
+
+
+def to_denials(learned: Learned) -> tuple[Denial, ...]:
+    """Return proposals as denials, for `corral why` and `corral grant`."""
+    rows = [Denial(kind=_find_kind(what), destination=what, why=why) for what, why in learned.never]
+    for one in learned.proposed:
+        if one.flag not in {"--allow-net", "--allow-subprocess"}:
+            why = f"learned{', ' if one.more else ''}{one.more}"
+            row = Denial(kind=one.kind(), destination=one.path, allow=one.typed(), why=why)
+            rows.append(row)
+    return tuple(rows)
+
+
+def _find_kind(what: str) -> Kind:
+    if what.startswith("/"):
+        return "path"
+    return "variable" if what.isidentifier() else "limit"
