@@ -1,0 +1,71 @@
+"""Decide what enforces each control of an export: the engine, corral inside it, or nothing.
+
+As in `run`, the export is refused if a wall or a stated limit cannot be enforced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from corral.errors import PolicyError
+from corral.plan.decide import decide
+from corral.plan.host import Finding, Host
+from corral.plan.model import Held, Option
+from corral.policy.model import CONTROLS, Policy
+from corral.record import record
+
+if TYPE_CHECKING:
+    from corral.policy.model import Control
+
+INSIDE = "corral inside: "
+
+
+@record
+class Engine:
+    """The controls that an engine enforces for one policy: {control: (mechanism, note)}.
+
+    For the other controls, `lacks` has the reasons and `hints` the remedies.
+    """
+
+    name: str
+    enforces: Mapping[str, tuple[str, str]]
+    lacks: Mapping[str, str]
+    hints: Mapping[str, str] = {}
+
+
+def decide_for_engine(policy: Policy, engine: Engine, machine: str) -> tuple[Held, ...]:
+    """Return what enforces each control. Refuse, and name all controls that cannot be enforced."""
+    if policy.mcp is not None:
+        raise PolicyError(
+            f"mcp: {engine.name} does not read messages",
+            hint="leave the keys of mcp, --tools and --pins out here",
+        )
+    findings = [
+        Finding(capability=name, status="absent", evidence=why, hint=engine.hints.get(name, ""))
+        for name, why in engine.lacks.items()
+    ]
+    host = Host(system="linux", machine=machine, findings=tuple(findings))
+    return decide(policy, host, {control: _options(control, engine) for control in CONTROLS})
+
+
+def _options(control: Control, engine: Engine) -> Sequence[Option]:
+    if control in engine.enforces:
+        mechanism, note = engine.enforces[control]
+        return (Option(mechanism=mechanism, note=note),)
+    return (Option(mechanism=engine.name, needs=(control,)),)
+
+
+def format_holding(controls: Sequence[Held]) -> list[tuple[str, ...]]:
+    """Return a row for each requested control: control, request, who enforces it, how."""
+    rows: list[tuple[str, ...]] = []
+    for held in controls:
+        if held.status == "not asked":
+            continue
+        if held.status == "degraded":
+            rows.append((held.control, held.asked, "neither", held.why))
+            continue
+        inside = held.mechanism.startswith(INSIDE)
+        how = held.mechanism.removeprefix(INSIDE) + (f"; {held.why}" if held.why else "")
+        rows.append((held.control, held.asked, "corral inside" if inside else "the engine", how))
+    return rows

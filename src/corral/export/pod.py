@@ -1,0 +1,177 @@
+"""Divide the controls of a policy between a pod and corral inside it.
+
+corral cannot create namespaces in a pod, so it uses Landlock, seccomp and the socket broker there.
+The pod enforces amounts; corral enforces host names, paths and programs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+
+from corral.errors import PolicyError
+from corral.export.holding import INSIDE
+from corral.plan.decide import decide
+from corral.plan.host import Finding, Host
+from corral.plan.model import Held, Option
+from corral.platforms.linux import options
+from corral.policy.merge import PATHS, merge, resolve_paths
+from corral.policy.model import CONTROLS, Policy, Source, format_limit
+from corral.record import record, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.plan.model import Chains
+    from corral.policy.model import Access
+
+# Findings of `corral doctor` in a hardened pod, on a kernel with all Landlock features of corral.
+PROVEN = (
+    "landlock_wall", "landlock_scope", "seccomp", "exec_cookie", "start_notices", "guardian",
+    "rlimits", "sampling", "socket_broker", "task_count",
+)  # fmt: skip
+HELD_BY_POD = ("memory", "cpu", "disk")
+DISK_NOTE = "the kubelet checks from time to time and evicts the pod"
+
+
+@record
+class PodPath:
+    """A granted path of the pod, and the volume that is mounted there."""
+
+    path: str
+    access: Access
+    volume: str
+
+
+@record
+class PodPolicy:
+    """A policy for a pod. `policy` has no paths, because a pod's paths do not exist on this
+    machine; they are in `paths`.
+    """
+
+    policy: Policy
+    paths: tuple[PodPath, ...]
+    controls: tuple[Held, ...]
+
+
+def make_pod_policy(
+    sources: Sequence[Source], volumes: Mapping[str, str], *, home: str, cwd: str
+) -> PodPolicy:
+    """Merge the sources for a pod. Refuse, and name all controls that it cannot enforce."""
+    paths = _map_paths(resolve_paths(sources, home, cwd), volumes)
+    no_paths = {name: None for name, _, _ in PATHS}
+    without = [replace(one, manifest=replace(one.manifest, **no_paths)) for one in sources]
+    policy = merge(without, home=home, cwd=cwd)
+    _refuse_unexported(policy)
+    controls = _name_paths(decide(policy, _pod_host(), _chains(policy)), paths)
+    return PodPolicy(policy=policy, paths=paths, controls=controls)
+
+
+def _refuse_unexported(policy: Policy) -> None:
+    """Refuse controls that corral could enforce in the pod, but that are not exported."""
+    if policy.mcp is not None:
+        raise PolicyError(
+            "mcp: the message guard is not exported",
+            hint="leave the keys of mcp, --tools and --pins out here",
+        )
+    if policy.own_unix_sockets:
+        raise PolicyError(
+            "own_unix_sockets needs namespaces, which a pod does not have", hint="leave it out"
+        )
+
+
+def _map_paths(
+    granted: Iterable[tuple[Source, str, Access, str]], volumes: Mapping[str, str]
+) -> tuple[PodPath, ...]:
+    found: dict[str, PodPath] = {}
+    unmapped: list[str] = []
+    for _, where, access, path in granted:
+        if access == "socket":
+            raise PolicyError(
+                f"{where}: a socket of the host does not exist in a pod",
+                hint="leave it out, and reach the service by `network.allow`",
+            )
+        if path not in volumes:
+            unmapped.append(path)
+        elif path not in found or access == "write":
+            found[path] = PodPath(path=path, access=access, volume=volumes[path])
+    if unmapped:
+        raise PolicyError(
+            "no volume is named for paths that a pod does not have: "
+            + ", ".join(dict.fromkeys(unmapped)),
+            hint=" ".join(f"--volume {path}=claim:NAME" for path in dict.fromkeys(unmapped))
+            + "; also configmap:NAME and emptydir",
+        )
+    if spare := sorted(set(volumes) - set(found)):
+        raise PolicyError(
+            f"--volume names paths that the policy does not grant: {', '.join(spare)}",
+            hint=" ".join(f"--read {path}" for path in spare) + ", or leave the volume out",
+        )
+    return tuple(found.values())
+
+
+def _name_paths(controls: Sequence[Held], paths: Sequence[PodPath]) -> tuple[Held, ...]:
+    words = ", ".join(f"{path.access} {path.path}" for path in paths)
+    return tuple(
+        replace(held, asked=words) if held.control == "filesystem" and words else held
+        for held in controls
+    )
+
+
+def _pod_host() -> Host:
+    proven = [Finding(capability=name, status="proven", evidence="") for name in PROVEN]
+    io = Finding(capability="io", status="absent", evidence="a pod has no limit of the I/O rate")
+    return Host(system="linux", machine="", findings=(*proven, io))
+
+
+def _chains(policy: Policy) -> Chains:
+    """Return the pod's own limits first, then the options of corral without namespaces."""
+    if TYPE_CHECKING and sys.platform != "linux":
+        raise AssertionError  # type checkers for other systems do not see Linux's modules
+    inside = options.chains(replace(policy, limits=replace(policy.limits, io=None)))
+    engine = {
+        "memory": Option(mechanism="resources.limits.memory", note="of all sessions together"),
+        "cpu": Option(mechanism="resources.limits.cpu", note="of all sessions together"),
+        "disk": Option(mechanism="emptyDir.sizeLimit, ephemeral-storage", note=DISK_NOTE),
+        "io": Option(mechanism="", needs=("io",)),
+    }
+    return {
+        control: (
+            *([engine[control]] if control in engine else ()),
+            *(replace(one, mechanism=INSIDE + one.mechanism) for one in inside.get(control, ())),
+        )
+        for control in CONTROLS
+    }
+
+
+def policy_document(pod: PodPolicy) -> dict[str, object]:
+    """Return the policy file for corral inside the pod, without limits that the pod enforces."""
+    policy = pod.policy
+    limits = {
+        name: format_limit(name, getattr(policy.limits, name))
+        for name in policy.stated
+        if hasattr(policy.limits, name)
+    }
+    limits |= dict.fromkeys(HELD_BY_POD, "none")
+    counts = {name: int(text) for name, text in limits.items() if text.isdigit()}
+    kept = {
+        access: [one.path for one in pod.paths if one.access == access]
+        for access in ("read", "write")
+    }
+    return {
+        "version": 1,
+        "limits": dict(sorted({**limits, **counts}.items())),
+        "network": {
+            "allow": list(policy.allow),
+            "listen": list(policy.listen),
+            # A Service connects from another machine; the network policy decides who may connect.
+            "listen_everywhere": bool(policy.listen),
+        },
+        "filesystem": {**kept, "state": policy.state},
+        "subprocess": {"allow": policy.subprocess},
+        "environment": {
+            "pass": list(policy.pass_names),
+            "set": dict(policy.set_values),
+            "secrets": list(policy.secret_names),
+        },
+        "degrade": {"allow": sorted(policy.degrade)},
+    }

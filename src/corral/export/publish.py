@@ -1,0 +1,47 @@
+"""Write an export to a temporary directory and rename it, so that no incomplete export exists."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Collection
+
+from corral.disk_hints import disk_hint
+from corral.errors import SandboxError
+
+
+def publish(
+    directory: str, fill: Callable[[str], None], *, names: Collection[str], force: bool
+) -> None:
+    """Create `directory` and let `fill` write into it. With `force`, replace a directory that
+    contains only `names`.
+    """
+    directory = os.path.abspath(directory)
+    if os.path.lexists(directory) and not force:
+        raise SandboxError(f"{directory} exists", hint="--force replaces it")
+    fresh = f"{directory}.{os.urandom(4).hex()}"
+    try:
+        os.makedirs(fresh, mode=0o755)
+        fill(fresh)
+        if force:
+            _remove_export(directory, names)
+        os.rename(fresh, directory)
+    except OSError as error:
+        raise SandboxError(
+            f"cannot write {error.filename or directory}: {error.strerror}",
+            hint=disk_hint(error, directory, "name another directory with -o"),
+        ) from error
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _remove_export(directory: str, names: Collection[str]) -> None:
+    """Remove an earlier export; refuse a directory with other files."""
+    if not os.path.lexists(directory):
+        return
+    if set(os.listdir(directory)) - set(names):
+        raise SandboxError(
+            f"{directory} contains other files",
+            hint="name another directory with -o",
+        )
+    shutil.rmtree(directory)

@@ -1,0 +1,118 @@
+"""Convert the target's syscall rules to a seccomp profile of the OCI runtime specification.
+
+corral's rules for a call are ordered alternatives. A runtime tries rules in no particular order,
+and a rule can only compare each register once, under a mask. So the values of the registers are
+divided into disjoint sets, here called cubes. A cube fixes some bits of some registers, and becomes
+one rule.
+
+A call that no rule allows fails with ENOSYS; under corral some calls fail with other errors. The
+allowed calls are the same except for execve. A runtime loads the filter before it executes the
+target, so the filter must allow execve, and the target may execute another program in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from corral.abi.linux_syscalls import TABLES
+from corral.platforms.linux.mechanisms import seccomp_rules
+from corral.platforms.linux.mechanisms.seccomp_compiler import ALLOW
+
+if TYPE_CHECKING:
+    from corral.platforms.linux.mechanisms.seccomp_compiler import Condition, Rule
+
+ARCHITECTURES = {"x86_64": "SCMP_ARCH_X86_64", "aarch64": "SCMP_ARCH_AARCH64"}
+ENOSYS = 38
+# The bits of an ioctl's type come first, so that rules on types and on whole commands share cubes.
+# This order reduces the number of cubes to a quarter.
+BITS = [1 << n for n in sorted(range(64), key=lambda n: (not 8 <= n < 16, -n))]
+
+Cube = Mapping[int, tuple[int, int]]
+"""{register: (mask, value)}: all values whose bits under each mask are as given."""
+
+
+def build_profile(
+    machine: str, *, subprocess: bool, unix_sockets: bool = False
+) -> dict[str, object]:
+    """Return the profile for a target in its own namespaces."""
+    rules = seccomp_rules.target_rules(
+        subprocess=subprocess, unix_sockets=unix_sockets, namespaces=True, cookie=None
+    )
+    # In a container the target itself is PID 1, and the runtime has not yet executed it.
+    for name in (*seccomp_rules.not_init(), "execve"):
+        rules.pop(name, None)
+    allowed = [name for name in TABLES[machine] if rules.get(name, ALLOW) == ALLOW]
+    entries: list[dict[str, object]] = [{"names": sorted(allowed), "action": "SCMP_ACT_ALLOW"}]
+    for name in sorted(rules):
+        if name in TABLES[machine]:
+            entries += _conditional_entries(name, rules[name])
+    return {
+        "defaultAction": "SCMP_ACT_ERRNO",
+        "defaultErrnoRet": ENOSYS,
+        "architectures": [ARCHITECTURES[machine]],
+        "syscalls": entries,
+    }
+
+
+def _conditional_entries(name: str, rule: Rule) -> Iterator[dict[str, object]]:
+    for cube in allowed_cubes(rule):
+        arguments = [
+            {"index": index, "op": "SCMP_CMP_MASKED_EQ", "value": mask, "valueTwo": value}
+            for index, (mask, value) in sorted(cube.items())
+        ]
+        yield {"names": [name], "action": "SCMP_ACT_ALLOW", "args": arguments}
+
+
+def allowed_cubes(rule: Rule) -> list[Cube]:
+    """Return disjoint cubes of the arguments with which a conditional call is allowed."""
+    if isinstance(rule, int):
+        return []
+    alternatives, otherwise = rule
+    left: list[Cube] = [{}]
+    allowed: list[Cube] = []
+    for conditions, action in alternatives:
+        wanted = _conditions_to_cube(conditions)
+        if action == ALLOW:
+            allowed += [both for cube in left if (both := _intersect(cube, wanted)) is not None]
+        left = [part for cube in left for part in _subtract(cube, wanted)]
+    return allowed + left if otherwise == ALLOW else allowed
+
+
+def _conditions_to_cube(conditions: Sequence[Condition]) -> Cube:
+    cube: Cube | None = {}
+    for index, mask, value in conditions:
+        cube = _intersect(cube or {}, {index: (mask, value)})
+        if cube is None:
+            raise ValueError(f"no argument can satisfy {conditions}")
+    return cube or {}
+
+
+def _intersect(one: Cube, other: Cube) -> Cube | None:
+    """Return the intersection of two cubes; None if it is empty."""
+    both = dict(one)
+    for index, (mask, value) in other.items():
+        known, bits = both.get(index, (0, 0))
+        if (bits ^ value) & known & mask:
+            return None
+        both[index] = (known | mask, bits | value)
+    return both
+
+
+def _subtract(cube: Cube, gone: Cube) -> Iterator[Cube]:
+    """Yield disjoint cubes for the part of `cube` that is not in `gone`."""
+    if _intersect(cube, gone) is None:
+        yield cube
+        return
+    kept = dict(cube)
+    for index, bit, value in _free_bits(cube, gone):
+        mask, bits = kept.get(index, (0, 0))
+        yield {**kept, index: (mask | bit, bits | (bit & ~value))}
+        kept[index] = (mask | bit, bits | (bit & value))
+
+
+def _free_bits(cube: Cube, gone: Cube) -> Iterable[tuple[int, int, int]]:
+    """Yield each bit that `gone` fixes and `cube` does not: (register, bit, value)."""
+    for index, (mask, value) in gone.items():
+        known, _ = cube.get(index, (0, 0))
+        yield from ((index, bit, value) for bit in BITS if bit & mask & ~known)
