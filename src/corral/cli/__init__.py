@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 
+from corral import code_cache
 from corral.cli import option_parser, output
 from corral.errors import EXIT_REFUSED, SandboxError
 
@@ -21,34 +22,54 @@ if TYPE_CHECKING:
         main: Callable[[option_parser.Options, list[str]], int]
 
 
-COMMANDS = (
-    "run", "explain", "check", "doctor", "wrap", "unwrap", "status", "approve", "profiles", "cache",
-    "ps", "sweep", "clean", "audit", "schema", "demo", "completion",
-)  # fmt: skip
-# These commands take options behind other words too, and parse those themselves.
-LATE_OPTIONS = ("wrap", "unwrap", "status")
+GROUPS = (
+    ("Run", ("run", "learn", "inspect", "explain", "demo", "doctor")),
+    ("Clients", ("wrap", "unwrap", "status", "grant", "why")),
+    ("Policies", ("profiles", "approve", "check", "schema", "export")),
+    ("Upkeep", ("ps", "clean", "cache", "upgrade", "audit", "completion")),
+)
+COMMANDS = tuple(name for _, names in GROUPS for name in names)
+# The other words of these commands are another program's command line with its own options.
+COMMAND_LINES = ("run", "learn", "inspect", "explain", "export")
 HELP = option_parser.Flag(name="--help", short="-h", help="show this help")
 INTERRUPTED = 130
 OVERVIEW = """\
 usage: corral COMMAND [OPTIONS] ...
 
 Runs MCP servers inside walls and limits.
-
 {commands}
 
-`corral COMMAND --help` tells more."""
+`corral COMMAND --help` describes a command; `corral version` prints the version.
+Start with `corral demo`, or with `corral wrap CLIENT --dry-run`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. The console script ends the process here, which saves 2 ms of teardown."""
     if arguments is not None:
         return _main(list(arguments))
-    gc.disable()  # a run allocates little, and its supervisor mostly waits
+    output.use_utf8()
+    gc.disable()  # a run allocates little memory, and its supervisor mostly waits
     code = _main(sys.argv[1:])
-    os._exit(output.finish(code))
+    try:
+        code_cache.keep()
+        code = output.finish(code)
+    except MemoryError:
+        pass  # the command has ended with `code`
+    os._exit(code)
 
 
 def _main(words: list[str]) -> int:
+    try:
+        return _run_command(words)
+    except MemoryError:
+        if sys.flags.dev_mode:
+            raise
+        os.write(2, output.NO_MEMORY)
+        return EXIT_REFUSED
+
+
+def _run_command(words: list[str]) -> int:
+    """Run a command, and write its error. `_main` handles the case that no memory is left."""
     try:
         return _dispatch(words)
     except SandboxError as problem:
@@ -61,33 +82,49 @@ def _main(words: list[str]) -> int:
     except OSError as problem:
         output.write_error(output.from_os_error(problem))
         return EXIT_REFUSED
+    except Exception as problem:
+        if sys.flags.dev_mode or isinstance(problem, MemoryError):
+            raise
+        output.write_error(output.from_fault(problem))
+        return EXIT_REFUSED
 
 
 def _dispatch(words: list[str]) -> int:
+    if words[:1] == ["help"] and len(words) > 1:
+        words = [words[1], "--help"]
     if not words or words[0] in {"-h", "--help", "help"}:
         output.write_lines(format_overview())
         return 0
-    if words[0] in {"-V", "--version"}:
+    if words[0] in {"-V", "--version", "version"}:
         from corral import __version__
 
         output.write_line(f"corral {__version__}")
         return 0
     name = words.pop(0)
     if name not in COMMANDS:
-        import difflib
-
-        near = difflib.get_close_matches(name, COMMANDS, 1)
-        hint = f"did you mean `corral {near[0]}`?" if near else "`corral --help` lists the commands"
-        raise option_parser.UsageError(f"there is no command {name!r}", hint=hint)
+        raise _unknown_command(name)
     command = load_command(name)
+    anywhere = name not in COMMAND_LINES
     has_options = bool(words) and words[0].startswith("-") and words[0] != "--"
-    chosen, rest = option_parser.parse((*command.FLAGS, HELP) if has_options else (), words)
-    late = name in LATE_OPTIONS and not {"-h", "--help"}.isdisjoint(rest)
-    if chosen.has("--help") or late:
-        lines = option_parser.help_lines((*command.FLAGS, HELP))
-        output.write_lines([*command.USAGE.split("\n"), "", command.SUMMARY, "", *lines])
-        return 0
-    return command.main(chosen, rest)
+    flags = (*command.FLAGS, HELP) if anywhere or has_options else ()
+    chosen, rest = option_parser.parse(flags, words, anywhere=anywhere)
+    return show_help(name) if chosen.has("--help") else command.main(chosen, rest)
+
+
+def show_help(name: str) -> int:
+    command = load_command(name)
+    lines = option_parser.help_lines((*command.FLAGS, HELP))
+    output.write_lines([*command.USAGE.split("\n"), "", command.SUMMARY, "", *lines])
+    return 0
+
+
+def _unknown_command(name: str) -> option_parser.UsageError:
+    if name.startswith("-"):
+        hint = f"options come after the command: corral COMMAND {name}"
+        return option_parser.UsageError(f"corral itself has no option {name}", hint=hint)
+    near = option_parser.find_nearest(name, COMMANDS)
+    hint = f"did you mean `corral {near}`?" if near else "`corral --help` lists the commands"
+    return option_parser.UsageError(f"there is no command {name!r}", hint=hint)
 
 
 def load_command(name: str) -> Command:
@@ -97,5 +134,8 @@ def load_command(name: str) -> Command:
 
 
 def format_overview() -> list[str]:
-    commands = "\n".join(f"  {name:<12}{load_command(name).SUMMARY}" for name in COMMANDS)
-    return OVERVIEW.format(commands=commands).split("\n")
+    lines: list[str] = []
+    for title, names in GROUPS:
+        lines += ["", f"{title}:"]
+        lines += [f"  {name:<12}{load_command(name).SUMMARY}" for name in names]
+    return OVERVIEW.format(commands="\n".join(lines)).split("\n")

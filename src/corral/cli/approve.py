@@ -1,6 +1,6 @@
 """`corral approve`: approve exactly what a server asks for.
 
-On a terminal it asks. Elsewhere it needs `--yes`, because an approval has to be typed by the user.
+On a terminal it asks. Elsewhere it needs `--yes`, because only the user can approve.
 """
 
 import os
@@ -26,10 +26,10 @@ USAGE = (
     " | --path PATH [--yes] | --list [--json] | --revoke WHAT|DIGEST"
 )
 FLAGS = (
-    Flag(name="--list", help="show every approval in force"),
-    Flag(name="--revoke", value="WHAT", help="forget the approvals of a server, or one digest"),
-    Flag(name="--path", value="PATH", help="approve where a granted path leads to now"),
-    Flag(name="--yes", help="approve without being asked, as it must be without a terminal"),
+    Flag(name="--list", help="show every valid approval; so does `approve` alone"),
+    Flag(name="--revoke", value="WHAT", help="remove the approvals of a server, or one digest"),
+    Flag(name="--path", value="PATH", help="approve the current destination of a granted path"),
+    Flag(name="--yes", help="approve without a question; needed without a terminal"),
     Flag(name="--json", help="as JSON; without --yes it shows and changes nothing"),
 )
 TERMINAL = "CONIN$" if sys.platform == "win32" else "/dev/tty"
@@ -38,16 +38,16 @@ YES = frozenset({"y", "yes"})
 
 def main(options: Options, rest: list[str]) -> int:
     asked = bool(rest) + sum(map(options.has, ("--list", "--revoke", "--path")))
-    if asked != 1 or len(rest) > 1:
-        raise UsageError("say one of: a directory, --path, --list, --revoke", hint=USAGE)
+    if asked > 1 or len(rest) > 1:
+        raise UsageError("give one of: a directory, --path, --list, --revoke", hint=USAGE)
     if path := options.get("--path"):
         return _approve_path(path, yes=options.has("--yes"))
-    if options.has("--list"):
+    if options.has("--list") or not asked:
         return _list(as_json=options.has("--json"))
     if what := options.get("--revoke"):
         return _revoke(what, as_json=options.has("--json"))
-    if not rest or not rest[0]:
-        raise UsageError("there is no directory to look at", hint=USAGE)
+    if not rest[0]:
+        raise UsageError("no directory was given", hint=USAGE)
     return _approve(options, rest)
 
 
@@ -59,7 +59,7 @@ def _approve(options: Options, rest: list[str]) -> int:
     approved = approvals.is_approved(request.digest)
     if not as_json:
         output.write_lines(format_request(request))
-    # Nothing asked, nothing to record: such a request needs no approval.
+    # A request without items needs no approval.
     if asks and not approved and (yes or (not as_json and confirm(rest[0]))):
         remember(request)
         approved = True
@@ -72,20 +72,21 @@ def _approve(options: Options, rest: list[str]) -> int:
 
 
 def _request(options: Options, rest: list[str]) -> Request:
-    """Read what a directory, or anything else that can be run, asks for."""
+    """Read the request of a directory, or of anything else that can be run."""
     server = what_to_run.open_server(options, rest, complete=False)
     if server is not None and server.request is None:
         raise SandboxError(
-            f"{rest[0]} asks for nothing: what it may do is yours to say",
-            hint="by flags of `corral run`, a profile or a policy of your own",
+            f"{rest[0]} asks for nothing, so there is nothing to approve",
+            hint="grant more with flags of `corral run`, a profile or your own policy",
         )
     if server is not None and server.request is not None:
         return server.request
     found = approvals.request_for(rest[0])
     if found is None:
         names = " or ".join(approvals.NAMES)
+        missing = f"has no {names}" if os.path.lexists(rest[0]) else "does not exist"
         raise SandboxError(
-            f"{rest[0]} has no {names}: there is nothing to approve",
+            f"{rest[0]} {missing}: there is nothing to approve",
             hint="name a server's directory, a bundle or a package that asks for something",
         )
     source = Source(manifest=found[0], trust="request")
@@ -102,7 +103,7 @@ def remember(request: Request) -> None:
 
 
 def format_request(request: Request) -> list[str]:
-    """List what a server asks for, and mark what is new since its last approval."""
+    """List the items of a server's request, and mark those that are new since its last approval."""
     manifest = request.source.manifest
     origin = manifest.origin
     asks = [*describe_requests(manifest), *request.asks]
@@ -119,15 +120,15 @@ def format_request(request: Request) -> list[str]:
 
 
 def _approve_path(written: str, *, yes: bool) -> int:
-    """Approve where a path leads to now, which a run refused because it led elsewhere before."""
+    """Approve the current destination of a path. A run refused it because it changed."""
     path = make_absolute(written, what_to_run.current_directory(), home_directory())
     file = granted_paths.memory_file(os.path.realpath(home_directory()))
     try:
-        before, now = granted_paths.read_memory(file).get(path, ""), resolve(path)
+        before, now = granted_paths.read_memory(file).get(path, path), resolve(path)
     except Refused as error:
         raise SandboxError(str(error), hint=error.hint or None) from None
-    if before in {"", now}:
-        output.write_line(f"{path} leads where it did: there is nothing to approve")
+    if before == now:
+        output.write_line(f"{path} still leads to the same place: there is nothing to approve")
         return 0
     changed = {path: (before, now)}
     if yes:
@@ -140,11 +141,11 @@ def _approve_path(written: str, *, yes: bool) -> int:
 
 
 def confirm_paths(changed: Mapping[str, tuple[str, str]]) -> bool:
-    """Ask whether granted paths may lead where they lead now, and remember it if so."""
+    """Ask whether granted paths may lead to their current destinations, and record the answer."""
     for path, (before, now) in changed.items():
         output.note(granted_paths.describe_change(path, before, now))
     first = shlex.quote(next(iter(changed)))
-    if not confirm(f"--path {first}", "grant what it leads to now?"):
+    if not confirm(f"--path {first}", "grant its current destination?"):
         return False
     file = granted_paths.memory_file(os.path.realpath(home_directory()))
     granted_paths.remember(file, {path: now for path, (_, now) in changed.items()})
@@ -159,20 +160,21 @@ def is_on_terminal() -> bool:
 def confirm(
     directory: str, question: str = "approve exactly this, until the manifest changes?"
 ) -> bool:
-    """Ask on the terminal itself: in `run` standard input is the server's."""
+    """Ask on the terminal itself, because in `run` standard input belongs to the server."""
     if not is_on_terminal():
         raise SandboxError(
-            "there is no terminal to ask on, and an approval is your word",
-            hint=f"look at what is asked, then: corral approve --yes {directory}",
+            "there is no terminal to ask on, and only you can approve",
+            hint=f"read the request above, then: corral approve --yes {directory}",
         )
     return ask(question)
 
 
 def ask(question: str) -> bool:
-    output.prompt(f"{question} [y/N]")
     try:
-        # Closed before the server starts, which therefore does not inherit it.
+        # Closed before the server starts, so that the server does not inherit it.
         with open(TERMINAL, encoding="utf-8", errors="replace") as terminal:
+            _drop_input(terminal.fileno())
+            output.prompt(f"{question} [y/N]")
             return terminal.readline().strip().lower() in YES
     except OSError as error:
         raise SandboxError(
@@ -181,12 +183,21 @@ def ask(question: str) -> bool:
         ) from error
 
 
+def _drop_input(terminal: int) -> None:
+    """Drop input that was typed before the question, because it was not meant as the answer."""
+    if sys.platform != "win32":
+        import termios
+
+        termios.tcflush(terminal, termios.TCIFLUSH)
+
+
 def _list(*, as_json: bool) -> int:
     found = approvals.list_approvals()
     lines = []
     for approval in found:
         lines.append(f"{approval.digest}  {approval.approved}  {approval.directory}")
         lines += [f"  {words}" for words in approval.asks]
+    lines = lines or ["nothing is approved"]
     output.write_result(to_json(tuple(found)), lines, as_json=as_json)
     return 0
 

@@ -13,7 +13,7 @@ FLAGS = (Flag(name="--json", help="the verdict as JSON"),)
 
 def main(options: Options, rest: list[str]) -> int:
     if len(rest) != 2 or rest[0] != "verify":
-        raise UsageError("say what to do with which file", hint=USAGE)
+        raise UsageError("name the file to check", hint=USAGE)
     try:
         verdict = verify(rest[1])
     except OSError as error:
@@ -21,8 +21,8 @@ def main(options: Options, rest: list[str]) -> int:
             f"cannot read {rest[1]}: {error.strerror}", hint="name a file that `run --audit` wrote"
         ) from error
     text = f"{verdict.lines} lines, unbroken"
-    text += "" if verdict.ended else "; its last run did not end it"
+    text += "" if verdict.ended else "; the last run did not write its last line"
     if verdict.broken is not None:
-        text = f"line {verdict.broken} does not follow from what stands before it"
+        text = f"line {verdict.broken} does not follow from the lines before it: changed or cut"
     output.write_result(to_json(verdict), [f"{rest[1]}: {text}"], as_json=options.has("--json"))
     return 1 if verdict.broken is not None else 0

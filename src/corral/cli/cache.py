@@ -1,31 +1,39 @@
 """`corral cache`: list, check and remove installed packages and unpacked bundles."""
 
+import shlex
 import sys
 
-from corral.cli import output
+from corral.cli import client_output, output, why
 from corral.cli.option_parser import Flag, Options, UsageError
+from corral.denials import kept
 from corral.errors import SandboxError
+from corral.platforms import states
 from corral.servers.store import store
 from corral.servers.store.store import Entry
 from corral.supervisor.report import to_json
 
-SUMMARY = "list, check and remove installed packages and bundles"
-USAGE = "usage: corral cache ls | rm WHAT... | gc | verify  [--json]"
+SUMMARY = "list, check and remove installed packages, bundles and servers' home directories"
+USAGE = "usage: corral cache [ls | rm WHAT... | gc | verify | homes | rm-home SERVER...] [--json]"
 FLAGS = (Flag(name="--json", help="as JSON"),)
-VERBS = ("ls", "rm", "gc", "verify")
+VERBS = ("ls", "rm", "gc", "verify", "homes", "rm-home")
+REMOVING = ("rm", "rm-home")
 MIN_DIGITS = 12
-"""Digits of a digest that are shown, and that are enough to name it."""
+"""The number of digits of a digest that are shown, and that suffice to name it."""
 
 
 def main(options: Options, rest: list[str]) -> int:
-    verb, *words = rest or [""]
-    as_json = options.has("--json") or "--json" in words
-    words = [word for word in words if word != "--json"]
-    if verb not in VERBS or (words and verb != "rm") or (verb == "rm" and not words):
-        raise UsageError("say one of: ls, rm WHAT..., gc, verify", hint=USAGE)
+    verb, *words = rest or ["ls"]
+    as_json = options.has("--json")
+    if verb not in VERBS or (words and verb not in REMOVING) or (verb in REMOVING and not words):
+        raise UsageError(
+            "give one of: ls, rm WHAT..., gc, verify, homes, rm-home SERVER...", hint=USAGE
+        )
     if verb == "rm":
         return _remove(words, as_json=as_json)
-    return {"ls": _list, "gc": _collect, "verify": _verify}[verb](as_json=as_json)
+    if verb == "rm-home":
+        return _remove_homes(words, as_json=as_json)
+    verbs = {"ls": _list, "gc": _collect, "verify": _verify, "homes": _list_homes}
+    return verbs[verb](as_json=as_json)
 
 
 def _list(*, as_json: bool) -> int:
@@ -33,12 +41,12 @@ def _list(*, as_json: bool) -> int:
     if as_json:
         output.write_json([_entry_to_json(entry) for entry in found])
     else:
-        output.write_table([_format_row(entry) for entry in found])
+        output.write_table([_format_row(entry) for entry in found], "nothing is installed")
     return 0
 
 
 def _format_row(entry: Entry) -> tuple[str, ...]:
-    """Format an entry: a bundle with its name, a package as it was typed to run it."""
+    """Format an entry. A bundle has its name, a package the reference with which it is run."""
     short = entry.key[: len("bundle:") + MIN_DIGITS]
     label = f"{entry.name} ({short})" if entry.kind == "bundle" else entry.key
     size, digest = f"{entry.size / 1e6:.1f} MB", entry.digest[:MIN_DIGITS]
@@ -51,14 +59,12 @@ def _entry_to_json(entry: Entry) -> object:
 
 
 def _remove(words: list[str], *, as_json: bool) -> int:
-    """Remove entries by what was typed to run them, by name, or by the start of a digest."""
+    """Remove entries, named by their reference, by name, or by the start of a digest."""
     removed: list[Entry] = []
     for word in words:
         fitting = [entry for entry in store.entries() if _is_meant(entry, word)]
         if not fitting:
-            raise SandboxError(
-                f"there is nothing called {word} in the cache", hint="corral cache ls"
-            )
+            raise SandboxError(f"the cache has no entry {word}", hint="corral cache ls")
         for entry in fitting:
             store.remove(entry)
         removed += fitting
@@ -67,8 +73,45 @@ def _remove(words: list[str], *, as_json: bool) -> int:
     return 0
 
 
+def _list_homes(*, as_json: bool) -> int:
+    """List the home directories that servers keep between runs."""
+    found = [(one, states.measure(one.path)) for one in states.list_states()]
+    if as_json:
+        rows = [{"server": one.server, "bytes": size, "path": one.path} for one, size in found]
+        output.write_json(rows)
+    else:
+        output.write_table(
+            [(shlex.join(one.server), f"{size / 1e6:.1f} MB", one.path) for one, size in found],
+            "no server keeps a home directory",
+        )
+    return 0
+
+
+def _remove_homes(words: list[str], *, as_json: bool) -> int:
+    """Remove home directories, named by a wrapped server, by its command, or by path."""
+    removed: list[str] = []
+    for word in words:
+        named = [
+            why.identify(one) for _, _, one in client_output.list_wrapped() if one.name == word
+        ]
+        fitting = [
+            one
+            for one in states.list_states()
+            if word in {one.path, shlex.join(one.server), *one.server[:1]}
+            or any(kept.is_run_of(one.server, wanted) for wanted in named)
+        ]
+        if not fitting:
+            raise SandboxError(f"no home directory of {word} is kept", hint="corral cache homes")
+        for one in fitting:
+            states.remove(one)
+        removed += [one.path for one in fitting]
+    lines = [f"removed {path}" for path in removed]
+    output.write_result({"removed": removed}, lines, as_json=as_json)
+    return 0
+
+
 def _is_meant(entry: Entry, word: str) -> bool:
-    """Return whether a word names an entry. A digest may be cut short, a name may not."""
+    """Return whether a word names an entry. A digest may be shortened, a name may not."""
     digests = [entry.digest, *([entry.key] if entry.kind == "bundle" else [])]
     if len(word) >= MIN_DIGITS and any(digest.startswith(word) for digest in digests):
         return True
@@ -83,7 +126,7 @@ def _collect(*, as_json: bool) -> int:
 
 
 def _collect_runtime_copies() -> list[str]:
-    """Remove copies of programs that no run uses; only on Windows are programs copied."""
+    """Remove copies of programs that no run uses. Programs are copied only on Windows."""
     if sys.platform != "win32":
         return []
     from corral.platforms.windows.runtime_copies import store
@@ -100,6 +143,6 @@ def _verify(*, as_json: bool) -> int:
         except (SandboxError, OSError) as problem:
             broken.append(entry.key)
             output.note(str(problem))
-    lines = [] if broken else [f"all {len(found)} are what was installed"]
+    lines = [] if broken else [f"all {len(found)} are unchanged"]
     output.write_result({"broken": broken}, lines, as_json=as_json)
     return 1 if broken else 0

@@ -5,14 +5,14 @@ from corral.cli.option_parser import Flag, Options, UsageError
 from corral.errors import ManifestError, Mistake
 from corral.policy.manifest import load
 
-SUMMARY = "check a policy file; every mistake with its place"
+SUMMARY = "check a policy file and list every mistake with its line"
 USAGE = "usage: corral check [--json] FILE..."
 FLAGS = (Flag(name="--json", help="mistakes as JSON"),)
 
 
 def main(options: Options, rest: list[str]) -> int:
     if not rest:
-        raise UsageError("there is no file to check", hint=USAGE)
+        raise UsageError("no file was given", hint=USAGE)
     mistakes: list[Mistake] = []
     lines = []
     for path in rest:

@@ -1,28 +1,40 @@
-"""`corral clean`: remove the permissions that `windows.keep_grants` leaves after a run."""
+"""`corral clean`: remove leftovers of killed runs, and permissions that `windows.keep_grants` kept.
+
+It also ends installations whose client has gone.
+"""
 
 import sys
 
 from corral.cli import output
 from corral.cli.option_parser import Flag, Options, UsageError
+from corral.platforms import current, run_records
 
-SUMMARY = "remove the permissions that windows.keep_grants has kept"
+SUMMARY = "remove leftovers of killed runs (every start does so too), and kept permissions"
 USAGE = "usage: corral clean [--json]"
 FLAGS = (Flag(name="--json", help="the paths as JSON"),)
 
 
 def main(options: Options, rest: list[str]) -> int:
     if rest:
-        raise UsageError(f"clean takes no further words: {rest[0]}", hint=USAGE)
-    cleaned, problems = _clean()
-    lines = [f"removed corral's permissions from {path}" for path in cleaned]
-    output.write_result(cleaned, lines, as_json=options.has("--json"))
+        raise UsageError(f"clean takes no arguments: {rest[0]}", hint=USAGE)
+    alone = [entry for entry in run_records.live() if entry.is_installer()]
+    ended = [path for path in map(run_records.end, alone) if path]
+    removed = run_records.sweep(current.load().clean)
+    freed, problems = _remove_permissions()
+    lines = [f"ended the installation of {entry.command[-1]}" for entry in alone]
+    lines += [f"removed {path}" for path in removed]
+    lines += [f"removed corral's permissions from {path}" for path in freed]
+    lines = lines or ["there was nothing to remove"]
+    output.write_result([*ended, *removed, *freed], lines, as_json=options.has("--json"))
     for text in problems:
         output.warn(text)
     return 1 if problems else 0
 
 
-def _clean() -> tuple[list[str], list[str]]:
-    """Clean up on Windows: on no other system does corral change permissions of host files."""
+def _remove_permissions() -> tuple[list[str], list[str]]:
+    """Remove permissions on Windows, the only system on which corral changes those of host
+    files.
+    """
     if sys.platform != "win32":
         return [], []
     from corral.platforms.windows import undo

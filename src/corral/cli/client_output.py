@@ -1,22 +1,23 @@
-"""What `wrap`, `unwrap` and `status` share: choose files, describe permissions, print edits."""
+"""Choose files, describe permissions and print edits for `wrap`, `unwrap` and `status`."""
 
 import os
 from collections.abc import Callable, Sequence
 from shlex import quote
 
 from corral.cli import output, run, what_to_run
-from corral.cli.option_parser import Flag, Options, UsageError, parse
+from corral.cli.option_parser import Options, UsageError, find_nearest, parse
 from corral.clients import catalogue
-from corral.clients.configured_servers import mask_command
+from corral.clients.configured_servers import ConfiguredServer, mask_command
 from corral.clients.edit_file import FileEdit, read_client_file
 from corral.clients.file_formats import load_format
 from corral.clients.rewrite import ServerOutcome
 from corral.errors import SandboxError
 from corral.policy import profiles
 from corral.policy.requests import describe_requests
+from corral.policy.secret_files import Client
 from corral.record import record
 
-# Flags of `run` that permit something and are no part of a policy.
+# Flags of `run` that permit something and are not part of the policy.
 OTHER_PERMISSIONS = {
     "--best-effort": "run even if a control cannot be enforced",
     "--allow-install-scripts": "run code while it is installed",
@@ -37,11 +38,11 @@ def describe_permissions(flags: Sequence[str], command: Sequence[str]) -> list[s
     try:
         options, rest = parse(run.FLAGS, flags)
         if rest or not command:
-            return ["nothing: it cannot start: its `--` is missing"]
+            return ["nothing: it cannot start, because its `--` is missing"]
         # Only the arguments matter here, so the program is not looked up.
         sources, _ = what_to_run.sources_and_command(options, [os.devnull, *command[1:]])
     except SandboxError as error:
-        return [f"nothing: it cannot start: {error.message}"]
+        return [f"nothing: it cannot start, because {error.message}"]
     found = [words for source in sources for words in describe_requests(source.manifest)]
     found += _describe_variables(options, command)
     found += [words for flag, words in OTHER_PERMISSIONS.items() if options.has(flag)]
@@ -54,25 +55,13 @@ def _describe_variables(options: Options, command: Sequence[str]) -> list[str]:
     access = profiles.load(name).arguments if name else ""
     verb = "read and write" if access == "write" else "read"
     unknown = [word for word in command[1:] if "${" in word] if access else []
-    return [f"{verb} {word}, wherever that leads" for word in unknown]
+    return [f"{verb} {word} (the client chooses the path)" for word in unknown]
 
 
-def collect_words(flags: Sequence[Flag], options: Options, rest: list[str]) -> list[str]:
-    """Return the words that are not options; add the options between them to `options`."""
-    found = []
-    while rest:
-        found.append(rest.pop(0))
-        more, rest = parse(flags, rest)
-        for name, values in more.values.items():
-            options.values.setdefault(name, []).extend(values)
-    return found
-
-
-def select(flags: Sequence[Flag], options: Options, rest: list[str], usage: str) -> Selection:
-    """Read `CLIENT|FILE [SERVER...]`. A mistyped server is refused before anything is changed."""
-    words = collect_words(flags, options, rest)
+def select(words: list[str], usage: str) -> Selection:
+    """Parse `CLIENT|FILE [SERVER...]`. Refuse a mistyped server before anything is changed."""
     if not words:
-        raise UsageError("name a client or a file", hint=usage)
+        raise UsageError("name a client or a file", hint=usage.partition("\n")[0] + _name_clients())
     word, *names = words
     paths = find_files(word)
     known = {server.name for path in paths if names for server in read_client_file(path).servers}
@@ -91,20 +80,115 @@ def find_files(word: str) -> list[str]:
     if client is None:
         if os.path.lexists(word) or os.sep in word or load_format(word):
             return [word]
-        raise SandboxError(
-            f"{word} is neither a client that corral knows nor a file",
-            hint="clients: " + ", ".join(catalogue.NAMES),
+        near = find_nearest(word, catalogue.NAMES)
+        raise UsageError(
+            f"{word} is not a known client and not a file",
+            hint=f"did you mean {near}?" if near else "clients: " + ", ".join(catalogue.NAMES),
         )
-    paths = catalogue.own_files(client)
-    found = [path for path in paths if os.path.lexists(path)]
-    if len(found) > 1:  # an editor may have empty settings beside the file with the servers
-        found = [path for path in found if not os.path.isfile(path) or os.path.getsize(path)]
+    found = list_existing(client)
     if not found:
+        paths = ", ".join(catalogue.own_files(client))
         raise SandboxError(
-            f"{client.title} has no configuration here: looked for {', '.join(paths)}",
-            hint="name the file itself if it is elsewhere",
+            f"{client.title} has no configuration here: looked for {paths}",
+            hint="name the file itself if it is elsewhere" + _name_clients(),
         )
     return found
+
+
+def _name_clients() -> str:
+    here = [one.name for one in catalogue.CLIENTS if list_existing(one)]
+    return f"; found here: {', '.join(here)}" if here else ""
+
+
+def list_existing(client: Client) -> list[str]:
+    """Return a client's own files. If there are several, leave out empty ones.
+
+    An editor may have empty settings beside the file with the servers.
+    """
+    found = [path for path in catalogue.own_files(client) if os.path.lexists(path)]
+    if len(found) > 1:
+        found = [path for path in found if not os.path.isfile(path) or os.path.getsize(path)]
+    return found
+
+
+def find_all_files() -> list[tuple[str, str]]:
+    """Return every client's own files, and those of the project in the current directory."""
+    here = what_to_run.current_directory()
+    found: dict[str, tuple[str, str]] = {}
+    for client in catalogue.CLIENTS:
+        for path in (*catalogue.own_files(client), *catalogue.project_files(client, here)):
+            if os.path.lexists(path):
+                # In the home directory, a project's file is the client's own.
+                found.setdefault(os.path.realpath(path), (client.name, path))
+    return list(found.values())
+
+
+def list_wrapped() -> list[tuple[str, str, ConfiguredServer]]:
+    """Return (client, file, server) of each wrapped server. Broken files are skipped, because
+    `status` reports them.
+    """
+    found = []
+    for client, path in find_all_files():
+        try:
+            servers = read_client_file(path).servers
+        except SandboxError:
+            continue
+        found += [(client, path, one) for one in servers if one.is_wrapped and one.inner_argv]
+    return found
+
+
+def find_wrapped(word: str) -> list[tuple[str, str, ConfiguredServer]]:
+    """Find a wrapped server by its name or as CLIENT:SERVER, in every client that has it."""
+    wrapped = list_wrapped()
+    found = [one for one in wrapped if word in {one[2].name, f"{one[0]}:{one[2].name}"}]
+    if found:
+        return found
+    for client, server in list_unwrapped(word):
+        raise SandboxError(
+            f"{server.name} of {client} is not wrapped: corral does not start it",
+            hint=f"corral wrap {quote(client)} {quote(server.name)}",
+        )
+    names = [server.name for _, _, server in wrapped]
+    near = find_nearest(word, names)
+    listed = ", ".join(dict.fromkeys(names))
+    others = f"wrapped servers: {listed}" if listed else "`corral wrap CLIENT` wraps its servers"
+    raise SandboxError(
+        f"no client has a wrapped server {word}", hint=f"did you mean {near}?" if near else others
+    )
+
+
+def list_unwrapped(word: str) -> list[tuple[str, ConfiguredServer]]:
+    """Return (client, server) of each server that is not wrapped and has this name. The name may be
+    CLIENT:SERVER.
+    """
+    found: list[tuple[str, ConfiguredServer]] = []
+    for client, path in find_all_files():
+        try:
+            servers = read_client_file(path).servers
+        except SandboxError as error:
+            output.note(error.message)
+            continue
+        found += [
+            (client, one)
+            for one in servers
+            if not one.is_wrapped and one.argv and word in {one.name, f"{client}:{one.name}"}
+        ]
+    return found
+
+
+def format_flags(flags: Sequence[str]) -> str:
+    """Return flags of `run` as they are typed, with secrets masked."""
+    return " ".join(map(quote, mask_command(("run", *flags, "--"))[1:-1])) or "no flags"
+
+
+def note_differences(found: Sequence[tuple[str, str, ConfiguredServer]]) -> None:
+    """Tell the user if a server has different flags in several clients. Each keeps its own."""
+    flags = {frozenset(server.run_flags) for _, _, server in found}
+    if len(flags) > 1:
+        for client, path, server in found:
+            shown = format_flags(server.run_flags)
+            output.note(f"{server.name} of {client} ({path}) has: {shown}")
+        output.note("their flags differ; each gets the change and keeps its other flags")
 
 
 def edit_files(
@@ -114,8 +198,9 @@ def edit_files(
     *,
     texts: dict[str, str],
     fields: Sequence[str],
+    show_diff: bool = False,
 ) -> int:
-    """Edit each file by itself, print the results, and return the exit code.
+    """Edit each file separately, print the results, and return the exit code.
 
     A file that cannot be changed does not stop the others.
     """
@@ -130,7 +215,10 @@ def edit_files(
         output.write_json([_edit_to_json(one, fields) for one in edits])
     else:
         for one in edits:
-            _print_edit(one, texts, selection.word, dry_run=options.has("--dry-run"))
+            show = show_diff or options.has("--dry-run")
+            _print_edit(one, texts, selection.word, show_diff=show)
+        if any(one.backup for one in edits):
+            output.write_line("start the client again, so that it reads the change")
         _note_project_files(selection.word)
     if problem is not None:
         raise problem
@@ -148,8 +236,8 @@ def _edit_to_json(edit: FileEdit, fields: Sequence[str]) -> dict[str, object]:
     return {**found, "servers": servers}
 
 
-def _print_edit(edit: FileEdit, texts: dict[str, str], word: str, *, dry_run: bool) -> None:
-    """Print one block: the file, and each server with what happened to it and why."""
+def _print_edit(edit: FileEdit, texts: dict[str, str], word: str, *, show_diff: bool) -> None:
+    """Print one block: the file, and each server with its result and the reason."""
     linked = f" (really {edit.real})" if edit.real != os.path.abspath(edit.path) else ""
     output.write_line(output.Painted(edit.path, "bold"), linked)
     for outcome in edit.outcomes:
@@ -158,22 +246,21 @@ def _print_edit(edit: FileEdit, texts: dict[str, str], word: str, *, dry_run: bo
         output.write_line(f"  {name}  {texts[outcome.state]}{why}")
         if outcome.hint:
             output.write_line(f"    hint: {outcome.hint}")
-        if outcome.state in {"wrapped", "already"}:
+        if outcome.state in {"wrapped", "already", "changed"}:
             _print_permissions(outcome)
     if not edit.outcomes:
         output.write_line("  nothing to do")
-    if dry_run and edit.diff:
+    if show_diff and edit.diff:
         output.write_lines(edit.diff.split("\n"))
     if edit.backup:
         output.write_line(f"  backup: {edit.backup}")
     for outcome in edit.outcomes:
-        # Users copy these commands, and the names and paths come from the file.
+        # Users copy these commands, so names and paths, which come from the file, are quoted.
         name = quote(outcome.name)
         for path in outcome.suggested:
             output.write_line(
-                f"  {outcome.name} was configured with {path} and may not reach it; to let it:"
-                f" corral unwrap {quote(word)} {name}, then corral wrap --read"
-                f" {quote(path)} {quote(word)} {name} (or --write)"
+                f"  {outcome.name} was configured with {path} but has no access to it; to grant it:"
+                f" corral wrap --read {quote(path)} {quote(word)} {name} (or --write)"
             )
 
 
@@ -182,18 +269,18 @@ def _print_permissions(outcome: ServerOutcome) -> None:
     end = command.index("--") if "--" in command else len(command)
     flags = command[1:end]
     permissions = describe_permissions(flags, command[end + 1 :])
-    output.write_line(f"    may: {'; '.join(permissions) or 'nothing of yours'}")
+    output.write_line(f"    may: {'; '.join(permissions) or 'nothing beyond the defaults'}")
     profile = parse(run.FLAGS, flags)[0].get("--profile") if outcome.state == "wrapped" else None
     if profile and (note := profiles.load(profile).note):
         output.write_line(f"    hint: {note}")
 
 
 def _note_project_files(word: str) -> None:
-    """Mention the client's files of the project in the current directory: they stay unchanged."""
+    """Mention the client's files in the current directory's project, which are not changed."""
     client = catalogue.find_client(word)
     if client is None:
         return
     own = {os.path.realpath(path) for path in catalogue.own_files(client)}
     for path in catalogue.project_files(client, os.curdir):
         if os.path.exists(path) and os.path.realpath(path) not in own:
-            output.note(f"{path} is this project's own: name it to change it too")
+            output.note(f"{path} belongs to this project: name it to change it too")

@@ -1,6 +1,6 @@
 """`corral completion SHELL`: print a completion script, made from the tables of flags."""
 
-from corral.cli import COMMANDS, HELP, load_command, output
+from corral.cli import COMMANDS, HELP, load_command, output, schema
 from corral.cli.option_parser import Flag, Options, UsageError
 from corral.clients.catalogue import NAMES
 
@@ -9,8 +9,12 @@ USAGE = "usage: corral completion bash|zsh|fish"
 FLAGS: tuple[Flag, ...] = ()
 
 SHELLS = ("bash", "zsh", "fish")
-# Words that may follow a command besides flags and files.
-WORDS = {"completion": SHELLS, **dict.fromkeys(("wrap", "unwrap", "status"), NAMES)}
+# Words that may follow a command, other than flags and files.
+WORDS = {
+    "completion": SHELLS,
+    "schema": schema.NAMES,
+    **dict.fromkeys(("wrap", "unwrap", "status"), NAMES),
+}
 SEEN = "'__fish_seen_subcommand_from {}'"
 
 BASH = """\

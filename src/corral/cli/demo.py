@@ -1,10 +1,9 @@
-"""`corral demo`: an MCP server that tries what it must not, inside the walls and outside."""
+"""`corral demo`: run a hostile MCP server inside a sandbox and outside, and compare."""
 
 from __future__ import annotations
 
 import itertools
 import shutil
-import sys
 import textwrap
 
 from corral.cli import output
@@ -21,39 +20,65 @@ USAGE = "usage: corral demo [--json]"
 FLAGS = (Flag(name="--json", help="as JSON"),)
 HEADER = ["", "act", "inside", "wall", "outside"]
 GAP = "  "
-WIDTH = 110  # where there is no terminal to ask
+WIDTH = 110  # used without a terminal
 MIN_WIDTH = 10
 MARKS = {"green": "✓", "yellow": "!", "red": "✗"}
-COLOURS = {"stopped": "green", "works": "green", "unpromised": "yellow", "open": "yellow"}
+COLOURS = {
+    **dict.fromkeys(("stopped", "works"), "green"),
+    **dict.fromkeys(("unpromised", "open", "unproven"), "yellow"),
+}
 EXPLANATIONS = {
-    "unpromised": "stopped, but no wall of this run promises it",
-    "open": "not stopped on this host: that wall could not be put up, and the report says so",
-    "escaped": "NOT STOPPED, although its wall is reported as up",
-    "unproven": "fails outside as well, so its failure inside shows nothing",
-    "broken": "has to work on both sides, and does not",
+    "unpromised": "stopped, but not by a wall of this run",
+    "open": "not stopped: this host does not support that wall, and the report says so",
+    "escaped": "NOT STOPPED, although the report says that its wall is enforced",
+    "unproven": "fails outside as well, so its failure inside proves nothing",
+    "broken": "should work inside and outside, but does not",
 }
 
 
 def main(options: Options, rest: list[str]) -> int:
     if rest:
         raise UsageError(f"demo takes no arguments: {rest[0]}", hint=USAGE)
-    if sys.platform == "win32":
-        raise SandboxError(
-            "the demo's acts are made for Linux and macOS",
-            hint="`corral doctor -v` tries what holds on Windows, each with its control",
-        )
-    from dataclasses import asdict
-
     from corral.demo import run as demo
 
-    results = demo.run_acts()
-    good, summary = demo.has_passed(results), demo.summarize(results)
+    try:
+        results, untried = demo.run_acts()
+    except (SandboxError, OSError) as error:
+        if not options.has("--json"):
+            raise
+        results, untried = [], [demo.Untried("all acts", f"the demo could not run: {error}")]
+    good = demo.has_passed(results)
+    parts = demo.sort_results(results, untried)
     if options.has("--json"):
-        output.write_json({"ok": good, "summary": summary, "acts": list(map(asdict, results))})
-    else:
-        _print_table(results)
-        output.write_line(output.Painted(summary, "green" if good else "red"))
+        output.write_json(_to_json(results, parts, ok=good))
+        return 0 if good else 1
+    _print_table(results)
+    output.write_line(f"held: {len(parts.pop('held'))} acts")
+    for title, names in parts.items():
+        output.write_line(f"{title}: {'; '.join(names) or 'nothing'}")
+    output.write_line(output.Painted(demo.summarize(results), "green" if good else "red"))
     return 0 if good else 1
+
+
+def _to_json(results: list[ActResult], parts: dict[str, list[str]], *, ok: bool) -> object:
+    """Return a result without personal names, for users to send in; see schemas/demo.json."""
+    from dataclasses import asdict
+
+    from corral.cli.doctor import describe_host
+    from corral.demo.anonymous import remove_names
+    from corral.demo.run import summarize
+    from corral.supervisor.findings import current_host
+    from corral.supervisor.report import JSON_VERSION
+
+    found = {
+        "version": JSON_VERSION,
+        "ok": ok,
+        "summary": summarize(results),
+        "acts": list(map(asdict, results)),
+        **{title.replace(" ", "_"): names for title, names in parts.items()},
+        "host": describe_host(current_host(fresh=True)),
+    }
+    return remove_names(found)
 
 
 def _print_table(results: list[ActResult]) -> None:
@@ -72,7 +97,7 @@ def _print_table(results: list[ActResult]) -> None:
 
 
 def _cells(mark: str, result: ActResult) -> list[str]:
-    """Return the cells of a row, the server's text in them without line ends and escapes."""
+    """Return the cells of a row. The server's text in them has no line ends and no escapes."""
     inside, outside = (
         printable(" ".join(attempt.text.split())) for attempt in (result.inside, result.outside)
     )
@@ -88,7 +113,7 @@ def _format_wall(wall: Wall | None) -> str:
 
 
 def fit_columns(rows: list[list[str]], width: int) -> list[int]:
-    """Return column widths as wide as the text, the widest ones narrowed until all of them fit."""
+    """Return column widths as wide as the text. The widest are narrowed until all columns fit."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     while sum(widths) + len(GAP) * (len(widths) - 1) > width and max(widths) > MIN_WIDTH:
         widths[widths.index(max(widths))] -= 1
@@ -96,7 +121,7 @@ def fit_columns(rows: list[list[str]], width: int) -> list[int]:
 
 
 def _wrap_row(row: list[str], widths: list[int]) -> list[list[str]]:
-    """Return the lines of a row, each of as many padded cells as there are columns."""
+    """Return the lines of a row. Each line has one padded cell for each column."""
     wrapped = [textwrap.wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
     lines = itertools.zip_longest(*wrapped, fillvalue="")
     return [

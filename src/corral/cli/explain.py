@@ -1,4 +1,4 @@
-"""`corral explain`: exactly the plan that `run` would execute, and what it would enforce."""
+"""`corral explain`: show exactly the plan that `run` would execute, and what it would enforce."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import os
 from corral.cli import output, run_flags, what_to_run
 from corral.cli.option_parser import Flag, Options
 from corral.plan.model import Held, Plan
+from corral.policy.model import LIMITS
 from corral.policy.variables import masked
 from corral.record import replace
 from corral.safe_text import printable
 from corral.supervisor.prepare import prepare
-from corral.supervisor.report import to_json
+from corral.supervisor.report import JSON_VERSION, to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,31 +24,54 @@ USAGE = (
     "       corral explain [OPTIONS] DIRECTORY | BUNDLE.mcpb | npm:PACKAGE | pypi:PACKAGE | "
     "CLIENT:SERVER | ORG/NAME [ARGUMENT...]"
 )
-FLAGS = (*run_flags.FLAGS, Flag(name="--json", help="as JSON"))
+FLAGS = (
+    *run_flags.FLAGS,
+    Flag(name="--verbose", short="-v", help="with every step"),
+    Flag(name="--json", help="as JSON"),
+)
 STAGES = ("supervisor", "clone", "after_clone", "init", "target")
 
 
 def main(options: Options, rest: list[str]) -> int:
+    rest = what_to_run.replace_runner(options, rest)
     sources, command = what_to_run.sources_and_command(options, rest)
     cwd = what_to_run.start_directory(rest)
     plan = prepare(command, sources, environment=os.environ, cwd=cwd)
+    what_to_run.warn_of_unset_variables(options)
     bundle = _bundle(rest[0]) if rest and rest[0].lower().endswith(what_to_run.BUNDLES) else {}
     if options.has("--json"):
         output.write_json({**as_data(plan), **({"bundle": bundle} if bundle else {})})
         return 0
+    output.write_lines(_summarize(plan))
     for key, text in bundle.items():
         output.write_line(f"Bundle {key}: {text}")
     if (name := options.get("--profile")) is not None:
         _print_profile(name)
-    _print(plan)
+    _print(plan, cwd, verbose=options.has("--verbose"))
     return 0
 
 
+def _summarize(plan: Plan) -> list[str]:
+    """Describe in three lines what the target may do, and what this host does not enforce."""
+    asked = {held.control: held.asked for held in plan.controls}
+    typed = " ".join(masked(plan.program.typed or plan.program.argv))
+    reach = "no network" if asked["network"] == "none" else asked["network"]
+    others = "no other programs" if asked["subprocess"] else "other programs"
+    limits = [f"{name} {asked[name]}" for name in LIMITS if asked.get(name)]
+    missing = ", ".join(held.control for held in plan.controls if held.status == "degraded")
+    return [
+        f"{typed} may use, besides its own program: {asked['filesystem']}",
+        f"It may reach {reach}, and start {others}.",
+        f"Its limits: {', '.join(limits)}"
+        + (f"; not, or only in part, enforced on this host: {missing}" if missing else ""),
+    ]
+
+
 def _bundle(path: str) -> dict[str, str]:
-    """Return the digest of a bundle, and that its signature was not verified."""
+    """Return the digest of a bundle, and a note that its signature was not verified."""
     from corral.servers.bundles.bundle import bundle_digest
 
-    verified = "not verified, if it has one: only the digest tells that it is the file you mean"
+    verified = "not verified, if it has one: only the digest identifies the file"
     return {"sha256": bundle_digest(path), "signature": verified}
 
 
@@ -56,6 +80,7 @@ def as_data(plan: Plan) -> dict[str, object]:
     program = plan.program
     shown = replace(program, argv=masked(program.argv), typed=masked(program.typed))
     return {
+        "version": JSON_VERSION,
         "program": to_json(shown),
         "controls": to_json(plan.controls),
         "steps": [
@@ -83,14 +108,16 @@ def _print_profile(chosen: str) -> None:
         output.write_line(f"  {key}: {reason}")
 
 
-def _print(plan: Plan) -> None:
+def _print(plan: Plan, cwd: str, *, verbose: bool) -> None:
     output.write_line(output.Painted("Program", "bold"))
     output.write_lines(_indent(plan.program.describe()))
+    if plan.program.cwd not in {cwd, os.path.realpath(cwd)}:
+        output.write_line(f"  not in {cwd}, which it may not use: --read or --write grants it")
     output.write_line("  environment " + ", ".join(key for key, _ in plan.environment))
     output.write_line(output.Painted("Controls", "bold"))
     output.write_table([_row(held) for held in plan.controls])
-    output.write_line(output.Painted("Steps", "bold"))
-    for stage in STAGES:
+    output.write_line(output.Painted("Steps", "bold"), "" if verbose else "  (-v prints all)")
+    for stage in STAGES if verbose else ():
         for step in plan.steps:
             if step.stage == stage:
                 output.write_lines(_indent(f"{stage}: {_describe(step)}"))
@@ -99,7 +126,9 @@ def _print(plan: Plan) -> None:
 
 
 def _describe(step: Step) -> str:
-    """Escape line ends too, unless the step has lines and has escaped each of them."""
+    """Describe a step. Line ends are escaped, unless the step has several lines, which it escapes
+    itself.
+    """
     text = step.describe()
     return text if getattr(step, "has_lines", False) else printable(text)
 

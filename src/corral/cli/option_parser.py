@@ -1,23 +1,23 @@
-"""Flags as data: one table a command for parsing, help and completion.
+"""Flags as data: one table per command for parsing, help and completion.
 
-`argparse` alone takes as long to import as a bare interpreter takes to start.
+`argparse` is not used, because its import alone takes as long as starting a bare interpreter.
 """
 
 from __future__ import annotations
 
-from corral.errors import SandboxError
+from corral.errors import EXIT_USAGE, SandboxError
 from corral.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 @record
 class Flag:
-    """Without `value` it is a switch; with `many` it may be given several times.
+    """One flag. Without `value` it is a switch; with `many` it may be given several times.
 
-    `key` is what it sets in the policy of a run.
+    It sets the key `key` in the policy of a run.
     """
 
     name: str
@@ -28,8 +28,20 @@ class Flag:
     key: str = ""
 
 
+# Flags of other programs that users may type, and the corresponding flag of corral.
+SYNONYMS = {
+    "--net": "--allow-net", "--network": "--allow-net", "--allow": "--allow-net",
+    "--allow-read": "--read", "--ro": "--read", "-r": "--read",
+    "--allow-write": "--write", "--rw": "--write", "-w": "--write",
+    "--allow-env": "--env", "-e": "--env", "--memory": "--max-memory", "-m": "--max-memory",
+    "--cpus": "--max-cpu", "--pids-limit": "--max-pids", "--allow-run": "--allow-subprocess",
+    "--publish": "--listen", "-p": "--listen", "-n": "--dry-run", "-f": "--force", "-y": "--yes",
+}  # fmt: skip
+MIN_LIKENESS = 0.65
+
+
 class UsageError(SandboxError):
-    exit_code = 2
+    exit_code = EXIT_USAGE
 
 
 class Options:
@@ -47,21 +59,30 @@ class Options:
         return tuple(self.values.get(name, ()))
 
 
-def parse(flags: Sequence[Flag], arguments: Sequence[str]) -> tuple[Options, list[str]]:
-    """Return the options before the first other word, and the rest; `--` ends the options."""
+def parse(
+    flags: Sequence[Flag], arguments: Sequence[str], *, anywhere: bool = False
+) -> tuple[Options, list[str]]:
+    """Return the options and the other words. `--` ends the options.
+
+    Unless options may be `anywhere`, the first other word ends them too.
+    """
     known = {flag.name: flag for flag in flags}
     known.update({flag.short: flag for flag in flags if flag.short})
-    options, rest = Options(), list(arguments)
-    while rest and rest[0].startswith("-") and rest[0] != "-":
+    options, words, rest = Options(), list[str](), list(arguments)
+    while rest and (anywhere or not words):
         word = rest.pop(0)
         if word == "--":
             break
+        if not word.startswith("-") or word == "-":
+            words.append(word)
+            continue
         name, equals, value = word.partition("=")
         flag = known.get(name)
         if flag is None:
             raise UsageError(f"unknown option {name}", hint=_nearest(name, known))
         if flag.value and not equals:
-            if not rest:
+            # `=` joins any value, also one that looks like an option.
+            if not rest or rest[0] == "--" or rest[0] in known:
                 raise UsageError(f"{name} needs a value: {flag.value}", hint=flag.help)
             value = rest.pop(0)
         elif equals and not flag.value:
@@ -69,7 +90,7 @@ def parse(flags: Sequence[Flag], arguments: Sequence[str]) -> tuple[Options, lis
         if flag.name in options.values and flag.value and not flag.many:
             raise UsageError(f"{flag.name} is given twice", hint="leave one of them out")
         options.values.setdefault(flag.name, []).append(value)
-    return options, rest
+    return options, [*words, *rest]
 
 
 def help_lines(flags: Sequence[Flag]) -> list[str]:
@@ -82,7 +103,27 @@ def help_lines(flags: Sequence[Flag]) -> list[str]:
 
 
 def _nearest(name: str, known: dict[str, Flag]) -> str:
+    near = SYNONYMS.get(name, "")
+    if "--policy" in known and near not in known and (key := _find_key_without_flag(name)):
+        return f"it has no option: set {key} in a policy (--policy FILE)"
+    if near not in known:
+        near = find_nearest(name, known)
+    return f"did you mean {near}?" if near else "`--help` lists the options"
+
+
+def _find_key_without_flag(name: str) -> str:
+    """Return the key of a policy that `--max-NAME` or `--NAME` would set, if it has no option."""
+    from corral.policy.schema import KEYS
+
+    wanted = {f"limits.{name.removeprefix('--max-')}", name.removeprefix("--").replace("-", "_")}
+    found = [key.path for key in KEYS if not key.flag and "." in key.path]
+    return next((path for path in found if wanted & {path, path.rpartition(".")[2]}), "")
+
+
+def find_nearest(word: str, known: Iterable[str]) -> str:
+    """Return the known word that a user most likely meant; "" if none is similar."""
     import difflib
 
-    near = difflib.get_close_matches(name, known, 1)
-    return f"did you mean {near[0]}?" if near else "`--help` lists the options"
+    bare = {other.strip("-"): other for other in known}
+    near = difflib.get_close_matches(word.strip("-"), bare, 1, MIN_LIKENESS)
+    return bare[near[0]] if near else ""

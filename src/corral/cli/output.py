@@ -1,15 +1,14 @@
-"""Print for the user: the only module that prints. `run` uses stderr, as stdout is the target's.
+"""Print for the user. No other module prints. `run` uses stderr, because stdout is the target's.
 
-Names of files, packages, servers and variables are chosen by others, so everything that is printed
-is escaped here: control characters, line ends, and characters that change the direction of text.
-Callers therefore pass one line at a time. Only `Painted` text gets escape sequences, from here.
+Names of files, packages, servers and variables are untrusted, so all printed text is escaped here:
+control characters, line ends, and characters that change the direction of text. Callers therefore
+pass one line at a time. Escape sequences are added here, only for `Painted` text.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import select
 import sys
 
 from corral.errors import SandboxError
@@ -20,16 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import TextIO
 
-OUTPUT_HINT = "make room there, or send the output somewhere else"
+OUTPUT_HINT = "make room there, or redirect the output to another place"
 ERRNO_HINTS = {
-    errno.EACCES: "see whose it is: corral has no other rights than you",
-    errno.EPERM: "see whose it is: corral has no other rights than you",
-    errno.ENOSPC: "make room on that disk",
-    errno.EDQUOT: "make room on that disk",
+    errno.EACCES: "check who owns it: corral has only your own rights",
+    errno.EPERM: "check who owns it: corral has only your own rights",
     errno.EMFILE: "raise `ulimit -n` where corral is started",
-    errno.ENOMEM: "the machine has no memory left for it",
+    errno.ENOMEM: "free some memory: none is left on this machine",
 }
 DEFAULT_HINT = "the system refused it; `corral doctor -v` shows what works here"
+PLAIN_MARKS = {ord("✓"): "+", ord("⚠"): "!", ord("✗"): "x"}
 COLOURS = {"green": "32", "yellow": "33", "red": "31", "bold": "1", "dim": "2"}
 
 
@@ -46,11 +44,51 @@ def from_os_error(problem: OSError) -> SandboxError:
     why = problem.strerror or str(problem)
     if problem.filename is not None:
         why = f"{os.fsdecode(problem.filename)!r}: {why}"
-    return SandboxError(why, hint=ERRNO_HINTS.get(problem.errno or 0, DEFAULT_HINT))
+    hint = ERRNO_HINTS.get(problem.errno or 0) or _hint_of_disk(problem)
+    return SandboxError(why, hint=hint or DEFAULT_HINT)
+
+
+def _hint_of_disk(problem: OSError) -> str:
+    try:
+        from corral.disk_hints import disk_hint
+    except (OSError, ImportError):
+        return ""  # the problem is reported without this hint
+    return disk_hint(problem, os.fsdecode(problem.filename or os.curdir))
+
+
+NO_MEMORY = (
+    b"corral: corral itself has no memory left; any running target was stopped\n"
+    b"hint: raise `ulimit -v` and the memory of its cgroup or container, or end other programs\n"
+)
+"""This text is complete, because formatting a message would take memory."""
+
+
+def from_fault(problem: Exception) -> SandboxError:
+    """Make a message for an error that can occur at any line. The error ends the supervisor, and so
+    the target.
+    """
+    if isinstance(problem, ImportError) or _is_replaced():
+        why = f"corral's own files were removed or replaced while it ran: {problem}"
+        hint = "start it again; if that fails too, install corral again"
+    else:
+        why = f"corral failed: {type(problem).__name__}: {problem}"
+        hint = f"report this bug with what `{sys.executable} -X dev -m corral ...` prints"
+    return SandboxError(f"{why}; any running target was stopped", hint=hint)
+
+
+def _is_replaced() -> bool:
+    """Return whether another version of corral is installed by now in place of this one."""
+    import corral
+
+    try:
+        with open(str(corral.__file__), encoding="utf-8") as file:
+            return f'\n__version__ = "{corral.__version__}"\n' not in file.read()
+    except OSError:
+        return True
 
 
 class Painted:
-    """Text that `write_line` shows in a colour on a terminal."""
+    """Text that `write_line` prints in a colour on a terminal."""
 
     __slots__ = ("colour", "text")
 
@@ -60,8 +98,19 @@ class Painted:
 
 
 def write_line(*parts: str | Painted) -> None:
-    """Print the parts as one line; a line end in them is escaped."""
+    """Print the parts as one line. Line ends in them are escaped."""
     _write_stdout("".join(map(_render, parts)) + "\n")
+
+
+def clear_screen() -> None:
+    """Clear the terminal, if stdout is one."""
+    if sys.stdout is not None and sys.stdout.isatty():
+        _write_stdout("\033[H\033[2J")
+
+
+def flush() -> None:
+    """Write buffered text now, because a reader waits for it."""
+    _write_stdout("", flush=True)
 
 
 def write_lines(lines: Iterable[str]) -> None:
@@ -72,17 +121,22 @@ def write_lines(lines: Iterable[str]) -> None:
 def _render(part: str | Painted) -> str:
     if isinstance(part, str):
         return printable(part)
-    text = printable(part.text)
-    if "NO_COLOR" in os.environ or sys.stdout is None or not sys.stdout.isatty():
+    return _paint(printable(part.text), part.colour, sys.stdout)
+
+
+def _paint(text: str, colour: str, stream: TextIO | None) -> str:
+    if "NO_COLOR" in os.environ or stream is None or not stream.isatty():
         return text
-    return f"\033[{COLOURS[part.colour]}m{text}\033[0m"
+    return f"\033[{COLOURS[colour]}m{text}\033[0m"
 
 
-def _write_stdout(text: str) -> None:
+def _write_stdout(text: str, *, flush: bool = False) -> None:
     if sys.stdout is None:
         return  # stdout was closed when corral was started
     try:
         _write(sys.stdout, text)
+        if flush:
+            sys.stdout.flush()
     except BrokenPipeError:
         sys.stdout = None
         raise ReaderGoneError from None
@@ -91,12 +145,28 @@ def _write_stdout(text: str) -> None:
         raise UnwrittenError(f"cannot write: {problem.strerror}", hint=OUTPUT_HINT) from problem
 
 
+def use_utf8() -> None:
+    """Write UTF-8 into pipes and files on Windows, where Python's default is the system's code
+    page.
+
+    A console accepts every character anyway. A user's PYTHONIOENCODING takes precedence.
+    """
+    if sys.platform != "win32" or "PYTHONIOENCODING" in os.environ:
+        return
+    import io
+
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not stream.isatty():
+            stream.reconfigure(encoding="utf-8")
+
+
 def _write(stream: TextIO, text: str) -> None:
     try:
         stream.write(text)
     except UnicodeEncodeError:
-        # The terminal's encoding does not have some characters.
-        stream.write(text.encode(stream.encoding, "backslashreplace").decode(stream.encoding))
+        # The stream's encoding lacks some characters.
+        plain = text.translate(PLAIN_MARKS)
+        stream.write(plain.encode(stream.encoding, "backslashreplace").decode(stream.encoding))
 
 
 def note(text: str) -> None:
@@ -104,30 +174,42 @@ def note(text: str) -> None:
 
 
 def prompt(text: str) -> None:
-    """Ask a question, whatever stderr takes: the user has to see it before an answer counts."""
+    """Ask a question. Wait until stderr has accepted it, because the user has to see it first."""
     sys.stdout.flush()
     sys.stderr.write(f"corral: {printable(text)} ")
     sys.stderr.flush()
 
 
 def _write_stderr(text: str) -> None:
-    """Write a message if stderr takes it. A run goes on without its warnings."""
-    if sys.stderr is None or not _is_writable(sys.stderr.fileno()):
+    """Write as much of a message as stderr accepts. A run continues without its warnings."""
+    stream = sys.stderr
+    if stream is None:
         return
     try:
-        sys.stderr.write(text)
-        sys.stderr.flush()
+        if sys.platform == "win32":
+            stream.write(text)
+            stream.flush()
+        else:
+            _write_at_once(stream.fileno(), text.encode(stream.encoding, "backslashreplace"))
     except OSError:
         sys.stderr = None  # otherwise the interpreter tries again when it exits
 
 
-def _is_writable(fd: int) -> bool:
-    """Return whether a write would not block: a full pipe would also block stopping the target."""
-    if sys.platform == "win32":
-        return True
-    poll = select.poll()
-    poll.register(fd, select.POLLOUT)
-    return bool(poll.poll(0))
+if sys.platform != "win32":
+
+    def _write_at_once(fd: int, data: bytes) -> None:
+        try:
+            from corral.platforms.posix.unblocked_write import write_at_once
+        except (
+            OSError,
+            ImportError,
+        ):  # no descriptor is left, or corral's files are gone
+            import select
+
+            if select.select((), (fd,), (), 0)[1]:
+                os.write(fd, data)
+        else:
+            write_at_once(fd, data)
 
 
 def finish(code: int) -> int:
@@ -145,21 +227,22 @@ def finish(code: int) -> int:
 
 
 def warn(text: str) -> None:
-    note(f"warning: {text}")
+    mark = _paint("warning:", "yellow", sys.stderr)
+    _write_stderr(f"corral: {mark} {printable(text)}\n")
 
 
 def write_error(problem: SandboxError) -> None:
-    """Print what failed, with details in lines of their own, then a hint."""
+    """Print an error, each of its details on a separate line, and its hint."""
     first, *details = problem.lines
-    note(first)
+    _write_stderr(f"{_paint('corral:', 'red', sys.stderr)} {printable(first)}\n")
     for line in details:
         _write_stderr(f"  {printable(line)}\n")
     if problem.hint:
-        _write_stderr(f"hint: {printable(problem.hint)}\n")
+        _write_stderr(f"{_paint('hint:', 'bold', sys.stderr)} {printable(problem.hint)}\n")
 
 
 def write_json(value: object) -> None:
-    """Print JSON, and escape in it what could change what a terminal shows."""
+    """Print JSON, and escape characters that could change the display of a terminal."""
     import json
 
     lines = json.dumps(value, indent=2, ensure_ascii=False).split("\n")
@@ -167,7 +250,7 @@ def write_json(value: object) -> None:
 
 
 def _escape_json(line: str) -> str:
-    """Escape inside strings: a line of JSON has unprintable characters nowhere else."""
+    """Escape inside strings. A line of JSON has unprintable characters nowhere else."""
     import json
 
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
@@ -181,7 +264,10 @@ def write_result(value: object, lines: Iterable[str], *, as_json: bool) -> None:
         write_lines(lines)
 
 
-def write_table(rows: list[tuple[str, ...]]) -> None:
+def write_table(rows: list[tuple[str, ...]], empty: str = "") -> None:
+    """Write rows in columns; without rows, write the line `empty`."""
+    if empty and not rows:
+        write_line(empty)
     rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))] if rows else []
     for row in rows:

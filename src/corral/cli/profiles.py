@@ -13,7 +13,7 @@ HEADINGS = ("[profile]", "[reasons]")
 
 def main(options: Options, rest: list[str]) -> int:
     if len(rest) > 1:
-        raise UsageError("profiles takes one name at most", hint=USAGE)
+        raise UsageError("profiles takes at most one name", hint=USAGE)
     found = [profiles.load(name) for name in rest or profiles.names()]
     if options.has("--json"):
         output.write_json([_profile_to_json(profile) for profile in found])
@@ -32,7 +32,7 @@ def _format_profile(profile: Profile) -> list[str]:
 
 
 def _read_policy(profile: Profile) -> list[str]:
-    """Return the policy in the profile's file, without the tables about it."""
+    """Return the policy in the profile's file, without the tables that describe the profile."""
     with open(profiles.path(profile.name), encoding="utf-8") as file:
         tables = file.read().strip().split("\n\n")
     return "\n\n".join(table for table in tables if not table.startswith(HEADINGS)).split("\n")

@@ -1,31 +1,81 @@
 """`corral ps`: list this user's live runs, and the resources that they use."""
 
+import os
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 
-from corral.cli import output
-from corral.cli.option_parser import Flag, Options
+from corral.cli import client_output, output
+from corral.cli.option_parser import Flag, Options, UsageError
+from corral.clients import catalogue
+from corral.clients.edit_file import read_client_file
+from corral.errors import SandboxError
+from corral.paths.native import is_inside
 from corral.platforms import current, run_records
 from corral.platforms.contract import Usage
 from corral.platforms.run_records import Entry
 from corral.policy.variables import masked
+from corral.servers.store import store
 
-SUMMARY = "list live runs with what they use"
-USAGE = "usage: corral ps [--json]"
-FLAGS = (Flag(name="--json", help="as JSON"),)
+SUMMARY = "list live runs with the resources that they use"
+USAGE = "usage: corral ps [--json] [--watch]"
+FLAGS = (
+    Flag(name="--json", help="as JSON"),
+    Flag(name="--watch", short="-w", help="print the list again every two seconds, until Ctrl-C"),
+)
+WATCH_SECONDS = 2
+HEADER = ("RUN", "PID", "UP", "CPU", "MEMORY", "TASKS", "SERVER", "COMMAND")
 
 
-def main(options: Options, _rest: list[str]) -> int:
-    system = current.load()
-    found = [(entry, system.measure(entry.root)) for entry in run_records.live() if entry.root]
-    if options.has("--json"):
-        output.write_json([_run_to_json(entry, usage) for entry, usage in found])
-        return 0
-    header = ("RUN", "PID", "UP", "CPU", "MEMORY", "TASKS", "COMMAND")
-    output.write_table([header, *(_format_row(entry, usage) for entry, usage in found)])
+def main(options: Options, rest: list[str]) -> int:
+    if rest:
+        raise UsageError(f"ps takes no arguments: {rest[0]}", hint=USAGE)
+    print_runs(as_json=options.has("--json"))
+    while options.has("--watch"):
+        time.sleep(WATCH_SECONDS)
+        output.clear_screen()
+        print_runs(as_json=options.has("--json"))
     return 0
 
 
-def _run_to_json(entry: Entry, usage: Usage) -> dict[str, object]:
+def print_runs(*, as_json: bool) -> None:
+    system = current.load()
+    live = [entry for entry in run_records.live() if entry.root]
+    servers = _find_servers() if live else {}
+    found = [(one, system.measure(one.root), _name_server(one, servers)) for one in live]
+    if as_json:
+        output.write_json([_run_to_json(*row) for row in found])
+    elif found:
+        output.write_table([HEADER, *(_format_row(*row) for row in found)])
+    else:
+        output.write_line("no run is alive")
+    output.flush()
+
+
+def _find_servers() -> dict[tuple[str, ...], str]:
+    """Return {command of a wrapped server: its name, as `run` accepts it}."""
+    found: dict[tuple[str, ...], str] = {}
+    for client in catalogue.CLIENTS:
+        for path in client_output.list_existing(client):
+            with suppress(SandboxError):  # `corral status` reports what is wrong with the file
+                for server in read_client_file(path).servers:
+                    command = tuple(map(run_records.format_word, server.inner_argv))
+                    if server.is_wrapped:
+                        found.setdefault(command, f"{client.name}:{server.name}")
+    return found
+
+
+def _name_server(entry: Entry, servers: Mapping[tuple[str, ...], str]) -> str:
+    """Return the package whose files a run executes, or the client's server; "" for a command."""
+    if entry.is_installer():
+        return entry.command[-1]
+    for package in store.entries():
+        if any(is_inside(word, package.path()) for word in entry.command if os.path.isabs(word)):
+            return package.name if package.kind == "bundle" else package.key.partition(" ")[0]
+    return servers.get(entry.command, "")
+
+
+def _run_to_json(entry: Entry, usage: Usage, server: str) -> dict[str, object]:
     return {
         "run": entry.name,
         "pid": entry.pid,
@@ -33,13 +83,15 @@ def _run_to_json(entry: Entry, usage: Usage) -> dict[str, object]:
         "cpu_ms": int(usage.cpu * 1000),
         "memory": usage.memory,
         "tasks": usage.tasks,
+        "server": server,
         "command": masked(entry.command),
     }
 
 
-def _format_row(entry: Entry, usage: Usage) -> tuple[str, ...]:
-    up = int(time.time()) - entry.started
+def _format_row(entry: Entry, usage: Usage, server: str) -> tuple[str, ...]:
+    up = max(0, int(time.time()) - entry.started)  # the clock may have been set back
     clock = f"{up // 3600}:{up // 60 % 60:02}:{up % 60:02}"
     size = f"{usage.memory / (1 << 20):.0f}M"
     numbers = (clock, f"{usage.cpu:.1f}s", size, str(usage.tasks))
-    return (entry.name, str(entry.pid), *numbers, " ".join(masked(entry.command)))
+    command = " ".join(masked(entry.command))
+    return (entry.name, str(entry.pid), *numbers, server or "-", command)

@@ -1,4 +1,4 @@
-"""`corral run`: put a target behind walls and stay until it has ended."""
+"""`corral run`: start a target in a sandbox and stay until it has ended."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import os
 import sys
 
 from corral.cli import output, what_to_run
-from corral.errors import ChangedPathsError, SandboxError
+from corral.denials.records import Denials, kept_directory
+from corral.directories import home_directory
+from corral.errors import ChangedPathsError, SandboxError, UnenforceableError
+from corral.plan.decide import default_warnings
 from corral.platforms import current
-from corral.supervisor import start
+from corral.record import replace
+from corral.supervisor import findings, start
 from corral.supervisor.prepare import prepare
 
 TYPE_CHECKING = False
@@ -16,45 +20,119 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from corral.cli.option_parser import Flag, Options
-    from corral.denials.records import Denials
+    from corral.denials.audit import Audit
+    from corral.denials.records import Denial
     from corral.plan.model import Plan
-    from corral.platforms.contract import Watcher
+    from corral.platforms.contract import Ending, Watcher
     from corral.policy.model import Source
+    from corral.supervisor.kept_report import KeptReport
     from corral.supervisor.report import Kind, Report
 
-SUMMARY = "run a command, or a server's directory, inside walls"
+    WriteReport = Callable[[Report], None]
+
+SUMMARY = "run a command, or a server's directory, in a sandbox"
 USAGE = (
     "usage: corral run [OPTIONS] [--] COMMAND [ARGUMENT...]\n"
     "       corral run [OPTIONS] DIRECTORY | BUNDLE.mcpb | npm:PACKAGE | pypi:PACKAGE | "
     "CLIENT:SERVER | ORG/NAME [ARGUMENT...]"
 )
 
+EARLY_MS = 5000
+"""A target that fails within this time probably lacked something at its start."""
+
 
 def main(options: Options, rest: list[str]) -> int:
     _fill_streams()
-    report_fd = _open(options.get("--report"))
+    write_report = _open_report(options.get("--report"))
     try:
+        rest = what_to_run.replace_runner(options, rest)
         sources, command = what_to_run.sources_and_command(options, rest)
         plan = _prepare(command, sources, rest, _output_files(options))
-        denials = _open_audit(options.get("--audit"))
-        for text in plan.warnings:
-            output.warn(text)
-        return _watch(plan, report_fd, denials)
+        if (until := options.get("--learn-until")) is not None:
+            plan = _watch_paths(plan, until)
+        kept = _KeptDenials(plan)
+        denials = Denials(
+            audit=_open_audit(options.get("--audit")), announce=output.note, keep=kept.add
+        )
+        _warn(plan, options)
+        return _watch(plan, write_report, denials, kept)
     except (SandboxError, OSError) as problem:
-        if report_fd >= 0:
+        if isinstance(problem, UnenforceableError) and "wsl.exe" in (problem.hint or ""):
+            from corral.programs.windows_wsl import with_command
+
+            problem.hint = with_command(problem.hint or "", sys.argv[2:])
+        if write_report is not None:
             error = output.from_os_error(problem) if isinstance(problem, OSError) else problem
-            _write_refusal(rest, error, report_fd)
+            _write_refusal(rest, error, write_report)
         raise
+
+
+def _watch_paths(plan: Plan, until: str) -> Plan:
+    """Return a plan whose paths are watched, unless the time is over. If they cannot be watched,
+    the run continues unwatched, because its client waits for it.
+    """
+    from corral.cli.learn_time import is_over
+
+    if is_over(until):
+        return plan
+    why = "the paths that a target opens cannot be watched on this system"
+    if sys.platform == "linux":
+        from corral.learn.watched_run import watched_plan
+
+        try:
+            return watched_plan(plan)
+        except SandboxError as problem:
+            why = problem.message
+    output.warn(f"nothing is learned: {why}")
+    return plan
+
+
+def _learn(plan: Plan, watch: Watcher, ending: Ending) -> Ending:
+    """Add the paths that a watched run looked for and did not find to its denials."""
+    if sys.platform == "linux" and getattr(watch.child, "path_watch", None) is not None:
+        from corral.learn.watched_run import find_learned, to_denials
+
+        try:
+            learned = find_learned(plan, watch, ending.denials)
+        except SandboxError as problem:
+            output.warn(f"nothing was learned: {problem.message}")
+            return ending
+        output.note("it was watched; `corral why` and `corral grant` list what it did not find")
+        # These come first: only a limited number is kept, and a target can cause any number of
+        # denials.
+        return replace(ending, denials=(*to_denials(learned), *ending.denials))
+    return ending
+
+
+def _warn(plan: Plan, options: Options) -> None:
+    """Print the warnings. Those about default limits are printed once per boot, or with `-v`."""
+    what_to_run.warn_of_unset_variables(options)
+    if not plan.warnings:
+        return
+    usual = set(default_warnings(plan.controls))
+    if usual and (options.has("--verbose") or findings.is_first_run()):
+        usual = set()
+    for text in plan.warnings:
+        if text not in usual:
+            output.warn(text)
 
 
 def _prepare(
     command: Sequence[str], sources: Sequence[Source], rest: list[str], protected: list[str]
 ) -> Plan:
-    """Prepare the run; on a terminal, ask about granted paths that lead elsewhere than before."""
+    """Prepare the run. On a terminal, ask about granted paths that lead elsewhere than before."""
     where = what_to_run.start_directory(rest)
 
     def make() -> Plan:
-        return prepare(command, sources, environment=os.environ, cwd=where, protected=protected)
+        return prepare(
+            command,
+            sources,
+            environment=os.environ,
+            cwd=where,
+            protected=protected,
+            server=what_to_run.name_server(rest),
+            notify=output.note,
+        )
 
     try:
         return make()
@@ -67,16 +145,16 @@ def _prepare(
 
 
 def __getattr__(name: str) -> tuple[Flag, ...]:
-    """Load `FLAGS` when it is needed: a run without options needs neither flags nor schema."""
+    """Load `FLAGS` late, because a run without options needs no flags and no schema."""
     if name != "FLAGS":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from corral.cli import run_flags
 
-    return (*run_flags.FLAGS, *run_flags.OUTPUTS)
+    return run_flags.ALL
 
 
 def _output_files(options: Options) -> list[str]:
-    """Return the files that this run writes: no grant may hold them."""
+    """Return the files that this run writes, which no grant may contain."""
     if not options.values:
         return []
     from corral.cli.run_flags import OUTPUTS
@@ -84,35 +162,37 @@ def _output_files(options: Options) -> list[str]:
     return [os.path.realpath(path) for flag in OUTPUTS for path in options.all(flag.name)]
 
 
-def _watch(plan: Plan, report_fd: int, denials: Denials | None) -> int:
-    signals = current.load().signals(_forwarded())
-    restore = _keep_terminal()
+def _watch(
+    plan: Plan, write_report: WriteReport | None, denials: Denials, kept: _KeptDenials
+) -> int:
+    signals = current.load().signals(forwarded_signals())
+    restore = keep_terminal()
     watch = start.run(plan, (0, 1, 2), signals=signals, control=-1, denials=denials)
     _release_stdio()
     try:
-        return _finish(plan, watch, report_fd)
+        return _finish(plan, watch, write_report, kept)
     finally:
         restore()
 
 
-def _open_audit(path: str | None) -> Denials | None:
-    """Open the audit before anything of the target runs, like the report."""
+def _open_audit(path: str | None) -> Audit | None:
+    """Open the audit file before the target starts, because a run without it is refused."""
     if path is None:
         return None
     from corral.denials.audit import Audit, open_audit
-    from corral.denials.records import Denials
 
     try:
-        return Denials(audit=Audit(open_audit(path)))
+        return Audit(open_audit(path))
     except (OSError, ValueError) as error:
         why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
         raise SandboxError(
             f"cannot write the audit to {path}: {why}",
-            hint="give a new file, or one that only corral has written to",
+            hint=_place_hint(error, path, "give a new file, or one that only corral wrote to"),
         ) from error
 
 
-def _keep_terminal() -> Callable[[], None]:
+def keep_terminal() -> Callable[[], None]:
+    """Return a function that restores the settings of the terminal, if there is one."""
     if sys.platform != "win32":
         for fd in range(3):
             if os.isatty(fd):
@@ -122,8 +202,8 @@ def _keep_terminal() -> Callable[[], None]:
     return lambda: None
 
 
-def _forwarded() -> list[int]:
-    """Return the signals to forward. One that is ignored stays so: `nohup corral run` works."""
+def forwarded_signals() -> list[int]:
+    """Return the signals to forward. Ignored signals stay ignored, so that `nohup` works."""
     import _signal  # type: ignore[import-not-found]  # `signal` itself would import enum
 
     from corral.abi.signal_numbers import FORWARDED
@@ -131,29 +211,57 @@ def _forwarded() -> list[int]:
     return [number for number in FORWARDED if _signal.getsignal(number) != _signal.SIG_IGN]
 
 
-def _finish(plan: Plan, watch: Watcher, report_fd: int) -> int:
-    from corral.supervisor import report  # imported while the target runs already
+def _finish(
+    plan: Plan, watch: Watcher, write_report: WriteReport | None, kept: _KeptDenials
+) -> int:
+    from corral.supervisor import report  # imported while the target is already running
 
-    ending = watch.until_end()
+    ending = _learn(plan, watch, watch.until_end(_preload))
     result = report.build_report(plan, ending)
-    if report_fd >= 0:
-        _write(result, report_fd)
+    kept.end([row for row in result.denials if row.kind != "unreachable"])
+    if write_report is not None:
+        write_report(result)
     _explain_end(result, ending.reaped.restored)
     return _signed(result.outcome.exit_code)
 
 
+def _preload() -> None:
+    """Import modules for the end of the run now, because the package may be replaced meanwhile."""
+    from corral.denials import discarded  # noqa: F401
+    from corral.platforms.posix import unblocked_write  # noqa: F401
+    from corral.supervisor import kept_report  # noqa: F401
+
+
+class _KeptDenials:
+    """Stores the denials for `corral why`. A run without denials only replaces older ones."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._program = plan.program
+        self._report: KeptReport | None = None
+
+    def add(self, denial: Denial) -> None:
+        self._open().add(denial)
+
+    def end(self, denials: Sequence[Denial]) -> None:
+        if denials or os.path.isdir(kept_directory(self._command())):
+            self._open().end(denials)
+
+    def _open(self) -> KeptReport:
+        if self._report is None:
+            from corral.supervisor.kept_report import KeptReport
+
+            self._report = KeptReport(self._command())
+        return self._report
+
+    def _command(self) -> tuple[str, ...]:
+        from corral.policy.variables import masked
+
+        return masked(self._program.server or self._program.typed)
+
+
 def _signed(code: int) -> int:
-    """Return the code as `exit` takes it: on Windows a crash sets the highest of 32 bits."""
+    """Return the code as `exit` accepts it. On Windows a crash sets the highest of 32 bits."""
     return code - (1 << 32) if code >> 31 else code
-
-
-def _write(result: Report, fd: int) -> None:
-    from corral.supervisor import report
-
-    try:
-        report.write(result, fd)
-    except OSError as problem:
-        output.warn(f"the report could not be written: {problem.strerror}")
 
 
 def _explain_end(result: Report, restored: Sequence[str]) -> None:
@@ -161,6 +269,13 @@ def _explain_end(result: Report, restored: Sequence[str]) -> None:
         output.warn(line)
     for path in result.created:
         output.warn(f"the target created {path}, which other programs run by themselves")
+    if result.discarded:
+        from corral.denials.discarded import describe_discarded
+
+        home = home_directory(os.environ)
+        output.note(describe_discarded(result.discarded, home=home, whole=result.discarded_whole))
+    if _ended_early(result):
+        output.note("it ended with an error; `corral learn` shows which files it looked for")
     if result.outcome.kind in {"timeout", "cpu_time", "memory", "pids"}:
         asked = {held.control: held.asked for held in result.controls}
         output.note(
@@ -168,8 +283,13 @@ def _explain_end(result: Report, restored: Sequence[str]) -> None:
         )
 
 
+def _ended_early(result: Report) -> bool:
+    failed = result.outcome.kind == "exited" and result.outcome.exit_code != 0
+    return failed and result.usage.wall_ms < EARLY_MS and sys.platform == "linux"
+
+
 def _fill_streams() -> None:
-    """Open closed streams: a file that corral opens must not become the target's stdin."""
+    """Open closed streams. Otherwise a file that corral opens could become the target's stdin."""
     for fd in range(3):
         try:
             os.fstat(fd)
@@ -178,33 +298,65 @@ def _fill_streams() -> None:
 
 
 def _release_stdio() -> None:
-    """Close corral's copies, so that a client sees the streams close when the target does it."""
+    """Close corral's copies, so that a client notices when the target closes its streams."""
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.close(null)
 
 
-def _open(path: str | None) -> int:
-    """Open the report before anything of the target runs, and never through a link."""
+def _place_hint(error: Exception, path: str, otherwise: str) -> str:
+    from corral.disk_hints import disk_hint
+
+    error = error if isinstance(error, OSError) else OSError()
+    return disk_hint(error, os.path.abspath(path), otherwise)
+
+
+def _open_report(path: str | None) -> WriteReport | None:
+    """Open the report before the target runs, and never through a link."""
     if path is None:
-        return -1
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+        return None
+    from corral.abi.output_file import open_output
+
     try:
-        return os.open(path, flags, 0o600)
+        fd = open_output(path, os.O_WRONLY | os.O_TRUNC)
     except OSError as error:
         raise SandboxError(
             f"cannot write the report to {path}: {error.strerror}",
-            hint="give a path in a directory of yours that is not a symbolic link",
+            hint=_place_hint(error, path, "give a plain file in a directory that you own"),
         ) from error
+    if path.lower().endswith((".html", ".htm")):
+        from corral.supervisor import report_page
+
+        return lambda result: _write(report_page.write, result, fd, path)
+    return lambda result: _write(_write_json, result, fd, path)
 
 
-def _write_refusal(rest: list[str], problem: SandboxError, fd: int) -> None:
+def _write_json(result: Report, fd: int) -> None:
+    from corral.supervisor import report
+
+    report.write(result, fd)
+
+
+def _write(write: Callable[[Report, int], None], result: Report, fd: int, path: str) -> None:
+    try:
+        write(result, fd)
+    except OSError as problem:
+        output.warn(f"the report could not be written to {path}: {problem.strerror}")
+        try:
+            os.ftruncate(fd, 0)  # half a report could be mistaken for a whole one
+        except OSError:
+            pass  # not a file
+    finally:
+        os.close(fd)
+
+
+def _write_refusal(rest: list[str], problem: SandboxError, write_report: WriteReport) -> None:
     try:
         from corral.errors import LaunchError
         from corral.supervisor import report
-    except OSError as error:  # no descriptor left; `problem` is reported by the caller
-        output.warn(f"the report could not be written: {error.strerror}")
+    except (OSError, ImportError) as error:  # the caller reports `problem`
+        output.warn(f"the report could not be written: {error}")
         return
     kind: Kind = "setup_failed" if isinstance(problem, LaunchError) else "refused"
-    _write(report.build_refusal(tuple(rest), problem, kind=kind), fd)
+    write_report(report.build_refusal(tuple(rest), problem, kind=kind))

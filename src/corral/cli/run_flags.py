@@ -1,6 +1,6 @@
-"""The flags of `run` that say what a target may do, and the manifest that they make.
+"""The flags of `run` that set what a target may do, and the manifest made from them.
 
-Which key of the policy a flag sets, and what kind of value it takes, is in the policy's schema.
+The policy's schema has the key of each flag and the kind of its value.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 PLACEHOLDERS = {
     "size": "SIZE", "cpu": "CORES", "duration": "TIME", "count": "N", "paths": "PATH",
     "destinations": "HOST[:PORT]", "ports": "PORT", "names": "NAME",
+    "patterns": "NAME",
 }  # fmt: skip
 
 
@@ -38,33 +39,56 @@ FLAGS = (
     _flag("limits.disk", "private writable space, and the largest file"),
     _flag("limits.timeout", f"wall clock, e.g. 60s; then SIGTERM, {GRACE_SECONDS:g} s, SIGKILL"),
     _flag("network.allow", "a destination it may reach"),
-    _flag("network.listen", "a port of it reachable on host loopback"),
+    _flag("network.listen", "a port of it that the host's loopback reaches"),
     _flag("filesystem.read", "a file or directory it may read"),
     _flag("filesystem.write", "a file or directory it may change"),
+    _flag("filesystem.own_unix_sockets", "let its processes use unix sockets among themselves"),
+    _flag("filesystem.state", "keep its home directory between runs"),
+    Flag(name="--no-state", help="do not keep it, even if a profile or policy does"),
     _flag("subprocess.allow", "let it start processes"),
     _flag("environment.pass", "pass a variable, or set one", "NAME[=VALUE]"),
     _flag("environment.secrets", "pass a variable that is never printed"),
+    _flag("mcp.tools.allow", "a tool that the client may see and call; others are hidden"),
+    _flag(
+        "mcp.pins",
+        "hide tools that differ from their pins, or warn",
+        "refuse|warn",
+    ),
     Flag(name="--config", value="KEY=VALUE", many=True, help="a setting of a bundle or server"),
-    Flag(name="--with", value="REQUIREMENT", many=True, help="one more package beside a pypi: one"),
+    Flag(name="--with", value="REQUIREMENT", many=True, help="add a package to a pypi: package"),
+    Flag(name="--python", value="VERSION|PATH", help="the installed Python for a pypi: package"),
+    Flag(name="--node", value="VERSION|PATH", help="the installed Node.js for an npm: package"),
     Flag(name="--allow-install-scripts", help="let a package run code while it is installed"),
     Flag(
-        name="--strict",
-        help="refuse when even a default limit cannot be enforced; end when a mask is lost",
+        name="--learn-until",
+        value="TIME",
+        help="record missing files until this time",
     ),
-    Flag(name="--best-effort", help="go on without what cannot be held, walls too, and warn"),
+    Flag(
+        name="--strict",
+        help="refuse if even a default limit cannot be enforced; end if a mask is lost",
+    ),
+    Flag(name="--best-effort", help="go on with a warning if a control cannot be enforced"),
 )
 OUTPUTS = (
-    Flag(name="--report", value="FILE", help="write what was asked, enforced and used (JSON)"),
+    Flag(
+        name="--report",
+        value="FILE",
+        help="write a report of the run: JSON, or a page if FILE ends in .html",
+    ),
     Flag(name="--audit", value="FILE", help="append every denial, hash-chained (JSON lines)"),
 )
-"""Files that a run writes, and that no grant may hold."""
+"""Files that a run writes, and that no grant may contain."""
+VERBOSE = Flag(name="--verbose", short="-v", help="print every warning, not only new ones")
+ALL = (*FLAGS, *OUTPUTS, VERBOSE)
 
 
 def to_manifest(options: Options) -> Manifest | None:
-    """Return what the flags say about the policy; None if they say nothing."""
+    """Return the flags as a manifest; None if they do not concern the policy."""
     chosen = [flag for flag in FLAGS if flag.key and options.has(flag.name)]
     best_effort, strict = options.has("--best-effort"), options.has("--strict")
-    if not (chosen or best_effort or strict):
+    forget = options.has("--no-state")
+    if not (chosen or best_effort or strict or forget):
         return None
     from corral.policy.manifest import from_flags
 
@@ -79,4 +103,6 @@ def to_manifest(options: Options) -> Manifest | None:
         values["environment.pass"] = [name for name, equals, _ in given if not equals]
         values["environment.set"] = {name: value for name, equals, value in given if equals}
     values = {key: value for key, value in values.items() if value or isinstance(value, str)}
+    if forget:
+        values["filesystem.state"] = False
     return from_flags(values, best_effort=best_effort or None, strict=strict or None)

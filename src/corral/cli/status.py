@@ -1,8 +1,9 @@
-"""`corral status`: which servers of which clients start through corral, and what each may do."""
+"""`corral status`: show which servers of which clients are wrapped, and what each may do."""
 
 import os
+import shlex
 
-from corral.cli import client_output, output, what_to_run
+from corral.cli import client_output, grant, output, why
 from corral.cli.option_parser import Flag, Options
 from corral.clients import backups, catalogue
 from corral.clients.backups import Original
@@ -11,7 +12,9 @@ from corral.clients.corral_path import find_corral, is_same_program
 from corral.clients.edit_file import read_client_file
 from corral.clients.server_needs import UnfitError, refuse_unsafe_variables
 from corral.clients.unwrap import is_untouched
+from corral.denials import kept
 from corral.errors import SandboxError
+from corral.platforms import states
 from corral.policy.variables import masked
 from corral.programs.package_runners import Refusal, parse_runner
 from corral.record import record, replace
@@ -20,11 +23,18 @@ from corral.supervisor.report import to_json
 SUMMARY = "show which servers of which clients are wrapped, and what each may do"
 USAGE = "usage: corral status [--json] [CLIENT|FILE...]"
 FLAGS = (Flag(name="--json", help="as JSON"),)
+NOT_UNDERSTOOD = "not understood"
 
 
 @record
 class ServerStatus:
-    """`corral` is the program that starts the server; `own` says that it is this corral."""
+    """The state of one server. `corral` is the program that starts it; `own`: it is this corral.
+
+    `walled` means that this corral starts the server; None if it does not run on this machine.
+    `denials` counts the denials of its last runs that its flags do not allow. `state_bytes` is the
+    size of its home directory, None if none is kept. `refused` is the reason why it would not start
+    now, and `mend` is the command that mends it.
+    """
 
     name: str
     state: str
@@ -33,6 +43,11 @@ class ServerStatus:
     off: bool = False
     corral: str = ""
     own: bool = True
+    walled: bool | None = False
+    denials: int = 0
+    state_bytes: int | None = None
+    refused: str = ""
+    mend: str = ""
     may: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
 
@@ -46,9 +61,11 @@ class FileStatus:
 
 
 def main(options: Options, rest: list[str]) -> int:
-    words = client_output.collect_words(FLAGS, options, rest)
-    named = [(word, path) for word in words for path in client_output.find_files(word)]
-    found = [_read_file(client, path) for client, path in (named if words else _find_all_files())]
+    named = [(word, path) for word in rest for path in client_output.find_files(word)]
+    found = [
+        _read_file(client, path, find_refusals=True)
+        for client, path in (named if rest else client_output.find_all_files())
+    ]
     if options.has("--json"):
         output.write_json(to_json(tuple(found)))
     else:
@@ -56,29 +73,70 @@ def main(options: Options, rest: list[str]) -> int:
             _print_file(file)
         if not found:
             output.write_line("none of the clients that corral knows has a configuration here")
-    return int(any(file.error for file in found))
+        _print_inventory(found)
+    unknown = any(one.state == NOT_UNDERSTOOD for file in found for one in file.servers)
+    return int(unknown or any(file.error for file in found))
 
 
-def _find_all_files() -> list[tuple[str, str]]:
-    """Return every client's own files, and those of the project in the current directory."""
-    here = what_to_run.current_directory()
-    found: dict[str, tuple[str, str]] = {}
-    for client in catalogue.CLIENTS:
-        for path in (*catalogue.own_files(client), *catalogue.project_files(client, here)):
-            if os.path.lexists(path):
-                # In the home directory a project's file is the client's own.
-                found.setdefault(os.path.realpath(path), (client.name, path))
-    return list(found.values())
+def check_files(words: list[str], *, as_json: bool) -> int:
+    """Return 1 if a server of a file, or of this project, does not start through corral.
+
+    Servers that `wrap` does not change, such as remote ones, are printed and do not count.
+    """
+    named = [(word, path) for word in words for path in client_output.find_files(word)]
+    files = [_read_file(client, path) for client, path in named or _find_project_files()]
+    bad = [
+        (file.path, server.name, server.why or "does not start through corral")
+        for file in files
+        for server in file.servers
+        if server.state in {"not wrapped", NOT_UNDERSTOOD}
+        or (server.state == "wrapped" and server.why)
+    ]
+    bad += [(file.path, "", file.error) for file in files if file.error]
+    if as_json:
+        output.write_json(to_json(tuple(files)))
+    else:
+        output.write_lines(f"{path}: {name or 'the file'}: {why}" for path, name, why in bad)
+        for path in dict.fromkeys(path for path, _, _ in bad):
+            output.write_line(f"hint: corral wrap {shlex.quote(path)}")
+        output.write_line(f"files checked: {len(files)}, findings: {len(bad)}")
+    return int(bool(bad))
 
 
-def _read_file(client: str, path: str) -> FileStatus:
+def _find_project_files() -> list[tuple[str, str]]:
+    """Return the clients' files of the project in the current directory."""
+    found = [
+        (client.name, path)
+        for client in catalogue.CLIENTS
+        for path in catalogue.project_files(client, os.curdir)
+        if os.path.lexists(path)
+    ]
+    return list({os.path.realpath(path): (name, path) for name, path in found}.values())
+
+
+def _read_file(client: str, path: str, *, find_refusals: bool = False) -> FileStatus:
     try:
         file = read_client_file(path)
     except SandboxError as error:
         return FileStatus(client=client, path=path, error=error.message)
     records, text = backups.load(file.content.path), file.content.text
-    servers = [_read_server(one, text, records.get(one.key_path)) for one in file.servers]
+    servers: list[ServerStatus] = []
+    for one in file.servers:
+        original = records.get(one.key_path)
+        shown = _read_server(one, text, original)
+        # Only servers that corral itself wrapped are checked: a project's file may name any
+        # program.
+        if find_refusals and original is not None and is_untouched(text, one, original):
+            shown = _with_refusal(client, shown, one)
+        servers.append(shown)
     return FileStatus(client=client, path=path, servers=tuple(servers))
+
+
+def _with_refusal(client: str, shown: ServerStatus, server: ConfiguredServer) -> ServerStatus:
+    from corral.cli.stale_entries import find_refusal
+
+    found = find_refusal(client, server)
+    return replace(shown, refused=found.why, mend=found.mend) if found else shown
 
 
 def _read_server(server: ConfiguredServer, text: str, original: Original | None) -> ServerStatus:
@@ -86,22 +144,47 @@ def _read_server(server: ConfiguredServer, text: str, original: Original | None)
         name=server.name, state="not wrapped", scope=server.scope, off=server.disabled
     )
     if server.is_wrapped:
+        own = _is_this_corral(text, server, original)
         return replace(
             status,
             state="wrapped",
             why=_find_unsafe_variables(server),
             corral=server.argv[0],
-            own=_is_this_corral(text, server, original),
+            own=own,
+            walled=own,
+            denials=_count_denials(server),
+            state_bytes=_measure_state(server),
             may=tuple(client_output.describe_permissions(server.run_flags, server.inner_argv)),
             command=masked(server.inner_argv),
         )
     package = parse_runner(server.argv[0], server.argv[1:])
+    why = server.why or (package.why if isinstance(package, Refusal) else "")
     return replace(
         status,
-        state="left alone" if server.why else "not wrapped",
-        why=server.why or (package.why if isinstance(package, Refusal) else ""),
+        state=_name_state(why, understood=server.understood),
+        walled=None if server.is_remote else False,
+        why=why,
         command=masked(server.argv) if server.command else (),
     )
+
+
+def _count_denials(server: ConfiguredServer) -> int:
+    try:
+        return len(grant.list_open_denials(server)) if server.inner_argv else 0
+    except SandboxError:
+        return 0  # it has flags that this corral does not know, and cannot start
+
+
+def _measure_state(server: ConfiguredServer) -> int | None:
+    wanted = why.identify(server) if server.inner_argv else ()
+    found = [one for one in states.list_states() if kept.is_run_of(one.server, wanted)]
+    return sum(states.measure(one.path) for one in found) if found else None
+
+
+def _name_state(why: str, *, understood: bool) -> str:
+    if not understood:
+        return NOT_UNDERSTOOD
+    return "left alone" if why else "not wrapped"
 
 
 def _find_unsafe_variables(server: ConfiguredServer) -> str:
@@ -125,6 +208,26 @@ def _is_this_corral(text: str, server: ConfiguredServer, original: Original | No
         return False
 
 
+WALLED = {True: "walled", False: "NOT walled", None: "remote"}
+
+
+def _print_inventory(files: list[FileStatus]) -> None:
+    """Print one line for each server of each client, and how many of them are wrapped."""
+    servers = [(file, one) for file in files for one in file.servers]
+    if not servers:
+        return
+    output.write_line("")
+    output.write_line(output.Painted("all servers", "bold"))
+    off = {True: "switched off", False: ""}
+    rows: list[tuple[str, ...]] = [
+        (f"  {one.name}", file.client, WALLED[one.walled], off[one.off]) for file, one in servers
+    ]
+    output.write_table(rows)
+    local = [one for _, one in servers if one.walled is not None]
+    walled = sum(bool(one.walled) for one in local)
+    output.write_line(f"  {walled} of {len(local)} servers that run on this machine are walled")
+
+
 def _print_file(file: FileStatus) -> None:
     output.write_line(output.Painted(file.client, "bold"), f"  {file.path}")
     if file.error:
@@ -135,9 +238,17 @@ def _print_file(file: FileStatus) -> None:
         why = f": {server.why}" if server.why else ""
         output.write_line(f"  {name}  {server.state}{off}{why}")
         if server.state == "wrapped":
-            output.write_line(f"    may: {'; '.join(server.may) or 'nothing of yours'}")
+            output.write_line(f"    may: {'; '.join(server.may) or 'nothing beyond the defaults'}")
+        if server.denials:
+            name = shlex.quote(server.name)
+            output.write_line(f"    recent denials: {server.denials}; corral why {name}")
+        if server.state_bytes is not None:
+            output.write_line(f"    its home, kept between runs: {server.state_bytes / 1e6:.1f} MB")
+        if server.refused:
+            output.write_line(f"    it does not start: {server.refused}")
+            output.write_line(f"    hint: {server.mend}")
         if os.path.isabs(server.corral) and not os.path.exists(server.corral):
-            output.write_line(f"    it cannot start: {server.corral} is not there")
+            output.write_line(f"    it cannot start: {server.corral} does not exist")
         elif not server.own:
             output.write_line(f"    it is started by {server.corral}, which is not this corral")
     if not file.servers and not file.error:

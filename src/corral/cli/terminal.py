@@ -1,4 +1,4 @@
-"""Restore the user's terminal: a target may change its settings and be killed."""
+"""Restore the user's terminal, because a target may change its settings and then be killed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def save_terminal(fd: int) -> Callable[[], None]:
 
     def restore() -> None:
         try:
-            # From the background this would stop corral, and another job uses the terminal then.
+            # In the background this would stop corral, and another job uses the terminal.
             if os.tcgetpgrp(terminal) == os.getpgrp():
                 termios.tcsetattr(terminal, termios.TCSANOW, state)
         except (OSError, termios.error):
-            pass  # the terminal was closed, or is not this session's
+            pass  # the terminal was closed, or belongs to another session
         os.close(terminal)
 
     return restore

@@ -1,27 +1,27 @@
-"""`corral unwrap`: put a client's configuration back as it was before `corral wrap`."""
+"""`corral unwrap`: restore a client's configuration from before `corral wrap`."""
 
 from corral.cli import client_output
 from corral.cli.option_parser import Flag, Options
 from corral.clients.edit_file import unwrap_file
 
-SUMMARY = "put a client's configuration back as it was before `corral wrap`"
+SUMMARY = "restore a client's configuration from before `corral wrap`"
 USAGE = "usage: corral unwrap [OPTIONS] CLIENT|FILE [SERVER...]"
 FLAGS = (
     Flag(name="--dry-run", help="print what would change, and change nothing"),
-    Flag(name="--force", help="put recorded lines back over what was edited since"),
+    Flag(name="--force", help="restore the recorded lines, even over later edits"),
     Flag(name="--json", help="as JSON"),
 )
 TEXTS = {
     "restored": "as it was",
     "derived": "unwrapped",
-    "forced": "as it was; what was edited since is gone",
+    "forced": "as it was; later edits are lost",
     "refused": "refused",
 }
 FIELDS = ("name", "state", "scope", "why", "hint")
 
 
 def main(options: Options, rest: list[str]) -> int:
-    selection = client_output.select(FLAGS, options, rest, USAGE)
+    selection = client_output.select(rest, USAGE)
     dry_run, force = options.has("--dry-run"), options.has("--force")
     return client_output.edit_files(
         selection,

@@ -1,12 +1,13 @@
-"""What a command line names: the command to run, and every source of its policy."""
+"""Find the command that a command line names, and every source of its policy."""
 
 from __future__ import annotations
 
 import os
 
 from corral.cli.option_parser import UsageError
-from corral.errors import SandboxError
+from corral.errors import EXIT_USAGE, ManifestError, SandboxError
 from corral.policy.model import Source
+from corral.programs.advice import may_install
 from corral.record import replace
 
 TYPE_CHECKING = False
@@ -15,8 +16,19 @@ if TYPE_CHECKING:
     from corral.policy.approvals import Request
     from corral.policy.manifest import Manifest
     from corral.servers.open_reference import ReadyServer
+    from corral.servers.packages.sources import InstallOptions
+    from corral.servers.reference import Reference
 
 BUNDLES = (".mcpb", ".dxt")
+RUNTIMES = ("python", "node")
+"""Each has a flag of the same name, which chooses the runtime of a package."""
+NOT_FOR_COMMANDS = {
+    "--python": "pypi: packages",
+    "--node": "npm: packages",
+    "--with": "pypi: packages",
+    "--allow-install-scripts": "npm: and pypi: packages",
+    "--config": "bundles and servers of a registry",
+}
 
 
 def current_directory() -> str:
@@ -29,37 +41,121 @@ def current_directory() -> str:
         ) from problem
 
 
+def replace_runner(options: Options, rest: list[str]) -> list[str]:
+    """Replace `npx`, `uvx` and similar with the package that they start, as `corral wrap` does."""
+    if not may_install(rest):
+        _warn_of_unused_flags(options, rest)
+        return rest
+    from corral.cli import output
+    from corral.programs.package_runners import Package, parse_runner
+
+    found = parse_runner(rest[0], rest[1:])
+    if not isinstance(found, Package):
+        return rest  # refused later, unless the policy allows subprocesses
+    output.note(f"{rest[0]} is not started: corral installs {found.reference} and runs it directly")
+    from corral.cli.option_parser import parse
+    from corral.cli.run_flags import ALL
+
+    for name, values in parse(ALL, found.flags)[0].values.items():
+        options.values.setdefault(name, []).extend(values)
+    return [found.reference, *rest[1 + found.used :]]
+
+
+def _warn_of_unused_flags(options: Options, rest: list[str]) -> None:
+    """Warn of flags for packages or bundles that have no effect, because a command is run."""
+    unused = [name for name in NOT_FOR_COMMANDS if options.has(name)]
+    if unused and rest and not _may_be_reference(rest[0]):
+        from corral.cli import output
+
+        for name in unused:
+            output.warn(f"{name} is for {NOT_FOR_COMMANDS[name]}: {rest[0]} starts as it is")
+
+
 def start_directory(rest: list[str]) -> str:
-    """Return where the command starts: here, or in the directory that a client configured."""
+    """Return the directory in which the command starts: the current one, or a client's choice."""
     if rest and ":" in rest[0]:
-        from corral.clients.find_server import find_server
         from corral.servers.reference import parse_reference
 
         reference = parse_reference(rest[0])
         if reference is not None and reference.kind == "client":
+            from corral.clients.find_server import find_server
+
             return find_server(reference.name).cwd or current_directory()
     return current_directory()
+
+
+def name_server(rest: list[str]) -> tuple[str, ...]:
+    """Return the words that identify the server of a reference, without its version; () for a
+    command.
+    """
+    if not rest or ":" not in rest[0]:
+        return ()
+    from corral.servers import reference
+
+    found = reference.parse_reference(rest[0])
+    if found is not None and found.kind == "client":
+        from corral.clients.find_server import find_server
+
+        return reference.name_server((*find_server(found.name).argv, *rest[1:]))
+    return reference.name_server(rest)
 
 
 def sources_and_command(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]:
     """Return the sources of the policy, lowest precedence first, and the command to run."""
     found: list[Source] = []
     command = rest
-    request: Request | None = None
     if rest and ":" in rest[0]:
         options, command, found = _configured_server(options, rest)
     arguments = command[1:]
+    request, command, server = _open(options, command)
+    if server is not None:
+        found += server.granted
+        os.environ.update(server.secrets)  # the policy takes secrets from the environment
+    typed, command = _typed_sources(options, command, arguments)
+    found += typed
+    if request is not None:
+        found.insert(0, _ask_for_approval(request, found))
+    return found, command
+
+
+def sources_to_inspect(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]:
+    """Return sources and command for an inspection, with the typed flags alone: without the
+    server's own request and the grants in a client's file.
+    """
+    command = rest
+    if rest and ":" in rest[0]:
+        _, command, _ = _configured_server(options, rest)
+    arguments = command[1:]
+    request, command, _ = _open(options, command, complete=False)
+    found, command = _typed_sources(options, command, arguments)
+    if request is not None:
+        manifest = request.source.manifest
+        only = type(manifest)(origin=manifest.origin, directory=manifest.directory)
+        found.insert(0, Source(manifest=only, trust="request", approved=True))
+    return found, command
+
+
+def _open(
+    options: Options, command: list[str], *, complete: bool = True
+) -> tuple[Request | None, list[str], ReadyServer | None]:
+    """Return a server's request, its command, and the server itself if a reference names it."""
     server: ReadyServer | None = None
     if command and _may_be_reference(command[0]):
-        server = open_server(options, command)
+        server = open_server(options, command, complete=complete)
     if server is not None:
-        request, command = server.request, list(server.command)
-        found += server.granted
-        os.environ.update(server.secrets)  # the policy takes secrets from there
-    elif len(command) == 1 and _is_directory(command[0]):
+        return server.request, list(server.command), server
+    if len(command) == 1 and _is_directory(command[0]):
         from corral.servers.server_directory import read_request
 
-        request, command = read_request(command[0], granted_paths(options))
+        return *read_request(command[0], granted_paths(options)), None
+    return None, command, None
+
+
+def _typed_sources(
+    options: Options, command: list[str], arguments: list[str]
+) -> tuple[list[Source], list[str]]:
+    """Return the user's profile, policy and flags as sources, and the command."""
+    found: list[Source] = []
     if (name := options.get("--profile")) is not None:
         from corral.policy import profiles
 
@@ -71,21 +167,35 @@ def sources_and_command(options: Options, rest: list[str]) -> tuple[list[Source]
     if options.values:
         found += _typed_flags(options)
     if not command:
-        raise UsageError("there is no command to run", hint="corral run [OPTIONS] -- COMMAND ...")
-    if request is not None:
-        found.insert(0, _ask_for_approval(request, found))
+        raise UsageError(
+            "there is no command to run",
+            hint="end with `-- COMMAND ...`, or with a directory, a bundle, npm:NAME or pypi:NAME",
+        )
     return found, command
 
 
 def _typed_flags(options: Options) -> list[Source]:
     from corral.cli.run_flags import to_manifest
 
-    flags = to_manifest(options)
+    try:
+        flags = to_manifest(options)
+    except ManifestError as error:
+        error.exit_code = EXIT_USAGE
+        raise
     if flags is None:
         return []
-    # Relative paths in flags start here, wherever the server starts.
+    # Relative paths in flags start here, even if the server starts in another directory.
     typed = replace(flags, directory=current_directory())
     return [Source(manifest=typed, trust="user", approved=True)]
+
+
+def warn_of_unset_variables(options: Options) -> None:
+    """Warn of each `--env NAME` that has no effect, because the variable is not set here."""
+    for name in options.all("--env"):
+        if "=" not in name and name not in os.environ:
+            from corral.cli import output
+
+            output.warn(f"--env {name}: this variable is not set where corral was started")
 
 
 def _configured_server(
@@ -101,12 +211,12 @@ def _configured_server(
     if reference is None or reference.kind != "client":
         return options, rest, []
     from corral.cli.option_parser import parse as parse_flags
-    from corral.cli.run_flags import FLAGS, OUTPUTS
+    from corral.cli.run_flags import ALL
     from corral.clients.find_server import find_server
     from corral.policy.manifest import Manifest
 
     server = find_server(reference.name)
-    merged, _ = parse_flags((*FLAGS, *OUTPUTS), server.flags)
+    merged, _ = parse_flags(ALL, server.flags)
     merged.values.pop("--report", None)
     for name, values in options.values.items():
         merged.values[name] = [*merged.values.get(name, ()), *values]
@@ -129,15 +239,15 @@ def _load_policy(text: str) -> Manifest:
 def _is_directory(word: str) -> bool:
     """Return whether a word is written as a path and is a directory.
 
-    Clients start servers in the project that is open, and that may have a folder with the name of a
-    command or of a reference such as `npm:name`.
+    Clients start servers in the open project, which may have a folder with the name of a command or
+    of a reference such as `npm:name`.
     """
     written = word in {os.curdir, os.pardir} or os.path.dirname(word)
     return bool(written) and os.path.isdir(word)
 
 
 def _may_be_reference(word: str) -> bool:
-    """Check the letters only, so that a plain command imports nothing more."""
+    """Check only the characters, so that a plain command imports no further module."""
     space, slash, _ = word.partition("/")
     return ":" in word or word.lower().endswith(BUNDLES) or bool(slash and "." in space[1:])
 
@@ -153,8 +263,7 @@ def open_server(options: Options, rest: list[str], *, complete: bool = True) -> 
     from corral.servers.open_reference import Choices, open_reference
 
     choices = Choices(
-        scripts=options.has("--allow-install-scripts"),
-        extra=extra_packages(options),
+        install=install_options(options),
         config=options.all("--config"),
         provided=(
             *options.all("--secret"),
@@ -164,25 +273,50 @@ def open_server(options: Options, rest: list[str], *, complete: bool = True) -> 
         complete=complete,
         notify=output.note,
     )
-    return open_reference(reference, rest[1:], choices)
+    opened = open_reference(reference, rest[1:], choices)
+    if complete and not options.has("--profile") and not options.has("--policy"):
+        _mention_profile(reference)
+    return opened
+
+
+def _mention_profile(reference: Reference) -> None:
+    """Name the profile for a package that is run without one."""
+    from corral.policy import profiles
+
+    found = profiles.fitting(f"{reference.kind}:{reference.name}")
+    if found is not None:
+        from corral.cli import output
+
+        output.note(f"there is a curated policy for this server: --profile {found.name}")
 
 
 def granted_paths(options: Options) -> tuple[str, ...]:
     return (*options.all("--read"), *options.all("--write"))
 
 
-def extra_packages(options: Options) -> tuple[str, ...]:
-    """Return what is installed beside a package: from flags, or from its profile."""
+def install_options(options: Options) -> InstallOptions:
+    """Return how a package is installed. A profile may add packages."""
+    from corral.servers.packages.sources import InstallOptions
+
     beside: tuple[str, ...] = ()
     if (name := options.get("--profile")) is not None:
         from corral.policy import profiles
 
         beside = profiles.load(name).beside
-    return (*beside, *options.all("--with"))
+    runtimes = {name: options.get(f"--{name}") or "" for name in RUNTIMES}
+    return InstallOptions(
+        scripts=options.has("--allow-install-scripts"),
+        extra=(*beside, *options.all("--with")),
+        runtimes={
+            name: os.path.abspath(value) if os.sep in value else value
+            for name, value in runtimes.items()
+            if value
+        },
+    )
 
 
 def _ask_for_approval(request: Request, users: list[Source]) -> Source:
-    """Return a server's request, approved now if there is a terminal to ask on."""
+    """Return a server's request. If there is a terminal, the user may approve it now."""
     source = request.source
     if source.approved:
         return source
@@ -196,14 +330,14 @@ def _ask_for_approval(request: Request, users: list[Source]) -> Source:
         if request.asks:
             origin = source.manifest.origin
             raise PolicyError(
-                f"{origin} asks for what you have not approved: to " + "; to ".join(request.asks),
+                f"{origin} asks for more than you approved: to " + "; to ".join(request.asks),
                 hint=f"look at it and run `corral approve {origin}`",
             )
     except PolicyError:
         if not approve.is_on_terminal():
             raise
     else:
-        return source  # it only tightens, or the user grants the same anyway
+        return source  # it only tightens, or the user's sources grant the same
     for line in approve.format_request(request):
         output.note(line)
     if not approve.confirm(source.manifest.directory or source.manifest.origin):

@@ -4,89 +4,162 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from corral.cli import approve, client_output, output, run_flags, what_to_run
+from corral.cli import approve, client_output, output, run_flags, status, what_to_run
+from corral.cli.learn_time import format_end
 from corral.cli.option_parser import Flag, Options, parse
+from corral.clients import catalogue
 from corral.clients.corral_path import find_corral
 from corral.clients.edit_file import FileEdit, lock_client_file, wrap_file
 from corral.clients.rewrite import ServerOutcome
 from corral.clients.wrap import Proposal, WrapRequest, propose, refuse
 from corral.directories import home_directory
 from corral.errors import SandboxError, UnchosenReadsError
+from corral.plan.model import Plan
+from corral.platforms import current
+from corral.policy.pins import keep_pins
 from corral.programs.package_runners import Package
 from corral.record import fields, replace
+from corral.servers.inspection import inspect_server
 from corral.servers.packages import package as packages
 from corral.servers.reference import parse_reference
 from corral.supervisor.prepare import prepare
 
 SUMMARY = "rewrite a client's configuration so that its servers start through corral"
-USAGE = "usage: corral wrap [OPTIONS] CLIENT|FILE [SERVER...]"
+USAGE = (
+    "usage: corral wrap [OPTIONS] CLIENT|FILE [SERVER...]\n"
+    "       corral wrap --check [CLIENT|FILE...]"
+)
 OWN = (
+    Flag(name="--check", help="fail if a server is not wrapped, here or in FILE; change nothing"),
     Flag(name="--dry-run", help="print what would change, and change nothing"),
-    Flag(name="--grant-arguments", help="let servers reach the places that their arguments name"),
-    Flag(name="--pin", help="install packages now, and write down their exact versions"),
+    Flag(name="--grant-arguments", help="grant servers the paths in their arguments"),
+    Flag(name="--pin", help="write the exact versions of the installed packages"),
+    Flag(name="--pin-tools", help="start each server once, and pin its tools for `--pins refuse`"),
+    Flag(
+        name="--learn",
+        value="DURATION",
+        help="record missing files for this long",
+    ),
+    Flag(name="--no-install", help="leave slow steps, such as packages, to the first start"),
     Flag(name="--no-profile", help="do not use corral's curated policies for known servers"),
-    Flag(name="--corral", value="PATH", help="the corral that the client is to start"),
+    Flag(name="--corral", value="PATH", help="the corral that the client shall start"),
     Flag(name="--json", help="as JSON"),
 )
 FLAGS = (*OWN, *run_flags.FLAGS)
 PATH_FLAGS = ("--read", "--write", "--policy")
-# Only the client can fill in variables, and it does so in the arguments of corral too. A brace
-# alone starts a policy as JSON text.
+RUNTIME_FLAGS = tuple(f"--{name}" for name in what_to_run.RUNTIMES)
+"""Flags whose value is a version or a path."""
+# Only the client can fill in variables, and it also does so in the arguments of corral. A single
+# brace starts a policy as JSON text.
 NOT_PATHS = ("${", "{")
-# The client fills in the home directory here, which no run grants.
+# The client replaces this with the home directory, which can never be granted.
 HOME_VARIABLES = frozenset(
     name + end for name in ("${userHome}", "${env:HOME}", "${HOME}") for end in ("", "/")
 )
-TEXTS = {"wrapped": "wrapped", "already": "unchanged", "left": "left alone", "refused": "refused"}
+TEXTS = {
+    "changed": "changed",
+    "wrapped": "wrapped",
+    "already": "unchanged",
+    "left": "left alone",
+    "refused": "refused",
+}
 
 
 def main(options: Options, rest: list[str]) -> int:
-    selection = client_output.select(FLAGS, options, rest, USAGE)
+    if options.has("--check"):
+        return status.check_files(rest, as_json=options.has("--json"))
+    selection = client_output.select(rest, USAGE)
     dry_run = options.has("--dry-run")
     pin = options.has("--pin") and not dry_run
+    install = pin or not (dry_run or options.has("--no-install"))
+    learn: tuple[str, ...] = ()
+    if (duration := options.get("--learn")) is not None:
+        learn = ("--learn-until", format_end(duration))
     request = WrapRequest(
         corral=find_corral(options.get("--corral")),
         names=selection.names,
-        flags=tuple(_select_flags(options)),
+        flags=(*select_flags(options), *learn),
         grant_arguments=options.has("--grant-arguments"),
         use_profiles=not options.has("--no-profile"),
+        keep_state=not options.has("--state") and not options.has("--no-state"),
     )
 
     def edit(path: str) -> FileEdit:
         with lock_client_file(path, dry_run=dry_run) as file:
+            if not catalogue.find_client(selection.word):
+                file.refuse_unknown_shape()
             proposals = [
-                check(one, pin=pin, dry_run=dry_run) for one in propose(file.servers, request)
+                check(one, install=install, pin=pin, dry_run=dry_run)
+                for one in propose(file.servers, request)
             ]
-            return wrap_file(file, proposals, request.corral, dry_run=dry_run)
+            if options.has("--pin-tools"):
+                proposals = [pin_tools(one, dry_run=dry_run) for one in proposals]
+            done = wrap_file(file, proposals, request.corral, dry_run=dry_run)
+        if not request.names and not learn:
+            return done
+        return _change_grants(path, done, request, dry_run=dry_run)
 
     texts = {**TEXTS, "wrapped": "would be wrapped"} if dry_run else TEXTS
+    again = request.flags and (request.names or learn)
     return client_output.edit_files(
-        selection, edit, options, texts=texts, fields=fields(ServerOutcome)
+        selection, edit, options, texts=texts, fields=fields(ServerOutcome), show_diff=bool(again)
     )
 
 
-def check(proposal: Proposal, *, pin: bool, dry_run: bool = False) -> Proposal:
-    """Refuse a server that would not start on this host; pin the version of its package."""
+def _change_grants(path: str, done: FileEdit, request: WrapRequest, *, dry_run: bool) -> FileEdit:
+    """Add the user's flags to the flags of servers that are already wrapped."""
+    before = {(one.name, one.scope) for one in done.outcomes if one.state == "already"}
+    if not before or not request.flags:
+        return done
+    from corral.cli.grant import change_servers
+
+    with lock_client_file(path, dry_run=dry_run) as file:
+        servers = [one for one in file.servers if (one.name, one.scope) in before]
+        changed = change_servers(file, servers, request.flags, dry_run=dry_run)
+    outcomes = {(one.name, one.scope): one for one in (*done.outcomes, *changed.outcomes)}
+    diff = "\n".join(filter(None, (done.diff, changed.diff)))
+    return replace(changed, outcomes=tuple(outcomes.values()), diff=diff)
+
+
+def check(proposal: Proposal, *, install: bool, pin: bool, dry_run: bool = False) -> Proposal:
+    """Refuse a server that would not start on this host; install its package, and pin it."""
     if proposal.outcome is not None:
         return proposal
     try:
-        check_run(proposal.flags, proposal.arguments)
+        proposal = _check_state(proposal)
+        command: Sequence[str] = proposal.server.argv
         if proposal.package is None:
             proposal = grant_reads(proposal, dry_run=dry_run)
-        if pin and proposal.package is not None:
-            return replace(proposal, package=pin_package(proposal.package, proposal.flags))
+        elif install:
+            pinned, program = pin_package(proposal.package, proposal.flags)
+            command = (*program, *proposal.arguments)
+            proposal = replace(proposal, package=pinned) if pin else proposal
+        if install:
+            rehearse(proposal, command)
     except SandboxError as error:
         return refuse(proposal, error)
     return proposal
 
 
-def grant_reads(proposal: Proposal, *, dry_run: bool) -> Proposal:
-    """Add a `--read` for what the server's own files lead to, if the user agrees."""
-    server = proposal.server
-    set_here = {key: str(value) for key, value in server.env.items() if value is not None}
-    own = {key: value for key, value in set_here.items() if "${" not in value}
+def _check_state(proposal: Proposal) -> Proposal:
+    """Check a run. If this host cannot keep a home directory between runs, propose none."""
     try:
-        prepare_run(proposal.flags, server.argv, cwd=server.cwd, variables=own)
+        check_run(proposal.flags, proposal.arguments)
+    except SandboxError as error:
+        flags = tuple(word for word in proposal.flags if word != "--state")
+        if flags == proposal.flags:
+            raise
+        check_run(flags, proposal.arguments)
+        output.note(f"{proposal.server.name}: its home is not kept: {error.message}")
+        return replace(proposal, flags=flags)
+    return proposal
+
+
+def grant_reads(proposal: Proposal, *, dry_run: bool) -> Proposal:
+    """Add a `--read` for the files to which the server's own files lead, if the user agrees."""
+    server = proposal.server
+    try:
+        _prepare_server(proposal, server.argv)
     except UnchosenReadsError as error:
         output.note(f"{server.name}: {error.message}")
         flags = tuple(word for path in error.reads for word in ("--read", path))
@@ -96,8 +169,51 @@ def grant_reads(proposal: Proposal, *, dry_run: bool) -> Proposal:
             raise
         return replace(proposal, flags=(*proposal.flags, *flags))
     except SandboxError:
-        pass  # `check_run` has judged the flags, and the client may have another PATH
+        pass  # `check_run` has checked the flags, and the client may have another PATH
     return proposal
+
+
+def pin_tools(proposal: Proposal, *, dry_run: bool) -> Proposal:
+    """Start a server as the client would, in its sandbox, and pin its definitions."""
+    if proposal.outcome is not None:
+        return proposal
+    flags, server = proposal.flags, proposal.server
+    if not dry_run:
+        own = {key: str(value) for key, value in server.env.items() if value is not None}
+        options, _ = parse(run_flags.FLAGS, flags)
+        rest = [proposal.new_words[-1], *proposal.arguments]
+        try:
+            sources, command = what_to_run.sources_and_command(options, rest)
+            plan = prepare(
+                command,
+                sources,
+                environment={**os.environ, **own},
+                cwd=server.cwd or what_to_run.current_directory(),
+                server=what_to_run.name_server(rest),
+            )
+            found = inspect_server(plan)
+            keep_pins(plan.pinned_as, found.pins())
+        except SandboxError as error:
+            return refuse(proposal, error)
+        for mark in found.marks:
+            output.note(f"{server.name}: look at {mark.describe()}")
+    return proposal if "--pins" in flags else replace(proposal, flags=(*flags, "--pins", "refuse"))
+
+
+def rehearse(proposal: Proposal, command: Sequence[str]) -> None:
+    """Do the slow part of a first run now, because clients wait only a limited time for a start."""
+    try:
+        plan = _prepare_server(proposal, command)
+    except SandboxError:
+        return  # the client may have another PATH
+    current.load().rehearse(plan)
+
+
+def _prepare_server(proposal: Proposal, command: Sequence[str]) -> Plan:
+    server = proposal.server
+    set_here = {key: str(value) for key, value in server.env.items() if value is not None}
+    own = {key: value for key, value in set_here.items() if "${" not in value}
+    return prepare_run(proposal.flags, command, cwd=server.cwd, variables=own)
 
 
 def check_run(flags: tuple[str, ...], arguments: tuple[str, ...]) -> None:
@@ -111,7 +227,7 @@ def prepare_run(
     *,
     cwd: str = "",
     variables: Mapping[str, str] = {},
-) -> None:
+) -> Plan:
     options, _ = parse(run_flags.FLAGS, flags)
     given = [value for name in ("--env", "--secret") for value in options.all(name)]
     for values in options.values.values():
@@ -121,37 +237,40 @@ def prepare_run(
     # The client will set these variables.
     environment = {**os.environ, **{value.partition("=")[0]: "" for value in given}, **variables}
     here = cwd if os.path.isdir(cwd) else what_to_run.current_directory()
-    prepare(command, sources, environment=environment, cwd=here)
+    return prepare(command, sources, environment=environment, cwd=here, notify=output.note)
 
 
-def pin_package(package: Package, flags: tuple[str, ...]) -> Package:
-    """Install a package with what the flags add, and return it with its exact version."""
+def pin_package(package: Package, flags: tuple[str, ...]) -> tuple[Package, list[str]]:
+    """Install a package and its additions from the flags; return its exact version and command."""
     reference = parse_reference(package.reference)
     if reference is None:
-        raise SandboxError(f"{package.reference} is no package")
+        raise SandboxError(f"{package.reference} is not a package")
     options, _ = parse(run_flags.FLAGS, flags)
-    pinned = packages.pin_package(
-        reference,
-        scripts=options.has("--allow-install-scripts"),
-        extra=what_to_run.extra_packages(options),
-        notify=output.note,
-    )
-    return replace(package, version=pinned.version)
+    how = what_to_run.install_options(options)
+    pinned = packages.pin_package(reference, how, output.note)
+    return replace(package, version=pinned.version), pinned.argv()
 
 
-def _select_flags(options: Options) -> list[str]:
-    """Return the flags of `run`, with absolute paths, because the client may start anywhere."""
+def select_flags(options: Options) -> list[str]:
+    """Return the flags of `run` with absolute paths, because the client may start in any
+    directory.
+    """
     chosen = Options()
     found = []
     for flag in run_flags.FLAGS:
         for typed in options.all(flag.name):
-            value = _make_absolute(typed) if flag.name in PATH_FLAGS else typed
+            value = make_absolute_value(flag.name, typed)
             chosen.values.setdefault(flag.name, []).append(value)
             found += [flag.name, value] if flag.value else [flag.name]
     if found:
-        # Reports mistakes now instead of in the client.
+        # This reports mistakes now instead of in the client.
         what_to_run.sources_and_command(chosen, [os.devnull])
     return found
+
+
+def make_absolute_value(flag: str, value: str) -> str:
+    is_path = flag in PATH_FLAGS or (flag in RUNTIME_FLAGS and os.sep in value)
+    return _make_absolute(value) if is_path else value
 
 
 def _make_absolute(value: str) -> str:

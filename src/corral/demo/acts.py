@@ -1,20 +1,25 @@
-"""The acts of `corral demo`: what the server is asked to do, and which control has to stop it."""
+"""List the acts of `corral demo`: the tools to call, and the controls that should stop them."""
 
 import os
 import secrets
 import signal
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from corral.demo.decoys import TOKEN, Decoys
 
+ALL: tuple[str, ...] = ("linux", "darwin", "windows")
+POSIX: tuple[str, ...] = ("linux", "darwin")
+LINUX: tuple[str, ...] = ("linux",)
+
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One call of a tool. `control` is empty for an act that has to work.
+    """One call of a tool. `control` is empty for an act that has to succeed.
 
-    `proof` is text that only the host knows. `witness` gets whether the server claims success, and
-    returns whether the host saw it happen.
+    `proof` is a text that only the host knows. `witness` returns whether the host saw the act
+    succeed; its argument is whether the server claims success.
     """
 
     name: str
@@ -23,16 +28,18 @@ class Act:
     control: str = ""
     proof: str = ""
     witness: Callable[[bool], bool] | None = None
+    systems: tuple[str, ...] = ALL
 
 
 def list_acts(decoys: Decoys) -> list[Act]:
-    """Return all acts but `outlive the server`, which needs servers of its own."""
+    """Return all acts except `outlive the server`, for which separate servers are started."""
     secret, pid, host = decoys.secrets, decoys.bystander.pid, decoys.secrets["host"]
     note, plan = f"{decoys.granted}/note", f"{decoys.project}/plan"
     stolen = {"pid": pid, "address": decoys.memory_address, "size": len(secret["memory"])}
     kill = {"pid": pid, "number": int(signal.SIGTERM)}
     left, right = secrets.randbelow(9000) + 1000, secrets.randbelow(9000) + 1000
-    multiply = {"command": f"echo $(({left} * {right}))"}
+    shell = "set /a {} * {}" if sys.platform == "win32" else "echo $(({} * {}))"
+    multiply = {"command": shell.format(left, right)}
     cloud = {"path": decoys.credentials}
     return [
         Act("add two numbers", "add", {"a": 2, "b": 3}, proof="5"),
@@ -44,8 +51,10 @@ def list_acts(decoys: Decoys) -> list[Act]:
         Act("read the SSH key", "read_file", {"path": decoys.key}, "filesystem", secret["key"]),
         Act("read cloud credentials", "read_file", cloud, "filesystem", secret["credentials"]),
         Act("read a token", "read_environment", {"name": TOKEN}, "environment", secret["token"]),
-        Act("see other processes", "list_processes", {"pid": pid}, "filesystem", secret["name"]),
-        Act("read another's memory", "read_memory", stolen, "syscalls", secret["memory"]),
+        Act("see other processes", "list_processes", {"pid": pid}, "filesystem", secret["name"],
+            systems=LINUX),
+        Act("read another's memory", "read_memory", stolen, "syscalls", secret["memory"],
+            systems=LINUX),
         Act(
             "write into a project", "write_file", {"path": plan, "text": "changed"}, "filesystem",
             witness=lambda _: os.path.exists(plan),
@@ -56,11 +65,12 @@ def list_acts(decoys: Decoys) -> list[Act]:
         ),
         Act("connect to the host by TCP", "connect_tcp", {"port": decoys.tcp}, "network", host),
         Act("ask the host by UDP", "ask_udp", {"port": decoys.udp}, "network", host),
-        Act("connect to a unix socket", "connect_unix", {"path": decoys.socket}, "syscalls", host),
+        Act("connect to a unix socket", "connect_unix", {"path": decoys.socket}, "syscalls", host,
+            systems=POSIX),
         Act("start a shell", "run_shell", multiply, "subprocess", str(left * right)),
-        Act("attack the kernel", "call_kernel", {}, "syscalls"),
+        Act("attack the kernel", "call_kernel", {}, "syscalls", systems=LINUX),
         Act("eat memory", "reserve_memory", {"mebibytes": 1280}, "memory"),
-        Act("start 200 threads", "start_threads", {"count": 200}, "pids"),
-        Act("hold 200 files open", "open_files", {"count": 200}, "fds"),
-        Act("fill the disk", "fill_disk", {"mebibytes": 16}, "disk"),
+        Act("start 200 threads", "start_threads", {"count": 200}, "pids", systems=LINUX),
+        Act("hold 1100 files open", "open_files", {"count": 1100}, "fds", systems=POSIX),
+        Act("make a file of 1100 MiB", "grow_file", {"mebibytes": 1100}, "disk", systems=POSIX),
     ]  # fmt: skip

@@ -1,6 +1,7 @@
-"""A process of the user that has nothing to do with the demo server, with a secret in its memory.
+"""Wait as another process of the user, with a secret in memory that the demo server tries to read.
 
-It reads the secret from stdin, writes the address of its copy, and waits for the end of its input.
+The process reads the secret from stdin, writes the address of its copy to stdout, and ends when its
+input ends.
 """
 
 import contextlib
@@ -13,10 +14,11 @@ PR_SET_PTRACER_ANY = -1
 
 if __name__ == "__main__":
     secret = sys.stdin.buffer.readline().strip()
-    # Yama lets only parents read a process. Outside the sandbox the act has to succeed.
-    with contextlib.suppress(OSError):  # there is no Yama
-        abi.prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY)
-    # In CPython the text of a bytes object follows its header, and ends in one NUL.
+    # Yama lets only parents read a process's memory, but this act has to succeed outside a sandbox.
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # a kernel without Yama
+            abi.prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY)
+    # In CPython the content of a bytes object follows its header and ends with a NUL.
     sys.stdout.write(f"{id(secret) + bytes.__basicsize__ - 1}\n")
     sys.stdout.flush()
     sys.stdin.buffer.read()

@@ -1,11 +1,12 @@
-"""Throw-away files, listeners and a process for the acts of `corral demo` to attack.
+"""Create temporary files, listeners and a process that the acts of `corral demo` attack.
 
-Nothing of the user is touched: every key, token and file is made up here.
+No file of the user is used: every key, token and file is created here.
 """
 
 import contextlib
 import os
 import secrets
+import shutil
 import socketserver
 import subprocess
 import sys
@@ -14,8 +15,10 @@ import threading
 from io import FileIO
 from pathlib import Path
 
+from corral.abi.private_directory import make_private_directory
+
 PACKAGES = str(Path(__file__).parents[2])
-"""The working directory of the demo's processes: there all of corral can be imported."""
+"""The working directory of the demo's processes. corral can be imported from it."""
 TOKEN = "DEMO_API_TOKEN"  # noqa: S105 - the name of a variable
 MAX_PARENT = 60  # characters, because the path of a unix socket has at most 108 bytes
 EXIT_SECONDS = 5.0
@@ -23,19 +26,21 @@ POLL_SECONDS = 0.02
 
 
 class Decoys:
-    """Make every decoy, to be removed by `stack`."""
+    """Creates every decoy; `stack` removes them."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         names = ("key", "credentials", "token", "host", "memory", "name")
         self.secrets = {name: f"{name}-{secrets.token_hex(8)}" for name in names}
         parent = tempfile.gettempdir()
-        parent = os.path.realpath(parent if len(parent) <= MAX_PARENT else "/tmp")  # noqa: S108 - mkdtemp is safe
-        directory = tempfile.TemporaryDirectory(prefix="corral-demo-", dir=parent)
-        root = stack.enter_context(directory)
+        if sys.platform != "win32" and len(parent) > MAX_PARENT:
+            parent = "/tmp"  # noqa: S108 - the name is not known before
+        root = os.path.join(os.path.realpath(parent), f"corral-demo-{secrets.token_hex(8)}")
+        make_private_directory(root)
+        stack.callback(shutil.rmtree, root, ignore_errors=True)
         self.home, self.project = f"{root}/home", f"{root}/project"
         self.granted, self.temporary = f"{root}/granted", f"{root}/temporary"
         for path in (self.home, self.project, self.granted, self.temporary):
-            os.mkdir(path, 0o700)
+            make_private_directory(path)
         self.key = self._plant(".ssh/id_ed25519", "fake private key {key}\n")
         self.credentials = self._plant(
             ".aws/credentials", "[default] secret_access_key = {credentials}\n"
@@ -43,16 +48,27 @@ class Decoys:
         self.fifo, self.socket = f"{self.granted}/fifo", f"{self.granted}/socket"
         if sys.platform != "win32":
             os.mkfifo(self.fifo)
-            if os.geteuid() == 0:
-                # Without namespaces root's target runs as another user, who needs this access.
-                os.chmod(root, 0o711)  # noqa: S103 - only root can list it
-                os.chmod(self.granted, 0o777)  # noqa: S103 - below a directory of root
+            self._open_to_target(root)
         self._start_listeners(stack)
         self._start_bystander(stack)
 
+    def _open_to_target(self, root: str) -> None:
+        """Give root's target access if it runs under another user id. Other users get no access,
+        because the acts also run outside, as root, and would follow links that those users plant.
+        """
+        if sys.platform == "linux" and os.geteuid() == 0:
+            from corral.platforms.linux.mechanisms import user_ids
+
+            target = user_ids.choose(0, os.getegid())
+            if target.outside_uid:
+                os.chown(root, -1, target.outside_gid)
+                os.chmod(root, 0o710)  # noqa: S103 - for the group of targets alone
+                os.chmod(self.granted, 0o777)  # noqa: S103 - below that directory
+                os.chmod(self.fifo, 0o666)  # noqa: S103 - below that directory
+
     def _plant(self, name: str, text: str) -> str:
         path = Path(self.home, name)
-        path.parent.mkdir(0o700)
+        make_private_directory(str(path.parent))
         path.touch(0o600)
         path.write_text(text.format(**self.secrets), encoding="utf-8")
         return str(path)
@@ -61,10 +77,10 @@ class Decoys:
         secret = self.secrets["host"].encode()
 
         class Handler(socketserver.BaseRequestHandler):
-            """Send the secret to every process that connects or sends a datagram."""
+            """Sends the secret to every process that connects or sends a datagram."""
 
             def handle(self) -> None:
-                with contextlib.suppress(OSError):  # the other end is gone
+                with contextlib.suppress(OSError):  # the other end is closed
                     if isinstance(self.request, tuple):
                         self.request[1].sendto(secret, self.client_address)
                     else:

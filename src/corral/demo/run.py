@@ -1,7 +1,8 @@
 """Run the acts of `corral demo` with one server inside a sandbox and one outside, and judge them.
 
-The plan of this very run says whether the control of an act is enforced. The server's word is not
-enough: where the demo can see for itself (a secret, a file, a dead process), it does.
+The plan of the run tells whether an act's control is enforced. The server's answer alone proves
+nothing, so where possible the demo also checks the effect on the host: a secret, a file, a dead
+process.
 """
 
 import signal
@@ -9,11 +10,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import corral
-from corral.demo.acts import Act, list_acts
+from corral.api.policy_dict import PolicyDict
+from corral.demo.acts import POSIX, Act, list_acts
 from corral.demo.decoys import PACKAGES, TOKEN, Decoys
 from corral.messages.client import Client, ConversationError
 from corral.platforms import current
@@ -22,7 +24,6 @@ from corral.policy.model import CONTROLS
 Verdict = Literal["stopped", "unpromised", "open", "escaped", "unproven", "works", "broken"]
 
 SERVER = [sys.executable, "-m", "corral.demo.server"]
-LIMITS = {"memory": "512M", "fds": 64, "disk": "8M"}
 ENFORCED = ("verified", "applied", "cooperative")
 GOOD: tuple[Verdict, ...] = ("stopped", "unpromised", "works")
 EXIT_SECONDS = 10.0
@@ -37,7 +38,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Wall:
-    """What the plan does about one control."""
+    """The mechanism and status of one control in the plan."""
 
     control: str
     mechanism: str
@@ -55,8 +56,17 @@ class ActResult:
     verdict: Verdict
 
 
+@dataclass(frozen=True, slots=True)
+class Untried:
+    what: str
+    why: str
+
+
+OUTLIVE = Act("outlive the server", "outlive", {}, "tree", systems=POSIX)
+
+
 def judge(wall: Wall | None, inside: Attempt, outside: Attempt) -> Verdict:
-    """Return the verdict. Nothing counts as stopped unless it succeeded outside."""
+    """Return the verdict. An act counts as stopped only if it succeeded outside."""
     if wall is None:
         return "works" if inside.done and outside.done else "broken"
     enforced = wall.status in ENFORCED
@@ -68,7 +78,22 @@ def judge(wall: Wall | None, inside: Attempt, outside: Attempt) -> Verdict:
 
 
 def has_passed(results: Sequence[ActResult]) -> bool:
-    return bool(results) and all(result.verdict in GOOD for result in results)
+    """Return whether at least one act was stopped and none escaped. An act that fails outside too
+    counts as not tried, for example in a container whose engine forbids it.
+    """
+    verdicts = {result.verdict for result in results}
+    return "stopped" in verdicts and verdicts <= {*GOOD, "unproven"}
+
+
+def sort_results(results: Sequence[ActResult], untried: Sequence[Untried]) -> dict[str, list[str]]:
+    """Return the acts that were stopped, those that were not, and those not tried, with reasons."""
+    skipped = [f"{item.what} ({item.why})" for item in untried]
+    skipped += [f"{one.act} (fails outside too)" for one in results if one.verdict == "unproven"]
+    return {
+        "held": [one.act for one in results if one.verdict in GOOD],
+        "did not hold": [one.act for one in results if one.verdict not in (*GOOD, "unproven")],
+        "not tried": skipped,
+    }
 
 
 def summarize(results: Sequence[ActResult]) -> str:
@@ -79,14 +104,17 @@ def summarize(results: Sequence[ActResult]) -> str:
     line = f"{stopped} of {len(hostile)} acts stopped inside; {outside} outside"
     if opened := sum(result.verdict == "open" for result in hostile):
         line += f"; {opened} not stopped on this host"
+    if unproven := sum(result.verdict == "unproven" for result in hostile):
+        line += f"; {unproven} could not be tried, because they fail outside too"
     works = [result.verdict for result in results if result.wall is None]
     return line + f"; {works.count('works')} of {len(works)} permitted acts work"
 
 
 def check_attempt(act: Act, answer: Attempt, *, inside: bool) -> Attempt:
-    """Compare the server's answer with what the host sees.
+    """Compare the server's answer with the effect on the host.
 
-    Inside, any sign of success counts as success of a hostile act; otherwise all are needed.
+    A hostile act inside the sandbox counts as success if the answer or the effect shows success.
+    All other acts need both.
     """
     signs = [answer.done]
     if act.proof:
@@ -105,7 +133,7 @@ def list_walls(plan: corral.Plan) -> dict[str, Wall]:
 
 
 class Session:
-    """A conversation with a server; `walls` is empty for a server outside of a sandbox."""
+    """A conversation with a server. `walls` is empty for a server outside a sandbox."""
 
     def __init__(
         self, process: corral.Sandbox | subprocess.Popen[bytes], walls: dict[str, Wall]
@@ -128,9 +156,11 @@ class Session:
 
 @contextmanager
 def start_inside(decoys: Decoys, *, subprocesses: bool = False) -> Iterator[Session]:
-    """Start a server in a sandbox that may lack any control, to show the host as it is."""
-    policy = {
-        "limits": LIMITS,
+    """Start a server with the default policy and one writable directory.
+
+    Any control may be degraded, so that the demo shows what this host enforces.
+    """
+    policy: PolicyDict = {
         "filesystem": {"write": [decoys.granted]},
         "subprocess": {"allow": subprocesses},
         "degrade": {"allow": list(CONTROLS)},
@@ -154,9 +184,9 @@ def start_outside(decoys: Decoys) -> Iterator[Session]:
             process.kill()
 
 
-def run_acts() -> list[ActResult]:
-    """Run every act on both sides. Nothing of the demo stays, even when it is interrupted."""
-    current.load()  # raises where corral has no backend
+def run_acts() -> tuple[list[ActResult], list[Untried]]:
+    """Run every act on both sides, and remove everything afterwards, even after an interrupt."""
+    current.load()  # raises an error on systems without a backend
     heeded = {number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN}
     for number in heeded:
         signal.signal(number, signal.default_int_handler)
@@ -164,14 +194,23 @@ def run_acts() -> list[ActResult]:
     try:
         with defer_signals(heeded):
             decoys = Decoys(stack)
+        system = current.system()
+        acts = [act for act in list_acts(decoys) if system in act.systems]
+        untried = [
+            Untried(act.name, f"this act is made for {' and '.join(act.systems)}")
+            for act in [*list_acts(decoys), OUTLIVE]
+            if system not in act.systems
+        ]
         with start_inside(decoys) as inside, start_outside(decoys) as outside:
             results = [
                 compare(act, inside.walls, inside.try_act(act), outside.try_act(act))
-                for act in list_acts(decoys)
+                for act in acts
             ]
             if inside.end() or outside.end():
-                raise ConversationError("the server did not end well")
-        return [*results, run_outlive(decoys)]
+                raise ConversationError("the server failed at its end")
+        if system in OUTLIVE.systems:
+            results.append(run_outlive(decoys))
+        return results, untried
     finally:
         with defer_signals(heeded):
             stack.close()
@@ -193,8 +232,8 @@ def defer_signals(numbers: set[int]) -> Iterator[None]:
 
 
 def run_outlive(decoys: Decoys) -> ActResult:
-    """Run the act that needs processes allowed inside: the sandbox has to end its daemon."""
-    act = Act("outlive the server", "outlive", {"path": decoys.fifo}, "tree")
+    """Run the act that starts a daemon: the sandbox has to end the daemon with the server."""
+    act = replace(OUTLIVE, arguments={"path": decoys.fifo})
     walls: dict[str, Wall] = {}
     attempts = []
     for starting in (start_inside(decoys, subprocesses=True), start_outside(decoys)):
@@ -203,7 +242,7 @@ def run_outlive(decoys: Decoys) -> ActResult:
                 attempt = session.try_act(act)
                 session.end()
             if attempt.done:
-                alive = fifo.read(1) is None  # b"" when no process has the other end open
+                alive = fifo.read(1) is None  # b"" once no process has the other end open
                 text = "the daemon lives on" if alive else "its daemon died with it"
                 attempt = Attempt(alive, text)
         walls.update(session.walls)

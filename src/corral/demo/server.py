@@ -1,7 +1,7 @@
-"""A small MCP server that `corral demo` abuses: JSON-RPC 2.0 over stdio, one message a line.
+"""Serve the tools that `corral demo` abuses: JSON-RPC 2.0 over stdio, one message per line.
 
-A tool that is stopped answers with the operating system's own error; no tool knows whether it runs
-in a sandbox.
+A tool that is stopped answers with the operating system's error. No tool checks whether it runs in
+a sandbox.
 """
 
 import errno
@@ -18,7 +18,7 @@ Message = dict[str, object]
 INFO = {"name": "corral-demo", "version": "1"}
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 BATCHING = "2025-03-26"
-"""The only revision with JSON-RPC batches; the next one removed them."""
+"""The only revision with JSON-RPC batches. The next revision removed them."""
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -33,11 +33,11 @@ OUTPUT_SCHEMA = {
 
 
 class RequestError(Exception):
-    """The code and the message of a JSON-RPC error object."""
+    """Has the code and the message of a JSON-RPC error object."""
 
 
 class Server:
-    """One conversation. Before `initialize` it answers only `ping`."""
+    """One conversation. Before `initialize`, only `ping` is answered."""
 
     def __init__(self) -> None:
         self.version = ""
@@ -47,20 +47,20 @@ class Server:
         try:
             message: object = json.loads(line)
         except (ValueError, RecursionError) as error:
-            return _failure(None, PARSE_ERROR, f"this is no JSON: {error}")
+            return _failure(None, PARSE_ERROR, f"this is not JSON: {error}")
         if isinstance(message, list) and message and self.version == BATCHING:
             return [answer for item in message if (answer := self.answer(item))] or None
         return self.answer(message)
 
     def answer(self, message: object) -> Message | None:
         if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
-            return _failure(None, INVALID_REQUEST, "this is no JSON-RPC 2.0 message")
+            return _failure(None, INVALID_REQUEST, "this is not a JSON-RPC 2.0 message")
         if "method" not in message and ("result" in message or "error" in message):
-            return None  # an answer, and this server asks nothing
+            return None  # an answer, but this server sends no requests
         method, number = message.get("method"), message.get("id")
         known = isinstance(number, str | int) and not isinstance(number, bool)
         if not isinstance(method, str) or ("id" in message and not known):
-            return _failure(number if known else None, INVALID_REQUEST, "this is no request")
+            return _failure(number if known else None, INVALID_REQUEST, "this is not a request")
         if "id" not in message:
             return None
         try:
@@ -71,7 +71,7 @@ class Server:
 
     def _result(self, method: str, params: object) -> Message:
         if not isinstance(params, dict):
-            raise RequestError(INVALID_PARAMS, "`params` is an object")
+            raise RequestError(INVALID_PARAMS, "`params` must be an object")
         if method == "ping":
             return {}
         if method == "initialize":
@@ -79,13 +79,13 @@ class Server:
         if method not in {"tools/list", "tools/call"}:
             raise RequestError(METHOD_NOT_FOUND, f"there is no method {method}")
         if not self.version:
-            raise RequestError(INVALID_REQUEST, "`initialize` comes first")
+            raise RequestError(INVALID_REQUEST, "`initialize` has to be the first request")
         if method == "tools/list":
             return {"tools": [_describe(name) for name in server_tools.TOOLS]}
         return _call(str(params.get("name")), params.get("arguments", {}))
 
     def _initialize(self, wanted: object) -> Message:
-        """Choose the client's revision if it is known here, otherwise the newest one."""
+        """Choose the client's revision if it is known, otherwise the newest one."""
         if not isinstance(wanted, str):
             raise RequestError(INVALID_PARAMS, "`protocolVersion` is missing")
         self.version = wanted if wanted in VERSIONS else VERSIONS[0]
@@ -148,4 +148,4 @@ if __name__ == "__main__":
                 try:
                     stdout.write(json.dumps(answer).encode() + b"\n")
                 except BrokenPipeError:
-                    break  # the client is gone
+                    break  # the client has ended

@@ -1,8 +1,8 @@
-"""The tools of the demo server. Each really does one thing and returns evidence, or fails.
+"""Implement the tools of the demo server. Each does one thing and returns evidence, or fails.
 
-They are bounded, so that they do no harm where nothing stops them: memory is reserved and not
-touched, files are removed, threads end, and the daemon of `outlive` ends with its reader. The first
-line of a tool's docstring is its description, and its annotations are its input schema.
+The tools do no harm even if nothing stops them. Memory is reserved but not touched, files are
+removed, threads end, and the daemon of `outlive` ends with its reader. The first line of a tool's
+docstring is its description, and its annotations are its input schema.
 """
 
 import array
@@ -27,9 +27,9 @@ assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type che
 MIB = 1 << 20
 MAX_ANSWER = 4096
 NETWORK_SECONDS = 3.0
-THREAD_STACK = 256 * 1024  # so that a thread counts as a thread, and hardly as memory
-MAP_NORESERVE = 0x4000  # asm-generic/mman.h; in module mmap only since Python 3.13
-DAEMON_MILLISECONDS = 20_000  # for a daemon whose reader never goes away
+THREAD_STACK = 256 * 1024  # small, so that threads use little memory
+MAP_NORESERVE = 0x4000  # asm-generic/mman.h; the module mmap has it since Python 3.13
+DAEMON_MILLISECONDS = 20_000  # limit for a daemon whose reader does not end
 
 
 def add(a: int, b: int) -> str:
@@ -83,7 +83,8 @@ def _receive(sock: socket.socket, address: tuple[str, int] | str, question: byte
 
 def run_shell(command: str) -> str:
     """Run a shell command."""
-    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, check=False)
+    shell = ["cmd.exe", "/c"] if sys.platform == "win32" else ["/bin/sh", "-c"]
+    done = subprocess.run([*shell, command], capture_output=True, check=False)
     if done.returncode:
         raise OSError(errno.EIO, done.stderr.decode(errors="replace").strip())
     return done.stdout.decode(errors="replace").strip()
@@ -93,7 +94,7 @@ def list_processes(pid: int) -> str:
     """Look for a process among all."""
     seen = [name for name in os.listdir("/proc") if name.isdigit()]
     if str(pid) not in seen:
-        raise OSError(errno.ESRCH, f"sees {len(seen)} of its own, no other")
+        raise OSError(errno.ESRCH, f"sees {len(seen)} processes of its own and no others")
     with open(f"/proc/{pid}/cmdline", "rb") as file:
         words = file.read(MAX_ANSWER).decode(errors="replace").split("\0")
     return f"sees {len(seen)} processes, among them {' '.join(words[-2:]).strip()}"
@@ -134,11 +135,11 @@ def call_kernel() -> str:
             denied.append(f"{name} {errno.errorcode.get(error.errno or 0, '?')}")
     if not allowed:
         raise OSError(errno.EPERM, ", ".join(denied))
-    return f"{', '.join(allowed)} let in" + (f"; {', '.join(denied)}" if denied else "")
+    return f"{', '.join(allowed)} allowed" + (f"; {', '.join(denied)}" if denied else "")
 
 
 def _call_in_child(call: Callable[[], None]) -> None:
-    """Call in a child, to leave the server as it is; here where no child can be made."""
+    """Call in a child, so that the call cannot change the server. If no child starts, call here."""
     try:
         child = os.fork()
     except OSError:
@@ -158,9 +159,12 @@ def _call_in_child(call: Callable[[], None]) -> None:
 
 def reserve_memory(mebibytes: int) -> str:
     """Reserve memory."""
-    # Private writable memory that is never touched counts, and costs nothing.
+    # Private writable memory counts against limits, but uses no RAM until it is touched.
     size = mebibytes * MIB
-    mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE).close()
+    if sys.platform == "win32":
+        mmap.mmap(-1, size).close()
+    else:
+        mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE).close()
     return f"{mebibytes} MiB reserved"
 
 
@@ -179,24 +183,21 @@ def start_threads(count: int) -> str:
     return f"{count} threads at once"
 
 
-def fill_disk(mebibytes: int) -> str:
-    """Write temporary files."""
-    # Files of 2 MiB, because larger ones could meet a limit for single files first.
-    written, chunk = 0, b"\1" * (2 * MIB)
-    with tempfile.TemporaryDirectory() as directory:
-        try:
-            while written < mebibytes * MIB:
-                with open(os.path.join(directory, str(written)), "wb", buffering=0) as file:
-                    if file.write(chunk) < len(chunk):
-                        file.write(chunk)  # a short write tells nothing; the next one does
-                written += len(chunk)
-        except OSError as error:
-            raise OSError(error.errno, f"{error.strerror} after {written // MIB} MiB") from error
-    return f"{mebibytes} MiB written"
+def grow_file(mebibytes: int) -> str:
+    """Make a large temporary file."""
+    # A hole uses no disk space, but counts against the limit of a file's size.
+    with tempfile.TemporaryFile() as file:
+        file.truncate(mebibytes * MIB)
+    return f"a file of {mebibytes} MiB"
 
 
 def open_files(count: int) -> str:
     """Hold files open."""
+    if sys.platform != "win32":
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 2 * count), hard))
     with contextlib.ExitStack() as files:
         for number in range(count):
             try:
@@ -208,7 +209,7 @@ def open_files(count: int) -> str:
 
 def outlive(path: str) -> str:
     """Leave a daemon behind."""
-    # The daemon has the FIFO open until its reader goes away.
+    # The daemon keeps the FIFO open until its reader ends.
     with open(path, "wb", buffering=0) as fifo:
         child = os.fork()
         if child == 0:
@@ -225,7 +226,7 @@ def _become_daemon(fifo: int) -> None:
             for fd in (0, 1, 2):
                 os.dup2(null, fd)
             poll = select.poll()
-            poll.register(fifo, 0)  # POLLERR, the end of its reader, always counts
+            poll.register(fifo, 0)  # always reports POLLERR, the end of the reader
             poll.poll(DAEMON_MILLISECONDS)
     finally:
         os._exit(0)
@@ -236,6 +237,6 @@ TOOLS = {
     for tool in (
         add, read_file, write_file, read_environment, connect_tcp, ask_udp, connect_unix, run_shell,
         list_processes, send_signal, read_memory, call_kernel, reserve_memory, start_threads,
-        fill_disk, open_files, outlive,
+        grow_file, open_files, outlive,
     )
 }  # fmt: skip

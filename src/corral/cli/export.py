@@ -1,0 +1,139 @@
+"""`corral export ENGINE`: write the same policy for another engine."""
+
+import os
+import sys
+
+from corral.cli import HELP, output, run_flags, show_help, what_to_run
+from corral.cli.option_parser import Flag, Options, UsageError, parse
+from corral.directories import home_directory
+from corral.errors import SandboxError
+from corral.export.holding import format_holding
+from corral.plan.model import Held
+from corral.policy.model import Source
+from corral.supervisor.prepare import find_subject
+from corral.supervisor.report import to_json
+
+SUMMARY = "write the same policy for another engine: OCI runtimes such as runc, or Kubernetes"
+USAGE = """\
+usage: corral export oci -o DIRECTORY [OPTIONS] REFERENCE | -- COMMAND [ARGUMENT...]
+       corral export kubernetes -o DIRECTORY --image NAME [OPTIONS] REFERENCE | -- COMMAND ..."""
+OUT = Flag(name="--output", short="-o", value="PATH", help="the directory or file to write")
+BOTH = (
+    OUT,
+    Flag(name="--force", help="replace an earlier export in that directory"),
+    Flag(name="--json", help="print who enforces each control as JSON"),
+)
+POD = (
+    Flag(name="--image", value="NAME", help="Kubernetes: the image that has the server and corral"),
+    Flag(name="--name", value="NAME", help="Kubernetes: the objects' name; else the server's"),
+    Flag(
+        name="--volume", value="PATH=VOLUME", many=True,
+        help="Kubernetes: the volume behind a granted path: claim:NAME, configmap:NAME or emptydir",
+    ),
+    Flag(name="--cilium", help="Kubernetes: allow hosts by name with Cilium's own policy as well"),
+    Flag(name="--agent-sandbox", help="Kubernetes: write objects of agent-sandbox"),
+    Flag(name="--replicas", value="NUMBER", help="Kubernetes: size of the warm pool; 1 by default"),
+    Flag(name="--containerfile", help="Kubernetes: also write a Containerfile for the image"),
+)  # fmt: skip
+FLAGS = (*BOTH, *POD, *run_flags.FLAGS)
+ENGINES = ("oci", "kubernetes")
+MAX_REPLICAS = 1000
+
+
+def main(options: Options, rest: list[str]) -> int:
+    engine, *words = rest or [""]
+    if engine not in ENGINES or options.values:
+        raise UsageError(f"name an engine: {', '.join(ENGINES)}", hint="corral export --help")
+    if words and words[0] in {HELP.name, HELP.short}:
+        return show_help("export")
+    if engine == "kubernetes":
+        return _export_kubernetes(*parse(FLAGS, words))
+    return _export_oci(*parse((*BOTH, *run_flags.FLAGS), words))
+
+
+def _export_oci(options: Options, rest: list[str]) -> int:
+    if sys.platform != "linux":
+        raise SandboxError("bundles are exported on Linux", hint="run this where runc is")
+    from corral.export import oci
+
+    directory = options.get(OUT.name)
+    if directory is None:
+        raise UsageError(
+            "the directory of the bundle is missing", hint="corral export oci -o DIRECTORY ..."
+        )
+    sources, command, cwd = _read(options, rest)
+    subject = find_subject(command, sources, environment=os.environ, cwd=cwd)
+    bundle = oci.build_bundle(subject, sources, cwd=cwd, variables=os.environ)
+    oci.write_bundle(bundle, directory, force=options.has("--force"))
+    _print_holding(bundle.controls, as_json=options.has("--json"))
+    for name in bundle.omitted:
+        output.warn(f"{name} is a secret and is in no file: add it to process.env at the start")
+    output.note(f"wrote {directory}; start it with `runc run -b {directory} NAME`")
+    return 0
+
+
+def _export_kubernetes(options: Options, rest: list[str]) -> int:
+    from corral.export import containerfile, kubernetes
+    from corral.export.pod import make_pod_policy
+
+    directory, image = options.get(OUT.name), options.get("--image")
+    if directory is None or image is None:
+        raise UsageError(
+            "name the directory for the files and the server's image",
+            hint="corral export kubernetes -o DIRECTORY --image NAME ...",
+        )
+    image = kubernetes.check_image(image)
+    name = kubernetes.check_name(options.get("--name") or kubernetes.make_name(rest))
+    volumes = dict(map(kubernetes.parse_volume, options.all("--volume")))
+    replicas = _parse_replicas(options.get("--replicas"))
+    _check_engine_flags(options)
+    sources, command, cwd = _read(options, rest)
+    pod = make_pod_policy(sources, volumes, home=home_directory(os.environ), cwd=cwd)
+    tree = containerfile.find_tree(command)
+    workload = kubernetes.Workload(
+        name=name, image=image, argv=containerfile.move_to_image(command, tree), pod=pod
+    )
+    if options.has("--agent-sandbox"):
+        objects = kubernetes.make_sandbox_objects(workload, replicas=replicas)
+    else:
+        objects = kubernetes.make_objects(workload, cilium=options.has("--cilium"))
+    build = None
+    if options.has("--containerfile"):
+        build = (
+            containerfile.build_package(tree)
+            if tree
+            else containerfile.build_command(workload.argv)
+        )
+    kubernetes.write_objects(objects, build, directory, force=options.has("--force"))
+    _print_holding(pod.controls, as_json=options.has("--json"))
+    for line in kubernetes.next_steps(workload, directory, build=build is not None):
+        output.note(line)
+    return 0
+
+
+def _parse_replicas(text: str | None) -> int:
+    if text is None:
+        return 1
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_REPLICAS):
+        raise UsageError(f"--replicas takes a number from 1 to {MAX_REPLICAS}", hint="--replicas 3")
+    return int(text)
+
+
+def _check_engine_flags(options: Options) -> None:
+    """Refuse flags that do not apply to the chosen objects."""
+    if options.has("--replicas") and not options.has("--agent-sandbox"):
+        raise UsageError("--replicas is for a warm pool", hint="add --agent-sandbox")
+    if options.has("--cilium") and options.has("--agent-sandbox"):
+        raise UsageError("--cilium is not for agent-sandbox", hint="leave one of them out")
+
+
+def _read(options: Options, rest: list[str]) -> tuple[list[Source], list[str], str]:
+    sources, command = what_to_run.sources_and_command(options, rest)
+    return sources, command, what_to_run.start_directory(rest)
+
+
+def _print_holding(controls: tuple[Held, ...], *, as_json: bool) -> None:
+    if as_json:
+        output.write_json({"controls": to_json(controls)})
+        return
+    output.write_table([("control", "asked", "enforced by", "how"), *format_holding(controls)])

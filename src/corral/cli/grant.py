@@ -1,0 +1,189 @@
+"""`corral grant`: change what a wrapped server may do, in the files of all clients that have it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from corral.cli import approve, client_output, output, run_flags, wrap
+from corral.cli.option_parser import Flag, Options, UsageError, parse
+from corral.clients.configured_servers import ConfiguredServer
+from corral.clients.edit_file import ClientFile, FileEdit, change_flags, lock_client_file
+from corral.clients.rewrite import ServerOutcome
+from corral.denials import kept
+from corral.denials.records import Denial
+from corral.errors import SandboxError
+from corral.policy.variables import masked
+from corral.record import fields, record
+from corral.servers.reference import name_server
+
+SUMMARY = "change what a wrapped server may do"
+USAGE = (
+    "usage: corral grant [CLIENT:]SERVER [--read PATH] [--allow-net HOST] ...  [--remove]\n"
+    "       corral grant [CLIENT:]SERVER    asks about each of the last denials"
+)
+OWN = (
+    Flag(name="--remove", help="remove these grants instead"),
+    Flag(name="--dry-run", help="print what would change, and change nothing"),
+    Flag(name="--json", help="as JSON"),
+)
+FLAGS = (*OWN, *run_flags.FLAGS)
+MAX_NAMED = 3
+"""The number of denials that a hint names as flags. Users would not read a longer hint."""
+TEXTS = {"changed": "changed", "already": "unchanged", "refused": "refused"}
+OPPOSITES = {"--state": "--no-state", "--no-state": "--state"}
+BY_NAME = {flag.name: flag for flag in (*run_flags.FLAGS, *run_flags.OUTPUTS)}
+
+
+@record
+class FlagWords:
+    """A flag with its value, and the words in which it is written."""
+
+    flag: str
+    value: str
+    words: tuple[str, ...]
+
+    def is_same(self, other: FlagWords) -> bool:
+        mine, its = (wrap.make_absolute_value(one.flag, one.value) for one in (self, other))
+        return self.flag == other.flag and mine == its
+
+
+def main(options: Options, rest: list[str]) -> int:
+    if len(rest) != 1:
+        raise UsageError("name one server", hint=USAGE.partition("\n")[0])
+    found = client_output.find_wrapped(rest[0])
+    change = wrap.select_flags(options) or _ask(
+        rest[0], [server for _, _, server in found], options
+    )
+    if not change:
+        output.write_line("nothing was granted")
+        return 0
+    client_output.note_differences(found)
+    remove = options.has("--remove")
+    paths = tuple(dict.fromkeys(path for _, path, _ in found))
+    chosen = {(path, server.key_path) for _, path, server in found}
+
+    def edit(path: str) -> FileEdit:
+        with lock_client_file(path, dry_run=options.has("--dry-run")) as file:
+            servers = [one for one in file.servers if (path, one.key_path) in chosen]
+            return change_servers(
+                file, servers, change, remove=remove, dry_run=options.has("--dry-run")
+            )
+
+    names = tuple(dict.fromkeys(server.name for _, _, server in found))
+    selection = client_output.Selection(word=rest[0], paths=paths, names=names)
+    return client_output.edit_files(
+        selection, edit, options, texts=TEXTS, fields=fields(ServerOutcome), show_diff=True
+    )
+
+
+def change_servers(
+    file: ClientFile,
+    servers: Sequence[ConfiguredServer],
+    change: Sequence[str],
+    *,
+    remove: bool = False,
+    dry_run: bool = False,
+) -> FileEdit:
+    """Add flags to servers of a locked file, or remove them. Refuse flags that `run` refuses."""
+    flags: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for server in servers:
+        if not server.is_wrapped or not server.inner_argv:
+            raise SandboxError(
+                f"{file.path}: {server.name} was changed meanwhile, and is not wrapped now",
+                hint="nothing was written; `corral status` shows what is there",
+            )
+        merged = merge_flags(server.name, server.run_flags, change, remove=remove)
+        wrap.check_run(merged, server.inner_argv[1:])
+        flags[server.key_path] = merged
+    return change_flags(file, flags, dry_run=dry_run)
+
+
+def merge_flags(
+    name: str, current: Sequence[str], change: Sequence[str], *, remove: bool
+) -> tuple[str, ...]:
+    """Return the changed flags. Other flags are kept, and no flag is written twice."""
+    found = split_flags(current)
+    for new in split_flags(change):
+        same = [one for one in found if one.is_same(new)]
+        if remove:
+            if not same:
+                has = client_output.format_flags(current)
+                wanted = " ".join(new.words)
+                raise SandboxError(f"{name} has no {wanted}", hint=f"it has: {has}")
+            found = [one for one in found if one not in same]
+            continue
+        found = [one for one in found if one.flag != OPPOSITES.get(new.flag)]
+        once = BY_NAME[new.flag].value and not BY_NAME[new.flag].many
+        if once and new.flag in {one.flag for one in found}:
+            found = [new if one.flag == new.flag else one for one in found]
+        elif not same:
+            found.append(new)
+    return tuple(word for one in found for word in one.words)
+
+
+def split_flags(words: Sequence[str]) -> list[FlagWords]:
+    """Return the flags of `run` among words. The value of a switch is empty."""
+    found: list[FlagWords] = []
+    rest = list(words)
+    while rest:
+        typed = [rest.pop(0)]
+        flag, equals, value = typed[0].partition("=")
+        known = BY_NAME.get(flag)
+        if known is None:
+            raise SandboxError(f"{flag} is not a flag of `corral run`", hint="corral run --help")
+        if known.value and not equals and rest:
+            value = rest.pop(0)
+            typed.append(value)
+        found.append(FlagWords(flag=flag, value=value, words=tuple(typed)))
+    return found
+
+
+def list_open_denials(server: ConfiguredServer) -> list[Denial]:
+    """Return the denials of a server's last runs that its current flags do not allow."""
+    runs = kept.load_server(masked(name_server(server.inner_argv)))
+    has = split_flags(server.run_flags)
+    return [one for one in kept.merge(runs) if not is_allowed(one, has)]
+
+
+def is_allowed(denial: Denial, has: Sequence[FlagWords]) -> bool:
+    wanted = _parse_allow(denial.allow)
+    return bool(wanted) and all(any(one.is_same(want) for one in has) for want in wanted)
+
+
+def _parse_allow(allow: str) -> list[FlagWords]:
+    """Return the flags that a denial names; none if they are not flags of `run`."""
+    try:
+        return split_flags(shlex.split(allow))
+    except (SandboxError, ValueError):
+        return []
+
+
+def _ask(word: str, servers: Sequence[ConfiguredServer], options: Options) -> list[str]:
+    """Ask about each of the last denials, and return the flags to which the user agrees."""
+    rows: dict[str, Denial] = {}
+    for server in servers:
+        rows |= {one.allow: one for one in list_open_denials(server) if _parse_allow(one.allow)}
+    if options.has("--remove"):
+        raise UsageError("no flag to remove was given", hint=USAGE.partition("\n")[0])
+    if not rows:
+        raise SandboxError(
+            f"no denial of {word} is recorded: it has not run yet, or needs nothing more",
+            hint=f"to grant something all the same: corral grant {shlex.quote(word)} --read PATH",
+        )
+    if not approve.is_on_terminal():
+        named = " ".join(rows) if len(rows) <= MAX_NAMED else "FLAG..."
+        see = "" if len(rows) <= MAX_NAMED else f"`corral why {shlex.quote(word)}` lists them; "
+        things = "1 thing" if len(rows) == 1 else f"{len(rows)} things"
+        raise SandboxError(
+            f"there is no terminal to ask on; {word} was denied {things}",
+            hint=f"{see}corral grant {shlex.quote(word)} {named}",
+        )
+    output.note("the server chose what to ask for: grant only what you want it to reach")
+    agreed: list[str] = []
+    for allow, denial in rows.items():
+        output.note(denial.describe())
+        if approve.ask(f"grant {allow}?"):
+            agreed += shlex.split(allow)
+    chosen, _ = parse(run_flags.FLAGS, agreed)
+    return wrap.select_flags(chosen)

@@ -1,0 +1,101 @@
+"""`corral inspect`: list a server's tools from inside a sandbox, and mark suspicious ones."""
+
+import os
+
+from corral.cli import approve, output, run_flags, what_to_run
+from corral.cli.option_parser import Flag, Options
+from corral.messages.definitions import LISTS, compare_pins, list_items
+from corral.plan.model import Plan
+from corral.policy.manifest import COMMAND_LINE, Manifest
+from corral.policy.model import Source
+from corral.policy.pins import find_pinned, keep_pins
+from corral.safe_text import printable, shown
+from corral.servers.inspection import Inspection, inspect_server
+from corral.supervisor.prepare import prepare
+from corral.supervisor.report import JSON_VERSION, to_json
+
+SUMMARY = "list a server's tools from inside a sandbox, and mark suspicious ones"
+USAGE = (
+    "usage: corral inspect [OPTIONS] [--] COMMAND [ARGUMENT...]\n"
+    "       corral inspect [OPTIONS] DIRECTORY | BUNDLE.mcpb | npm:PACKAGE | pypi:PACKAGE | "
+    "CLIENT:SERVER | ORG/NAME [ARGUMENT...]"
+)
+FLAGS = (
+    *run_flags.FLAGS,
+    Flag(name="--pin", help="pin its definitions, for runs with `--pins`"),
+    Flag(name="--yes", help="pin changes without a question; needed without a terminal"),
+    Flag(name="--json", help="the lists as the server sent them, with marks and denials"),
+)
+TIMEOUT_MS = 120_000
+JUDGE = "A person has to judge these marks."
+NO_VERDICT = "A server without marks is not necessarily safe."
+
+
+def main(options: Options, rest: list[str]) -> int:
+    plan = plan_inspection(options, what_to_run.replace_runner(options, rest))
+    found = inspect_server(plan)
+    if options.has("--json"):
+        output.write_json(as_data(found))
+    else:
+        output.write_lines(format_inspection(found))
+    if not options.has("--pin"):
+        return 0
+    return pin(plan.pinned_as, found, yes=options.has("--yes"))
+
+
+def plan_inspection(options: Options, rest: list[str]) -> Plan:
+    """Return the plan of a run with the default policy and the typed flags only."""
+    sources, command = what_to_run.sources_to_inspect(options, rest)
+    limits = Manifest(origin=COMMAND_LINE, limits={"timeout": TIMEOUT_MS})
+    return prepare(
+        command,
+        [Source(manifest=limits, trust="user", approved=True), *sources],
+        environment=os.environ,
+        cwd=what_to_run.current_directory(),
+        server=what_to_run.name_server(rest),
+    )
+
+
+def as_data(found: Inspection) -> dict[str, object]:
+    """Return lists with the fields of MCP, which scanners can read."""
+    return {
+        "version": JSON_VERSION,
+        "server": list(found.server),
+        **found.offer,
+        "marks": to_json(found.marks),
+        "denials": to_json(found.denials),
+        "strays": found.strays,
+    }
+
+
+def format_inspection(found: Inspection) -> list[str]:
+    lines = [printable(" ".join(found.server))]
+    for listed in LISTS.values():
+        names = [str(item.get(listed.name)) for item in list_items(found.offer, listed.field)]
+        if names:
+            lines.append(f"{listed.field}: {', '.join(map(printable, names))}")
+    if (text := found.offer.get("instructions")) is not None:
+        lines.append(f"instructions: {shown(str(text), 200)}")
+    if found.strays:
+        lines.append(f"lines on stdout that are not messages: {found.strays}")
+    lines += [printable(one.describe()) for one in found.denials]
+    lines += [f"look at {mark.describe()}" for mark in found.marks]
+    lead = JUDGE if found.marks else "Nothing is marked."
+    return [*lines, f"{lead} {NO_VERDICT}"]
+
+
+def pin(server: tuple[str, ...], found: Inspection, *, yes: bool) -> int:
+    """Pin a server's current definitions. Differences from older pins need the user's consent."""
+    before, pins = find_pinned(server), found.pins()
+    changes = compare_pins(before.pins, pins) if before else []
+    for line in changes:
+        output.note(f"since {before.pinned if before else ''}: {line}")
+    if changes and not yes:
+        if not approve.is_on_terminal():
+            output.note("not pinned: --yes pins these changes")
+            return 1
+        if not approve.ask("pin its current definitions?"):
+            return 1
+    keep_pins(server, pins)
+    output.note(f"pinned {len(pins)} definitions; `--pins refuse` compares them in runs")
+    return 0

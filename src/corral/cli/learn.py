@@ -1,0 +1,135 @@
+"""`corral learn`: run a server in its sandbox, watch what it asks for, and propose a policy."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+from corral.cli import approve, output, run, run_flags, what_to_run
+from corral.cli.option_parser import Flag, Options
+from corral.denials.records import Denials
+from corral.disk_hints import disk_hint
+from corral.errors import SandboxError, UnenforceableError
+from corral.learn.policy_text import policy_text
+from corral.learn.proposals import Learned, Proposal
+from corral.plan.model import Plan
+from corral.platforms import current
+from corral.policy.manifest import Manifest
+from corral.policy.model import Source
+from corral.supervisor import start
+from corral.supervisor.prepare import prepare
+from corral.supervisor.report import find_outcome, to_json
+
+SUMMARY = "run a server in its sandbox and propose the policy it needs"
+USAGE = (
+    "usage: corral learn [OPTIONS] [--] COMMAND [ARGUMENT...]\n"
+    "       corral learn [OPTIONS] DIRECTORY | BUNDLE.mcpb | npm:PACKAGE | pypi:PACKAGE | "
+    "CLIENT:SERVER | ORG/NAME [ARGUMENT...]\n"
+    "exit code: 0 if the target was watched to its end, however it ended; 130 after Ctrl-C at a "
+    "question"
+)
+FLAGS = (
+    *run_flags.FLAGS,
+    Flag(name="--output", value="FILE", help="write the accepted proposals as a policy"),
+    Flag(name="--accept", help="accept every proposal without a question"),
+    Flag(name="--json", help="print the result as JSON, after the target has ended"),
+)
+NOWHERE = "learn.invalid"
+"""A name that never exists. Allowing it starts the gateway, which sees all other addresses."""
+
+
+def main(options: Options, rest: list[str]) -> int:
+    if sys.platform != "linux":
+        raise SandboxError(
+            "the file accesses of a target cannot be watched on this system",
+            hint="`corral learn` needs Linux; `corral run --report FILE` lists denied names",
+        )
+    from corral.learn import watched_run
+
+    if (path := options.get("--output")) is not None:
+        _check_output(path)
+    plan = watched_run.watched_plan(_prepare(options, what_to_run.replace_runner(options, rest)))
+    started = time.monotonic()
+    signals = current.load().signals(run.forwarded_signals())
+    restore_terminal = run.keep_terminal()
+    watch = start.run(plan, (0, 1, 2), signals=signals, control=-1, denials=Denials())
+    ending = watch.until_end()
+    restore_terminal()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, run.forwarded_signals())  # for the questions
+    learned = watched_run.find_learned(plan, watch, ending.denials)
+    outcome = find_outcome(plan, ending)
+    output.note(f"the target ended: {outcome.kind}, exit code {outcome.exit_code}")
+    output.note(
+        f"watched {learned.calls} calls in {time.monotonic() - started:.1f} s; "
+        f"the target was slowed down, by {learned.waited_seconds:.2f} s or more"
+    )
+    if options.has("--json"):
+        output.write_json(to_json(learned))
+    _print(learned)
+    accepted = _accept(options, learned)
+    if accepted:
+        output.note("accepted: " + " ".join(one.typed() for one in accepted))
+        if path is not None:
+            _write(path, policy_text(accepted))
+    return 0
+
+
+def _prepare(options: Options, rest: list[str]) -> Plan:
+    """Prepare the run with a network in which every address is seen, if this host supports one."""
+    sources, command = what_to_run.sources_and_command(options, rest)
+    cwd = what_to_run.start_directory(rest)
+    server = what_to_run.name_server(rest)
+
+    def make(more: list[Source]) -> Plan:
+        return prepare(command, [*more, *sources], environment=os.environ, cwd=cwd, server=server)
+
+    plan = make([])
+    if plan.allow:
+        return plan
+    nowhere = Manifest(origin="corral learn", allow=(NOWHERE,))
+    try:
+        return make([Source(manifest=nowhere, trust="user", approved=True)])
+    except UnenforceableError:
+        return plan
+
+
+def _accept(options: Options, learned: Learned) -> list[Proposal]:
+    if options.has("--accept"):
+        return list(learned.proposed)
+    if not approve.is_on_terminal() or options.has("--json"):
+        return []
+    return [one for one in learned.proposed if approve.ask(f"{one.why}: allow {one.typed()}?")]
+
+
+def _print(learned: Learned) -> None:
+    for path, reason in learned.never:
+        output.note(f"it asked for {path}: never proposed, {reason}")
+    for one in learned.proposed:
+        output.note(f"{one.why}; {one.typed()}")
+    if not learned.proposed:
+        output.note("it got everything that it asked for")
+
+
+def _check_output(path: str) -> None:
+    """Refuse a file that cannot be created, before the user spends time on a watched run."""
+    directory = os.path.dirname(os.path.abspath(path))
+    if os.path.lexists(path) or not os.access(directory, os.W_OK):
+        why = "File exists" if os.path.lexists(path) else f"you cannot write in {directory}"
+        raise SandboxError(f"cannot write the policy to {path}: {why}", hint="name a new file")
+
+
+def _write(path: str, text: str) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+    try:
+        with open(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        if error.filename is None:  # opened, but the disk is full
+            os.unlink(path)
+        raise SandboxError(
+            f"cannot write the policy to {path}: {error.strerror}",
+            hint=disk_hint(error, os.path.abspath(path), "name a new file"),
+        ) from error
+    output.note(f"written: {path}; `corral run --policy {path} ...` uses it")

@@ -1,0 +1,76 @@
+"""Find wrapped servers that no longer start, and the command that mends each.
+
+An earlier corral may have written flags that this one refuses, or a path may no longer exist.
+"""
+
+import os
+from collections.abc import Sequence
+from shlex import join
+
+from corral.cli import grant, wrap
+from corral.cli.grant import FlagWords
+from corral.clients import catalogue
+from corral.clients.configured_servers import ConfiguredServer
+from corral.errors import ChangedPathsError, SandboxError, UnchosenReadsError
+from corral.record import record
+from corral.servers.reference import parse_reference
+
+
+@record
+class Refusal:
+    """The reason why a server does not start, and the command that mends it."""
+
+    why: str
+    mend: str
+
+
+def find_refusal(client: str, server: ConfiguredServer) -> Refusal | None:
+    """Prepare a server's run as far as possible without installing anything."""
+    try:
+        _check(server, server.run_flags)
+    except SandboxError as error:
+        return Refusal(why=error.message, mend=_find_mend(client, server, error))
+    return None
+
+
+def _find_mend(client: str, server: ConfiguredServer, error: SandboxError) -> str:
+    """Return the command to type. `client` may also be a file; `corral grant` knows only
+    clients.
+    """
+    if isinstance(error, UnchosenReadsError):
+        reads = [word for path in error.reads for word in ("--read", path)]
+        return join(["corral", "wrap", *reads, client, server.name])
+    if isinstance(error, ChangedPathsError):
+        return " && ".join(join(["corral", "approve", "--path", path]) for path in error.paths)
+    bad = _find_bad_flags(server) if catalogue.find_client(client) else []
+    if bad:
+        words = [word for one in bad for word in one.words]
+        return join(["corral", "grant", f"{client}:{server.name}", "--remove", *words])
+    again = join([client, server.name])
+    return f"corral unwrap {again} && corral wrap {again}"
+
+
+def _check(server: ConfiguredServer, flags: Sequence[str]) -> None:
+    wrap.check_run(tuple(flags), server.inner_argv[1:])
+    program = server.inner_argv[0]
+    if parse_reference(program) is None and "${" not in program and os.path.isabs(program):
+        wrap.prepare_run(tuple(flags), server.inner_argv, cwd=server.cwd)
+
+
+def _find_bad_flags(server: ConfiguredServer) -> list[FlagWords]:
+    """Return the flags without which the server would start; none if they cannot be found."""
+    try:
+        flags = grant.split_flags(server.run_flags)
+        bad = [one for one in flags if _is_refused(server, [one])]
+        rest = [one for one in flags if one not in bad]
+        return [] if _is_refused(server, rest) else bad
+    except SandboxError:
+        return []
+
+
+def _is_refused(server: ConfiguredServer, flags: Sequence[FlagWords]) -> bool:
+    try:
+        wrap.check_run(tuple(word for one in flags for word in one.words), server.inner_argv[1:])
+    except SandboxError:
+        return True
+    return False

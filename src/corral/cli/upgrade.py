@@ -1,0 +1,191 @@
+"""`corral upgrade`: replace installed servers with newer versions, or with an earlier one."""
+
+from collections.abc import Sequence
+
+from corral.cli import approve, client_output, output
+from corral.cli.inspect import plan_inspection
+from corral.cli.option_parser import Flag, Options, UsageError
+from corral.errors import SandboxError
+from corral.messages.definitions import Pin, compare_pins
+from corral.policy.pins import PinnedServer, keep_pins, list_pinned
+from corral.policy.requests import describe_requests
+from corral.record import record, replace
+from corral.safe_text import shell_word
+from corral.servers import upgrade
+from corral.servers.inspection import inspect_server
+from corral.servers.packages.package import SOURCES
+from corral.servers.reference import name_server, parse_reference
+from corral.servers.store.store import Entry
+from corral.servers.upgrade import Candidate
+
+SUMMARY = "replace installed servers with newer versions, after showing the changes"
+USAGE = "usage: corral upgrade [--to VERSION] [--yes] [--dry-run] [--json] [SERVER...]"
+FLAGS = (
+    Flag(name="--to", value="VERSION", help="use this version of the server, even an older one"),
+    Flag(name="--yes", help="upgrade without a question; needed without a terminal"),
+    Flag(name="--dry-run", help="show what would change, and change nothing"),
+    Flag(name="--json", help="as JSON; without --yes it shows and changes nothing"),
+)
+MAX_SHOWN = 10
+
+
+def main(options: Options, rest: list[str]) -> int:
+    version, as_json = options.get("--to") or "", options.has("--json")
+    if version and len(rest) != 1:
+        raise UsageError("--to needs the name of one server", hint=USAGE)
+    rows: list[dict[str, object]] = []
+    code = 0
+    selected = _select(rest)
+    names = _name_each(selected)
+    for entry in selected:
+        try:
+            found = upgrade.find_candidate(entry, version, output.note)
+            tools = _compare_tools(found) if found is not None else ()
+            done = found is not None and _replace(found, tools, options, names[entry.key])
+        except SandboxError as error:
+            output.write_error(error)
+            code = error.exit_code
+            continue
+        changed = [line for one in tools for line in one.lines]
+        rows.append({**_to_json(entry, found, done=done), "tools": changed})
+        if found is None and not as_json:
+            word = "is already installed" if version else "is the newest"
+            output.write_line(f"{names[entry.key]}: {entry.version} {word}")
+    if as_json:
+        output.write_json(rows)
+    elif not rows and not code:
+        output.write_line("nothing is installed without a version")
+    return code
+
+
+def _select(words: list[str]) -> list[Entry]:
+    """Return the installed servers that the words name; all if there are no words."""
+    entries = upgrade.list_unpinned()
+    found: dict[str, Entry] = {}
+    for word in words:
+        fitting = upgrade.match_entries(entries, [word, *_find_wrapped(word)])
+        if not fitting:
+            raise SandboxError(
+                f"{word} is not installed without a version, so there is nothing to upgrade",
+                hint="`corral cache ls` lists what is installed; a version that you wrote"
+                " yourself is not changed",
+            )
+        found |= {entry.key: entry for entry in fitting}
+    return list(found.values()) if words else entries
+
+
+def _find_wrapped(word: str) -> list[str]:
+    """Return the references of a wrapped server in the clients' files."""
+    wrapped = client_output.list_wrapped()
+    found = [
+        server.inner_argv[0]
+        for client, _, server in wrapped
+        if word in {server.name, f"{client}:{server.name}"}
+    ]
+    return [name_server([one])[0].partition("#")[0] for one in found if parse_reference(one)]
+
+
+@record
+class ToolChanges:
+    """The differences between a new version and a server's pins; unknown without `pins`."""
+
+    server: tuple[str, ...]
+    lines: tuple[str, ...]
+    pins: tuple[Pin, ...] | None = None
+
+
+def _compare_tools(found: Candidate) -> tuple[ToolChanges, ...]:
+    """Start the new version with the default policy for each command that has pins."""
+    name = _name(found.current)
+    pinned = [one for one in list_pinned() if one.server and name_server(one.server)[0] == name]
+    return tuple(_compare_pinned(one, found.version) for one in pinned)
+
+
+def _compare_pinned(pinned: PinnedServer, version: str) -> ToolChanges:
+    reference = parse_reference(pinned.server[0])
+    if reference is None or reference.kind not in SOURCES:
+        return ToolChanges(server=pinned.server, lines=())
+    program = f"#{reference.program}" if reference.program else ""
+    word = f"{reference.kind}:{replace(reference, version=version).requirement()}{program}"
+    try:
+        seen = inspect_server(plan_inspection(Options(), [word, *pinned.server[1:]])).pins()
+    except SandboxError as error:
+        why = f"{version} did not answer in a trial behind the default walls: {error.message}"
+        more = "it may need grants, or other versions of its dependencies than today's; its tools"
+        more += " keep their pins"
+        return ToolChanges(server=pinned.server, lines=(why, more))
+    lines = tuple(compare_pins(pinned.pins, seen))
+    return ToolChanges(server=pinned.server, lines=lines, pins=tuple(seen))
+
+
+def _replace(found: Candidate, tools: Sequence[ToolChanges], options: Options, name: str) -> bool:
+    """Show the changes, and replace the version if the user agrees."""
+    as_json, yes = options.has("--json"), options.has("--yes")
+    if not as_json:
+        output.write_lines(_describe(found, name))
+        output.write_lines([f"  {line}" for one in tools for line in one.lines])
+    if options.has("--dry-run") or (as_json and not yes):
+        return False
+    if not yes and not _agrees(found, name):
+        output.write_line(f"{name} stays at {found.current.version}")
+        return False
+    if found.request is not None and _asks(found):
+        approve.remember(found.request)
+    found.accept()
+    for one in tools:
+        if one.pins is not None:
+            keep_pins(one.server, one.pins)
+    if not as_json:
+        back = f"corral upgrade --to {found.current.version} {shell_word(name)}"
+        output.write_line(f"{name} is at {found.version}; to go back: {back}")
+    return True
+
+
+def _agrees(found: Candidate, name: str) -> bool:
+    if not approve.is_on_terminal():
+        raise SandboxError(
+            f"there is no terminal to ask on: {name} stays at {found.current.version}",
+            hint=f"corral upgrade --yes --to {found.version} {shell_word(name)}",
+        )
+    return approve.ask("use the new version?")
+
+
+def _describe(found: Candidate, name: str) -> list[str]:
+    lines = [f"{name}: {found.current.version} -> {found.version}"]
+    lines += [f"  {text}" for text in found.changes[:MAX_SHOWN]]
+    if len(found.changes) > MAX_SHOWN:
+        left = len(found.changes) - MAX_SHOWN
+        lines.append(f"  and {left} more; `corral upgrade --dry-run --json` lists them all")
+    if found.request is not None:
+        lines += [f"  {line}" for line in approve.format_request(found.request)]
+    return lines
+
+
+def _name_each(entries: Sequence[Entry]) -> dict[str, str]:
+    """Return {key: the words that name the entry}. The words are the key itself if the server is
+    installed for several runtimes.
+    """
+    names = [_name(entry) for entry in entries]
+    return {
+        entry.key: entry.key if names.count(_name(entry)) > 1 else _name(entry) for entry in entries
+    }
+
+
+def _asks(found: Candidate) -> Sequence[str]:
+    request = found.request
+    return [*describe_requests(request.source.manifest), *request.asks] if request else ()
+
+
+def _name(entry: Entry) -> str:
+    return entry.key.partition(" ")[0]
+
+
+def _to_json(entry: Entry, found: Candidate | None, *, done: bool) -> dict[str, object]:
+    return {
+        "server": _name(entry),
+        "old": entry.version,
+        "new": found.version if found else entry.version,
+        "changes": list(found.changes) if found else [],
+        "asks": list(_asks(found)) if found else [],
+        "upgraded": done,
+    }

@@ -1,0 +1,156 @@
+"""`corral why`: show what the last runs of a server were denied, and how to allow it."""
+
+import shlex
+import time
+from collections.abc import Sequence
+
+from corral.cli import client_output, grant, output
+from corral.cli.option_parser import Flag, Options, find_nearest
+from corral.clients.configured_servers import ConfiguredServer
+from corral.denials import kept
+from corral.denials.kept import KeptRun
+from corral.denials.records import Denial
+from corral.errors import SandboxError
+from corral.policy.variables import masked
+from corral.programs.package_runners import Package, parse_runner
+from corral.record import record
+from corral.servers.reference import name_server
+from corral.supervisor.report import to_json
+
+SUMMARY = "show what a server's last runs were denied, and how to allow it"
+USAGE = "usage: corral why [--json] [[CLIENT:]SERVER | COMMAND...]"
+FLAGS = (Flag(name="--json", help="as JSON"),)
+
+
+@record
+class ServerDenials:
+    """The denials of one server. `names` are CLIENT:SERVER of clients that start it through
+    corral.
+    """
+
+    command: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    runs: int = 0
+    last_run: int = 0
+    denials: tuple[Denial, ...] = ()
+    granted: tuple[bool, ...] = ()
+
+
+def main(options: Options, rest: list[str]) -> int:
+    configured = client_output.list_wrapped()
+    found = _find(rest, configured) if rest else _find_all(configured)
+    if options.has("--json"):
+        output.write_json(to_json(tuple(found)))
+        return 0
+    for one in found:
+        _print(one, rest[0] if len(rest) == 1 else "")
+    if not found:
+        output.write_line("no run had denials")
+    return 0
+
+
+Configured = Sequence[tuple[str, str, ConfiguredServer]]
+
+
+def _find_all(configured: Configured) -> list[ServerDenials]:
+    commands = dict.fromkeys(run.command for run in kept.load_all())
+    return [_describe(command, configured) for command in commands]
+
+
+def _find(rest: list[str], configured: Configured) -> list[ServerDenials]:
+    """Find servers by their names in clients' files, or by the command that was run."""
+    if len(rest) == 1:
+        named = [one for one in configured if rest[0] in {one[2].name, f"{one[0]}:{one[2].name}"}]
+        if named:
+            commands = dict.fromkeys(identify(server) for _, _, server in named)
+            return [_describe(command, configured, named) for command in commands]
+    words = masked(name_server(rest))
+    runs = [run.command for run in kept.load_all() if run.command[: len(words)] == words]
+    if not runs and len(rest) == 1:
+        runs = _find_unwrapped(rest[0])
+    if not runs:
+        names = [server.name for _, _, server in configured]
+        near = find_nearest(rest[0], names)
+        raise SandboxError(
+            f"no server {' '.join(rest)} is known, and no denials of it are recorded",
+            hint=f"did you mean {near}?" if near else "`corral why` lists what is known",
+        )
+    return [_describe(command, configured) for command in dict.fromkeys(runs)]
+
+
+def _find_unwrapped(word: str) -> list[tuple[str, ...]]:
+    """Return the commands under which earlier runs of a server that is no longer wrapped are
+    stored. If there are none, raise an error that names the command to wrap the server.
+    """
+    found: list[tuple[str, ...]] = []
+    for client, server in client_output.list_unwrapped(word):
+        package = parse_runner(server.argv[0], server.argv[1:])
+        start = [package.reference] if isinstance(package, Package) else [server.argv[0]]
+        used = package.used if isinstance(package, Package) else 0
+        command = masked(name_server([*start, *server.argv[1 + used :]]))
+        again = f"corral wrap {shlex.quote(client)} {shlex.quote(server.name)}"
+        text = f"{server.name} of {client} is not wrapped: corral does not start it"
+        if not kept.load_server(command):
+            raise SandboxError(text, hint=again)
+        output.note(f"{text}; to wrap it: {again}")
+        found.append(command)
+    return found
+
+
+def identify(server: ConfiguredServer) -> tuple[str, ...]:
+    """Return the command under which a wrapped server's runs are stored."""
+    return masked(name_server(server.inner_argv))
+
+
+def _describe(
+    command: tuple[str, ...], configured: Configured, named: Configured = ()
+) -> ServerDenials:
+    """Describe the kept runs of a command. If the user named servers, their grants count."""
+    runs: list[KeptRun] = kept.load_server(command)
+    starters = [one for one in configured if kept.is_run_of(command, identify(one[2]))]
+    denials = kept.merge(runs)
+    asked = [one for one in starters if one in named] or starters
+    flags = [grant.split_flags(server.run_flags) for _, _, server in asked]
+    return ServerDenials(
+        command=command,
+        names=tuple(f"{client}:{server.name}" for client, _, server in starters),
+        runs=len(runs),
+        last_run=runs[-1].time if runs else 0,
+        denials=denials,
+        granted=tuple(
+            bool(flags) and all(grant.is_allowed(one, has) for has in flags) for one in denials
+        ),
+    )
+
+
+def _print(found: ServerDenials, word: str) -> None:
+    """Print the denials. `word` is the server's name as the user typed it, which hints repeat."""
+    title = ", ".join(found.names) or shlex.join(found.command)
+    output.write_line(output.Painted(title, "bold"))
+    if not found.runs:
+        output.write_line("  no denials are recorded: it has not run yet, or nothing was denied")
+        _point_to_learn(found, word)
+        return
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.last_run))
+    if not found.denials:
+        output.write_line(f"  the last run ({when}) had no denials")
+        _point_to_learn(found, word)
+        return
+    output.write_line(f"  last run: {when}")
+    missing: dict[str, None] = {}
+    for denial, granted in zip(found.denials, found.granted, strict=True):
+        output.write_line(f"  {denial.describe()}{' (granted since)' if granted else ''}")
+        if denial.allow and not granted:
+            missing[denial.allow] = None
+    if missing and found.names:
+        server = word if word in found.names else found.names[0].partition(":")[2]
+        output.write_line(f"  to choose: corral grant {shlex.quote(server)}")
+
+
+def _point_to_learn(found: ServerDenials, word: str) -> None:
+    """Name the command that also shows missing files. They do not exist inside, so their access is
+    not a denial.
+    """
+    name = word if word in found.names else next(iter(found.names), "")
+    server = shlex.quote(name) if name else shlex.join(found.command)
+    output.write_line(f"  to see files that it did not find: corral learn {server}")
