@@ -1,8 +1,8 @@
-"""The ledger: every promise in README and docs, where it is written, and the tests that hold it.
+"""The ledger: every promise in README and docs, its page, and the tests that check it.
 
-In the docs a promise is a sentence with an anchor behind it: `<!-- claim: id -->`. `unit/test_claims.py` holds both to
-each other and every name of a test to a real one. A promise that no test tries says so in `where`.
-One module a page is in `ledger/`. The tables in docs/SECURITY.md are made from it: `python3 tests/claims.py` writes them.
+In the docs a promise is a sentence with an anchor after it: `<!-- claim: id -->`. `unit/test_claims.py` compares
+docs, ledger and the names of tests. A promise without a test says so in `where`. `ledger/` has a module for each
+page, and three for docs/SECURITY.md. `python3 tests/claims.py` writes the tables of that page.
 """
 
 from __future__ import annotations
@@ -10,7 +10,21 @@ from __future__ import annotations
 import pathlib
 import re
 
-from ledger import clients, network, policy, profiles, python, readme, security, servers
+from corral.platforms import evidence
+from ledger import (
+    clients,
+    export,
+    guard,
+    network,
+    policy,
+    profiles,
+    python,
+    readme,
+    security,
+    security_macos,
+    security_windows,
+    servers,
+)
 from ledger.claim import ANY, LINUX, SECURITY, Claim
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -18,23 +32,30 @@ ANCHOR = re.compile(r"<!-- claim: ([a-z0-9-]+) -->")
 TABLE = re.compile(r"(<!-- table: (?P<name>[a-z]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 HEADS = {
     "stopped": "| a target cannot | because | tried by |",
-    "limits": "| limit | held by | tried by |",
+    "limits": "| limit | enforced by | tried by |",
     "refused": "| asked for | what happens | tried by |",
 }
+EVIDENCE = {"macos": "darwin", "windows": "windows"}
 CLAIMS: tuple[Claim, ...] = (
     *clients.CLAIMS,
+    *export.CLAIMS,
+    *guard.CLAIMS,
     *network.CLAIMS,
     *policy.CLAIMS,
     *profiles.CLAIMS,
     *python.CLAIMS,
     *readme.CLAIMS,
     *security.CLAIMS,
+    *security_macos.CLAIMS,
+    *security_windows.CLAIMS,
     *servers.CLAIMS,
 )
 
 
 def render(table: str) -> str:
-    """The rows of one table in docs/SECURITY.md."""
+    """Return the rows of one table in docs/SECURITY.md."""
+    if table in EVIDENCE:
+        return evidence.format_table(EVIDENCE[table])
     lines = [HEADS[table], "|---|---|---|"]
     lines += [
         f"| {claim.sentence} <!-- claim: {claim.id} --> | {claim.how} | {_tried(claim)} |"

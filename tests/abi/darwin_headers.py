@@ -1,10 +1,9 @@
-"""What Apple's headers say, asked of a compiler that comes with them (zig). Nothing is run: a statement that is not
-true does not compile, and a function that does not exist does not link.
+"""Check statements against Apple's headers with a compiler that comes with them (zig). Nothing is run: a false statement
+does not compile, and a missing function does not link.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pathlib
 import re
@@ -12,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-from vm import rig
+import rigs
 
 MACHINES = ("aarch64", "x86_64")
 INCLUDES = (
@@ -23,7 +22,7 @@ INCLUDES = (
     "spawn.h",
     "mach/mach_time.h",
 )
-# How an argument or a result travels: its size, whether it is a pointer, whether it is signed.
+# For an argument or a result: its size, whether it is a pointer, and whether it is signed.
 PROLOGUE = (
     "#include <stddef.h>\n"
     + "".join(f"#include <{name}>\n" for name in INCLUDES)
@@ -50,8 +49,7 @@ template <class R, class... A> struct signature<R (*)(A...)> {
 
 
 def require() -> None:
-    if importlib.util.find_spec("ziglang") is None:
-        rig.unavailable("zig", "install the package ziglang from PyPI")
+    rigs.need("zig")
 
 
 def compiler(language: str, machine: str) -> list[str]:
@@ -66,8 +64,8 @@ def compiler(language: str, machine: str) -> list[str]:
     ]
 
 
-def untrue(machine: str, statements: dict[str, str]) -> set[str]:
-    """The names of those constant expressions that are not true, or that the headers do not know."""
+def find_untrue(machine: str, statements: dict[str, str]) -> set[str]:
+    """Return the names of the constant expressions that are false, or unknown to the headers."""
     require()
     keys = list(statements)
     lines = [f'static_assert({statements[key]}, "");\n' for key in keys]
@@ -92,8 +90,8 @@ def untrue(machine: str, statements: dict[str, str]) -> set[str]:
     return {keys[number] for number in refused}
 
 
-def unlinked(machine: str, names: set[str]) -> set[str]:
-    """Those of the functions that libSystem does not export."""
+def find_unlinked(machine: str, names: set[str]) -> set[str]:
+    """Return the functions that libSystem does not export."""
     require()
     ordered = sorted(names)
     text = "".join(f"extern int {name}();\n" for name in ordered)
@@ -102,7 +100,7 @@ def unlinked(machine: str, names: set[str]) -> set[str]:
     with tempfile.TemporaryDirectory() as place:
         source = pathlib.Path(place, "functions.c")
         source.write_text(text)
-        # Not by `zig cc`, which would build a runtime library for a minute first.
+        # `zig cc` would first spend a minute on building a runtime library.
         command = [
             sys.executable,
             "-m",
@@ -114,7 +112,8 @@ def unlinked(machine: str, names: set[str]) -> set[str]:
         ]
         command += ["-fno-compiler-rt", "-fno-ubsan-rt", f"-femit-bin={place}/made"]
         command += ["-cflags", "-w", "-fno-builtin", "-fno-sanitize=undefined", "--", str(source)]
-        environment = {**os.environ, "ZIG_LOCAL_CACHE_DIR": place}  # not beside the sources
+        # Zig would write beside the sources.
+        environment = {**os.environ, "ZIG_LOCAL_CACHE_DIR": place}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     missing = {name for name in ordered if re.search(rf"\b_{name}\b", done.stderr)}
     assert bool(missing) == bool(done.returncode), done.stderr

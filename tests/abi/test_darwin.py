@@ -1,7 +1,6 @@
-"""Every constant, structure and prototype of `abi/darwin*.py` against Apple's headers, for both machines.
+"""Check every constant, structure and prototype of `abi/darwin*.py` against Apple's headers, for both machines.
 
-What there is to check is found by looking into the modules; nothing has to be added here for a new one, unless the
-public headers do not have it.
+The tests collect the names from the modules. A new name has to be added here only if the public headers lack it.
 """
 
 from __future__ import annotations
@@ -25,12 +24,15 @@ PRIVATE = {
     "_proc_uniqidentifierinfo": "xnu, bsd/sys/proc_info_private.h, which asserts its size of 56",
     "_POSIX_SPAWN_JETSAM_MEMLIMIT_ACTIVE_FATAL": "xnu, bsd/sys/spawn_internal.h: 0x04",
     "_POSIX_SPAWN_JETSAM_MEMLIMIT_INACTIVE_FATAL": "xnu, bsd/sys/spawn_internal.h: 0x08",
+    "_SANDBOX_FILTER_GLOBAL_NAME": "LLVM, sanitizer_mac_spi.cc: the third of the enumeration",
+    "_SANDBOX_CHECK_NO_REPORT": "as callers of libsandbox 14.4.1 pass it: 0x40000000",
     "_JETSAM_PRIORITY_ALIAS": "xnu, bsd/sys/kern_memorystatus.h, a comment: -1 is an alias of the default",
 }
-"""What no public header has, and where it is written instead."""
+"""Names that no public header has, with their sources."""
 UNDECLARED = {
     "posix_spawnattr_setjetsam_ext": "xnu, libsyscall/wrappers/spawn/posix_spawn.c",
     "responsibility_spawnattrs_setdisclaim": "as LLDB's and Chromium's launchers declare it",
+    "responsibility_get_pid_responsible_for_pid": "as the programs declare it that group processes by it",
     "sandbox_init_with_parameters": "as WebKit's SandboxSPI.h declares it",
     "sandbox_free_error": "as WebKit's SandboxSPI.h declares it",
     "sandbox_check": "as WebKit's SandboxSPI.h declares it",
@@ -69,7 +71,7 @@ def prototypes():
 
 
 def layout(name, kind):
-    """(what, C expression, value) of a structure's size and of each of its fields' place and size."""
+    """Return (label, C expression, value) for a structure's size and for each field's offset and size."""
     yield f"{name} size", f"sizeof(struct {name})", ctypes.sizeof(kind)
     for field, _ in kind._fields_:
         place = getattr(kind, field)
@@ -77,7 +79,7 @@ def layout(name, kind):
         yield f"{name}.{field} size", f"sizeof(((struct {name} *)0)->{field})", place.size
 
 
-def travels(kind):
+def passing_of(kind):
     if kind is None:
         return 0
     if kind in {ctypes.c_char_p, ctypes.c_void_p}:
@@ -86,7 +88,7 @@ def travels(kind):
 
 
 def signature(function, *, more=()):
-    codes = [travels(function.result), *map(travels, (*function.arguments, *more))]
+    codes = [passing_of(function.result), *map(passing_of, (*function.arguments, *more))]
     return f"signature<decltype(&{function.name})>::is({', '.join(map(str, codes))})"
 
 
@@ -101,7 +103,7 @@ def statements():
     return found
 
 
-def test_there_is_something_to_check():
+def test_the_modules_have_names_to_check():
     names = statements()
     assert {
         "RUSAGE_INFO_V4",
@@ -113,18 +115,18 @@ def test_there_is_something_to_check():
 
 
 @pytest.mark.parametrize("machine", darwin_headers.MACHINES)
-def test_what_the_headers_say(machine):
-    assert darwin_headers.untrue(machine, statements()) == set()
+def test_values_agree_with_the_headers(machine):
+    assert darwin_headers.find_untrue(machine, statements()) == set()
 
 
 @pytest.mark.parametrize("machine", darwin_headers.MACHINES)
 def test_every_function_exists(machine):
-    assert darwin_headers.unlinked(machine, set(prototypes())) == set()
+    assert darwin_headers.find_unlinked(machine, set(prototypes())) == set()
 
 
 @pytest.mark.parametrize("machine", darwin_headers.MACHINES)
-def test_the_control_wrong_values_are_refused(machine):
-    """Each kind of mistake, one at a time beside a line that is true."""
+def test_wrong_values_are_refused(machine):
+    """Check one mistake of each kind together with a correct line."""
     calls = prototypes()
     wrong = {
         "constant": "RUSAGE_INFO_V4 == 3",
@@ -137,21 +139,21 @@ def test_the_control_wrong_values_are_refused(machine):
         "a signed argument": signature(calls["proc_pidinfo"]).replace("32, ", "33, ", 1),
     }
     right = {"right": "RUSAGE_INFO_V4 == 4", "right call": signature(calls["proc_pidinfo"])}
-    assert darwin_headers.untrue(machine, wrong | right) == set(wrong)
-    assert darwin_headers.unlinked(machine, {"proc_pidinfo", "proc_pidimagined"}) == {
+    assert darwin_headers.find_untrue(machine, wrong | right) == set(wrong)
+    assert darwin_headers.find_unlinked(machine, {"proc_pidinfo", "proc_pidimagined"}) == {
         "proc_pidimagined"
     }
 
 
-def test_what_is_private_says_where_it_comes_from():
-    """Both ways: nothing private without a source, no source without something private."""
+def test_private_names_have_a_source():
+    """Every private name has a source, and every source is for a private name."""
     found = {name for name, _ in (*constants(), *structures()) if name.startswith("_")}
     assert found == set(PRIVATE)
     assert set(UNDECLARED) <= set(prototypes())
 
 
-def test_what_is_private_is_not_public():
-    """Once a public header has it, it is checked against that."""
+def test_private_names_are_in_no_public_header():
+    """If a public header has a name, the name must be checked against that header."""
     public = {
         name: f"{name.lstrip('_')} == {value}"
         for name, value in constants()
@@ -165,10 +167,10 @@ def test_what_is_private_is_not_public():
         }
     )
     public.update({name: f"sizeof(&{name}) > 0" for name in UNDECLARED})
-    assert darwin_headers.untrue("aarch64", public) == set(public)
+    assert darwin_headers.find_untrue("aarch64", public) == set(public)
 
 
-def test_the_private_structure_is_as_its_source_says():
+def test_the_private_structure_agrees_with_its_source():
     kind = dict(structures())["_proc_uniqidentifierinfo"]
     places = {name: getattr(kind, name).offset for name, _ in kind._fields_}
     assert ctypes.sizeof(kind) == 56

@@ -1,15 +1,14 @@
-"""The syscall tables against two independent oracles: libseccomp and the kernel's own headers."""
+"""Check the syscall tables against libseccomp and against the kernel's own headers."""
 
 from __future__ import annotations
 
 import ctypes
-import os
 import re
-import shutil
 import subprocess
 
 import pytest
 
+import rigs
 from corral.abi import linux_syscalls
 
 X86_HEADER = "/usr/include/x86_64-linux-gnu/asm/unistd_64.h"
@@ -18,10 +17,8 @@ GENERIC_HEADER = "/usr/include/asm-generic/unistd.h"
 
 @pytest.fixture(scope="module")
 def libseccomp():
-    try:
-        library = ctypes.CDLL("libseccomp.so.2")
-    except OSError as error:
-        pytest.skip(f"no libseccomp: {error}")
+    rigs.need("libseccomp")
+    library = ctypes.CDLL("libseccomp.so.2")
     resolve = library.seccomp_syscall_resolve_name_arch
     resolve.argtypes = (ctypes.c_uint32, ctypes.c_char_p)
     resolve.restype = ctypes.c_int
@@ -33,11 +30,12 @@ def libseccomp():
 
 
 def macros(source, *options):
-    gcc = shutil.which("gcc")
-    if gcc is None:
-        pytest.skip("no gcc to expand the headers with")
     done = subprocess.run(
-        [gcc, "-E", "-dM", *options, "-"], input=source, text=True, capture_output=True, check=True
+        ["gcc", "-E", "-dM", *options, "-"],
+        input=source,
+        text=True,
+        capture_output=True,
+        check=True,
     )
     defined = dict(re.findall(r"#define (__NR\w*) (\w+)", done.stdout))
 
@@ -50,11 +48,9 @@ def macros(source, *options):
 
 @pytest.fixture(scope="module")
 def headers():
-    for path in (X86_HEADER, GENERIC_HEADER):
-        if not os.path.exists(path):
-            pytest.skip(f"{path} is not installed")
+    rigs.need("libseccomp")
     x86_64 = macros(f'#include "{X86_HEADER}"\n')
-    # What arch/arm64/include/uapi/asm/unistd.h asks the generic table for.
+    # arch/arm64/include/uapi/asm/unistd.h includes these parts of the generic table.
     wanted = ("RENAMEAT", "NEW_STAT", "SET_GET_RLIMIT", "SYS_CLONE3", "MEMFD_SECRET")
     asked = "".join(f"#define __ARCH_WANT_{name}\n" for name in wanted)
     aarch64 = macros(f'{asked}#include "{GENERIC_HEADER}"\n')
@@ -71,10 +67,10 @@ def test_no_entry_contradicts_the_headers(machine, headers):
 
 
 @pytest.mark.parametrize("machine", linux_syscalls.TABLES)
-def test_what_the_headers_lack_is_newer_or_of_one_machine(machine, headers):
+def test_names_that_the_headers_lack_are_newer_or_exist_on_one_machine(machine, headers):
     table, header = linux_syscalls.TABLES[machine], headers[machine]
     newest = max(header.values())
-    late = {"uretprobe", "uprobe"}  # filled into a hole of the x86_64 table by 6.11 and 6.18
+    late = {"uretprobe", "uprobe"}  # Linux 6.11 and 6.18 gave them unused numbers of x86_64
     for name in table.keys() - header.keys():
         assert table[name] > newest or name in late
 
@@ -86,17 +82,17 @@ def test_no_entry_contradicts_libseccomp(machine, libseccomp):
     known = 0
     for name, number in linux_syscalls.TABLES[machine].items():
         theirs = libseccomp.seccomp_syscall_resolve_name_arch(arch, name.encode())
-        if theirs >= 0:  # names that an architecture lacks get negative numbers of their own
+        if theirs >= 0:  # libseccomp gives negative numbers to calls that an architecture lacks
             assert (name, number) == (name, theirs)
             known += 1
         else:
-            # Unknown to it, so its number must be unknown to it as well.
+            # libseccomp does not know this name, so no name of libseccomp may have its number.
             assert libseccomp.seccomp_syscall_resolve_num_arch(arch, number) is None, name
     assert known > 290
 
 
 @pytest.mark.parametrize("machine", linux_syscalls.TABLES)
-def test_nothing_that_libseccomp_knows_is_missing(machine, libseccomp):
+def test_every_name_of_libseccomp_is_listed(machine, libseccomp):
     numbers = set(linux_syscalls.TABLES[machine].values())
     arch = linux_syscalls.AUDIT_ARCHES[machine]
     for number in range(1024):
@@ -111,7 +107,7 @@ def test_numbers_are_unique_and_below_x32(machine):
     assert 0 <= min(numbers) < max(numbers) < linux_syscalls.X32_SYSCALL_BIT
 
 
-def test_new_syscalls_have_one_number_everywhere():
+def test_new_syscalls_have_the_same_number_on_every_machine():
     x86_64 = {name: n for name, n in linux_syscalls.X86_64.items() if n >= 424}
     aarch64 = {name: n for name, n in linux_syscalls.AARCH64.items() if n >= 424}
     assert x86_64 == aarch64

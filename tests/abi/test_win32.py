@@ -1,7 +1,6 @@
-"""Every type, constant, structure and prototype of `abi/win32*.py` against the headers of Windows.
+"""Check every type, constant, structure and prototype of `abi/win32*.py` against the headers of Windows.
 
-What there is to check is found by looking into the modules; nothing has to be added here for a new one, unless one set
-of headers does not have it.
+The tests collect the names from the modules. A new name has to be added here only if one set of headers lacks it.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from corral.abi import win32
 FOLDER = pathlib.Path(corral.abi.__file__).parent
 MODULES = [importlib.import_module(f"corral.abi.{path.stem}") for path in FOLDER.glob("win32*.py")]
 AGGREGATES = (ctypes.Structure, ctypes.Union)
-# What one set of headers or its import libraries lack: the other one has to have it.
+# Names that one set of headers or its import libraries lack. The other set must have them.
 LACKING: dict[str, set[str]] = {
     "mingw": {"SECURITY_CAPABILITY_APP_RID"},
     "zig": set(),
 }
-# What no header has, and where it is written instead.
+# Names that no header has, with their sources.
 DOCUMENTED: dict[str, str] = {}
 
 
 def public(modules, kind):
-    """(name, value) of everything of this kind that the modules name."""
+    """Return (name, value) of all public names of this kind in the modules."""
     found = {
         (name, value)
         for module in modules
@@ -59,7 +58,7 @@ def prototypes(modules):
 
 
 def fields(structure, prefix="", offset=0):
-    """(path, offset, size), and for nameless members those of what is inside."""
+    """Return (path, offset, size) of each field, and of the fields inside nameless members."""
     for name, kind in structure._fields_:
         member = getattr(structure, name)
         assert member.size >> 16 == 0, "bit fields have no offset to compare"
@@ -73,7 +72,7 @@ def fields(structure, prefix="", offset=0):
 
 
 def layouts(modules):
-    """{what: (C expression, number)}."""
+    """Return {label: (C expression, number)} for the sizes and offsets of all types."""
     found = {}
     for name, kind in aliases(modules):
         found[f"sizeof {name}"] = f"sizeof({name})", ctypes.sizeof(kind)
@@ -95,8 +94,8 @@ def is_signed(kind):
     return kind._type_ in "bhilq"
 
 
-def travels(kind):
-    """How a value of this type is passed, as `SIGNATURES` says it in C++."""
+def passing_of(kind):
+    """Return how a value of this type is passed, in the format of the C++ code in `SIGNATURES`."""
     if kind is None:
         return 0
     if issubclass(kind, ctypes._SimpleCData) and is_integer(kind):
@@ -105,7 +104,7 @@ def travels(kind):
 
 
 class Measured:
-    """What one set of headers says about all the modules: one compilation in C and one in C++."""
+    """The values of one set of headers for all modules, from one compilation in C and one in C++."""
 
     def __init__(self, headers, modules):
         headers.require()
@@ -119,7 +118,7 @@ class Measured:
             for i in range(len(function.arguments) + 2)
         }
         for authority, *identifiers in win32_elsewhere.SIDS.values():
-            # A list in braces, whose last number is the one that is written.
+            # Matches the last number of a list in braces.
             parts[authority] = f"SID_IDENTIFIER_AUTHORITY {authority}.Value[5]"
             parts |= {name: name for name in identifiers}
         with ThreadPoolExecutor() as pool:
@@ -128,7 +127,7 @@ class Measured:
             self.numbers = numbers.result()
 
     def unexplained(self, wrong):
-        """Without what this set is known to lack; a value that differs is never excused."""
+        """Return the mismatches, except for names that this set of headers is known to lack."""
         excused = LACKING[self.headers.rig] | DOCUMENTED.keys()
         return {
             name: found for name, found in wrong.items() if found is not None or name not in excused
@@ -140,7 +139,7 @@ class Measured:
         return self.unexplained(wrong)
 
     def constant(self, name, value):
-        """The header's number as wide as its type; signed if the one here is negative."""
+        """Return the header's number with the width of its type. It is signed if the module's number is negative."""
         if name not in self.numbers:
             return None
         range_ = 1 << 8 * self.numbers[f"width of {name}"]
@@ -157,10 +156,13 @@ class Measured:
     def wrong_prototypes(self, modules):
         wrong = {}
         for name, function in prototypes(modules):
-            codes = [len(function.arguments), *map(travels, (function.result, *function.arguments))]
+            codes = [
+                len(function.arguments),
+                *map(passing_of, (function.result, *function.arguments)),
+            ]
             for i, code in enumerate(codes):
                 found = self.signatures.get(f"{name} {i}")
-                # Whether an argument is signed makes no difference to how it travels.
+                # Signed and unsigned arguments are passed in the same way.
                 same = found == code or (found is not None and i >= 2 and found >> 1 == code >> 1)
                 if not same:
                     wrong[f"argument {i - 1} of {name}" if i >= 2 else name] = found
@@ -189,7 +191,7 @@ class ULARGE_INTEGER(ctypes.Union):
 
 
 CONTROL = types.ModuleType("control")
-"""Where everything is wrong, or nothing that a header knows."""
+"""A module in which every value is wrong or missing in the headers."""
 vars(CONTROL).update(
     ERROR_ACCESS_DENIED=6,
     E_FAIL=0x80004006 - (1 << 32),
@@ -210,35 +212,35 @@ def measured(request):
     return Measured(win32_headers.ALL[request.param], [*MODULES, CONTROL])
 
 
-def test_every_module_was_looked_into():
+def test_every_module_is_checked():
     assert {"corral.abi.win32", "corral.abi.win32_job"} <= {module.__name__ for module in MODULES}
     assert len(constants(MODULES)) > 50
     assert len(structures(MODULES)) > 10
     assert len(prototypes(MODULES)) > 50
 
 
-def test_constants(measured):
+def test_constants_agree_with_the_headers(measured):
     assert measured.wrong_constants(MODULES) == {}
 
 
-def test_types_and_structures(measured):
+def test_types_and_structures_agree_with_the_headers(measured):
     assert measured.wrong_layouts(MODULES) == {}
 
 
-def test_prototypes(measured):
+def test_prototypes_agree_with_the_headers(measured):
     assert measured.wrong_prototypes(MODULES) == {}
 
 
-def test_exports(measured):
+def test_the_import_libraries_export_every_function(measured):
     assert measured.not_exported(MODULES) == {}
 
 
-def test_numbers_of_windows_in_pure_modules(measured):
+def test_windows_numbers_in_pure_modules_agree_with_the_headers(measured):
     expected = win32_elsewhere.NUMBERS
     assert {name: measured.constant(name, value) for name, value in expected.items()} == expected
 
 
-def test_sids(measured):
+def test_sids_agree_with_the_headers(measured):
     wrong = {}
     for sid, names in win32_elsewhere.SIDS.items():
         for name, part in zip(names, sid.split("-")[2:], strict=False):
@@ -247,7 +249,7 @@ def test_sids(measured):
     assert measured.unexplained(wrong) == {}
 
 
-def test_what_is_wrong_is_found(measured):
+def test_wrong_values_are_found(measured):
     assert measured.wrong_constants([CONTROL]) == {
         "ERROR_ACCESS_DENIED": 5,
         "E_FAIL": 0x80004005 - (1 << 32),
@@ -273,8 +275,8 @@ def test_what_is_wrong_is_found(measured):
     }
 
 
-def test_nothing_is_excused_that_is_not_there():
-    """Every excuse is for something that the modules have, and nothing is excused in both sets of headers."""
+def test_every_exception_is_needed():
+    """Every excepted name is in a module, and no name is excepted for both sets of headers."""
     names = {name for name, _ in constants(MODULES)} | layouts(MODULES).keys()
     functions = {name for name, _ in prototypes(MODULES)}
     names |= functions | {f"export of {name}" for name in functions}
@@ -283,8 +285,8 @@ def test_nothing_is_excused_that_is_not_there():
     assert LACKING["mingw"] & LACKING["zig"] == set()
 
 
-def test_what_the_headers_do_not_know_says_where_it_is_written():
-    """Names that begin with an underscore are not looked up, so they are listed one by one."""
+def test_names_missing_in_the_headers_have_a_source():
+    """Names that begin with an underscore are not checked, so each of them is listed with its source."""
     reached = {kind for _, outer in structures(MODULES) for kind in nested(outer)}
     private = {
         name

@@ -1,4 +1,4 @@
-"""The bits of each mitigation policy are bit fields, which no expression names: a compiler has to set them."""
+"""Check the bits of each mitigation policy with a compiler, because no C expression names a bit field's position."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def source() -> str:
 
 
 @pytest.mark.parametrize("name", win32_headers.ALL)
-def test_the_flags_that_are_read_back(name, tmp_path):
+def test_mitigation_flags_agree_with_the_headers(name, tmp_path):
     headers = win32_headers.ALL[name]
     headers.require()
     path, made = pathlib.Path(tmp_path, "table.c"), pathlib.Path(tmp_path, "table.o")

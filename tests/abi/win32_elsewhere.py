@@ -1,4 +1,4 @@
-"""What Windows defines and pure modules repeat, so that they need no `abi`: each with the header's expression for it."""
+"""List values of Windows that pure modules define without `abi`, each with the header's expression."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ NUMBERS |= dict(zip(STATUSES, trial.MEANINGS, strict=True))
 
 PACKAGES, LABELS = "SECURITY_APP_PACKAGE_AUTHORITY", "SECURITY_MANDATORY_LABEL_AUTHORITY"
 NT, CAPABILITIES = "SECURITY_NT_AUTHORITY", "SECURITY_CAPABILITY_BASE_RID"
-# The authority and the relative identifiers that a SID begins with.
+# The authority and the first relative identifiers of a SID.
 SIDS = {
     capabilities.package_sid("any"): (PACKAGES, "SECURITY_APP_PACKAGE_BASE_RID"),
     capabilities.capability_sid("any"): (PACKAGES, CAPABILITIES, "SECURITY_CAPABILITY_APP_RID"),

@@ -1,7 +1,7 @@
-"""What the headers of Windows say: numbers by a compiler, exports by the import libraries.
+"""Read values from the headers of Windows with a compiler, and exports from the import libraries.
 
-There are two sets of headers, mingw-w64 as Debian packages it, and the newer one that comes with zig, which also
-compiles for ARM. Nothing is run: a constant table is compiled and read out of the object file.
+There are two sets of headers: mingw-w64 as Debian packages it, and the newer one that comes with zig, which also
+compiles for ARM. Nothing is run: a constant table is compiled and read from the object file.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import subprocess
 import sys
 import tempfile
 
-from vm import rig
+import rigs
 
 INCLUDES = (
     *("userenv", "sddl", "aclapi", "securitybaseapi", "fltuser", "winternl", "psapi", "tlhelp32"),
     *("winioctl", "jobapi2", "processthreadsapi", "wtsapi32", "iphlpapi", "appmodel"),
 )
-# ntstatus.h says all of the statuses, of which winnt.h says some.
+# ntstatus.h has all statuses, and winnt.h only some.
 PROLOGUE = """\
 #define _WIN32_WINNT 0x0A00
 #define NTDDI_VERSION 0x0A00000C
@@ -35,9 +35,9 @@ PROLOGUE = """\
 #include <stddef.h>
 """ + "".join(f"#if __has_include(<{h}.h>)\n#include <{h}.h>\n#endif\n" for h in INCLUDES)
 C_TABLE = "const unsigned long long __attribute__((section(TABLE), used)) table[] = {\n"
-# constexpr: otherwise C++ would rather fill the table when the program starts.
+# Without constexpr, C++ would fill the table only when the program starts.
 CPP_TABLE = "constexpr unsigned long long __attribute__((section(TABLE), used)) table[] = {\n"
-# How an argument or a result travels: its size, and whether it is a pointer and signed.
+# For an argument or a result: its size, whether it is a pointer, and whether it is signed.
 SIGNATURES = """
 template <class T, bool other = __is_class(T) || __is_union(T) || __is_enum(T)>
 struct travels { static constexpr int code = sizeof(T) * 4 + (T(-1) < T(0)); };
@@ -64,26 +64,19 @@ class Headers:
     cpp: tuple[str, ...]
 
     def require(self) -> None:
-        if self.rig == "zig" and importlib.util.find_spec("ziglang") is None:
-            rig.unavailable("zig", "install the package ziglang from PyPI")
-        if self.rig == "mingw":
-            rig.need_program("mingw", self.cpp[0], MINGW_PACKAGE)
-            if not IMPORT_LIBRARIES.is_dir():
-                rig.unavailable(
-                    "mingw", f"{IMPORT_LIBRARIES} is missing: {MINGW_PACKAGE} of Debian has it"
-                )
+        rigs.need(self.rig)
 
     def numbers(self, expressions: dict[str, str]) -> dict[str, int]:
-        """The value of each C expression; those that the headers cannot give are left out."""
+        """Return the value of each C expression, except for those that the headers lack."""
         return table((*self.c, "-x", "c"), PROLOGUE + C_TABLE, expressions)
 
     def signatures(self, expressions: dict[str, str]) -> dict[str, int]:
-        """The same for C++, which can take function types to pieces."""
+        """Return the value of each C++ expression. Only C++ can take function types apart."""
         compiler = (*self.cpp, "-x", "c++", "-std=gnu++14")
         return table(compiler, PROLOGUE + SIGNATURES + CPP_TABLE, expressions)
 
     def exports(self, library: str) -> set[str]:
-        """What the import library of this name offers."""
+        """Return the exports of the import library of this name."""
         return mingw_exports(library) if self.rig == "mingw" else zig_exports(library)
 
 
@@ -102,7 +95,7 @@ ALL = {
 
 
 def table(compiler: tuple[str, ...], opening: str, expressions: dict[str, str]) -> dict[str, int]:
-    """Compiles again without the lines that were refused, until none is."""
+    """Compile the table, and repeat it without the refused lines until no line is refused."""
     opening = f'#define TABLE "{SECTION}"\n{opening}'
     first = opening.count("\n") + 1
     keys = list(expressions)
@@ -124,7 +117,7 @@ def table(compiler: tuple[str, ...], opening: str, expressions: dict[str, str]) 
 
 
 def read_table(file: bytes, length: int) -> tuple[int, ...]:
-    """The table's section of a COFF object file, which may be filled up to a round size."""
+    """Return the numbers in the table's section of a COFF object file. The section may be padded."""
     (sections,) = struct.unpack_from("<H", file, 2)
     for i in range(sections):
         name, size, start = struct.unpack_from("<8s8xII", file, 20 + 40 * i)
@@ -151,7 +144,7 @@ def zig_exports(library: str) -> set[str]:
     assert found.origin is not None
     base = pathlib.Path(found.origin).parent / "lib/libc/mingw"
     files = [path for folder in ("lib-common", "lib64") for path in (base / folder).glob("*.def*")]
-    # kernelbase has no import library: it is what stands behind these names.
+    # kernelbase has no import library. These libraries refer to it.
     named = "api-ms-win-" if library == "kernelbase" else f"{library}."
     texts = [path.read_text() for path in files if path.name.startswith(named)]
     return {name for text in texts for name in re.findall(r"(?m)^(\w+)", text)}

@@ -1,1 +1,1 @@
-"""One module a page of the docs."""
+"""The claims, in one module for each page of the docs."""

@@ -1,4 +1,4 @@
-"""What a promise is: its words, where they stand, and the tests that hold it."""
+"""Define a claim: its sentence, its page, and the tests that check it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 LINUX = "Linux, as root and as an ordinary user"
 ANY = "any host"
+MODEL = "read by a model of Seatbelt, not by a Mac"
 UNCHECKED = "not checked here: "
 MACHINE = "in user-mode Linux"
 README = "README.md"
@@ -15,7 +16,7 @@ GATEWAY = "docs/network.md"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """`sentence` stands in `source` right before its anchor. A claim with a `table` is a row of it."""
+    """A claim. `sentence` is in `source` directly before its anchor. With a `table` the claim is a row of it."""
 
     id: str
     sentence: str

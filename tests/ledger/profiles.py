@@ -10,32 +10,38 @@ PUBLISHED = "tests/servers/test_published.py"
 
 CLAIMS: tuple[Claim, ...] = (
     Claim(
+        id="profiles-started",
+        sentence="Other servers are installed and started without an account, and list their tools.",
+        tests=("tests/servers/test_profiles.py::test_a_profiles_server_starts_and_lists_its_tools",),
+        source=PROFILE_PAGE,
+    ),
+    Claim(
         id="profile-reasons",
-        sentence="Every grant in it has its reason,",
-        tests=(f"{PROFILES}::test_every_grant_has_its_reason",),
+        sentence="Every grant in a profile has a reason,",
+        tests=(f"{PROFILES}::test_every_grant_has_a_reason",),
         source=PROFILE_PAGE,
         where=ANY,
     ),
     Claim(
         id="profile-no-paths",
-        sentence="no profile grants a path or lets a control go.",
+        sentence="and no profile grants a path or drops a control.",
         tests=(f"{PROFILES}::test_no_profile_grants_a_path_or_degrades",),
         source=PROFILE_PAGE,
         where=ANY,
     ),
     Claim(
         id="profile-arguments",
-        sentence="Naming one there grants it.",
+        sentence="Their profiles grant each path that you name there.",
         tests=(
-            f"{PROFILES}::test_paths_in_the_arguments_are_granted_where_the_profile_says_so",
+            f"{PROFILES}::test_paths_in_arguments_are_granted_if_the_profile_says_so",
             f"{PUBLISHED}::test_a_published_server_works_inside",
         ),
         source=PROFILE_PAGE,
     ),
     Claim(
         id="profile-secrets",
-        sentence="an absent one is left out.",
-        tests=(f"{PROFILES}::test_secrets_count_as_far_as_they_are_set",),
+        sentence="corral passes on the secrets of a profile that are set in its own environment, and leaves out the others.",
+        tests=(f"{PROFILES}::test_only_secrets_that_are_set_are_passed",),
         source=PROFILE_PAGE,
         where=ANY,
     ),
@@ -44,7 +50,7 @@ CLAIMS: tuple[Claim, ...] = (
         sentence="and with acts that the server must not be able to do.",
         tests=(
             f"{PUBLISHED}::test_a_published_server_works_inside",
-            f"{PUBLISHED}::test_what_it_must_not_do",
+            f"{PUBLISHED}::test_a_published_server_cannot_do_forbidden_acts",
         ),
         source=PROFILE_PAGE,
     ),

@@ -6,48 +6,140 @@ from ledger.claim import ANY, Claim
 
 PROFILES = "tests/unit/policy/test_profiles.py"
 PUBLISHED = "tests/servers/test_published.py"
+FRAMEWORKS = "tests/servers/test_frameworks.py"
+POOL = "tests/linux/test_pool.py"
 PYTHON_PAGE = "docs/python.md"
 
 CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="sdk-generations",
         sentence="`mcp` 1.x and 2.x",
-        tests=(f"{PUBLISHED}::test_both_generations_of_the_sdk",),
+        tests=(f"{PUBLISHED}::test_both_generations_of_the_sdk_start_servers",),
         source=PYTHON_PAGE,
     ),
     Claim(
         id="sdk-fastmcp",
         sentence="with FastMCP's `StdioTransport`.",
-        tests=(f"{PUBLISHED}::test_fastmcp",),
+        tests=(f"{PUBLISHED}::test_fastmcp_starts_servers",),
+        source=PYTHON_PAGE,
+    ),
+    Claim(
+        id="sdk-dicts",
+        sentence="A dict can describe one server or several.",
+        tests=(
+            f"{PROFILES}::test_a_dict_of_a_server_keeps_its_other_keys",
+            f"{PROFILES}::test_every_server_of_a_dict_runs_in_a_sandbox",
+        ),
+        source=PYTHON_PAGE,
+        where=ANY,
+    ),
+    Claim(
+        id="sdk-dict-errors",
+        sentence="otherwise it is an error.",
+        tests=(f"{PROFILES}::test_a_dict_with_an_unknown_server_is_an_error",),
+        source=PYTHON_PAGE,
+        where=ANY,
+    ),
+    Claim(
+        id="sdk-whole-environment",
+        sentence="corral then passes on only added or changed variables.",
+        tests=(
+            f"{PROFILES}::test_a_copy_of_the_whole_environment_is_not_passed_on",
+            f"{FRAMEWORKS}::test_a_framework_starts_its_servers_inside",
+        ),
+        source=PYTHON_PAGE,
+    ),
+    Claim(
+        id="sdk-frameworks",
+        sentence="Tests run each of these examples with the framework itself.",
+        tests=(f"{FRAMEWORKS}::test_a_framework_starts_its_servers_inside",),
         source=PYTHON_PAGE,
     ),
     Claim(
         id="sdk-environment",
-        sentence="Those whose names look like secrets are passed as secrets.",
+        sentence="Variables whose names look like secrets are passed as secrets.",
         tests=(
-            f"{PUBLISHED}::test_both_generations_of_the_sdk",
+            f"{PUBLISHED}::test_both_generations_of_the_sdk_start_servers",
             f"{PROFILES}::test_parameters_for_an_sdk_name_every_variable_once",
         ),
         source=PYTHON_PAGE,
     ),
     Claim(
         id="sdk-mistakes",
-        sentence="A mistake in the policy is raised by `sandboxed` itself, before anything starts.",
-        tests=(f"{PROFILES}::test_what_is_wrong_with_a_policy_is_said_before_anything_starts",),
+        sentence="`sandboxed` itself raises mistakes in the policy, before anything starts.",
+        tests=(f"{PROFILES}::test_mistakes_in_a_policy_are_raised_before_anything_starts",),
         source=PYTHON_PAGE,
         where=ANY,
     ),
     Claim(
         id="sdk-imports",
-        sentence="Nothing of `mcp` or `fastmcp` is imported by corral unless you gave it one of theirs;",
-        tests=(f"{PROFILES}::test_no_sdk_is_imported_and_the_same_python_runs_corral",),
+        sentence="It imports `mcp` or `fastmcp` only if you pass it one of their objects.",
+        tests=(f"{PROFILES}::test_no_sdk_is_imported_and_corral_runs_with_the_same_python",),
         source=PYTHON_PAGE,
         where=ANY,
     ),
     Claim(
         id="sdk-example",
         sentence="is a small agent with two servers from the registries.",
-        tests=(f"{PUBLISHED}::test_the_example_agent",),
+        tests=(f"{PUBLISHED}::test_the_example_agent_works",),
+        source=PYTHON_PAGE,
+    ),
+    Claim(
+        id="pool-once",
+        sentence="Each spare is used once,",
+        tests=(
+            f"{POOL}::test_a_launch_uses_a_spare_once_and_has_an_ordinary_report",
+            f"{POOL}::test_launches_at_once_each_run_once",
+        ),
+        source=PYTHON_PAGE,
+    ),
+    Claim(
+        id="pool-nothing-shared",
+        sentence="and launches share no files or memory.",
+        tests=(
+            f"{POOL}::test_a_launch_sees_nothing_of_an_earlier_one",
+        ),
+        source=PYTHON_PAGE,
+    ),
+    Claim(
+        id="pool-policy",
+        sentence="A policy file is read once, when the pool is made. The user's ceilings are read at each launch.",
+        tests=(f"{POOL}::test_a_spare_has_the_pools_policy_and_the_current_ceilings",),
+        source=PYTHON_PAGE,
+    ),
+    Claim(
+        id="pool-fit",
+        sentence="After a change (another program, a replaced grant or secret, a new secret in a grant, a changed system file or mount) the launch is an ordinary one.",
+        tests=(
+            f"{POOL}::test_a_spare_is_not_used_after_its_grant_was_replaced_or_got_a_secret",
+            f"{POOL}::test_a_spare_is_not_used_after_a_mount_or_system_file_changed",
+            "tests/linux/test_attacks_on_spares.py::test_a_spare_that_lost_a_mask_is_not_used",
+        ),
+        source=PYTHON_PAGE,
+    ),
+    Claim(
+        id="pool-no-secret",
+        sentence="It gets its environment with its command.",
+        tests=(
+            f"{POOL}::test_a_spare_is_behind_every_wall_and_has_no_descriptor_of_corral",
+        ),
+        source=PYTHON_PAGE,
+    ),
+    Claim(
+        id="pool-ends",
+        sentence="A spare ends with its pool and with its caller.",
+        tests=(
+            f"{POOL}::test_a_spare_outlives_its_zygote_but_not_its_pool",
+            f"{POOL}::test_a_spare_ends_with_its_caller_even_if_a_fork_lives_on",
+        ),
+        source=PYTHON_PAGE,
+    ),
+    Claim(
+        id="pool-death",
+        sentence="If a spare died, the launch is an ordinary one, and no command is lost or run twice.",
+        tests=(
+            f"{POOL}::test_a_launch_works_after_its_spare_was_killed",
+        ),
         source=PYTHON_PAGE,
     ),
 )  # fmt: skip

@@ -9,6 +9,9 @@ APPROVE = "tests/linux/test_approve.py"
 CGROUP = "tests/vm/test_cgroup.py"
 CLI = "tests/linux/test_cli.py"
 CLIENTS = "tests/linux/test_clients.py"
+CHECK = "tests/linux/test_wrap_check.py"
+JSON = "tests/linux/test_json.py"
+JSON_PAGE = "docs/json.md"
 DOCTOR = "tests/linux/test_doctor.py"
 FAILURES = "tests/linux/test_failures.py"
 BLINDNESS = "tests/linux/test_blindness.py"
@@ -22,116 +25,146 @@ WRAPPING = "tests/unit/clients/test_clients_wrapping.py"
 
 CLAIMS: tuple[Claim, ...] = (
     Claim(
+        id="report-page",
+        sentence="If FILE ends in `.html`, the report is a page for people, without scripts.",
+        tests=("tests/linux/test_report_page.py::test_a_run_writes_a_page_that_a_browser_shows", "tests/linux/test_report_page.py::test_every_text_of_the_page_is_escaped"),
+        source=README,
+        where=LINUX,
+    ),
+    Claim(
         id="never-pretends",
-        sentence="A wall that cannot be put up is never reported as up: the run refuses, unless you let it go yourself.",
+        sentence="corral never reports a wall that does not work.",
         tests=(
-            f"{DOCTOR}::test_with_neither_there_is_no_filesystem_wall_and_nothing_runs",
-            f"{DOCTOR}::test_best_effort_does_not_pretend",
-            f"{FAILURES}::test_a_wall_that_is_missing_is_noticed",
+            f"{DOCTOR}::test_without_namespaces_and_landlock_nothing_runs",
+            f"{DOCTOR}::test_best_effort_drops_one_wall_with_a_warning",
+            f"{FAILURES}::test_a_wall_without_effect_is_noticed",
         ),
     ),
     Claim(
         id="stdio",
-        sentence="the target inherits them and corral never touches a message.",
+        sentence="The target inherits stdin and stdout; corral reads messages only if you turn on [the guard](docs/guard.md).",
         tests=(
-            f"{RUN}::test_stdin_and_stdout_are_the_callers_own",
-            f"{RUN}::test_stdin_and_stdout_are_the_targets",
-            f"{CLIENTS}::test_messages_are_not_touched",
+            f"{RUN}::test_the_target_has_the_callers_own_pipes",
+            f"{RUN}::test_the_target_reads_stdin_and_writes_stdout",
+            f"{CLIENTS}::test_messages_pass_unchanged",
         ),
     ),
     Claim(
         id="stderr-only",
-        sentence="corral speaks on stderr only.",
-        tests=(f"{CLIENTS}::test_stdout_carries_nothing_of_corrals",),
+        sentence="corral prints on stderr only.",
+        tests=(f"{CLIENTS}::test_corral_writes_nothing_to_stdout",),
     ),
     Claim(
         id="explain-is-run",
-        sentence="`explain` prints the very plan that `run` executes.",
+        sentence="`explain` prints exactly the plan that `run` executes.",
         tests=(f"{CLI}::test_run_executes_exactly_the_steps_that_explain_prints",),
     ),
     Claim(
         id="doctor-by-effect",
-        sentence="a capability counts only if the denial was seen and its control succeeded.",
+        sentence="A capability counts only if `doctor` saw the denial, and saw the same act succeed where it is allowed.",
         tests=(
             f"{DOCTOR}::test_a_denial_without_its_control_proves_nothing",
-            f"{DOCTOR}::test_where_namespaces_are_filtered",
-            f"{DOCTOR}::test_where_landlock_is_missing",
+            f"{DOCTOR}::test_doctor_is_right_where_namespaces_are_filtered",
+            f"{DOCTOR}::test_doctor_is_right_where_landlock_is_missing",
             f"{CGROUP}::test_limits",
-            f"{CGROUP}::test_without_a_cgroup_of_ones_own",
+            f"{CGROUP}::test_a_user_without_a_delegated_cgroup",
             f"{CGROUP}::test_without_user_namespaces",
         ),
         where=MACHINE,
     ),
     Claim(
         id="json",
-        sentence="`explain`, `check` and `doctor` take `--json`;",
+        sentence="`explain`, `check` and `doctor` take `--json`.",
         tests=(
             f"{CLI}::test_run_executes_exactly_the_steps_that_explain_prints",
-            f"{CLI}::test_check_says_everything_that_is_wrong_at_once_with_its_line",
+            f"{CLI}::test_check_lists_every_mistake_with_its_line",
             f"{DOCTOR}::test_json_has_the_promised_shape",
         ),
     ),
     Claim(
         id="report",
-        sentence="`run --report FILE` writes what was asked, enforced and used.",
+        sentence="`run --report FILE` writes the requested controls, how each was enforced, and the resource usage.",
         tests=(
             f"{CLI}::test_the_report_has_the_promised_shape",
-            f"{CLI}::test_the_report_says_how_it_ended",
-            f"{FAILURES}::test_the_report_of_a_failed_set_up_says_so",
-            f"{LIFECYCLE}::test_a_timeout_is_124_and_the_report_says_timeout",
+            f"{CLI}::test_the_report_names_the_outcome",
+            f"{FAILURES}::test_the_report_names_a_failed_set_up",
+            f"{LIFECYCLE}::test_a_timeout_exits_with_124_and_is_in_the_report",
         ),
     ),
     Claim(
+        id="wrap-check",
+        sentence="`corral wrap --check` fails if a server in a project's MCP configuration does not start through corral.",
+        tests=(
+            f"{CHECK}::test_a_server_that_is_not_wrapped_fails",
+            f"{CHECK}::test_wrapped_and_remote_servers_pass",
+        ),
+    ),
+    Claim(
+        id="json-schemas",
+        sentence="which `corral schema NAME` prints too.",
+        tests=tuple(
+            f"{JSON}::{name}"
+            for name in ("test_every_schema_is_printed", "test_doctor_matches_its_schema", "test_explain_matches_its_schema", "test_reports_match_their_schema", "test_the_demo_matches_its_schema")
+        ),
+        source=JSON_PAGE,
+    ),
+    Claim(
+        id="demo-anonymous",
+        sentence="corral removes the names of the user and the machine, and the paths of the home and of temporary files.",
+        tests=(f"{JSON}::test_the_demos_file_contains_nothing_about_the_user",),
+        source=JSON_PAGE,
+    ),
+    Claim(
         id="stated-refuses",
-        sentence="A limit that you state is required: a host that cannot hold it refuses the run.",
+        sentence="A limit that you state is required: a host that cannot enforce it refuses the run.",
         tests=(
             f"{PLAN}::test_a_stated_limit_is_required",
-            f"{CLI}::test_what_is_stated_and_missing_refuses_by_name",
+            f"{CLI}::test_a_missing_stated_control_is_refused_by_name",
         ),
     ),
     Claim(
         id="default-warns",
-        sentence="A limit that is only corral's default goes unenforced with one warning line.",
+        sentence="A default limit is dropped if the host cannot enforce it, with a warning in the first run after a boot, in the report and in `doctor`.",
         tests=(
             f"{PLAN}::test_a_default_limit_degrades_with_a_warning",
-            f"{CLI}::test_a_default_limit_that_cannot_be_held_is_a_warning",
+            f"{CLI}::test_a_default_limit_that_cannot_be_enforced_is_a_warning",
         ),
     ),
     Claim(
         id="walls-required",
-        sentence="Walls are required, stated or not.",
+        sentence="Walls are always required.",
         tests=(
-            f"{PLAN}::test_walls_are_required_stated_or_not",
-            f"{DOCTOR}::test_with_neither_there_is_no_filesystem_wall_and_nothing_runs",
+            f"{PLAN}::test_walls_are_required_whether_stated_or_not",
+            f"{DOCTOR}::test_without_namespaces_and_landlock_nothing_runs",
         ),
     ),
     Claim(
         id="strict",
-        sentence="`--strict` requires the defaults too,",
+        sentence="`--strict` requires the default limits too.",
         tests=(
-            f"{PLAN}::test_strict_makes_a_default_limit_required",
-            f"{CLI}::test_strict_refuses_what_would_only_be_a_warning",
+            f"{PLAN}::test_strict_requires_default_limits",
+            f"{CLI}::test_strict_turns_a_warning_into_a_refusal",
         ),
     ),
     Claim(
         id="best-effort",
-        sentence="`--best-effort` lets go whatever cannot be held, **walls too**, with a warning each run.",
+        sentence="`--best-effort` drops everything that the host cannot enforce, **walls too**, with a warning in each run.",
         tests=(
-            f"{PLAN}::test_the_users_word_lets_any_control_go",
-            f"{DOCTOR}::test_best_effort_does_not_pretend",
-            f"{CLI}::test_best_effort_lets_it_go_with_a_warning",
+            f"{PLAN}::test_the_user_may_drop_any_control",
+            f"{DOCTOR}::test_best_effort_drops_one_wall_with_a_warning",
+            f"{CLI}::test_best_effort_drops_a_missing_control_with_a_warning",
         ),
     ),
     Claim(
         id="request-approval",
-        sentence="what it asks for beyond the defaults counts only after `corral approve`.",
+        sentence="Anything beyond the defaults counts only after `corral approve`.",
         tests=(
-            f"{POLICY}::test_an_unapproved_request_never_loosens",
-            f"{POLICY}::test_everything_asked_is_told_at_once_with_the_remedy",
-            f"{TRUST}::test_a_request_counts_once_it_was_approved",
-            f"{APPROVE}::test_a_request_counts_only_while_exactly_it_is_approved",
-            f"{APPROVE}::test_a_request_that_only_tightens_runs",
-            f"{TRUST}::test_any_change_is_a_new_request",
+            f"{POLICY}::test_an_unapproved_request_never_allows_more",
+            f"{POLICY}::test_all_requests_are_listed_at_once_with_the_remedy",
+            f"{TRUST}::test_a_request_counts_after_its_approval",
+            f"{APPROVE}::test_a_request_counts_only_if_its_exact_content_is_approved",
+            f"{APPROVE}::test_a_request_that_only_tightens_needs_no_approval",
+            f"{TRUST}::test_any_change_needs_a_new_approval",
         ),
         where=ANY,
     ),
@@ -140,65 +173,65 @@ CLAIMS: tuple[Claim, ...] = (
         sentence="Leaving the `with` block stops the server and everything it started.",
         tests=(
             f"{API}::test_leaving_the_context_stops_the_target",
-            f"{API}::test_leaving_the_context_stops_all_that_the_target_started",
+            f"{API}::test_leaving_the_context_stops_the_targets_children",
         ),
     ),
     Claim(
         id="exit-own",
-        sentence="it ran and ended by itself",
+        sentence="the target ran and ended by itself",
         tests=(f"{RUN}::test_the_exit_code_is_the_targets_own",),
     ),
     Claim(
         id="exit-usage",
-        sentence="the command line is wrong",
+        sentence="the command line or the value of a flag is wrong",
         tests=(
-            f"{CLI}::test_a_usage_error_is_2_with_the_nearest_hint",
-            f"{CLI}::test_a_flag_that_is_used_wrongly_is_2",
+            f"{CLI}::test_a_usage_error_exits_with_2_and_the_nearest_hint",
+            f"{CLI}::test_a_wrongly_used_flag_exits_with_2",
         ),
     ),
     Claim(
         id="hints",
-        sentence="what is wrong and where, and behind `hint:` what you can do about it.",
+        sentence="The text after `hint:` says what you can do.",
         tests=(
-            f"{CLI}::test_bad_input_is_told_in_two_lines_without_a_stack_trace",
-            f"{CLI}::test_a_broken_request_is_told_with_its_place_and_a_hint",
-            f"{CLI}::test_an_error_of_the_system_is_told_with_a_hint",
+            f"{CLI}::test_bad_input_is_reported_in_two_lines_without_a_stack_trace",
+            f"{CLI}::test_a_broken_request_is_reported_with_its_place_and_a_hint",
+            f"{CLI}::test_an_error_of_the_system_is_reported_with_a_hint",
         ),
     ),
-    Claim(id="exit-timeout", sentence="it was stopped at its timeout", tests=(
-            f"{LIFECYCLE}::test_a_timeout_is_124_and_the_report_says_timeout",
-            f"{LIFECYCLE}::test_a_target_that_ends_in_time_is_no_timeout",
+    Claim(id="exit-timeout", sentence="corral stopped the target at its timeout", tests=(
+            f"{LIFECYCLE}::test_a_timeout_exits_with_124_and_is_in_the_report",
+            f"{LIFECYCLE}::test_a_target_that_ends_in_time_is_not_reported_as_timeout",
         )),
     Claim(
         id="exit-refused",
-        sentence="corral refused, or a wall could not be put up: the target never ran",
+        sentence="corral refused, or could not set up a wall: the target never ran",
         tests=(
-            f"{FAILURES}::test_every_step_may_fail_to_apply",
-            f"{FAILURES}::test_control_without_an_injected_failure_the_target_runs",
+            f"{FAILURES}::test_no_target_runs_if_a_step_fails",
+            f"{FAILURES}::test_the_target_runs_without_an_injected_failure",
         ),
     ),
     Claim(
         id="exit-blind",
-        sentence="corral had to end it, because it could no longer watch a limit",
-        tests=(f"{BLINDNESS}::test_a_supervisor_that_has_gone_blind_lets_nothing_run_on",),
+        sentence="corral ended the target because it could no longer watch a limit",
+        tests=(f"{BLINDNESS}::test_a_supervisor_that_cannot_read_proc_ends_the_run",),
     ),
     Claim(
         id="exit-exec",
         sentence="the program cannot be executed, or does not exist",
         tests=(
-            f"{FAILURES}::test_a_file_that_is_no_program_is_126",
-            f"{FAILURES}::test_a_command_that_does_not_exist_is_127",
+            f"{FAILURES}::test_a_file_that_is_not_a_program_exits_with_126",
+            f"{FAILURES}::test_a_missing_command_exits_with_127",
         ),
     ),
     Claim(
         id="exit-signal",
-        sentence="signal n ended it",
+        sentence="signal n ended the target",
         tests=(f"{RUN}::test_a_signal_becomes_128_plus_its_number",),
     ),
     Claim(
         id="wrap-all",
-        sentence="A wrapped configuration comes back byte for byte.",
-        tests=(f"{WRAP}::test_a_configuration_is_wrapped_works_and_comes_back", f"{WRAPPING}::test_any_configuration_is_wrapped_as_meant_and_comes_back_byte_for_byte"),
+        sentence="`unwrap` restores a configuration byte for byte.",
+        tests=(f"{WRAP}::test_a_wrapped_configuration_works_and_is_restored", f"{WRAPPING}::test_any_configuration_is_wrapped_correctly_and_restored_byte_for_byte"),
         source=README,
         where=LINUX,
     ),

@@ -1,4 +1,6 @@
-"""What some hosts lack, by marks; and no clock: no deadline makes a slow machine's example fail."""
+"""Skip tests whose requirements a host lacks, and turn off hypothesis's deadline, because machines
+may be slow.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,16 @@ import pytest
 from hypothesis import settings
 from web_servers import certificate, tls, web  # noqa: F401 - fixtures
 
+import rigs
 from windows.conftest import wine
 
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+settings.register_profile("short", deadline=None, database=None, max_examples=50)
+settings.register_profile("long", deadline=None, database=None, max_examples=1000)
 
 
+@pytest.hookimpl(trylast=True)  # at this point pytest knows --rigs
 def pytest_configure(config):
+    settings.load_profile("long" if "long" in rigs.declared() else "short")
     config.addinivalue_line("markers", "links: needs symbolic links, a privilege on Windows")
     config.addinivalue_line("markers", "not_wine(reason): what Wine does otherwise than Windows")
 
@@ -32,7 +37,9 @@ def pytest_runtest_setup(item):
 
 @functools.cache
 def without_links() -> str:
-    """Why this Windows makes no symbolic links; empty if it does. Wine says yes and makes none."""
+    """Return why this Windows cannot make symbolic links, or an empty text. Wine reports success
+    and makes none.
+    """
     with tempfile.TemporaryDirectory() as place:
         try:
             os.symlink(place, os.path.join(place, "link"), target_is_directory=True)

@@ -1,11 +1,13 @@
-"""The pure parts of the benchmarks: what they count, how they say it, what they are asked."""
+"""Test the pure code of the benchmarks: counts, texts and options."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import pathlib
+import subprocess
 import sys
+import xml.etree.ElementTree as ET
 
 import pytest
 
@@ -13,7 +15,7 @@ BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench"
 
 
 def load(name: str):
-    """Under their own names: bench is a folder of scripts that import each other so."""
+    """Import a script of bench under its own name, because these scripts import each other."""
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, BENCH / f"{name}.py")
         module = importlib.util.module_from_spec(spec)
@@ -23,7 +25,9 @@ def load(name: str):
 
 
 measure = load("measure")
+cpu_time = load("cpu_time")
 peers = load("peers")
+plot = load("plot")
 network = load("network")
 processes = load("processes")
 streams = load("streams")
@@ -32,7 +36,17 @@ syscalls = load("syscalls")
 Stats, Ratio, Section = measure.Stats, measure.Ratio, measure.Section
 
 
-def test_rounds_take_turns_and_drop_the_first():
+def test_each_installers_script_starts_corral(tmp_path):
+    found = peers.write_scripts(sys.executable, str(tmp_path))
+    for installer, imports in (("uv", False), ("pip", True)):
+        argv = [sys.executable, "-X", "importtime", found[installer], "--version"]
+        done = subprocess.run(argv, capture_output=True, text=True, check=True)
+        assert done.stdout.startswith("corral ")
+        names = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+        assert ("re" in names) == imports
+
+
+def test_contenders_take_turns_and_first_rounds_are_dropped():
     calls = []
 
     def contender(name):
@@ -48,9 +62,42 @@ def test_rounds_take_turns_and_drop_the_first():
     assert found["b"].samples == (6.0, 8.0, 10.0)
 
 
-def test_minimum_and_median():
+def test_stats_have_minimum_and_median():
     stats = Stats("x", (5.0, 1.0, 4.0, 100.0))
     assert (stats.minimum, stats.median) == (1.0, 4.5)
+
+
+def test_cpu_time_is_read_around_each_contender():
+    clock = iter(range(100))
+    found = measure.interleave({"a": lambda: 1.0}, 2, warm_up=1, cpu=lambda: float(next(clock)))
+    assert found["a"].cpu == (1.0, 1.0)
+    assert measure.interleave({"a": lambda: 1.0}, 2)["a"].median_cpu is None
+
+
+def test_cpu_time_of_a_child_is_counted():
+    burn = "import time\nwhile time.process_time() < 0.05: pass"
+    with cpu_time.CpuTime() as cpu:
+        before = cpu.read()
+        subprocess.run([sys.executable, "-c", burn], check=True)
+        after = cpu.read()
+    assert cpu.read() is None  # the process has left the group
+    assert before is None or after - before >= 50
+
+
+def test_cpu_ratios_compare_medians_if_there_are_any():
+    ours, theirs = Stats("a", (1.0,), (6.0, 9.0, 30.0)), Stats("b", (1.0,), (3.0,))
+    assert measure.cpu_ratio("x", ours, theirs, 2.0) == (Ratio("x, CPU", 3.0, 2.0),)
+    assert measure.cpu_ratio("x", ours, Stats("b", (1.0,))) == ()
+
+
+def test_a_drawing_has_a_bar_for_every_row():
+    rows = (Stats("corral <1>", (10.0, 12.0), (5.0,)), Stats("other", (20.0,)))
+    drawn = plot.draw([Section("Cold", "ms", rows), Section("One idle server", "")])
+    root = ET.fromstring(drawn)
+    words = [item.text for item in root if item.tag.endswith("text")]
+    assert words == ["Cold (ms)", "corral <1>", "10.0 / 11.0, CPU 5.00", "other", "20.0 / 20.0"]
+    bars = [float(item.get("width")) for item in root if item.get("height") == str(plot.ROW - 8)]
+    assert bars[1] == 2 * bars[0]
 
 
 def test_ratios_compare_minima():
@@ -75,7 +122,7 @@ def test_a_verdict_needs_a_budget(value, budget, verdict):
 @pytest.mark.parametrize(
     ("value", "text"), [(446.4, "446"), (54.21, "54.2"), (9.489, "9.49"), (0.121, "0.12")]
 )
-def test_numbers_have_three_digits(value, text):
+def test_numbers_have_three_significant_digits(value, text):
     assert measure.number(value) == text
 
 
@@ -98,12 +145,13 @@ def test_a_table_shows_measurements_ratios_and_notes():
 
 
 @pytest.mark.parametrize(("budget", "code"), [(1.0, 1), (2.0, 0), (None, 0)])
-def test_json_is_one_document_and_a_miss_is_the_exit_code(capsys, budget, code):
+def test_json_output_is_one_document_and_a_miss_sets_the_exit_code(capsys, budget, code):
     output = measure.Output(json_wanted=True)
     output.show(Section("A", "ms", (Stats("x", (1.0, 2.0)),), (Ratio("r", 2.0, budget),)))
     assert output.finish() == code
     (section,) = json.loads(capsys.readouterr().out)
-    assert section["rows"] == [{"name": "x", "min": 1.0, "median": 1.5, "n": 2}]
+    row = {"name": "x", "min": 1.0, "median": 1.5, "cpu": None, "n": 2}
+    assert section["rows"] == [row]
     assert section["ratios"][0]["verdict"] == {1.0: "miss", 2.0: "pass", None: ""}[budget]
 
 
@@ -112,7 +160,7 @@ def test_python_variables_do_not_reach_the_contenders():
     assert measure.clean_environment(before, HOME="/x") == {"PATH": "/bin", "HOME": "/x"}
 
 
-def test_an_interrupt_is_no_stack_trace():
+def test_an_interrupt_prints_no_stack_trace():
     def interrupted():
         raise KeyboardInterrupt
 
@@ -123,12 +171,12 @@ def test_an_interrupt_is_no_stack_trace():
 @pytest.mark.parametrize(
     ("words", "rounds"), [([], 40), (["--quick"], 8), (["--quick", "--rounds", "2"], 2)]
 )
-def test_rounds_that_were_asked_for_win(words, rounds):
+def test_the_rounds_option_overrides_the_defaults(words, rounds):
     assert measure.rounds_of(start.arguments(words)) == rounds
 
 
 @pytest.mark.parametrize("words", [["--rounds", "0"], ["--peers", "some"], ["--only", "hot"]])
-def test_arguments_that_mean_nothing_are_refused(words, capsys):
+def test_meaningless_options_are_refused(words, capsys):
     with pytest.raises(SystemExit) as refused:
         start.arguments(words)
     assert refused.value.code == 2
@@ -143,16 +191,16 @@ def test_arguments_that_mean_nothing_are_refused(words, capsys):
         (["--workload", "walk", "--call", "open"], ("open",), ("walk",)),
     ],
 )
-def test_named_calls_are_the_only_ones(words, calls, workloads):
+def test_only_named_calls_are_measured(words, calls, workloads):
     assert syscalls.chosen(syscalls.arguments(words)) == (calls, workloads)
 
 
-def test_corral_is_compared_with_everybody_but_itself():
+def test_corral_is_compared_with_every_contender():
     stats = {name: Stats(name, (value,)) for name, value in [("true", 1), ("srt", 100), ("us", 10)]}
     assert start.compare(stats, "us", {"srt": 0.2}) == (Ratio("us / srt", 0.1, 0.2),)
 
 
-def test_an_idle_server_is_judged_by_weight_and_wake_ups():
+def test_an_idle_server_has_budgets_for_memory_and_wake_ups():
     section = start.weight(
         [
             {"role": "supervisor", "pss": 13.0, "wake_ups": 0},
@@ -163,7 +211,7 @@ def test_an_idle_server_is_judged_by_weight_and_wake_ups():
     assert section.notes == ("the memory of init is shown to root only",)
 
 
-def test_a_field_of_proc():
+def test_a_field_of_a_proc_file_is_read():
     text = "Name:\tcat\nPPid:\t7\nPss:                3472 kB\nPss_Dirty:  1 kB\n"
     assert processes.field(text, "PPid") == 7
     assert processes.field(text, "Pss") == 3472
@@ -203,8 +251,8 @@ def test_a_missing_peer_names_its_package(monkeypatch):
     assert "npm" in words[2]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="the npm here is a script of sh")
-def test_srt_names_what_it_lacks(monkeypatch, tmp_path):
+@pytest.mark.skipif(sys.platform == "win32", reason="the test's npm is a shell script")
+def test_srt_names_its_missing_programs(monkeypatch, tmp_path):
     npm = tmp_path / "npm"
     npm.write_text("#!/bin/sh\n")
     npm.chmod(0o755)
@@ -212,20 +260,21 @@ def test_srt_names_what_it_lacks(monkeypatch, tmp_path):
     assert str(peers.srt("")).endswith("bubblewrap, socat, ripgrep")
 
 
-def test_without_srt_the_network_is_measured_and_says_why(monkeypatch, tmp_path):
+def test_without_srt_the_network_is_measured_with_a_note(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", "")
-    compared, absent = network.find_starts(str(tmp_path), "corral", {}, 1)
+    installed = peers.Installed(python="/bin/false", corral="corral")
+    compared, absent = network.find_starts(str(tmp_path), installed, {}, 1)
     assert list(compared) == ["loopback", "gateway"]
-    assert [text.partition(":")[0] for text in absent] == ["srt is absent"]
+    assert [text.partition(":")[0] for text in absent] == ["srt is absent", "broker is absent"]
     assert "npm" in absent[0]
 
 
-def test_a_rate_is_the_best_one():
+def test_a_rate_comes_from_the_best_time():
     found = {"a": Stats("a", (500.0, 250.0)), "b": Stats("b", (1000.0,))}
     assert network.rates("MB", 128, found) == "MB a second: a 512, b 128"
 
 
-def test_a_peer_that_fails_is_left_out_with_its_words():
+def test_a_peer_that_fails_is_left_out_with_its_error():
     fails = [sys.executable, "-c", "import sys; sys.exit('no user namespaces')"]
     assert str(peers.try_out("x", fails, {})) == "skipped x: does not run here: no user namespaces"
     assert peers.try_out("x", [sys.executable, "-c", ""], {}) is None

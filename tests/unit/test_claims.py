@@ -1,4 +1,4 @@
-"""The docs and the ledger of their promises agree, and every test that the ledger names exists."""
+"""Compare the docs with the ledger of their promises, and check that every test in it exists."""
 
 import ast
 import collections
@@ -8,9 +8,12 @@ import sys
 
 import pytest
 
+import corral
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import claims
 from claims import ANCHOR, CLAIMS, ROOT
+from corral.denials import records
 from ledger.claim import SECURITY, UNCHECKED
 
 DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -22,18 +25,18 @@ def text_of(path: pathlib.Path) -> str:
 
 
 def without_code(text: str) -> str:
-    """Code shows how an anchor is written; it makes no promise."""
+    """Remove code blocks, in which an anchor is only an example."""
     return re.sub(rf"`{ANCHOR.pattern}`", "", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
 
 
 def anchors(path: pathlib.Path) -> list[tuple[str, str]]:
-    """(id, the text before it) of every anchor of a page, with its white space made even."""
+    """Return (id, text before it) of every anchor of a page, with white space normalized."""
     parts = ANCHOR.split(without_code(text_of(path)))
     return [(parts[at], " ".join(parts[at - 1].split())) for at in range(1, len(parts), 2)]
 
 
 def names_in(path: pathlib.Path) -> set[str]:
-    """Names of the tests in a file, as pytest would write them; read, not imported."""
+    """Return the names of a file's tests as pytest writes them, without importing it."""
     found = set()
     for node in ast.parse(text_of(path)).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -53,7 +56,7 @@ def test_every_promise_of_the_docs_is_in_the_ledger_once():
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=IDS)
-def test_the_sentence_stands_before_its_anchor(claim):
+def test_each_sentence_is_directly_before_its_anchor(claim):
     before = dict(anchors(ROOT / claim.source))
     assert before[claim.id].endswith(" ".join(claim.sentence.split())), before[claim.id][-200:]
 
@@ -70,19 +73,20 @@ def test_every_named_test_exists(claim):
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=IDS)
-def test_a_promise_is_tried_or_says_why_not(claim):
+def test_a_promise_has_tests_or_a_reason(claim):
     assert bool(claim.tests) != claim.where.startswith(UNCHECKED)
     assert claim.where != UNCHECKED
 
 
-def test_the_tables_are_what_the_ledger_renders():
+def test_the_tables_match_the_ledger():
     text = text_of(ROOT / SECURITY)
     shown = {found["name"] for found in claims.TABLE.finditer(text)}
-    assert shown == set(claims.HEADS) == {claim.table for claim in CLAIMS if claim.table}
+    assert set(claims.HEADS) == {claim.table for claim in CLAIMS if claim.table}
+    assert shown == {*claims.HEADS, *claims.EVIDENCE}
     assert text == claims.with_tables(text), "run: python3 tests/claims.py"
 
 
-def test_ci_runs_the_tests_by_the_command_of_the_readme():
+def test_ci_runs_the_readme_command_for_tests():
     blocks = text_of(ROOT / "README.md").split("```sh\n")[1:]
     commands = [block.partition("\n```")[0] for block in blocks]
     [command] = [command for command in commands if "pytest" in command]
@@ -95,7 +99,7 @@ SYSTEMS = ("linux", "macos", "windows")
 
 
 def is_there(written: str) -> bool:
-    """NAME is any file. SYSTEM is every one of the three."""
+    """Return whether a path exists. NAME matches any file, and SYSTEM each of the three systems."""
     patterns = [written.replace("NAME", "*")]
     if "SYSTEM" in written:
         patterns = [patterns[0].replace("SYSTEM", system) for system in SYSTEMS]
@@ -120,7 +124,7 @@ def test_every_file_of_the_source_that_the_docs_name_exists():
 
 
 def test_every_package_and_its_first_modules_exist():
-    """The table below "Order of packages" in architecture.md."""
+    """Check the table below "Order of packages" in architecture.md."""
     section = text_of(ROOT / "docs" / "architecture.md").split("## Order of packages")[1]
     rows = [line for line in section.split("\n## ")[0].splitlines() if line.startswith("| `")]
     named = [re.findall(r"`([^`]+)`", row.split("|")[column]) for row in rows for column in (1, 3)]
@@ -133,12 +137,15 @@ def test_every_package_and_its_first_modules_exist():
 
 
 def test_every_step_that_the_docs_name_exists():
-    """`cgroup.Leaf` is the class Leaf in a module cgroup.py."""
+    """Check names such as `cgroup.Leaf`, the class Leaf in a module cgroup.py. `corral.Pool` is a
+    public name.
+    """
+    public = [f"corral.{name}" for name in corral.__all__]
     steps = [
         word
         for path in PAGES
         for word in code_in(path)
-        if re.fullmatch(r"([a-z_]+\.)+[A-Z][a-z]\w+", word)
+        if re.fullmatch(r"([a-z_]+\.)+[A-Z][a-z]\w+", word) and word not in public
     ]
     missing = [
         step
@@ -153,7 +160,7 @@ def test_every_step_that_the_docs_name_exists():
     assert not missing
 
 
-def test_every_link_between_the_docs_leads_somewhere():
+def test_every_link_between_the_docs_works():
     broken = [
         f"{path.relative_to(ROOT)}: {link}"
         for path in DOCS
@@ -161,3 +168,10 @@ def test_every_link_between_the_docs_leads_somewhere():
         if "://" not in link and not (path.parent / link).exists()
     ]
     assert not broken
+
+
+def test_troubleshooting_quotes_denials_as_they_are_printed():
+    page = text_of(ROOT / "docs" / "troubleshooting.md")
+    quoted = re.findall(r"^### denied: (.+)$", page, flags=re.MULTILINE)
+    assert len(quoted) > 5
+    assert not [text for text in quoted if not text.startswith(tuple(records.WORDS.values()))]

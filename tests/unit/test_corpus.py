@@ -1,4 +1,4 @@
-"""The corpus of the fuzzers, replayed; and other people's readers beside corral's own."""
+"""Replay the fuzzers' corpus, and compare corral's parsers with independent ones."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ SEEDS = [(name, path) for name in FUZZ.TARGETS for path in sorted((FUZZ.CORPUS /
 @pytest.mark.parametrize(
     ("name", "path"), SEEDS, ids=[f"{name}/{path.name}" for name, path in SEEDS]
 )
-def test_replay(name, path):
+def test_parsers_accept_or_refuse_every_seed(name, path):
     FUZZ.TARGETS[name](path.read_bytes())
 
 
-def test_every_reader_has_a_corpus():
+def test_every_parser_has_a_corpus():
     assert {path.name for path in FUZZ.CORPUS.iterdir()} == set(FUZZ.TARGETS)
 
 
-# dnslib takes no label that is not UTF-8.
+# dnslib accepts only labels in UTF-8.
 LABEL = st.binary(min_size=1, max_size=20).filter(bytes.isascii)
 
 
 @settings(deadline=None)
 @given(st.lists(LABEL, max_size=6), st.integers(0, 65535), st.integers(0, 65535))
-def test_dnslib_reads_the_same_question(labels, number, kind):
+def test_dnslib_reads_the_same_dns_question(labels, number, kind):
     header = dnslib.DNSHeader(id=number, q=1, rd=1)
     asked = dnslib.DNSQuestion(dnslib.DNSLabel(labels), kind)
     packed = dnslib.DNSRecord(header, questions=[asked]).pack()
@@ -75,8 +75,8 @@ VALUES = st.text("abc XYZ:/;=\t", max_size=20)
 @settings(deadline=None)
 @given(st.sampled_from(["GET", "POST"]), st.lists(st.tuples(TOKENS, VALUES), max_size=5))
 @example("GET", [("Host", "other.example"), ("Connection", "X-Secret")])
-def test_h11_reads_the_request_that_is_sent_on(method, headers):
-    """One request with one Host, whatever the target wrote into its headers."""
+def test_h11_reads_the_forwarded_request(method, headers):
+    """Check that the request has one Host, whatever headers the target wrote."""
     lines = [
         f"{method} http://a.example/x HTTP/1.1",
         *(f"{name}: {value}" for name, value in headers),
@@ -103,8 +103,8 @@ TABLES = st.recursive(
 
 @settings(deadline=None)
 @given(TABLES)
-def test_tomlkit_finds_the_values_that_stand_at_the_places(data):
-    """Every span of a value, cut out of a text that tomlkit wrote, is that value to tomlkit."""
+def test_tomlkit_reads_each_span_as_its_value(data):
+    """Cut every value's span out of a text of tomlkit, and parse the span with tomlkit."""
     text = tomlkit.dumps(data)
     try:
         root = toml.read(text)

@@ -1,8 +1,10 @@
-"""Where the user's files are, whatever the environment says."""
+"""Test where the user's directories are, in any environment."""
 
 from __future__ import annotations
 
+import ast
 import os
+import pathlib
 import sys
 
 import pytest
@@ -16,7 +18,7 @@ ELSEWHERE = os.path.abspath("elsewhere")
 
 @pytest.fixture
 def recorded(monkeypatch):
-    """What the system itself knows; Python's own expanduser would believe the variable."""
+    """Return the home in the user database, because Python's expanduser uses the variable."""
     if sys.platform == "win32":
         monkeypatch.setenv("HOMEDRIVE", "C:")
         monkeypatch.setenv("HOMEPATH", "\\Users\\recorded")
@@ -27,7 +29,7 @@ def recorded(monkeypatch):
 
 
 @pytest.mark.parametrize("value", ["", "relative", "~", None])
-def test_a_home_that_is_no_absolute_path_is_looked_up(monkeypatch, recorded, value):
+def test_a_home_that_is_not_an_absolute_path_is_looked_up(monkeypatch, recorded, value):
     environment = {} if value is None else {NAME: value}
     if value is not None:
         monkeypatch.setenv(NAME, value)
@@ -35,9 +37,9 @@ def test_a_home_that_is_no_absolute_path_is_looked_up(monkeypatch, recorded, val
     assert directories.home_directory({NAME: ELSEWHERE}) == ELSEWHERE
 
 
-def test_a_user_without_any_home_is_told_so(monkeypatch):
+def test_a_user_without_a_home_gets_an_error(monkeypatch):
     monkeypatch.setattr(directories, "recorded_home", lambda: "")
-    with pytest.raises(SandboxError, match=f"{NAME} names no directory") as caught:
+    with pytest.raises(SandboxError, match=f"{NAME} is not an absolute path") as caught:
         directories.home_directory({NAME: ""})
     assert NAME in str(caught.value.hint)
     assert directories.home_directory({NAME: ELSEWHERE}) == ELSEWHERE
@@ -57,3 +59,69 @@ def test_a_directory_that_others_can_write_to_is_refused(tmp_path):
     assert directories.is_private(os.lstat(tmp_path / "file"))
     with pytest.raises(SandboxError, match="not a directory"):
         directories.refuse_shared(str(tmp_path / "file"), os.lstat(tmp_path / "file"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no modes")
+@pytest.mark.parametrize(("caller", "typed"), [(0, "sudo -H corral"), (1001, "sudo chown -R 1001")])
+def test_root_is_not_told_to_take_over_a_users_directory(tmp_path, monkeypatch, caller, typed):
+    found = os.stat_result((0o40700, 0, 0, 1, 1002, 1002, 0, 0, 0, 0))
+    monkeypatch.setattr(os, "geteuid", lambda: caller)
+    with pytest.raises(SandboxError) as refused:
+        directories.refuse_shared(str(tmp_path), found)
+    assert refused.value.hint is not None
+    assert typed in refused.value.hint
+    assert ("chown" in refused.value.hint) == bool(caller)
+
+
+MAKERS = {"mkdir", "makedirs"}
+PRIVATE = 0o700
+TEMPORARY = {"mkdtemp", "TemporaryDirectory"}
+UNIX_ALONE = ("platforms/linux/", "platforms/macos/", "platforms/posix/")
+
+
+def private_directories(code: str) -> list[int]:
+    """Return the lines that make a directory with Python's mode 0o700."""
+    found = []
+    for node in ast.walk(ast.parse(code)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        modes = [word.value for word in node.keywords if word.arg == "mode"]
+        modes += node.args if name in MAKERS else []  # a path, not a number
+        values = [mode.value for mode in modes if isinstance(mode, ast.Constant)]
+        if name in TEMPORARY or (name in MAKERS and PRIVATE in values):
+            found.append(node.lineno)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("os.mkdir(path, 0o700)", 1),
+        ("os.makedirs(path, mode=0o700, exist_ok=True)", 1),
+        ("path.parent.mkdir(0o700)", 1),
+        ("tempfile.TemporaryDirectory()", 1),
+        ("from tempfile import mkdtemp; mkdtemp()", 1),
+        ("os.mkdir(path)", 0),
+        ("os.makedirs(path, mode=0o755)", 0),
+        ("os.chmod(path, 0o700)", 0),  # on Windows chmod changes only the read-only mark
+    ],
+)
+def test_the_search_finds_directories_with_mode_0700(code, found):
+    assert len(private_directories(code)) == found
+
+
+def test_no_code_makes_a_directory_with_mode_0700_on_windows():
+    """Search the source. On Windows Python's access list for 0o700 names the owner.
+
+    A directory that an elevated process makes is then closed to the same user, and to every container. Only
+    `make_private_directory` may use this mode, on systems with modes.
+    """
+    folder = pathlib.Path(directories.__file__).parent
+    found = {
+        name: private_directories(path.read_text(encoding="utf-8"))
+        for path in folder.rglob("*.py")
+        if not (name := path.relative_to(folder).as_posix()).startswith(UNIX_ALONE)
+    }
+    assert [name for name, lines in found.items() if lines] == ["abi/private_directory.py"]
+    assert len(found["abi/private_directory.py"]) == 1

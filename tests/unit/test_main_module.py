@@ -1,4 +1,4 @@
-"""`python -m corral` is the command, and takes nothing from the directory it is called in."""
+"""Test that `python -m corral` is the command, and imports nothing from the current directory."""
 
 from __future__ import annotations
 
@@ -27,19 +27,21 @@ def call(*words: str, cwd: pathlib.Path, **more: str) -> subprocess.CompletedPro
     )
 
 
-def test_it_is_the_command(tmp_path):
+def test_python_m_corral_is_the_command(tmp_path):
     done = call("-m", "corral", "--version", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, f"corral {corral.__version__}\n")
     assert call("-m", "corral", "rnu", cwd=tmp_path).returncode == 2
 
 
-def test_a_project_cannot_put_its_modules_in(tmp_path):
+def test_modules_of_the_current_directory_are_not_imported(tmp_path):
     mark = tmp_path / "mark"
     (tmp_path / "json.py").write_text(SHADOW)
     (tmp_path / "corral.toml").write_text("version = 1\n")
     done = call("-m", "corral", "schema", cwd=tmp_path, MARK=str(mark))
     assert (done.returncode, mark.exists()) == (0, False), done.stderr
-    call("-c", "import json", cwd=tmp_path, MARK=str(mark))  # the control: Python itself would
+    call(
+        "-c", "import json", cwd=tmp_path, MARK=str(mark)
+    )  # the control: Python alone would import them
     assert mark.exists()
 
 
@@ -52,7 +54,7 @@ subprocess.run([sys.executable, *child_python.build_arguments(told, "a", "b")], 
 """
 
 
-def test_what_is_installed_beside_corral_stays_behind_pythons_own(tmp_path):
+def test_packages_beside_corral_do_not_replace_the_standard_library(tmp_path):
     site = tmp_path / "site"
     (site / "corral" / "api").mkdir(parents=True)
     for name in ("__init__.py", "api/__init__.py", "api/child_python.py"):

@@ -1,4 +1,4 @@
-"""Text from elsewhere: shown without harm, and taken for a digest only if it is one."""
+"""Test that foreign text is printed without harm, and that only real digests are recognized."""
 
 import pytest
 from hypothesis import given
@@ -8,7 +8,7 @@ from corral.safe_text import is_digest, printable, shown
 
 
 @given(st.text())
-def test_shown_text_is_harmless(text):
+def test_printed_text_has_no_control_characters(text):
     assert shown(text).isprintable()
     assert printable(text).isprintable()
 
@@ -16,6 +16,6 @@ def test_shown_text_is_harmless(text):
 @pytest.mark.parametrize(
     "text", ["", "a" * 63, "a" * 65, "A" * 64, "g" * 64, "\u0661" * 64, None, 1]
 )
-def test_no_digests(text):
+def test_other_texts_are_not_digests(text):
     assert not is_digest(text)
     assert is_digest("0123456789abcdef" * 4)

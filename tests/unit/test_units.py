@@ -1,4 +1,6 @@
-"""Sizes, durations and CPU shares: what is read, what is refused, and that writing is the inverse."""
+"""Test sizes, durations and CPU shares: parsing, refusing, and formatting as the inverse of
+parsing.
+"""
 
 import math
 
@@ -24,19 +26,19 @@ NOT_AMOUNTS = [True, False, None, [], {}, (), b"1G", object(), math.nan, math.in
         ("4k", 4096), ("2T", 2 << 40), ("1.0009765625K", 1025), (HUGE, HUGE), ("none", None),
     ],
 )  # fmt: skip
-def test_sizes(written, size):
+def test_valid_sizes_are_read(written, size):
     assert units.parse_size(written) == size
 
 
 @pytest.mark.parametrize(
     "written", [*TRICKS, *NOT_AMOUNTS, 0, "0", "0G", -1, HUGE + 1, "8388608T", 1.5]
 )
-def test_no_sizes(written):
+def test_invalid_sizes_are_refused(written):
     with pytest.raises(ValueError):
         units.parse_size(written)
 
 
-def test_an_ambiguous_unit_is_named_with_its_remedy():
+def test_the_error_for_an_ambiguous_unit_names_the_right_one():
     with pytest.raises(ValueError, match="write 1G"):
         units.parse_size("1GB")
 
@@ -52,7 +54,7 @@ def test_an_ambiguous_unit_is_named_with_its_remedy():
         ("none", None),
     ],
 )
-def test_durations(written, duration):
+def test_valid_durations_are_read(written, duration):
     assert units.parse_duration(written) == duration
 
 
@@ -60,12 +62,12 @@ def test_durations(written, duration):
     "written",
     [*TRICKS, *NOT_AMOUNTS, 0, 60, 1.5, "0s", "0.1ms", "1M", "1S", "1d", "5 m", "1h30m", "-5s"],
 )
-def test_no_durations(written):
+def test_invalid_durations_are_refused(written):
     with pytest.raises(ValueError):
         units.parse_duration(written)
 
 
-def test_a_bare_duration_is_told_its_unit():
+def test_an_error_for_a_bare_duration_names_the_units():
     for written in (60, "60"):
         with pytest.raises(ValueError, match="write 60s"):
             units.parse_duration(written)
@@ -84,7 +86,7 @@ def test_a_bare_duration_is_told_its_unit():
         ("none", None),
     ],
 )
-def test_cpu(written, cpu):
+def test_valid_cpu_shares_are_read(written, cpu):
     assert units.parse_cpu(written) == cpu
 
 
@@ -106,7 +108,7 @@ def test_cpu(written, cpu):
         "500mm",
     ],
 )
-def test_no_cpu(written):
+def test_invalid_cpu_shares_are_refused(written):
     with pytest.raises(ValueError):
         units.parse_cpu(written)
 
@@ -121,21 +123,21 @@ def test_a_bare_integer_is_millicores_on_the_command_line_only():
 
 
 @given(st.integers(1, HUGE))
-def test_what_is_formatted_reads_back(value):
+def test_formatted_values_are_read_back(value):
     assert units.parse_size(units.format_size(value)) == value
     assert units.parse_duration(units.format_duration(value)) == value
     share = value % units.MAX_CPU + 1
     assert units.parse_cpu(units.format_cpu(share)) == share
 
 
-def test_no_limit_reads_back():
+def test_no_limit_is_formatted_as_none():
     assert {units.format_size(None), units.format_duration(None), units.format_cpu(None)} == {
         "none"
     }
 
 
 @given(st.text() | st.integers() | st.floats() | st.booleans() | st.none())
-def test_anything_is_an_amount_or_a_sentence(value):
+def test_random_text_is_a_value_or_an_error_with_a_message(value):
     for parse in (units.parse_size, units.parse_duration, units.parse_cpu):
         found, words = outcome(parse, value)
         assert words.isprintable()

@@ -1,11 +1,10 @@
-"""Web servers of the tests' own on loopback, with and without TLS, and what they were asked."""
+"""Start web servers on loopback, with and without TLS, and record their requests."""
 
 import contextlib
 import hashlib
 import http.server
-import shutil
+import pathlib
 import ssl
-import subprocess
 import threading
 
 import pytest
@@ -39,21 +38,10 @@ class Server(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture(scope="session")
-def certificate(tmp_path_factory):
-    """For allowed.test and evil.test: the files of the certificate and of its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the package openssl")
-    argv = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    argv += [
-        "-subj",
-        "/CN=allowed.test",
-        "-addext",
-        "subjectAltName=DNS:allowed.test,DNS:evil.test",
-    ]
-    argv += ["-keyout", f"{folder}/key", "-out", f"{folder}/cert"]
-    subprocess.run(argv, check=True, capture_output=True)
-    return f"{folder}/cert", f"{folder}/key"
+def certificate():
+    """Return the files of a certificate for allowed.test and evil.test, and of its key."""
+    folder = pathlib.Path(__file__).parent.parent / "tls"
+    return str(folder / "certificate.pem"), str(folder / "key.pem")
 
 
 @pytest.fixture

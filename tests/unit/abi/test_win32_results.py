@@ -1,4 +1,4 @@
-"""How `abi/win32` reads what functions return: pure, and the same on every host."""
+"""Test how `abi/win32` reads the results of functions, on any host."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from corral.abi import win32
         ("any", win32.BOOL, 0, False),
     ],
 )
-def test_what_counts_as_a_failure(check, result, value, failed):
+def test_each_kind_of_result_has_its_failures(check, result, value, failed):
     assert win32._failed(check, value, result) is failed
 
 
@@ -35,12 +35,12 @@ def test_an_hresult_that_wraps_a_windows_error_becomes_that_error():
     assert win32.hresult_code(win32.E_NOTIMPL) == win32.E_NOTIMPL
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has these functions")
-def test_another_system_says_that_it_has_no_such_function():
+@pytest.mark.skipif(sys.platform == "win32", reason="tests other systems than Windows")
+def test_a_call_on_another_system_names_the_missing_function():
     assert not win32.CloseHandle.exists()
     with pytest.raises(win32.MissingFunctionError, match=r"only Windows has kernel32.*CloseHandle"):
         win32.CloseHandle(1)
 
 
-def test_an_error_from_elsewhere_has_no_windows_code():
+def test_an_error_of_another_system_has_no_windows_code():
     assert win32.winerror(OSError(2, "no such file")) == 0

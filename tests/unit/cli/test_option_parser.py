@@ -1,9 +1,10 @@
-"""The parser of flags: a table in, words out, and no way to crash it."""
+"""Test the parser of flags, also with random input, on which it must not crash."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.cli import run_flags
 from corral.cli.option_parser import Flag, UsageError, help_lines, parse
 
 FLAGS = (
@@ -15,7 +16,7 @@ FLAGS = (
 NAMES = [name for flag in FLAGS for name in (flag.name, flag.short) if name]
 
 
-def test_options_end_at_the_first_word_or_at_two_dashes():
+def test_options_end_at_the_first_word_or_at_a_double_dash():
     assert parse(FLAGS, ["--strict", "cmd", "--size", "1"])[1] == ["cmd", "--size", "1"]
     assert parse(FLAGS, ["--strict", "--", "--size", "1"])[1] == ["--size", "1"]
     assert parse(FLAGS, ["--", "--"])[1] == ["--"]
@@ -24,25 +25,34 @@ def test_options_end_at_the_first_word_or_at_two_dashes():
 
 
 @pytest.mark.parametrize("words", [["--size", "1G"], ["--size=1G"]])
-def test_a_value_may_follow_or_be_joined(words):
+def test_a_value_follows_its_flag_or_is_joined_to_it(words):
     options, rest = parse(FLAGS, [*words, "cmd"])
     assert (options.get("--size"), rest) == ("1G", ["cmd"])
 
 
-@pytest.mark.parametrize("value", ["", "a=b", "=", "--strict", "-", "--"])
+@pytest.mark.parametrize("value", ["", "a=b", "=", "--other", "-", "-1"])
 def test_a_value_may_be_anything(value):
     assert parse(FLAGS, [f"--size={value}"])[0].get("--size") == value
     assert parse(FLAGS, ["--size", value])[0].get("--size") == value
 
 
-def test_some_flags_add_up():
+@pytest.mark.parametrize("value", ["--", "--strict", "--size", "-v"])
+def test_a_forgotten_value_is_not_the_next_option(value):
+    """`--read $UNSET -- server` would name a file `--`, and start another command."""
+    with pytest.raises(UsageError) as caught:
+        parse(FLAGS, ["--read", value, "cmd"])
+    assert caught.value.message == "--read needs a value: PATH"
+    assert parse(FLAGS, [f"--read={value}"])[0].all("--read") == (value,)  # the control
+
+
+def test_repeatable_flags_collect_their_values():
     options, _ = parse(FLAGS, ["--read", "a", "--read=b"])
     assert options.all("--read") == ("a", "b")
     assert options.all("--size") == ()
     assert options.get("--size") is None
 
 
-def test_a_short_name_is_the_same_flag():
+def test_a_short_name_means_the_long_flag():
     assert parse(FLAGS, ["-v"])[0].has("--verbose")
     assert not parse(FLAGS, ["--strict"])[0].has("--verbose")
 
@@ -59,7 +69,7 @@ def test_a_short_name_is_the_same_flag():
         (["-x"], "-x", None),
     ],
 )
-def test_mistakes_are_named(words, said, hint):
+def test_an_error_names_the_wrong_flag(words, said, hint):
     with pytest.raises(UsageError) as caught:
         parse(FLAGS, words)
     assert said in caught.value.message
@@ -69,7 +79,7 @@ def test_mistakes_are_named(words, said, hint):
 
 
 @given(st.lists(st.text() | st.sampled_from([*NAMES, "--", "-", "--size=1", "--strict=1"])))
-def test_any_words_are_parsed_or_are_a_usage_error(words):
+def test_random_words_are_parsed_or_are_a_usage_error(words):
     try:
         options, rest = parse(FLAGS, words)
     except UsageError:
@@ -86,3 +96,13 @@ def test_help_has_a_line_for_every_flag():
         flag.help in line and flag.name in line for flag, line in zip(FLAGS, lines, strict=True)
     )
     assert help_lines(()) == []
+
+
+@pytest.mark.parametrize(("word", "key"), [("--max-io", "limits.io"), ("--limits.io", "limits.io")])
+def test_a_key_of_a_policy_without_an_option_is_named(word, key):
+    with pytest.raises(UsageError) as error:
+        parse(run_flags.FLAGS, [word, "1M"])
+    assert error.value.hint == f"it has no option: set {key} in a policy (--policy FILE)"
+    with pytest.raises(UsageError) as error:  # the control: a key with an option
+        parse(run_flags.FLAGS, ["--max-memry", "1M"])
+    assert error.value.hint == "did you mean --max-memory?"

@@ -1,4 +1,4 @@
-"""The flags of `run`: each sets the key that the schema names for it."""
+"""Test that each flag of `run` sets the key that the schema names for it."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def manifest(*words):
     return run_flags.to_manifest(options)
 
 
-def test_every_flag_of_the_schema_is_there_once():
+def test_every_flag_of_the_schema_exists_once():
     names = [flag.name for flag in run_flags.FLAGS]
     assert len(names) == len(set(names))
     assert {key.flag for key in schema.KEYS if key.flag} <= set(names)
@@ -23,14 +23,14 @@ def test_every_flag_of_the_schema_is_there_once():
         assert not flag.key or schema.BY_PATH[flag.key].flag == flag.name
 
 
-def test_flags_that_are_no_policy_make_no_manifest():
+def test_flags_outside_the_policy_make_no_manifest():
     assert manifest() is None
     assert manifest("--profile", "x", "--config", "a=b", "--with", "y") is None
     assert manifest("--strict").strict
     assert manifest("--best-effort").best_effort
 
 
-def test_variables_are_passed_or_set():
+def test_env_passes_or_sets_variables():
     assert manifest("--env", "A").set_values is None
     assert manifest("--env", "A=b").pass_names is None
     found = manifest("--env", "A", "--env", "B=c=d", "--env", "E=", "--secret", "S")
@@ -40,7 +40,7 @@ def test_variables_are_passed_or_set():
 
 
 @pytest.mark.parametrize("flag", ["--max-memory", "--max-pids", "--timeout", "--read", "--listen"])
-def test_an_empty_value_is_a_mistake(flag):
+def test_an_empty_value_is_an_error(flag):
     with pytest.raises(ManifestError, match=flag):
         manifest(flag, "")
 

@@ -1,4 +1,4 @@
-"""Files of clients: replaced as a whole or not at all, with their mode, and never without a way back."""
+"""Test clients' files: each is replaced as a whole or not at all, keeps its mode, and can be restored."""
 
 import json
 import os
@@ -20,11 +20,11 @@ from corral.errors import SandboxError
 
 REQUEST = WrapRequest(corral="/usr/bin/corral")
 TEXT = '{\r\n\t"mcpServers": { // mine\r\n\t\t"a": {"command": "node", "args": ["x"], "env": {"A_TOKEN": "hunter2", "B": "b"}}}}'
-posix = pytest.mark.skipif(sys.platform == "win32", reason="modes and links of POSIX")
+posix = pytest.mark.skipif(sys.platform == "win32", reason="uses POSIX modes and links")
 
 
 def wrap_file(path, request, *, dry_run=False):
-    """What `corral wrap` does, without its checks of the host."""
+    """Wrap a file as `corral wrap` does, without its checks of the host."""
     with lock_client_file(path, dry_run=dry_run) as file:
         proposals = propose(file.servers, request)
         return edit_file.wrap_file(file, proposals, request.corral, dry_run=dry_run)
@@ -32,7 +32,7 @@ def wrap_file(path, request, *, dry_run=False):
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
-    """A home of one's own, with nothing of the host's in it."""
+    """Return a new, empty home."""
     for name in (
         "XDG_CONFIG_HOME",
         "XDG_STATE_HOME",
@@ -69,7 +69,7 @@ def state():
     return os.path.join(directories().state, "clients")
 
 
-def test_wrap_and_unwrap_give_the_same_bytes_and_keep_the_mode(config):
+def test_wrap_and_unwrap_restore_the_bytes_and_the_mode(config):
     done = wrap_file(str(config), REQUEST)
     assert config.read_bytes() != TEXT.encode()
     with open(done.backup, "rb") as backup:
@@ -83,7 +83,7 @@ def test_wrap_and_unwrap_give_the_same_bytes_and_keep_the_mode(config):
         assert stat.S_IMODE(config.stat().st_mode) == 0o640
 
 
-def test_nothing_is_written_when_there_is_nothing_to_do(config):
+def test_wrapping_again_writes_nothing(config):
     wrap_file(str(config), REQUEST)
     before, inode = config.read_bytes(), config.stat().st_ino
     again = wrap_file(str(config), REQUEST)
@@ -107,7 +107,7 @@ def test_a_dry_run_writes_nothing_and_shows_no_secret(config, home):
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.toml", "a.yaml"])
-def test_a_secret_of_one_letter_is_masked_in_its_own_place_only(home, name):
+def test_a_secret_of_one_letter_is_masked_only_in_its_own_place(home, name):
     text = {
         "a.json": '{"mcpServers": {"a": {"command": "node", "env": {"A_TOKEN": "e", "B": "e"}}}}',
         "a.toml": '[mcp_servers.a]\ncommand = "node"\nenv = {A_TOKEN = "e", B = "e"}\n',
@@ -133,7 +133,9 @@ ARGUMENTS = [
 
 @pytest.mark.parametrize("name", ["a.json", "a.toml", "a.yaml"])
 def test_secrets_elsewhere_in_the_file_are_masked_too(home, name):
-    """In arguments and addresses, in the headers of a server far away, in other settings of the same line."""
+    """Check arguments, addresses, a remote server's headers, and other settings of the same
+    line.
+    """
     args = json.dumps([*ARGUMENTS, "postgres://me:passw0rd@db/x", "kept"])
     text = {
         "a.json": '{"primaryApiKey": "cl1ents-own", "mcpServers": {"far": {"url": "https://x", "headers":'
@@ -157,7 +159,7 @@ def test_secrets_elsewhere_in_the_file_are_masked_too(home, name):
 
 
 @posix
-def test_what_is_recorded_is_nobody_elses(config):
+def test_records_are_private(config):
     wrap_file(str(config), REQUEST)
     assert stat.S_IMODE(os.stat(state()).st_mode) == 0o700
     names = os.listdir(state())
@@ -168,14 +170,14 @@ def test_what_is_recorded_is_nobody_elses(config):
 
 @posix
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="chown needs root")
-def test_the_owner_stays(config):
+def test_the_owner_of_a_file_stays(config):
     os.chown(config, 4321, 8765)
     wrap_file(str(config), REQUEST)
     assert (config.stat().st_uid, config.stat().st_gid) == (4321, 8765)
 
 
 @posix
-def test_a_linked_configuration_is_changed_at_the_end_of_its_links(config, home):
+def test_a_link_to_a_configuration_stays_and_its_file_is_changed(config, home):
     (home / "dotfiles").mkdir()
     real = home / "dotfiles" / "settings"
     config.rename(real)
@@ -189,7 +191,7 @@ def test_a_linked_configuration_is_changed_at_the_end_of_its_links(config, home)
 
 
 @posix
-def test_records_follow_the_real_file_and_not_the_name(config, home):
+def test_records_belong_to_the_real_file_and_not_to_its_name(config, home):
     other = home / "other.json"
     other.symlink_to(config)
     wrap_file(str(other), REQUEST)
@@ -197,15 +199,15 @@ def test_records_follow_the_real_file_and_not_the_name(config, home):
 
 
 @posix
-def test_a_file_with_two_names_is_refused(config, home):
+def test_a_file_with_two_hard_links_is_refused(config, home):
     os.link(config, home / "second.json")
-    with pytest.raises(SandboxError, match="2 names"):
+    with pytest.raises(SandboxError, match="2 hard links"):
         wrap_file(str(config), REQUEST)
     assert config.read_bytes() == TEXT.encode()
 
 
 @posix
-def test_a_read_only_file_is_refused_for_everybody(config):
+def test_a_read_only_file_is_refused_for_every_user(config):
     config.chmod(0o444)
     with pytest.raises(SandboxError, match="is read-only"):
         wrap_file(str(config), REQUEST)
@@ -219,15 +221,15 @@ UNREADABLE = {
     b" \r\n\t": "is empty",
     b"\xef\xbb\xbf\n": "is empty",
     b'{"mcpServers": {"a": {"command": "nod': "line 1, column 34: this text has no end",
-    b'{"mcpServers": {"a": \xff}}': "no UTF-8",
-    TEXT.encode("utf-16"): "no UTF-8",
-    b"\0" * 100: "does not belong here",
-    b"not json": "does not belong here",
+    b'{"mcpServers": {"a": \xff}}': "not UTF-8",
+    TEXT.encode("utf-16"): "not UTF-8",
+    b"\0" * 100: "is not allowed here",
+    b"not json": "is not allowed here",
 }
 
 
 @pytest.mark.parametrize("content", UNREADABLE, ids=range(len(UNREADABLE)))
-def test_broken_files_are_told_and_stay(config, content):
+def test_a_broken_file_is_reported_and_not_changed(config, content):
     config.write_bytes(content)
     for work in (lambda: wrap_file(str(config), REQUEST), lambda: unwrap_file(str(config))):
         with pytest.raises(SandboxError, match=UNREADABLE[content]) as caught:
@@ -236,8 +238,10 @@ def test_broken_files_are_told_and_stay(config, content):
         assert config.read_bytes() == content
 
 
-def test_every_half_written_file_is_an_error_or_a_whole(config):
-    """A client that is killed while it writes leaves a beginning."""
+def test_a_half_written_file_is_an_error_or_is_complete(config):
+    """Cut a file at every byte. A client that is killed while it writes leaves the beginning of a
+    file.
+    """
     content = TEXT.encode()
     for length in range(1, len(content)):
         config.write_bytes(content[:length])
@@ -246,15 +250,15 @@ def test_every_half_written_file_is_an_error_or_a_whole(config):
         assert config.read_bytes() == content[:length]
 
 
-def test_a_huge_file_is_refused_unread(config):
+def test_a_huge_file_is_refused_without_reading_it(config):
     with open(config, "wb") as stream:
         stream.truncate(safe_write.MAX_SIZE + 1)
     with pytest.raises(SandboxError, match="larger than"):
         wrap_file(str(config), REQUEST)
 
 
-def test_a_large_file_is_fine(config):
-    """`.claude.json` holds histories too."""
+def test_a_large_file_is_accepted(config):
+    """`.claude.json` also has histories, so it may be large."""
     history = [{"display": f"line {n}", "pasted": {}} for n in range(5_000)]
     text = json.dumps(
         {"history": history, "projects": {"/p": {"mcpServers": {"a": {"command": "node"}}}}}
@@ -266,50 +270,50 @@ def test_a_large_file_is_fine(config):
 
 
 @pytest.mark.parametrize("name", ["mcp.ini", "mcp", "config"])
-def test_a_file_of_another_kind_is_refused(home, name):
+def test_a_file_in_an_unknown_format_is_refused(home, name):
     (home / name).write_text("x")
-    with pytest.raises(SandboxError, match="JSON, TOML and YAML"):
+    with pytest.raises(SandboxError, match="corral reads only files that end in"):
         wrap_file(str(home / name), REQUEST)
 
 
 @posix
-def test_what_is_no_file_is_refused(home):
+def test_paths_that_are_not_files_are_refused(home):
     os.mkfifo(home / "fifo.json")
     (home / "directory.json").mkdir()
     (home / "loop.json").symlink_to("loop.json")
     for name in ("fifo.json", "directory.json", "loop.json", "absent.json"):
-        with pytest.raises(SandboxError, match=r"no regular file|cannot be read"):
+        with pytest.raises(SandboxError, match=r"not a regular file|cannot be read"):
             wrap_file(str(home / name), REQUEST)
 
 
-def test_a_file_that_changes_meanwhile_is_left_as_it_became(config, monkeypatch):
-    """The other program writes after corral has read and before it replaces."""
-    write = safe_write.write_temporary
+def test_a_file_that_another_program_changed_is_not_replaced(config, monkeypatch):
+    """Change the file after corral has read it and before corral replaces it."""
+    replace = safe_write.replace_file
 
-    def slow(path, data, like=None):
+    def slow(path, data, **options):
         if path == str(config):
             config.write_bytes(b'{"theirs": 1}')
-        return write(path, data, like)
+        replace(path, data, **options)
 
-    monkeypatch.setattr(safe_write, "write_temporary", slow)
-    with pytest.raises(SandboxError, match="changed by somebody else"):
+    monkeypatch.setattr(safe_write, "replace_file", slow)
+    with pytest.raises(SandboxError, match="changed by another program"):
         wrap_file(str(config), REQUEST)
     assert config.read_bytes() == b'{"theirs": 1}'
     assert [path.name for path in config.parent.glob(".mcp.json*")] == []
 
 
-def test_the_same_bytes_in_another_file_are_another_file(config, monkeypatch):
-    write = safe_write.write_temporary
+def test_a_file_replaced_by_an_equal_one_counts_as_changed(config, monkeypatch):
+    replace = safe_write.replace_file
 
-    def slow(path, data, like=None):
+    def slow(path, data, **options):
         if path == str(config):
             fresh = config.with_name("fresh")
             fresh.write_bytes(TEXT.encode())
             os.replace(fresh, config)
-        return write(path, data, like)
+        replace(path, data, **options)
 
-    monkeypatch.setattr(safe_write, "write_temporary", slow)
-    with pytest.raises(SandboxError, match="changed by somebody else"):
+    monkeypatch.setattr(safe_write, "replace_file", slow)
+    with pytest.raises(SandboxError, match="changed by another program"):
         wrap_file(str(config), REQUEST)
 
 
@@ -333,7 +337,7 @@ with lock_client_file(sys.argv[2], dry_run=False) as file:
 
 @pytest.mark.parametrize("moment", [1, 2, 3])
 def test_a_crash_at_any_step_loses_nothing(config, moment):
-    """Backup, record, configuration: killed before each of them takes its place."""
+    """Kill corral before it replaces each of backup, record and configuration."""
     source = os.path.dirname(os.path.dirname(os.path.dirname(edit_file.__file__)))
     argv = [sys.executable, "-c", CRASH, source, str(config), str(moment)]
     assert subprocess.run(argv, check=False).returncode == 9
@@ -344,7 +348,7 @@ def test_a_crash_at_any_step_loses_nothing(config, moment):
 
 
 @posix
-def test_a_record_that_others_can_read_is_no_record(config):
+def test_a_record_that_others_can_read_is_ignored(config):
     wrap_file(str(config), REQUEST)
     [record] = [
         os.path.join(state(), name) for name in os.listdir(state()) if name.endswith(".json")
@@ -356,7 +360,7 @@ def test_a_record_that_others_can_read_is_no_record(config):
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"path": 1}', '{"servers": [{"at": 1}]}'])
-def test_a_broken_record_is_no_record(config, content):
+def test_a_broken_record_is_ignored(config, content):
     wrap_file(str(config), REQUEST)
     [record] = [
         os.path.join(state(), name) for name in os.listdir(state()) if name.endswith(".json")
@@ -367,26 +371,26 @@ def test_a_broken_record_is_no_record(config, content):
 
 
 @posix
-def test_a_directory_of_records_that_others_may_use_is_refused(config):
+def test_a_directory_of_records_that_others_can_use_is_refused(config):
     os.makedirs(state())
     os.chmod(state(), 0o755)
-    with pytest.raises(SandboxError, match="only you can use"):
+    with pytest.raises(SandboxError, match="only you can"):
         wrap_file(str(config), REQUEST)
     assert config.read_bytes() == TEXT.encode()
 
 
-def test_a_state_directory_that_cannot_be_made_is_told(config):
+def test_a_state_directory_that_cannot_be_made_is_reported(config):
     place = directories().state
     os.makedirs(os.path.dirname(place))
     with open(place, "w", encoding="utf-8"):
         pass
     with pytest.raises(SandboxError, match="cannot be recorded") as caught:
         wrap_file(str(config), REQUEST)
-    assert caught.value.hint == "nothing was changed"
+    assert caught.value.hint.startswith("nothing was changed; set XDG_STATE_HOME")
     assert config.read_bytes() == TEXT.encode()
 
 
-def test_backups_do_not_pile_up(config):
+def test_only_the_last_backups_are_kept(config):
     for _ in range(originals.MAX_BACKUPS):
         wrap_file(str(config), REQUEST)
         unwrap_file(str(config))
@@ -426,14 +430,14 @@ PATHS = {
 
 
 @pytest.mark.parametrize("platform", PATHS)
-def test_where_clients_keep_their_servers(platform):
+def test_each_client_has_its_files_on_each_system(platform):
     environ = {"HOME": HOME, "USERPROFILE": HOME}
     for name, path in PATHS[platform].items():
         found = catalogue.own_files(catalogue.find_client(name), platform=platform, environ=environ)
         assert found[0] == os.path.join(HOME, *path.split("/"))
 
 
-def test_variables_that_move_a_configuration():
+def test_environment_variables_move_a_configuration():
     environ = {
         "HOME": HOME,
         "USERPROFILE": HOME,
@@ -462,7 +466,7 @@ def write(home, path, data):
     (home / path).write_text(json.dumps(data))
 
 
-def test_a_server_is_found_by_its_name(home, monkeypatch):
+def test_a_server_is_found_by_client_and_name(home, monkeypatch):
     monkeypatch.setenv("WHO", "me")
     entry = {
         "command": "node",
@@ -476,7 +480,7 @@ def test_a_server_is_found_by_its_name(home, monkeypatch):
     assert (found.cwd, found.flags) == (str(home), ())
 
 
-def test_a_wrapped_server_is_found_as_it_is_inside(home):
+def test_a_wrapped_server_is_found_by_its_inner_command(home):
     entry = {"command": "uvx", "args": ["mcp-server-time"]}
     write(home, ".cursor/mcp.json", {"mcpServers": {"a": entry}})
     assert find_server("cursor:a").argv == ("pypi:mcp-server-time",)
@@ -485,7 +489,14 @@ def test_a_wrapped_server_is_found_as_it_is_inside(home):
     assert (found.argv, found.flags) == (("pypi:mcp-server-time",), ("--profile", "time"))
 
 
-def test_flags_that_pass_on_what_only_the_client_sets_are_left_out(home):
+def test_other_packages_of_a_found_server_are_kept(home):
+    entry = {"command": "uvx", "args": ["--with", "mcp<2", "server"]}
+    write(home, ".cursor/mcp.json", {"mcpServers": {"a": entry}})
+    found = find_server("cursor:a")
+    assert (found.argv, found.flags) == (("pypi:server",), ("--with", "mcp<2"))
+
+
+def test_flags_for_variables_that_only_the_client_sets_are_left_out(home):
     args = [
         "run",
         "--secret",
@@ -506,7 +517,7 @@ def test_flags_that_pass_on_what_only_the_client_sets_are_left_out(home):
     assert found.env == {"T_KEY": "t"}
 
 
-def test_the_project_one_is_in_comes_first(home, monkeypatch):
+def test_the_current_project_comes_first(home, monkeypatch):
     here = os.path.realpath(home)
     monkeypatch.chdir(here)
     scopes = {
@@ -522,7 +533,7 @@ def test_the_project_one_is_in_comes_first(home, monkeypatch):
 
 
 REFUSED = {
-    "nobody:a": "no client",
+    "nobody:a": "not a client",
     "cursor:nothing": "no server",
     "cursor:far": "remote",
     "cursor:box": "container",
@@ -532,7 +543,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_server_that_cannot_be_run_is_told(home, name):
+def test_a_server_that_cannot_be_run_is_reported(home, name):
     servers = {
         "far": {"url": "https://x"},
         "box": {"command": "docker", "args": ["run", "x"]},
@@ -544,7 +555,7 @@ def test_a_server_that_cannot_be_run_is_told(home, name):
         find_server(name)
 
 
-def test_what_only_an_editor_knows_is_not_made_up():
+def test_variables_of_an_editor_are_refused():
     for text in ("${workspaceFolder}/x", "${fileDirname}", "${input:x}", "${config:x}"):
         with pytest.raises(SandboxError):
             fill_variables(text)
@@ -559,7 +570,7 @@ def program(path):
 
 
 @posix
-def test_corral_is_named_by_the_path_it_was_started_by(home, monkeypatch):
+def test_corral_is_written_with_the_path_that_started_it(home, monkeypatch):
     monkeypatch.setenv("TMPDIR", "/nonexistent")
     monkeypatch.setattr(
         "corral.clients.corral_path._temporary_directories", lambda: ["/nonexistent"]
@@ -569,15 +580,15 @@ def test_corral_is_named_by_the_path_it_was_started_by(home, monkeypatch):
     link.parent.mkdir()
     link.symlink_to(real)
     monkeypatch.setattr(sys, "argv", [str(link)])
-    assert find_corral() == str(link)  # what it leads to may be upgraded away
+    assert find_corral() == str(link)  # an upgrade may remove the target of the link
     monkeypatch.setattr(sys, "argv", ["-c"])
     monkeypatch.setattr(sys, "executable", str(home / "venvs" / "bin" / "python"))
     assert find_corral() == real
     monkeypatch.setattr(sys, "executable", str(home / "nowhere" / "python"))
-    with pytest.raises(SandboxError, match="where its own program is"):
+    with pytest.raises(SandboxError, match="cannot find its own program"):
         find_corral()
     assert find_corral(real) == real
-    with pytest.raises(SandboxError, match="no program"):
+    with pytest.raises(SandboxError, match="cannot be executed"):
         find_corral(str(home / "absent"))
 
 
@@ -590,17 +601,17 @@ def test_corral_is_named_by_the_path_it_was_started_by(home, monkeypatch):
         "tmp/x/bin/corral",
     ],
 )
-def test_a_corral_that_will_not_last_is_refused(home, monkeypatch, place):
+def test_a_corral_in_a_temporary_directory_is_refused(home, monkeypatch, place):
     monkeypatch.setattr(
         "corral.clients.corral_path._temporary_directories", lambda: [str(home / "tmp")]
     )
     monkeypatch.setattr(sys, "argv", [program(home / place)])
-    with pytest.raises(SandboxError, match="emptied") as caught:
+    with pytest.raises(SandboxError, match="temporary directory") as caught:
         find_corral()
-    assert "uv tool install" in caught.value.hint
+    assert "`uv tool install .`" in caught.value.hint  # no index has it
 
 
 @pytest.mark.parametrize("word", ["corral", "/x/corral", "C:\\x\\corral.exe", "CORRAL.EXE"])
-def test_what_is_called_corral(word):
+def test_programs_named_corral_are_recognized(word):
     assert is_corral(word)
     assert not is_corral(f"{word}x")

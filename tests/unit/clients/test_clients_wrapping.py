@@ -1,4 +1,6 @@
-"""Wrapping and unwrapping as text: values as they were meant, everything else byte for byte."""
+"""Test wrapping and unwrapping of text: values keep their meaning, and all other text keeps its
+bytes.
+"""
 
 import json
 import os
@@ -18,14 +20,15 @@ from corral.errors import SandboxError
 from corral.formats import jsonc, toml, yaml
 from corral.formats.positions import same
 from corral.network.host_proxy import EXCEPTIONS, VARIABLES
-from corral.policy.variables import is_secret_name
+from corral.policy.variables import is_secret
 from corral.programs.package_runners import parse_runner
 from corral.supervisor.prepare import CERTIFICATES
 
 CORRAL = "/home/me/.local/bin/corral"
 REQUEST = WrapRequest(corral=CORRAL)
 
-# Everything of Unicode that a file may hold; what JSON's writer cannot escape for TOML is left out.
+# Every character that a configuration file can have, except those that `json.dumps` writes in a
+# form that TOML does not read.
 LETTERS = st.characters(exclude_categories=["Cs"], max_codepoint=0xFFFF, exclude_characters="\x7f")
 TEXTS = st.text(LETTERS, max_size=8) | st.sampled_from(
     ["-y", "# no", "x: y", "'", '"', "// x", "~", "\\", "[", "true"]
@@ -63,16 +66,16 @@ def unwrap(text, form, originals, **options):
 
 
 def meant(entry: dict) -> dict:
-    """What an entry has to be afterwards, put together the other way round."""
+    """Return the expected entry, built without the code under test."""
     flags = []
-    for name in entry.get("env", {}):
-        flags += ["--secret" if is_secret_name(name) else "--env", name]
+    for name, value in entry.get("env", {}).items():
+        flags += ["--secret" if is_secret(name, value) else "--env", name]
     args = ["run", *flags, "--", entry["command"], *entry.get("args", [])]
     return {**entry, "command": CORRAL, "args": args}
 
 
 class Writer:
-    """Values as text with white space and comments that hypothesis chooses."""
+    """Write values with white space and comments that hypothesis chooses."""
 
     def __init__(self, draw, newline):
         self.draw = draw
@@ -172,12 +175,12 @@ class Writer:
                     return candidate
             except pyyaml.YAMLError:
                 continue
-        return reject()  # PyYAML's own writer does not bring every text back
+        return reject()  # PyYAML's writer does not restore every text
 
 
 @st.composite
 def configurations(draw):
-    """(format, text, servers, the keys they stand under)."""
+    """Draw (format, text, servers, their keys)."""
     servers, other = draw(SERVERS), draw(OTHERS)
     writer = Writer(draw, draw(st.sampled_from(["\n", "\r\n"])))
     form = draw(st.sampled_from([jsonc, toml, yaml]))
@@ -204,13 +207,16 @@ def configurations(draw):
         text = writer.yaml(servers, other)
     try:
         form.load(mark + text)
-    except (ValueError, SandboxError):  # the writer's fault, not a file that anybody has
+    except (
+        ValueError,
+        SandboxError,
+    ):  # this is an error of PyYAML's writer, which no real file has
         reject()
     return form, mark + text, servers
 
 
 def tables(data, servers):
-    """Name -> entry, wherever the format has put them."""
+    """Return the entries by name, from the place where the format has them."""
     found = {}
 
     def walk(value):
@@ -231,7 +237,7 @@ def tables(data, servers):
 
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(configurations())
-def test_any_configuration_is_wrapped_as_meant_and_comes_back_byte_for_byte(configuration):
+def test_any_configuration_is_wrapped_correctly_and_restored_byte_for_byte(configuration):
     form, text, servers = configuration
     done = wrap(text, form, REQUEST)
     assert {one.state for one in done.outcomes} <= {"wrapped"}
@@ -240,7 +246,7 @@ def test_any_configuration_is_wrapped_as_meant_and_comes_back_byte_for_byte(conf
     assert tables(data, servers) == {name: meant(entry) for name, entry in servers.items()}
     assert same(data.get("other"), form.load(text).get("other"))
     again = wrap(done.text, form, REQUEST)
-    assert again.text == done.text  # nothing is wrapped twice
+    assert again.text == done.text  # wrapping again changes nothing
     undone = unwrap(done.text, form, {one.key_path: one for one in done.originals})
     assert undone.text == text
     assert not undone.originals
@@ -248,7 +254,7 @@ def test_any_configuration_is_wrapped_as_meant_and_comes_back_byte_for_byte(conf
 
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(configurations())
-def test_without_a_record_the_same_servers_come_back(configuration):
+def test_unwrap_without_a_record_restores_the_same_servers(configuration):
     form, text, servers = configuration
     done = wrap(text, form, REQUEST)
     undone = unwrap(done.text, form, {})
@@ -273,14 +279,14 @@ def records(done):
     return {one.key_path: one for one in done.originals}
 
 
-def test_comments_stay_while_it_is_wrapped(file):
+def test_comments_stay_in_a_wrapped_file(file):
     form, text = file
     done = wrap(text, form, REQUEST)
     for comment in ("c\n", "second"):
         assert comment in done.text
 
 
-def test_other_edits_stay_when_it_is_unwrapped(file):
+def test_other_edits_stay_after_unwrap(file):
     form, text = file
     done = wrap(text, form, REQUEST)
     edited = done.text.replace("'1'", "'2'").replace('"1"', '"2"')
@@ -290,7 +296,7 @@ def test_other_edits_stay_when_it_is_unwrapped(file):
     assert {one.state for one in undone.outcomes} == {"restored"}
 
 
-def test_an_edited_server_is_derived_and_keeps_what_is_its_own(file):
+def test_an_edited_server_is_unwrapped_from_its_arguments(file):
     form, text = file
     done = wrap(text, form, REQUEST)
     flag = {jsonc: '"--",', toml: '"--",', yaml: '- "--"'}[form]
@@ -317,7 +323,7 @@ def test_an_edited_server_is_derived_and_keeps_what_is_its_own(file):
     assert forced.text == text
 
 
-def test_one_server_of_two(file):
+def test_one_of_two_servers_is_wrapped(file):
     form, text = file
     done = wrap(text, form, WrapRequest(corral=CORRAL, names=("b",)))
     assert [one.name for one in done.outcomes] == ["b"]
@@ -330,7 +336,7 @@ def test_one_server_of_two(file):
     assert unwrap(one.text, form, known).text == text
 
 
-def test_a_server_without_two_dashes_is_refused_and_the_others_come_back(file):
+def test_a_server_without_a_double_dash_is_refused_and_the_others_are_unwrapped(file):
     form, text = file
     done = wrap(text, form, REQUEST)
     cut = done.text.replace('"--"', '"--strict"', 1)
@@ -347,10 +353,7 @@ ENTRIES_LEFT = {
     '{"httpUrl": "https://x"}': "remote",
     '{"type": "builtin", "name": "x"}': "part of the client",
     '{"settings": {}}': "no command",
-    '{"command": 1}': "no text",
-    '{"command": ""}': "no text",
-    '{"command": "x", "args": "y"}': "no list of texts",
-    '{"command": "x", "args": [1]}': "no list of texts",
+    '{"type": "remote", "url": "https://x", "enabled": true}': "remote",
     '{"command": "x", "disabled": true}': "switched off",
     '{"command": "x", "enabled": false}': "switched off",
     '{"command": "x", "sandboxEnabled": true}': "sandboxEnabled",
@@ -359,7 +362,7 @@ ENTRIES_LEFT = {
 
 
 @pytest.mark.parametrize("entry", ENTRIES_LEFT)
-def test_what_is_not_corrals_is_left_alone_and_said(entry):
+def test_entries_that_corral_cannot_run_are_left_with_a_reason(entry):
     text = f'{{"mcpServers": {{"a": {entry}, "good": {{"command": "node"}}}}}}'
     done = wrap(text, jsonc, REQUEST)
     left, good = done.outcomes
@@ -368,7 +371,79 @@ def test_what_is_not_corrals_is_left_alone_and_said(entry):
     assert entry in done.text
 
 
-def test_a_server_that_is_off_is_wrapped_when_it_is_named():
+ENTRIES_NOT_UNDERSTOOD = {
+    '{"command": 1}': "not a text",
+    '{"command": ""}': "not a text",
+    '{"command": [1, 2]}': "not a text",
+    '{"command": ["x", 1]}': "not a list of texts",
+    '{"command": "x", "args": "y"}': "not a list of texts",
+    '{"command": "x", "args": [1]}': "not a list of texts",
+    '{"command": ["x"], "args": ["y"]}': "not a text",
+    '{"command": "x", "type": "wormhole"}': "'wormhole'",
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES_NOT_UNDERSTOOD)
+def test_entries_that_are_not_understood_are_refused(entry):
+    text = f'{{"mcpServers": {{"a": {entry}, "good": {{"command": "node"}}}}}}'
+    refused, good = wrap(text, jsonc, REQUEST).outcomes
+    assert (refused.state, good.state) == ("refused", "wrapped")
+    assert ENTRIES_NOT_UNDERSTOOD[entry] in refused.why
+
+
+ELSEWHERE = (
+    '{"experimental": {"mcp": {"a": {"command": "x"}}}}',
+    '{"mcp": {"local": {"a": {"command": ["x", "y"]}}}}',
+    '{"experimental": {"modelContextProtocolServers": [{"transport": {"command": "x"}}]}}',
+    '{"mcpServers": {"group": {"a": {"command": "x"}}}}',
+)
+
+
+@pytest.mark.parametrize("text", ELSEWHERE)
+def test_a_server_at_an_unknown_place_is_refused(text):
+    states = [(one.state, one.why) for one in wrap(text, jsonc, REQUEST).outcomes]
+    assert [why for state, why in states if state == "refused" and "does not support" in why]
+
+
+NO_SERVERS = (
+    '{"lsp": {"go": {"command": "gopls", "args": []}}}',
+    '{"mcp": {"allowed": ["a"], "serverCommand": "x"}}',
+    '{"agent_servers": {"amp": {"command": "x"}}}',
+    '{"hooks": [{"type": "command", "command": "x"}]}',
+)
+
+
+@pytest.mark.parametrize("text", NO_SERVERS)
+def test_other_commands_in_settings_do_not_count_as_servers(text):
+    assert wrap(text, jsonc, REQUEST).outcomes == ()
+
+
+JOINED = (
+    '{"mcp": {"a": {"type": "local", "command": ["npx", "-y", "pkg", "x"], "enabled": true}}}',
+    '{"mcp": {"a": {"type": "local", "command": [\n  "node" // c\n  , "s.js"\n]}}}',
+    '{"mcp": {"a": {"type": "local", "command": ["node"], "environment": {"A_TOKEN": "t"}}}}',
+)
+
+
+@pytest.mark.parametrize("text", JOINED)
+def test_a_command_in_one_list_is_wrapped_and_restored(text):
+    done = wrap(text, jsonc, REQUEST)
+    assert [one.state for one in done.outcomes] == ["wrapped"]
+    command = jsonc.load(done.text)["mcp"]["a"]["command"]
+    assert command[:2] == [CORRAL, "run"]
+    assert "args" not in jsonc.load(done.text)["mcp"]["a"]
+    known = {one.key_path: one for one in done.originals}
+    assert unwrap(done.text, jsonc, known).text == text
+    derived = jsonc.load(unwrap(done.text, jsonc, {}).text)["mcp"]["a"]["command"]
+    assert derived == jsonc.load(text)["mcp"]["a"]["command"]
+
+
+def test_the_environment_of_opencode_is_passed_on():
+    done = wrap(JOINED[2], jsonc, REQUEST)
+    assert jsonc.load(done.text)["mcp"]["a"]["command"][1:4] == ["run", "--secret", "A_TOKEN"]
+
+
+def test_a_disabled_server_is_wrapped_if_it_is_named():
     text = '{"mcpServers": {"a": {"command": "x", "disabled": true}}}'
     assert (
         wrap(text, jsonc, WrapRequest(corral=CORRAL, names=("a",))).outcomes[0].state == "wrapped"
@@ -380,12 +455,12 @@ ENTRIES_REFUSED = {
     '{"command": "npx", "args": ["-y", "github:a/b"]}': "not a package",
     '{"command": "node", "env": {"A B": "1"}}': "not the name",
     '{"command": "node", "envFile": "/x/.env"}': "/x/.env",
-    '{"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", "/"]}': "nobody has granted",
+    '{"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", "/"]}': "not granted yet",
 }
 
 
 @pytest.mark.parametrize("entry", ENTRIES_REFUSED)
-def test_what_would_not_work_is_refused_and_the_others_go_on(entry):
+def test_servers_that_would_not_work_are_refused_and_the_others_are_wrapped(entry):
     text = f'{{"mcpServers": {{"a": {entry}, "good": {{"command": "node"}}}}}}'
     done = wrap(text, jsonc, REQUEST)
     refused, good = done.outcomes
@@ -401,7 +476,7 @@ def words_of(entry, **request):
     return done.outcomes[0], json.loads(done.text)["mcpServers"]["a"]["args"]
 
 
-def test_the_users_flags_go_to_every_server_and_win_over_ours():
+def test_the_users_flags_apply_to_every_server_and_override_others():
     entry = {
         "command": "node",
         "args": ["x"],
@@ -411,7 +486,7 @@ def test_the_users_flags_go_to_every_server_and_win_over_ours():
     assert words_of(entry, flags=flags)[1] == ["run", "--env", "LOG", *flags, "--", "node", "x"]
 
 
-def test_forwarded_names_and_nulls():
+def test_forwarded_names_are_passed_and_nulls_are_ignored():
     text = '[mcp_servers.a]\ncommand = "x"\nenv_vars = ["GH_TOKEN", { name = "LANG", source = "local" }]\n'
     args = toml.load(wrap(text, toml, REQUEST).text)["mcp_servers"]["a"]["args"]
     assert args == ["run", "--secret", "GH_TOKEN", "--env", "LANG", "--", "x"]
@@ -422,7 +497,7 @@ def test_forwarded_names_and_nulls():
     assert words_of({"command": "x", "env": {"A": None}})[1] == ["run", "--", "x"]
 
 
-def test_zeds_older_table_of_a_command():
+def test_zeds_older_form_of_a_command_is_wrapped():
     text = '{"context_servers": {"a": {"command": {"path": "node", "args": ["x"], "env": {"T_KEY": ""}}, "settings": {}}}}'
     done = wrap(text, jsonc, REQUEST)
     command = json.loads(done.text)["context_servers"]["a"]["command"]
@@ -434,7 +509,7 @@ def test_zeds_older_table_of_a_command():
     assert unwrap(done.text, jsonc, records(done)).text == text
 
 
-def test_places_in_the_arguments_are_suggested_and_granted_only_when_told(tmp_path):
+def test_paths_in_arguments_are_suggested_and_granted_only_on_request(tmp_path):
     (tmp_path / "data").mkdir()
     script = tmp_path / "x.js"
     script.touch()
@@ -450,6 +525,10 @@ def test_places_in_the_arguments_are_suggested_and_granted_only_when_told(tmp_pa
     outcome, words = words_of(entry)
     assert outcome.suggested == (str(tmp_path / "data"), str(script), str(tmp_path))
     assert words == ["run", "--", "node", *args]
+    outcome, _ = words_of(entry, flags=("--write", str(tmp_path / "data")))
+    assert outcome.suggested == (str(script), str(tmp_path))
+    outcome, _ = words_of(entry, flags=("--read", str(tmp_path)))
+    assert outcome.suggested == ()
     outcome, words = words_of(entry, grant_arguments=True)
     assert outcome.suggested == ()
     assert words[:7] == [
@@ -467,7 +546,7 @@ def test_places_in_the_arguments_are_suggested_and_granted_only_when_told(tmp_pa
     )
 
 
-def test_a_package_gets_its_profile_unless_told_otherwise():
+def test_a_package_gets_its_profile_unless_turned_off():
     entry = {"command": "uvx", "args": ["mcp-server-time", "--x"]}
     assert words_of(entry)[1] == ["run", "--profile", "time", "--", "pypi:mcp-server-time", "--x"]
     assert words_of(entry, use_profiles=False)[1] == ["run", "--", "pypi:mcp-server-time", "--x"]
@@ -475,7 +554,7 @@ def test_a_package_gets_its_profile_unless_told_otherwise():
     assert mine == ["run", "--profile", "fetch", "--", "pypi:mcp-server-time", "--x"]
 
 
-def test_a_profile_that_grants_arguments_waits_for_the_users_word(tmp_path):
+def test_a_profile_that_grants_arguments_needs_the_users_consent(tmp_path):
     entry = {
         "command": "npx",
         "args": ["-y", "@modelcontextprotocol/server-filesystem", str(tmp_path)],
@@ -488,7 +567,7 @@ def test_a_profile_that_grants_arguments_waits_for_the_users_word(tmp_path):
     assert outcome.suggested == (str(tmp_path),)
 
 
-def test_a_package_is_pinned_where_that_is_wanted(monkeypatch):
+def test_a_package_is_pinned_on_request(monkeypatch):
     from corral.record import replace
 
     entry = {"command": "uvx", "args": ["--with", "x", "some-server"]}
@@ -497,17 +576,20 @@ def test_a_package_is_pinned_where_that_is_wanted(monkeypatch):
 
     def pin(package, flags):
         seen.append(flags)
-        return replace(package, version="9.1")
+        return replace(package, version="9.1"), ["/store/python"]
 
     def wrapped(request, *, pin=True):
-        return wrap(text, jsonc, request, lambda one: wrap_command.check(one, pin=pin))
+        return wrap(text, jsonc, request, lambda one: wrap_command.check(one, install=pin, pin=pin))
 
     monkeypatch.setattr(wrap_command, "check_run", lambda flags, arguments: None)
     monkeypatch.setattr(wrap_command, "pin_package", pin)
+    rehearsed = []
+    monkeypatch.setattr(wrap_command, "rehearse", lambda _, command: rehearsed.append(command))
     request = WrapRequest(corral=CORRAL, flags=("--with", "y"))
     words = json.loads(wrapped(request).text)["mcpServers"]["a"]["args"]
     assert words == ["run", "--with", "x", "--with", "y", "--", "pypi:some-server==9.1"]
     assert seen == [("--with", "x", "--with", "y")]
+    assert rehearsed == [("/store/python",)]
     assert "9.1" not in wrapped(request, pin=False).text  # the control
 
     def fails(package, flags):
@@ -528,7 +610,7 @@ def test_a_server_that_this_host_would_not_run_is_refused(monkeypatch):
             raise SandboxError("this host cannot", hint="another one can")
 
     monkeypatch.setattr(wrap_command, "check_run", trial)
-    check = lambda one: wrap_command.check(one, pin=False)
+    check = lambda one: wrap_command.check(one, install=False, pin=False)
     servers = {"a": {"command": "x", "args": ["bad"]}, "b": {"command": "y", "args": ["good"]}}
     text = json.dumps({"mcpServers": servers})
     done = wrap(text, jsonc, REQUEST, check)
@@ -546,14 +628,14 @@ def test_an_allowed_shell_is_wrapped():
     assert words == ["run", "--allow-subprocess", "--", "bash", "-c", "exec srv"]
 
 
-def test_aliases_are_left_alone():
+def test_aliases_are_refused():
     text = "x: &c node\nmcpServers:\n- name: a\n  command: *c\n- name: b\n  command: srv\n"
     done = wrap(text, yaml, REQUEST)
-    assert [one.state for one in done.outcomes] == ["left", "wrapped"]
+    assert [one.state for one in done.outcomes] == ["refused", "wrapped"]
     assert done.text.startswith(text.partition("- name: b")[0])
 
 
-def test_two_servers_of_one_name_in_a_list():
+def test_two_servers_with_one_name_in_a_list_are_left():
     text = (
         "mcpServers:\n- {name: a, command: x}\n- {name: a, command: y}\n- {name: b, command: z}\n"
     )
@@ -570,26 +652,28 @@ def test_two_servers_of_one_name_in_a_list():
         "mcpServers:\n- name: a\n  command: x\n  args: !!seq []\n",
     ],
 )
-def test_lines_that_cannot_be_changed_without_doubt_are_not(text):
-    """Whatever the splice got wrong, the other parser sees it, and these lines stay as they are."""
+def test_lines_that_cannot_be_changed_safely_stay(text):
+    """Break the splice. The second parser has to notice it, and these lines stay as they are."""
     text += "- name: b\n  command: y\n"
     done = wrap(text, yaml, REQUEST)
     first, second = done.outcomes
     assert (first.state, second.state) == ("refused", "wrapped")
-    assert "without doubt" in first.why
+    assert "changed safely" in first.why
     assert done.text.startswith(text.partition("- name: b")[0])
 
 
-def test_a_check_that_is_not_met_raises(monkeypatch):
-    """The control of the test above: a splice gone wrong."""
+def test_a_wrong_splice_raises(monkeypatch):
+    """This is the control of the test above: a wrong splice alone is an error."""
     monkeypatch.setattr(jsonc, "quote", lambda text: '"elsewhere"')
     text = '{"mcpServers": {"a": {"command": "node"}}}'
     done = wrap(text, jsonc, REQUEST)
     assert (done.text, done.outcomes[0].state) == (text, "refused")
 
 
-def test_one_that_cannot_be_unwrapped_does_not_hold_the_others():
-    """`both` reaches from the command to the arguments; between them is now something of the user's."""
+def test_a_server_that_cannot_be_unwrapped_does_not_stop_the_others():
+    """Unwrap three servers. `both` spans from the command to the arguments, and the user has added
+    a line between them.
+    """
     text = '{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}}'
     done = wrap(text, jsonc, REQUEST)
     edited = done.text.replace('"args"', '"timeout": 5, "args"', 1)
@@ -601,7 +685,7 @@ def test_one_that_cannot_be_unwrapped_does_not_hold_the_others():
     assert json.loads(derived.text)["mcpServers"]["a"] == {"command": "x", "timeout": 5, "args": []}
 
 
-def test_a_name_with_the_path_of_this_file_is_no_corral():
+def test_a_program_with_another_name_is_not_corral():
     entry = {"command": os.path.abspath(__file__), "args": ["run", "--", "x"]}
     assert words_of(entry)[1] == ["run", "--", entry["command"], *entry["args"]]
 
@@ -612,19 +696,21 @@ def state_of(entry, **request):
 
 
 @pytest.mark.parametrize("name", [*CERTIFICATES, *VARIABLES, *EXCEPTIONS, "XDG_RUNTIME_DIR"])
-def test_a_file_does_not_choose_what_corral_opens_or_goes_out_by(name, monkeypatch):
-    """A proxy gets all that is sent to allowed hosts; certificates are readable inside."""
+def test_a_file_cannot_choose_corrals_proxy_or_certificates(name, monkeypatch):
+    """A proxy could read everything that is sent to allowed hosts, and the target can read
+    certificate files.
+    """
     entry = {"command": "srv", "env": {name: "/home/me/.ssh"}}
     monkeypatch.delenv(name, raising=False)
     assert state_of(entry) == "refused"
-    monkeypatch.setenv(name, "/home/me/.ssh")  # the user's own anyway
+    monkeypatch.setenv(name, "/home/me/.ssh")  # the user's environment has the same value
     assert state_of(entry) == "wrapped"
     for value in (f"${{{name}}}", f"${{env:{name}}}", None):
         assert state_of({"command": "srv", "env": {name: value}}) == "wrapped"
     assert state_of({"command": "srv", "env": {name: f"${{{name}:-/root}}"}}) == "refused"
 
 
-@pytest.mark.skipif(os.name != "posix", reason="packages are installed where PATH has colons")
+@pytest.mark.skipif(os.name != "posix", reason="PATH has colons only on POSIX")
 @pytest.mark.parametrize(
     ("value", "state"),
     [
@@ -637,8 +723,8 @@ def test_a_file_does_not_choose_what_corral_opens_or_goes_out_by(name, monkeypat
         ("/opt/node/bin:/usr/bin:relative", "wrapped"),
     ],
 )
-def test_a_project_does_not_choose_who_installs(value, state, monkeypatch):
-    """Directories on the user's own PATH are the user's choice, others are the file's."""
+def test_a_project_cannot_choose_the_installer(value, state, monkeypatch):
+    """The user chose the directories on the user's own PATH. The file chose all others."""
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv("PATH", "/opt/node/bin:/home/me/.nvm/bin:/usr/bin")
     env = {"PATH": value}
@@ -659,8 +745,8 @@ def test_a_project_does_not_choose_who_installs(value, state, monkeypatch):
         "MISE_NODE_VERSION",
     ],
 )
-def test_a_project_does_not_choose_where_packages_come_from(name):
-    """A settings file of its own could send any variable of the user's to any registry."""
+def test_a_project_cannot_choose_the_registry(name):
+    """A settings file in the project could send any of the user's variables to any registry."""
     env = {name: "https://registry.example/${AWS_SECRET_ACCESS_KEY}"}
     assert state_of({"command": "npx", "args": ["-y", "pkg"], "env": env}) == "refused"
     assert state_of({"command": "uvx", "args": ["pkg"], "env": env}) == "refused"
@@ -675,19 +761,19 @@ def test_a_project_does_not_choose_where_packages_come_from(name):
         {"args": ["--with", "evil", "mcp-server-sqlite"]},
     ],
 )
-def test_a_profile_is_for_the_package_alone(more):
-    """Code that a file brings along would get what is granted to a server that people know."""
+def test_a_profile_applies_only_to_an_unmodified_package(more):
+    """Code that is started together with the package would get the grants of a well-known server."""
     entry = {"command": "uvx", "args": ["mcp-server-sqlite"]}
     assert state_of(entry) == "wrapped"
     assert state_of({**entry, **more}) == "refused"
     assert state_of({**entry, **more}, use_profiles=False) == "wrapped"
     assert state_of({**entry, **more}, flags=("--profile", "sqlite")) == "wrapped"
-    # One that grants nothing beyond the defaults has nothing to give away.
+    # A profile that grants nothing beyond the defaults is harmless.
     words = [word.replace("sqlite", "time") for word in {**entry, **more}["args"]]
     assert state_of({**entry, **more, "args": words}) == "wrapped"
 
 
-def test_what_only_calls_itself_corral_is_told(tmp_path):
+def test_a_wrapped_entry_is_shown_with_its_flags(tmp_path):
     entry = {"command": CORRAL, "args": ["run", "--write", "/", "--", "x"]}
     text = json.dumps({"mcpServers": {"a": entry}})
     [outcome] = wrap(text, jsonc, REQUEST).outcomes
@@ -703,8 +789,8 @@ def test_what_only_calls_itself_corral_is_told(tmp_path):
         )
 
 
-@pytest.mark.skipif(os.name != "posix", reason="POSIX program names")
-def test_what_a_servers_files_lead_to_is_asked_about(monkeypatch, tmp_path):
+@pytest.mark.skipif(os.name != "posix", reason="uses POSIX program names")
+def test_paths_in_a_servers_files_need_a_grant(monkeypatch, tmp_path):
     from corral.cli import approve
 
     home = tmp_path / "home"
@@ -725,7 +811,7 @@ def test_what_a_servers_files_lead_to_is_asked_about(monkeypatch, tmp_path):
     text = json.dumps({"mcpServers": {"a": entry}})
 
     def words(*, dry_run=False):
-        check = lambda one: wrap_command.check(one, pin=False, dry_run=dry_run)
+        check = lambda one: wrap_command.check(one, install=False, pin=False, dry_run=dry_run)
         return wrap(text, jsonc, REQUEST, check)
 
     added = ["run", "--read", str(home / "private"), "--", str(node)]
@@ -741,9 +827,22 @@ def test_what_a_servers_files_lead_to_is_asked_about(monkeypatch, tmp_path):
     assert json.loads(done.text)["mcpServers"]["a"]["args"][:5] == added
 
 
-def resolved(command, sources, *, environment, cwd):
-    """The part of `prepare` that reads the server's files, on any host."""
+def resolved(command, sources, *, environment, cwd, notify):
+    """Run the part of `prepare` that reads the server's files, on any host."""
     from corral.programs.resolve import resolve
 
     home = os.environ["HOME"]
     resolve(command, environment=environment, cwd=cwd, home=home, subprocess=False)
+
+
+def test_packages_that_were_never_installed_stay_on_windows(monkeypatch):
+    """Check the entry. corral may not be able to start it on Windows, so it stays, and the message
+    names a command to try.
+    """
+    entry = '{"command": "cmd", "args": ["/c", "npx", "-y", "some-server@1.2.3"]}'
+    text = f'{{"mcpServers": {{"a": {entry}, "good": {{"command": "node"}}}}}}'
+    assert wrap(text, jsonc, REQUEST).outcomes[0].state == "wrapped"  # the control
+    monkeypatch.setattr("corral.clients.wrap.why_unproven", lambda kind: f"no {kind} here yet")
+    left, good = wrap(text, jsonc, REQUEST).outcomes
+    assert (left.state, left.why, good.state) == ("left", "no npm here yet", "wrapped")
+    assert "`corral run npm:some-server@1.2.3` tries it" in left.hint

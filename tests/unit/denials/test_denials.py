@@ -1,7 +1,8 @@
-"""The record of denials, and the audit file."""
+"""Test the record of denials, and the audit file."""
 
 import json
 import os
+import shlex
 import sys
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.denials.audit import FIRST, Audit, open_audit, verify
-from corral.denials.records import Denials, is_power_of_ten
+from corral.denials.records import Denials, allow_net, is_power_of_ten
 
 
 def written(path) -> list[dict]:
@@ -34,10 +35,20 @@ def test_equal_denials_are_counted():
         ("name", "a.example", "a.example", 3),
         ("port", "a.example:1", "a.example:1", 1),
     ]
-    assert denials.rows()[0].describe() == "network: looked up a.example (3 times)"
+    assert denials.rows()[0].describe() == "denied: name a.example (3 times); a.example"
 
 
-def test_what_is_too_much_is_only_counted():
+def test_a_flag_that_is_too_long_is_left_out():
+    """A flag that was cut would allow another path, or end within a quoted word."""
+    denials = Denials()
+    for name in ("a b" * 50, "a b" * 200):
+        denials.add("path", f"/{name}", allow=f"--write {shlex.quote(f'/{name}')}")
+    whole, cut = denials.rows()
+    assert shlex.split(whole.allow) == ["--write", whole.destination]
+    assert (cut.allow, len(cut.destination)) == ("", 300)
+
+
+def test_denials_beyond_the_limit_are_counted_but_not_kept():
     denials = Denials(max_denials=2)
     for name in ("a", "b", "c", "d", "a"):
         denials.add("name", name, allow=name)
@@ -45,19 +56,52 @@ def test_what_is_too_much_is_only_counted():
     assert denials.lost == 2
 
 
-def test_texts_are_bounded():
+def test_each_denial_is_announced_once_up_to_twenty():
+    said: list[str] = []
+    denials = Denials(announce=said.append)
+    for number in range(30):
+        denials.add("name", f"{number}.example", allow=allow_net(f"{number}.example"))
+        denials.add("name", "0.example", allow=allow_net("0.example"))
+    assert said[0] == "denied: name 0.example; --allow-net 0.example"
+    assert said[20] == "further denials are only in the file of --report"
+    assert len(said) == 21
+    assert len(denials.rows()) == 30
+
+
+def test_a_guess_is_marked_and_names_its_flag():
+    denials = Denials()
+    denials.add("start", "git", allow="--allow-subprocess", guessed=True)
+    (row,) = denials.rows()
+    assert row.guessed
+    assert row.describe() == "denied: start of git; --allow-subprocess"
+
+
+def test_a_flag_is_quoted_as_one_word_for_a_shell():
+    assert allow_net("") == ""
+    assert shlex.split(allow_net("[::1]:80")) == ["--allow-net", "[::1]:80"]
+
+
+def test_long_texts_are_cut():
     denials = Denials()
     denials.add("name", "a" * 10_000, allow="b" * 10_000, why="c" * 10_000)
     (row,) = denials.rows()
-    assert max(len(row.destination), len(row.allow), len(row.why)) == 300
+    assert max(len(row.destination), len(row.why)) == 300
+    assert row.allow == ""  # half a path is another path
+
+
+def test_a_path_with_odd_characters_is_quoted():
+    denials = Denials()
+    denials.add("path", "/a (learned); --read /b", why="secret")
+    (row,) = denials.rows()
+    assert row.describe() == "denied: access to '/a (learned); --read /b' (secret)"
 
 
 @given(st.integers(1, 10**7))
-def test_powers_of_ten(number):
+def test_powers_of_ten_are_recognized(number):
     assert is_power_of_ten(number) == (number in {10**exponent for exponent in range(8)})
 
 
-def test_the_audit_of_a_flood_is_short(tmp_path):
+def test_the_audit_of_many_denials_is_short(tmp_path):
     path = tmp_path / "audit"
     write(path, *["a.example"] * 5000, "b.example")
     lines = written(path)
@@ -69,7 +113,7 @@ def test_the_audit_of_a_flood_is_short(tmp_path):
     assert verify(str(path)).ended
 
 
-def test_a_chain_goes_on_in_the_next_run(tmp_path):
+def test_the_next_run_continues_the_chain(tmp_path):
     path = tmp_path / "audit"
     write(path, "a.example")
     write(path, "b.example")
@@ -79,7 +123,7 @@ def test_a_chain_goes_on_in_the_next_run(tmp_path):
 
 
 @pytest.mark.parametrize("what", ["change", "remove", "insert", "swap", "cut", "first"])
-def test_what_was_done_to_a_file_shows(tmp_path, what):
+def test_verification_finds_changes_of_an_audit_file(tmp_path, what):
     path = tmp_path / "audit"
     write(path, "a.example", "b.example", "c.example")
     assert verify(str(path)).broken is None
@@ -113,7 +157,7 @@ def test_a_run_that_was_killed_has_no_last_line(tmp_path):
 @pytest.mark.parametrize(
     "content", [b"text\n", b'{"previous": 1}\n', b'{"previous": "0"}', b"[]\n", b"\n", b"[" * 9000]
 )
-def test_another_file_is_not_appended_to(tmp_path, content):
+def test_a_file_that_is_not_an_audit_is_not_appended_to(tmp_path, content):
     path = tmp_path / "audit"
     path.write_bytes(content)
     fd = open_audit(str(path))
@@ -124,8 +168,8 @@ def test_another_file_is_not_appended_to(tmp_path, content):
     assert verify(str(path)).broken == 1
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no such files there")
-def test_only_a_plain_file_is_opened(tmp_path):
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such files")
+def test_only_a_regular_file_is_opened(tmp_path):
     (tmp_path / "real").touch()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     os.mkfifo(tmp_path / "fifo")
@@ -138,8 +182,8 @@ def test_only_a_plain_file_is_opened(tmp_path):
     os.close(fd)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="files are locked otherwise there")
-def test_one_run_at_a_time(tmp_path):
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows locks files in another way")
+def test_a_second_run_cannot_open_the_same_audit_file(tmp_path):
     first = open_audit(str(tmp_path / "audit"))
     with pytest.raises(BlockingIOError):
         open_audit(str(tmp_path / "audit"))
@@ -157,7 +201,7 @@ def test_a_full_disk_does_not_end_the_run():
 
 
 @given(st.text(max_size=400))
-def test_any_text_is_one_line(text):
+def test_any_text_becomes_one_line(text):
     reader, writer = os.pipe()
     audit = Audit.__new__(Audit)
     audit.fd, audit.incomplete, audit._previous = writer, False, FIRST
@@ -169,8 +213,8 @@ def test_any_text_is_one_line(text):
     assert json.loads(line)["destination"] == text[:300]
 
 
-def test_nothing_is_recorded_after_the_end(tmp_path):
-    """A thread of a proxy may still wait for a name when the report is made."""
+def test_denials_after_the_end_are_not_recorded(tmp_path):
+    """A thread of a proxy may still wait for a lookup when the report is made."""
     path = tmp_path / "audit"
     fd = open_audit(str(path))
     denials = Denials(audit=Audit(fd))

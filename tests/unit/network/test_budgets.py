@@ -1,4 +1,4 @@
-"""The rate limit of denied requests, by a clock that only the test moves."""
+"""Test the rate limit of denied requests with a clock that only the test moves."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,13 +14,13 @@ class Clock:
         return self.now
 
 
-def test_a_burst_is_free():
+def test_requests_within_the_burst_do_not_wait():
     limit = RateLimit(Clock(), burst=8, rate=4)
     limit.use(7)
     assert limit.pause_seconds() == 0
 
 
-def test_then_there_is_a_rest_until_part_of_it_is_there_again():
+def test_a_pause_lasts_until_part_of_the_burst_is_available():
     clock = Clock()
     limit = RateLimit(clock, burst=8, rate=4)
     limit.use(8)
@@ -31,13 +31,13 @@ def test_then_there_is_a_rest_until_part_of_it_is_there_again():
     assert limit.pause_seconds() > 0
 
 
-def test_what_was_spent_beyond_it_is_owed():
+def test_requests_beyond_the_burst_lengthen_the_pause():
     limit = RateLimit(Clock(), burst=8, rate=4)
     limit.use(18)
     assert limit.pause_seconds() == (10 + 8 * RESUME_FRACTION) / 4
 
 
-def test_a_long_silence_earns_no_more_than_a_burst():
+def test_a_long_silence_gives_no_more_than_a_burst():
     clock = Clock()
     limit = RateLimit(clock, burst=8, rate=4)
     clock.now += 1e6
@@ -46,8 +46,8 @@ def test_a_long_silence_earns_no_more_than_a_burst():
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.floats(0, 5)), max_size=60))
-def test_nobody_gets_more_than_the_burst_and_the_rate(turns):
-    """Whoever keeps to the rests: at most what one turn spends over, then as much as time brings."""
+def test_no_client_exceeds_the_burst_and_the_rate(turns):
+    """Wait out all pauses. A client then gets at most the burst, one overdraft, and the rate."""
     clock = Clock()
     limit = RateLimit(clock, burst=16, rate=10)
     spent = 0

@@ -1,4 +1,6 @@
-"""Addresses read, written and refused; the standard library is asked only about what it knows."""
+"""Test that addresses are parsed, formatted and refused correctly, compared with the standard
+library where it is right.
+"""
 
 import ipaddress
 import socket
@@ -8,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.network.addresses import format_address, parse_address, parse_network, unmap
-from corral.network.guard import GUARDED_NETWORKS, embedded_v4, find_refusal, is_admissible
+from corral.network.guard import embedded_v4, find_refusal, guarded_networks, is_admissible
 
 V4 = st.binary(min_size=4, max_size=4)
 V6 = st.binary(min_size=16, max_size=16) | st.lists(
@@ -20,11 +22,11 @@ V6 = st.binary(min_size=16, max_size=16) | st.lists(
 
 
 @given(V4 | V6)
-def test_written_as_the_standard_library_writes_it(address):
+def test_addresses_are_formatted_as_the_standard_library_does(address):
     text = format_address(address)
     assert parse_address(text) == address
     assert ipaddress.ip_address(text).packed == address
-    if not address.startswith(bytes(10) + b"\xff\xff"):  # which it writes in two ways, by version
+    if not address.startswith(bytes(10) + b"\xff\xff"):  # Python versions format these differently
         assert text == str(ipaddress.ip_address(address))
 
 
@@ -35,7 +37,7 @@ def test_written_as_the_standard_library_writes_it(address):
     | st.from_regex(r"([0-9a-f]{0,4}:){1,7}([0-9]{1,3}\.){3}[0-9]{1,3}", fullmatch=True)
     | st.text(max_size=20)
 )
-def test_read_as_the_standard_library_reads_it(text):
+def test_addresses_are_parsed_as_the_standard_library_does(text):
     try:
         expected = ipaddress.ip_address(text if "%" not in text else "").packed
     except ValueError:
@@ -48,12 +50,12 @@ def test_read_as_the_standard_library_reads_it(text):
 
 
 @given(V6)
-def test_read_what_the_c_library_writes(address):
+def test_addresses_from_the_c_library_are_parsed(address):
     assert parse_address(socket.inet_ntop(socket.AF_INET6, address)) == address
 
 
 @given(V4, st.integers(0, 32), V4)
-def test_networks(base, bits, asked):
+def test_networks_are_parsed(base, bits, asked):
     expected = ipaddress.ip_network((base, bits), strict=False)
     found = parse_network(str(expected))
     assert (asked in found) == (ipaddress.ip_address(asked) in expected)
@@ -81,7 +83,7 @@ REFUSED = {
     "2001:db8::1": "documentation", "3fff::1": "documentation", "2001:2::1": "benchmarking", "100::1": "discarded",
     "4000::1": "reserved", "1::1": "reserved", "8000::1": "reserved", "2001:10::1": "reserved", "f000::1": "reserved",
     "::127.0.0.1": "compatible", "::8.8.8.8": "compatible", "64:ff9b:1::a00:1": "NAT64",
-    "::ffff:127.0.0.1": "carries an IPv4 address: loopback", "::ffff:169.254.169.254": "metadata",
+    "::ffff:127.0.0.1": "contains an IPv4 address: loopback", "::ffff:169.254.169.254": "metadata",
     "64:ff9b::127.0.0.1": "loopback", "64:ff9b::10.0.0.1": "private", "2002:7f00:1::": "loopback",
     "2002:a00:1::1": "private", "2001:0:7f00:1::": "loopback", "2001:0:808:808::80ff:fffe": "loopback",
     "2a00::5efe:10.0.0.1": "private", "2a00::200:5efe:192.168.0.1": "private",
@@ -95,31 +97,33 @@ PUBLIC = [
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_refused(text):
+def test_guarded_addresses_are_refused(text):
     why = why_refused(parse_address(text))
     assert why is not None
     assert REFUSED[text] in why
 
 
 @pytest.mark.parametrize("text", PUBLIC)
-def test_public(text):
+def test_public_addresses_are_accepted(text):
     assert why_refused(parse_address(text)) is None
 
 
-def test_what_the_standard_library_calls_global():
-    """Why there is a table of our own: the day this fails for one of them, it has learnt."""
+def test_addresses_that_the_standard_library_calls_global_are_refused():
+    """Check addresses that only corral's table refuses. If one fails, the standard library has
+    changed.
+    """
     taken = [text for text in REFUSED if ipaddress.ip_address(text).is_global]
     assert "64:ff9b::127.0.0.1" in taken
 
 
 @given(V4)
-def test_what_is_private_to_the_standard_library_is_refused(address):
+def test_addresses_that_the_standard_library_calls_private_are_refused(address):
     if not ipaddress.ip_address(address).is_global or ipaddress.ip_address(address).is_multicast:
         assert why_refused(address) is not None
 
 
 @given(V4)
-def test_wrapping_an_address_never_helps(address):
+def test_an_address_embedded_in_ipv6_is_judged_like_the_address(address):
     inverted = bytes(byte ^ 255 for byte in address)
     wrapped = [
         bytes(10) + b"\xff\xff" + address,
@@ -134,7 +138,7 @@ def test_wrapping_an_address_never_helps(address):
         assert (why_refused(form) is None) == (why_refused(address) is None)
 
 
-def test_a_network_admits_what_it_lies_within():
+def test_a_network_admits_addresses_of_its_guarded_network():
     private = parse_address("10.1.2.3")
     for text in ("10.1.2.3", "10.1.0.0/16", "10.0.0.0/8"):
         assert why_refused(private, admitted=[parse_network(text)]) is None
@@ -142,7 +146,7 @@ def test_a_network_admits_what_it_lies_within():
         assert why_refused(private, admitted=[parse_network(text)]) == "private"
 
 
-def test_metadata_is_only_admitted_by_its_address():
+def test_metadata_addresses_are_admitted_only_one_by_one():
     metadata = parse_address("169.254.169.254")
     assert why_refused(metadata, admitted=[parse_network("169.254.0.0/16")]) == "metadata"
     assert (
@@ -152,7 +156,7 @@ def test_metadata_is_only_admitted_by_its_address():
     assert why_refused(metadata, admitted=[parse_network("169.254.169.254")]) is None
 
 
-def test_some_are_never_admitted():
+def test_some_addresses_are_never_admitted():
     for text in ("0.0.0.0", "::", "224.0.0.1", "255.255.255.255", "ff02::1"):
         assert why_refused(parse_address(text), admitted=[parse_network(text)]) is not None
     for text in ("127.0.0.1", "::1", "198.18.0.1", "fd00::1", "64:ff9b:1::10.0.0.1"):
@@ -160,22 +164,22 @@ def test_some_are_never_admitted():
         assert why_refused(parse_address(text), admitted=admitted) is None
 
 
-def test_what_is_carried_is_admitted_like_the_address_itself():
+def test_an_embedded_address_is_admitted_like_the_address_itself():
     mapped = parse_address("::ffff:10.0.0.1")
     assert why_refused(mapped, admitted=[parse_network("10.0.0.0/8")]) is None
-    # Naming the wrapping is not naming what is inside.
+    # Naming the outer address does not admit the embedded one.
     assert (
         why_refused(parse_address("64:ff9b::10.0.0.1"), admitted=[parse_network("64:ff9b::/96")])
         is not None
     )
 
 
-def test_the_hosts_own_addresses():
+def test_the_hosts_own_addresses_are_refused():
     own = {parse_address("8.8.8.8"), parse_address("10.0.0.1"), parse_address("127.0.0.1")}
     assert why_refused(parse_address("8.8.8.8"), host_addresses=own) == "the host's own"
     assert (
         why_refused(parse_address("64:ff9b::8.8.8.8"), host_addresses=own)
-        == "it carries an IPv4 address: the host's own"
+        == "it contains an IPv4 address: the host's own"
     )
     assert why_refused(parse_address("8.8.4.4"), host_addresses=own) is None
     assert (
@@ -216,8 +220,10 @@ def test_the_hosts_own_addresses():
         ("2002:e000:1::", None),
     ],
 )
-def test_what_would_have_to_be_named(text, named):
-    """One after the other, until it is dialled; or nothing helps."""
+def test_following_the_remedies_allows_an_address(text, named):
+    """Follow the remedies one after the other, until the address is accepted or no remedy is
+    left.
+    """
     admitted = []
     while (
         found := find_refusal(parse_address(text), admitted=admitted)
@@ -227,18 +233,18 @@ def test_what_would_have_to_be_named(text, named):
     assert [str(item) for item in admitted] == (named or [])
 
 
-def test_what_is_admissible():
+def test_addresses_that_can_be_admitted_are_recognized():
     for text, said in (("8.8.8.8", True), ("10.0.0.1", True), ("224.0.0.1", False), ("::", False)):
         assert is_admissible(parse_address(text)) == said
 
 
-def test_the_table_is_in_order_and_has_no_row_twice():
-    lengths = [row.network.bits for row in GUARDED_NETWORKS]
+def test_the_table_is_sorted_without_duplicates():
+    lengths = [row.network.bits for row in guarded_networks()]
     assert lengths == sorted(lengths, reverse=True)
-    assert len({row.network for row in GUARDED_NETWORKS}) == len(GUARDED_NETWORKS)
+    assert len({row.network for row in guarded_networks()}) == len(guarded_networks())
 
 
 @given(V4)
-def test_a_mapped_address_is_dialled_as_what_it_is(address):
+def test_a_mapped_address_is_connected_as_ipv4(address):
     assert unmap(bytes(10) + b"\xff\xff" + address) == address
     assert unmap(address) == address

@@ -1,4 +1,6 @@
-"""What the user's config may except from the address guard: which entries are taken, and what they then admit."""
+"""Test the exceptions from the address guard in the user's config: accepted entries, and the
+addresses that they admit.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from corral.errors import ManifestError, PolicyError
 from corral.network.addresses import Network, format_address, parse_address
-from corral.network.guard import GUARDED_NETWORKS, NOT_ADMISSIBLE, find_refusal
+from corral.network.guard import NOT_ADMISSIBLE, find_refusal, guarded_networks
 from corral.network.guard_exceptions import format_warning, parse_admitted
 from corral.plan.decide import describe_control
 from corral.policy import user_config
@@ -29,11 +31,11 @@ GOOD = {
     "169.254.7.7": ("169.254.7.7", "169.254.7.8"),
     "64:ff9b:1::/48": ("64:ff9b:1::808:808", "64:ff9b:1::a00:1"),
 }
-"""Entry -> an address that it admits, and one that it does not."""
+"""For each entry, an address that it admits, and one that it does not admit."""
 
 
 @pytest.mark.parametrize("entry", GOOD)
-def test_an_entry_admits_what_it_says_and_no_more(entry):
+def test_an_entry_admits_only_its_network(entry):
     admitted, other = map(parse_address, GOOD[entry])
     assert find_refusal(admitted) is not None
     assert find_refusal(admitted, admitted=[parse_admitted(entry)]) is None
@@ -44,20 +46,20 @@ def test_an_entry_admits_what_it_says_and_no_more(entry):
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
-        ("0.0.0.0/0", "wider than what is guarded"), ("::/0", "wider"), ("0.0.0.0/1", "wider"), ("192.0.0.0/8", "wider"),
+        ("0.0.0.0/0", "wider than the guarded"), ("::/0", "wider"), ("0.0.0.0/1", "wider"), ("192.0.0.0/8", "wider"),
         ("8.8.8.0/24", "is not guarded"), ("2a00::/16", "is not guarded"),
-        ("127.0.0.0/8", "address by address"), ("127.0.0.0/31", "address by address"),
-        ("169.254.0.0/16", "address by address"), ("169.254.169.0/24", "address by address"), ("fe80::/10", "address by"),
+        ("127.0.0.0/8", "one address"), ("127.0.0.0/31", "one address"),
+        ("169.254.0.0/16", "one address"), ("169.254.169.0/24", "one address"), ("fe80::/10", "one address"),
         ("169.254.169.254", "credentials"), ("fd00:ec2::254", "credentials"), ("100.100.100.200", "credentials"),
         ("0.0.0.0", "nothing can be reached"), ("224.0.0.0/4", "nothing can"), ("::", "nothing can"), ("ff02::1", "nothing can"),
-        ("::ffff:10.0.0.1", "carries IPv4"), ("64:ff9b::/96", "carries IPv4"), ("2002::/16", "carries IPv4"),
+        ("::ffff:10.0.0.1", "contains IPv4"), ("64:ff9b::/96", "contains IPv4"), ("2002::/16", "contains IPv4"),
         ("10.0.0.1/8", "bits are set"), ("10.0.0.0/33", "prefix length"), ("10.0.0.0/08", "prefix length"), ("10.0.0.0/", "prefix length"),
         ("10.1", "not an IP address"), ("0x0a.0.0.1", "not an IP"), ("010.0.0.1", "not an IP"), ("167772161", "not an IP"),
         ("10.0.0.1:80", "not an IP"), ("[fd00::1]", "not an IP"), ("example.com", "not an IP"), (" 10.0.0.1", "not"), ("", "not"),
         ("*", "not an IP"), ("private", "not an IP"), ("10.0.0.0/255.0.0.0", "prefix length"), ("fe80::1%eth0", "not an IP"),
     ],
 )  # fmt: skip
-def test_entries_that_are_not_taken(entry, why):
+def test_invalid_entries_are_refused(entry, why):
     with pytest.raises(ValueError, match=why):
         parse_admitted(entry)
 
@@ -66,8 +68,8 @@ EXACT = {"loopback", "link-local", "metadata"}
 
 
 @given(st.one_of(st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16)), st.data())
-def test_no_range_ever_admits_this_host_or_credentials(address, data):
-    """Whatever range is taken: the addresses of the rows that need care stay refused."""
+def test_no_range_admits_the_host_or_metadata(address, data):
+    """Check that no accepted range admits loopback, link-local or metadata addresses."""
     bits = data.draw(st.integers(0, len(address) * 8 - 1))
     cut = int.from_bytes(address, "big") >> (len(address) * 8 - bits) << (len(address) * 8 - bits)
     network = Network(address=cut.to_bytes(len(address), "big"), bits=bits)
@@ -75,13 +77,13 @@ def test_no_range_ever_admits_this_host_or_credentials(address, data):
         taken = parse_admitted(str(network))
     except ValueError:
         return
-    for row in GUARDED_NETWORKS:
+    for row in guarded_networks():
         if row.why in EXACT or row.why in NOT_ADMISSIBLE:
             assert find_refusal(row.network.address, admitted=[taken]) is not None
     assert find_refusal(taken.address, host_addresses=[taken.address], admitted=[taken]) is not None
 
 
-def test_this_host_is_admitted_aloud():
+def test_admitting_addresses_of_the_host_warns():
     assert format_warning(parse_admitted("10.0.0.0/8")) == ""
     assert format_warning(parse_admitted("11.0.0.1")) == ""
     assert "127.0.0.1 (loopback)" in format_warning(parse_admitted("127.0.0.1"))
@@ -95,7 +97,7 @@ def written(folder, text):
     return str(folder)
 
 
-def test_the_file(tmp_path):
+def test_the_config_file_is_read(tmp_path):
     text = (
         '[network]\nadmit = ["10.0.0.0/8", "fd00:0::/8", "10.0.0.0/8"]\n[ceilings]\nmemory = "1G"\n'
     )
@@ -114,27 +116,27 @@ def test_the_file(tmp_path):
         ("admit = ['10.0.0.0/8']", "admit"), ("[network]\nadmit = [" + "'10.0.0.0/8'," * 65 + "]", "network.admit"),
     ],
 )  # fmt: skip
-def test_mistakes_in_the_file(tmp_path, text, key):
+def test_mistakes_in_the_config_file_are_named(tmp_path, text, key):
     with pytest.raises(ManifestError) as caught:
         user_config.load(written(tmp_path, text))
     assert key in {path for _, _, path, _ in caught.value.mistakes}
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="modes and owners are those of POSIX")
-def test_a_file_that_others_can_write_admits_nothing(tmp_path):
+@pytest.mark.skipif(sys.platform == "win32", reason="uses POSIX modes and owners")
+def test_a_config_file_that_others_can_write_admits_nothing(tmp_path):
     folder = written(tmp_path, "[network]\nadmit = ['10.0.0.0/8']\n")
     os.chmod(f"{folder}/config.toml", 0o664)
     with pytest.raises(PolicyError):
         user_config.load(folder)
 
 
-def test_what_is_asked_of_the_network_says_it():
+def test_the_description_of_the_network_names_admitted_networks():
     policy = Policy(allow=("a.example",), admit=("10.0.0.0/8",), listen=(80,))
     assert describe_control("network", policy, "linux") == "a.example, admit 10.0.0.0/8, listen 80"
 
 
-@given(st.sampled_from(GUARDED_NETWORKS))
-def test_every_row_can_be_written_or_is_refused_with_a_reason(row):
+@given(st.sampled_from(guarded_networks()))
+def test_every_guarded_network_can_be_admitted_or_is_refused_with_a_reason(row):
     text = f"{format_address(row.network.address)}/{row.network.bits}"
     try:
         network = parse_admitted(text)

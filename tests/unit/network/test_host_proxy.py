@@ -1,4 +1,4 @@
-"""The proxy of the user's environment."""
+"""Test how corral uses the proxy of the user's environment."""
 
 import base64
 
@@ -18,7 +18,7 @@ def proxy(text: str, **more: str) -> Proxy:
     return proxy_from_environment({"HTTPS_PROXY": text, **more})
 
 
-def test_none():
+def test_without_variables_there_is_no_proxy():
     assert proxy_from_environment({}) is None
     assert proxy_from_environment({"https_proxy": "", "http_proxy": "http://a:1"}) is None
 
@@ -34,12 +34,12 @@ def test_none():
         ("http://me:secret@10.0.0.1:8080", "10.0.0.1", 8080),
     ],
 )
-def test_where_it_is(text, host, port):
+def test_the_variable_names_the_proxy(text, host, port):
     found = proxy(text)
     assert (found.host, found.port) == (host, port)
 
 
-def test_lower_case_wins():
+def test_lower_case_variables_win():
     assert proxy("http://upper:1", https_proxy="http://lower:1").host == "lower"
 
 
@@ -48,12 +48,12 @@ def test_lower_case_wins():
     ["https://proxy.example", "socks5://proxy.example", "http://", "http://:1", "http://a:x", "http://a:0", "http://a:65536",
      "http://a b:1", "http://a\r\nX: y:1", "http://ä:1", "http://u%zz@a:1"],
 )  # fmt: skip
-def test_what_cannot_be_used(text):
+def test_proxies_of_other_kinds_are_refused(text):
     with pytest.raises(ValueError):
         proxy(text)
 
 
-def test_who_goes_past_it():
+def test_hosts_in_no_proxy_bypass_the_proxy():
     found = proxy(
         "http://p:1",
         NO_PROXY="intern.example, .dot.example,*.star.example,10.0.0.0/8,host.example:8080",
@@ -67,7 +67,7 @@ def test_who_goes_past_it():
     assert [host for host in through if not found.is_used_for(host)] == []
 
 
-def test_everybody_goes_past_it():
+def test_an_asterisk_in_no_proxy_turns_the_proxy_off():
     assert not proxy("http://p:1", no_proxy="*").is_used_for("a.example")
 
 
@@ -77,7 +77,7 @@ def test_everybody_goes_past_it():
     ),
     st.text(min_size=1),
 )
-def test_who_asks(user, password):
+def test_the_request_has_the_proxys_password(user, password):
     quoted = "".join(f"%{byte:02X}" for byte in password.encode("utf-8", "surrogatepass"))
     kind, encoded = proxy(f"http://{user}:{quoted}@p:1").authorization.split(" ")
     assert kind == "Basic"
@@ -86,7 +86,7 @@ def test_who_asks(user, password):
     )
 
 
-def test_the_request():
+def test_the_request_names_the_destination():
     assert build_connect_request(Proxy(host="p", port=1), "a.example", 443) == (
         b"CONNECT a.example:443 HTTP/1.1\r\nHost: a.example:443\r\n\r\n"
     )
@@ -96,7 +96,7 @@ def test_the_request():
 
 
 @given(st.integers(0, 60))
-def test_an_answer_in_pieces(cut):
+def test_an_answer_may_arrive_in_pieces(cut):
     answer = b"HTTP/1.1 200 Connection established\r\nVia: 1.1 p\r\n\r\nfirst words"
     end = answer.index(b"\r\n\r\n") + 4
     found = parse_connect_reply(answer[:cut])
@@ -115,11 +115,11 @@ def test_an_answer_in_pieces(cut):
         b"HTTP/1." + b"x" * 20000,
     ],
 )
-def test_what_is_no_answer(data):
+def test_invalid_answers_of_a_proxy_are_errors(data):
     with pytest.raises(ValueError):
         parse_connect_reply(data)
 
 
-def test_a_refusal():
+def test_a_refusal_of_the_proxy_is_an_error():
     with pytest.raises(ValueError, match="refuses"):
         parse_connect_reply(b"HTTP/1.0 407 Proxy Authentication Required\r\n\r\n")

@@ -1,4 +1,4 @@
-"""What an allowlist allows, and that nothing else is."""
+"""Test that an allowlist allows exactly its entries."""
 
 import string
 
@@ -26,7 +26,7 @@ def test_an_empty_list_allows_nothing():
     assert none.ports == frozenset()
 
 
-def test_a_name_means_the_web():
+def test_a_name_without_a_port_allows_80_and_443():
     found = parse_rules(["example.com"])
     assert str(found.allows_name("example.com", 443)) == "example.com"
     assert found.allows_name("example.com", 80)
@@ -34,7 +34,7 @@ def test_a_name_means_the_web():
     assert found.ports == {80, 443}
 
 
-def test_upper_case_is_the_same_name():
+def test_names_ignore_case():
     assert parse_rules(["API.Example.com"]).allows_name("api.EXAMPLE.com", 443)
 
 
@@ -63,23 +63,23 @@ def test_upper_case_is_the_same_name():
         ("", False),
     ],
 )
-def test_a_wildcard(name, allowed):
+def test_a_wildcard_matches_names_below_it(name, allowed):
     assert (parse_rules(["*.example.com"]).allows_name(name, 443) is not None) is allowed
 
 
 def test_a_kelvin_sign_is_not_a_k():
-    """str.lower turns it into one."""
+    """`str.lower` turns a Kelvin sign into a k."""
     assert parse_rules(["k.example"]).allows_name("\N{KELVIN SIGN}.example", 443) is None
 
 
 @given(NAMES, NAMES, PORTS)
-def test_only_what_stands_there(allowed, asked, port):
+def test_a_name_does_not_match_other_names(allowed, asked, port):
     found = parse_rules([f"{allowed}:{port}"]).allows_name(asked, port)
     assert (found is not None) == (asked == allowed)
 
 
 @given(NAMES, NAMES)
-def test_a_wildcard_is_a_dot_and_a_suffix(base, asked):
+def test_a_wildcard_matches_whole_labels(base, asked):
     found = parse_rules([f"*.{base}"]).allows_name(asked, 443)
     assert (found is not None) == asked.endswith(f".{base}")
     assert (
@@ -89,7 +89,7 @@ def test_a_wildcard_is_a_dot_and_a_suffix(base, asked):
 
 
 @given(st.text(max_size=40))
-def test_no_other_text_is_a_name(text):
+def test_only_valid_names_match(text):
     found = parse_rules(["*.example.com"]).allows_name(text + ".example.com", 443)
     labels = text.split(".")
     plain = all(
@@ -102,14 +102,14 @@ def test_no_other_text_is_a_name(text):
     assert (found is not None) == plain
 
 
-def test_ranges_and_several_entries_for_a_name():
+def test_port_ranges_and_several_entries_for_a_name_are_combined():
     found = parse_rules(["a.example:1000-1002", "a.example:22", "*.a.example:7"])
     allowed = [port for port in range(1, 2000) if found.allows_name("a.example", port)]
     assert allowed == [22, 1000, 1001, 1002]
     assert parse_rules(["a.b.example:22", "*.b.example:7"]).allows_name("a.b.example", 7)
 
 
-def test_addresses_and_networks():
+def test_addresses_and_networks_match():
     found = parse_rules(["10.0.0.5:5432", "192.0.2.0/24", "[2001:db8::/32]:443", "::ffff:10.9.0.1"])
     assert str(found.allows_address(parse_address("10.0.0.5"), 5432)) == "10.0.0.5:5432"
     assert found.allows_address(parse_address("10.0.0.5"), 443) is None
@@ -118,14 +118,14 @@ def test_addresses_and_networks():
     assert found.allows_address(parse_address("192.0.3.0"), 80) is None
     assert found.allows_address(parse_address("2001:db8::1"), 443)
     assert found.allows_address(parse_address("2001:db9::1"), 443) is None
-    # The same host, however it is spelled.
+    # All spellings mean the same host.
     assert found.allows_address(parse_address("::ffff:10.0.0.5"), 5432)
     assert found.allows_address(parse_address("10.9.0.1"), 443)
     assert found.allows_name("10.0.0.5", 5432) is None
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 32), st.integers(0, 2**32 - 1))
-def test_networks_hold_what_the_standard_library_says(number, bits, asked):
+def test_networks_agree_with_the_standard_library(number, bits, asked):
     import ipaddress
 
     network = ipaddress.ip_network((number, bits), strict=False)
@@ -135,7 +135,7 @@ def test_networks_hold_what_the_standard_library_says(number, bits, asked):
     assert (found is not None) == inside
 
 
-def test_a_synthetic_address_is_never_allowed_as_an_address():
+def test_a_synthetic_address_is_never_allowed():
     found = parse_rules(["0.0.0.0/0", "198.18.0.7"])
     assert found.allows_address(parse_address("198.18.0.7"), 443) is None
     assert found.allows_address(parse_address("8.8.8.8"), 443)
@@ -152,7 +152,7 @@ def test_a_synthetic_address_is_never_allowed_as_an_address():
         ".".join(["a"] * 256), "a" * 64 + ".example", "a.example:\N{ARABIC-INDIC DIGIT EIGHT}",
     ],
 )  # fmt: skip
-def test_what_is_no_destination(text):
+def test_invalid_destinations_are_refused(text):
     with pytest.raises(ValueError):
         parse_rules([text])
 
@@ -168,13 +168,13 @@ def test_what_is_no_destination(text):
         ("localhost:1", "localhost:1"),
     ],
 )
-def test_one_spelling(text, normal):
+def test_entries_are_written_in_one_spelling(text, normal):
     assert str(parse_entry(text)) == normal
     assert str(parse_entry(normal)) == normal
 
 
 @given(st.text(max_size=30) | NAMES | st.from_regex(r"[a-z0-9.:/*\[\]-]{1,30}", fullmatch=True))
-def test_reading_raises_nothing_else_and_is_stable(text):
+def test_parsing_any_text_is_stable_or_raises_valueerror(text):
     try:
         item = parse_entry(text)
     except ValueError:
@@ -182,7 +182,7 @@ def test_reading_raises_nothing_else_and_is_stable(text):
     assert parse_entry(str(item)) == item
 
 
-def test_at_most_64_ports():
+def test_more_than_64_ports_are_refused():
     assert len(parse_rules(["a.example:1-64"]).ports) == rules.MAX_PORTS
     with pytest.raises(ValueError, match="more than 64"):
         parse_rules(["a.example:1-64", "b.example:65"])
@@ -190,7 +190,7 @@ def test_at_most_64_ports():
         parse_rules(["a.example:1-65535"])
 
 
-def test_networks_that_the_guard_is_told_of_have_their_ports():
+def test_a_network_is_named_only_for_its_ports():
     found = parse_rules(["10.0.0.5:5432", "10.1.0.0/16:1-9"])
     assert [str(network) for network in found.named_networks(5432)] == ["10.0.0.5"]
     assert [str(network) for network in found.named_networks(5)] == ["10.1.0.0/16"]

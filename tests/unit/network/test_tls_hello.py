@@ -1,4 +1,4 @@
-"""The name in a ClientHello, with the ssl module as the client."""
+"""Test the search for the name in a ClientHello, with hellos of the ssl module."""
 
 import ssl
 import string
@@ -36,7 +36,7 @@ def read(data: bytes) -> Hello:
 
 
 def in_records(data: bytes, size: int) -> bytes:
-    """The same hello, cut into records of `size` bytes."""
+    """Split a hello into records of `size` bytes."""
     message = data[5:]
     return b"".join(
         b"\x16\x03\x01" + len(part).to_bytes(2, "big") + part
@@ -81,18 +81,18 @@ def sni(*names: bytes, kind: int = 0, tail: bytes = b"") -> bytes:
 
 
 @given(NAMES, st.sampled_from([ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]))
-def test_the_name_that_ssl_says(name, version):
+def test_the_name_that_ssl_sends_is_found(name, version):
     assert read(hello(name, version, ("h2", "http/1.1"))) == Hello(state="name", name=name)
 
 
-def test_without_a_name():
+def test_a_hello_without_a_name_is_accepted():
     assert read(hello(None)) == Hello(state="no name")
     assert read(build(None)) == Hello(state="no name")
     assert read(build(b"")) == Hello(state="no name")
 
 
 @given(NAMES, st.integers(1, 600))
-def test_cut_anywhere(name, at):
+def test_a_hello_that_is_cut_anywhere_is_incomplete(name, at):
     data = hello(name)
     reader = HelloReader()
     assert reader.feed(data[: min(at, len(data) - 1)]).state == "incomplete"
@@ -101,7 +101,7 @@ def test_cut_anywhere(name, at):
 
 
 @given(NAMES, st.integers(1, 64))
-def test_in_many_records_byte_by_byte(name, size):
+def test_a_hello_in_many_records_is_read_byte_by_byte(name, size):
     data = in_records(hello(name), size)
     reader = HelloReader()
     verdicts = [reader.feed(data[at : at + 1]) for at in range(len(data))]
@@ -109,22 +109,22 @@ def test_in_many_records_byte_by_byte(name, size):
     assert verdicts[-1] == Hello(state="name", name=name)
 
 
-def test_what_follows_the_hello_does_not_matter():
+def test_bytes_after_the_hello_do_not_matter():
     assert read(hello("a.example") + b"anything").name == "a.example"
 
 
-def test_upper_case_is_the_same_name():
+def test_the_name_is_read_in_lower_case():
     assert read(build(sni(b"API.Example"))).name == "api.example"
 
 
 @pytest.mark.parametrize(
     "data", [b"GET / HTTP/1.1\r\n", b"SSH-2.0-x\r\n", b"\0", b"\x05\x01\x00", b"\x80\x00\x05"]
 )
-def test_not_tls(data):
+def test_other_protocols_are_not_tls(data):
     assert read(data).state == "not TLS"
 
 
-def test_nothing_yet():
+def test_empty_input_is_incomplete():
     assert read(b"").state == "incomplete"
 
 
@@ -156,29 +156,29 @@ BAD = {
     "a long name": build(sni(b"a" * 256)),
     "a name with NUL": build(sni(b"a.example\0.evil")),
     "a name that is not ASCII": build(sni("ä.example".encode())),
-    "an extension that is cut off": build(GOOD[:-1]),
+    "a truncated extension": build(GOOD[:-1]),
     "an SSL 2 hello": b"\x80\x2e\x01\x03\x01",
 }
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_malformed(what):
+def test_malformed_hellos_are_refused(what):
     assert read(BAD[what]).state == "malformed"
 
 
-def test_the_good_one_is_good():
-    """The control: nothing else than what each case says is wrong with them."""
+def test_the_unchanged_hello_is_valid():
+    """This is the control: each malformed hello differs from this one only in the named error."""
     assert read(build(GOOD)) == Hello(state="name", name="a.example")
     assert read(build(GOOD + extension(5, b""), session=bytes(32))).state == "name"
     assert read(build(sni(b"a" * 255))).state == "name"
 
 
-def test_bytes_after_the_extensions():
+def test_bytes_after_the_extensions_are_refused():
     content = build(GOOD)[9:] + b"x"
     assert read(record(b"\x01" + len(content).to_bytes(3, "big") + content)).state == "malformed"
 
 
-def test_records_without_end():
+def test_endless_records_are_refused():
     reader = HelloReader()
     reader.feed(record(b"\x01" + MAX_HELLO_BYTES.to_bytes(3, "big")))
     states = {reader.feed(record(b"\0") * 1000).state for _ in range(12)}
@@ -186,7 +186,7 @@ def test_records_without_end():
 
 
 @given(st.binary(max_size=200) | st.binary(max_size=200).map(lambda tail: build(GOOD)[:20] + tail))
-def test_no_bytes_do_harm(data):
+def test_random_bytes_do_not_crash_the_search(data):
     whole = read(data)
     reader = HelloReader()
     for at in range(len(data)):
@@ -195,5 +195,5 @@ def test_no_bytes_do_harm(data):
             break
     else:
         piece = reader.feed(b"")
-    # A verdict does not depend on how the bytes came.
+    # The result does not depend on how the bytes were split.
     assert piece == whole

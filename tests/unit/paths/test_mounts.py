@@ -1,4 +1,4 @@
-"""Lines of mountinfo, and where a path lies on its disk."""
+"""Test the parser of mountinfo, and the search for a path's position on its disk."""
 
 import sys
 
@@ -9,11 +9,11 @@ from corral.paths.mounts import on_disk, parse_mount, read_mounts
 LINE = "36 35 98:0 /a\\040b /mnt/\\134040\\011\\012 rw,noatime master:1 - ext3 /dev/root rw"
 
 
-def test_spaces_and_backslashes_are_escaped():
+def test_escaped_spaces_and_backslashes_are_read():
     assert parse_mount(LINE) == ("/mnt/\\040\t\n", "98:0", "/a b")
 
 
-def test_the_innermost_mount_says_where_a_path_lies():
+def test_the_innermost_mount_determines_the_position_of_a_path():
     mounts = {"/": ("8:1", "/"), "/home": ("8:2", "/"), "/srv/me": ("8:2", "/me")}
     assert on_disk("/home/me/x", mounts) == on_disk("/srv/me/x", mounts) == ("8:2", "/me/x")
     assert on_disk("/srv/x", mounts) == ("8:1", "/srv/x")
@@ -21,5 +21,5 @@ def test_the_innermost_mount_says_where_a_path_lies():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc/self/mountinfo")
-def test_this_machine_has_a_root():
+def test_this_machine_has_a_root_mount():
     assert read_mounts()["/"][0]

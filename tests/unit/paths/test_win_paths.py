@@ -1,4 +1,6 @@
-"""Names with a second meaning are refused; what is left contains what it seems to contain."""
+"""Test that ambiguous Windows paths are refused, and that Windows reads accepted paths as corral
+does.
+"""
 
 import ntpath
 
@@ -65,7 +67,7 @@ KNOWN = windows.known_directories(ENVIRONMENT, HOME)
         "\u0130:\\data",
     ],
 )
-def test_refused(path):
+def test_ambiguous_paths_are_refused(path):
     with pytest.raises(windows.Refused):
         windows.normalize(path)
 
@@ -83,7 +85,7 @@ def test_refused(path):
         ("C:\\averylongname~1", "C:\\averylongname~1"),
     ],
 )
-def test_plain(path, plain):
+def test_plain_paths_are_accepted(path, plain):
     assert windows.normalize(path) == plain
     assert windows.normalize(plain) == plain
 
@@ -92,8 +94,8 @@ names = st.text(st.sampled_from("abAB .~1:\\/?*conNUL\u00e9\u0130\u00df"), max_s
 
 
 @given(names)
-def test_what_is_plain_means_what_it_says(name):
-    """Windows' own reading of the text, as ntpath knows it, gives the same path."""
+def test_windows_reads_an_accepted_path_as_corral_does(name):
+    """Compare with ntpath, which reads a path as Windows does."""
     try:
         plain = windows.normalize("C:\\data\\" + name)
     except windows.Refused:
@@ -105,7 +107,7 @@ def test_what_is_plain_means_what_it_says(name):
 
 
 @given(names, names)
-def test_nothing_is_within_its_neighbour(one, other):
+def test_no_path_is_inside_a_sibling_with_a_similar_name(one, other):
     try:
         first, second = windows.normalize(f"C:\\d\\{one}"), windows.normalize(f"C:\\d\\{other}")
     except windows.Refused:
@@ -138,12 +140,12 @@ def test_nothing_is_within_its_neighbour(one, other):
         "C:\\ProgramData\\x",
     ],
 )
-def test_roots_that_are_not_ours_to_change(path):
+def test_roots_that_corral_must_not_change_are_refused(path):
     with pytest.raises(windows.Refused):
         windows.check_root(path, KNOWN)
 
 
-def test_what_holds_windows_is_not_ours_either():
+def test_directories_above_windows_are_refused_too():
     known = windows.known_directories({"SystemRoot": "D:\\sys\\win"}, HOME)
     with pytest.raises(windows.Refused):
         windows.check_root("D:\\sys", known)
@@ -162,12 +164,14 @@ def test_what_holds_windows_is_not_ours_either():
         "D:\\work",
     ],
 )
-def test_roots_that_are(path):
+def test_other_roots_are_accepted(path):
     windows.check_root(path, KNOWN)
 
 
-def test_places_that_a_variable_names_otherwise():
-    """A short name, or a way through a link: a grant's own path was followed as well."""
+def test_protected_directories_are_found_under_other_names():
+    """Check a short name and a path through a link. The path of a grant was resolved in the same
+    way.
+    """
     leads = {"C:\\USERS~1\\ANNXYZ~1\\Local": "E:\\Local", f"{HOME}\\AppData": "E:\\AppData"}
     known = windows.known_directories(
         {"LOCALAPPDATA": "C:\\USERS~1\\ANNXYZ~1\\Local"},

@@ -1,4 +1,4 @@
-"""Degrade or refuse: the rules of `plan.decide`, each as a row."""
+"""Test when `plan.decide` degrades and when it refuses."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def host(**statuses: str) -> Host:
 
 
 def chains(**needs: tuple[str, ...]):
-    """Everything is held by `always`, but what is named here needs capabilities."""
+    """Let `always` enforce every control, except those named here, which need capabilities."""
     always = {control: (Option(mechanism="always"),) for control in CONTROLS}
     named = {control: (Option(mechanism="it", needs=words),) for control, words in needs.items()}
     return {**always, **named}
@@ -31,7 +31,7 @@ def held(policy: Policy, machine: Host, found) -> dict[str, plan.Held]:
     return {item.control: item for item in plan.decide(policy, machine, found)}
 
 
-def test_every_control_is_decided_in_order():
+def test_controls_are_decided_in_order():
     found = plan.decide(Policy(limits=ALL_ASKED), NOTHING, chains())
     assert tuple(item.control for item in found) == CONTROLS
     assert {item.status for item in found} == {"applied"}
@@ -39,7 +39,7 @@ def test_every_control_is_decided_in_order():
 
 @pytest.mark.parametrize("wall", WALLS)
 @pytest.mark.parametrize("stated", [True, False])
-def test_walls_are_required_stated_or_not(wall, stated):
+def test_walls_are_required_whether_stated_or_not(wall, stated):
     policy = Policy(stated=frozenset({wall} if stated else ()))
     with pytest.raises(UnenforceableError) as caught:
         plan.decide(policy, NOTHING, chains(**{wall: ("missing",)}))
@@ -64,14 +64,14 @@ def test_a_default_limit_degrades_with_a_warning(limit):
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-def test_strict_makes_a_default_limit_required(limit):
+def test_strict_requires_default_limits(limit):
     with pytest.raises(UnenforceableError):
         plan.decide(Policy(limits=ALL_ASKED, strict=True), NOTHING, chains(**{limit: ("missing",)}))
 
 
 @pytest.mark.parametrize("control", CONTROLS)
 @pytest.mark.parametrize("words", [{"best_effort": True}, {"degrade": "the control"}])
-def test_the_users_word_lets_any_control_go(control, words):
+def test_the_user_may_drop_any_control(control, words):
     chosen = {"degrade": frozenset({control})} if "degrade" in words else words
     policy = Policy(limits=ALL_ASKED, stated=frozenset(CONTROLS), **chosen)
     found = held(policy, NOTHING, chains(**{control: ("missing",)}))
@@ -81,7 +81,7 @@ def test_the_users_word_lets_any_control_go(control, words):
 
 
 @pytest.mark.parametrize("control", CONTROLS)
-def test_degrading_one_control_does_not_let_another_go(control):
+def test_dropping_one_control_does_not_drop_another(control):
     policy = Policy(
         limits=ALL_ASKED, stated=frozenset(CONTROLS), degrade=frozenset(CONTROLS) - {control}
     )
@@ -90,13 +90,13 @@ def test_degrading_one_control_does_not_let_another_go(control):
     assert [name for name, _, _ in caught.value.missing] == [control]
 
 
-def test_best_effort_is_stronger_than_strict():
+def test_best_effort_overrides_strict():
     policy = Policy(limits=ALL_ASKED, strict=True, best_effort=True)
     found = plan.decide(policy, NOTHING, {})
     assert {item.status for item in found} == {"degraded"}
 
 
-def test_all_that_is_missing_is_listed_at_once_with_its_hint():
+def test_a_refusal_lists_everything_missing_with_hints():
     machine = host(landlock="absent", cgroup="unknown")
     needs = {"filesystem": ("landlock",), "memory": ("cgroup",), "pids": ("cgroup",)}
     with pytest.raises(UnenforceableError) as caught:
@@ -107,7 +107,7 @@ def test_all_that_is_missing_is_listed_at_once_with_its_hint():
         assert words in text
 
 
-def test_no_chain_at_all_is_missing_too():
+def test_a_control_without_options_is_missing():
     with pytest.raises(UnenforceableError) as caught:
         plan.decide(Policy(), NOTHING, {})
     assert [control for control, _, _ in caught.value.missing] == list(WALLS)
@@ -124,8 +124,8 @@ def test_no_chain_at_all_is_missing_too():
         ({}, ""),
     ],
 )
-def test_the_first_option_whose_every_need_is_proven_is_taken(statuses, expected):
-    """Unknown counts as absent, and so does what was never probed."""
+def test_the_first_option_with_proven_needs_is_taken(statuses, expected):
+    """An unknown finding counts as absent, and so does a capability that was never probed."""
     chain = (
         Option(mechanism="best", needs=("a", "b"), status="verified"),
         Option(mechanism="second", needs=("a",), status="cooperative", note="weaker"),
@@ -135,7 +135,7 @@ def test_the_first_option_whose_every_need_is_proven_is_taken(statuses, expected
     assert found.status == {"best": "verified", "second": "cooperative", "": "degraded"}[expected]
 
 
-def test_what_is_not_asked_is_not_missing():
+def test_controls_that_are_not_requested_are_not_missing():
     limits = Limits(memory=None, pids=None, fds=None, disk=None)
     found = held(Policy(limits=limits, subprocess=True, strict=True), NOTHING, chains())
     for control in (*LIMITS, "subprocess"):
@@ -147,7 +147,7 @@ def test_what_is_not_asked_is_not_missing():
 @pytest.mark.parametrize(
     ("policy", "control", "words"),
     [
-        (Policy(), "filesystem", "nothing of the user's"),
+        (Policy(), "filesystem", "none of the user's files"),
         (Policy(), "network", "none"),
         (Policy(allow=("a.b:443",), listen=(80,)), "network", "a.b:443, listen 80"),
         (Policy(), "subprocess", "no processes"),
@@ -160,10 +160,10 @@ def test_what_is_not_asked_is_not_missing():
         (Policy(limits=Limits(pids=7)), "pids", "7"),
     ],
 )
-def test_what_is_asked_in_words(policy, control, words):
+def test_requests_are_described_in_words(policy, control, words):
     assert plan.describe_control(control, policy, "linux") == words
 
 
-def test_a_grant_is_named_as_asked():
+def test_a_grant_is_named_as_the_user_wrote_it():
     grant = Grant(path="/a", access="write", device=1, inode=2, directory=True, owner=0, group=0)
     assert plan.describe_control("filesystem", Policy(grants=(grant,)), "linux") == "write /a"

@@ -1,6 +1,8 @@
-"""Deadlines come before samples, however long a target makes a sample."""
+"""Test that deadlines come before samples, however long a target makes a sample."""
 
 from __future__ import annotations
+
+import sys
 
 import pytest
 
@@ -11,15 +13,26 @@ from corral.platforms.contract import Usage
 
 
 class Clock:
+    """A clock. `now` passes while the machine is awake, and the other clock also counts
+    `asleep`.
+    """
+
+    CLOCK_BOOTTIME, CLOCK_MONOTONIC = 7, 6
+
     def __init__(self):
         self.now = 1000.0
+        self.asleep = 0.0
 
     def monotonic(self):
         return self.now
 
+    def clock_gettime(self, clock):
+        assert clock == {"linux": 7, "darwin": 6}[sys.platform]
+        return self.now + self.asleep
+
 
 class SlowChild:
-    """A tree whose measurement never ends by itself: every look at it takes a second."""
+    """A tree whose measurement never ends by itself. Each step takes a second."""
 
     def __init__(self, clock):
         self.clock = clock
@@ -72,7 +85,7 @@ def test_the_kill_after_the_grace_interrupts_a_sample_and_measures_no_memory(clo
     assert clock.now == 1000.0 + deadlines.GRACE_SECONDS
     watched.run_due()
     assert child.acts[-1] == "kill"
-    assert clock.now == 1000.0 + deadlines.GRACE_SECONDS  # the last look took no time
+    assert clock.now == 1000.0 + deadlines.GRACE_SECONDS  # the last sample took no time
 
 
 def test_a_signal_interrupts_a_sample(clock):
@@ -82,10 +95,42 @@ def test_a_signal_interrupts_a_sample(clock):
     assert clock.now == 1003.0
 
 
-def test_what_an_interrupted_sample_found_counts(clock):
-    """A target does not hide what was seen already."""
+def test_values_of_an_interrupted_sample_count(clock):
+    """When a sample is interrupted, the values that were already read still count."""
     child = SlowChild(clock)
     watched = deadlines.Deadlines(child, timeout=4.0, sample=Sample(memory=100))
     step(watched)
     assert child.acts == ["sample", "exact", "kill"]
     assert watched.reason == "memory"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has one clock for both")
+def test_a_timeout_counts_time_in_which_the_machine_sleeps(clock):
+    child = SlowChild(clock)
+    watched = deadlines.Deadlines(child, timeout=3600.0, sample=None)
+    assert watched.wait_ms() == deadlines.MAX_TIMEOUT_WAIT_MS  # poll does not count sleep
+    clock.asleep = 8 * 3600.0
+    assert watched.wait_ms() == 0
+    watched.run_due()
+    assert watched.reason == "timeout"
+    assert watched.elapsed() == 8 * 3600.0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has one clock for both")
+def test_the_grace_does_not_count_time_in_which_the_machine_sleeps(clock):
+    """Put the machine to sleep during the grace. A target without time to end must not be
+    killed.
+    """
+    child = SlowChild(clock)
+    watched = deadlines.Deadlines(child, timeout=None, sample=None)
+    watched.stop("signal")
+    clock.asleep = 8 * 3600.0
+    watched.run_due()
+    assert "kill" not in child.acts
+    clock.now += deadlines.GRACE_SECONDS
+    watched.run_due()
+    assert "kill" in child.acts
+
+
+def test_a_run_without_a_timeout_waits_without_a_limit():
+    assert deadlines.Deadlines(None, timeout=None, sample=None).wait_ms() is None

@@ -1,4 +1,4 @@
-"""Removing a private directory while somebody swaps what is there."""
+"""Test the removal of a private directory while another process replaces its entries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from corral.platforms.run_records import Budget, is_run_name
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX directories")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="uses POSIX directories")
 if sys.platform != "win32":
     from corral.platforms.posix import run_directories
 
@@ -46,24 +46,24 @@ def swap_before(monkeypatch, name, path, victim):
 
 
 @pytest.mark.parametrize("when", ["fstat", "scandir", "rmdir"])
-def test_the_top_becomes_a_link(left, victim, monkeypatch, when):
+def test_a_top_directory_that_becomes_a_link_is_not_followed(left, victim, monkeypatch, when):
     swap_before(monkeypatch, when, left, victim)
     run_directories.remove(str(left), Budget())
     assert left.is_symlink()
 
 
 @pytest.mark.parametrize("when", ["chmod", "unlink"])
-def test_an_inner_directory_becomes_a_link(left, victim, monkeypatch, when):
+def test_an_inner_directory_that_becomes_a_link_is_not_followed(left, victim, monkeypatch, when):
     swap_before(monkeypatch, when, left / "home", victim)
     run_directories.remove(str(left), Budget())
 
 
-def test_without_a_swap_everything_goes(left):
+def test_without_a_swap_everything_is_removed(left):
     run_directories.remove(str(left), Budget())
     assert not left.exists()
 
 
-def test_a_budget_is_kept(left):
+def test_removal_stops_at_its_budget(left):
     for number in range(20):
         (left / "home" / str(number)).touch()
     run_directories.remove(str(left), Budget(10))
@@ -73,7 +73,7 @@ def test_a_budget_is_kept(left):
     assert not left.exists()
 
 
-def test_names_of_runs():
+def test_only_names_of_runs_are_recognized():
     assert is_run_name("1-0123abcd")
     for text in (
         "",
@@ -86,3 +86,17 @@ def test_names_of_runs():
         "../0123abcd",
     ):
         assert not is_run_name(text)
+
+
+def test_links_are_made_without_following_links_of_a_target(tmp_path):
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    for path in (home, elsewhere):
+        path.mkdir()
+    (home / "led").symlink_to(elsewhere)
+    (home / "taken").write_text("the server's own")
+    granted = str(tmp_path / "granted")
+    names = ("notes", "a/b/notes", "led/notes", "taken", "taken/notes")
+    run_directories.make_links(str(home), [(name, granted) for name in names])
+    assert os.readlink(home / "notes") == os.readlink(home / "a/b/notes") == granted
+    assert list(elsewhere.iterdir()) == []
+    assert (home / "taken").read_text() == "the server's own"

@@ -1,10 +1,12 @@
-"""The records of runs: one locked file each, and a broom that believes only its own."""
+"""Test run records: each is a locked file, and `clean` uses only the user's own."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 from hypothesis import given
@@ -12,8 +14,9 @@ from hypothesis import strategies as st
 
 import corral
 from corral.platforms import run_records
+from corral.record import replace
 
-POSIX = pytest.mark.skipif(sys.platform == "win32", reason="what is open can be deleted, and more")
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="deletes open files, as POSIX allows")
 
 
 @pytest.fixture
@@ -37,7 +40,7 @@ def swept():
 
 
 def die(run):
-    """What is left of a run whose process was killed: the file without its lock."""
+    """Leave a record as a killed run does: a file without its lock."""
     os.close(run._fd)
     run._fd = -1
 
@@ -54,7 +57,7 @@ def test_a_live_run_is_listed_and_not_swept(place, swept, tmp_path):
     run.end()
     assert run_records.live() == []
     assert os.listdir(place) == []
-    assert left.exists()  # its own end cleans that up, not the record's
+    assert left.exists()  # the end of the run removes this, not the record
 
 
 def test_a_dead_run_is_swept_and_not_listed(place, swept, tmp_path):
@@ -67,7 +70,24 @@ def test_a_dead_run_is_swept_and_not_listed(place, swept, tmp_path):
     assert run_records.sweep(swept) == []
 
 
-def test_what_resists_is_tried_again(place, swept, tmp_path):
+@POSIX
+@pytest.mark.parametrize("alive", [True, False])
+def test_only_the_process_of_a_live_record_is_ended(place, alive):
+    """The pid of a process that has ended may be that of any other process of the user now."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        run = run_records.Run("install-1", residue=(), command=["x"])
+        (entry,) = run_records.live()
+        holder = os.dup(run._fd) if alive else -1
+        die(run)
+        if alive:
+            # The lock ends with the process, as if that process had it.
+            threading.Thread(target=lambda: (other.wait(), os.close(holder))).start()
+        assert run_records.end(replace(entry, pid=other.pid))
+        other.communicate(b"\n")
+    assert other.returncode == (-signal.SIGKILL if alive else 0)
+
+
+def test_leftovers_that_cannot_be_removed_are_tried_again(place, swept, tmp_path):
     left = tmp_path / "left"
     left.mkdir()
     die(run_records.Run("1-a", residue=[str(left)], command=[]))
@@ -78,8 +98,8 @@ def test_what_resists_is_tried_again(place, swept, tmp_path):
 
 
 @POSIX
-def test_a_record_is_whole_at_every_moment(place, tmp_path, monkeypatch):
-    """Killed while it is written again, it still names what was left."""
+def test_a_record_is_complete_at_every_moment(place, tmp_path, monkeypatch):
+    """Kill a process while it rewrites the record. A complete record must remain."""
     run = run_records.Run("1-a", residue=[str(tmp_path)], command=["x"])
     seen = []
     write = os.pwrite
@@ -96,7 +116,7 @@ def test_a_record_is_whole_at_every_moment(place, tmp_path, monkeypatch):
 
 
 @POSIX
-def test_the_end_of_a_run_whose_record_was_removed(place):
+def test_a_run_without_its_record_ends_normally(place):
     run = run_records.Run("1-a", residue=[], command=[])
     (place / "1-a").unlink()
     run.end()
@@ -104,8 +124,8 @@ def test_the_end_of_a_run_whose_record_was_removed(place):
     assert os.listdir(place) == []
 
 
-def test_two_runs_of_one_name_do_not_share_a_record(place):
-    """The second waits for the lock; here the first has ended, and its file with it."""
+def test_two_runs_with_one_name_do_not_share_a_record(place):
+    """Let a second run wait for the lock. The first run has ended, and its file is gone."""
     first = run_records.Run("1-a", residue=[], command=["first"])
     first.end()
     second = run_records.Run("1-a", residue=[], command=["second"])
@@ -127,7 +147,7 @@ run.end()
 
 
 @POSIX
-def test_no_room_for_the_record_is_no_error(place):
+def test_a_full_disk_for_the_record_is_not_an_error(place):
     package = os.path.dirname(os.path.dirname(corral.__file__))
     done = subprocess.run(
         [sys.executable, "-c", FULL, package], capture_output=True, text=True, check=False
@@ -137,7 +157,7 @@ def test_no_room_for_the_record_is_no_error(place):
 
 
 @pytest.mark.parametrize("kind", ["no parent", pytest.param("link", marks=POSIX), "directory"])
-def test_no_place_for_the_record_is_no_error(place, kind):
+def test_a_missing_directory_for_the_record_is_not_an_error(place, kind):
     (place.parent if kind == "no parent" else place).mkdir(parents=True)
     if kind == "no parent":
         place.touch()
@@ -153,7 +173,7 @@ def test_no_place_for_the_record_is_no_error(place, kind):
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_a_record_or_none(text):
+def test_any_text_is_a_record_or_is_ignored(text):
     entry = run_records._parse("name", text)
     assert entry is None or entry.name == "name"
 
@@ -164,7 +184,7 @@ def test_any_text_is_a_record_or_none(text):
     ),
     command=st.lists(st.text(st.characters(blacklist_characters="\n\0", codec="utf-8"))),
 )
-def test_a_record_says_what_was_written(residue, command):
+def test_a_record_has_the_written_values(residue, command):
     text = run_records.SEPARATOR.join(("1", "2", "3", str(len(residue)), *residue, *command))
     entry = run_records._parse("n", text)
     assert list(entry.residue) == residue

@@ -1,4 +1,4 @@
-"""What a look decides, on a clock that the test turns."""
+"""Test the decisions after a sample, with a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def usage(cpu=0.0, memory=0, tasks=1):
         (Sample(memory=1, pids=1), usage(memory=2, tasks=2), "memory"),
     ],
 )
-def test_a_limit_is_hit_beyond_it_and_not_before(asked, seen, hit):
+def test_a_limit_is_exceeded_only_above_its_value(asked, seen, hit):
     assert Sampler(asked).check(seen) == hit
 
 
-def test_only_memory_needs_a_second_look():
+def test_only_memory_needs_a_second_sample():
     assert Sampler(Sample(memory=100)).needs_exact(usage(memory=101))
     assert not Sampler(Sample(memory=100)).needs_exact(usage(memory=100))
     assert not Sampler(Sample(pids=1)).needs_exact(usage(memory=1 << 40, tasks=9))
@@ -61,7 +61,7 @@ def test_peaks_are_kept():
     assert (sampler.peak, sampler.tasks) == (500, 7)
 
 
-def test_the_first_look_is_at_once_and_the_next_ones_at_their_time(clock):
+def test_the_first_sample_is_immediate_and_the_next_ones_follow_the_interval(clock):
     plain, duty = Sampler(Sample(memory=1)), Sampler(Sample(cpu=500))
     assert plain.next == duty.next == clock.now
     plain.check(usage())
@@ -70,25 +70,25 @@ def test_the_first_look_is_at_once_and_the_next_ones_at_their_time(clock):
     assert duty.next == clock.now + DUTY_INTERVAL
 
 
-def test_nobody_rests_without_a_share():
+def test_without_a_cpu_share_nothing_is_paused():
     assert Sampler(Sample(memory=1)).pause_seconds(usage(cpu=1e6)) == 0.0
 
 
-def test_a_rest_is_what_was_used_too_much_over_the_share(clock):
+def test_a_pause_makes_up_for_the_excess_over_the_share(clock):
     sampler = Sampler(Sample(cpu=100))
     clock.now += 1
-    # A second earns 0.1 and SLACK was there: 0.4 were used.
+    # One second gives 0.1, SLACK was available, and 0.4 were used.
     assert sampler.pause_seconds(usage(cpu=0.4)) == pytest.approx((0.4 - 0.1 - SLACK) / 0.1)
 
 
-def test_after_its_rest_it_runs(clock):
+def test_a_target_runs_after_its_pause(clock):
     sampler = Sampler(Sample(cpu=100))
     clock.now += 1
     clock.now += sampler.pause_seconds(usage(cpu=0.4)) + 1e-6
     assert sampler.pause_seconds(usage(cpu=0.4)) == 0.0
 
 
-def test_idleness_is_not_saved_up(clock):
+def test_unused_cpu_share_is_not_saved(clock):
     sampler = Sampler(Sample(cpu=500))
     clock.now += 3600
     assert sampler.pause_seconds(usage(cpu=0)) == 0.0
@@ -101,8 +101,8 @@ def test_idleness_is_not_saved_up(clock):
     spinning=st.integers(1, 8),
     late=st.lists(st.floats(0, 0.05), min_size=50, max_size=50),
 )
-def test_whatever_the_scheduler_does_the_share_holds_in_the_long_run(share, spinning, late):
-    """Looks come late and the tree spins on all processors until it is stopped."""
+def test_the_average_share_is_enforced_whatever_the_scheduler_does(share, spinning, late):
+    """Take samples late, and let the tree use all processors until it is stopped."""
     with pytest.MonkeyPatch.context() as patch:
         clock = Clock()
         patch.setattr(sampling, "time", clock)

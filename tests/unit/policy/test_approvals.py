@@ -1,4 +1,6 @@
-"""Approvals: bound to exactly what was looked at, kept where nobody else can write."""
+"""Test approvals: they apply to exactly the content that was shown, and are in a directory that
+only the user can write.
+"""
 
 import json
 import os
@@ -15,13 +17,13 @@ from corral.policy import approvals, user_config
 from corral.policy.merge import merge
 from corral.policy.model import Source
 
-POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes and links")
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="uses POSIX modes and links")
 MANIFEST = 'version = 1\n[filesystem]\nwrite = ["./data"]\n'
 
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    """The user's configuration directory, moved into the test's own."""
+    """Move the user's configuration directory into the test's directory."""
     for name in ("XDG_CONFIG_HOME", "APPDATA", "LOCALAPPDATA", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, str(tmp_path / "own"))
     for name in ("HOME", "USERPROFILE"):
@@ -43,8 +45,8 @@ def run(server, tmp_path):
     return merge([source], home=str(tmp_path / "home"), cwd=str(tmp_path))
 
 
-def test_a_request_counts_once_it_was_approved(store, server, tmp_path):
-    with pytest.raises(PolicyError, match="not approved"):
+def test_a_request_counts_after_its_approval(store, server, tmp_path):
+    with pytest.raises(PolicyError, match="more than you approved"):
         run(server, tmp_path)
     approval = approvals.approve(str(server))
     [grant] = run(server, tmp_path).grants
@@ -54,7 +56,7 @@ def test_a_request_counts_once_it_was_approved(store, server, tmp_path):
     assert approval.asks == (f"read and write {server / 'data'}",)
     assert approvals.revoke(approval.digest)
     assert not approvals.revoke(approval.digest)
-    with pytest.raises(PolicyError, match="not approved"):
+    with pytest.raises(PolicyError, match="more than you approved"):
         run(server, tmp_path)
 
 
@@ -81,7 +83,7 @@ def change_name(server):
     "change",
     [change_text, change_place, pytest.param(change_link, marks=pytest.mark.links), change_name],
 )
-def test_any_change_is_a_new_request(store, server, change):
+def test_any_change_needs_a_new_approval(store, server, change):
     approvals.approve(str(server))
     assert approvals.is_approved(approvals.request_for(str(server))[1])
     server = change(server) or server
@@ -101,23 +103,23 @@ def test_a_link_swapped_after_the_digest_was_taken_is_noticed(store, server, tmp
         merge([source], home=str(tmp_path / "home"), cwd=str(tmp_path))
 
 
-def test_what_is_approved_is_what_was_shown(store, server):
+def test_the_approved_request_is_the_shown_one(store, server):
     shown = approvals.request_for(str(server))[1]
     change_text(server)
-    with pytest.raises(PolicyError, match="changed while you looked"):
+    with pytest.raises(PolicyError, match="changed meanwhile"):
         approvals.approve(str(server), expected=shown)
     assert approvals.list_approvals() == []
     assert approvals.approve(str(server), expected=approvals.request_for(str(server))[1])
 
 
-def test_directories_without_a_request(store, server):
+def test_directories_without_a_request_need_no_approval(store, server):
     (server / "corral.toml").unlink()
     assert approvals.request_for(str(server)) is None
     with pytest.raises(PolicyError, match="nothing to approve"):
         approvals.approve(str(server))
 
 
-def test_two_manifests_are_one_too_many(store, server):
+def test_two_manifests_in_a_directory_are_an_error(store, server):
     (server / "corral.json").write_text('{"version": 1}')
     with pytest.raises(PolicyError, match="both"):
         approvals.request_for(str(server))
@@ -133,7 +135,7 @@ def test_a_manifest_is_never_read_through_a_link(store, server, tmp_path):
 
 
 @POSIX
-def test_the_store_is_private_and_whole(store, server):
+def test_the_store_of_approvals_is_private_and_replaced_as_a_whole(store, server):
     approval = approvals.approve(str(server))
     assert stat.S_IMODE(os.lstat(store).st_mode) == 0o700
     path = os.path.join(store, approval.digest)
@@ -181,7 +183,7 @@ def nest_file(path):
 @pytest.mark.parametrize(
     "spoil", [loosen_file, loosen_store, link_file, link_store, empty_file, other_digest, nest_file]
 )
-def test_nothing_is_approved_in_doubt(store, server, spoil):
+def test_a_broken_store_approves_nothing(store, server, spoil):
     approval = approvals.approve(str(server))
     assert approvals.is_approved(approval.digest)
     spoil(os.path.join(store, approval.digest))
@@ -191,16 +193,16 @@ def test_nothing_is_approved_in_doubt(store, server, spoil):
 
 @POSIX
 @pytest.mark.parametrize("spoil", [loosen_store, link_store])
-def test_a_spoilt_store_takes_no_approvals(store, server, spoil):
+def test_a_broken_store_accepts_no_approvals(store, server, spoil):
     spoil(os.path.join(store, approvals.approve(str(server)).digest))
     with pytest.raises(PolicyError, match="only you can write"):
         approvals.approve(str(server))
 
 
 @POSIX
-def test_a_file_of_somebody_else_approves_nothing(store, server):
+def test_a_file_of_another_user_approves_nothing(store, server):
     if os.geteuid() != 0:
-        pytest.skip("only root can give files away")
+        pytest.skip("only root can change the owner of a file")
     approval = approvals.approve(str(server))
     os.chown(os.path.join(store, approval.digest), 12345, 12345)
     assert not approvals.is_approved(approval.digest)
@@ -209,7 +211,7 @@ def test_a_file_of_somebody_else_approves_nothing(store, server):
 @pytest.mark.parametrize(
     "name", ["", "..", "../x", "a" * 64 + "/", "A" * 64, "/etc/passwd", "0" * 63, "\0" * 64]
 )
-def test_only_digests_name_approvals(store, server, name):
+def test_approvals_are_named_by_digests_only(store, server, name):
     approvals.approve(str(server))
     assert not approvals.is_approved(name)
     assert not approvals.revoke(name)
@@ -219,7 +221,7 @@ def test_only_digests_name_approvals(store, server, name):
     st.lists(st.binary(max_size=4), min_size=1, max_size=3),
     st.lists(st.text("ab", max_size=3), max_size=3),
 )
-def test_parts_never_run_into_each_other(contents, subject):
+def test_different_contents_have_different_digests(contents, subject):
     found = {}
     for content in contents:
         for split in range(len(subject) + 1):
@@ -231,8 +233,8 @@ def test_parts_never_run_into_each_other(contents, subject):
 # Where the files are, and the ceilings in them
 
 
-@pytest.mark.skipif(sys.platform in {"win32", "darwin"}, reason="XDG is for the others")
-def test_relative_xdg_values_are_ignored():
+@pytest.mark.skipif(sys.platform in {"win32", "darwin"}, reason="only other systems use XDG")
+def test_relative_xdg_variables_are_ignored():
     environ = {
         "HOME": "/h",
         "XDG_CONFIG_HOME": "relative",
@@ -245,7 +247,7 @@ def test_relative_xdg_values_are_ignored():
     )
 
 
-def test_no_configuration_no_ceilings(tmp_path):
+def test_without_a_configuration_there_are_no_ceilings(tmp_path):
     assert user_config.load(str(tmp_path)).ceilings is None
 
 
@@ -256,7 +258,7 @@ def test_no_configuration_no_ceilings(tmp_path):
         ("[ceilings]\nmemory = -1", "ceilings.memory"), ("[ceilings]\n'a.b' = 1", "ceilings.'a.b'"), ("x", ""),
     ],
 )  # fmt: skip
-def test_mistakes_in_ceilings(tmp_path, text, key):
+def test_mistakes_in_ceilings_are_named(tmp_path, text, key):
     (tmp_path / "config.toml").write_text(text)
     (tmp_path / "config.toml").chmod(0o600)
     with pytest.raises(ManifestError) as caught:
@@ -278,9 +280,9 @@ def test_ceilings_that_others_could_write_are_refused(tmp_path, mode):
 
 
 @POSIX
-def test_ceilings_of_somebody_else_are_refused(tmp_path):
+def test_ceilings_of_another_user_are_refused(tmp_path):
     if os.geteuid() != 0:
-        pytest.skip("only root can give files away")
+        pytest.skip("only root can change the owner of a file")
     path = tmp_path / "config.toml"
     path.write_text("[ceilings]\n")
     path.chmod(0o644)

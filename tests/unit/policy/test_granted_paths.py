@@ -1,4 +1,4 @@
-"""Where a granted path led first is remembered; a change is refused."""
+"""Test that corral remembers where a granted path first led, and refuses a change."""
 
 import os
 import shlex
@@ -12,7 +12,7 @@ from corral.policy import granted_paths
 from corral.policy.granted_paths import check_granted_paths, memory_file, read_memory, remember
 from corral.policy.path_grants import make_grant
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links as POSIX has them")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="uses POSIX links")
 
 
 @pytest.fixture
@@ -43,17 +43,17 @@ def test_a_path_that_leads_elsewhere_is_refused(home, linked):
     check(home, "project/data")
     check(home, "project/data")
     replace_by_link(path, home / "private")
-    with pytest.raises(ChangedPathsError, match="leads to") as error:
+    with pytest.raises(ChangedPathsError, match=r"leads to|is now a link to") as error:
         check(home, "project/data")
     words = shlex.split(str(error.value.hint).partition(": ")[2])
     assert words == ["corral", "approve", "--path", str(path)]
     with pytest.raises(ChangedPathsError):
-        check(home, "project/data")  # a refusal remembers nothing
+        check(home, "project/data")  # a refused path is not remembered
     remember(memory_file(str(home / "home")), {str(path): str(home / "private")})
     check(home, "project/data")
 
 
-def test_a_link_above_the_path_counts(home):
+def test_a_changed_link_above_the_path_is_refused(home):
     (home / "private/data").mkdir()
     check(home, "project/data")
     (home / "project").rename(home / "away")
@@ -62,7 +62,25 @@ def test_a_link_above_the_path_counts(home):
         check(home, "project/data")
 
 
-def test_the_memory_is_the_users_alone(home):
+def test_a_link_directly_in_a_sticky_directory_is_asked_about(home):
+    """Paths directly in such a directory are not remembered, so the link may have led elsewhere
+    before.
+    """
+    (home / "project").chmod(0o1777)
+    check(home, "project/data")
+    assert read_memory(memory_file(str(home / "home"))) == {}
+    replace_by_link(home / "project/data", home / "private")
+    with pytest.raises(ChangedPathsError, match="is now a link"):
+        check(home, "project/data")
+    path = str(home / "project/data")
+    remember(memory_file(str(home / "home")), {path: str(home / "private")})
+    check(home, "project/data")  # the control: after approval
+    (home / "project/inner").mkdir()
+    (home / "project/inner/link").symlink_to(home / "private")
+    check(home, "project/inner/link")
+
+
+def test_the_memory_is_private_to_the_user(home):
     check(home, "project/data")
     file = memory_file(str(home / "home"))
     assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
@@ -81,16 +99,36 @@ def test_the_memory_is_the_users_alone(home):
         check(home, "project/data")
 
 
-@pytest.mark.parametrize("content", [b"a", b"a\0", b"a\0b", b"a\0b\0c\0", b"\0" * (1 << 21)])
-def test_a_broken_memory_is_refused(home, content):
+def write_memory(home, content: bytes) -> str:
     file = memory_file(str(home / "home"))
     os.makedirs(os.path.dirname(file), mode=0o700)
     with open(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as stream:
         stream.write(content)
-    check(home, "project/data")  # without a link there is nothing to be refused
+    return file
+
+
+def test_a_memory_that_is_too_large_is_refused(home):
+    write_memory(home, b"\0" * (1 << 21))
+    check(home, "project/data")  # without a link nothing is refused
     replace_by_link(home / "project/data", home / "private")
     with pytest.raises(PolicyError, match="cannot be used"):
         check(home, "project/data")
+
+
+@pytest.mark.parametrize("end", [b"", b"a", b"a\0", b"a\0b", b"a\0b\0c\0", b"\0\0", b"a\0\0\0\0"])
+def test_a_memory_with_a_damaged_end_is_repaired(home, end):
+    """Damage the end, as a power cut or a full disk does. Whole entries and new ones count."""
+    old, new = (str(home / "project" / name) for name in ("old", "data"))
+    os.mkdir(old)
+    file = write_memory(home, f"{old}\0{old}\0".encode() + end)
+    check(home, "project/data")
+    known = read_memory(file)
+    assert known[old] == old
+    assert known[new] == new
+    for name in ("project/old", "project/data"):
+        replace_by_link(home / name, home / "private")
+        with pytest.raises(PolicyError, match="is now a link"):
+            check(home, name)
 
 
 def test_without_memory_links_are_refused_and_other_paths_are_not(home):
@@ -102,18 +140,7 @@ def test_without_memory_links_are_refused_and_other_paths_are_not(home):
     assert str(error.value.hint).endswith(str(home / "private"))
 
 
-def test_names_in_a_directory_like_tmp_are_used_once(home):
-    (home / "project").chmod(0o1777)
-    check(home, "project/data")
-    assert read_memory(memory_file(str(home / "home"))) == {}
-    replace_by_link(home / "project/data", home / "private")
-    check(home, "project/data")
-    assert read_memory(memory_file(str(home / "home"))) == {
-        str(home / "project/data"): str(home / "private")
-    }
-
-
-def test_the_memory_forgets_paths_that_are_gone_once_it_is_large(home, monkeypatch):
+def test_a_large_memory_drops_paths_that_no_longer_exist(home, monkeypatch):
     file = memory_file(str(home / "home"))
     remember(file, {"/gone/one": "/gone/one", "/gone/two\n": "/x"})
     assert read_memory(file) == {"/gone/one": "/gone/one", "/gone/two\n": "/x"}
@@ -121,3 +148,25 @@ def test_the_memory_forgets_paths_that_are_gone_once_it_is_large(home, monkeypat
     check(home, "project/data")
     path = str(home / "project/data")
     assert read_memory(file) == {path: path}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no rlimits")
+def test_a_full_disk_leaves_no_partial_entry(tmp_path):
+    """Limit the size of files to imitate a full disk. A partial entry would make every later run
+    refuse.
+    """
+    import resource
+    import signal
+
+    file = str(tmp_path / "private" / "memory")
+    granted_paths.remember(file, {"/one": "/one"})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+        with pytest.raises(PolicyError, match="No space left on device"):
+            granted_paths.remember(file, {"/" + "long" * 100: "/"})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert granted_paths.read_memory(file) == {"/one": "/one"}

@@ -1,4 +1,4 @@
-"""Neither the home directory nor /etc is a grant; the refusal names smaller ones that work."""
+"""Test that the home directory and /etc are not granted, and that the refusal names smaller grants that work."""
 
 import os
 import shlex
@@ -13,7 +13,7 @@ from corral.policy.merge import merge
 from corral.policy.model import Source
 from corral.policy.secret_files import ETC_SECRETS
 
-POSIX = pytest.mark.skipif(sys.platform == "win32", reason="paths as POSIX has them")
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="uses POSIX paths")
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def home(tmp_path, monkeypatch):
     (home / "file").write_text("")
     (home / "linked").symlink_to("notes")
     (home / "bad\x1bname").mkdir()
-    # As root every directory is open.
+    # Root can open every directory.
     monkeypatch.setattr(os, "access", lambda path, mode: not path.endswith("closed"))
     return home
 
@@ -41,7 +41,7 @@ def grant(home, access, *paths, approved_request=False):
 @POSIX
 @pytest.mark.parametrize("access", ["read", "write"])
 @pytest.mark.parametrize("approved", [False, True])
-def test_a_home_and_what_contains_it_are_refused_with_flags_that_work(home, access, approved):
+def test_a_home_and_directories_above_it_are_refused_with_working_flags(home, access, approved):
     for path in ("~", str(home), str(home.parent), "/", f"{home}/notes/..", str(home) + "//"):
         with pytest.raises(PolicyError, match="a home directory, which is never granted") as error:
             grant(home, access, path, approved_request=approved)
@@ -52,7 +52,7 @@ def test_a_home_and_what_contains_it_are_refused_with_flags_that_work(home, acce
 
 
 @POSIX
-def test_another_name_of_the_home_is_refused(home, tmp_path):
+def test_the_home_is_refused_under_another_name(home, tmp_path):
     (tmp_path / "other").symlink_to(home)
     with pytest.raises(PolicyError, match="is a home directory"):
         grant(home, "read", tmp_path / "other")
@@ -60,7 +60,7 @@ def test_another_name_of_the_home_is_refused(home, tmp_path):
 
 @POSIX
 @pytest.mark.parametrize("said", ["/", "/nonexistent/elsewhere"])
-def test_the_home_in_the_user_database_counts_whatever_home_says(home, monkeypatch, said):
+def test_the_home_in_the_user_database_is_refused_too(home, monkeypatch, said):
     monkeypatch.setattr(home_grants, "recorded_home", lambda: str(home))
     for path in (home, home.parent):
         with pytest.raises(PolicyError, match="a home directory"):
@@ -70,7 +70,7 @@ def test_the_home_in_the_user_database_counts_whatever_home_says(home, monkeypat
 
 @POSIX
 @pytest.mark.parametrize("path", ["/home", "/Users"])
-def test_the_directory_of_all_homes_is_refused_to_root_as_well(home, path):
+def test_the_directory_of_all_homes_is_refused_to_root_too(home, path):
     if not os.path.isdir(path):
         pytest.skip(f"no {path} here")
     with pytest.raises(PolicyError, match="contains a home directory"):
@@ -110,7 +110,7 @@ def test_etc_is_refused(home, access):
 
 
 @POSIX
-def test_secrets_below_etc_are_refused_and_certificates_are_not(home, monkeypatch, tmp_path):
+def test_secrets_below_etc_are_refused_and_certificates_are_accepted(home, monkeypatch, tmp_path):
     etc = tmp_path / "etc"
     monkeypatch.setattr(home_grants, "ETC", str(etc))
     for name in ("ssl/private", "ssl/certs", "ssh", "NetworkManager/system-connections", "cron.d"):
@@ -124,6 +124,6 @@ def test_secrets_below_etc_are_refused_and_certificates_are_not(home, monkeypatc
         assert grant(home, "read", etc / name)
 
 
-def test_the_table_of_etc_has_the_usual_names():
+def test_the_table_of_secrets_in_etc_has_the_usual_names():
     assert {"shadow", "gshadow", "sudoers", "ssh", "ssl/private"} < set(ETC_SECRETS)
     assert not [name for name in ETC_SECRETS if name.startswith("/")]

@@ -1,4 +1,6 @@
-"""Policy files: every mistake with its place, and no text that does anything else."""
+"""Test policy files: every mistake is reported with its position, and invalid text has no
+effect.
+"""
 
 import json
 import os
@@ -61,7 +63,7 @@ def mistakes(text, parse=manifest.parse_toml):
     return [tuple(one) for one in caught.value.mistakes]
 
 
-def test_everything_that_was_written_and_nothing_else():
+def test_every_written_value_is_read():
     found = manifest.parse_toml(GOOD, "policy")
     assert found.command == ("node", "dist/index.js")
     assert found.limits == {"memory": 1 << 30, "cpu": 500, "timeout": None}
@@ -79,14 +81,14 @@ def test_everything_that_was_written_and_nothing_else():
     assert found.lines["environment.set.LOG_LEVEL"] == 20
 
 
-def test_json_and_toml_say_the_same():
+def test_json_and_toml_give_the_same_manifest():
     toml = 'version = 1\n[limits]\nmemory = "2G"\n[network]\nlisten = [1, 2]\n'
     data = '{"version": 1, "limits": {"memory": "2G"}, "network": {"listen": [1, 2]}}'
     one, other = manifest.parse_toml(toml, "x"), manifest.parse_json(data, "x")
     assert (one.limits, one.listen) == (other.limits, other.listen)
 
 
-def test_every_mistake_at_once_with_its_line():
+def test_all_mistakes_are_reported_with_their_lines():
     text = """\
 [limits]
 memroy = "1G"
@@ -112,7 +114,7 @@ set = { X = "\\u0000" }
     assert "did you mean environment?" in found["enviroment"][1]
 
 
-def test_a_key_at_the_wrong_level_is_shown_its_place():
+def test_the_error_for_a_misplaced_key_names_its_place():
     [(_, line, key, words)] = mistakes('version = 1\nmemory = "1G"\n')
     assert (line, key) == (2, "memory")
     assert "limits.memory" in words
@@ -128,7 +130,7 @@ def test_a_key_at_the_wrong_level_is_shown_its_place():
         ("\0", 1),
     ],
 )
-def test_syntax_errors_have_their_line(text, line):
+def test_toml_syntax_errors_have_their_line(text, line):
     [(_, found, key, words)] = mistakes(text)
     assert (found, key) == (line, "")
     assert words.startswith("not valid TOML")
@@ -137,11 +139,11 @@ def test_syntax_errors_have_their_line(text, line):
 
 def test_json_syntax_errors_have_their_line():
     [(_, line, _, words)] = mistakes('{\n "version": 1,\n}', manifest.parse_json)
-    assert line in {2, 3}  # which of the two depends on the version of Python
+    assert line in {2, 3}  # depends on the version of Python
     assert words.startswith("not valid JSON")
 
 
-def test_many_keys_written_twice_take_little_time():
+def test_many_duplicate_keys_take_little_time():
     text = '{"version": 1' + ',\n"version": 1' * 50_000 + "}"
     found = mistakes(text, manifest.parse_json)
     assert [line for _, line, _, _ in found[:2]] == [2, 3]
@@ -150,7 +152,7 @@ def test_many_keys_written_twice_take_little_time():
     assert {key for _, _, key, words in found if words == "written twice"} == {"b"}
 
 
-def test_json_keys_written_twice():
+def test_duplicate_json_keys_are_refused():
     text = '{\n"version": 1,\n"limits": {"memory": "1G",\n "memory": "2G"},\n"version": 1}'
     found = mistakes(text, manifest.parse_json)
     assert [(line, key) for _, line, key, _ in found] == [(4, "limits.memory"), (5, "version")]
@@ -163,7 +165,7 @@ def test_json_keys_written_twice():
 @pytest.mark.parametrize(
     "constant", ["NaN", "Infinity", "-Infinity", "1e999", "1" * 5000, '"\\ud800"', "null"]
 )
-def test_json_oddities(constant):
+def test_json_beyond_the_standard_is_refused(constant):
     for table in (f'"limits": {{"cpu": {constant}}}', f'"filesystem": {{"read": [{constant}]}}'):
         assert mistakes(f'{{"version": 1, {table}}}', manifest.parse_json)
 
@@ -171,7 +173,7 @@ def test_json_oddities(constant):
 @pytest.mark.parametrize(
     "opener", ["[", "{", '{"a":', "[[", "a=[", "a={b=", "[a.", "a.", '"', "'''", "#"]
 )
-def test_a_megabyte_of_nesting(opener):
+def test_a_megabyte_of_nesting_is_an_error(opener):
     text = opener * (manifest.MAX_FILE_SIZE // len(opener))
     for parse in (manifest.parse_toml, manifest.parse_json):
         assert mistakes(text, parse)
@@ -180,18 +182,18 @@ def test_a_megabyte_of_nesting(opener):
 
 
 @pytest.mark.parametrize("version", ["0", "2", "1.0", "true", '"1"', "[1]"])
-def test_only_version_one(version):
+def test_only_version_1_is_accepted(version):
     assert mistakes(f"version = {version}\n")[0][2] == "version"
 
 
-def test_a_flood_of_mistakes_is_cut_short():
+def test_a_long_list_of_mistakes_is_cut():
     found = mistakes("".join(f"key{number} = 1\n" for number in range(50_000)))
     assert len(found) == manifest.MAX_MISTAKES + 1
     assert "more mistakes" in found[-1][3]
 
 
 @pytest.mark.parametrize("key", ["\x1b[2J", "\u202e", "a\nb", "x" * 5000, "", "a.b"])
-def test_keys_of_the_attacker_are_printable_in_messages(key):
+def test_hostile_keys_are_printable_in_messages(key):
     for one in mistakes(
         json.dumps({"version": 1, key: 1, "limits": {key: 2}}), manifest.parse_json
     ):
@@ -200,18 +202,18 @@ def test_keys_of_the_attacker_are_printable_in_messages(key):
         assert len(one[2]) < 200
 
 
-def test_a_value_is_never_quoted_where_it_may_be_secret():
+def test_values_that_may_be_secret_are_not_quoted():
     for _, _, _, words in mistakes('version = 1\n[environment]\nset = { A = "hunter2\\u0000" }\n'):
         assert "hunter2" not in words
 
 
-def test_more_than_64_ports():
+def test_more_than_64_ports_in_a_policy_are_an_error():
     assert parse_entry("a.example:1-65")
     assert mistakes('version = 1\n[network]\nallow = ["a.example:1-65"]\n')[0][2] == "network.allow"
     assert manifest.parse_toml('version = 1\n[network]\nallow = ["a.example:1-64"]\n', "x").allow
 
 
-def test_flags_are_a_manifest():
+def test_flags_make_a_manifest():
     found = manifest.from_flags(
         {
             "limits.cpu": "100", "limits.pids": "12", "limits.timeout": "none",
@@ -235,7 +237,7 @@ def test_mistakes_in_flags_name_the_flag():
     assert all(one[0] == "command line" for one in caught.value.mistakes)
 
 
-def test_load(tmp_path):
+def test_load_reads_a_file(tmp_path):
     (tmp_path / "p.toml").write_bytes(b"\xef\xbb\xbf" + GOOD.encode())
     (tmp_path / "p.json").write_text(GOOD_JSON)
     (tmp_path / "policy").write_text(GOOD_JSON)
@@ -247,7 +249,7 @@ def test_load(tmp_path):
     )
 
 
-def test_load_refuses_what_is_no_small_text_file(tmp_path):
+def test_load_refuses_files_that_are_not_small_text_files(tmp_path):
     (tmp_path / "big").write_bytes(b"#" * (manifest.MAX_FILE_SIZE + 1))
     (tmp_path / "fits").write_bytes(b"version = 1\n" + b"#" * (manifest.MAX_FILE_SIZE - 12))
     (tmp_path / "latin").write_bytes(b"version = 1\n# caf\xe9\n")
@@ -264,7 +266,7 @@ def test_load_refuses_what_is_no_small_text_file(tmp_path):
 
 
 @pytest.mark.links
-def test_a_link_is_followed_only_if_told(tmp_path):
+def test_a_link_is_followed_only_on_request(tmp_path):
     (tmp_path / "policy").write_text("version = 1\n")
     (tmp_path / "link").symlink_to("policy")
     assert manifest.load(str(tmp_path / "policy"), follow=False).version == 1
@@ -273,8 +275,8 @@ def test_a_link_is_followed_only_if_told(tmp_path):
         manifest.load(str(tmp_path / "link"), follow=False)
 
 
-def test_where_no_flag_of_open_refuses_links_a_look_does(tmp_path, monkeypatch):
-    """As on Windows; the link has an identity of its own."""
+def test_links_are_refused_on_systems_without_a_flag_for_open(tmp_path, monkeypatch):
+    """Take the flag away. Windows lacks it, so corral compares the link's own identity there."""
     monkeypatch.delattr(os, "O_NOFOLLOW", raising=False)
     (tmp_path / "policy").write_text("version = 1\n")
     (tmp_path / "other").write_text("version = 1\n")
@@ -287,7 +289,7 @@ def test_where_no_flag_of_open_refuses_links_a_look_does(tmp_path, monkeypatch):
 
 
 def refusal(parse, *arguments):
-    """None if it was read, otherwise the error; anything but these two fails the test."""
+    """Return the error, or None if the file was read. Any other exception fails the test."""
     try:
         found = parse(*arguments)
     except ManifestError as error:
@@ -309,14 +311,14 @@ def clean(parse, text):
 @example("a = 1979-99-99")
 @example("[[a]]\nb=1")
 @example('""=1')
-def test_any_text_is_clean(text):
+def test_any_text_is_read_or_refused(text):
     clean(manifest.parse_toml, text)
     clean(manifest.parse_json, text)
 
 
 @settings(max_examples=300)
 @given(st.data())
-def test_mangled_manifests_are_clean(data):
+def test_changed_manifests_are_read_or_refused(data):
     parse, text = data.draw(
         st.sampled_from([(manifest.parse_toml, GOOD), (manifest.parse_json, GOOD_JSON)])
     )
@@ -331,7 +333,7 @@ def test_mangled_manifests_are_clean(data):
 
 
 @given(st.binary())
-def test_any_bytes_are_clean(content):
+def test_any_bytes_are_read_or_refused(content):
     for name in ("policy.toml", "policy.json", "policy"):
         error = refusal(manifest.parse_bytes, content, name)
         assert error is None or error.mistakes
@@ -354,7 +356,7 @@ TABLES = st.sampled_from(
         TABLES, JSON | st.dictionaries(st.sampled_from(["allow", "set", "memory", "read"]), JSON)
     )
 )
-def test_any_data_is_clean(data):
+def test_any_data_is_read_or_refused(data):
     error = refusal(manifest.from_data, {"version": 1, **data}, "policy")
     assert error is None or error.mistakes
 
@@ -378,7 +380,7 @@ SCALARS = st.sampled_from(
 
 @st.composite
 def toml_document(draw):
-    """A TOML text made with comments and lines in every odd place, and the line of each of its keys."""
+    """Draw a TOML text with comments and line breaks in odd places, and the line of each key."""
     lines, expected = [], {}
 
     def bare(name):
@@ -415,7 +417,7 @@ def toml_document(draw):
 
 
 @given(toml_document())
-def test_lines_of_toml_are_right(document):
+def test_toml_keys_have_the_right_lines(document):
     import tomllib
 
     text, expected = document
@@ -424,7 +426,7 @@ def test_lines_of_toml_are_right(document):
 
 
 @given(st.dictionaries(st.text(max_size=4), JSON, max_size=4), st.sampled_from([None, 0, 2, "\n"]))
-def test_lines_of_json_are_right(data, indent):
+def test_json_keys_have_the_right_lines(data, indent):
     data = json.loads(json.dumps(data).replace("NaN", "0").replace("Infinity", "0"))
     text = json.dumps(data, indent=indent)
     repeated = []
@@ -438,8 +440,8 @@ def test_lines_of_json_are_right(data, indent):
 
 
 @given(st.text())
-def test_a_confused_scanner_claims_nothing(text):
-    """Text that is not TOML, or says something else than what it is taken for."""
+def test_a_text_that_is_not_toml_has_no_lines(text):
+    """Scan texts that are not TOML, or that mean something else than they seem."""
     try:
         found = toml.locate(text, {})
     except BrokenFileError:
@@ -455,7 +457,7 @@ def test_a_confused_scanner_claims_nothing(text):
         "[fd00::/8]:1-2", "xn--bcher-kva.example", "1a.example", "::ffff:1.2.3.4", "a" * 63 + ".b",
     ],
 )  # fmt: skip
-def test_destinations(text):
+def test_valid_destinations_are_accepted(text):
     assert parse_entry(str(parse_entry(text))) == parse_entry(text)
 
 
@@ -469,7 +471,7 @@ def test_destinations(text):
         ":::", "::1/129", "fd00::1/8", "http://a", "u@a", "a:1:2", "a" * 64, ".".join(["a" * 60] * 5), "foo.0x1f", "a.1", "a/",
     ],
 )  # fmt: skip
-def test_no_destinations(text):
+def test_invalid_destinations_are_errors(text):
     with pytest.raises(ValueError) as caught:
         parse_entry(text)
     assert str(caught.value)
@@ -477,7 +479,7 @@ def test_no_destinations(text):
 
 
 @given(st.text())
-def test_any_destination_is_clean(text):
+def test_any_text_is_a_destination_or_an_error(text):
     try:
         found = parse_entry(text)
     except ValueError:

@@ -1,4 +1,6 @@
-"""A write grant contains nothing that corral is started or loaded from, under any name."""
+"""Test that a write grant never contains a file from which corral is started or loaded, under any
+name.
+"""
 
 import os
 import site
@@ -7,12 +9,12 @@ import sys
 import pytest
 
 from corral import __main__ as entry
-from corral.paths.followed_links import find_links
+from corral.paths.followed_links import follow
 from corral.policy import own_files
 from corral.policy.own_files import check_own, own_paths, refuse_hard_links
 from corral.policy.path_grants import Refused, make_grant
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="paths as POSIX has them")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="uses POSIX paths")
 
 
 @pytest.fixture
@@ -25,7 +27,7 @@ def refused(home, path):
     grant = make_grant("write", str(path))
     with pytest.raises(Refused) as error:
         check_own(grant, own_paths(str(home)), {})
-    check_own(make_grant("read", str(path)), own_paths(str(home)), {})  # reading is no danger
+    check_own(make_grant("read", str(path)), own_paths(str(home)), {})  # a read grant is allowed
     return str(error.value)
 
 
@@ -33,7 +35,7 @@ def allowed(home, path):
     check_own(make_grant("write", str(path)), own_paths(str(home)), {})
 
 
-def test_the_program_and_every_link_to_it(home, monkeypatch):
+def test_the_program_and_links_to_it_cannot_be_written(home, monkeypatch):
     for name in ("bin", "tools/v1", "real"):
         (home / name).mkdir(parents=True)
     (home / "real/corral").write_text("")
@@ -47,14 +49,14 @@ def test_the_program_and_every_link_to_it(home, monkeypatch):
     allowed(home, home / "data")
 
 
-def test_the_program_that_was_started(home, monkeypatch):
+def test_the_started_program_cannot_be_written(home, monkeypatch):
     (home / "data/corral").write_text("")
     allowed(home, home / "data")
     monkeypatch.setattr(sys, "argv", [str(home / "data/corral")])
     assert "corral's program" in refused(home, home / "data")
 
 
-def test_where_modules_are_loaded_from(home, monkeypatch):
+def test_directories_of_modules_cannot_be_written(home, monkeypatch):
     (home / "data/deep").mkdir()
     for path in (home / "data", home / "data/absent.zip", home / "data/deep"):
         monkeypatch.setattr(sys, "path", [*sys.path, str(path)])
@@ -64,15 +66,15 @@ def test_where_modules_are_loaded_from(home, monkeypatch):
 
 
 @pytest.mark.parametrize("value", ["{}", "/nowhere:{}/deep", ":/nowhere", "/nowhere:"])
-def test_pythonpath(home, monkeypatch, value):
-    """An empty part is the working directory."""
+def test_directories_of_pythonpath_cannot_be_written(home, monkeypatch, value):
+    """An empty entry of PYTHONPATH means the working directory."""
     monkeypatch.chdir(home / "data")
     allowed(home, home / "data")
     monkeypatch.setenv("PYTHONPATH", value.format(home / "data"))
     assert "PYTHONPATH" in refused(home, home / "data")
 
 
-def test_the_users_site_where_python_reads_it(home, monkeypatch):
+def test_the_users_site_cannot_be_written(home, monkeypatch):
     monkeypatch.setattr(site, "USER_SITE", str(home / "data/lib/site-packages"))
     monkeypatch.setattr(site, "ENABLE_USER_SITE", False)
     allowed(home, home / "data")
@@ -80,7 +82,7 @@ def test_the_users_site_where_python_reads_it(home, monkeypatch):
     refused(home, home / "data")  # even before the directory exists
 
 
-def test_another_name_of_a_module(home, monkeypatch):
+def test_a_module_cannot_be_written_under_another_name(home, monkeypatch):
     package, cache = home / "site/corral", home / "data/archive/x"
     package.mkdir(parents=True)
     cache.mkdir(parents=True)
@@ -91,9 +93,9 @@ def test_another_name_of_a_module(home, monkeypatch):
     refuse_hard_links(grant, own_files.find_hard_links())
     os.link(package / "errors.py", cache / "any name")
     linked = own_files.find_hard_links()
-    with pytest.raises(Refused, match="another name of corral's code"):
+    with pytest.raises(Refused, match="hard link to corral's code"):
         refuse_hard_links(grant, linked)
-    with pytest.raises(Refused, match="is another name of corral's code"):
+    with pytest.raises(Refused, match="is a hard link to corral's code"):
         refuse_hard_links(make_grant("write", str(cache / "any name")), linked)
     refuse_hard_links(make_grant("read", str(home / "data")), linked)
     (home / "other").mkdir()
@@ -103,22 +105,22 @@ def test_another_name_of_a_module(home, monkeypatch):
         (home / "other" / name).write_text("")
     with pytest.raises(Refused, match="too many files") as error:
         refuse_hard_links(make_grant("write", str(home / "other")), linked)
-    assert "--link-mode=copy" in error.value.hint
+    assert error.value.hint.endswith("uv tool install --reinstall --link-mode=copy .")
 
 
-def test_links_on_the_way(home):
+def test_links_on_the_path_to_corral_cannot_be_replaced(home):
     (home / "a").symlink_to("data")
     (home / "data/b").symlink_to(home / "a/c")
     (home / "data/c").symlink_to("../data")
-    assert find_links(str(home / "a/b/x")) == tuple(
-        str(home / name) for name in ("a", "data/b", "a", "data/c")
-    )
+    links = [str(home / name) for name in ("a", "data/b", "a", "data/c")]
+    assert follow(str(home / "a/b/x")) == (links, str(home / "data/x"))
     (home / "loop").symlink_to("loop")
-    assert len(find_links(str(home / "loop"))) == 40
-    assert find_links(str(home / "data")) == ()
+    assert follow(str(home / "loop")) == ([str(home / "loop")] * 41, "")
+    assert follow(str(home / "data/../absent/")) == ([], str(home / "absent"))
+    assert follow("/..") == ([], "/")
 
 
-def test_the_entry_point_forgets_foreign_directories(home, monkeypatch):
+def test_the_entry_point_removes_foreign_directories_from_sys_path(home, monkeypatch):
     own = os.path.dirname(os.path.dirname(entry.__file__))
     standard = os.path.dirname(os.__file__)
     user_site = str(home / "user-site")
@@ -130,7 +132,7 @@ def test_the_entry_point_forgets_foreign_directories(home, monkeypatch):
     monkeypatch.setattr(sys, "path", [*foreign, *kept])
     entry.remove_foreign_paths()
     assert sys.path == (kept if not sys.flags.safe_path else [foreign[0], *kept])
-    # corral may be installed in the user's own site.
+    # corral may be installed in the user's site.
     monkeypatch.setattr(site, "USER_SITE", own)
     entry.remove_foreign_paths()
     assert own in sys.path

@@ -1,5 +1,8 @@
-"""Merging sources: the user overrides, a request tightens, nothing that must not be granted is."""
+"""Test merging: the user overrides, a request can only tighten, and forbidden paths are never
+granted.
+"""
 
+import functools
 import os
 import socket
 import subprocess
@@ -10,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import corral
-from corral.directories import directories
+from corral.directories import STAGING, directories
 from corral.errors import PolicyError
 from corral.policy import path_grants as grants_module
 from corral.policy import user_config
@@ -22,7 +25,7 @@ from corral.policy.variables import is_loader_variable
 from corral.record import replace
 from corral.supervisor.prepare import CERTIFICATES
 
-POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX paths")
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="uses POSIX paths")
 
 
 @pytest.fixture(autouse=True)
@@ -72,17 +75,17 @@ def grants(policy):
 # Limits
 
 
-def test_nothing_said_is_the_default_policy():
+def test_no_sources_give_the_default_policy():
     assert joined() == Policy()
 
 
-def test_the_last_word_of_the_user_counts():
+def test_the_users_last_value_counts():
     policy = joined(user(limits={"memory": "2G", "pids": 5}), user(limits={"memory": "512M"}))
     assert policy.limits == replace(Limits(), memory=GIB // 2, pids=5)
     assert policy.stated == {"memory", "pids"}
 
 
-def test_no_limit_is_stated_but_not_required():
+def test_a_limit_of_none_is_stated_but_not_required():
     policy = joined(
         user(limits={"timeout": "5s", "memory": "none"}), user(limits={"timeout": "none"})
     )
@@ -90,7 +93,7 @@ def test_no_limit_is_stated_but_not_required():
     assert policy.stated == frozenset()
 
 
-def test_walls_that_were_mentioned_are_stated():
+def test_mentioned_walls_are_stated():
     assert joined(user(network={"allow": []}, filesystem={"read": []})).stated == {
         "network",
         "filesystem",
@@ -99,7 +102,7 @@ def test_walls_that_were_mentioned_are_stated():
     assert joined(user(environment={"pass": ["A"]})).stated == frozenset()
 
 
-def test_a_request_tightens_defaults_and_user_alike():
+def test_a_request_tightens_the_defaults_and_the_users_values():
     tight = request(limits={"memory": "64M", "timeout": "5s"}, subprocess={"allow": False})
     policy = joined(user(limits={"memory": "2G"}, subprocess={"allow": True}), tight)
     assert (policy.limits.memory, policy.limits.timeout, policy.subprocess) == (
@@ -110,7 +113,7 @@ def test_a_request_tightens_defaults_and_user_alike():
     assert {"memory", "timeout", "subprocess"} <= policy.stated
 
 
-def test_the_user_can_lift_what_a_request_before_tightened():
+def test_the_user_can_raise_a_limit_that_a_request_lowered():
     tight = request(limits={"memory": "64M"}, subprocess={"allow": False})
     policy = joined(tight, user(limits={"memory": "2G"}, subprocess={"allow": True}))
     assert (policy.limits.memory, policy.subprocess) == (2 * GIB, True)
@@ -165,7 +168,7 @@ def test_an_approved_request_stays_under_the_ceiling(tmp_path):
     refusal(request(approved=True, limits={"memory": "4G"}), ceilings=most)
 
 
-# Grants and asks
+# Grants and requests
 
 
 EVERYTHING = {
@@ -184,11 +187,11 @@ EVERYTHING = {
 }
 
 
-def test_everything_asked_is_told_at_once_with_the_remedy(home):
+def test_all_requests_are_listed_at_once_with_the_remedy(home):
     error = refusal(request(directory=home / "server", **EVERYTHING), home=home)
     for words in (
         "memory 4G", "pids none", "connect to a.example", "port 8080", f"read {home / 'server' / 'notes'}",
-        f"read and write {home / 'server' / 'data'}", f"socket {home / 'server' / 's'}", "private directory", "start other programs",
+        f"read and write {home / 'server' / 'data'}", f"socket {home / 'server' / 's'}", "home directory", "start other programs",
         "variable LANG", "secret TOKEN", "LD_PRELOAD", "cpu cannot be enforced", "AppContainer", "full", "Seatbelt",
     ):  # fmt: skip
         assert words in error.message
@@ -198,7 +201,7 @@ def test_everything_asked_is_told_at_once_with_the_remedy(home):
     assert f"corral approve {home / 'server'}" in error.hint
 
 
-def test_requested_grants_are_plain_words_without_control_characters(home):
+def test_requests_are_described_without_control_characters(home):
     wild = said(
         directory=home,
         filesystem={"read": ["\x1b[2J"]},
@@ -210,7 +213,7 @@ def test_requested_grants_are_plain_words_without_control_characters(home):
     assert describe_requests(said(limits={"memory": "1M"}, environment={"set": {"A": "b"}})) == []
 
 
-def test_what_the_user_granted_anyway_needs_no_approval(home):
+def test_requests_that_the_user_granted_need_no_approval(home):
     asked = request(
         directory=home, limits={"memory": "2G"}, network={"allow": ["A.example"]}, filesystem={"read": ["notes"]},
         subprocess={"allow": True}, environment={"secrets": ["TOKEN"]}, degrade={"allow": ["cpu"]},
@@ -246,14 +249,14 @@ def test_loader_variables_need_approval(name):
     assert joined(request(**plain)).set_values == (("LOG_LEVEL", "info"),)
 
 
-def test_a_request_never_replaces_a_variable_of_the_user():
+def test_a_request_never_replaces_the_users_variable():
     for kind in ({"set": {"TOKEN": "mine"}}, {"pass": ["TOKEN"]}, {"secrets": ["TOKEN"]}):
         mine = user(environment=kind)
         forged = request(environment={"set": {"TOKEN": "theirs"}})
         assert joined(mine, forged) == joined(forged, mine) == joined(mine)
 
 
-def test_lists_of_the_user_add_up_and_an_empty_one_takes_back(home):
+def test_the_users_lists_are_added_up_and_an_empty_list_resets_them(home):
     one = user(network={"allow": ["a.example"]}, filesystem={"read": ["~/notes"]})
     two = user(network={"allow": ["b.example", "A.example"]})
     assert joined(one, two, home=home).allow == ("a.example", "b.example")
@@ -266,7 +269,7 @@ def test_lists_of_the_user_add_up_and_an_empty_one_takes_back(home):
     )
 
 
-def test_strict_and_best_effort_are_the_users_alone():
+def test_only_the_user_can_ask_for_strict_and_best_effort():
     loose = replace(said(), best_effort=True)
     assert joined(Source(manifest=loose)).best_effort
     assert not joined(Source(manifest=loose, trust="request", approved=True)).best_effort
@@ -293,7 +296,7 @@ def test_ports_are_counted_over_all_sources():
 
 
 @pytest.mark.links
-def test_a_grant_is_what_the_path_leads_to(home):
+def test_a_grant_is_for_the_file_at_the_end_of_the_path(home):
     (home / "link").symlink_to("notes")
     policy = joined(user(filesystem={"read": ["~/link", "notes/a.txt"]}), home=home, cwd=home)
     one, two = policy.grants
@@ -309,7 +312,7 @@ def test_a_grant_is_what_the_path_leads_to(home):
     assert two.path == two.written == str(home / "notes" / "a.txt")
 
 
-def test_relative_paths_start_at_the_file_or_the_working_directory(home):
+def test_relative_paths_start_at_the_policy_file_or_the_working_directory(home):
     path = home / "server" / "p.toml"
     path.write_text('version = 1\n[filesystem]\nread = ["../notes/./x/.."]\n')
     flags = Source(manifest=from_flags({"filesystem.read": ["data"]}))
@@ -317,14 +320,14 @@ def test_relative_paths_start_at_the_file_or_the_working_directory(home):
     assert grants(policy) == {(str(home / "notes"), "read"), (str(home / "data"), "read")}
 
 
-def test_duplicates_collapse_and_write_wins(home):
+def test_duplicate_grants_are_merged_and_write_wins(home):
     spellings = ["~/data", "~/data/", f"{home}/./data", f"{home}/notes/../data"]
     policy = joined(user(filesystem={"read": spellings, "write": [f"{home}//data"]}), home=home)
     assert grants(policy) == {(str(home / "data"), "write")}
     assert [grant.path for grant in policy.grants] == [str(home / "data")]
 
 
-def test_a_missing_path_names_its_key_and_place(home):
+def test_a_missing_path_is_reported_with_key_and_position(home):
     path = home / "p.toml"
     path.write_text('version = 1\n[filesystem]\nread = [\n"notes",\n"absent"]\n')
     error = refusal(Source(manifest=load(str(path))), home=home)
@@ -353,15 +356,15 @@ def test_a_missing_path_names_its_key_and_place(home):
         "/dev/shm",
     ],
 )
-def test_system_places_are_never_granted(home, access, path):
+def test_system_directories_are_never_granted(home, access, path):
     refusal(user(filesystem={access: [path]}), home=home)
     (home / "link").symlink_to(path)
     refusal(user(filesystem={access: ["~/link"]}), home=home)
 
 
 @POSIX
-def test_users_may_live_on_another_volume_than_the_root(home, monkeypatch):
-    """As on macOS, where /private lies on theirs; a file system of the kernel's is known anywhere."""
+def test_homes_on_another_volume_than_the_root_can_be_granted(home, monkeypatch):
+    """On macOS /private is on the users' volume. A kernel file system is recognized on any volume."""
     theirs = os.stat(home).st_dev
     apple = {"/": (theirs + 1, 2), "/private/var": (theirs, 3), "/private/var/run": (theirs, 4)}
     monkeypatch.setattr(grants_module, "file_identity", apple.get)
@@ -372,7 +375,7 @@ def test_users_may_live_on_another_volume_than_the_root(home, monkeypatch):
 
 
 @POSIX
-def test_run_is_not_granted_but_its_neighbours_are(home):
+def test_run_is_not_granted_but_similar_names_are(home):
     if os.path.isdir("/run"):
         assert "/run" in refusal(user(filesystem={"read": ["/run"]}), home=home).message
     assert joined(user(filesystem={"read": ["/usr"]}), home=home).grants
@@ -392,7 +395,24 @@ def test_corrals_own_directories_are_never_granted(home, access):
 
 
 @POSIX
-def test_what_holds_corrals_directories_can_be_read_but_not_written(home):
+@pytest.mark.parametrize("access", ["read", "write"])
+def test_packages_that_are_being_installed_are_not_granted(home, access):
+    """In the staging directory a target could change another server's files. An installer may get
+    its own part.
+    """
+    staging = directories(home=str(home)).cache + STAGING
+    part = os.path.join(staging, "0123")
+    os.makedirs(part)
+    for asked in (user, functools.partial(request, approved=True)):
+        told = refusal(asked(filesystem={access: [staging]}), home=home)
+        assert "belongs to corral's packages" in told.message
+    told = refusal(request(approved=True, filesystem={access: [part]}), home=home)
+    assert "belongs to corral's packages" in told.message
+    assert joined(user(filesystem={access: [part]}), home=home).grants
+
+
+@POSIX
+def test_directories_above_corrals_can_be_read_but_not_written(home):
     above = os.path.dirname(directories(home=str(home)).config)
     os.makedirs(above, exist_ok=True)
     assert joined(user(filesystem={"read": [str(above)]}), home=home).grants
@@ -415,7 +435,7 @@ def test_code_and_interpreter_cannot_be_written(home):
 
 
 @POSIX
-def test_another_name_for_a_protected_place_is_known_by_its_inode(home):
+def test_a_protected_path_is_recognized_by_its_inode(home):
     place = home / "data"
     other = home / "other"
     other.symlink_to(place)
@@ -435,7 +455,7 @@ def test_another_name_for_a_protected_place_is_known_by_its_inode(home):
         ("/home/me/.configuration", "/mnt/a/corral", False),
     ],
 )
-def test_a_second_mount_is_known_by_its_place_on_the_disk(outer, inner, held):
+def test_a_protected_path_is_recognized_in_a_second_mount(outer, inner, held):
     table = {"/": ("8:1", "/"), "/mnt/a": ("8:1", "/home/me/.config"), "/data": ("8:2", "/")}
     assert grants_module.contains(outer, inner, table) == held
     assert not grants_module.contains(outer, inner, {})
@@ -452,7 +472,7 @@ def test_policy_report_and_audit_files_cannot_be_written(home):
 
 
 @POSIX
-def test_sockets_are_named_as_such(home, monkeypatch):
+def test_sockets_need_their_own_key(home, monkeypatch):
     monkeypatch.chdir(home / "data")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("s")
@@ -465,13 +485,13 @@ def test_sockets_are_named_as_such(home, monkeypatch):
 
 
 @POSIX
-def test_a_fifo_is_no_file(home):
+def test_a_fifo_is_refused(home):
     os.mkfifo(home / "data" / "fifo")
     refusal(user(filesystem={"read": ["~/data/fifo"]}), home=home)
 
 
 @pytest.mark.links
-def test_a_planted_link_out_of_a_writable_directory_is_refused(home):
+def test_a_link_planted_in_a_writable_directory_is_refused(home):
     (home / "data" / "out").symlink_to(home / "notes")
     (home / "data" / "in").symlink_to(home / "data")
     both = user(filesystem={"write": ["~/data"], "read": ["~/data/out"]})
@@ -480,7 +500,7 @@ def test_a_planted_link_out_of_a_writable_directory_is_refused(home):
     assert joined(user(filesystem={"write": ["~/data"], "read": ["~/data/in"]}), home=home).grants
 
 
-# A request never loosens
+# A request never allows more
 
 
 SIZES = st.sampled_from(["1M", "512M", "1G", "2G", "none"])
@@ -517,7 +537,7 @@ DOCUMENTS = st.fixed_dictionaries(
 
 
 def loosened(new, old):
-    """In what way `new` allows more than `old`: a partial order on policies, field by field."""
+    """Return every field in which `new` allows more than `old`."""
     found = []
     for name in LIMITS:
         asked, before = getattr(new.limits, name), getattr(old.limits, name)
@@ -559,7 +579,7 @@ def loosened(new, old):
     return found
 
 
-def test_the_order_tells_looser_from_tighter(home):
+def test_the_comparison_of_policies_finds_looser_fields(home):
     base = Policy()
     wider = [
         replace(base, limits=replace(Limits(), memory=None)), replace(base, allow=("a",)), replace(base, state=True),
@@ -574,7 +594,7 @@ def test_the_order_tells_looser_from_tighter(home):
 
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(DOCUMENTS, max_size=2), DOCUMENTS, st.integers(0, 2))
-def test_an_unapproved_request_never_loosens(home, mine, asked, position):
+def test_an_unapproved_request_never_allows_more(home, mine, asked, position):
     users = [Source(manifest=said(directory=home, **one)) for one in mine]
     try:
         before = joined(*users, home=home)
@@ -585,27 +605,27 @@ def test_an_unapproved_request_never_loosens(home, mine, asked, position):
     try:
         after = joined(*sources, home=home)
     except PolicyError as error:
-        assert "not approved" in error.message  # noqa: PT017
+        assert "more than you approved" in error.message  # noqa: PT017
         return
     assert loosened(after, before) == []
 
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(DOCUMENTS)
-def test_no_asks_no_refusal_and_the_other_way_round(home, asked):
+def test_a_request_is_refused_exactly_if_it_asks_for_something(home, asked):
     asking = said("theirs", home, **asked)
     source = Source(manifest=asking, trust="request")
     if describe_requests(asking, home=str(home), cwd=str(home)):
-        assert "not approved" in refusal(source, home=home).message
+        assert "more than you approved" in refusal(source, home=home).message
     else:
         assert loosened(joined(source, home=home), Policy()) == []
 
 
-def test_a_manifest_alone_has_no_power():
+def test_an_empty_manifest_changes_nothing():
     assert joined(Source(manifest=Manifest(origin="x"))) == Policy()
 
 
-def test_flags_become_a_policy_without_heavy_imports():
+def test_flags_become_a_policy_without_slow_imports():
     """`corral run` pays for every import before its target starts."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"

@@ -1,4 +1,4 @@
-"""The curated profiles are data: every one loads, grants only with a reason, and never a path of the user's."""
+"""Test the curated profiles: each loads, each grant has a reason, and no user's path is granted."""
 
 import json
 import os
@@ -10,8 +10,8 @@ import pytest
 
 import corral
 from corral.cli import main
-from corral.errors import ManifestError, PolicyError
-from corral.mcp import command_line
+from corral.errors import ManifestError, PolicyError, SandboxError
+from corral.mcp import command_line, sandboxed, select_variables
 from corral.policy import profiles
 from corral.policy.manifest import parse_toml
 from corral.policy.requests import describe_requests
@@ -30,14 +30,16 @@ GRANTS = {
 }
 
 
-def test_there_are_profiles():
-    """The control: what follows would hold for none as well."""
+def test_there_are_at_least_some_profiles():
+    """Count the profiles. This is the control, because the other tests would also pass without
+    profiles.
+    """
     assert len(NAMES) > 30
     assert {"filesystem", "github", "time", "git"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_grant_has_its_reason(name):
+def test_every_grant_has_a_reason(name):
     profile = profiles.load(name)
     manifest = profile.manifest
     granted = {key for field, key in GRANTS.items() if getattr(manifest, field)}
@@ -57,21 +59,21 @@ def test_no_profile_grants_a_path_or_degrades(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_destinations_are_encrypted_and_named(name):
+def test_profiles_allow_only_encrypted_connections_to_named_hosts(name):
     for destination in profiles.load(name).manifest.allow or ():
         assert destination.endswith(":443")
         assert not destination[0].isdigit()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_names_packages_that_can_be_run(name):
+def test_profiles_name_packages_that_can_be_run(name):
     packages = profiles.load(name).packages
     assert packages
     assert all(parse_reference(package) is not None for package in packages)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_it_shows_is_a_policy_of_its_own(name, capsys):
+def test_the_printed_profile_is_a_complete_policy(name, capsys):
     assert main(["profiles", "--json", name]) == 0
     shown = json.loads(capsys.readouterr().out)[0]["policy"]
     copy = parse_toml(shown, f"profile {name}")
@@ -81,14 +83,14 @@ def test_what_it_shows_is_a_policy_of_its_own(name, capsys):
         assert getattr(copy, field) == getattr(original, field)
 
 
-def test_secrets_count_as_far_as_they_are_set():
+def test_only_secrets_that_are_set_are_passed():
     profile = profiles.load("github")
     secret = "GITHUB_PERSONAL_ACCESS_TOKEN"
     assert profiles.source(profile, [], {secret: "x"}).manifest.secret_names == (secret,)
     assert profiles.source(profile, [], {}).manifest.secret_names == ()
 
 
-def test_paths_in_the_arguments_are_granted_where_the_profile_says_so(tmp_path, monkeypatch):
+def test_paths_in_arguments_are_granted_if_the_profile_says_so(tmp_path, monkeypatch):
     (tmp_path / "notes").mkdir()
     monkeypatch.chdir(tmp_path)
     here, option = str(tmp_path / "notes"), f"--repository={tmp_path}"
@@ -99,7 +101,7 @@ def test_paths_in_the_arguments_are_granted_where_the_profile_says_so(tmp_path, 
     assert profiles.source(profiles.load("time"), arguments, {}).manifest.write is None
 
 
-def test_git_asks_for_the_repositorys_own_directory(tmp_path):
+def test_the_git_profile_grants_the_git_directory(tmp_path):
     for name in ("one/.git", "two"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "two/.git").symlink_to("../one/.git")
@@ -117,7 +119,7 @@ def test_a_package_finds_its_profile():
     assert profiles.fitting("npm:left-pad") is None
 
 
-def test_a_wrong_name_is_told_the_right_one():
+def test_an_error_for_a_wrong_name_suggests_the_right_one():
     with pytest.raises(PolicyError) as caught:
         profiles.load("gihub")
     assert "github" in caught.value.hint
@@ -141,11 +143,63 @@ def test_parameters_for_an_sdk_name_every_variable_once(tmp_path):
     assert line[line.index("run") + 1 : line.index("--")] == ["--policy", str(file)]
 
 
-def test_what_is_wrong_with_a_policy_is_said_before_anything_starts():
+def test_mistakes_in_a_policy_are_raised_before_anything_starts():
     with pytest.raises(PolicyError):
         command_line("node", [], {}, None, "no-such-profile")
     with pytest.raises(ManifestError, match="unknown"):
         command_line("node", [], {}, {"limits": {"memroy": "1G"}})
+
+
+def inner(server: dict) -> list[str]:
+    """Return the arguments of `corral run` from a server that `sandboxed` made."""
+    assert server["command"] == sys.executable
+    return server["args"][server["args"].index("run") + 1 :]
+
+
+def test_a_dict_of_a_server_keeps_its_other_keys():
+    given = {"command": "npx", "args": ["-y", "x"], "env": {"A_TOKEN": "1"}, "cwd": "/w"}
+    made = sandboxed(given, {"limits": {"pids": 8}})
+    assert inner(made)[2:] == ["--secret", "A_TOKEN", "--", "npx", "-y", "x"]
+    assert {**made, "command": "npx", "args": ["-y", "x"]} == given
+    assert inner(sandboxed({"command": "node"})) == ["--", "node"]
+
+
+@pytest.mark.parametrize("key", ["mcpServers", ""])
+def test_every_server_of_a_dict_runs_in_a_sandbox(key):
+    remote = {"url": "https://example.com/mcp"}
+    servers = {"a": {"command": "node", "args": ["a.js"]}, "b": {"command": "b"}, "c": remote}
+    made = sandboxed({key: servers, "more": 1} if key else servers)
+    found = made[key] if key else made
+    assert inner(found["a"]) == ["--", "node", "a.js"]
+    assert inner(found["b"]) == ["--", "b"]
+    assert found["c"] == remote
+    assert not key or made["more"] == 1
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"url": "https://example.com/mcp"},
+        {"mcpServers": ["node"]},
+        {"a": {"args": []}},
+        {"a": "node"},
+        {"command": ["node", "a.js"]},
+        {"command": "node", "args": "a.js"},
+        {"command": "node", "env": ["A=1"]},
+        {"mcpServers": {"a": {"command": "node"}, "b": {"cmd": "node"}}},
+    ],
+)
+def test_a_dict_with_an_unknown_server_is_an_error(given):
+    with pytest.raises(SandboxError) as refused:
+        sandboxed(given)
+    assert refused.value.hint
+
+
+def test_a_copy_of_the_whole_environment_is_not_passed_on():
+    host = {"PATH": "/bin", "A_TOKEN": "1", "MODE": "x"}
+    assert select_variables({**host, "MODE": "y", "NEW": "1"}, host) == {"MODE": "y", "NEW": "1"}
+    chosen = {"A_TOKEN": "1", "NEW": "1"}
+    assert select_variables(chosen, host) == chosen
 
 
 GIVEN = """
@@ -164,7 +218,7 @@ print(*{name.partition(".")[0] for name in sys.modules} & {"mcp", "fastmcp", "py
 """
 
 
-def test_no_sdk_is_imported_and_the_same_python_runs_corral():
+def test_no_sdk_is_imported_and_corral_runs_with_the_same_python():
     source = str(pathlib.Path(corral.__file__).parents[1])
     argv = [sys.executable, "-c", GIVEN, source]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
@@ -175,18 +229,18 @@ def test_no_sdk_is_imported_and_the_same_python_runs_corral():
     "name",
     ["GITHUB_TOKEN", "API_KEY", "apikey", "DB_PASSWORD", "AWS_SECRET_ACCESS_KEY", "SLACK_COOKIE"],
 )
-def test_names_of_secrets(name):
+def test_names_of_secrets_are_recognized(name):
     assert is_secret_name(name)
 
 
 @pytest.mark.parametrize(
     "name", ["LANG", "LOG_LEVEL", "KEYBOARD", "MONKEY", "PATH", "NODE_ENV", "TZ"]
 )
-def test_names_of_others(name):
+def test_other_names_are_not_secrets(name):
     assert not is_secret_name(name)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="a plan needs a backend")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a Linux backend")
 def test_a_policy_can_be_text_on_the_command_line(capsys):
     text = json.dumps({"version": 1, "limits": {"pids": 77}})
     assert (

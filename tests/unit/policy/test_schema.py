@@ -1,4 +1,4 @@
-"""One table of keys: parser, JSON Schema and reference say the same."""
+"""Test that parser, JSON Schema and reference agree, because one table makes all three."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import pytest
 from corral.errors import ManifestError
 from corral.policy import schema
 from corral.policy.manifest import Manifest, from_data
-from corral.policy.model import LIMITS, Policy
+from corral.policy.model import LIMITS, Mcp, Policy
 from corral.record import fields
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -88,7 +88,7 @@ INVALID = [
     {"macos": {"seatbelt": True}},
     {"extra": {}},
 ]
-# Beyond JSON Schema: only the parser refuses these.
+# JSON Schema cannot express these; only the parser refuses them.
 PARSER_ONLY = [
     {"limits": {"memory": "1"}},
     {"limits": {"memory": "9999999999T"}},
@@ -116,19 +116,19 @@ def validator():
 
 
 @pytest.mark.parametrize("document", VALID)
-def test_both_accept(validator, document):
+def test_parser_and_json_schema_accept_valid_policies(validator, document):
     assert parses(versioned(document))
     assert validator.is_valid(versioned(document))
 
 
 @pytest.mark.parametrize("document", INVALID)
-def test_both_refuse(validator, document):
+def test_parser_and_json_schema_refuse_invalid_policies(validator, document):
     assert not parses(versioned(document))
     assert not validator.is_valid(versioned(document))
 
 
 @pytest.mark.parametrize("document", PARSER_ONLY)
-def test_the_parser_refuses_more(validator, document):
+def test_only_the_parser_refuses_some_policies(validator, document):
     assert not parses(versioned(document))
     assert validator.is_valid(versioned(document))
 
@@ -142,12 +142,12 @@ def test_the_schema_is_plain_json():
     assert json.loads(json.dumps(schema.json_schema())) == schema.json_schema()
 
 
-def test_the_reference_has_exactly_the_table():
+def test_the_reference_matches_the_table():
     with open(REFERENCE, encoding="utf-8") as file:
         assert schema.reference_table() in file.read()
 
 
-def test_defaults_in_the_table_are_those_of_the_policy():
+def test_defaults_in_the_table_match_the_policy():
     limits = {
         key.field: from_data(
             {"version": 1, "limits": {key.field: json.loads(schema.format_default(key))}}, "x"
@@ -169,5 +169,5 @@ def test_defaults_in_the_table_are_those_of_the_policy():
 def test_every_key_has_a_question_and_a_field():
     for key in schema.KEYS:
         assert "?" in key.text
-        assert key.field in fields(Manifest) or key.field in LIMITS
+        assert key.field in (*fields(Manifest), *LIMITS, *fields(Mcp))
     assert len({key.field for key in schema.KEYS}) == len(schema.KEYS)

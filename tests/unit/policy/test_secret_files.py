@@ -1,4 +1,4 @@
-"""One table of secret files: every user of it has all of them, on every system."""
+"""Test that every user of the table of secret files has all of its entries, on every system."""
 
 import os
 
@@ -39,28 +39,31 @@ def test_every_project_file_of_a_client_is_protected(client):
 
 
 @pytest.mark.parametrize("system", PLATFORMS)
-def test_paths_are_below_a_home(system):
+def test_paths_in_the_table_are_below_a_home(system):
     for name in (*secret_files.hidden(system), *secret_files.protected(system)):
         assert name == name.strip("/"), name
         assert not {"", ".", "..", "CONFIG", "CLAUDE", "CODEX"} & set(name.split("/")), name
         assert "\\" not in name
 
 
-def test_masks_and_seatbelt_and_windows_have_the_whole_table():
+def test_masks_seatbelt_and_windows_use_the_whole_table():
     assert set(masks.SECRETS) == set(secret_files.hidden("linux"))
     assert set(seatbelt_secrets.SECRETS) == set(secret_files.hidden("macos"))
     for name in secret_files.hidden("windows"):
         above, _, last = name.replace("/", "\\").rpartition("\\")
-        assert granted_tree.find([last], "read", above) == (last,) or not above, name
+        assert granted_tree.is_secret(last, above) or not above, name
     for name in secret_files.protected("windows"):
         above, _, last = name.replace("/", "\\").rpartition("\\")
-        assert granted_tree.find([last], "write", above) == (last,) or not above, name
+        assert granted_tree.is_starting(last, above) or not above, name
     for name in (".ssh", "id_ed25519", "_netrc", ".claude.json", ".bash_history"):
-        assert granted_tree.find([f"a\\b\\c\\{name}"], "read") == (f"a\\b\\c\\{name}",)
+        assert granted_tree.is_secret(f"a\\b\\c\\{name}")
+    assert granted_tree.is_starting(".github\\mcp.json")
+    assert not granted_tree.is_starting("readme.md")
+    assert not granted_tree.is_secret("readme.md")
 
 
 @pytest.mark.parametrize("system", ["linux", "macos"])
-def test_no_program_takes_a_directory_of_secrets_along(system, monkeypatch):
+def test_no_program_makes_a_directory_of_secrets_readable(system, monkeypatch):
     monkeypatch.setattr("sys.platform", PLATFORMS[system])
     homes = {"/home/me"}
     for kind in WITHOUT_PROGRAMS:
@@ -73,7 +76,7 @@ def test_no_program_takes_a_directory_of_secrets_along(system, monkeypatch):
     assert not is_shared("/home/me/projects/server", homes)
 
 
-def test_no_program_takes_a_directory_of_secrets_along_on_windows():
+def test_no_program_makes_a_directory_of_secrets_readable_on_windows():
     needs = Needs(None, {"SYSTEMROOT": "C:\\Windows"}, "C:\\Users\\me")
     for kind in WITHOUT_PROGRAMS:
         for name in kind.on("windows"):

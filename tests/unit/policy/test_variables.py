@@ -1,4 +1,6 @@
-"""Secrets in arguments: nothing marks them, so what looks like one is not shown."""
+"""Test that arguments that look like secrets are masked, because command lines do not mark
+secrets.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import pytest
 from corral.cli import main
 from corral.clients.configured_servers import mask_command
 from corral.errors import SandboxError
-from corral.policy.variables import MASK, masked
+from corral.policy.variables import MASK, is_secret, masked
 from corral.programs.model import Program
 from corral.supervisor import report
 
@@ -37,24 +39,55 @@ KEPT = (
 
 
 @pytest.mark.parametrize("words", SHOWN)
-def test_what_looks_like_a_secret_is_masked(words):
+def test_arguments_that_look_like_secrets_are_masked(words):
     split = [word.replace("|", " ") for word in words.split(" ")]
     assert masked(split) == tuple(SHOWN[words].split(" "))
 
 
+SECRET_VALUES = (
+    "postgresql://u:p@h/db",
+    "mongodb+srv://u:p@h",
+    "amqps://:p@h",
+    "https://k3y@h/x",
+    "Server=h;User Id=u;Password=p;",
+    "host=h password=p",
+    "DefaultEndpointsProtocol=https;AccountKey=k3y",
+    "ghp_0123456789abcdef",
+)
+
+
+@pytest.mark.parametrize("value", SECRET_VALUES)
+def test_a_value_that_looks_like_a_secret_makes_its_variable_a_secret(value):
+    assert is_secret("WHERE", value)
+
+
+@pytest.mark.parametrize(
+    "value", ["postgresql://h/db", "https://h/x?y=1", "info", "a:b", "", None, 3]
+)
+def test_other_values_do_not_make_a_secret(value):
+    assert not is_secret("WHERE", value)
+
+
+@pytest.mark.parametrize(
+    "name", ["DATABASE_URI", "SENTRY_DSN", "db_url", "AZURE_CONNECTION_STRING"]
+)
+def test_names_of_connection_strings_are_secrets(name):
+    assert is_secret(name, "x")
+
+
 @pytest.mark.parametrize("words", KEPT)
-def test_other_words_and_variables_stay(words):
+def test_other_arguments_and_variables_are_not_masked(words):
     assert masked(words.split(" ")) == tuple(words.split(" "))
 
 
-def test_names_behind_a_flag_of_corrals_are_no_values():
+def test_names_after_a_flag_of_corral_are_not_masked():
     flags = ["run", "--secret", "API_KEY", "--env", "TOKEN=k3y", "--"]
     told = mask_command([*flags, "srv", "--secret", "k3y"])
     assert told == (*flags[:4], f"TOKEN={MASK}", "--", "srv", "--secret", MASK)
     assert mask_command(["npx", "pkg", "--", "--token", "k3y"])[-1] == MASK
 
 
-def test_reports_and_plans_do_not_show_them(capsys):
+def test_reports_and_plans_do_not_show_secrets(capsys):
     argv = ("/usr/bin/python3", "-c", "pass", "--token", "k3y", "kept")
     assert "k3y" not in Program(path=argv[0], argv=argv).describe()
     assert "'kept'" in Program(path=argv[0], argv=argv).describe()

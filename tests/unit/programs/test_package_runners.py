@@ -1,4 +1,4 @@
-"""Launchers: which package a command line starts, and which ones cannot be told."""
+"""Test which package a command line starts, and which command lines are refused."""
 
 import pytest
 from hypothesis import given, settings
@@ -37,15 +37,17 @@ PACKAGES = {
 
 
 @pytest.mark.parametrize("line", PACKAGES)
-def test_a_launcher_is_a_package_and_what_is_left(line):
+def test_a_runner_is_replaced_by_its_package_and_the_remaining_arguments(line):
     command, *arguments = line.split()
     found = parse_runner(command, arguments)
     assert isinstance(found, Package)
     assert (found.reference, found.used) == PACKAGES[line]
-    assert parse_reference(found.reference).kind == found.registry  # and `corral run` knows it
+    assert (
+        parse_reference(found.reference).kind == found.registry
+    )  # `corral run` understands the package as well
 
 
-def test_packages_beside_the_one_are_kept():
+def test_additional_packages_are_kept():
     found = parse_runner("uvx", ["--with", "mcp<2", "--with=x", "mcp-server-sqlite", "--db"])
     assert (found.reference, found.extra, found.used) == (
         "pypi:mcp-server-sqlite",
@@ -54,7 +56,15 @@ def test_packages_beside_the_one_are_kept():
     )
 
 
+@pytest.mark.parametrize("words", [["--python", "3.12"], ["-p", "3.12"], ["--python=3.12"]])
+def test_the_python_of_a_runner_is_kept(words):
+    found = parse_runner("uvx", [*words, "x", "--db"])
+    assert (found.reference, found.flags) == ("pypi:x", ("--python", "3.12"))
+    assert found.used == len(words) + 1
+
+
 REFUSED = {
+    "uvx --python >=3.12 pkg": "any of several Pythons",
     "npx -y github:user/repo": "not a package",
     "npx -y ./local": "not a package",
     "npx -y pkg@^1.0.0": "any of several versions",
@@ -69,7 +79,6 @@ REFUSED = {
     "uvx git+https://github.com/x/y": "not a package of PyPI",
     "uvx --from git+https://github.com/x/y prog": "not a package of PyPI",
     "uvx pkg>=1": "not a package of PyPI",
-    "uvx --python 3.12 pkg": "its option --python",
     "uvx --index-url https://evil pkg": "its option --index-url",
     "uv run server.py": "`uv run`",
     "uv --directory /x run server.py": "`uv run`",
@@ -83,7 +92,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_what_cannot_be_told_is_refused_with_the_reason(line):
+def test_commands_that_name_no_clear_package_are_refused_with_a_reason(line):
     command, *arguments = line.split()
     found = parse_runner(command, arguments)
     assert isinstance(found, Refusal)
@@ -103,30 +112,30 @@ def test_what_cannot_be_told_is_refused_with_the_reason(line):
         "pipx list",
     ],
 )
-def test_everything_else_is_a_command(line):
+def test_other_commands_are_not_runners(line):
     command, *arguments = line.split()
     assert parse_runner(command, arguments) is None
 
 
-def test_only_containers_are_fine_as_they_are():
+def test_only_containers_are_left_alone():
     assert parse_runner("docker", ["run", "x"]).leave_alone
     assert not parse_runner("bash", ["-c", "x"]).leave_alone
 
 
 @pytest.mark.parametrize("reference", [found for found, _ in PACKAGES.values()])
-def test_back_starts_the_same_package(reference):
+def test_format_runner_starts_the_same_package(reference):
     command, *arguments = format_runner(reference)
     assert parse_runner(command, arguments).reference == reference
 
 
 @pytest.mark.parametrize("word", ["node", "/x/npm:y", "cursor:github", ""])
-def test_back_knows_references_only(word):
+def test_format_runner_accepts_only_references_of_packages(word):
     assert format_runner(word) is None
 
 
 @settings(deadline=None)
 @given(st.text(max_size=20), st.lists(st.text(max_size=12), max_size=5))
-def test_no_words_crash_it(command, arguments):
+def test_random_arguments_do_not_crash_the_parser(command, arguments):
     found = parse_runner(command, arguments)
     if isinstance(found, Package):
         assert 0 < found.used <= len(arguments)
@@ -134,7 +143,7 @@ def test_no_words_crash_it(command, arguments):
 
 @settings(deadline=None)
 @given(st.sampled_from(["npx", "uvx"]), st.lists(st.text("-abyp@/=.1[]~ ", max_size=8), max_size=4))
-def test_a_package_is_never_an_option_or_a_path(command, arguments):
+def test_a_package_name_is_never_an_option_or_a_path(command, arguments):
     found = parse_runner(command, arguments)
     if isinstance(found, Package):
         name = found.name.rpartition("/")[2]

@@ -1,7 +1,7 @@
-"""What was typed -> Program, and the proof that a Program is enough: it is run with nothing else visible.
+"""Resolve typed commands, and prove that the resolved files suffice to run them.
 
-bubblewrap shows exactly the system's directories plus `reads` and `links`; the control runs the same
-without them and must fail.
+bubblewrap shows exactly the system's directories and the program's `reads` and `links`. The control
+runs the same without them and must fail.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from corral.errors import CommandError, UnchosenReadsError
+import rigs
+from corral.errors import CommandError, SandboxError, UnchosenReadsError
 from corral.paths.posix import is_inside
 from corral.policy.model import Grant
 from corral.programs.arguments import Invocation, read_arguments
@@ -29,7 +30,7 @@ from corral.programs.resolve import resolve
 if TYPE_CHECKING:
     from corral.programs.model import Program
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX program names")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="uses POSIX program names")
 
 SYSTEM_VIEW = ["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
 for directory in ("/bin", "/sbin", "/lib", "/lib64"):
@@ -39,21 +40,11 @@ for directory in ("/bin", "/sbin", "/lib", "/lib64"):
         SYSTEM_VIEW += ["--ro-bind", directory, directory]
 
 
-def bubblewrap_missing() -> str:
-    if not shutil.which("bwrap"):
-        return "bwrap is not installed"
-    probe = subprocess.run(
-        ["bwrap", *SYSTEM_VIEW, "--", "/usr/bin/true"], capture_output=True, text=True, check=False
-    )
-    return f"bwrap cannot run here: {probe.stderr.strip()}" if probe.returncode else ""
-
-
-NO_BWRAP = bubblewrap_missing()
-needs_view = pytest.mark.skipif(bool(NO_BWRAP), reason=NO_BWRAP or "bwrap works")
+needs_view = pytest.mark.rig("bwrap")
 NODE = "/usr/bin/node"
 CAT = "/usr/bin/cat" if os.path.exists("/usr/bin/cat") else "/bin/cat"
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="as Linux does it")
-needs_node = pytest.mark.skipif(not os.path.exists(NODE), reason="no node at /usr/bin/node")
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="tests the behaviour of Linux")
+needs_node = pytest.mark.rig("node")
 
 
 @pytest.fixture
@@ -115,9 +106,8 @@ def view(program: Program, *, reads: bool = True) -> subprocess.CompletedProcess
 
 
 def works(program: Program) -> str:
-    """The output of the program in its view; the control is that the same fails without the reads."""
-    if NO_BWRAP:
-        pytest.skip(NO_BWRAP)
+    """Return the program's output in its view. The control fails without the reads."""
+    rigs.need("bwrap")
     assert program.reads, program.describe()
     result = view(program)
     assert result.returncode == 0, f"{program.describe()}\n{result.stderr}"
@@ -126,7 +116,7 @@ def works(program: Program) -> str:
 
 
 def program_at(path: Path, text: str | None = None) -> Path:
-    """A script, or without a text a native program that prints the files it is given: a copy of cat."""
+    """Create a script. Without a text, create a native program that prints files: a copy of cat."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if text is None:
         shutil.copy(os.path.realpath(CAT), path)
@@ -157,7 +147,7 @@ def made_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def venv(made_venv: Path, home: Path) -> Path:
-    """A real venv (nothing in it depends on its place but scripts, and it has none)."""
+    """Create a real venv without scripts, because scripts would depend on its path."""
     return Path(shutil.copytree(made_venv, home / "proj" / ".venv", symlinks=True))
 
 
@@ -181,7 +171,7 @@ def test_relative_and_empty_path_entries_are_never_searched(run: Resolver, home:
     assert run("server").path == str(planted)
 
 
-def test_what_is_here_and_not_on_the_path_needs_a_slash(run: Resolver, home: Path) -> None:
+def test_a_program_in_the_working_directory_needs_a_slash(run: Resolver, home: Path) -> None:
     (home / "directory").mkdir()
     program_at(home / "program")
     for name, hint in {"directory": "type ./directory", "program": "type ./program"}.items():
@@ -193,7 +183,20 @@ def test_what_is_here_and_not_on_the_path_needs_a_slash(run: Resolver, home: Pat
     assert "./" not in str(caught.value.hint)
 
 
-def test_a_slash_makes_it_relative_to_the_callers_directory(run: Resolver, home: Path) -> None:
+def test_a_quoted_command_line_is_one_word(run: Resolver, home: Path) -> None:
+    program_at(home / "bin" / "server")
+    run.path = [str(home / "bin")]
+    with pytest.raises(CommandError) as caught:
+        run("server --port 1")
+    assert "without quotes" in str(caught.value.hint)
+    with pytest.raises(CommandError) as caught:  # the control
+        run("nowhere --port 1")
+    assert "without quotes" not in str(caught.value.hint)
+
+
+def test_a_command_with_a_slash_is_relative_to_the_callers_directory(
+    run: Resolver, home: Path
+) -> None:
     program_at(home / "a" / "server")
     run.cwd = home / "a"
     assert run("./server").path == str(home / "a" / "server")
@@ -213,7 +216,7 @@ def test_a_slash_makes_it_relative_to_the_callers_directory(run: Resolver, home:
     ],
     ids=["missing", "directory", "no x bit", "loop", "dangling", "fifo"],
 )
-def test_what_cannot_be_executed_says_so_with_the_shells_code(
+def test_a_file_that_cannot_be_executed_is_an_error_with_the_shells_code(
     run: Resolver, home: Path, make, code
 ) -> None:
     make(home / "thing")
@@ -223,13 +226,15 @@ def test_what_cannot_be_executed_says_so_with_the_shells_code(
 
 
 @pytest.mark.parametrize("argv", [[], [""], ["a\0b"], ["/usr/bin/true", "\ud800"]])
-def test_words_that_are_no_command(run: Resolver, argv: list[str]) -> None:
+def test_words_that_are_not_a_command_are_errors(run: Resolver, argv: list[str]) -> None:
     with pytest.raises(CommandError):
         run(*argv)
     assert run("/usr/bin/true", "\udcff").argv == ("/usr/bin/true", "\udcff")
 
 
-def test_identity_is_that_of_the_file_behind_all_links(run: Resolver, home: Path) -> None:
+def test_the_identity_is_that_of_the_file_at_the_end_of_all_links(
+    run: Resolver, home: Path
+) -> None:
     real = program_at(home / "opt" / "server" / "run")
     link(home / "one", "two")
     link(home / "two", real)
@@ -242,7 +247,7 @@ def test_identity_is_that_of_the_file_behind_all_links(run: Resolver, home: Path
         assert seen == (os.stat(path).st_dev, os.stat(path).st_ino)
 
 
-def test_a_link_through_a_directory_that_will_not_exist_inside(run: Resolver, home: Path) -> None:
+def test_a_link_through_a_hidden_directory_needs_a_grant(run: Resolver, home: Path) -> None:
     program_at(home / "real" / "node")
     (home / "other").mkdir()
     link(home / "links" / "node", "../other/../real/node")
@@ -266,17 +271,15 @@ def test_a_venv_keeps_its_prefix_and_its_packages(run: Resolver, venv: Path) -> 
 
 
 @needs_view
-def test_a_resolved_path_would_lose_the_venv(run: Resolver, venv: Path) -> None:
+def test_the_resolved_path_of_python_would_lose_the_venv(run: Resolver, venv: Path) -> None:
     file_at(site_of(venv) / "installed_one.py")
     program = run(venv / "bin" / "python", "-c", SHOW.format(module="installed_one"))
     lost = run(program.real, "-c", SHOW.format(module="installed_one"))
     assert view(lost).returncode != 0
 
 
-def test_a_venv_made_by_uv(run: Resolver, home: Path) -> None:
-    uv = shutil.which("uv")
-    if not uv:
-        pytest.skip("uv is not on PATH")
+def test_a_venv_made_by_uv_works(run: Resolver, home: Path) -> None:
+    uv = pytest.importorskip("uv").find_uv_bin()
     venv = home / "proj" / ".venv"
     command = [uv, "venv", "--offline", "--python", sys.executable, str(venv)]
     subprocess.run(command, check=True, capture_output=True)
@@ -288,7 +291,9 @@ def test_a_venv_made_by_uv(run: Resolver, home: Path) -> None:
 def test_uvs_own_pythons_are_reached_through_a_linked_directory(
     run: Resolver, home: Path, venv: Path
 ) -> None:
-    """uv: .venv/bin/python -> ~/.local/share/uv/python/cpython-3.12-linux/bin/python3.12, a link itself."""
+    """Use uv's layout: .venv/bin/python ->
+    ~/.local/share/uv/python/cpython-3.12-linux/bin/python3.12, which is a link itself.
+    """
     pythons = home / ".local" / "share" / "uv" / "python"
     minor = link(pythons / "cpython-3-linux", os.path.realpath(sys.base_prefix))
     (venv / "bin" / "python").unlink()
@@ -320,7 +325,7 @@ def test_a_pth_line_makes_an_editable_project_readable(
     assert str(module.parent) in program.reads, "only what the line names"
 
 
-def test_a_pth_line_of_a_venv_leads_out_only_to_a_grant(
+def test_a_pth_line_of_a_venv_may_lead_only_into_a_grant(
     run: Resolver, home: Path, venv: Path
 ) -> None:
     file_at(home / "dev" / "lib" / "pyproject.toml")
@@ -334,7 +339,7 @@ def test_a_pth_line_of_a_venv_leads_out_only_to_a_grant(
     assert str(module.parent) not in run(*command, read=module.parent).reads
 
 
-def test_a_setuptools_finder_is_read_and_never_executed(
+def test_a_setuptools_finder_is_parsed_and_never_executed(
     run: Resolver, home: Path, venv: Path
 ) -> None:
     file_at(home / "proj" / "setup.py")
@@ -363,13 +368,17 @@ def test_a_setuptools_finder_is_read_and_never_executed(
 @pytest.mark.parametrize(
     "source", ["MAPPING = open('/x')", "MAPPING = {", "MAPPING = {1: 2}", "(" * 5000, ""]
 )
-def test_a_finder_that_is_no_literal_names_nothing(run: Resolver, venv: Path, source: str) -> None:
+def test_a_finder_without_a_literal_mapping_is_ignored(
+    run: Resolver, venv: Path, source: str
+) -> None:
     before = run(venv / "bin" / "python").reads
     file_at(site_of(venv) / "__editable___x_finder.py", source)
     assert run(venv / "bin" / "python").reads == before
 
 
-def test_a_pth_line_cannot_fetch_what_is_no_project(run: Resolver, home: Path, venv: Path) -> None:
+def test_a_pth_line_cannot_name_a_path_outside_of_projects(
+    run: Resolver, home: Path, venv: Path
+) -> None:
     before = run(venv / "bin" / "python").reads
     file_at(home / "Documents" / "letters" / "a.txt")
     file_at(home / "pyproject.toml")
@@ -381,7 +390,7 @@ def test_a_pth_line_cannot_fetch_what_is_no_project(run: Resolver, home: Path, v
         run(venv / "bin" / "python")
 
 
-def test_a_home_in_pyvenv_cfg_is_believed_only_where_a_python_is(
+def test_a_home_in_pyvenv_cfg_counts_only_if_it_has_a_python(
     run: Resolver, home: Path, venv: Path
 ) -> None:
     before = set(run(venv / "bin" / "python").reads)
@@ -392,7 +401,9 @@ def test_a_home_in_pyvenv_cfg_is_believed_only_where_a_python_is(
     assert set(run(venv / "bin" / "python").reads) <= before
 
 
-def test_the_users_own_packages_only_outside_a_venv(run: Resolver, home: Path, venv: Path) -> None:
+def test_the_users_own_packages_are_readable_only_outside_a_venv(
+    run: Resolver, home: Path, venv: Path
+) -> None:
     real = run(sys.executable).real
     site = home / ".local" / "lib" / os.path.basename(real) / "site-packages"
     file_at(site / "mine.py")
@@ -401,7 +412,7 @@ def test_the_users_own_packages_only_outside_a_venv(run: Resolver, home: Path, v
     assert str(site) not in run(venv / "bin" / "python").reads
 
 
-def test_a_python_in_a_shared_prefix_brings_its_library_alone(run: Resolver, home: Path) -> None:
+def test_a_python_in_a_shared_prefix_needs_only_its_library(run: Resolver, home: Path) -> None:
     python = program_at(home / ".local" / "bin" / "python3.11")
     file_at(home / ".local" / "lib" / "python3.11" / "os.py")
     file_at(home / ".local" / "lib" / "python3.9" / "os.py")
@@ -412,7 +423,7 @@ def test_a_python_in_a_shared_prefix_brings_its_library_alone(run: Resolver, hom
 
 
 @LINUX
-def test_the_systems_python_needs_nothing(run: Resolver) -> None:
+def test_the_systems_python_needs_no_reads(run: Resolver) -> None:
     if not os.path.exists("/usr/bin/python3"):
         pytest.skip("no python in /usr/bin")
     program = run("python3", "-c", "pass")
@@ -432,8 +443,12 @@ def test_a_console_script_is_run_by_its_venvs_python(run: Resolver, venv: Path) 
     assert works(program) == f"{venv} ['{script}', '--flag']"
 
 
-def test_a_tool_linked_into_the_users_bin(run: Resolver, home: Path, venv: Path) -> None:
-    """pipx and uv tool: ~/.local/bin/tool -> ~/.local/share/uv/tools/tool/bin/tool."""
+def test_a_tool_that_is_linked_into_the_users_bin_works(
+    run: Resolver, home: Path, venv: Path
+) -> None:
+    """Use the layout of pipx and uv tool: ~/.local/bin/tool ->
+    ~/.local/share/uv/tools/tool/bin/tool.
+    """
     script = program_at(
         venv / "bin" / "tool", f"#!{venv}/bin/python\nimport sys; print(sys.prefix)\n"
     )
@@ -445,7 +460,7 @@ def test_a_tool_linked_into_the_users_bin(run: Resolver, home: Path, venv: Path)
     "line", ["'''exec' '{python}' \"$0\" \"$@\"", "'''exec' \"{python}\" \"$0\" \"$@\"",
              "'''exec' \"$(dirname -- \"$(realpath -- \"$0\")\")\"/'python' \"$0\" \"$@\""],
 )  # fmt: skip
-def test_the_shell_line_that_replaces_a_long_python_path(
+def test_the_shell_trampoline_for_a_long_python_path_is_followed(
     run: Resolver, venv: Path, line: str
 ) -> None:
     text = (
@@ -469,7 +484,7 @@ def test_the_shell_line_that_replaces_a_long_python_path(
         ("#!/usr/bin/env --split-string=node -x", ["-x"]),
     ],
 )
-def test_env_is_replaced_by_what_it_would_run(
+def test_env_is_replaced_by_the_program_that_it_would_run(
     run: Resolver, home: Path, line: str, words: list[str]
 ) -> None:
     node = program_at(home / ".nvm" / "versions" / "node" / "v20" / "bin" / "node")
@@ -483,7 +498,9 @@ def test_env_is_replaced_by_what_it_would_run(
     "line", ["#!/usr/bin/echo", "#! \t/usr/bin/echo\t a  b \t", "#!/usr/bin/echo a\0b c", "#!/usr/bin/env echo",
              "#!/usr/bin/env -S echo a 'b  c'", "#!/usr/bin/echo " + "x" * 300, "#!/usr/bin/env -S  echo"],
 )  # fmt: skip
-def test_the_kernel_splits_the_line_the_same_way(run: Resolver, home: Path, line: str) -> None:
+def test_the_kernel_splits_a_shebang_line_the_same_way(
+    run: Resolver, home: Path, line: str
+) -> None:
     script = program_at(home / "srv" / "server", line + "\n")
     kernel = subprocess.run([script, "arg"], capture_output=True, check=True)
     program = run(script, "arg")
@@ -495,7 +512,9 @@ def test_the_kernel_splits_the_line_the_same_way(run: Resolver, home: Path, line
     "line", ["#!/usr/bin/env", "#!/usr/bin/env -i cat", "#!/usr/bin/env cat -u", "#!/usr/bin/env A=1 cat", "#!",
              "#!cat", "#!/usr/bin/cat\r", "#!/nowhere/cat", "#!/usr/bin/env -S cat ${HOME}", "#!/" + "a" * 300],
 )  # fmt: skip
-def test_lines_that_cannot_be_followed_are_refused(run: Resolver, home: Path, line: str) -> None:
+def test_shebang_lines_that_cannot_be_followed_are_refused(
+    run: Resolver, home: Path, line: str
+) -> None:
     script = program_at(home / "srv" / "server", line + "\n")
     with pytest.raises(CommandError) as caught:
         run(script)
@@ -504,7 +523,7 @@ def test_lines_that_cannot_be_followed_are_refused(run: Resolver, home: Path, li
     assert run(script).argv == (CAT, str(script)), "the control: a line that can"
 
 
-def test_interpreters_of_interpreters_end_where_the_kernel_ends(run: Resolver, home: Path) -> None:
+def test_nested_interpreters_end_where_the_kernel_ends(run: Resolver, home: Path) -> None:
     program_at(home / "s" / "0", f"#!{CAT}\n")
     for depth in range(1, 5):
         program_at(home / "s" / str(depth), f"#!{home}/s/{depth - 1}\n")
@@ -526,7 +545,7 @@ def test_interpreters_of_interpreters_end_where_the_kernel_ends(run: Resolver, h
     ),
     tail=st.sampled_from([b"", b'" "$@"\n', b"\nasdf exec x", b'"\nexec "$program"']),
 )  # fmt: skip
-def test_no_bytes_in_a_script_raise_anything_but_a_command_error(
+def test_random_bytes_in_a_script_raise_only_a_command_error(
     run: Resolver, home: Path, head: bytes, tail: bytes
 ) -> None:
     script = home / "s" / "any"
@@ -544,9 +563,8 @@ def test_no_bytes_in_a_script_raise_anything_but_a_command_error(
 
 
 def pyenv_root() -> str:
-    root = os.environ.get("PYENV_ROOT") or os.path.expanduser("~/.pyenv")
-    if not os.path.exists(f"{root}/shims/python3"):
-        pytest.skip(f"no pyenv at {root}")
+    root = os.path.expanduser("~/.pyenv")
+    rigs.need("pyenv")
     return root
 
 
@@ -554,7 +572,7 @@ def pyenv_root() -> str:
     "chosen", ["", "3.12", "3", "system", "3.9:3.12", "nothing:3.11", "python-3.10"]
 )
 @pytest.mark.parametrize("source", ["environment", "file"])
-def test_pyenv_gives_the_same_as_pyenv_which(home: Path, source: str, chosen: str) -> None:
+def test_pyenv_shims_lead_where_pyenv_which_leads(home: Path, source: str, chosen: str) -> None:
     root = pyenv_root()
     path = f"{root}/shims:/usr/bin:/bin"
     environment = {"PATH": path, "HOME": str(home), "PYENV_ROOT": root}
@@ -597,7 +615,7 @@ exec "%s/libexec/pyenv" exec "$program" "$@"
 """
 
 
-def test_pyenv_versions_are_chosen_like_pyenv_does(run: Resolver, home: Path) -> None:
+def test_pyenv_versions_are_chosen_as_pyenv_does(run: Resolver, home: Path) -> None:
     root = home / ".pyenv"
     run.path.insert(0, str(program_at(root / "shims" / "tool", SHIM % (root, root)).parent))
     for version in ("3.9.1", "3.12.1", "3.12.10", "3.12.11rc1", "3.13.0t", "3.13-dev"):
@@ -624,7 +642,7 @@ def test_pyenv_versions_are_chosen_like_pyenv_does(run: Resolver, home: Path) ->
     assert "3.12.10" in (caught.value.hint or "")
 
 
-def test_nvm_is_a_prefix(run: Resolver, home: Path) -> None:
+def test_a_node_of_nvm_is_readable_with_its_prefix(run: Resolver, home: Path) -> None:
     prefix = home / ".nvm" / "versions" / "node" / "v20.1.0"
     run.path.insert(0, str(program_at(prefix / "bin" / "node").parent))
     script = file_at(home / "srv" / "index.js", "hello")
@@ -634,7 +652,7 @@ def test_nvm_is_a_prefix(run: Resolver, home: Path) -> None:
     assert works(program) == "hello"
 
 
-def test_fnm_leads_through_a_linked_directory_of_the_shell(run: Resolver, home: Path) -> None:
+def test_a_node_of_fnm_is_reached_through_a_linked_directory(run: Resolver, home: Path) -> None:
     prefix = home / ".local" / "share" / "fnm" / "node-versions" / "v20" / "installation"
     program_at(prefix / "bin" / "node")
     shell = link(home / ".local" / "state" / "fnm_multishells" / "12_34", prefix)
@@ -654,7 +672,7 @@ def volta(home: Path, *versions: str) -> Path:
     return root
 
 
-def test_volta_by_default_and_by_package_json(run: Resolver, home: Path) -> None:
+def test_volta_chooses_node_by_default_and_by_package_json(run: Resolver, home: Path) -> None:
     root = volta(home, "20.1.0", "18.2.0")
     run.path.insert(0, str(root / "bin"))
     with pytest.raises(CommandError) as caught:
@@ -673,7 +691,7 @@ def test_volta_by_default_and_by_package_json(run: Resolver, home: Path) -> None
     assert "/18.2.0/" in run("node").path
 
 
-def test_a_package_installed_by_volta(run: Resolver, home: Path) -> None:
+def test_a_package_installed_by_volta_works(run: Resolver, home: Path) -> None:
     root = volta(home, "20.1.0")
     link(root / "bin" / "server", "volta-shim")
     package = root / "tools" / "image" / "packages" / "@org" / "server"
@@ -689,7 +707,7 @@ def test_a_package_installed_by_volta(run: Resolver, home: Path) -> None:
     assert works(program) == "#!/usr/bin/env node"
 
 
-def test_mise_by_its_files(run: Resolver, home: Path) -> None:
+def test_mise_chooses_by_its_files(run: Resolver, home: Path) -> None:
     data = home / ".local" / "share" / "mise"
     program_at(home / ".local" / "bin" / "mise")
     run.path.insert(0, str(link(data / "shims" / "node", home / ".local" / "bin" / "mise").parent))
@@ -712,7 +730,7 @@ def test_mise_by_its_files(run: Resolver, home: Path) -> None:
     assert "/18.2.0/" in run("node").path
 
 
-def test_asdf_by_tool_versions(run: Resolver, home: Path) -> None:
+def test_asdf_chooses_by_tool_versions(run: Resolver, home: Path) -> None:
     root = home / ".asdf"
     shim = '#!/usr/bin/env bash\n# asdf-plugin: nodejs 20.1.0\nexec asdf exec "node" "$@"\n'
     run.path.insert(0, str(program_at(root / "shims" / "node", shim).parent))
@@ -724,8 +742,10 @@ def test_asdf_by_tool_versions(run: Resolver, home: Path) -> None:
     assert works(run("node", file_at(home / "srv" / "index.js", "hello"))) == "hello"
 
 
-def test_a_project_brings_no_runtime_along(run: Resolver, home: Path) -> None:
-    """Clients start servers in whatever directory is open: its files choose only among what is installed."""
+def test_a_project_cannot_add_a_runtime(run: Resolver, home: Path) -> None:
+    """A project's files may only choose among installed runtimes. Clients start servers in any open
+    directory.
+    """
     root = home / ".asdf"
     shim = '#!/usr/bin/env bash\n# asdf-plugin: nodejs 20.1.0\nexec asdf exec "node" "$@"\n'
     run.path.insert(0, str(program_at(root / "shims" / "node", shim).parent))
@@ -735,11 +755,11 @@ def test_a_project_brings_no_runtime_along(run: Resolver, home: Path) -> None:
     file_at(home / "project" / ".tool-versions", f"nodejs path:{other}\n")
     run.cwd = home / "project"
     assert "/20.1.0/" in run("node").path
-    file_at(home / ".tool-versions", f"nodejs path:{other}\n")  # the user's own word
+    file_at(home / ".tool-versions", f"nodejs path:{other}\n")  # typed by the user
     assert run("node").path == str(other / "bin" / "node")
 
 
-def test_shims_that_lead_to_each_other_end(run: Resolver, home: Path) -> None:
+def test_shims_that_lead_to_each_other_are_an_error(run: Resolver, home: Path) -> None:
     root = home / ".pyenv"
     shim = program_at(root / "shims" / "tool", SHIM % (root, root))
     link(root / "versions" / "1.0" / "bin" / "tool", shim)
@@ -754,7 +774,9 @@ def test_shims_that_lead_to_each_other_end(run: Resolver, home: Path) -> None:
 
 @needs_node
 @pytest.mark.parametrize("mark", ["package.json", "manifest.json", "corral.toml"])
-def test_a_scripts_project_is_the_nearest_with_a_mark(run: Resolver, home: Path, mark: str) -> None:
+def test_the_project_of_a_script_is_the_nearest_marked_directory(
+    run: Resolver, home: Path, mark: str
+) -> None:
     file_at(home / "package.json", "{}")
     file_at(home / "work" / "srv" / mark, "{}")
     file_at(home / "work" / "srv" / "shared.js", "module.exports = 'shared'")
@@ -767,7 +789,7 @@ def test_a_scripts_project_is_the_nearest_with_a_mark(run: Resolver, home: Path,
 
 
 @needs_node
-def test_a_relative_script_still_means_the_same_where_cwd_is_not_visible(
+def test_a_relative_script_is_resolved_if_the_working_directory_is_hidden(
     run: Resolver, home: Path
 ) -> None:
     file_at(home / "srv" / "index.js", "console.log('here')")
@@ -779,7 +801,9 @@ def test_a_relative_script_still_means_the_same_where_cwd_is_not_visible(
 
 @needs_node
 @pytest.mark.parametrize("place", [".", "Downloads", ".ssh", ".local/bin", ".config", "../other"])
-def test_a_script_in_a_shared_directory_comes_alone(run: Resolver, home: Path, place: str) -> None:
+def test_a_script_in_a_shared_directory_is_readable_alone(
+    run: Resolver, home: Path, place: str
+) -> None:
     if place == "../other":
         (home.parent / "other" / ".ssh").mkdir(parents=True)
     file_at(home / place / "package.json", "{}")
@@ -789,14 +813,14 @@ def test_a_script_in_a_shared_directory_comes_alone(run: Resolver, home: Path, p
     assert works(program) == "alone"
 
 
-def test_arguments_beyond_the_script_are_not_granted(run: Resolver, home: Path) -> None:
+def test_arguments_after_the_script_are_not_granted(run: Resolver, home: Path) -> None:
     file_at(home / "srv" / "server.py")
     file_at(home / "data" / "x.db")
     program = run("python3", home / "srv" / "server.py", home / "data" / "x.db", home / "data")
     assert not any(is_inside(str(home / "data"), path) for path in program.reads)
 
 
-def test_a_native_server_in_a_shared_bin_comes_alone(run: Resolver, home: Path) -> None:
+def test_a_native_server_in_a_shared_bin_is_readable_alone(run: Resolver, home: Path) -> None:
     tool = program_at(home / ".local" / "bin" / "tool")
     file_at(home / ".local" / "lib" / "other" / "secret")
     assert run(tool).reads == (str(tool),)
@@ -809,7 +833,7 @@ def test_a_native_server_in_a_shared_bin_comes_alone(run: Resolver, home: Path) 
 
 
 @needs_node
-def test_a_command_of_an_installed_package(run: Resolver, home: Path) -> None:
+def test_a_command_of_an_installed_npm_package_works(run: Resolver, home: Path) -> None:
     modules = home / "proj" / "node_modules"
     file_at(home / "proj" / "package.json", "{}")
     file_at(home / "proj" / "private.txt")
@@ -823,7 +847,7 @@ def test_a_command_of_an_installed_package(run: Resolver, home: Path) -> None:
 
 
 @needs_node
-def test_pnpm_links_and_its_shell_shim(run: Resolver, home: Path) -> None:
+def test_pnpm_links_and_its_shell_shim_are_followed(run: Resolver, home: Path) -> None:
     modules = home / "proj" / "node_modules"
     store = modules / ".pnpm"
     file_at(store / "dep@1" / "node_modules" / "dep" / "index.js", "module.exports = 'dep'")
@@ -865,7 +889,7 @@ def test_a_workspace_finds_its_hoisted_and_linked_packages(run: Resolver, home: 
 
 
 @needs_node
-def test_packages_installed_in_home_itself(run: Resolver, home: Path) -> None:
+def test_packages_installed_directly_in_home_are_readable(run: Resolver, home: Path) -> None:
     file_at(home / "node_modules" / "dep" / "index.js", "module.exports = 'dep'")
     script = file_at(home / "srv" / "i.js", "console.log(require('dep'))")
     assert run("node", script).reads == (str(script.parent),)
@@ -874,7 +898,7 @@ def test_packages_installed_in_home_itself(run: Resolver, home: Path) -> None:
 
 
 @needs_node
-def test_links_planted_by_a_server_fetch_nothing(run: Resolver, home: Path) -> None:
+def test_links_planted_by_a_server_make_nothing_readable(run: Resolver, home: Path) -> None:
     file_at(home / "srv" / "package.json", "{}")
     letters = file_at(home / "Documents" / "letters" / "a.txt").parent
     script = file_at(home / "srv" / "i.js")
@@ -891,7 +915,7 @@ def test_links_planted_by_a_server_fetch_nothing(run: Resolver, home: Path) -> N
     assert run("node", script, read=letters).reads == (str(home / "srv"),)
 
 
-def test_a_module_in_the_callers_project(run: Resolver, home: Path, venv: Path) -> None:
+def test_a_module_in_the_callers_project_is_readable(run: Resolver, home: Path, venv: Path) -> None:
     file_at(home / "proj" / "pyproject.toml")
     file_at(home / "proj" / "pkg" / "__main__.py", "print('ran')")
     run.cwd = home / "proj"
@@ -902,10 +926,12 @@ def test_a_module_in_the_callers_project(run: Resolver, home: Path, venv: Path) 
     assert str(home / "proj") not in run(venv / "bin" / "python", "-I", "-m", "pkg").reads
 
 
-def test_a_project_does_not_stand_in_for_an_installed_module(
+def test_a_project_does_not_replace_an_installed_module(
     run: Resolver, home: Path, venv: Path
 ) -> None:
-    """`python -m mcp_server_git`, in whatever project a client has open."""
+    """Run `python -m mcp_server_git` in a project, because a client starts it in any open
+    project.
+    """
     file_at(home / "proj" / "pyproject.toml")
     file_at(home / "proj" / "pkg" / "__main__.py", "print('the project')")
     run.cwd = home / "proj"
@@ -918,8 +944,8 @@ def test_a_project_does_not_stand_in_for_an_installed_module(
     assert works(program) == "installed"
 
 
-def test_of_homebrew_only_programs_are_bound(run: Resolver, home: Path) -> None:
-    """Databases and their keys are the user's own files there."""
+def test_only_programs_of_homebrew_are_readable(run: Resolver, home: Path) -> None:
+    """Homebrew's directory also has the user's databases and their keys."""
     prefix = home / "brew"
     node = program_at(prefix / "Cellar" / "node" / "25" / "bin" / "node")
     for name in ("var/postgres/base", "etc/redis.conf", "etc/openssl@3/cert.pem", "lib/libx.so"):
@@ -934,7 +960,7 @@ def test_of_homebrew_only_programs_are_bound(run: Resolver, home: Path) -> None:
     "directory", ["/", "/home", "/root", "/tmp", "/opt", "/var", "/etc", "/etc/x", "/proc/1", "/home/someone", "~",
                   "~/..", "~/.ssh", "~/.ssh/deep", "~/.local", "~/.config", "~/Downloads", "/run/user/1000", "/mnt/c"],
 )  # fmt: skip
-def test_directories_that_are_never_bound(home: Path, directory: str) -> None:
+def test_some_directories_are_never_readable_as_a_whole(home: Path, directory: str) -> None:
     assert is_shared(os.path.normpath(directory.replace("~", str(home))), home_names(str(home)))
 
 
@@ -949,11 +975,11 @@ def test_directories_that_are_never_bound(home: Path, directory: str) -> None:
         "~/.local/share/x",
     ],
 )
-def test_directories_that_may_be_bound(home: Path, directory: str) -> None:
+def test_other_directories_may_be_readable_as_a_whole(home: Path, directory: str) -> None:
     assert not is_shared(directory.replace("~", str(home)), home_names(str(home)))
 
 
-def test_a_home_behind_a_link_is_still_home(tmp_path: Path) -> None:
+def test_a_home_behind_a_link_counts_as_home(tmp_path: Path) -> None:
     (tmp_path / "data" / "user").mkdir(parents=True)
     linked = link(tmp_path / "home", tmp_path / "data" / "user")
     homes = home_names(str(linked))
@@ -991,42 +1017,58 @@ def test_a_home_behind_a_link_is_still_home(tmp_path: Path) -> None:
         ("", ["s"], Invocation()),
     ],
 )  # fmt: skip
-def test_which_argument_is_the_script(kind, words: list[str], expected: Invocation) -> None:
+def test_the_script_is_found_among_the_arguments(
+    kind, words: list[str], expected: Invocation
+) -> None:
     assert read_arguments(kind, words) == expected
 
 
-# --- what the person is told
+# --- messages
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
         (["npx", "-y", "@a/server@1.2.3", "--key", "k"], "`corral run npm:@a/server@1.2.3` "),
+        (["npx", "--call", "x", "server"], "--call cannot be carried over"),
+        (["npx", "--frobnicate"], "`corral run npm:NAME` "),
+        (["uvx", "--frobnicate", "x"], "`corral run pypi:NAME` "),
         (["uvx", "--from", "server", "tool"], "`corral run pypi:server#tool` "),
-        (["uvx", "--with", "other", "server"], "install the server first"),
+        (["uvx", "--with", "other", "server"], "`corral run --with other pypi:server` "),
         (["pipx", "run", "server"], "installs at start"),
-        (["uv", "--directory", "/x", "run", "server"], "install the server first"),
+        (["uv", "--directory", "/x", "run", "server"], ".venv/bin/python"),
+        (["npm", "start"], "install the server first"),
         (["docker", "run", "image"], "daemon"),
-        (["uv", "--version"], ""),
-        (["pipx", "list"], ""),
     ],
 )
-def test_launchers_are_noted_and_not_refused(
+def test_runners_are_refused_unless_processes_are_allowed(
     run: Resolver, home: Path, words: list[str], expected: str
 ) -> None:
     run.path.insert(0, str(program_at(home / "tools" / words[0]).parent))
-    notes = run(*words).notes
-    assert bool(notes) == bool(expected)
-    assert expected in " ".join(notes)
+    with pytest.raises(SandboxError) as refused:
+        run(*words)
+    assert expected in f"{refused.value.message} {refused.value.hint}"
+    assert "--allow-subprocess" in str(refused.value.hint)
+    assert expected in " ".join(run(*words, subprocess=True).notes)
 
 
-def test_a_shell_script_is_noted_only_where_it_can_start_nothing(run: Resolver, home: Path) -> None:
+@pytest.mark.parametrize("words", [["uv", "--version"], ["pipx", "list"], ["npm", "view", "y"]])
+def test_a_program_named_like_a_runner_is_a_command(
+    run: Resolver, home: Path, words: list[str]
+) -> None:
+    run.path.insert(0, str(program_at(home / "tools" / words[0]).parent))
+    assert not run(*words).notes
+
+
+def test_a_shell_script_is_noted_only_if_it_cannot_start_programs(
+    run: Resolver, home: Path
+) -> None:
     script = program_at(home / "srv" / "start", "#!/bin/sh\nexec x\n")
     assert run(script).notes
     assert not run(script, subprocess=True).notes
 
 
-def test_the_description_names_everything(run: Resolver, home: Path, venv: Path) -> None:
+def test_the_description_names_all_files(run: Resolver, home: Path, venv: Path) -> None:
     shortcut = link(home / "shortcut", venv / "bin" / "python")
     program = run(shortcut, file_at(home / "srv" / "s.py"))
     text = program.describe()
@@ -1049,7 +1091,7 @@ print(sorted(heavy & set(sys.modules) - before), started, program.path)
 """
 
 
-def test_resolving_imports_nothing_heavy_and_starts_nothing(home: Path) -> None:
+def test_resolving_imports_no_slow_module_and_starts_no_process(home: Path) -> None:
     root = home / ".pyenv"
     shim = program_at(root / "shims" / "tool", SHIM % (root, root))
     tool = program_at(root / "versions" / "3.12.1" / "bin" / "tool")

@@ -1,4 +1,4 @@
-"""Command lines and environment blocks, read back by an independent reader of the documented rules."""
+"""Test command lines and environment blocks with an independent parser of the documented rules."""
 
 import subprocess
 
@@ -26,7 +26,7 @@ NAMES = TEXT.filter(lambda text: '"' not in text and text)
 
 
 def split(line):
-    """CommandLineToArgvW as its manual page describes it, written from that page alone."""
+    """Split a command line as CommandLineToArgvW does. This code follows only its manual page."""
     arguments, at = [], 0
     if line.startswith('"'):
         end = line.index('"', 1)
@@ -65,8 +65,8 @@ def split(line):
         arguments.append(word)
 
 
-def test_the_reader_reads_the_examples_of_the_manual():
-    """The control: Microsoft's own table of arguments and what they are."""
+def test_the_independent_parser_reads_the_examples_of_the_manual():
+    """Check Microsoft's own table of arguments and results. This is the control."""
     assert split('x "a b c" d e') == ["x", "a b c", "d", "e"]
     assert split('x "ab\\"c" "\\\\" d') == ["x", 'ab"c', "\\", "d"]
     assert split('x a\\\\\\b d"e f"g h') == ["x", "a\\\\\\b", "de fg", "h"]
@@ -76,26 +76,28 @@ def test_the_reader_reads_the_examples_of_the_manual():
 
 @given(NAMES, st.lists(TEXT, max_size=6))
 @example("C:\\a\\", ["", "\\", '"', "\\\\", 'a\\"b', "a b\\\\", "\t"])
-def test_what_is_quoted_is_read_back(program, rest):
+def test_quoted_arguments_are_read_back(program, rest):
     assert split(quoted([program, *rest])) == [program, *rest]
 
 
 @given(st.text(st.sampled_from(list('ab\\" \t')), max_size=10))
-def test_one_argument_as_python_itself_quotes_it(argument):
-    """A second independent opinion, where it quotes at all."""
+def test_an_argument_is_quoted_as_python_quotes_it(argument):
+    """Compare with Python's quoting, which is a second independent implementation, where Python
+    quotes at all.
+    """
     mine = quote(argument)
     theirs = subprocess.list2cmdline([argument])
     assert split(f"x {mine}") == split(f"x {theirs}") == ["x", argument]
 
 
 @pytest.mark.parametrize("argv", [[], [""], ['a"b'], ["a", "b\0c"]])
-def test_what_no_line_can_say_is_refused(argv):
+def test_arguments_that_no_command_line_can_have_are_refused(argv):
     with pytest.raises(CommandError) as caught:
         start_line(argv, system_root=ROOT)
     assert caught.value.exit_code == 126
 
 
-def test_the_longest_line_and_one_more():
+def test_the_longest_command_line_is_accepted_and_a_longer_one_refused():
     head = utf16_length(quoted(["a", ""])) - 2
     fits = "x" * (MAX_LENGTH - 1 - head)
     assert utf16_length(start_line(["a", fits], system_root=ROOT)[1]) == MAX_LENGTH - 1
@@ -112,12 +114,12 @@ def test_the_longest_line_and_one_more():
         r"C:\d\x.bat:stream", r"\\?\C:\d\x.cmd",
     ],
 )  # fmt: skip
-def test_every_spelling_of_a_batch_file(path):
+def test_every_spelling_of_a_batch_file_is_recognized(path):
     assert is_batch(path)
 
 
 @pytest.mark.parametrize("path", ["cmd", "x.exe", r"C:\x.bat\y.exe", "x.batch", "bat", "x.com"])
-def test_what_is_none(path):
+def test_other_files_are_not_batch_files(path):
     assert not is_batch(path)
 
 
@@ -140,16 +142,16 @@ INJECTIONS = [
 
 
 @pytest.mark.parametrize("argument", INJECTIONS, ids=repr)
-def test_arguments_that_cmd_would_reinterpret(argument):
-    with pytest.raises(CommandError, match=r"cmd\.exe would") as caught:
+def test_arguments_that_cmd_would_reinterpret_are_refused(argument):
+    with pytest.raises(CommandError, match=r"cmd\.exe does not") as caught:
         start_line(["x.cmd", argument], system_root=ROOT)
     assert caught.value.exit_code == 126
-    # The control: the same argument reaches a program that is no batch file.
+    # The control: the same argument reaches a program that is not a batch file.
     assert split(start_line(["x.exe", argument], system_root=ROOT)[1]) == ["x.exe", argument]
 
 
 @pytest.mark.parametrize("path", ["a&b.cmd", "%TEMP%\\x.cmd", 'a"b.cmd', "a^b.bat"])
-def test_paths_that_cmd_would_reinterpret(path):
+def test_paths_that_cmd_would_reinterpret_are_refused(path):
     with pytest.raises(CommandError):
         start_line([path], system_root=ROOT)
 
@@ -165,7 +167,7 @@ def test_a_batch_file_runs_in_the_real_cmd():
     )
 
 
-def test_a_line_that_cmd_would_cut_off():
+def test_a_line_that_cmd_would_cut_is_refused():
     head = utf16_length(batch_line(r"C:\Windows\System32\cmd.exe", ["x.cmd", ""]))
     assert start_line(["x.cmd", "x" * (MAX_BATCH_LENGTH - 1 - head)], system_root=ROOT)
     with pytest.raises(CommandError, match="longer than 8190"):
@@ -183,7 +185,7 @@ VALUES = st.text(st.characters(exclude_characters="\0"), max_size=20)
 
 
 @given(st.dictionaries(VARIABLE_NAMES, VALUES, max_size=8))
-def test_the_block_holds_every_variable_once_and_sorted(variables):
+def test_the_environment_block_has_every_variable_once_and_sorted(variables):
     try:
         block = environment_block(variables.items())
     except ValueError:
@@ -193,30 +195,30 @@ def test_the_block_holds_every_variable_once_and_sorted(variables):
     assert len(block) % 2 == 0
 
 
-def test_the_order_is_that_of_windows():
+def test_variables_are_sorted_as_windows_sorts_them():
     names = ["b", "A_", "AB", "a", "Path", "é", "\uffff", "\U0001f600"]
     found = [name for name, _ in read_block(environment_block((name, "") for name in names))]
     # A surrogate pair sorts before U+FFFF, the underscore after every letter.
     assert found == ["a", "AB", "A_", "b", "Path", "é", "\U0001f600", "\uffff"]
 
 
-def test_an_empty_block_still_ends_twice():
+def test_an_empty_environment_block_has_two_zeros():
     assert environment_block([]) == bytes(4)
 
 
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ([("", "x")], "no name"),
-        ([("=C:", "C:\\")], "no name"),
-        ([("a=b", "x")], "no name"),
-        ([("a\0b", "x")], "no name"),
+        ([("", "x")], "is not a name"),
+        ([("=C:", "C:\\")], "is not a name"),
+        ([("a=b", "x")], "is not a name"),
+        ([("a\0b", "x")], "is not a name"),
         ([("a", "x\0PATH=evil")], "NUL"),
         ([("Path", "1"), ("PATH", "2")], "twice"),
         ([("a", "1"), ("a", "1")], "twice"),
         ([("a", "x" * MAX_LENGTH)], "longer"),
     ],
 )
-def test_variables_that_could_be_read_as_others(variables, message):
+def test_ambiguous_variables_are_refused(variables, message):
     with pytest.raises(ValueError, match=message):
         environment_block(variables)

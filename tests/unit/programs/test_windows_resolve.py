@@ -1,4 +1,4 @@
-"""What was typed on Windows, followed to the program itself: on a disk that is a table of files."""
+"""Resolve typed Windows commands to programs, on a disk that is a table of files."""
 
 import ntpath
 import struct
@@ -25,7 +25,9 @@ BATCH = '@IF EXIST "%~dp0\\node.exe" (\r\n  "%~dp0\\node.exe"  "%~dp0\\..\\srv\\
 
 
 class Table:
-    """Files by their path, in any case, as on NTFS; `links` lead elsewhere, aliases nowhere."""
+    """A disk as a table of files by path, ignoring case as NTFS does. `links` have a target, and
+    aliases have none.
+    """
 
     def __init__(self, files, links=(), aliases=()):
         self.files = {path.lower(): content for path, content in files.items()}
@@ -91,7 +93,7 @@ def refused(*argv, disk, **more):
     return caught.value
 
 
-def test_a_name_on_path():
+def test_a_name_is_found_on_path():
     found = resolve(
         "node",
         "srv\\index.js",
@@ -116,7 +118,7 @@ def test_a_name_on_path():
         "c:\\program files\\nodejs\\node",
     ],
 )
-def test_spellings(name):
+def test_different_spellings_find_the_same_program(name):
     assert resolve(name, disk=Table(files())).path.lower() == NODE.lower()
 
 
@@ -128,15 +130,15 @@ def test_the_current_directory_is_never_searched():
     assert resolve(".\\tool", disk=disk).path == "C:\\work\\tool.exe"
 
 
-def test_a_program_here_does_not_hide_the_one_on_path():
+def test_a_program_in_the_working_directory_does_not_hide_the_one_on_path():
     disk = Table(
         files(**{"C:\\work\\node.exe": b"MZ evil", "C:\\work\\relative\\node.exe": b"MZ evil"})
     )
     assert resolve("node", disk=disk).path == NODE
 
 
-def test_entries_of_path_that_are_not_of_this_machine():
-    """Relative ones mean the current directory, whatever that is; a share is somebody else's."""
+def test_relative_and_remote_entries_of_path_are_ignored():
+    """A relative entry means the current directory, and a share belongs to another machine."""
     disk = Table(
         files(
             **{"relative\\tool.exe": b"MZ", "tool.exe": b"MZ", "\\\\server\\share\\tool.exe": b"MZ"}
@@ -149,15 +151,15 @@ def test_entries_of_path_that_are_not_of_this_machine():
     "name",
     ["\\\\server\\share\\x.exe", "//server/share/x.exe", "\\\\.\\pipe\\x", "\\\\?\\C:\\x.exe"],
 )
-def test_shares_and_devices(name):
+def test_shares_and_devices_are_refused(name):
     assert refused(name, disk=Table(files())).exit_code == 126
 
 
 @pytest.mark.parametrize("path", ["\\\\server\\x", "\\/server\\x", "//server/x", "\\\\.\\pipe\\x"])
-def test_a_share_is_not_looked_at(path, tmp_path, monkeypatch):
+def test_a_share_is_never_opened(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if "//" not in path:
-        (tmp_path / path).mkdir(parents=True)  # Linux takes it for a name like any other
+        (tmp_path / path).mkdir(parents=True)  # Linux treats the share like any other name
         assert (tmp_path / path).is_dir()
     disk = HostDisk()
     assert (disk.kind(path), disk.read(path), disk.names(path), disk.real(path)) == (
@@ -168,7 +170,7 @@ def test_a_share_is_not_looked_at(path, tmp_path, monkeypatch):
     assert disk.kind("x") == "directory"  # the control
 
 
-def test_the_order_of_pathext():
+def test_extensions_are_tried_in_the_order_of_pathext():
     disk = Table(
         files(**{"C:\\Users\\Ann\\bin\\x.cmd": BATCH.encode(), "C:\\Users\\Ann\\bin\\x.exe": b"MZ"})
     )
@@ -178,7 +180,7 @@ def test_the_order_of_pathext():
     assert resolve("x", disk=disk, environment=other).path == NODE
 
 
-def test_npms_batch_file():
+def test_npms_batch_file_is_followed():
     disk = Table(files(**{
         "C:\\work\\node_modules\\.bin\\srv.cmd": BATCH.encode(),
         "C:\\work\\node_modules\\srv\\cli.js": b"",
@@ -190,8 +192,24 @@ def test_npms_batch_file():
     assert found.cwd == "C:\\work"
 
 
-def test_npms_batch_file_for_a_global_package():
-    """Only the package: what else is installed globally is none of its business."""
+def test_a_package_of_a_project_is_readable_with_its_neighbours():
+    """A package has its own package.json, and needs the packages that npm put next to it."""
+    for top in ("C:\\work", f"{HOME}\\.corral\\cache\\store\\trees\\0123"):
+        script = f"{top}\\node_modules\\@a\\srv\\dist\\cli.js"
+        disk = Table(files(**{
+            script: b"",
+            f"{top}\\node_modules\\@a\\srv\\package.json": b"{}",
+            f"{top}\\node_modules\\dep\\package.json": b"{}",
+            f"{top}\\package.json": b"{}",
+        }))  # fmt: skip
+        assert resolve("node", script, disk=disk).reads == (NODE, top)
+    home = f"{HOME}\\node_modules\\srv"  # a home directory is never a project
+    disk = Table(files(**{f"{home}\\cli.js": b"", f"{HOME}\\package.json": b"{}"}))
+    assert resolve("node", f"{home}\\cli.js", disk=disk).reads == (NODE, home)
+
+
+def test_npms_batch_file_of_a_global_package_is_followed():
+    """Only this package is needed, not other global packages."""
     npm = "C:\\Users\\Ann\\AppData\\Roaming\\npm"
     text = BATCH.replace("..\\srv", "node_modules\\@a\\srv").encode()
     disk = Table(
@@ -207,7 +225,7 @@ def test_npms_batch_file_for_a_global_package():
     assert found.reads == (NODE, f"{npm}\\node_modules\\@a\\srv")
 
 
-def test_any_other_batch_file_needs_processes():
+def test_other_batch_files_need_processes():
     disk = Table(files(**{"C:\\work\\x.bat": b"@echo off\r\nnode %1\r\n"}))
     assert "cmd.exe" in refused(".\\x", disk=disk).message
     found = resolve(".\\x", disk=disk, subprocess=True)
@@ -215,7 +233,7 @@ def test_any_other_batch_file_needs_processes():
 
 
 @pytest.mark.parametrize("name", ["npx", "npm", "uvx"])
-def test_installers(name):
+def test_installers_are_refused(name):
     disk = Table(files(**{f"C:\\Users\\Ann\\bin\\{name}.cmd": b"@echo off\r\nrem anything\r\n"}))
     assert "install" in refused(name, "srv", disk=disk, subprocess=True).hint
 
@@ -229,7 +247,7 @@ def venv(**more):
     }))  # fmt: skip
 
 
-def test_a_virtual_environments_python():
+def test_the_python_of_a_virtual_environment_is_followed():
     found = resolve("venv\\Scripts\\python", "-m", "srv", disk=venv())
     assert found.argv == (PYTHON, "-m", "srv")
     assert found.environment == (("__PYVENV_LAUNCHER__", f"{VENV}\\Scripts\\python.exe"),)
@@ -243,10 +261,10 @@ def test_a_plain_python_needs_no_variable():
     assert found.reads == (ntpath.dirname(PYTHON),)
 
 
-def test_an_environment_whose_base_is_gone():
+def test_an_environment_without_its_base_is_an_error():
     disk = venv()
     del disk.files[PYTHON.lower()]
-    assert "is not there" in refused(f"{VENV}\\Scripts\\python.exe", disk=disk).message
+    assert "does not exist" in refused(f"{VENV}\\Scripts\\python.exe", disk=disk).message
 
 
 def launcher(python):
@@ -257,8 +275,8 @@ def launcher(python):
 @pytest.mark.parametrize(
     "python", [f"{VENV}\\Scripts\\python.exe", "python.exe", "..\\Scripts\\python.exe"]
 )
-def test_a_script_of_an_environment(python):
-    """Through the launcher and through the redirector behind it."""
+def test_a_script_of_an_environment_is_followed(python):
+    """Start the script through the launcher and the redirector behind it."""
     script = f"{VENV}\\Scripts\\srv.exe"
     found = resolve(script, "--flag", disk=venv(**{script: launcher(python)}))
     assert found.argv == (PYTHON, script, "--flag")
@@ -269,7 +287,7 @@ def test_a_script_of_an_environment(python):
 SITE = f"{VENV}\\Lib\\site-packages"
 
 
-def test_editable_installs_come_along():
+def test_editable_installs_are_readable():
     finder = "MAPPING: dict[str, str] = {'b': 'C:\\\\other\\\\b'}\nNAMESPACES = {}\n"
     disk = venv(**{
         f"{SITE}\\_a.pth": b"C:\\projects\\a\\src\r\nimport evil; evil.run()\r\n",
@@ -285,8 +303,10 @@ def test_editable_installs_come_along():
     assert set(found.reads) == {VENV, ntpath.dirname(PYTHON), "C:\\projects\\a", "C:\\other"}
 
 
-def test_an_environment_inside_its_own_project():
-    """As `uv sync` leaves it: the project holds the environment, and the environment points at the project."""
+def test_an_environment_inside_its_own_project_is_readable():
+    """Use the layout of `uv sync`: the project contains the environment, and the environment points
+    at the project.
+    """
     disk = venv(
         **{
             f"{SITE}\\_a.pth": b"C:\\work\\src\r\n",
@@ -298,7 +318,7 @@ def test_an_environment_inside_its_own_project():
     assert set(found.reads) == {"C:\\work", ntpath.dirname(PYTHON)}
 
 
-def test_uvs_proxy_for_python():
+def test_uvs_proxy_for_python_is_followed():
     proxy = "C:\\Users\\Ann\\.local\\bin\\python3.12.exe"
     raw = launcher(PYTHON)[:-4] + b"UVPY"
     found = resolve(proxy, "x.py", disk=Table(files(**{proxy: raw, "C:\\work\\x.py": b""})))
@@ -306,7 +326,7 @@ def test_uvs_proxy_for_python():
     assert found.environment == ()
 
 
-def test_setuptools_launcher():
+def test_the_setuptools_launcher_is_followed():
     script = f"{VENV}\\Scripts\\old-script.py"
     disk = venv(
         **{
@@ -317,7 +337,7 @@ def test_setuptools_launcher():
     assert resolve(f"{VENV}\\Scripts\\old.exe", disk=disk).argv == (PYTHON, script)
 
 
-def test_scoop():
+def test_scoops_shim_is_followed():
     shim = b'path = "C:\\Users\\Ann\\scoop\\apps\\tool\\current\\tool.exe"\r\n'
     disk = Table(files(**{
         "C:\\Users\\Ann\\scoop\\shims\\tool.exe": b"MZ",
@@ -329,34 +349,75 @@ def test_scoop():
     assert found.reads == ("C:\\Users\\Ann\\scoop\\apps\\tool\\current",)
 
 
-def test_circles():
+def test_a_launcher_of_itself_is_an_error():
     script = f"{VENV}\\Scripts\\loop.exe"
     assert "itself" in refused(script, disk=venv(**{script: launcher(script)})).message
 
 
-def test_programs_of_the_store():
-    alias = "C:\\Users\\Ann\\bin\\python.exe"
-    disk = Table(files(), aliases=[alias])
-    error = refused("python", disk=disk)
+@pytest.mark.parametrize("words", [("python", "-V"), ("python3", "-V"), ("py", "-3.12", "-V")])
+def test_store_aliases_of_python_are_followed(words, monkeypatch):
+    """Check that an alias starts the registered Python, for example the install manager's."""
+    alias = f"C:\\Users\\Ann\\bin\\{words[0]}.exe"
+    real = "C:\\Users\\Ann\\AppData\\Local\\Python\\pythoncore-3.12-64\\python.exe"
+    disk = Table(files(**{real: b"MZ"}), aliases=[alias])
+    environment = {**ENVIRONMENT, "Path": "C:\\Users\\Ann\\bin"}
+    error = refused(*words, disk=disk, environment=environment)
+    assert "is registered" in error.message
+    assert "python.org" in error.hint
+    monkeypatch.setattr(windows_py_launcher, "installed", lambda: {"3.12": real})
+    found = resolve(*words, disk=disk, environment=environment)
+    assert found.argv == (real, "-V")
+    assert found.reads == (real.rpartition("\\")[0],)
+
+
+@pytest.mark.parametrize("target", ["..\\pythoncore-3.14-64\\python.exe", "{base}\\python.exe"])
+def test_launchers_of_the_install_manager_are_followed(target):
+    manager = "C:\\Users\\Ann\\AppData\\Local\\Python"
+    base = f"{manager}\\pythoncore-3.14-64"
+    text = target.format(base=base).encode()
+    disk = Table(files(**{
+        f"{base}\\python.exe": b"MZ",
+        f"{manager}\\bin\\python.exe": b"MZ",
+        f"{manager}\\bin\\python.exe.__target__": text,
+        f"{manager}\\bin\\tool.exe": b"MZ",
+        f"{manager}\\bin\\tool.exe.__target__": text,
+        f"{manager}\\bin\\tool.exe.__script__.py": b"print()",
+        f"{manager}\\bin\\gone.exe": b"MZ",
+        f"{manager}\\bin\\gone.exe.__target__": b"..\\none\\python.exe",
+    }))  # fmt: skip
+    found = resolve(f"{manager}\\bin\\python.exe", "-m", "x", disk=disk)
+    assert found.argv == (f"{base}\\python.exe", "-m", "x")
+    assert found.reads == (base,)
+    script = resolve(f"{manager}\\bin\\tool.exe", "a", disk=disk)
+    assert script.argv == (f"{base}\\python.exe", f"{manager}\\bin\\tool.exe.__script__.py", "a")
+    assert "does not exist" in refused(f"{manager}\\bin\\gone.exe", disk=disk).message
+
+
+def test_programs_of_the_store_are_refused():
+    alias = "C:\\Users\\Ann\\bin\\node.exe"
+    environment = {**ENVIRONMENT, "Path": "C:\\Users\\Ann\\bin"}
+    error = refused("node", disk=Table(files(), aliases=[alias]), environment=environment)
     assert "Store" in error.message
     assert "python.org" in error.hint
     path = "C:\\Program Files\\WindowsApps\\PythonSoftwareFoundation.Python.3.12\\python.exe"
     assert "Store" in refused(path, disk=Table(files(**{path: b"MZ"}))).message
 
 
-def test_voltas_shim():
+def test_voltas_shim_is_refused():
     disk = Table(files(**{"C:\\Program Files\\nodejs\\volta-shim.exe": b"MZ"}))
     assert "volta which" in refused("node", disk=disk).hint
 
 
 @pytest.mark.parametrize("name", ["x.py", "x.js", "x.ps1"])
-def test_scripts_are_no_programs(name):
+def test_scripts_are_not_programs_on_windows(name):
     disk = Table(files(**{f"C:\\work\\{name}": b""}))
     assert refused(f".\\{name}", disk=disk).exit_code == 126
 
 
-def test_a_linked_node():
-    """nvm for Windows: the directory on PATH is a link; what is copied is what it leads to."""
+def test_a_linked_node_is_followed():
+    """Use the layout of nvm for Windows: the directory on PATH is a link, and its target is
+    copied.
+    """
     disk = Table(
         {"C:\\nvm\\v22\\node.exe": b"MZ"}, links={"C:\\Program Files\\nodejs": "C:\\nvm\\v22"}
     )
@@ -377,23 +438,23 @@ def test_a_linked_node():
         "C:\\Users\\Ann\\.ssh\\x.js",
     ],
 )
-def test_no_directory_of_many_things(script):
+def test_a_script_in_a_shared_directory_is_readable_without_it(script):
     found = resolve("node", script, disk=Table(files(**{script: b""})))
     assert found.reads == (NODE, script)
 
 
-def test_a_program_of_windows_needs_nothing():
+def test_a_program_of_windows_needs_no_reads():
     assert resolve("where", disk=Table(files())).reads == ()
 
 
 @pytest.mark.parametrize("argv", [(), ("",), ("a\0b",), ("nothing",), ("C:\\nothing.exe",)])
-def test_nothing_to_run(argv):
+def test_missing_and_empty_commands_are_refused(argv):
     assert refused(*argv, disk=Table(files())).exit_code == 127
 
 
 @given(st.text(max_size=40))
-def test_any_word(name):
-    """It is found or refused; nothing else is raised, and nothing outside of PATH is taken for a bare name."""
+def test_any_word_is_found_or_refused(name):
+    """No random word raises another exception, and a bare name is only found on PATH."""
     disk = Table(files(**{"C:\\work\\evil.exe": b"MZ"}))
     try:
         found = resolve(name, disk=disk)
@@ -425,11 +486,11 @@ INSTALLED = {
         ("3.1", ""),
     ],
 )
-def test_what_py_chooses(wanted, path):
+def test_py_chooses_a_version(wanted, path):
     assert windows_py_launcher.choose(INSTALLED, wanted) == path
 
 
-def test_py_in_an_active_environment():
+def test_py_uses_an_active_environment():
     disk = venv(**{"C:\\Windows\\py.exe": b"MZ"})
     found = resolve(
         "C:\\Windows\\py.exe",

@@ -1,4 +1,4 @@
-"""Files that only start something else: samples made by the tools that make them."""
+"""Test the readers of files that only start another program, on samples made by the real tools."""
 
 import io
 import os
@@ -11,19 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import rigs
 from corral.programs import windows_pe_resources, windows_shims
 
 SCRIPT = "import sys\nprint(sys.argv)\n"
 
 
 def distlib_launcher(tmp_path, executable, kind="t", bits="64"):
-    """As pip does on Windows, with pip's own code and its own launchers."""
+    """Make a launcher as pip does on Windows, with pip's own code and launchers."""
     scripts = pytest.importorskip("pip._vendor.distlib.scripts", reason="needs pip")
     maker = scripts.ScriptMaker(None, str(tmp_path))
     maker._is_nt = True
     maker._build_shebang = lambda path, words: (
         b"#!" + path + words + b"\n"
-    )  # its branch for Windows
+    )  # pip's branch for Windows
     maker.executable = executable
     maker.variants = {""}
     ending = {"64": "", "arm": "-arm"}[bits]
@@ -48,13 +49,13 @@ def distlib_launcher(tmp_path, executable, kind="t", bits="64"):
         '"C:\\a b\\python.exe"',
     ],
 )
-def test_pips_launcher(tmp_path, executable, bits):
+def test_pips_launcher_is_read(tmp_path, executable, bits):
     raw = distlib_launcher(tmp_path, executable, bits=bits)
     found = windows_shims.launcher(raw)
     assert (found.kind, found.python, found.arguments) == ("script", executable.strip('"'), ())
 
 
-def test_pips_launcher_without_its_script(tmp_path):
+def test_pips_launcher_without_its_script_is_not_read(tmp_path):
     raw = distlib_launcher(tmp_path, "C:\\python.exe")
     assert windows_shims.launcher(raw[: raw.index(b"#!C:")]) is None
 
@@ -77,7 +78,7 @@ def zipped():
         (b"#!/usr/bin/env python3\n", "/usr/bin/env", ("python3",)),
     ],
 )
-def test_the_line_before_the_zip(line, python, arguments):
+def test_the_line_before_the_zip_is_found(line, python, arguments):
     found = windows_shims.launcher(b"MZ" + bytes(200) + line + zipped())
     assert (found.python, found.arguments) == (python, arguments)
 
@@ -85,18 +86,18 @@ def test_the_line_before_the_zip(line, python, arguments):
 @pytest.mark.parametrize(
     "line", [b"", b"#!\n", b"#!C:\\python.exe", b"#!a\nb\n", b"#!\xff\xfe\n", b"#!a\0b\n"]
 )
-def test_no_line_before_the_zip(line):
+def test_a_file_without_such_a_line_has_none(line):
     assert windows_shims.launcher(b"MZ" + bytes(200) + line + zipped()) is None
 
 
-def test_a_zip_that_is_no_program():
+def test_a_zip_that_is_not_a_program_is_not_read():
     assert windows_shims.launcher(b"#!C:\\python.exe\n" + zipped()) is None
 
 
 @pytest.mark.parametrize(
     ("mark", "kind"), [(b"UVSC", "script"), (b"UVPY", "python"), (b"UVUV", "script")]
 )
-def test_uvs_trailer(mark, kind):
+def test_uvs_trailer_is_read(mark, kind):
     path = "C:\\p\u00fc\\python.exe".encode()
     raw = b"MZ" + bytes(64) + zipped() + path + struct.pack("<I", len(path)) + mark
     assert windows_shims.launcher(raw) == windows_shims.Launcher(
@@ -105,7 +106,7 @@ def test_uvs_trailer(mark, kind):
 
 
 @pytest.mark.parametrize("length", [0, 9999, 2**32 - 1])
-def test_uvs_trailer_with_a_lie_in_it(length):
+def test_uvs_trailer_with_a_wrong_value_is_not_read(length):
     assert windows_shims.launcher(b"MZ" + bytes(64) + struct.pack("<I", length) + b"UVSC") is None
 
 
@@ -119,10 +120,9 @@ COMPILERS = {"x86_64": "x86_64-w64-mingw32", "i686": "i686-w64-mingw32"}
 
 
 def program_with(tmp_path, kind, path, machine="x86_64"):
-    """A real program file with such resources, from a real resource compiler and linker."""
+    """Make a real program file with these resources, by a real resource compiler and linker."""
     tools = COMPILERS[machine]
-    if not shutil.which(f"{tools}-windres") or not shutil.which(f"{tools}-gcc"):
-        pytest.skip(f"needs {tools}-windres and {tools}-gcc (mingw-w64)")
+    rigs.need("mingw")
     text = RESOURCES.format(kind=kind, path=path.replace("\\", "\\\\"))
     (tmp_path / "r.rc").write_text(text)
     (tmp_path / "m.c").write_text("int main(void) { return 0; }\n")
@@ -132,7 +132,7 @@ def program_with(tmp_path, kind, path, machine="x86_64"):
 
 
 @pytest.mark.parametrize("machine", COMPILERS)
-def test_uvs_resources(tmp_path, machine):
+def test_uvs_resources_are_read(tmp_path, machine):
     raw = program_with(tmp_path, 1, "C:\\py\\python.exe", machine)
     assert windows_pe_resources.resources(raw) == {
         "UV_TRAMPOLINE_KIND": b"\x01",
@@ -141,7 +141,9 @@ def test_uvs_resources(tmp_path, machine):
     assert windows_shims.launcher(raw) == windows_shims.Launcher(
         kind="script", python="C:\\py\\python.exe"
     )
-    for at in range(0, len(raw), 97):  # cut anywhere: there, or not there, but never an exception
+    for at in range(
+        0, len(raw), 97
+    ):  # a file that is cut anywhere is read or not, but never raises
         assert windows_pe_resources.resources(raw[:at]) in (
             {},
             windows_pe_resources.resources(raw),
@@ -150,7 +152,7 @@ def test_uvs_resources(tmp_path, machine):
         )
 
 
-def test_uvs_resources_of_a_proxy(tmp_path):
+def test_uvs_resources_of_a_proxy_are_read(tmp_path):
     raw = program_with(tmp_path, 2, "..\\python.exe")
     assert windows_shims.launcher(raw) == windows_shims.Launcher(
         kind="python", python="..\\python.exe"
@@ -160,8 +162,8 @@ def test_uvs_resources_of_a_proxy(tmp_path):
 
 
 @given(st.data())
-def test_any_program_file(data):
-    """Whatever stands in the headers: no exception, no endless walk."""
+def test_random_program_files_are_read_or_not(data):
+    """Read random headers, which must not cause an exception or an endless loop."""
     head = bytearray(data.draw(st.binary(min_size=512, max_size=1024)))
     head[:2] = b"MZ"
     struct.pack_into("<I", head, 60, 64)
@@ -193,17 +195,17 @@ CLI = f"{HERE}\\..\\pkg\\cli.js"
 
 
 @pytest.mark.parametrize("text", [NPM, OLD_NPM, PNPM], ids=["npm", "old npm", "pnpm"])
-def test_batch_files_of_package_managers(text):
+def test_batch_files_of_package_managers_are_read(text):
     found = windows_shims.batch(text.encode(), HERE)
     assert found == windows_shims.Shim(program="node", arguments=(CLI,), beside=f"{HERE}\\node.exe")
 
 
-def test_a_batch_file_for_a_program():
+def test_a_batch_file_for_a_program_is_read():
     found = windows_shims.batch(NATIVE.encode(), HERE)
     assert found == windows_shims.Shim(program=f"{HERE}\\..\\pkg\\tool.exe")
 
 
-def test_arguments_of_the_interpreter():
+def test_arguments_of_the_interpreter_are_read():
     text = NPM.replace('"%_prog%"  ', '"%_prog%" --no-warnings ')
     assert windows_shims.batch(text.encode(), HERE).arguments == ("--no-warnings", CLI)
 
@@ -225,13 +227,15 @@ def test_arguments_of_the_interpreter():
     ],
     ids=range(11),
 )
-def test_any_other_batch_file(text):
+def test_other_batch_files_are_not_read(text):
     assert windows_shims.batch(text.encode(), HERE) is None
 
 
 @given(st.text(max_size=300), st.integers(0, len(NPM)))
-def test_text_put_into_a_batch_file(text, at):
-    """No line can be slipped in: what is understood has one command, whose words are in the file."""
+def test_text_inserted_into_a_batch_file_is_not_executed(text, at):
+    """A batch file with inserted lines is not read, or gives one command whose words are in the
+    file.
+    """
     found = windows_shims.batch((NPM[:at] + text + NPM[at:]).encode("utf-8", "surrogatepass"), HERE)
     if found is not None:
         assert not any(
@@ -239,9 +243,9 @@ def test_text_put_into_a_batch_file(text, at):
         )
 
 
-@pytest.mark.skipif(not shutil.which("npm"), reason="needs npm")
-def test_npms_own_writer(tmp_path):
-    """What the npm that is installed here writes today."""
+@pytest.mark.rig("node")
+def test_batch_files_of_the_installed_npm_are_read(tmp_path):
+    """Read a file that the installed npm writes."""
     root = os.path.dirname(os.path.dirname(os.path.realpath(shutil.which("npm"))))
     writer = os.path.join(root, "node_modules", "cmd-shim")
     if not os.path.isdir(writer):
@@ -257,7 +261,7 @@ def test_npms_own_writer(tmp_path):
     assert found == windows_shims.Shim(program=f"{HERE}\\..\\pkg\\plain.exe")
 
 
-def test_scoop():
+def test_scoops_shim_file_is_read():
     text = 'path = "C:\\scoop\\apps\\tool\\current\\tool.exe"\r\nargs = --portable "a b"\r\n'
     found = windows_shims.scoop(text)
     assert found == windows_shims.Shim(
@@ -267,6 +271,6 @@ def test_scoop():
     assert windows_shims.scoop("nothing") is None
 
 
-def test_settings_of_an_environment():
+def test_pyvenv_cfg_is_read():
     text = "home = C:\\Python\r\ninclude-system-site-packages = false\r\nversion = 3.12.1\r\n"
     assert windows_shims.settings(text)["home"] == "C:\\Python"

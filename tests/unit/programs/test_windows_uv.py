@@ -1,4 +1,6 @@
-"""uv's trampolines as uv writes them: uv for Windows itself, under Wine, installs a package with a script."""
+"""Test the reader of uv's trampolines. uv for Windows writes them under Wine when it installs a
+package with a script.
+"""
 
 import base64
 import io
@@ -10,13 +12,14 @@ import zipfile
 
 import pytest
 
+import rigs
 from corral.programs import windows_pe_resources, windows_shims
 
-RECIPE = 1  # a change here is a new cache entry
+RECIPE = 1  # a change here makes a new cache entry
 VERSION = "0.13.7"
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "download", "--no-deps")
 COMPILER = "x86_64-w64-mingw32-gcc"
-# Debian 12's Wine has no bcryptprimitives.dll; uv takes its random numbers from there.
+# Debian 12's Wine lacks bcryptprimitives.dll, from which uv takes random numbers.
 RANDOM = """
 #include <windows.h>
 #include <ntsecapi.h>
@@ -56,10 +59,8 @@ def packed(files):
 
 
 def build(target: pathlib.Path) -> None:
-    from vm import rig as machines
     from windows import rig
 
-    machines.need_program(rig.NAME, COMPILER, "g++-mingw-w64-x86-64-win32")
     with tempfile.TemporaryDirectory() as scratch:
         place = pathlib.Path(scratch)
         wheel = (
@@ -71,8 +72,7 @@ def build(target: pathlib.Path) -> None:
             "-d",
             scratch,
         )
-        if subprocess.run(wheel, check=False, capture_output=True).returncode:
-            machines.unavailable(rig.NAME, f"uv {VERSION} for Windows could not be downloaded")
+        subprocess.run(wheel, check=True, capture_output=True)
         with zipfile.ZipFile(next(place.glob("uv-*.whl"))) as archive:
             uv = archive.read(next(name for name in archive.namelist() if name.endswith("/uv.exe")))
         (place / "random.c").write_text(RANDOM)
@@ -96,7 +96,8 @@ def build(target: pathlib.Path) -> None:
 def samples():
     from vm import rig as machines
 
-    target = machines.cache(f"uv-trampolines-{VERSION}-{RECIPE}")
+    rigs.need("wine")
+    target = rigs.cache(f"uv-trampolines-{VERSION}-{RECIPE}")
     if not target.exists():
         with machines.building(target) as partial:
             build(partial)
@@ -105,7 +106,7 @@ def samples():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the rig is for Linux")
 @pytest.mark.parametrize("name", ["demo", "demow"])
-def test_what_uv_writes(samples, name):
+def test_trampolines_of_the_real_uv_are_read(samples, name):
     raw = (samples / f"{name}.exe").read_bytes()
     found = windows_pe_resources.resources(raw)
     assert found["UV_TRAMPOLINE_KIND"] == b"\x01"

@@ -1,4 +1,4 @@
-"""Workspace files of pnpm, npm and uv: which packages do they list?"""
+"""Test which packages are listed by workspace files of pnpm, npm and uv."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATTERNS = [
 
 @pytest.mark.parametrize(("patterns", "listed"), PATTERNS)
 @pytest.mark.parametrize("tool", ["npm", "npm object", "pnpm", "pnpm brackets"])
-def test_which_packages_a_workspace_lists(tmp_path, tool, patterns, listed):
+def test_a_workspace_lists_the_packages_that_match_its_patterns(tmp_path, tool, patterns, listed):
     text = json.dumps({"workspaces": patterns if tool == "npm" else {"packages": patterns}})
     if tool.startswith("npm"):
         (tmp_path / "package.json").write_text(text)
@@ -39,7 +39,7 @@ def test_which_packages_a_workspace_lists(tmp_path, tool, patterns, listed):
     assert lists_package(str(tmp_path), str(tmp_path / "packages/a")) == listed
 
 
-def test_a_uv_workspace_excludes_last(tmp_path):
+def test_uv_applies_excludes_last(tmp_path):
     text = '[tool.uv.workspace]\nmembers = ["packages/*"]\nexclude = ["packages/b"]\n'
     (tmp_path / "pyproject.toml").write_text(text)
     found = [lists_package(str(tmp_path), str(tmp_path / "packages" / name)) for name in "ab"]
@@ -55,8 +55,8 @@ def test_broken_files_list_nothing(tmp_path, text):
     assert not lists_package(str(tmp_path), str(tmp_path / "a"))
 
 
-def test_a_pattern_cannot_take_long(tmp_path):
-    """Backtracking over these would not end."""
+def test_hostile_patterns_take_little_time(tmp_path):
+    """Match patterns on which backtracking would not end."""
     pattern = "/".join(["**", "a"] * 200 + ["b"])
     (tmp_path / "package.json").write_text(json.dumps({"workspaces": [pattern] * 3}))
     assert not lists_package(str(tmp_path), str(tmp_path / "/".join("a" * 300)))

@@ -1,4 +1,6 @@
-"""Archives from strangers: each kind of malice is refused with its reason, beside a control that is unpacked."""
+"""Test archives: each malicious kind is refused with its reason, and has a control that is
+unpacked.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ END = b"PK\x05\x06"
 def entry(name: str, mode: int = 0) -> zipfile.ZipInfo:
     made = zipfile.ZipInfo(name)
     mode = mode or (stat.S_IFDIR | 0o755 if name.endswith("/") else stat.S_IFREG | 0o644)
-    made.filename = name  # ZipInfo itself would put it right
+    made.filename = name  # ZipInfo would correct the name
     made.external_attr = mode << 16
     made.create_system = 3
     made.compress_type = zipfile.ZIP_DEFLATED
@@ -33,14 +35,14 @@ def entry(name: str, mode: int = 0) -> zipfile.ZipInfo:
 def archive(*entries: tuple[zipfile.ZipInfo | str, bytes]) -> bytes:
     held = io.BytesIO()
     with warnings.catch_warnings(), zipfile.ZipFile(held, "w") as made:
-        warnings.simplefilter("ignore")  # names that are there twice are what some tests are about
+        warnings.simplefilter("ignore")  # some tests are about duplicate names
         for one, content in entries:
             made.writestr(entry(one) if isinstance(one, str) else one, content)
     return held.getvalue()
 
 
 def refusal(data: bytes, tmp_path, limits: Limits = SMALL) -> str:
-    """The reason; and nothing lies outside of the place that it was to be unpacked to."""
+    """Return the reason, and check that nothing was written outside of the directory."""
     place = tmp_path / "deep" / "place"
     place.mkdir(parents=True)
     with pytest.raises(ArchiveError) as caught:
@@ -54,7 +56,7 @@ def test_a_good_archive_is_unpacked_with_its_executable_bits(tmp_path):
     data = archive(*GOOD, (entry("bin/tool", stat.S_IFREG | 0o755), b"#!"), ("empty/", b""))
     extract_archive(io.BytesIO(data), str(tmp_path), limits=SMALL)
     assert (tmp_path / "server" / "main.py").read_bytes() == b"print()"
-    if sys.platform != "win32":  # there the name tells what is a program
+    if sys.platform != "win32":  # on Windows the name decides whether a file is a program
         assert (tmp_path / "bin" / "tool").stat().st_mode & 0o111
     assert not (tmp_path / "manifest.json").stat().st_mode & 0o111
     assert (tmp_path / "empty").is_dir()
@@ -87,12 +89,12 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES, ids=repr)
-def test_names_that_lead_elsewhere(name, tmp_path):
+def test_names_that_lead_out_are_refused(name, tmp_path):
     assert NAMES[name] in refusal(archive(*GOOD, (name, b"x")), tmp_path)
 
 
-def test_a_name_that_goes_on_after_nul(tmp_path):
-    """Python's reader ends a name at NUL, others do not."""
+def test_a_name_with_a_nul_is_refused(tmp_path):
+    """Python's parser ends a name at NUL, and others do not."""
     data = archive(*GOOD, ("good.txtX..evil", b"x")).replace(b"good.txtX", b"good.txt\0")
     assert "cannot be printed" in refusal(data, tmp_path)
 
@@ -108,11 +110,11 @@ KINDS = {
 
 
 @pytest.mark.parametrize("mode", KINDS, ids=oct)
-def test_what_is_neither_file_nor_directory(mode, tmp_path):
+def test_entries_other_than_files_and_directories_are_refused(mode, tmp_path):
     assert KINDS[mode] in refusal(archive(*GOOD, (entry("odd", mode), b"/etc/passwd")), tmp_path)
 
 
-def test_a_directory_with_content(tmp_path):
+def test_a_directory_with_content_is_refused(tmp_path):
     assert "with content" in refusal(archive(*GOOD, ("odd/", b"x")), tmp_path)
 
 
@@ -129,37 +131,37 @@ TWICE = [
 
 
 @pytest.mark.parametrize(("first", "second"), TWICE, ids=repr)
-def test_two_names_for_one_file(first, second, tmp_path):
+def test_two_names_for_one_file_are_refused(first, second, tmp_path):
     data = archive(
         *((name, b"" if name.endswith("/") else name.encode()) for name in (first, second))
     )
     said = refusal(data, tmp_path)
-    assert "is there twice" in said or "lies below a file" in said
+    assert "occurs twice" in said or "is below a file" in said
 
 
-def test_a_directory_may_be_listed_after_what_is_in_it(tmp_path):
-    """The control: zip tools write directories before, after or not at all."""
+def test_a_directory_may_be_listed_after_its_files(tmp_path):
+    """This is the control: zip tools list a directory before its files, after them or not at all."""
     extract_archive(io.BytesIO(archive(("d/a", b"1"), ("d/", b""), ("d/b", b"2"))), str(tmp_path))
     assert sorted(path.name for path in (tmp_path / "d").iterdir()) == ["a", "b"]
 
 
-def test_more_than_the_limits_is_refused_before_anything_is_written(tmp_path):
+def test_an_archive_beyond_the_limits_is_refused_before_anything_is_written(tmp_path):
     data = archive(*GOOD, ("zeros", bytes(SMALL.max_bytes + 1)))
     assert len(data) < 10_000
     assert "unpacks to more than" in refusal(data, tmp_path)
     assert list((tmp_path / "deep" / "place").iterdir()) == []
 
 
-def test_ten_gigabytes_of_zeros(tmp_path):
-    """An honest size is refused at once; the compressed stream need not even be there."""
+def test_ten_gigabytes_of_zeros_are_refused(tmp_path):
+    """The stated size is refused at once, even without a compressed stream."""
     data = bytearray(archive(("zeros", bytes(1000))))
     central = data.index(b"PK\x01\x02")
     data[central + 24 : central + 28] = struct.pack("<I", 0xFFFFFFF0)
     assert "unpacks to more than" in refusal(bytes(data), tmp_path, Limits())
 
 
-def test_a_size_that_lies_is_found_out_while_reading(tmp_path):
-    """It says 5 bytes in its list and holds a megabyte: reading stops, and the checksum is wrong."""
+def test_a_false_size_is_found_while_unpacking(tmp_path):
+    """State 5 bytes for a megabyte. Reading has to stop, and the checksum is wrong."""
     data = bytearray(archive(("zeros", bytes(1 << 19))))
     for mark, at in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
         place = data.index(mark) + at
@@ -169,44 +171,44 @@ def test_a_size_that_lies_is_found_out_while_reading(tmp_path):
     assert sum(path.stat().st_size for path in written) <= 1 << 16
 
 
-def test_an_entry_that_is_shorter_than_it_says(tmp_path):
-    """Its checksum is right for what is there."""
+def test_an_entry_shorter_than_its_size_is_refused(tmp_path):
+    """Make the checksum right for the existing bytes."""
     data = bytearray(archive(("short", b"12345678")))
     for mark, at in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
         place = data.index(mark) + at
         data[place : place + 4] = struct.pack("<I", 9)
-    assert "shorter than the archive says" in refusal(bytes(data), tmp_path)
+    assert "shorter than declared" in refusal(bytes(data), tmp_path)
 
 
-def test_too_many_entries(tmp_path):
+def test_too_many_entries_are_refused(tmp_path):
     data = archive(*((f"f{at}", b"") for at in range(SMALL.max_entries + 1)))
     assert "more than 50 entries" in refusal(data, tmp_path)
     extract_archive(io.BytesIO(data), str(tmp_path / "deep" / "place"))  # the control: other limits
 
 
-def test_a_large_archive(tmp_path):
+def test_a_large_archive_is_unpacked(tmp_path):
     data = archive((zipfile.ZipInfo("stored"), bytes(2 << 20)))
     assert "larger than 1 MiB" in refusal(data, tmp_path)
 
 
-def test_encryption(tmp_path):
+def test_encrypted_entries_are_refused(tmp_path):
     data = bytearray(archive(*GOOD))
     for mark, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         data[data.index(mark) + at] |= 1
     assert "is encrypted" in refusal(bytes(data), tmp_path)
 
 
-def test_unusual_compression(tmp_path):
+def test_unusual_compression_is_refused(tmp_path):
     odd = entry("odd")
     odd.compress_type = zipfile.ZIP_LZMA
     assert "unusual way" in refusal(archive((odd, b"x" * 100)), tmp_path)
 
 
-def test_something_before_the_archive(tmp_path):
+def test_data_before_the_archive_is_refused(tmp_path):
     assert "before the archive" in refusal(b"#!/bin/sh\n" + archive(*GOOD), tmp_path)
 
 
-def test_something_before_the_archive_with_offsets_put_right(tmp_path):
+def test_data_before_the_archive_with_matching_offsets_is_refused(tmp_path):
     held = io.BytesIO()
     held.write(b"#!/bin/sh\nexit\n")
     with zipfile.ZipFile(held, "a") as made:
@@ -214,19 +216,21 @@ def test_something_before_the_archive_with_offsets_put_right(tmp_path):
     assert "before the archive" in refusal(held.getvalue(), tmp_path)
 
 
-def test_something_behind_the_archive(tmp_path):
-    assert "behind the end" in refusal(archive(*GOOD) + b"more", tmp_path)
+def test_data_after_the_archive_is_refused(tmp_path):
+    assert "after the end" in refusal(archive(*GOOD) + b"more", tmp_path)
     held = io.BytesIO()
     with zipfile.ZipFile(held, "w") as made:
         made.writestr(entry("manifest.json"), b"{}")
         made.comment = b"hello"
-    with pytest.raises(ArchiveError, match="behind the end"):
+    with pytest.raises(ArchiveError, match="after the end"):
         extract_archive(held, str(tmp_path / "deep" / "place"))
 
 
 @pytest.mark.parametrize("declared", [False, True], ids=["appended", "as a comment"])
 def test_a_signed_bundle_is_unpacked(declared, tmp_path):
-    """`mcpb sign` appends its block; newer versions also declare it as the comment."""
+    """Unpack both forms. `mcpb sign` appends its block, and newer versions also declare it as the
+    comment.
+    """
     block = b"MCPB_SIG_V1" + (4).to_bytes(4, "little") + b"\x30\x82..MCPB_SIG_END"
     data = bytearray(archive(*GOOD))
     if declared:
@@ -235,8 +239,8 @@ def test_a_signed_bundle_is_unpacked(declared, tmp_path):
     assert (tmp_path / "manifest.json").exists()
 
 
-def test_entries_that_overlap(tmp_path):
-    """Two names in the list, one place in the file: a bomb out of nothing, or two readings of one archive."""
+def test_overlapping_entries_are_refused(tmp_path):
+    """Let two names share one place in the file: a bomb, or an archive with two meanings."""
     data = archive(("first", b"1" * 100), ("other", b"2" * 100))
     start = data.index(b"PK\x01\x02")
     second = data.index(b"PK\x01\x02", start + 4)
@@ -246,14 +250,14 @@ def test_entries_that_overlap(tmp_path):
     assert "overlaps" in said or "Overlapped" in said
 
 
-def test_an_entry_that_is_not_where_the_list_says(tmp_path):
+def test_an_entry_at_another_place_than_listed_is_refused(tmp_path):
     data = bytearray(archive(*GOOD))
     data[data.index(b"PK\x03\x04", 4) + 2] = 9
-    assert "not where the archive says" in refusal(bytes(data), tmp_path)
+    assert "not at the declared position" in refusal(bytes(data), tmp_path)
 
 
-def test_an_entry_that_reaches_into_the_list(tmp_path):
-    """Its data would be the list of entries itself."""
+def test_an_entry_that_overlaps_the_list_is_refused(tmp_path):
+    """Make the list of entries its data."""
     info = entry("stored")
     info.compress_type = zipfile.ZIP_STORED
     data = bytearray(archive((info, b"12345678")))
@@ -264,46 +268,50 @@ def test_an_entry_that_reaches_into_the_list(tmp_path):
     assert "overlaps the list" in said or "Overlapped" in said
 
 
-def test_an_archive_in_parts(tmp_path):
+def test_an_archive_in_parts_is_refused(tmp_path):
     data = bytearray(archive(*GOOD))
     data[data.rindex(END) + 4] = 1
     assert "several parts" in refusal(bytes(data), tmp_path)
 
 
-def test_a_count_that_leaves_entries_out(tmp_path):
-    """Readers that go by the count see one entry, those that go by the length see two."""
+def test_a_count_that_leaves_entries_out_is_refused(tmp_path):
+    """The archive states one entry and has two. Parsers that use the count see one entry, and
+    parsers that use the length see two.
+    """
     data = bytearray(archive(*GOOD))
     end = data.rindex(END)
     data[end + 8 : end + 12] = struct.pack("<HH", 1, 1)
     assert "in two ways" in refusal(bytes(data), tmp_path)
 
 
-def test_a_name_that_is_no_text(tmp_path):
+def test_a_name_that_is_not_text_is_refused(tmp_path):
     data = bytearray(archive(("n\u00e4me", b"x")))
     damaged = bytes(data).replace("n\u00e4me".encode(), b"n\xff\xffme")
     assert "cannot be read" in refusal(damaged, tmp_path)
 
 
-def test_two_names_for_one_entry(tmp_path):
-    """Some readers believe the list at the end, some the header before the data."""
+def test_an_entry_with_two_names_is_refused(tmp_path):
+    """Give an entry two names. Some parsers use the list at the end, others the header before the
+    data.
+    """
     data = archive(*GOOD)
     at = data.index(b"server/main.py")
     said = refusal(data[:at] + b"server/evil.py" + data[at + 14 :], tmp_path)
     assert "two names" in said
 
 
-def test_an_end_record_that_hides_another_list(tmp_path):
-    """A whole archive in front of a whole archive: which of them it is depends on the reader."""
+def test_an_end_record_that_hides_another_list_is_refused(tmp_path):
+    """Write two complete archives one after the other. The parser would decide which one counts."""
     assert "before the archive" in refusal(archive(("a", b"1")) + archive(*GOOD), tmp_path)
 
 
 @pytest.mark.parametrize("data", [b"", b"PK", b"no archive at all", END, END + bytes(17)], ids=repr)
-def test_what_is_no_archive(data, tmp_path):
+def test_invalid_archives_are_refused(data, tmp_path):
     assert "not a zip archive" in refusal(data, tmp_path)
 
 
 @pytest.mark.parametrize("field", ["count", "offset"])
-def test_zip64(field, tmp_path):
+def test_zip64_archives_are_unpacked(field, tmp_path):
     data = bytearray(archive(*GOOD))
     end = data.rindex(END)
     if field == "count":
@@ -317,8 +325,10 @@ def test_zip64(field, tmp_path):
     at=st.integers(min_value=0, max_value=len(archive(*GOOD)) - 1),
     value=st.integers(min_value=0, max_value=255),
 )
-def test_damage_is_refused_or_harmless(at, value, tmp_path_factory):
-    """Whatever a byte is changed to: it is unpacked in its place, or refused by name."""
+def test_a_damaged_archive_is_refused_or_harmless(at, value, tmp_path_factory):
+    """An archive with any changed byte is unpacked inside its directory, or refused with an
+    ArchiveError.
+    """
     data = bytearray(archive(*GOOD))
     data[at] = value
     place = tmp_path_factory.mktemp("damage")
@@ -331,7 +341,7 @@ def test_damage_is_refused_or_harmless(at, value, tmp_path_factory):
 
 
 @given(st.text(max_size=30))
-def test_a_name_that_passes_stays_inside(name):
+def test_an_accepted_name_stays_inside(name):
     try:
         check_name(name)
     except ArchiveError:

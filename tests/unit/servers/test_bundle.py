@@ -1,4 +1,6 @@
-"""manifest.json of a bundle: read strictly, filled in once, and never a way out."""
+"""Test a bundle's manifest.json: strict parsing, values that are filled in once, and no path that
+leads out.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from corral.servers.bundles.policy import (
     secret_names,
 )
 
-POSIX = pytest.mark.skipif(sys.platform == "win32", reason="paths as POSIX has them")
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="uses POSIX paths")
 JSON = st.recursive(
     st.none() | st.booleans() | st.floats() | st.text(max_size=8) | st.integers(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
@@ -42,7 +44,7 @@ def parse(data: object, platform: str = "linux") -> Bundle:
     return parse_manifest(json.dumps(data).encode(), platform)
 
 
-def test_a_plain_manifest():
+def test_a_plain_manifest_is_read():
     made = parse(manifest())
     assert (made.name, made.type, made.command) == ("hello", "node", "node")
     assert made.arguments == ("${__dirname}/server/index.js",)
@@ -51,13 +53,13 @@ def test_a_plain_manifest():
     )
 
 
-def test_the_old_name_of_the_version():
+def test_the_old_name_of_the_version_is_accepted():
     data = manifest(dxt_version="0.1")
     del data["manifest_version"]
     assert parse(data).name == "hello"
 
 
-def test_an_override_replaces_what_it_names_whole():
+def test_an_override_replaces_a_value_as_a_whole():
     data = manifest()
     start = data["server"]["mcp_config"]
     start["env"] = {"A": "1", "B": "2"}
@@ -99,7 +101,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_wrong_is_named(case):
+def test_mistakes_in_a_manifest_are_named(case):
     data, why = BAD[case]
     with pytest.raises(SandboxError) as caught:
         parse(data)
@@ -118,13 +120,13 @@ def test_what_is_wrong_is_named(case):
     ],
     ids=range(5),
 )
-def test_what_is_no_json(content):
+def test_invalid_json_is_refused(content):
     with pytest.raises(SandboxError, match=r"manifest\.json is"):
         parse_manifest(content, "linux")
 
 
 @given(JSON, st.sampled_from(["server", "user_config", "_meta", "compatibility", "name"]))
-def test_whatever_stands_there_it_is_read_or_refused(value, key):
+def test_any_value_of_a_key_is_read_or_refused(value, key):
     try:
         parse(manifest(**{key: value}))
     except SandboxError:
@@ -161,18 +163,18 @@ def test_several_values_become_several_arguments(tmp_path):
 VALUES = {
     "text": "has no value",
     "unknown=1": "has no setting 'unknown'",
-    "dir=/nowhere/at/all": "is no directory",
-    "dir=/etc/passwd": "is no directory",
+    "dir=/nowhere/at/all": "is not a directory",
+    "dir=/etc/passwd": "is not a directory",
 }
 
 
 @pytest.mark.parametrize("word", VALUES)
-def test_a_value_that_does_not_fit(word):
+def test_a_value_of_another_type_is_refused(word):
     with pytest.raises(SandboxError, match=VALUES[word]):
         user_values.collect(configured(), [word], {})
 
 
-def test_one_value_is_one():
+def test_an_option_for_one_value_takes_one_value():
     with pytest.raises(SandboxError, match="takes one value"):
         user_values.collect(configured(), ["text=a", "text=b"], {})
     kept = user_values.collect(configured(), ["text=flag"], {"text": "kept", "key": "kept"})
@@ -188,7 +190,7 @@ def test_one_value_is_one():
         ("boolean", "true", "1"),
     ],
 )
-def test_numbers_and_switches(shape, good, bad):
+def test_numbers_and_booleans_are_checked(shape, good, bad):
     made = parse(manifest(user_config={"x": {"type": shape, "min": 1, "max": 5}}))
     assert user_values.collect(made, [f"x={good}"], {}).texts["x"] == (good,)
     with pytest.raises(SandboxError):
@@ -196,7 +198,7 @@ def test_numbers_and_switches(shape, good, bad):
 
 
 def test_a_value_is_filled_in_once():
-    """Otherwise a value could name another, or a place that its owner did not mean."""
+    """Otherwise a value could name another value, or a path that the user did not mean."""
     made = configured("x${user_config.text}")
     values = user_values.collect(made, ["text=${HOME} ${user_config.key}", "key=s3cret"], {})
     words = user_values.expand(made.arguments, KNOWN, values)
@@ -204,19 +206,19 @@ def test_a_value_is_filled_in_once():
 
 
 @POSIX
-def test_places_are_filled_in():
+def test_placeholders_for_directories_are_filled_in():
     made = configured(
         "${__dirname}${/}a", "${HOME}", "${DESKTOP}", "${DOWNLOADS}", "${pathSeparator}"
     )
     values = user_values.defaults(made)
     expected = ["/tree/a", "/home/me", "/home/me/Desktop", "/home/me/Downloads", "/"]
     assert user_values.expand(made.arguments, KNOWN, values) == expected
-    with pytest.raises(SandboxError, match="nobody knows"):
+    with pytest.raises(SandboxError, match="corral does not know"):
         user_values.expand(["${PATH}"], KNOWN, values)
 
 
 @POSIX
-def test_a_home_is_no_value_of_a_bundle(tmp_path):
+def test_a_home_directory_is_refused_as_a_value(tmp_path):
     home = tmp_path / "me"
     (home / "notes").mkdir(parents=True)
     known = user_values.known_paths("/tree", str(home))
@@ -230,7 +232,7 @@ def test_a_home_is_no_value_of_a_bundle(tmp_path):
     refuse_homes(made, user_values.collect(made, [f"dir={home}/notes"], {}), known)
 
 
-def test_the_users_directories_are_granted_and_the_bundles_are_asked_for(tmp_path):
+def test_the_users_directories_are_granted_and_the_bundles_own_need_approval(tmp_path):
     own = tmp_path / "own"
     own.mkdir()
     (tmp_path / "Documents").mkdir()
@@ -244,7 +246,7 @@ def test_the_users_directories_are_granted_and_the_bundles_are_asked_for(tmp_pat
     assert grant_values(made, said, known).manifest.read == (str(own),)
 
 
-def test_sensitive_values_are_secrets_and_never_where_they_could_steer():
+def test_sensitive_values_are_secrets_and_cannot_change_corral():
     made = configured(T_KEY="Bearer ${user_config.key}", T_TEXT="${user_config.text}")
     values = user_values.collect(made, ["key=x"], {})
     assert secret_names(made, values) == ["T_KEY"]
@@ -255,7 +257,7 @@ def test_sensitive_values_are_secrets_and_never_where_they_could_steer():
         secret_names(evil, user_values.collect(evil, ["key=x"], {}))
 
 
-def test_a_secret_as_an_argument_is_warned_about():
+def test_a_secret_in_an_argument_causes_a_warning():
     assert "'key' as an argument" in find_warnings(configured("--key=${user_config.key}"))[0]
     assert find_warnings(configured("${user_config.text}")) == []
 
@@ -274,12 +276,12 @@ def test_a_secret_as_an_argument_is_warned_about():
         ("LD_PRELOAD", "/tree/lib", False),
     ],
 )
-def test_search_paths_are_its_own_only_inside(name, value, own):
+def test_search_paths_may_only_lead_into_the_bundle(name, value, own):
     assert is_own_path(name, value, "/tree") is own
 
 
 @POSIX
-def test_what_the_corral_table_asks_for_starts_in_the_bundle():
+def test_paths_in_the_corral_table_start_in_the_bundle():
     meta = {"io.corral": {"filesystem": {"read": ["data", "~/x", "/abs"], "unix_sockets": ["s"]}}}
     made = parse(manifest(_meta=meta))
     asked = build_request(made, user_values.defaults(made), KNOWN, origin="x")
@@ -290,7 +292,7 @@ def test_what_the_corral_table_asks_for_starts_in_the_bundle():
         build_request(wrong, user_values.defaults(wrong), KNOWN, origin="x")
 
 
-def test_numbers_beyond_all_bounds_are_no_crash():
+def test_huge_numbers_do_not_crash_the_parser():
     for bound in ("min", "max"):
         setting = {"n": {"type": "number", bound: 10**400}}
         with pytest.raises(SandboxError, match="too large"):
@@ -317,7 +319,7 @@ def test_numbers_beyond_all_bounds_are_no_crash():
         ("", False),
     ],
 )
-def test_a_requirement_is_a_name_with_marks(text, good):
+def test_valid_requirements_are_recognized(text, good):
     from corral.servers.bundles.uv_dependencies import is_requirement
 
     assert is_requirement(text) is good

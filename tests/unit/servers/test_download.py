@@ -1,4 +1,6 @@
-"""Downloads: bounded, over TLS, and only what was promised. Real HTTP on loopback."""
+"""Test downloads with real HTTP on loopback: bounded, over TLS, and only with the expected
+content.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ def registry():
     made.close()
 
 
-def test_a_file_and_its_digest(registry, tmp_path):
+def test_a_file_is_downloaded_with_its_digest(registry, tmp_path):
     registry.files["/a"] = b"content" * 10_000
     path = tmp_path / "file"
     digest = download.fetch_file(f"{registry.url}/a", str(path), max_bytes=1 << 20)
@@ -35,7 +37,7 @@ def test_a_file_and_its_digest(registry, tmp_path):
         "http://127.0.0.1.example.com/", "http://2130706433/",
     ],
 )  # fmt: skip
-def test_only_loopback_may_be_asked_without_tls(url):
+def test_only_loopback_is_accepted_without_tls(url):
     with pytest.raises(SandboxError, match="is not https"):
         download.fetch_document(url, max_bytes=1000)
     assert download.check_url(url.replace("http:", "https:"))
@@ -49,7 +51,7 @@ def test_only_loopback_may_be_asked_without_tls(url):
     ],
     ids=repr,
 )  # fmt: skip
-def test_what_is_no_web_address(url):
+def test_invalid_web_addresses_are_refused(url):
     with pytest.raises(SandboxError):
         download.check_url(url)
 
@@ -65,9 +67,9 @@ def test_redirects_are_followed_a_few_times(registry):
 
 
 @pytest.mark.parametrize("target", ["http://10.0.0.1/x", "file:///etc/passwd", "ftp://127.0.0.1/"])
-def test_a_redirect_is_checked_like_the_first(registry, target):
+def test_a_redirect_is_checked_like_the_first_address(registry, target):
     registry.redirects["/x"] = target
-    with pytest.raises(SandboxError, match=r"not https|no web address"):
+    with pytest.raises(SandboxError, match=r"not https|not a web address"):
         download.fetch_document(f"{registry.url}/x", max_bytes=100)
 
 
@@ -77,7 +79,7 @@ def test_a_redirect_may_not_leave_tls():
         download.check_url("http://127.0.0.1/x", after="https://example.com/")
 
 
-def test_what_is_too_large_is_refused_whatever_it_says(registry, tmp_path):
+def test_a_too_large_answer_is_refused_whatever_its_length_field(registry, tmp_path):
     registry.files["/large"] = bytes(5000)
     for most, fits in ((5000, True), (4999, False)):
         if fits:
@@ -85,7 +87,7 @@ def test_what_is_too_large_is_refused_whatever_it_says(registry, tmp_path):
         else:
             with pytest.raises(SandboxError, match="is larger than"):
                 download.fetch_document(f"{registry.url}/large", max_bytes=most)
-    registry.longer["/huge"] = 1 << 30  # it says so, and is refused before any of it is read
+    registry.longer["/huge"] = 1 << 30  # the stated length is refused before anything is read
     registry.files["/huge"] = b"x"
     with pytest.raises(SandboxError, match="is larger than"):
         download.fetch_document(f"{registry.url}/huge", max_bytes=4999)
@@ -95,7 +97,7 @@ def test_what_is_too_large_is_refused_whatever_it_says(registry, tmp_path):
     assert len(download.fetch_document(f"{registry.url}/large", max_bytes=5000)) == 5000
 
 
-def test_what_takes_too_long(registry, monkeypatch):
+def test_a_slow_download_is_refused(registry, monkeypatch):
     registry.files["/slow"] = b"x"
     assert download.fetch_document(f"{registry.url}/slow", max_bytes=10) == b"x"
     monkeypatch.setattr(download, "MAX_DOWNLOAD_SECONDS", -1.0)
@@ -103,15 +105,15 @@ def test_what_takes_too_long(registry, monkeypatch):
         download.fetch_document(f"{registry.url}/slow", max_bytes=10)
 
 
-def test_what_breaks_off_is_refused(registry):
+def test_an_interrupted_download_is_refused(registry):
     registry.files["/short"] = bytes(5000)
     registry.longer["/short"] = 9000
-    with pytest.raises(SandboxError, match=r"broke off|cannot be fetched"):
+    with pytest.raises(SandboxError, match=r"ended after|cannot be fetched"):
         download.fetch_document(f"{registry.url}/short", max_bytes=1 << 20)
 
 
-def test_errors_have_words(registry):
-    with pytest.raises(download.NotFoundError, match="is not there"):
+def test_errors_are_described_in_words(registry):
+    with pytest.raises(download.NotFoundError, match="does not exist"):
         download.fetch_document(f"{registry.url}/absent", max_bytes=100)
     registry.token = "x"
     with pytest.raises(SandboxError, match="answered 401"):

@@ -1,4 +1,4 @@
-"""Packages: one table of sources, and a cheap start of what is installed already."""
+"""Test packages: one table of sources, and a fast start of an installed package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from corral.errors import CommandError
+from corral.programs.runtimes import find_own_python
+from corral.servers.packages import pypi
 from corral.servers.packages.package import SOURCES, package_key
+from corral.servers.packages.sources import InstallOptions
 from corral.servers.reference import SCHEMES, SEPARATORS, parse_reference
 from corral.servers.store import store
 from corral.servers.store.tree import remove_tree
@@ -47,9 +51,9 @@ def test_an_installed_package_is_opened_with_few_imports(tmp_path, monkeypatch):
     node.chmod(0o755)
     environment = {"HOME": str(tmp_path), "PATH": str(node.parent)}
     monkeypatch.setattr(os, "environ", environment)
-    key = package_key(parse_reference("npm:thing@1"), scripts=False, extra=())
+    key = package_key(parse_reference("npm:thing@1"), InstallOptions())
     values = {"key": key, "kind": "npm", "name": "thing", "version": "1"}
-    with store.lock_key(key), store.staging_directory(key) as staging:
+    with store.lock_key(key), store.StagingDirectory(key) as staging:
         (Path(staging) / "main.js").touch()
         made = store.commit(staging, {**values, "command": ["node", "{tree}/main.js"]})
     argv = [sys.executable, "-S", "-c", OPEN, "npm:thing@1"]
@@ -59,4 +63,31 @@ def test_an_installed_package_is_opened_with_few_imports(tmp_path, monkeypatch):
     assert command == ["node", f"{made.path()}/main.js"]
     assert "corral.servers.packages.package" in loaded  # the control
     assert set(loaded) & HEAVY == set()
-    remove_tree(store.store_path())  # read-only directories are in pytest's way
+    remove_tree(store.store_path())  # pytest could not remove read-only directories
+
+
+def without_pip(tmp_path) -> str:
+    """Return an interpreter without pip, as Debian's python3 is."""
+    path = tmp_path / "python3"
+    words = f'case "$*" in *"import pip"*) exit 1;; esac\nexec {find_own_python()} -S "$@"'
+    path.write_text(f"#!/bin/sh\n{words}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the test's interpreter is a shell script")
+def test_the_pip_of_the_environment_installs_for_an_interpreter_without_pip(tmp_path):
+    pytest.importorskip("pip", reason="this environment has no pip")
+    base = without_pip(tmp_path)
+    words, reads = pypi.find_pip(base)
+    assert [os.path.dirname(words[0])] == reads
+    done = subprocess.run([base, "-I", *words, "--version"], capture_output=True, check=True)
+    assert done.stdout.startswith(b"pip ")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the test's interpreter is a shell script")
+def test_without_any_pip_the_hint_names_the_package_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(pypi, "find_spec", lambda name: None)
+    with pytest.raises(CommandError, match="uv was not found") as caught:
+        pypi.find_pip(without_pip(tmp_path))
+    assert "apt install python3-pip" in caught.value.hint

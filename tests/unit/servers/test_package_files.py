@@ -1,4 +1,4 @@
-"""What an installer left, read with suspicion: checksums, programs, entry points."""
+"""Test how corral reads an installation: checksums, programs, entry points."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import sys
 import pytest
 
 from corral.errors import SandboxError
-from corral.servers.packages import npm, pypi
-from corral.servers.packages.sources import Registry
+from corral.servers.packages import npm, pypi, python_environment
+from corral.servers.packages.sources import InstallOptions, Registry
 from corral.servers.reference import parse_reference
 from corral.servers.store import tree
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="paths as POSIX has them")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="uses POSIX paths")
 
 
 def put(path, text: str) -> None:
@@ -63,7 +63,7 @@ def program(
     return npm.build_command(str(place), parse_reference(word))
 
 
-def test_the_program_of_an_npm_package(tmp_path):
+def test_the_program_of_an_npm_package_is_found(tmp_path):
     path = "{tree}/node_modules/@s/thing/main.js"
     assert program(tmp_path, "main.js") == ["node", path]
     assert program(tmp_path, {"any": "./main.js"}) == ["node", path]
@@ -74,8 +74,8 @@ def test_the_program_of_an_npm_package(tmp_path):
 
 
 @pytest.mark.parametrize("bins", ["../../../main.js", "/etc/passwd", {"x": "../../../../main.js"}])
-def test_a_program_outside_of_the_packages(tmp_path, bins):
-    with pytest.raises(SandboxError, match="lies outside"):
+def test_a_program_outside_of_the_packages_is_refused(tmp_path, bins):
+    with pytest.raises(SandboxError, match="is outside of the package"):
         program(tmp_path, bins)
 
 
@@ -85,12 +85,12 @@ def test_a_library_has_no_program(tmp_path, bins):
         program(tmp_path, bins)
 
 
-def test_extra_packages_are_for_python(tmp_path):
+def test_extra_packages_must_be_names_of_python_packages(tmp_path):
     with pytest.raises(SandboxError, match="--with is for pypi"):
-        npm.install(parse_reference("npm:x"), str(tmp_path), scripts=False, extra=["y"])
+        npm.install(parse_reference("npm:x"), str(tmp_path), InstallOptions(extra=("y",)))
     for item in ("-r /etc/passwd", "./here", "/there", "a\n--index-url=http://evil"):
-        with pytest.raises(SandboxError, match="is no package"):
-            pypi.install(parse_reference("pypi:x"), str(tmp_path), scripts=False, extra=[item])
+        with pytest.raises(SandboxError, match="is not a package"):
+            pypi.install(parse_reference("pypi:x"), str(tmp_path), InstallOptions(extra=(item,)))
 
 
 def test_every_python_package_has_a_hash(tmp_path):
@@ -105,7 +105,7 @@ def test_every_python_package_has_a_hash(tmp_path):
 
 
 def started(place, scripts: str, word: str = "pypi:my-thing") -> str:
-    """What the generated start file prints."""
+    """Return the output of the generated start file."""
     site = place / "site"
     put(site / "my_thing-1.0.dist-info" / "entry_points.txt", scripts)
     put(
@@ -119,7 +119,7 @@ def started(place, scripts: str, word: str = "pypi:my-thing") -> str:
     return f"{done.stdout.strip()} {done.returncode}"
 
 
-def test_the_script_of_a_python_package(tmp_path):
+def test_the_script_of_a_python_package_is_started(tmp_path):
     both = (
         "[console_scripts]\nmy-thing = my_thing:main\nOther = my_thing:App.run [extra]\n[x]\ny=z\n"
     )
@@ -139,12 +139,12 @@ def test_the_script_of_a_python_package(tmp_path):
 @pytest.mark.parametrize(
     "target", ["os:system('x')", "a;import os:main", "my_thing", ":main", "a.b:c d"]
 )
-def test_an_entry_point_is_names_and_nothing_else(tmp_path, target):
+def test_an_entry_point_consists_of_names_only(tmp_path, target):
     with pytest.raises(SandboxError, match="cannot be read"):
         started(tmp_path, f"[console_scripts]\nx = {target}\n")
 
 
-def test_more_than_a_package_has(tmp_path, monkeypatch):
+def test_a_package_with_too_many_bytes_or_files_is_refused(tmp_path, monkeypatch):
     for at in range(5):
         put(tmp_path / str(at), "12345")
     tree.check_tree(str(tmp_path))
@@ -158,9 +158,9 @@ def test_more_than_a_package_has(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("act", ["link", "file", "beside", "settings"])
-def test_what_decides_which_interpreter_starts(tmp_path, act):
-    made = pypi.make_environment(str(tmp_path), Registry(), "x")
-    pypi.check_environment(made)  # the control
+def test_changed_files_that_choose_the_interpreter_are_refused(tmp_path, act):
+    made = python_environment.make_environment(str(tmp_path), Registry(), "x")
+    python_environment.check_environment(made)  # the control
     python = tmp_path / "bin" / "python"
     match act:
         case "link":
@@ -174,10 +174,10 @@ def test_what_decides_which_interpreter_starts(tmp_path, act):
         case "settings":
             put(tmp_path / "pyvenv.cfg", "home = /tmp\n")
     with pytest.raises(SandboxError, match="a package changed"):
-        pypi.check_environment(made)
+        python_environment.check_environment(made)
 
 
-def test_a_program_that_is_not_there(tmp_path):
+def test_a_missing_program_is_an_error(tmp_path):
     package = {"bin": {"tool\x1b[2J": "none.js", "b": "b.js"}}
     put(tmp_path / "node_modules/a/package.json", json.dumps(package))
     with pytest.raises(SandboxError, match="of a cannot be read: No such file"):
@@ -187,7 +187,7 @@ def test_a_program_that_is_not_there(tmp_path):
     assert "\x1b" not in f"{found.value.message}{found.value.hint}"
 
 
-def test_what_is_read_outside_of_the_walls_has_a_limit(tmp_path):
+def test_files_read_outside_of_the_walls_have_a_limit(tmp_path):
     """A package can make its own description as large as the disk."""
     for name, read in (
         ("package-lock.json", lambda: npm.read_lock(str(tmp_path), "thing")),

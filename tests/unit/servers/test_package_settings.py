@@ -1,4 +1,4 @@
-"""Which registries the user's own npm, pip and uv would ask: those and no others, with their credentials hidden."""
+"""Test which registries the user's npm, pip and uv would ask, and that credentials stay hidden."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 from corral.errors import SandboxError
 from corral.servers.packages import npm_settings, pypi_settings, sandboxed_install
 from corral.servers.packages.package import package_key
-from corral.servers.packages.sources import without_credentials
+from corral.servers.packages.sources import InstallOptions, Registry, without_credentials
 from corral.servers.reference import parse_reference
 
 
 @pytest.fixture
 def env(tmp_path):
-    """Nothing of this machine's: every file that could speak is the test's own."""
+    """Return an environment in which only the test's settings are read."""
     (tmp_path / "config").mkdir()
     (tmp_path / "pip.conf").touch()
     return {
@@ -47,12 +47,12 @@ def test_npm_reads_the_users_file_and_the_environment(env, tmp_path):
     assert own.urls[0] == "https://two.example.com"
 
 
-def test_npm_registries_are_web_addresses(env):
-    with pytest.raises(SandboxError, match="no web address"):
+def test_npm_registries_must_be_web_addresses(env):
+    with pytest.raises(SandboxError, match="not a web address"):
         npm_settings.read_registry({**env, "npm_config_registry": "file:///etc"})
 
 
-def test_a_password_in_the_address_of_an_npm_registry(env):
+def test_a_password_in_the_address_of_an_npm_registry_is_hidden(env):
     with pytest.raises(SandboxError, match="has a password in it") as caught:
         npm_settings.read_registry(
             {**env, "npm_config_registry": "https://me:s3cret@npm.example.com/"}
@@ -60,14 +60,14 @@ def test_a_password_in_the_address_of_an_npm_registry(env):
     assert "s3cret" not in str(caught.value)
 
 
-def test_a_project_in_the_working_directory_has_no_say(env, tmp_path, monkeypatch):
+def test_settings_in_the_working_directory_are_ignored(env, tmp_path, monkeypatch):
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / ".npmrc").write_text("registry=https://evil.example.com/\n")
     monkeypatch.chdir(tmp_path / "project")
     assert npm_settings.read_registry(env).urls[0] != "https://evil.example.com/"
 
 
-def test_pip_and_its_environment(env, tmp_path):
+def test_pip_reads_its_file_and_the_environment(env, tmp_path):
     (tmp_path / "pip.conf").write_text(
         "[global]\nindex-url = https://me:s3cret@pypi.example.com/simple\n"
         "extra-index-url =\n    https://more.example.com/simple\n    file:///srv/pypi/simple\n"
@@ -87,8 +87,8 @@ def test_pip_and_its_environment(env, tmp_path):
     assert own.urls[0] == "https://two.example.com/simple"
 
 
-def test_pips_files_are_where_this_system_has_them(env, tmp_path, monkeypatch):
-    """On Windows anybody may make a directory /etc."""
+def test_pips_files_are_read_from_the_directories_of_this_system(env, tmp_path, monkeypatch):
+    """On Windows /etc is not read, because any user may make this directory."""
     env = {name: value for name, value in env.items() if name != "PIP_CONFIG_FILE"}
     monkeypatch.setattr(sys, "platform", "win32")
     everybody, own = pypi_settings.pip_files(env)
@@ -100,14 +100,14 @@ def test_pips_files_are_where_this_system_has_them(env, tmp_path, monkeypatch):
     assert own[-1] == os.path.join(tmp_path, "config", "pip", "pip.conf")
 
 
-def test_an_index_on_disk_is_read_with_the_files_beside_it(env, tmp_path):
+def test_an_index_on_disk_is_readable_with_the_files_beside_it(env, tmp_path):
     (tmp_path / "index" / "simple").mkdir(parents=True)
     place = str(tmp_path / "index")
     found = pypi_settings.read_registry({**env, "UV_DEFAULT_INDEX": f"file://{place}/simple"})
     assert (found.urls, found.reads) == ((), (place,))
 
 
-def test_uv_comes_before_pip(env, tmp_path):
+def test_uvs_settings_come_before_pips(env, tmp_path):
     (tmp_path / "pip.conf").write_text("[global]\nindex-url = https://pip.example.com/simple\n")
     (tmp_path / "config" / "uv").mkdir()
     (tmp_path / "config" / "uv" / "uv.toml").write_text(
@@ -120,13 +120,13 @@ def test_uv_comes_before_pip(env, tmp_path):
     assert named.urls[1] == "https://c.example.com/simple"
 
 
-def test_without_settings_it_is_pypi_and_where_its_files_lie(env):
+def test_without_settings_the_index_is_pypi(env):
     found = pypi_settings.read_registry(env)
     assert found.urls[0] == "https://pypi.org/simple"
     assert found.urls[1] == "https://files.pythonhosted.org/"
 
 
-def test_a_token_in_place_of_a_name_is_hidden_too(env):
+def test_a_token_in_place_of_a_user_name_is_hidden_too(env):
     found = pypi_settings.read_registry(
         {**env, "UV_DEFAULT_INDEX": "https://t0ken@pypi.example.com/simple"}
     )
@@ -134,32 +134,66 @@ def test_a_token_in_place_of_a_name_is_hidden_too(env):
 
 
 @pytest.mark.parametrize("url", ["ftp://example.com/", "simple", "ssh://x"])
-def test_an_index_is_a_web_address_or_a_place_on_disk(env, url):
-    with pytest.raises(SandboxError, match="no address that corral knows"):
+def test_an_index_must_be_a_web_address_or_a_path(env, url):
+    with pytest.raises(SandboxError, match="not an address that corral knows"):
         pypi_settings.read_registry({**env, "UV_DEFAULT_INDEX": url})
 
 
-def test_exactly_the_registrys_hosts_and_ports_may_be_reached():
+def test_only_the_registrys_hosts_and_ports_are_allowed():
     urls = ["http://127.0.0.1:4873/npm/", "https://[::1]:8443/", "http://127.0.0.1:4873/other"]
     assert sandboxed_install.urls_to_rules(urls) == ["127.0.0.1:4873", "[::1]:8443"]
-    # A name that leads to an address the gateway would not dial: named, because the user named it.
+    # The guard would refuse the address of this name, but the user named it.
     assert set(sandboxed_install.urls_to_rules(["https://localhost:7777/"])) >= {
         "localhost:7777",
         "127.0.0.1:7777",
     }
 
 
-def test_what_makes_another_installation():
+def test_settings_that_change_packages_make_another_installation():
     keys = {
-        package_key(parse_reference(word), scripts=scripts, extra=extra)
+        package_key(parse_reference(word), InstallOptions(scripts=scripts, extra=extra))
         for word in ("npm:x", "npm:x@1", "npm:x@1#a", "pypi:x", "pypi:x==1", "pypi:x[a]==1")
         for scripts in (False, True)
         for extra in ((), ("mcp<2",))
     }
     assert len(keys) == 6 * 2 * 2
-    assert package_key(parse_reference("pypi:My_X"), scripts=False, extra=()) == package_key(
-        parse_reference("pypi:my-x"), scripts=False, extra=()
+    plain = InstallOptions()
+    assert package_key(parse_reference("pypi:My_X"), plain) == package_key(
+        parse_reference("pypi:my-x"), plain
     )
+
+
+def test_another_runtime_makes_another_installation():
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    keys = {
+        version: package_key(
+            parse_reference("pypi:x"), InstallOptions(runtimes={"python": version})
+        )
+        for version in (own, "3.99", "/opt/python")
+    }
+    assert len(set(keys.values())) == 3
+    assert keys[own] == package_key(parse_reference("pypi:x"), InstallOptions())
+    node = package_key(parse_reference("npm:x"), InstallOptions(runtimes={"node": "22"}))
+    assert node != package_key(parse_reference("npm:x"), InstallOptions())
+
+
+def test_a_silent_registry_is_reported_once(tmp_path):
+    lines: list[str] = []
+    registry = Registry(urls=("https://registry.example/",))
+    (tmp_path / ".lock").write_text("a cache's own mark")
+    silence = sandboxed_install._Silence(str(tmp_path), registry, lines.append)
+    silence.look(sandboxed_install.SILENT_SECONDS - 1)
+    assert lines == []
+    for seconds in (sandboxed_install.SILENT_SECONDS, 100):
+        silence.look(seconds)
+    (line,) = lines
+    assert line.startswith(
+        "registry.example has not answered for 12 s; the installer gives up after 30 s"
+    )
+    answered = sandboxed_install._Silence(str(tmp_path), registry, lines.append)
+    (tmp_path / "index").write_text("what the registry answered")
+    answered.look(100)
+    assert len(lines) == 1  # the control
 
 
 def test_the_output_of_an_installer_is_shown_without_secrets_or_escapes(tmp_path):
@@ -169,3 +203,45 @@ def test_the_output_of_an_installer_is_shown_without_secrets_or_escapes(tmp_path
     assert "s3cret" not in "".join(lines)
     assert "\x1b" not in "".join(lines)
     assert len(lines) == sandboxed_install.MAX_LOG_LINES
+
+
+@pytest.mark.parametrize("key", ["system-certs", "native-tls"])
+def test_uv_uses_the_systems_certificates_if_its_settings_say_so(env, tmp_path, key):
+    (tmp_path / "config" / "uv").mkdir(parents=True, exist_ok=True)
+    file = tmp_path / "config" / "uv" / "uv.toml"
+    names = {"UV_SYSTEM_CERTS", "UV_NATIVE_TLS"}
+    file.write_text(f"{key} = false\n")
+    assert not names & pypi_settings.read_registry(env).settings.keys()
+    file.write_text(f"{key} = true\n")
+    assert names <= pypi_settings.read_registry(env).settings.keys()
+    file.unlink()
+    for name in names:
+        assert names <= pypi_settings.read_registry({**env, name: "1"}).settings.keys()
+
+
+def test_order_and_scopes_make_another_key(env, tmp_path):
+    one, two = "https://one.example.com/simple", "https://two.example.com/simple"
+    keys = {
+        pypi_settings.fingerprint_registry({**env, "UV_DEFAULT_INDEX": main, "UV_INDEX": more})
+        for main, more in ((one, two), (two, one), (one, ""), (one, one))
+    }
+    assert len(keys) == 3  # an index that is named twice changes nothing
+    found = set()
+    for scope in ("@a", "@b"):
+        (tmp_path / ".npmrc").write_text(f"{scope}:registry=https://corp.example.com/\n")
+        found.add(npm_settings.fingerprint_registry(env))
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "archives", "index"),
+    [
+        (["plain", "@b/x"], ["https://registry.npmjs.org/a.tgz"], "https://registry.npmjs.org"),
+        (["@a/x"], ["https://registry.npmjs.org/a.tgz"], ""),
+        (["plain"], ["https://corp.example.com/a.tgz"], ""),
+        (["plain"], [""], ""),
+    ],
+)
+def test_an_installation_remembers_its_registry(env, tmp_path, names, archives, index):
+    (tmp_path / ".npmrc").write_text("@a:registry=https://corp.example.com/\n")
+    assert npm_settings.find_index(names, archives, env) == index

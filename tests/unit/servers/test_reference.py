@@ -1,4 +1,6 @@
-"""What was typed in place of a command: told apart without guessing, and nothing passes that a tool would misread."""
+"""Test that references and commands are distinguished without guessing, and that no tool can
+misread a name.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize("word", GOOD)
-def test_what_is_a_reference(word):
+def test_references_are_recognized(word):
     assert parse_reference(word) == replace(GOOD[word], text=word)
     assert _may_be_reference(word)
 
@@ -56,22 +58,22 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("word", COMMANDS)
-def test_what_is_a_command(word):
+def test_commands_are_recognized(word):
     assert parse_reference(word) is None
 
 
-def test_a_plain_command_is_told_by_its_letters():
-    """Otherwise every run would pay for reading references."""
+def test_a_plain_command_is_recognized_by_its_characters():
+    """Otherwise every run would import the parser of references."""
     assert not any(map(_may_be_reference, ["node", "/usr/bin/node", "bin/server", "./server"]))
 
 
-def test_a_file_of_that_name_is_neither(tmp_path, monkeypatch):
-    """Whoever fills this directory does not choose what is run: the user says which it is."""
+def test_a_name_that_is_also_a_file_is_refused(tmp_path, monkeypatch):
+    """The owner of the current directory must not choose what runs, so the user has to choose."""
     monkeypatch.chdir(tmp_path)
     assert parse_reference("my.tools/serve").kind == "registry"
     (tmp_path / "my.tools").mkdir()
     (tmp_path / "my.tools" / "serve").touch()
-    with pytest.raises(SandboxError, match="as well") as caught:
+    with pytest.raises(SandboxError, match="is both a file here") as caught:
         parse_reference("my.tools/serve")
     assert caught.value.hint.startswith("./my.tools/serve is the one in this directory")
     assert parse_reference("./my.tools/serve") is None
@@ -89,13 +91,13 @@ BAD = [
 
 
 @pytest.mark.parametrize("word", BAD, ids=repr)
-def test_what_a_tool_would_read_otherwise_is_refused(word):
+def test_text_that_a_tool_would_read_differently_is_refused(word):
     with pytest.raises(SandboxError, match="not a reference"):
         parse_reference(word)
 
 
 @given(st.sampled_from(["npm:", "pypi:", "mcp:", ""]), st.text(max_size=40))
-def test_names_and_versions_never_carry_options_or_paths(scheme, text):
+def test_names_and_versions_never_contain_options_or_paths(scheme, text):
     try:
         found = parse_reference(scheme + text)
     except SandboxError:
@@ -107,7 +109,7 @@ def test_names_and_versions_never_carry_options_or_paths(scheme, text):
         assert not set(word) & set(" \t\r\n\0/\\:;,=<>'\"$`")
 
 
-def test_one_spelling_of_a_project():
+def test_all_spellings_of_a_project_are_normalized_to_one():
     assert normalize_name("A__b.-c") == "a-b-c"
 
 
@@ -116,7 +118,7 @@ NAMES = st.text(alphabet="aZ0._-~+", min_size=1, max_size=8)
 
 @given(st.sampled_from(["npm:", "npm:@a/", "npm:@", "pypi:", "pypi:a["]), NAMES)
 def test_no_name_becomes_an_option_or_a_path(start, name):
-    """`_x` is a name of many letters, and `-x` to pip."""
+    """`_x` is a valid name, but it is normalized to `-x`, which would be an option of pip."""
     text = start + name + {"pypi:a[": "]", "npm:@": "/b"}.get(start, "")
     try:
         found = parse_reference(text)

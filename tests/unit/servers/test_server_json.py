@@ -1,4 +1,6 @@
-"""server.json: which package, which arguments, and whose word each value is."""
+"""Test server.json: the package, its arguments, and whether the user or the publisher chose each
+value.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,14 @@ def read(**more: object) -> server_json.Package:
     return server_json.choose_package({"packages": [npm(**more)]}, "x")
 
 
-def test_the_first_package_that_can_be_run_is_taken():
+def test_the_first_package_that_corral_can_run_is_taken():
     image = {"registryType": "oci", "identifier": "docker.io/x", "transport": {"type": "stdio"}}
     http = npm(transport={"type": "streamable-http", "url": "http://localhost"})
     chosen = server_json.choose_package({"packages": [image, http, npm(identifier="y")]}, "x")
     assert (chosen.kind, chosen.identifier) == ("npm", "y")
-    with pytest.raises(SandboxError, match="'oci' packages are not run; 'streamable-http' is no"):
+    with pytest.raises(
+        SandboxError, match="'oci' packages are not supported; 'streamable-http' is not"
+    ):
         server_json.choose_package({"packages": [image, http]}, "x")
     with pytest.raises(SandboxError, match="reached over the network"):
         server_json.choose_package({"remotes": [{"type": "sse", "url": "https://x"}]}, "x")
@@ -57,7 +61,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_cannot_be_trusted_is_refused(case):
+def test_an_unsafe_package_entry_is_refused(case):
     more, why = BAD[case]
     with pytest.raises(SandboxError, match=why):
         read(**more)
@@ -65,7 +69,7 @@ def test_what_cannot_be_trusted_is_refused(case):
     assert read(registryType="mcpb", fileSha256=DIGEST).sha256 == DIGEST
 
 
-def test_arguments():
+def test_arguments_are_built():
     package = read(
         packageArguments=[
             {"type": "positional", "value": "fixed"},
@@ -80,7 +84,7 @@ def test_arguments():
     assert paths == []
 
 
-def test_a_choice_is_one_of_those_given():
+def test_a_value_must_be_one_of_the_choices():
     mode = {"type": "named", "name": "--mode", "choices": ["fast", "slow"]}
     package = read(packageArguments=[mode])
     assert server_json.build_arguments(package, {"mode": "fast"}, complete=True)[0] == [
@@ -107,8 +111,8 @@ def test_paths_are_granted_only_if_the_user_named_them(tmp_path):
 
 
 @pytest.mark.parametrize(("value", "own"), [("{dir}", True), ("{dir}/../.ssh", False)])
-def test_a_path_around_what_the_user_named_is_the_publishers(value, own, tmp_path):
-    """A setting that looks harmless, put into a path that leads elsewhere."""
+def test_a_path_built_around_a_users_value_belongs_to_the_publisher(value, own, tmp_path):
+    """Put a harmless value into a path that leads elsewhere."""
     item = {"type": "positional", "format": "filepath", "value": value, "variables": {"dir": {}}}
     place = str(tmp_path)
     words, paths = server_json.build_arguments(
@@ -118,7 +122,7 @@ def test_a_path_around_what_the_user_named_is_the_publishers(value, own, tmp_pat
     assert paths == ([place] if own else [])
 
 
-def test_what_is_required_has_a_value_or_a_hint(monkeypatch):
+def test_a_missing_required_value_is_an_error_with_a_hint(monkeypatch):
     needed = {"type": "named", "name": "--key", "isRequired": True, "valueHint": "k"}
     package = read(
         packageArguments=[needed], environmentVariables=[{"name": "T_A", "isRequired": True}]
@@ -136,7 +140,7 @@ def test_what_is_required_has_a_value_or_a_hint(monkeypatch):
     )
 
 
-def test_whose_word_a_variable_is():
+def test_each_variable_belongs_to_the_user_or_the_publisher():
     package = read(
         environmentVariables=[
             {"name": "T_FIXED", "value": "theirs"},
@@ -156,14 +160,14 @@ def test_whose_word_a_variable_is():
 
 
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "PATH", "HOME", "HTTPS_PROXY", "XDG_CACHE_HOME"])
-def test_a_secret_may_not_steer_corral_itself(name):
+def test_a_secret_cannot_change_corral_itself(name):
     package = read(environmentVariables=[{"name": name, "isSecret": True}])
     with pytest.raises(SandboxError, match="may not set"):
         server_json.collect_variables(package, {name: "x"}, (), complete=True)
 
 
 @pytest.mark.parametrize("name", ["", "A=B", "A B", "1A", None, "Ä"])
-def test_names_of_variables(name):
+def test_names_of_variables_are_checked(name):
     with pytest.raises(SandboxError, match="names a variable"):
         server_json.collect_variables(
             read(environmentVariables=[{"name": name}]), {}, (), complete=True
@@ -179,15 +183,17 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("case", ANSWERS)
-def test_an_answer_about_something_else(case):
-    with pytest.raises(SandboxError, match="registry answered with"):
+def test_an_answer_for_another_server_is_refused(case):
+    with pytest.raises(SandboxError, match=r"registry answered with|answer is not about"):
         lookup.parse_answer(json.dumps(ANSWERS[case]).encode(), NAME)
     good = {"server": {"name": "org.example/x", "version": "1"}}
     assert lookup.parse_answer(json.dumps(good).encode(), NAME) == good["server"]
 
 
-def test_a_version_is_fit_to_be_shown():
-    """It comes from the registry where the user named none, and goes to a terminal."""
+def test_a_version_of_the_registry_is_safe_to_print():
+    """If the user names no version, the version comes from the registry and is printed on a
+    terminal.
+    """
     newest = parse_reference("org.example/x")
     good = {"server": {"name": "org.example/x", "version": "1.0.0-rc.1+b"}}
     assert lookup.parse_answer(json.dumps(good).encode(), newest)["version"] == "1.0.0-rc.1+b"
@@ -204,7 +210,7 @@ def test_a_version_is_fit_to_be_shown():
         max_leaves=6,
     )
 )
-def test_whatever_a_registry_answers(data):
+def test_any_answer_of_a_registry_is_read_or_refused(data):
     try:
         found = lookup.parse_answer(json.dumps(data).encode(), NAME)
         server_json.choose_package(found, "x")
@@ -212,8 +218,8 @@ def test_whatever_a_registry_answers(data):
         pass
 
 
-def test_a_publisher_cannot_send_us_to_loopback(monkeypatch, tmp_path):
-    """What listens on this machine's loopback trusts who comes from there."""
+def test_a_publisher_cannot_name_a_loopback_address(monkeypatch, tmp_path):
+    """Services on this machine's loopback trust local clients."""
     from registries import Registries
 
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"):
@@ -228,9 +234,9 @@ def test_a_publisher_cannot_send_us_to_loopback(monkeypatch, tmp_path):
         with pytest.raises(SandboxError, match="is not https"):
             lookup.fetch_bundle(package, reference)
         assert made.asked == []
-        # The control: a registry on loopback may name its neighbour.
+        # The control: a registry on loopback may name another loopback address.
         monkeypatch.setenv("CORRAL_REGISTRY", made.url)
-        with pytest.raises(SandboxError, match="is not there"):
+        with pytest.raises(SandboxError, match="does not exist"):
             lookup.fetch_bundle(package, reference)
         assert made.asked == ["/a.mcpb"]
     finally:

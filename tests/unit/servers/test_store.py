@@ -1,4 +1,4 @@
-"""The cache: whole or not there, what it was or refused, and nobody else's."""
+"""Test the store: entries are complete or absent, unchanged or refused, and belong to the user."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from corral.policy.path_grants import Refused, make_grant
 from corral.servers.store import locks, store
 from corral.servers.store.tree import is_directory, is_link, remove_tree, tree_digest, walk
 
-POSIX = pytest.mark.skipif(sys.platform == "win32", reason="modes and fifos of POSIX")
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="uses POSIX modes and fifos")
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +28,8 @@ def home(tmp_path, monkeypatch):
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.setenv(name, str(tmp_path / "cache"))
     yield tmp_path
-    for name in ("cache", "home"):  # on macOS the cache is in the latter
-        remove_tree(str(tmp_path / name))  # read-only directories are in pytest's way
+    for name in ("cache", "home"):  # on macOS the cache is in the second one
+        remove_tree(str(tmp_path / name))  # pytest could not remove read-only directories
 
 
 def put(key: str = "npm:thing@1", content: str = "code", **more: object) -> store.Entry:
@@ -38,7 +38,7 @@ def put(key: str = "npm:thing@1", content: str = "code", **more: object) -> stor
     os.makedirs(f"{place}/lib")
     with open(f"{place}/lib/main.js", "w", encoding="utf-8") as file:
         file.write(content)
-    if sys.platform != "win32":  # a privilege there
+    if sys.platform != "win32":  # this needs a privilege on Windows
         os.symlink("main.js", f"{place}/lib/link")
     values = {
         "key": key,
@@ -50,7 +50,17 @@ def put(key: str = "npm:thing@1", content: str = "code", **more: object) -> stor
     return store.commit(place, {**values, **more})
 
 
-def test_what_is_put_in_is_found():
+@POSIX
+def test_the_error_for_an_unreachable_cache_names_the_variable_that_moves_it(home, monkeypatch):
+    (home / "file").touch()
+    monkeypatch.setenv("HOME", str(home / "file"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "file"))
+    with pytest.raises(SandboxError, match="cannot be written") as refused:
+        store.find("npm:thing@1")
+    assert "XDG_CACHE_HOME" in str(refused.value.hint)
+
+
+def test_a_stored_tree_is_found():
     made = put()
     found = store.find("npm:thing@1")
     assert found == made
@@ -62,7 +72,7 @@ def test_what_is_put_in_is_found():
 
 
 @POSIX
-def test_it_is_private_and_read_only():
+def test_a_stored_tree_is_private_and_read_only():
     made = put()
     for part in ("", "trees", "entries", "locks", "verified"):
         assert stat.S_IMODE(os.stat(store.store_path(part)).st_mode) == 0o700
@@ -71,7 +81,7 @@ def test_it_is_private_and_read_only():
             assert not found.st_mode & 0o222, path
 
 
-def test_it_can_never_be_granted(home):
+def test_a_stored_tree_can_never_be_granted(home):
     made = put()
     (home / "home").mkdir(exist_ok=True)
     free = home / "free"
@@ -85,7 +95,7 @@ def test_it_can_never_be_granted(home):
 
 
 @POSIX
-def test_a_store_that_others_can_write_is_refused():
+def test_nothing_is_stored_where_other_users_can_write():
     put()
     os.chmod(store.store_path(), 0o770)
     with pytest.raises(SandboxError, match="only you can write"):
@@ -96,7 +106,7 @@ def test_a_store_that_others_can_write_is_refused():
 
 @POSIX
 @pytest.mark.parametrize("part", ["", "entries", "trees"])
-def test_what_others_could_have_put_there_is_not_found(part):
+def test_nothing_is_read_where_other_users_could_write(part):
     put()
     assert store.find("npm:thing@1") is not None
     os.chmod(store.store_path(part), 0o770)
@@ -105,7 +115,7 @@ def test_what_others_could_have_put_there_is_not_found(part):
 
 
 @POSIX
-def test_a_staging_directory_of_somebody_elses_is_not_used(home):
+def test_a_staging_directory_of_another_user_is_not_used(home):
     os.makedirs(store.staging_root(), mode=0o700)
     os.rmdir(store.make_staging("npm:thing@1"))  # the control
     os.chmod(store.staging_root(), 0o777)
@@ -113,7 +123,7 @@ def test_a_staging_directory_of_somebody_elses_is_not_used(home):
         store.make_staging("npm:thing@1")
 
 
-def test_one_tree_under_two_keys():
+def test_two_keys_can_share_a_tree():
     entry = put()
     store.add_key(entry, "npm:thing@1.0")
     found = store.find("npm:thing@1.0")
@@ -124,7 +134,7 @@ def test_one_tree_under_two_keys():
         "npm:thing@1.0",
     )
     other = put("npm:other@1", "other")
-    store.add_key(other, "npm:thing@1.0")  # it leads somewhere already
+    store.add_key(other, "npm:thing@1.0")  # the key has another tree already
     assert store.find("npm:thing@1.0") == found
 
 
@@ -147,14 +157,14 @@ def forget_boot(entry: store.Entry) -> None:
     os.unlink(store.store_path("verified", entry.digest))
 
 
-def test_what_changed_is_refused_at_the_first_use_after_a_boot():
+def test_a_changed_tree_is_refused_at_the_first_use_after_a_boot():
     made = put()
     forget_boot(made)
-    assert store.find(made.key) == made  # the control: unchanged, and now known to be
+    assert store.find(made.key) == made  # the control: unchanged, and now verified
     assert store.is_verified(made.digest)
     forget_boot(made)
     change(f"{made.path()}/lib/main.js", "evil")
-    with pytest.raises(SandboxError, match="not what was installed"):
+    with pytest.raises(SandboxError, match="changed since its installation"):
         store.find(made.key)
 
 
@@ -186,7 +196,7 @@ def test_every_change_makes_another_digest(act):
     assert tree_digest(made.path()) != made.digest
 
 
-def test_times_and_owners_write_bits_are_not_part_of_it():
+def test_times_and_the_owners_write_bit_do_not_change_the_digest():
     made = put()
     os.chmod(f"{made.path()}/lib/main.js", 0o600)
     os.utime(f"{made.path()}/lib/main.js", (1, 1))
@@ -195,7 +205,7 @@ def test_times_and_owners_write_bits_are_not_part_of_it():
 
 @pytest.mark.links
 @pytest.mark.parametrize("leads", ["/etc/passwd", "../../..", "../../../x"])
-def test_a_link_that_leads_out_is_refused(leads):
+def test_a_link_that_leads_out_of_a_tree_is_refused(leads):
     store.make_directories()
     place = store.make_staging("key")
     os.symlink(leads, f"{place}/link")
@@ -205,28 +215,28 @@ def test_a_link_that_leads_out_is_refused(leads):
 
 
 class Found:
-    """As lstat tells of a junction on Windows."""
+    """The result of lstat for a junction on Windows."""
 
     st_mode = stat.S_IFDIR | 0o777
     st_reparse_tag = 0xA0000003
 
 
-def test_a_junction_is_a_link_and_no_directory(tmp_path):
+def test_a_junction_counts_as_a_link(tmp_path):
     assert (is_link(Found), is_directory(Found)) == (True, False)
     found = os.lstat(tmp_path)
     assert (is_link(found), is_directory(found)) == (False, True)
 
 
 @POSIX
-def test_what_is_no_file_is_refused():
+def test_paths_that_are_not_files_are_refused():
     store.make_directories()
     place = store.make_staging("key")
     os.mkfifo(f"{place}/pipe")
-    with pytest.raises(SandboxError, match="neither a file nor a directory"):
+    with pytest.raises(SandboxError, match="not a file or a directory"):
         store.commit(place, {"key": "key", "kind": "npm", "name": "x", "version": "1"})
 
 
-def test_the_same_content_is_kept_once():
+def test_equal_content_is_stored_once():
     first, second = put("npm:a@1"), put("npm:b@1")
     assert first.digest == second.digest
     store.remove(first)
@@ -242,7 +252,7 @@ def test_a_damaged_tree_is_replaced_by_a_good_one():
     assert again.digest == made.digest == tree_digest(made.path())
 
 
-def test_an_entry_that_is_damaged_counts_as_absent():
+def test_a_damaged_entry_counts_as_absent():
     made = put()
     path = store.entry_path(made.key)
     for text in (
@@ -270,13 +280,13 @@ HOLD = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from corral.servers.store import locks
-with locks.lock_file(sys.argv[2]):
+with locks.Lock(sys.argv[2]):
     print("held", flush=True)
     sys.stdin.read()
 """
 
 
-def test_a_lock_is_held_by_one_and_dies_with_its_holder(home):
+def test_a_lock_has_one_owner_and_is_freed_with_it(home):
     source = os.path.dirname(os.path.dirname(directories.__file__))
     path = str(home / "lock")
     assert not locks.is_locked(path)
@@ -290,16 +300,64 @@ def test_a_lock_is_held_by_one_and_dies_with_its_holder(home):
         assert locks.is_locked(path)
         holder.kill()
         holder.wait()
-        with locks.lock_file(path):
+        with locks.Lock(path):
             assert locks.is_locked(path)
 
 
-def test_leftovers_are_collected_and_nothing_else(capsys):
+def test_downloads_are_kept_for_a_day():
+    kept = {}
+    for key, age in (("npm:new@1", 0), ("npm:old@1", store.KEPT_DOWNLOADS_SECONDS + 60)):
+        path = kept[key] = store.make_downloads(store.make_staging(key))
+        changed = os.stat(path).st_mtime - age
+        os.utime(path, (changed, changed))
+    store.make_staging("npm:other@1")
+    assert [os.path.isdir(path) for path in kept.values()] == [True, False]
+
+
+def test_the_downloads_of_a_running_installation_are_kept_whatever_their_age():
+    """An installer reads a directory for more than a day, or the clock was set."""
+    with store.lock_key("npm:old@1"):
+        path = store.make_downloads(store.make_staging("npm:old@1"))
+        os.utime(path, (0, 0))
+        store.make_staging("npm:other@1")
+        assert os.path.isdir(path)
+    store.make_staging("npm:other@1")
+    assert not os.path.isdir(path)  # the control
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="only root can give files away")
+def test_a_staging_root_of_another_user_has_no_garbage():
+    """In a cache directory that others can write, root would change what that user's links name."""
+    store.make_directories()
+    theirs = os.path.join(store.make_staging("npm:thing@1"), "theirs")
+    os.mkdir(theirs)
+    assert list(store.find_leftovers())
+    os.chown(store.staging_root(), 65533, 65533)
+    assert list(store.find_leftovers()) == []
+    store.collect_garbage()
+    assert os.path.isdir(theirs)
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [(SandboxError, False), (store.UnfinishedError, True), (KeyboardInterrupt, True)],
+)
+def test_downloads_are_kept_if_the_installation_may_go_on(error, kept):
+    with pytest.raises(error), store.StagingDirectory("npm:thing@1") as place:
+        store.make_downloads(place)
+        raise error("it ended")
+    assert os.path.isdir(place + store.DOWNLOADS) == kept
+    with store.StagingDirectory("npm:thing@1") as place:
+        store.make_downloads(place)
+    assert os.listdir(store.staging_root()) == []
+
+
+def test_only_leftovers_are_removed(capsys):
     made = put()
     stray = store.store_path("trees", "0" * 64)
     os.mkdir(stray)
     killed = store.make_staging("npm:killed@1")
-    with locks.lock_file(store.lock_path("npm:busy@1")):
+    with locks.Lock(store.lock_path("npm:busy@1")):
         busy = store.make_staging("npm:busy@1")
         assert main(["cache", "gc", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["removed"] == [stray, killed]
@@ -317,7 +375,7 @@ def test_list_remove_and_verify_from_the_command_line(capfd):
     assert main(["cache", "verify"]) == 0
     change(f"{first.path()}/lib/main.js", "evil")
     assert main(["cache", "verify"]) == 1
-    assert "first 1 in the cache is not what was installed" in capfd.readouterr().err
+    assert "first 1 in the cache has changed since its installation" in capfd.readouterr().err
     assert main(["cache", "rm", "first"]) == 0
     assert main(["cache", "verify"]) == 0
     assert [entry.key for entry in store.entries()] == ["npm:second@1"]
@@ -327,8 +385,8 @@ def test_list_remove_and_verify_from_the_command_line(capfd):
 
 
 @POSIX
-def test_what_lies_deeper_than_any_path_is_removed_too(home):
-    """As a script of a package may leave it, which walks down step by step."""
+def test_directories_deeper_than_any_path_are_removed_too(home):
+    """A package's script can make such a directory by going down one level at a time."""
     top = home / "deep"
     top.mkdir()
     code = "import os\nfor _ in range(1500):\n    os.mkdir('abcdef')\n    os.chdir('abcdef')\nopen('f', 'w')"

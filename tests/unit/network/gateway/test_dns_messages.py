@@ -1,4 +1,4 @@
-"""The DNS codec: strict about queries, whatever bytes come."""
+"""Test that the DNS parser accepts only valid queries and survives any bytes."""
 
 import struct
 
@@ -36,7 +36,7 @@ OPT = struct.pack("!BHHIH", 0, dns_messages.OPT, 1232, 0, 0)
 NAME = wire([b"Api", b"example", b"com"])
 
 
-def test_a_query():
+def test_a_query_is_read():
     found = dns_messages.parse_query(query(NAME))
     assert (found.id, found.name, found.kind, found.edns) == (
         0x1234,
@@ -46,7 +46,7 @@ def test_a_query():
     )
 
 
-def test_edns():
+def test_edns_options_are_read():
     cookie = struct.pack("!HH8s", 10, 8, b"c" * 8)
     opt = struct.pack("!BHHIH", 0, dns_messages.OPT, 4096, 1 << 16, len(cookie)) + cookie
     assert dns_messages.parse_query(query(NAME, counts=(1, 0, 0, 1), tail=OPT)).edns == 0
@@ -54,7 +54,7 @@ def test_edns():
 
 
 @given(st.lists(LABELS, max_size=4))
-def test_any_label_is_one_name_and_no_other(labels):
+def test_different_labels_have_different_text(labels):
     found = dns_messages.parse_query(query(wire(labels))).name
     assert found.isascii()
     assert found.isprintable()
@@ -66,7 +66,7 @@ def test_any_label_is_one_name_and_no_other(labels):
     assert found == ".".join(expected)
 
 
-def test_a_dot_inside_a_label_is_not_one_between_two():
+def test_a_dot_inside_a_label_is_escaped():
     assert dns_messages.parse_query(query(wire([b"a.example", b"com"]))).name == "a\\046example.com"
 
 
@@ -97,13 +97,13 @@ def test_a_dot_inside_a_label_is_not_one_between_two():
         (query(NAME) + bytes(5000), dns_messages.FORMERR),
     ],
 )
-def test_what_is_not_a_query(data, code):
+def test_invalid_queries_are_refused(data, code):
     with pytest.raises(dns_messages.MalformedError) as caught:
         dns_messages.parse_query(data)
     assert caught.value.code == code
 
 
-def test_the_longest_name_there_is():
+def test_the_longest_name_is_accepted():
     longest = [b"a" * 63, b"a" * 63, b"a" * 63, b"a" * 61]
     assert len(wire(longest)) == 255
     assert len(dns_messages.parse_query(query(wire(longest))).name) == 253
@@ -112,7 +112,7 @@ def test_the_longest_name_there_is():
 
 
 @given(st.binary(max_size=300) | st.binary(max_size=60).map(lambda tail: query(NAME)[:20] + tail))
-def test_no_bytes_do_harm(data):
+def test_random_bytes_do_not_crash_the_parser(data):
     try:
         found = dns_messages.parse_query(data)
     except dns_messages.MalformedError as error:
@@ -122,8 +122,8 @@ def test_no_bytes_do_harm(data):
         assert len(found.question) <= 259
 
 
-def test_an_answer_repeats_the_question_as_it_was_asked():
-    """Upper and lower case too: resolvers that mix them (0x20) compare."""
+def test_an_answer_repeats_the_question_in_its_own_case():
+    """Resolvers that mix upper and lower case (0x20) compare the case of the answer."""
     found = dns_messages.parse_query(query(NAME))
     reply = dns_messages.build_answer(
         found, dns_messages.NOERROR, [dns_messages.Answer(kind=dns_messages.A, data=b"\1\2\3\4")]
@@ -136,7 +136,7 @@ def test_an_answer_repeats_the_question_as_it_was_asked():
     )
 
 
-def test_an_answer_with_edns_has_its_own():
+def test_an_answer_to_edns_has_edns():
     found = dns_messages.parse_query(query(NAME, counts=(1, 0, 0, 1), tail=OPT))
     assert dns_messages.build_answer(found, dns_messages.NXDOMAIN).endswith(
         struct.pack("!BHHIH", 0, dns_messages.OPT, dns_messages.PAYLOAD, 0, 0)
@@ -156,7 +156,7 @@ def test_a_response_gets_no_answer():
 
 
 @given(st.lists(st.binary(max_size=300), max_size=5), st.lists(st.integers(1, 50), min_size=1))
-def test_messages_over_a_stream(messages, cuts):
+def test_messages_on_a_stream_are_split(messages, cuts):
     stream = b"".join(map(dns_messages.frame_message, messages))
     framing, found, at = dns_messages.Framing(), [], 0
     while at < len(stream):
@@ -167,6 +167,6 @@ def test_messages_over_a_stream(messages, cuts):
     assert framing.buffer == b""
 
 
-def test_a_stream_cannot_promise_a_long_message():
+def test_a_long_length_on_a_stream_is_refused():
     with pytest.raises(dns_messages.MalformedError):
         dns_messages.Framing().feed(b"\xff\xff")

@@ -1,4 +1,4 @@
-"""First packets as the tap reads them; the real tap is tried with the allowlist."""
+"""Test how the packet tap parses first packets. The tests of the allowlist use the real tap."""
 
 import struct
 import sys
@@ -37,24 +37,24 @@ def test_a_syn_is_a_first_packet():
 
 
 @pytest.mark.parametrize("flags", [0x12, 0x10, 0x18, 0x04, 0x11])
-def test_what_follows_is_not(flags):
+def test_later_packets_are_ignored(flags):
     assert parse_first_packet(ipv4(TCP, tcp(443, flags))) is None
 
 
-def test_datagrams_are():
+def test_datagrams_are_first_packets():
     assert parse_first_packet(ipv4(UDP, udp(53))) == (UDP, bytes((10, 1, 2, 3)), 53)
 
 
-def test_ip_options_are_passed_over():
+def test_ip_options_are_skipped():
     assert parse_first_packet(ipv4(UDP, udp(9), options=bytes(8))) == (UDP, bytes((10, 1, 2, 3)), 9)
 
 
-def test_ipv6():
+def test_ipv6_packets_are_parsed():
     address = bytes(range(16))
     assert parse_first_packet(ipv6(TCP, tcp(80, 0x02), address)) == (TCP, address, 80)
 
 
 @given(st.binary(max_size=200))
-def test_no_packet_breaks_it(packet):
+def test_random_packets_do_not_crash_the_tap(packet):
     found = parse_first_packet(packet)
     assert found is None or (found[0] in {TCP, UDP} and len(found[1]) in {4, 16})

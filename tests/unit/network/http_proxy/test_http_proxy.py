@@ -1,11 +1,11 @@
-"""The proxy for real: its port, real clients with the variables of a target, real servers. Only the wall is missing."""
+"""Test the real proxy on a port, with real servers and real clients that have a target's variables,
+but without Seatbelt.
+"""
 
 import base64
 import contextlib
 import itertools
 import os
-import pathlib
-import shutil
 import socket
 import ssl
 import struct
@@ -18,6 +18,7 @@ import urllib.request
 import pytest
 from web_servers import BODY, LARGE
 
+import rigs
 from corral.denials.records import Denials
 from corral.network.addresses import parse_network
 from corral.network.budgets import Timeouts
@@ -28,22 +29,23 @@ from corral.network.http_proxy.outbound import MAX_FAILED, Outbound
 from corral.network.rules import parse_rules
 from corral.plan.model import Results
 from corral.platforms.macos.mechanisms import loopback_proxy as step
+from flags import entry
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs poll")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no poll")
 LOOPBACK = (parse_network("127.0.0.0/8"),)
 HERE = bytes([127, 0, 0, 1])
 NODE = "24.9.0"
-"""The variable NODE_USE_ENV_PROXY is known from 24 on."""
+"""Variables for node, which knows NODE_USE_ENV_PROXY from version 24 on."""
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    """On a busy machine its threads need longer to end than a run would wait for them."""
+    """Give the proxy's threads more time to end, because the machine may be busy."""
     monkeypatch.setattr(server, "CLOSE_SECONDS", 60.0)
 
 
 class Recorded(Denials):
-    """`seen` is released with each denial."""
+    """Denials that release the semaphore `seen` for each denial."""
 
     def __init__(self):
         super().__init__()
@@ -55,7 +57,7 @@ class Recorded(Denials):
 
 
 class Closed(threading.Event):
-    """In the place of the proxy's: a pause that lasts until the end."""
+    """Replacement for the proxy's event, whose pause lasts until the end."""
 
     def __init__(self):
         super().__init__()
@@ -71,7 +73,7 @@ class Closed(threading.Event):
 
 
 class Running:
-    """A proxy as a run opens it, and the variables that its target gets."""
+    """A proxy as a run opens it, with the variables of its target."""
 
     def __init__(self, allow, *, max_connections=server.MAX_CONNECTIONS, **options):
         self.results = Results()
@@ -100,7 +102,7 @@ class Running:
         return [HERE]
 
     def rows(self):
-        return [(row.kind, row.destination, row.allow) for row in self.denials.rows()]
+        return [(row.kind, row.destination, entry(row.allow)) for row in self.denials.rows()]
 
     def open(self, url):
         proxies = {"http": self.variables["HTTP_PROXY"], "https": self.variables["HTTPS_PROXY"]}
@@ -116,7 +118,7 @@ class Running:
         return socket.create_connection(("127.0.0.1", self.port), timeout=30)
 
     def connect(self, host, port, word=None):
-        """A tunnel by CONNECT; the socket and the head of the answer."""
+        """Open a tunnel with CONNECT, and return the socket and the head of the answer."""
         end = self.knock()
         word = self.word if word is None else word
         field = b"Proxy-Authorization: " + word + b"\r\n" if word else b""
@@ -146,7 +148,7 @@ def run():
         yield make
 
 
-def test_an_allowed_name_and_another(run, web):
+def test_an_allowed_name_is_reached_and_another_is_denied(run, web):
     port = web.server_port
     running = run([f"allowed.test:{port}"])
     assert running.open(f"http://allowed.test:{port}/x") == (200, BODY)
@@ -159,7 +161,7 @@ def test_an_allowed_name_and_another(run, web):
         ("port", f"allowed.test:{port + 1}", f"allowed.test:{port + 1}"),
         ("address", f"127.0.0.1:{port}", f"127.0.0.1:{port}"),
     ]
-    assert running.asked == ["allowed.test"]  # nobody looks up what is not allowed
+    assert running.asked == ["allowed.test"]  # a denied name is not looked up
     assert web.heads == [("/x", f"allowed.test:{port}", "close")]
     running.close()
     traffic = running.proxy.traffic()
@@ -178,7 +180,7 @@ def test_an_allowed_name_and_another(run, web):
         "ä".encode(),
     ],
 )
-def test_without_the_word_nobody_is_told_anything(run, web, word):
+def test_without_the_password_a_client_learns_nothing(run, web, word):
     port = web.server_port
     running = run([f"allowed.test:{port}"])
     for host in ("allowed.test", "other.test"):
@@ -193,7 +195,7 @@ def test_without_the_word_nobody_is_told_anything(run, web, word):
     assert (running.rows(), running.asked, web.heads) == ([], ["allowed.test"], [])
 
 
-def test_a_word_for_one_door_opens_no_other(run, web):
+def test_a_password_is_valid_for_one_proxy(run, web):
     port = web.server_port
     one, other = (run([f"allowed.test:{port}"]) for _ in range(2))
     assert one.word != other.word
@@ -202,12 +204,12 @@ def test_a_word_for_one_door_opens_no_other(run, web):
     assert head.startswith(b"HTTP/1.1 407 ")
 
 
-def test_a_door_without_a_word_is_refused(run):
+def test_a_proxy_without_a_password_is_refused(run):
     with socket.socket() as listener, pytest.raises(ValueError):
         server.HttpProxy(listener, b"", Outbound(check_from_policy((), (), {}, None)))
 
 
-def test_a_name_that_leads_to_the_host_itself_or_somewhere_else_the_second_time(run, web):
+def test_a_name_that_leads_to_the_host_is_denied_even_after_a_change(run, web):
     port = web.server_port
     guarded = run([f"allowed.test:{port}"], admitted=())
     assert guarded.open(f"http://allowed.test:{port}/")[0] == 502
@@ -230,7 +232,7 @@ def secure(running, tls, certificate, server_name):
         return b"".join(iter(lambda: wrapped.recv(1 << 16), b""))
 
 
-def test_a_hello_for_somebody_else(run, tls, certificate):
+def test_a_hello_with_another_name_ends_the_connection(run, tls, certificate):
     port = tls.server_port
     running = run([f"allowed.test:{port}"], tls_ports=frozenset({port}))
     assert secure(running, tls, certificate, "allowed.test").endswith(BODY)
@@ -257,9 +259,8 @@ def both(run, web, tls):
     return running
 
 
-def test_curl_by_the_variables_alone(both, certificate):
-    if shutil.which("curl") is None:
-        pytest.skip("needs the package curl")
+@pytest.mark.rig("curl")
+def test_curl_uses_the_proxy_variables(both, certificate):
     for url in both.urls:
         assert client(both, ["curl", "-sS", url], certificate).stdout == BODY
     denied = client(both, ["curl", "-sS", both.evil], certificate)
@@ -267,7 +268,7 @@ def test_curl_by_the_variables_alone(both, certificate):
     assert [row[:2] for row in both.rows()] == [("name", both.evil[8:-1])]
 
 
-def test_python_by_the_variables_alone(both, certificate):
+def test_python_uses_the_proxy_variables(both, certificate):
     code = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1]).read().decode())"
     for url in both.urls:
         done = client(both, [sys.executable, "-c", code, url], certificate)
@@ -277,11 +278,12 @@ def test_python_by_the_variables_alone(both, certificate):
 
 @pytest.fixture(scope="module")
 def node():
-    """One that knows the variable, from npm's registry, kept for the next time."""
+    """Return a node that knows the variable, from npm's registry, cached for later runs."""
+    rigs.need("node")
     system = "darwin" if sys.platform == "darwin" else "linux"
     machine = {"x86_64": "x64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
     package = f"node-{system}-{machine}"
-    place = pathlib.Path.home() / ".cache" / "corral-rigs" / f"{package}-{NODE}"
+    place = rigs.cache(f"{package}-{NODE}")
     found = place / "node_modules" / package / "bin" / "node"
     if not found.exists():
         argv = [
@@ -293,15 +295,11 @@ def node():
             "--prefix",
             str(place),
         ]
-        if (
-            shutil.which("npm") is None
-            or subprocess.run([*argv, f"{package}@{NODE}"], check=False).returncode
-        ):
-            pytest.skip(f"needs {package} {NODE} from npm's registry")
+        subprocess.run([*argv, f"{package}@{NODE}"], check=True)
     return str(found)
 
 
-def test_node_by_the_variables_alone(both, certificate, node):
+def test_node_uses_the_proxy_variables(both, certificate, node):
     code = "fetch(process.argv[1]).then(r => r.text()).then(console.log, e => console.log('failed', e.cause))"
     for url in both.urls:
         done = client(both, [node, "-e", code, url], certificate)
@@ -310,8 +308,10 @@ def test_node_by_the_variables_alone(both, certificate, node):
     assert [row[0] for row in both.rows()] == ["name"]
 
 
-def test_through_the_host_s_own_proxy(run, web):
-    """A second proxy plays the host's proxy: it sees a CONNECT with the name and its own password."""
+def test_requests_go_through_the_hosts_own_proxy(run, web):
+    """Use a second proxy as the host's proxy. It gets a CONNECT with the name and its own
+    password.
+    """
     port = web.server_port
     upstream = run([f"allowed.test:{port}"])
     proxy = proxy_from_environment({"https_proxy": upstream.variables["HTTPS_PROXY"]})
@@ -319,20 +319,20 @@ def test_through_the_host_s_own_proxy(run, web):
     assert running.open(f"http://allowed.test:{port}/") == (200, BODY)
     assert (running.asked, upstream.asked) == ([], ["allowed.test"])
     assert running.open(f"http://other.test:{port}/")[0] == 403
-    # What the guard refuses does not go to the proxy either, though the policy names it.
+    # A guarded address is not sent to the proxy either, although the policy names it.
     assert running.open("http://224.0.0.1/")[0] == 502
     assert upstream.rows() == []
     assert [row[0] for row in running.rows()] == ["name", "guard"]
 
 
-def test_large_bodies_and_who_does_not_read(run, web):
+def test_large_bodies_arrive_and_a_client_that_does_not_read_blocks_the_server(run, web):
     port = web.server_port
     running = run([f"allowed.test:{port}"])
     lazy, head = running.connect("allowed.test", port)
     with lazy:
         assert head.startswith(b"HTTP/1.1 200")
         lazy.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert lazy.recv(4) == b"HTTP"  # it has begun, and is not read on
+        assert lazy.recv(4) == b"HTTP"  # the answer has begun, and the client stops reading
         code, body = running.open(f"http://allowed.test:{port}/large")
         assert (code, len(body)) == (200, LARGE)
     data = os.urandom(1 << 20) * 4
@@ -357,7 +357,7 @@ def everything(end):
     return b"".join(iter(lambda: end.recv(1 << 16), b""))
 
 
-def test_half_close(run):
+def test_half_closed_connections_work(run):
     listener, thread = listening(lambda end: end.sendall(everything(end)[::-1]))
     with listener:
         port = listener.getsockname()[1]
@@ -374,7 +374,7 @@ def aborted(end):
     end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def test_a_server_that_breaks_off_is_no_orderly_end(run):
+def test_a_broken_connection_of_the_server_is_passed_on(run):
     listener, thread = listening(aborted)
     with listener:
         port = listener.getsockname()[1]
@@ -386,7 +386,7 @@ def test_a_server_that_breaks_off_is_no_orderly_end(run):
         thread.join()
 
 
-def test_nobody_waits_for_who_says_nothing_or_too_little(run, web):
+def test_a_silent_or_slow_client_times_out(run, web):
     port = web.server_port
     silent = run([f"allowed.test:{port}"], timeouts=Timeouts(request_seconds=0.2))
     with silent.knock() as end, pytest.raises(ConnectionResetError):
@@ -398,17 +398,17 @@ def test_nobody_waits_for_who_says_nothing_or_too_little(run, web):
         tunnel.recv(1)
     slow = run([f"allowed.test:{port}"], timeouts=Timeouts(request_seconds=0.2))
     with slow.knock() as end, pytest.raises(OSError):
-        while True:  # always something, and never all of it
+        while True:  # the client sends bytes all the time, but never a whole request
             end.sendall(b"X")
 
 
-def test_what_is_no_request_is_told_so(run):
+def test_invalid_requests_get_an_error(run):
     with run(["allowed.test"]).knock() as end:
         end.sendall(b"\x05\x01\x00\r\n\r\n")  # SOCKS
         assert end.recv(1000).startswith(b"HTTP/1.1 400 ")
 
 
-def test_more_connections_than_there_may_be_at_once(run, web):
+def test_connections_beyond_the_limit_wait(run, web):
     port = web.server_port
     running = run([f"allowed.test:{port}"], max_connections=4)
     held = [running.connect("allowed.test", port)[0] for _ in range(4)]
@@ -425,8 +425,8 @@ def test_more_connections_than_there_may_be_at_once(run, web):
     assert running.rows() == [("limit", "more than 4 connections", "")]
 
 
-def test_a_flood_is_heard_at_a_rate(run):
-    """With the clock standing still the budget is all there ever is: whoever is beyond it rests, and has no room."""
+def test_many_connections_are_accepted_at_a_limited_rate(run):
+    """Stop the clock, so that connections beyond the budget pause and keep their slots."""
     running = run(["allowed.test"], max_connections=32, clock=lambda: 0.0)
     running.proxy._closed = closed = Closed()
     for _ in range(MAX_FAILED - 1 + 32):
@@ -446,9 +446,9 @@ def test_a_flood_is_heard_at_a_rate(run):
             unheard.recv(1)
     assert sorted(closed.pauses)[: MAX_FAILED - 1] == [0.0] * (MAX_FAILED - 1)
     assert len(closed.pauses) == MAX_FAILED - 1 + 32
-    running.close()  # and nobody rests any longer
+    running.close()  # this ends all pauses
     assert not running.proxy._handlers
-    # The control: with the clock going on, the same number is heard.
+    # The control: with a running clock the same number is served.
     other = run(["allowed.test"], max_connections=32, clock=itertools.count().__next__)
     for _ in range(MAX_FAILED + 64):
         end, head = other.connect("other.test", 443)
@@ -456,7 +456,7 @@ def test_a_flood_is_heard_at_a_rate(run):
     assert [row[0] for row in other.rows()] == ["name"]
 
 
-def test_close_breaks_off_and_nothing_is_left(run):
+def test_close_ends_all_connections(run):
     before = set(os.listdir("/dev/fd"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -477,7 +477,7 @@ def test_close_breaks_off_and_nothing_is_left(run):
     assert set(os.listdir("/dev/fd")) == before
 
 
-def test_a_lookup_that_hangs_does_not_hold_up_the_end(run, monkeypatch):
+def test_a_lookup_that_does_not_return_does_not_delay_the_end(run, monkeypatch):
     monkeypatch.setattr(server, "CLOSE_SECONDS", 0.1)
     asked, go_on = threading.Event(), threading.Event()
 
@@ -493,7 +493,7 @@ def test_a_lookup_that_hangs_does_not_hold_up_the_end(run, monkeypatch):
             + running.word
             + b"\r\n\r\n"
         )
-        assert asked.wait(30)
+        assert asked.wait(90)
         (late,) = running.proxy._handlers
         running.close()
         go_on.set()
@@ -502,11 +502,11 @@ def test_a_lookup_that_hangs_does_not_hold_up_the_end(run, monkeypatch):
     assert (running.rows(), dict(running.proxy.traffic())) == (
         [],
         {},
-    )  # not after the report is made
+    )  # the report was made before
     os.close(running.proxy.fileno())
 
 
-def test_the_port_is_no_other_s_at_the_other_loopback(run):
+def test_the_same_port_of_ipv6_loopback_is_reserved(run):
     running = run(["allowed.test"])
     if running.opened.reserved is None:
         pytest.skip("needs IPv6 on loopback")
@@ -516,7 +516,7 @@ def test_the_port_is_no_other_s_at_the_other_loopback(run):
         socket.create_connection(("::1", running.port))
 
 
-def test_the_variables_of_a_target(run):
+def test_a_target_gets_the_proxy_variables(run):
     running = run(["allowed.test"])
     words = running.variables
     proxy = f"http://corral:{running.opened.password}@127.0.0.1:{running.port}"

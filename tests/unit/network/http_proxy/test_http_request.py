@@ -1,4 +1,4 @@
-"""What clients say to a proxy of corral's, in all spellings that somebody could try."""
+"""Test the parser of requests to corral's proxy, with all spellings that a client could try."""
 
 import pytest
 from hypothesis import example, given
@@ -22,7 +22,7 @@ def head(first, fields):
 
 
 @given(NAME, PORT, some.binary(max_size=50))
-def test_a_tunnel_goes_where_it_says(host, port, rest):
+def test_connect_names_the_destination_of_a_tunnel(host, port, rest):
     request = parse_request(f"CONNECT {host}:{port} HTTP/1.1\r\n\r\n".encode() + rest)
     assert (request.destination.host, request.destination.port, request.tunnel) == (
         host,
@@ -33,7 +33,7 @@ def test_a_tunnel_goes_where_it_says(host, port, rest):
 
 
 @given(NAME, PORT, FIELDS, some.binary(max_size=50))
-def test_a_request_is_for_the_host_that_its_url_names(host, port, fields, rest):
+def test_the_destination_of_a_request_is_the_host_of_its_url(host, port, fields, rest):
     fields = [item for item in fields if item[0].lower() != "proxy-authorization"]
     fields += [("Host", "evil.test"), ("Proxy-Authorization", "Basic c2VjcmV0")]
     request = parse_request(head(f"GET http://{host}:{port}/a?b HTTP/1.1", fields) + rest)
@@ -51,7 +51,7 @@ def test_a_request_is_for_the_host_that_its_url_names(host, port, fields, rest):
     assert others[-1] == "Connection: close"
     kept = [f"{name}: {value}" for name, value in fields if name.lower() not in OURS]
     assert others[1:-1] == kept
-    # The password is the proxy's: no server ever sees it.
+    # The password is for the proxy, so no server gets it.
     assert b"c2VjcmV0" not in request.head
     assert request.password == b"Basic c2VjcmV0"
 
@@ -60,7 +60,7 @@ def test_a_request_is_for_the_host_that_its_url_names(host, port, fields, rest):
 @example(b"GET http://a.test/ HTTP/1.1\r\nProxy-Authorization: a\r\nproxy-authorization: b\r\n\r\n")
 @example(b"CONNECT a.test:1 HTTP/1.1\r\n Proxy-Authorization: a\r\n\r\n")
 @example(b"CONNECT [::1 HTTP/1.1\r\n\r\n")
-def test_bytes_are_a_request_or_refused_or_not_all_yet(data):
+def test_random_bytes_are_a_request_or_refused_or_incomplete(data):
     try:
         request = parse_request(data)
     except RefusedError:
@@ -73,7 +73,7 @@ def test_bytes_are_a_request_or_refused_or_not_all_yet(data):
 
 
 @given(NAME, PORT, FIELDS, some.data())
-def test_it_does_not_matter_how_it_is_cut(host, port, fields, data):
+def test_a_request_may_arrive_in_pieces(host, port, fields, data):
     fields = [item for item in fields if item[0].lower() != "proxy-authorization"]
     whole = head(f"CONNECT {host}:{port} HTTP/1.1", fields)
     cut = data.draw(some.integers(0, len(whole) - 1))
@@ -103,7 +103,7 @@ def test_it_does_not_matter_how_it_is_cut(host, port, fields, data):
         b"CONNECT a.test:443 HTTP/1.1\r\n" + b"A" * MAX_HEAD_BYTES,
     ],
 )
-def test_what_two_readers_could_take_for_two_things(said):
+def test_ambiguous_requests_are_refused(said):
     with pytest.raises(RefusedError):
         parse_request(said)
 

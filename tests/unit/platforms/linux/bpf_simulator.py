@@ -1,4 +1,4 @@
-"""A classic BPF machine over struct seccomp_data, with the checks that the kernel makes on loading."""
+"""Simulate classic BPF over struct seccomp_data, with the checks that the kernel makes on loading."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Program = list[tuple[int, int, int, int]]
 class Outcome(NamedTuple):
     action: int
     executed: int  # instructions
-    arguments: bool  # whether any argument was looked at
+    arguments: bool  # whether the filter read any argument
 
 
 def decode(raw: bytes, longest: int = 4096) -> Program:
-    """The instructions of a program that the kernel would take; ValueError for any other."""
+    """Return the instructions of a program, or raise ValueError if the kernel would refuse it."""
     if not raw or len(raw) % 8 or len(raw) > 8 * longest:
-        raise ValueError(f"{len(raw)} bytes are no program")
+        raise ValueError(f"{len(raw)} bytes are not a program")
     program = list(struct.iter_unpack("<HBBI", raw))
     for at, (code, if_true, if_false, k) in enumerate(program):
         if code == LOAD:

@@ -1,8 +1,8 @@
-"""The same policy compiled by libseccomp, to be compared with ours in the simulator.
+"""Compile the same policy by libseccomp, to compare its program with corral's in the simulator.
 
-libseccomp knows no "otherwise": a rule is a conjunction of comparisons, one for each argument, and all
-rules of a syscall are alternatives without an order. So ordered alternatives are cut into disjoint
-cubes first, each of them one MASKED_EQ for each argument.
+libseccomp has no default case. A rule is a conjunction of comparisons, one for each argument, and
+all rules of a syscall are alternatives without an order. So ordered alternatives are first split
+into disjoint cubes. Each cube has one MASKED_EQ for each argument.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import os
 MASKED_EQ = 7  # SCMP_CMP_MASKED_EQ
 X86_64 = 0xC000003E
 
-# The order of cutting. An ioctl's type first: rules on types and on whole commands then share cuts,
-# which leaves a fifth of the cubes.
+# The order of splitting. An ioctl's type comes first, because rules on types and on whole commands
+# then share splits. This leaves a fifth of the cubes.
 BITS = [1 << n for n in sorted(range(64), key=lambda n: (not 8 <= n < 16, -n))]
 
-# argument -> (mask, value); an argument that is not there may have any value.
+# Argument -> (mask, value). An argument that is missing here may have any value.
 Cube = dict[int, tuple[int, int]]
 
 
@@ -53,7 +53,7 @@ def load():
 
 
 def split(cube: Cube, condition) -> tuple[Cube | None, list[Cube]]:
-    """(the part where the condition holds, or None; disjoint cubes for the rest)."""
+    """Return the part in which the condition is true, or None, and disjoint cubes for the rest."""
     index, mask, value = condition
     known, fixed = cube.get(index, (0, 0))
     if (fixed ^ value) & known & mask:
@@ -66,7 +66,7 @@ def split(cube: Cube, condition) -> tuple[Cube | None, list[Cube]]:
 
 
 def cubes(rule) -> list[tuple[Cube, int]]:
-    """The rule as disjoint cubes with their actions, which together are everything."""
+    """Return the rule as disjoint cubes with their actions. Together they cover all arguments."""
     if isinstance(rule, int):
         return [({}, rule)]
     alternatives, default = rule
@@ -87,7 +87,9 @@ def cubes(rule) -> list[tuple[Cube, int]]:
 
 
 def compile_rules(library, rules, *, unknown: int, bad_arch: int) -> bytes:
-    """A program for x86_64, whatever machine the numbers are of: they are passed raw."""
+    """Return a program for x86_64. The numbers may belong to another machine, because they are
+    passed unchanged.
+    """
     context = library.seccomp_init(unknown)
     assert context
     try:

@@ -1,4 +1,6 @@
-"""A rate of bytes is held disk by disk: without one nobody says that it is held."""
+"""Test that byte rates are limited for each disk, and that corral does not claim a limit without a
+disk.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import sys
 import pytest
 
 if sys.platform != "linux":
-    pytest.skip("asks the kernel of Linux", allow_module_level=True)
+    pytest.skip("needs a Linux kernel", allow_module_level=True)
 
 from corral.platforms.linux import block_devices, options
 from corral.policy.model import Grant, Limits, Policy
@@ -23,31 +25,31 @@ def policy(*paths: str, io: int | None = 1 << 20) -> Policy:
 
 @pytest.fixture
 def known(monkeypatch):
-    """Which disks there are, by path."""
+    """Replace the disks of this host with a table of paths, and return the table."""
     found: dict[str, str] = {}
     monkeypatch.setattr(block_devices, "disk_of", lambda path: found.get(path, ""))
     return found
 
 
-def test_no_disk_no_limit(known):
+def test_without_a_disk_there_is_no_limit(known):
     assert options.chains(policy("/data"))["io"] == ()
     assert options.chains(policy(io=None))["io"] == ()
 
 
-def test_every_disk_once(known):
+def test_every_disk_is_limited_once(known):
     known.update({"/usr": "8:0", "/data": "259:1", "/more": "259:1"})
     assert block_devices.find_disks(policy("/data", "/more")) == (("8:0", "259:1"), ())
     [option] = options.chains(policy("/data", "/more"))["io"]
     assert (option.mechanism, option.needs, option.note) == ("cgroup io", ("cgroup_io",), "")
 
 
-def test_what_no_disk_is_behind_is_said(known):
+def test_paths_without_a_disk_are_named(known):
     known["/data"] = "8:0"
     [option] = options.chains(policy("/data"))["io"]
     assert "/usr" in option.note
     assert "/data" not in option.note
 
 
-def test_what_is_no_disk():
+def test_files_without_a_disk_are_found():
     assert block_devices.disk_of("/proc") == ""
     assert block_devices.disk_of("/no/such/path") == ""

@@ -1,4 +1,4 @@
-"""The parts of the cgroup mechanism that are text in and text out."""
+"""Test the functions of the cgroup mechanism that only read and return text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HYBRID = (
 V1 = b"35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
 
 
-PATHS = pytest.mark.skipif(sys.platform == "win32", reason="joins paths as Linux does")
+PATHS = pytest.mark.skipif(sys.platform == "win32", reason="uses Linux paths")
 
 
 @PATHS
@@ -38,10 +38,10 @@ PATHS = pytest.mark.skipif(sys.platform == "win32", reason="joins paths as Linux
             b"4:memory:/x\n1:name=systemd:/y\n0::/z\n",
             ("/sys/fs/cgroup/unified", "/sys/fs/cgroup/unified/z"),
         ),
-        # Version 1 alone: its lines in /proc/self/cgroup mean nothing here.
+        # Version 1 alone: its lines in /proc/self/cgroup have no meaning here.
         (V1, b"4:memory:/x\n", None),
         (b"", b"0::/x\n", None),
-        # A container that sees only its own part, and one that was moved out of what it sees.
+        # A container that sees only its own part, and one that was moved out of the visible part.
         (
             UNIFIED.replace(b" / /sys", b" /docker/abc /sys"),
             b"0::/docker/abc/init\n",
@@ -52,7 +52,7 @@ PATHS = pytest.mark.skipif(sys.platform == "win32", reason="joins paths as Linux
             b"0::/docker/abcdef\n",
             ("/sys/fs/cgroup", "/sys/fs/cgroup"),
         ),
-        # In a cgroup namespace whose root lies below where the process is.
+        # In a cgroup namespace whose root is below the process's own cgroup.
         (UNIFIED, b"0::/../other\n", ("/sys/fs/cgroup", "/sys/fs/cgroup/other")),
         # The second mount is the one that contains this process.
         (
@@ -66,7 +66,7 @@ PATHS = pytest.mark.skipif(sys.platform == "win32", reason="joins paths as Linux
             b"0::/my group\n",
             ("/odd place\\", "/odd place\\/my group"),
         ),
-        # A mount point that merely contains the words, and one whose type merely begins like it.
+        # A mount point that only contains the words, and one whose type only begins with them.
         (b"30 24 0:26 / /a-cgroup2-b rw - ext4 /dev/sda rw\n", b"0::/\n", None),
     ],
 )
@@ -76,7 +76,7 @@ def test_the_hierarchy_is_found_wherever_it_is_mounted(mountinfo, membership, ex
 
 @PATHS
 @given(st.lists(st.text("abc./-", max_size=6), max_size=5))
-def test_the_own_directory_never_lies_outside_the_mount(parts):
+def test_the_processs_own_directory_is_never_outside_the_mount(parts):
     membership = ("0::/" + "/".join(parts) + "\n").encode()
     point, here = cgroup.locate(UNIFIED, membership)
     assert here == point or here.startswith(f"{point}/")
@@ -94,25 +94,25 @@ EVERYTHING = (
 )
 
 
-def test_every_limit_has_its_file():
+def test_every_limit_has_a_file():
     assert cgroup.settings(LIMITS, cgroup.CONTROLLERS, ("8:0", "259:1")) == EVERYTHING
 
 
 @pytest.mark.parametrize("held", cgroup.CONTROLLERS)
-def test_only_what_a_cgroup_is_to_hold_is_set(held):
+def test_only_limits_that_a_cgroup_enforces_are_set(held):
     expected = tuple(item for item in EVERYTHING if item[0].startswith(f"{held}."))
     assert cgroup.settings(LIMITS, [held], ("8:0", "259:1")) == expected
     assert cgroup.settings(LIMITS, [], ("8:0",)) == ()
 
 
-def test_what_was_not_asked_is_not_set():
+def test_limits_that_are_not_requested_are_not_set():
     nothing = Limits(memory=None, cpu=None, pids=None, io=None)
     assert cgroup.settings(nothing, cgroup.CONTROLLERS, ("8:0",)) == ()
 
 
 @given(st.integers(1, 512_000))
-def test_the_kernel_takes_every_share_of_the_processors(millicores):
-    """It wants a quota of a millisecond at least and a period of a second at most."""
+def test_the_kernel_accepts_every_cpu_share(millicores):
+    """The kernel requires a quota of at least a millisecond and a period of at most a second."""
     ((file, value),) = cgroup.settings(Limits(cpu=millicores), ["cpu"], ())
     quota, period = map(int, value.split())
     assert file == "cpu.max"
@@ -132,7 +132,7 @@ def held(control, mechanism):
     return Held(control=control, asked="1", stated=True, mechanism=mechanism, status="applied")
 
 
-def test_a_plan_is_a_leaf_and_the_way_into_it():
+def test_a_plan_with_a_cgroup_makes_and_enters_a_leaf():
     controls = [
         held("memory", "cgroup memory"),
         held("pids", "RLIMIT_NPROC"),
@@ -147,7 +147,7 @@ def test_a_plan_is_a_leaf_and_the_way_into_it():
     assert (leaf.stage, enter) == ("supervisor", Enter())
 
 
-def test_no_cgroup_no_leaf():
+def test_a_plan_without_a_cgroup_makes_no_leaf():
     base = Base(path="/cg", controllers=())
     assert cgroup.plan(LIMITS, [held("pids", "RLIMIT_NPROC")], Layout(base)) == []
     assert cgroup.plan(LIMITS, [held("memory", "cgroup memory")], Layout(None)) == []
@@ -169,7 +169,7 @@ def test_no_cgroup_no_leaf():
         ("8:0 rbps=5 wbps=5", "259:0 rbps=1\n8:0 rbps=5 wbps=5 riops=max wiops=max\n", True),
     ],
 )
-def test_what_is_read_back_must_be_what_was_written(value, seen, expected):
+def test_read_back_values_are_compared_with_written_ones(value, seen, expected):
     assert cgroup.agrees(value, seen, 4096) is expected
 
 
@@ -179,7 +179,7 @@ def account(path, **files):
     return Cgroup(path=str(path)).add_counts(Reaped(status=0, cpu=0.001, memory=5, hit=("disk",)))
 
 
-def test_the_account_is_what_the_kernel_counted(tmp_path):
+def test_usage_is_what_the_kernel_counted(tmp_path):
     seen = account(
         tmp_path,
         memory_events="low 0\nhigh 0\nmax 7\noom 1\noom_kill 1\noom_group_kill 1\n",
@@ -192,21 +192,21 @@ def test_the_account_is_what_the_kernel_counted(tmp_path):
     assert seen.hit == ("memory", "pids", "disk")
 
 
-def test_reclaim_at_the_limit_is_no_kill(tmp_path):
+def test_reclaim_at_the_limit_does_not_count_as_a_kill(tmp_path):
     seen = account(tmp_path, memory_events="max 7\noom 0\noom_kill 0\n", pids_events="max 0\n")
     assert seen.hit == ("disk",)
 
 
-def test_older_kernels_count_less(tmp_path):
+def test_counters_that_older_kernels_lack_are_absent(tmp_path):
     assert account(tmp_path) == Reaped(status=0, cpu=0.001, memory=5, hit=("disk",))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="flags of Linux")
-def test_removing_what_is_gone_is_no_error(tmp_path):
+@pytest.mark.skipif(sys.platform != "linux", reason="uses flags of Linux")
+def test_removing_an_absent_path_is_not_an_error(tmp_path):
     cgroup.remove(str(tmp_path / "corral" / "gone"))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for a file system's type")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports the type of a file system")
 @pytest.mark.parametrize("kind", ["link", "pipe", "file", "hard link"])
 def test_only_files_of_a_cgroup_are_written(tmp_path, kind):
     victim, path = tmp_path / "victim", tmp_path / "cgroup.kill"

@@ -1,4 +1,4 @@
-"""D-Bus as it is on the wire: known bytes, round trips, another implementation, and what is refused."""
+"""Test D-Bus messages: known bytes, round trips, another implementation, and refused input."""
 
 import pytest
 from hypothesis import given
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from corral.platforms.linux import dbus
 from corral.platforms.linux.dbus import Message, ProtocolError, Reader, Variant
 
-# What libdbus 1.14 sends first, recorded from its socket.
+# The first bytes that libdbus 1.14 sends, recorded from its socket.
 HELLO = (
     b"l\x01\x00\x01\x00\x00\x00\x00\x01\x00\x00\x00\x6e\x00\x00\x00"
     b"\x01\x01o\x00\x15\x00\x00\x00/org/freedesktop/DBus\x00\x00\x00"
@@ -15,7 +15,7 @@ HELLO = (
     b"\x02\x01s\x00\x14\x00\x00\x00org.freedesktop.DBus\x00\x00\x00\x00"
     b"\x03\x01s\x00\x05\x00\x00\x00Hello\x00\x00\x00"
 )
-# A scope's arguments, written out by hand.
+# The arguments of a scope, written by hand.
 ARGUMENTS = (
     b"\x07\x00\x00\x00a.scope\x00" b"\x04\x00\x00\x00fail\x00" b"\x00\x00\x00"
     b"\x34\x00\x00\x00" b"\x00\x00\x00\x00"
@@ -35,7 +35,7 @@ def boolean(value):
         # The two examples of the specification's chapter on marshalling.
         ("sss", ("foo", "+", "bar"), (b"\3\0\0\0foo\0" b"\1\0\0\0+\0\0\0" b"\3\0\0\0bar\0")),
         ("ax", ([5],), (b"\x08\0\0\0" b"\0\0\0\0" b"\x05\0\0\0\0\0\0\0")),
-        # The padding of an array without elements is there all the same.
+        # An array without elements has its padding, too.
         ("yat", (1, []), (b"\1\0\0\0" b"\0\0\0\0")),
         ("yatu", (1, [], 2), (b"\1\0\0\0" b"\0\0\0\0" b"\2\0\0\0")),
         ("at", ([],), (b"\0\0\0\0" b"\0\0\0\0")),
@@ -50,7 +50,7 @@ def boolean(value):
         ),
     ],
 )  # fmt: skip
-def test_known_bytes(signature, values, raw):
+def test_values_have_the_known_bytes(signature, values, raw):
     assert dbus.marshal(signature, values) == raw
     assert Reader(raw, "<").values(signature) == values
 
@@ -122,7 +122,7 @@ BODIES = st.lists(KINDS, min_size=1, max_size=3).flatmap(
 
 
 @given(BODIES)
-def test_what_is_written_is_what_is_read(body):
+def test_written_values_are_read_back(body):
     signature, values = body
     assert dbus.split(signature)
     assert Reader(dbus.marshal(signature, values), "<").values(signature) == values
@@ -131,7 +131,7 @@ def test_what_is_written_is_what_is_read(body):
 
 
 def theirs(kind: str, value):
-    """A value as jeepney takes it: dictionaries are dicts and variants are pairs."""
+    """Return a value in jeepney's form: dictionaries are dicts and variants are pairs."""
     if kind == "v":
         return value.signature, theirs(value.signature, value.value)
     if kind.startswith("a{"):
@@ -149,7 +149,7 @@ def theirs(kind: str, value):
 def test_another_implementation_writes_the_same_bytes(body):
     low_level = pytest.importorskip("jeepney.low_level", reason="jeepney is not installed")
     signature, values = body
-    kind = f"({signature})"  # they write one value at a time, so all of them are one struct
+    kind = f"({signature})"  # jeepney writes one value at a time, so all values are put into one struct
     parsed = low_level.parse_signature(list(kind))
     raw = parsed.serialise(theirs(kind, values), 0, low_level.Endianness.little)
     assert dbus.marshal(signature, values) == raw
@@ -162,7 +162,7 @@ def test_another_implementation_writes_the_same_bytes(body):
         ("u", (1.5,)), ("(ii)", ((1,),)), ("au", (1,)), ("ss", ("one",)), ("v", ("bare",)), ("v", (Variant(signature="uu", value=1),)),
     ],
 )  # fmt: skip
-def test_a_value_that_is_not_of_its_type_is_not_written(signature, values):
+def test_a_value_of_another_type_is_not_written(signature, values):
     with pytest.raises(ValueError):
         dbus.marshal(signature, values)
 
@@ -171,7 +171,7 @@ def test_a_value_that_is_not_of_its_type_is_not_written(signature, values):
     "signature",
     ["a", "(", "()", "(y", "y)", "{sv}", "a{s}", "a{vs}", "a{svs}", "a{(y)s}", "h", "z", "\u0660", "a" * 40 + "y", "y" * 256, "(" * 40 + "y" + ")" * 40],
 )  # fmt: skip
-def test_no_signatures(signature):
+def test_invalid_signatures_are_refused(signature):
     with pytest.raises(ProtocolError):
         dbus.split(signature)
 
@@ -184,12 +184,12 @@ def test_no_signatures(signature):
         ("at", b"\x08\0\0\0\1\0\0\0" + bytes(8)), ("v", b"\2uu\0"), ("v", b"\1z\0"), ("v", b"\0\0"), ("v", b"\1v\0" * 70 + b"\1y\0\0"),
     ],
 )  # fmt: skip
-def test_bytes_that_are_no_values(signature, raw):
+def test_invalid_values_are_refused(signature, raw):
     with pytest.raises(ProtocolError):
         Reader(raw, "<").values(signature)
 
 
-def test_nesting_within_bounds_is_read():
+def test_nested_values_within_the_bounds_are_read():
     assert Reader(b"\1v\0" * 20 + b"\1y\0\7", "<").values("v")
 
 
@@ -206,12 +206,12 @@ def changed(at: int, byte: int) -> bytes:
         changed(15, 0x7f), changed(18, ord("s")), changed(26, 0xff),
     ],
 )  # fmt: skip
-def test_no_messages(raw):
+def test_invalid_messages_are_refused(raw):
     with pytest.raises(ProtocolError):
         dbus.decode(raw)
 
 
-def test_a_message_that_is_too_long_is_not_waited_for():
+def test_a_message_that_is_too_long_is_refused_at_once():
     start = changed(7, 1)[: dbus.FIXED]
     with pytest.raises(ProtocolError, match="a message of"):
         dbus.length(start)

@@ -1,4 +1,6 @@
-"""The compiler against a naive reading of the same rules, and against the kernel's checks."""
+"""Compare the compiler's programs with a simple evaluation of the same rules and with the kernel's
+checks.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ UNKNOWN = seccomp_compiler.errno_action(38)
 
 
 def interpret(rules, number, args, *, arch=ARCH, limit=None):
-    """What the rules say, without any cleverness."""
+    """Return the action of the rules by the simplest possible evaluation."""
     if arch != ARCH or (limit is not None and number >= limit):
         return seccomp_compiler.KILL_PROCESS
     rule = rules.get(number, UNKNOWN)
@@ -35,7 +37,7 @@ actions = st.sampled_from(
         *map(seccomp_compiler.errno_action, (1, 38, 97, 4095)),
     ]
 )
-# Few distinct words, so that random arguments meet random conditions often.
+# Few distinct words, so that random arguments often meet random conditions.
 halves = st.sampled_from([0, 1, 2, 3, 0xF, 0x10000, 0x7E020080, 0x80000000, 0xFFFFFFFF])
 longs = st.builds(lambda high, low: high << 32 | low, halves, halves)
 conditions = st.builds(
@@ -53,7 +55,7 @@ arguments = st.tuples(*[longs] * 6)
 
 @settings(max_examples=300, deadline=None)
 @given(rules=rule_sets, limit=st.sampled_from([None, X32]), calls=st.lists(arguments, max_size=8))
-def test_programs_mean_what_the_rules_say(rules, limit, calls):
+def test_programs_do_what_the_rules_say(rules, limit, calls):
     raw = seccomp_compiler.assemble(rules, arch=ARCH, unknown=UNKNOWN, number_limit=limit)
     program = decode(raw)
     edges = {near for number in rules for near in (number - 1, number, number + 1)}
@@ -65,8 +67,8 @@ def test_programs_mean_what_the_rules_say(rules, limit, calls):
         assert run(program, ARCH ^ 1, number).action == seccomp_compiler.KILL_PROCESS
 
 
-def test_distances_over_255_are_crossed():
-    """300 syscalls, each with a rule of its own: the search is far from the rules it leads to."""
+def test_jumps_of_more_than_255_instructions_work():
+    """Compile 300 syscalls with one rule each, so that the search is far from the rules."""
     rules = {
         2 * n: (
             (((seccomp_compiler.whole(n % 6, n << 32 | n),), seccomp_compiler.errno_action(n)),),
@@ -86,8 +88,10 @@ def test_distances_over_255_are_crossed():
 
 
 @pytest.mark.parametrize("count", range(40, 140))
-def test_every_distance_around_255(count):
-    """One instruction more each time, so that some jump has exactly 254, 255, 256 to go."""
+def test_jumps_of_about_255_instructions_work(count):
+    """Add one instruction each time, so that some jump has a distance of exactly 254, 255 and
+    256.
+    """
     alternatives = tuple(
         ((seccomp_compiler.low(0, n),), seccomp_compiler.ALLOW) for n in range(2 * count)
     )
@@ -112,7 +116,7 @@ def test_a_program_that_is_too_long_is_refused():
         seccomp_compiler.assemble(rules, arch=ARCH, unknown=UNKNOWN)
 
 
-def test_a_condition_that_nothing_satisfies_is_refused():
+def test_a_condition_that_can_never_be_true_is_refused():
     impossible = ((((0, 0xFF, 0x100),), seccomp_compiler.ALLOW),)
     with pytest.raises(ValueError, match="no argument"):
         seccomp_compiler.assemble({1: (impossible, UNKNOWN)}, arch=ARCH, unknown=UNKNOWN)
@@ -124,13 +128,13 @@ def test_a_condition_that_nothing_satisfies_is_refused():
         )
 
 
-def test_no_rules_at_all():
+def test_a_program_without_rules_works():
     program = decode(seccomp_compiler.assemble({}, arch=ARCH, unknown=UNKNOWN))
     assert run(program, ARCH, 0).action == UNKNOWN
     assert run(program, ARCH + 1, 0).action == seccomp_compiler.KILL_PROCESS
 
 
-def test_low_leaves_the_high_word_unread_and_whole_does_not():
+def test_low_ignores_the_high_word_and_whole_compares_it():
     rules = {
         1: ((((seccomp_compiler.low(0, 2),), UNKNOWN),), seccomp_compiler.ALLOW),
         2: ((((seccomp_compiler.whole(0, 2),), UNKNOWN),), seccomp_compiler.ALLOW),
@@ -142,7 +146,7 @@ def test_low_leaves_the_high_word_unread_and_whole_does_not():
     assert run(program, ARCH, 2, (2,)).action == UNKNOWN
 
 
-def test_neighbours_with_one_rule_cost_one_range():
+def test_neighbouring_numbers_with_one_rule_become_one_range():
     one = seccomp_compiler.assemble({7: seccomp_compiler.ALLOW}, arch=ARCH, unknown=UNKNOWN)
     many = seccomp_compiler.assemble(
         dict.fromkeys(range(7, 500), seccomp_compiler.ALLOW), arch=ARCH, unknown=UNKNOWN
@@ -155,7 +159,7 @@ def test_neighbours_with_one_rule_cost_one_range():
     [
         b"",
         b"\0" * 7,
-        bytes.fromhex("2000000000000000"),  # ends without a return
+        bytes.fromhex("2000000000000000"),  # the end without a return
         bytes.fromhex("2000000003000000 06000000 00000000"),  # unaligned load
         bytes.fromhex("2000000040000000 06000000 00000000"),  # load past the data
         bytes.fromhex("1500010000000000 06000000 00000000"),  # branch past the end

@@ -1,4 +1,6 @@
-"""Every step of Linux has the shape that `explain`, errors and the order of application need."""
+"""Check that every step of Linux has the methods and fields that `explain`, errors and the order of
+application need.
+"""
 
 import importlib
 import os
@@ -28,7 +30,7 @@ def is_step(cls):
     return hasattr(cls, "describe") and hasattr(cls, "apply")
 
 
-def test_names_are_unique_and_lower_snake():
+def test_step_names_are_unique_and_in_snake_case():
     names = [step.name for step in steps()]
     assert len(names) > 20
     assert len(set(names)) == len(names)
@@ -36,14 +38,14 @@ def test_names_are_unique_and_lower_snake():
 
 
 @pytest.mark.parametrize("step", steps(), ids=lambda step: step.name)
-def test_a_step_has_its_verbs_and_a_stage(step):
+def test_a_step_has_its_methods_and_a_stage(step):
     assert callable(step.apply)
     assert callable(step.verify)
     assert step.__defaults__["stage"] in STAGES
 
 
-def test_what_was_opened_is_closed_once():
-    """A service that has taken a socket over closes it itself."""
+def test_opened_descriptors_are_closed_once():
+    """Release the descriptors twice. A service that takes a socket over closes the socket itself."""
     results = Results()
     given, taken = os.pipe()
     results.add(InitDescriptors(fds=[given]))

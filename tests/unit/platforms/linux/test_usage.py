@@ -1,8 +1,9 @@
-"""Reading what the kernel says of a process, from its texts and from real processes."""
+"""Test how usage is read from the kernel's texts and from real processes."""
 
 from __future__ import annotations
 
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -47,26 +48,28 @@ VmFlags: rd wr mr mw me ac
 """
 MEMFD = {(os.makedev(0, 1) if hasattr(os, "makedev") else 1, 42): 1 << 20}
 COUNTED = [({}, -1, 0), (MEMFD, -1, 120), ({}, 0x2A, 16), (MEMFD, 0x2A, 136)]
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs a Linux kernel")
 
 
-def test_rows_are_added_up_in_bytes():
+def test_rows_are_added_up_as_bytes():
     assert usage.kilobytes(ROLLUP.splitlines(), (b"Pss_Anon:", b"Pss_Shmem:")) == 8000 << 10
     assert usage.kilobytes([], (b"Pss_Anon:",)) == 0
 
 
 @LINUX
 @pytest.mark.parametrize(("memfds", "device", "kilobytes"), COUNTED)
-def test_segments_that_are_counted_as_objects_do_not_count_as_mappings(memfds, device, kilobytes):
-    """Only these: a memfd that is called like one is a memfd."""
+def test_segments_counted_as_objects_are_not_counted_as_mappings(memfds, device, kilobytes):
+    """A memfd whose name looks like a segment still counts as a memfd."""
     found = usage.counted_elsewhere(SMAPS.splitlines(), memfds, device, segments=True)
     assert found == (kilobytes + 64) << 10
 
 
 @LINUX
 @pytest.mark.parametrize(("memfds", "device", "kilobytes"), COUNTED)
-def test_what_counts_as_a_file_does_not_count_as_a_mapping(memfds, device, kilobytes):
-    """A private change of a page is the process's own; a memfd that nobody holds counts as mapped."""
+def test_memory_counted_as_a_file_is_not_counted_as_a_mapping(memfds, device, kilobytes):
+    """A privately changed page belongs to the process. A memfd without an open descriptor counts as
+    mapped.
+    """
     assert usage.counted_elsewhere(SMAPS.splitlines(), memfds, device) == kilobytes << 10
 
 
@@ -114,20 +117,20 @@ os._exit(0)
     ],
     ids=["private", "shared", "memfd"],
 )
-def test_memory_of_a_grandchild_is_seen(act, exact):
+def test_memory_of_a_grandchild_is_counted(act, exact):
     with Child(NESTED.format(act="pass")) as pid:
         before = usage.measure(pid, exact=exact)
     with Child(NESTED.format(act=act)) as pid:
         after = usage.measure(pid, exact=exact)
         assert len(usage.tree(pid)) == 1
     assert before.tasks == after.tasks == 1
-    # A cheap look may count shared pages as pages of the process and as a file.
+    # A cheap sample may count shared pages as pages of the process and as a file.
     most = 40 if exact or "mmap" not in act else 72
     assert 31 * MIB < after.memory - before.memory < most * MIB
 
 
 @LINUX
-def test_an_exact_look_counts_what_is_mapped_and_written_once():
+def test_an_exact_sample_counts_mapped_and_written_pages_once():
     act = "fd = os.memfd_create('x'); os.truncate(fd, 32 << 20); kept = mmap.mmap(fd, 32 << 20); kept.write(b'x' * (32 << 20))"
     with Child(NESTED.format(act=act)) as pid:
         cheap, exact = usage.measure(pid), usage.measure(pid, exact=True)
@@ -135,7 +138,7 @@ def test_an_exact_look_counts_what_is_mapped_and_written_once():
     assert 32 * MIB <= exact.memory < 48 * MIB
 
 
-# Five processes with the same pages, and a first one that waits for them to be there.
+# Five processes have the same pages. The first one waits until the others have them.
 SHARING = """
 kept = bytearray(b'x' * (32 << 20))
 hold, ending = os.pipe()
@@ -153,7 +156,7 @@ del kept
 
 
 @LINUX
-def test_an_exact_look_counts_what_processes_share_once():
+def test_an_exact_sample_counts_shared_pages_once():
     with Child(SHARING) as pid:
         cheap, exact = usage.measure(pid), usage.measure(pid, exact=True)
     assert cheap.tasks == exact.tasks == 5
@@ -175,7 +178,7 @@ os._exit(0)
 
 
 @LINUX
-def test_threads_are_tasks():
+def test_threads_count_as_tasks():
     with Child(THREADS) as pid:
         assert usage.measure(pid).tasks == 6
     with Child(THREADS.replace("range(5)", "range(0)")) as pid:
@@ -187,7 +190,7 @@ REAPED = "if os.fork() == 0:\n    import time\n    while time.process_time() < 0
 
 
 @LINUX
-def test_the_cpu_time_of_reaped_children_counts_and_the_roots_own_does_not():
+def test_cpu_time_of_reaped_children_counts_and_that_of_the_root_does_not():
     with Child(SPIN) as pid:
         assert usage.measure(pid).cpu == 0.0
     with Child(REAPED) as pid:
@@ -195,14 +198,14 @@ def test_the_cpu_time_of_reaped_children_counts_and_the_roots_own_does_not():
 
 
 @LINUX
-def test_who_is_gone_uses_nothing():
+def test_an_ended_process_uses_nothing():
     process = subprocess.Popen(["/bin/true"])
     process.wait()
     assert usage.measure(process.pid) == usage.Usage(cpu=0.0, memory=0, tasks=0)
 
 
 @LINUX
-def test_a_name_full_of_brackets_is_no_field():
+def test_brackets_in_a_process_name_do_not_confuse_the_parser():
     rename = "import ctypes\nctypes.CDLL(None).prctl(15, b') R 1 (x) 9 9', 0, 0, 0)"
     nested = NESTED.format(act=rename.replace("\n", "; "))
     with Child(nested) as pid:
@@ -228,7 +231,7 @@ for look in (lambda: usage.measure(os.getpid()), lambda: usage._open_memfds(chil
 """
 
 
-def test_who_cannot_look_does_not_say_that_nothing_is_used():
+def test_without_descriptors_usage_is_an_error():
     source = os.path.dirname(os.path.dirname(corral.__file__))
     argv = [sys.executable, "-c", BLIND, source]
     with subprocess.Popen(
@@ -239,7 +242,7 @@ def test_who_cannot_look_does_not_say_that_nothing_is_used():
 
 
 @LINUX
-def test_an_interrupted_look_still_has_the_cpu_time():
+def test_an_interrupted_sample_still_has_the_cpu_time():
     with Child(REAPED) as pid:
         seen = usage.measure(pid, interrupted=lambda: True)
     assert seen.cpu >= 0.25
@@ -261,8 +264,8 @@ os._exit(0)
 
 
 @LINUX
-def test_beyond_the_budget_shared_pages_count_twice(monkeypatch):
-    """A target that has more mappings than can be read does not get away with it."""
+def test_shared_pages_beyond_the_budget_count_twice(monkeypatch):
+    """Make more mappings than a sample reads. They must not hide the target's memory."""
     with Child(MANY_MAPS) as pid:
         exact = usage.measure(pid, exact=True)
         monkeypatch.setattr(usage, "MAX_MAP_BYTES", 100)
@@ -271,9 +274,69 @@ def test_beyond_the_budget_shared_pages_count_twice(monkeypatch):
 
 
 @LINUX
-def test_beyond_the_budget_descriptors_are_not_read(monkeypatch):
+def test_descriptors_beyond_the_budget_are_not_read(monkeypatch):
     act = "kept = [os.memfd_create('x') for _ in range(20)]; os.write(kept[-1], b'x' * (32 << 20))"
     with Child(NESTED.format(act=act)) as pid:
         assert usage.measure(pid).memory > 32 * MIB
         monkeypatch.setattr(usage, "MAX_DESCRIPTORS", 3)
         assert usage.measure(pid).memory < 32 * MIB
+
+
+ORPHAN = """
+import ctypes
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+parent = os.fork()
+if parent == 0:
+    if os.fork() == 0:
+        os.read(0, 1)
+        os._exit(0)
+    os.read(0, 1)
+    os._exit(0)
+"""
+
+
+@LINUX
+def test_an_orphan_that_moves_during_a_walk_is_found(monkeypatch):
+    """End its parent after the walk has read the list to which the orphan moves, and before it
+    reads the parent's own list.
+    """
+    read = usage._children
+    with Child(ORPHAN) as root:
+        (parent,) = read(root)
+        while not (orphan := read(parent)):
+            pass
+        ended = []
+
+        def children(pid):
+            found = read(pid)
+            if pid == root and not ended:
+                ended.append(parent)
+                os.kill(parent, 9)
+                while orphan[0] not in read(root):
+                    pass
+            return found
+
+        monkeypatch.setattr(usage, "_children", children)
+        assert orphan[0] in usage.tree(root)
+        os.kill(orphan[0], 9)
+
+
+@LINUX
+def test_a_walk_ends_however_fast_processes_come_and_go(monkeypatch):
+    """Each look at the root's list shows another orphan, as with processes that fork and end at once."""
+    numbers = iter(range(1 << 30, 1 << 31))
+    monkeypatch.setattr(usage, "_children", lambda pid: [next(numbers)] if pid == 1 else [])
+    assert len(usage.tree(1)) == usage.MAX_READS_OF_ROOT
+
+
+@LINUX
+def test_the_mappings_of_a_process_are_read_once_for_all_its_threads():
+    if os.geteuid():
+        pytest.skip("only root may look at mapped files")
+    budget = usage.Budget()
+    with Child(THREADS) as pid:
+        [threaded] = usage.tree(pid)
+        size = len(pathlib.Path(f"/proc/{threaded}/maps").read_bytes())
+        usage._mapped_files(threaded, budget)
+    read = usage.MAX_MAP_BYTES - budget.map_bytes
+    assert size // 2 < read < size * 2, (size, read)

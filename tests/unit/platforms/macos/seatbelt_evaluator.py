@@ -1,11 +1,12 @@
-"""What a Seatbelt profile decides: a small reading of SBPL, as far as corral's profiles use it.
+"""Evaluate Seatbelt profiles in a model, with the part of SBPL that corral's profiles use.
 
-Rules are tried in order and the last one that matches decides. An operation with a star stands for every operation
-that begins so. A rule without filters is about everything. Anything that this does not know is an error, so that a
-rule cannot be passed over.
+The rules of an operation itself count first, and of these the last matching one. Then follow the
+rules of its class, of that class's class, and at last `default`. `(version 1)` adds rules before
+the profile, and a few after it. A rule without filters applies to everything. Unknown words are
+errors, so that no rule is skipped.
 
-Whether a rule for one operation counts before all rules for a class, in whatever order they stand, is told in both
-ways: a profile whose verdict depends on that is an error too. `deny default` leaves some operations open.
+The model was not compared with a Mac. So a verdict that would differ if only the order of rules
+counted is an error too.
 """
 
 from __future__ import annotations
@@ -13,11 +14,10 @@ from __future__ import annotations
 import dataclasses
 import re
 
-TOKEN = re.compile(r'\s*(?:(\()|(\))|"([^"\\]*)"|([^\s()"\\]+))')
+import seatbelt_tables as tables
 
-
-STRAGGLERS = ("process-info", "nvram", "iokit-get-properties", "file-map-executable", "mach-task-")
-"""What `deny default` is not about, as Firefox's profiles say, and what may be one of these."""
+TOKEN = re.compile(r'\s*(?:(\()|(\))|#"([^"]*)"|"([^"\\]*)"|([^\s()"\\#]+))')
+COMBINATORS = {"require-all": all, "require-any": any, "require-not": lambda found: not any(found)}
 
 
 class Text(str):
@@ -25,32 +25,34 @@ class Text(str):
 
 
 def parse(text: str) -> list:
-    """The expressions in the text; a quote or a bracket that does not fit is an error."""
+    """Return the expressions of a text. An unbalanced quote or bracket is an error."""
     stack: list[list] = [[]]
     at = 0
     text = text.rstrip()
     while at < len(text):
         found = TOKEN.match(text, at)
         if not found:
-            raise ValueError(f"no SBPL: {text[at : at + 40]!r}")
+            raise ValueError(f"not SBPL: {text[at : at + 40]!r}")
         at = found.end()
-        opened, closed, quoted, name = found.groups()
+        opened, closed, expression, quoted, name = found.groups()
         if opened:
             stack.append([])
         elif closed:
             done = stack.pop()
             stack[-1].append(done)
         else:
-            stack[-1].append(Text(quoted) if name is None else name)
+            word = Text(quoted) if quoted is not None else name
+            stack[-1].append(word if expression is None else re.compile(expression))
     if len(stack) != 1:
-        raise ValueError("no SBPL: a bracket is left open")
+        raise ValueError("not SBPL: a bracket is left open")
     return stack[0]
 
 
 @dataclasses.dataclass(frozen=True)
 class Act:
-    """What somebody tries. `socket` is "unix", with a path, or "ip", "tcp" or "udp", with `host` and `port`, where
-    "localhost" is any address of the Mac itself; `target` is self, same-sandbox or others.
+    """An attempt. `socket` is "unix" with a path, or "ip", "tcp" or "udp" with `host` and `port`.
+    "localhost" means any address of the Mac. `target` is self, same-sandbox or others. `vnode` is
+    the type of the file at the path.
     """
 
     operation: str
@@ -60,65 +62,106 @@ class Act:
     socket: str = ""
     host: str = ""
     port: int = 0
+    vnode: str = "REGULAR-FILE"
 
 
 class Profile:
-    def __init__(self, text: str, parameters: tuple[tuple[str, str], ...]) -> None:
+    """A profile. `known` is the table of operations of one release; other operations are undefined
+    there.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        parameters: tuple[tuple[str, str], ...],
+        known: frozenset[str] = tables.SONOMA,
+    ) -> None:
         version, *rules = parse(text)
         assert version == ["version", "1"]
+        self.known = known
         self.parameters = dict(parameters)
         assert len(self.parameters) == len(parameters), "a parameter is named twice"
         self.used: set[str] = set()
-        self.rules = [self.rule(item) for item in rules]
-        assert self.rules[0] == ("deny", ("default",), ())
+        self.stated = [found for item in rules if (found := self.rule(item))]
+        assert self.stated[0] == ("deny", ("default",), ())
         assert self.used == set(self.parameters), "a parameter that no rule uses"
+        here = [name for name in tables.ALLOWED_BY_VERSION_1 if name in known]
+        self.rules = [("allow", tuple(here), ()), *self.stated]
+        own = tuple(name for name in tables.ALLOWED_FOR_SELF if name in known)
+        self.rules.append(("allow", own, (("target", "self"),)))
 
-    def rule(self, item: list) -> tuple:
+    def rule(self, item: list) -> tuple | None:
+        """Return (action, operations, filters), or None for a rule behind a `defined?` that is
+        false.
+        """
         if item[0] == "if":
-            _, condition, item = item
-            assert condition == ["defined?", f"'{item[1]}"]
+            _, (asked, name), item = item
+            assert asked == "defined?"
+            assert name == f"'{item[1]}"
+            if item[1] not in self.known:
+                return None
         action, *rest = item
         assert action in {"allow", "deny"}
-        operations = tuple(word for word in rest if isinstance(word, str))
+        operations = tuple(tables.ALIASES.get(word, word) for word in rest if isinstance(word, str))
+        assert operations, item
+        assert self.known.issuperset(operations), f"unbound variable: {operations}"
         filters = tuple(self.resolve(word) for word in rest if isinstance(word, list))
+        for operation in operations:
+            assert all(kinds_of(item) <= taken_by(operation) for item in filters), item
         return action, operations, filters
 
     def resolve(self, item: list) -> tuple:
-        """A filter with its parameters filled in, as values and never as text to be read again."""
+        """Return a filter whose parameters are values, not text that is parsed again."""
         if item[0] == "param":
             self.used.add(item[1])
             return Text(self.parameters[item[1]])
         return tuple(self.resolve(part) if isinstance(part, list) else part for part in item)
 
     def allows(self, act: Act) -> bool:
+        """Return the verdict. An operation that the release lacks cannot be tried."""
+        operation = tables.ALIASES.get(act.operation, act.operation)
+        levels = classes_of(operation, self.known)
         found = [
-            (breadth, action)
+            (min(levels.index(name) for name in covering), action)
             for action, operations, filters in self.rules
-            if (breadth := narrowest(operations, act.operation)) is not None
+            if (covering := [name for name in operations if name in levels])
             and (not filters or any(matches(item, act) for item in filters))
         ]
-        if not found:
-            return True
-        last = found[-1][1]
-        first = min(breadth for breadth, _ in found)
-        assert last == [action for breadth, action in found if breadth == first][-1], act
-        return last == "allow"
+        nearest = min(level for level, _ in found)
+        verdict = [action for level, action in found if level == nearest][-1]
+        ordered = [action for level, action in found if level < len(levels) - 1] or [verdict]
+        assert verdict == ordered[-1], act
+        return verdict == "allow"
 
 
-def narrowest(operations: tuple[str, ...], operation: str) -> int | None:
-    """Of those that cover it: 0 is its own name, 1 its class, 2 everything; None if none does."""
-    found = [
-        2 if pattern == "default" else 1 if pattern.endswith("*") else 0
-        for pattern in operations
-        if pattern == operation
-        or (pattern == "default" and not operation.startswith(STRAGGLERS))
-        or (pattern.endswith("*") and operation.startswith(pattern[:-1]))
-    ]
-    return min(found, default=None)
+def classes_of(operation: str, known: frozenset[str]) -> list[str]:
+    """Return the operation, its classes from the narrowest to the widest, and default."""
+    stars = [name for name in known if name[-1] == "*" and operation.startswith(name[:-1])]
+    narrow = sorted((name for name in stars if name != operation), key=len, reverse=True)
+    return [operation, *narrow, "default"]
+
+
+def taken_by(operation: str) -> set[str]:
+    return next(
+        (kinds for start, kinds in tables.TAKES.items() if operation.startswith(start)), set()
+    )
+
+
+def kinds_of(item: tuple) -> set[str]:
+    if item[0] in COMBINATORS:
+        return set().union(*map(kinds_of, item[1:]))
+    inner = kinds_of(item[2]) if item[1:2] == ("unix-socket",) else set()
+    return {tables.KINDS[item[0]]} | inner
 
 
 def matches(item: tuple, act: Act) -> bool:
     kind, value = item[0], item[-1]
+    if kind in COMBINATORS:
+        return COMBINATORS[kind]([matches(part, act) for part in item[1:]])
+    if kind == "regex":
+        return bool(value.search(act.path))
+    if kind == "vnode-type":
+        return act.vnode == value
     if kind == "remote" and item[1] == "tcp":
         host, _, port = value.partition(":")
         assert host == "localhost"  # the only name that Seatbelt knows

@@ -1,7 +1,11 @@
-"""What macOS can hold, chosen on any host; and the walk over a tree of processes, on a table that is written out."""
+"""Test the mechanisms chosen on macOS, and the search of a process tree, with a table of invented
+processes.
+"""
 
 import os
+import pathlib
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -11,6 +15,7 @@ from corral.errors import PolicyError, UnenforceableError
 from corral.plan.decide import decide, sample
 from corral.plan.host import Finding, Host
 from corral.plan.model import Plan, Results
+from corral.platforms import evidence
 from corral.platforms.contract import Usage
 from corral.platforms.macos import cache_key, options, spawn, tier_seatbelt
 from corral.platforms.macos.mechanisms import jetsam, loopback_proxy, seatbelt
@@ -20,12 +25,16 @@ from corral.platforms.macos.process_table import Process
 from corral.platforms.macos.process_tree import Tree
 from corral.platforms.posix import rlimits, run_directories
 from corral.platforms.steps import StepFailed
-from corral.policy.model import Limits, Macos, Policy
+from corral.policy.model import Grant, Limits, Macos, Policy
 from corral.programs.model import Program
 from corral.record import replace
+from corral.supervisor import prepare
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="user ids and signals are POSIX")
-CAPABILITIES = ("seatbelt", "door", "rlimits", "nproc", "watcher", "sampling", "jetsam")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="uses POSIX user ids and signals")
+CAPABILITIES = (
+    "seatbelt", "starts python", "starts node", "disclaim", "marker", "loopback_proxy", "rlimits", "nproc", "watcher", "sampling",
+    "jetsam",
+)  # fmt: skip
 PROGRAM = Program(path="/usr/bin/true", argv=("true",), real="/usr/bin/true")
 
 
@@ -48,13 +57,84 @@ def steps(policy, *missing):
     return {type(step).__name__: step for step in made.steps}
 
 
-def test_with_seatbelt_every_wall_is_up():
+def test_with_seatbelt_every_wall_is_enforced():
     held = decided(Policy())
-    for wall in ("filesystem", "network", "subprocess", "syscalls"):
+    for wall in ("filesystem", "network", "subprocess"):
         assert held[wall] == ("seatbelt", "verified")
+    assert held["syscalls"] == ("seatbelt + disclaimed consent", "verified")
     assert held["tree"] == ("watcher + seatbelt", "applied")
     assert held["memory"] == (options.JETSAM, "cooperative")
-    assert held["pids"][1] == held["disk"][1] == "degraded"
+    assert held["pids"] == ("RLIMIT_NPROC", "cooperative")
+    assert held["disk"][1] == "degraded"
+
+
+def test_a_tree_without_a_marker_is_cooperative():
+    assert decided(Policy(), "marker")["tree"] == ("watcher + seatbelt", "cooperative")
+
+
+def test_a_runtime_that_does_not_start_disables_no_wall():
+    held = decided(Policy(), "starts python", "starts node")
+    assert held["filesystem"] == ("seatbelt", "verified")
+
+
+def test_a_broken_runtime_is_reported_to_runs_of_it():
+    python = replace(PROGRAM, path="/opt/x/python3.12", real="/opt/x/python3.12")
+    (text,) = prepare._runtime_warnings(python, mac("starts python"))
+    assert text == "python did not start in the sandbox when it was probed: seen"
+    assert prepare._runtime_warnings(PROGRAM, mac("starts python")) == ()
+    assert prepare._runtime_warnings(python, mac("starts node")) == ()
+    # A host without such a finding, as on Linux, reports nothing.
+    assert prepare._runtime_warnings(python, Host(system="linux", machine="x86_64")) == ()
+
+
+@pytest.mark.parametrize(
+    ("policy", "missing", "disclaims"),
+    [
+        (Policy(), (), True),
+        (Policy(), ("disclaim",), False),
+        (Policy(macos=Macos(disclaim=False)), (), False),
+        (Policy(best_effort=True), ("seatbelt",), True),
+    ],
+)
+def test_consents_are_disclaimed_if_possible_and_wanted(policy, missing, disclaims):
+    assert ("Disclaimer" in steps(policy, *missing)) == disclaims
+    held = decide(policy, mac(*missing), options.chains(policy))
+    (syscalls,) = [item for item in held if item.control == "syscalls"]
+    assert ("privacy consents" in syscalls.why) == (not disclaims and "seatbelt" not in missing)
+
+
+def test_a_grant_that_needs_consent_is_reported_in_the_plan(tmp_path):
+    home = os.path.realpath(tmp_path)
+    (tmp_path / "Documents/notes").mkdir(parents=True)
+    for path, told in ((f"{home}/Documents/notes", True), (home, False)):
+        grant = Grant(path=path, access="read", device=1, inode=1, directory=True, owner=1, group=1)
+        for disclaim in (True, False):
+            policy = Policy(grants=(grant,), macos=Macos(disclaim=disclaim))
+            controls = decide(policy, mac(), options.chains(policy))
+            made = tier_seatbelt.compose(policy, PROGRAM, controls, home=home)
+            assert any("asks for consent" in text for text in made.warnings) == (told and disclaim)
+
+
+@pytest.mark.parametrize("trustd", [True, False])
+def test_certificates_are_checked_outside_only_if_the_user_allows_it(trustd):
+    policy = Policy(allow=("example.com",), macos=Macos(trustd=trustd))
+    assert ("com.apple.trustd" in steps(policy)["Seatbelt"].profile) == trustd
+    closed = Policy(macos=Macos(trustd=trustd))
+    assert "com.apple.trustd" not in steps(closed)["Seatbelt"].profile
+
+
+def test_each_run_has_its_own_marker():
+    one, two = (steps(Policy())["Seatbelt"] for _ in range(2))
+    assert f'(global-name "{one.marker}")' in one.profile
+    assert one.marker != two.marker
+    assert seatbelt.find_marker((one,)) == one.marker
+    assert seatbelt.find_marker(()) == ""
+
+
+def test_a_grant_of_everything_is_refused_with_an_explanation():
+    grant = Grant(path="/", access="read", device=1, inode=1, directory=True, owner=0, group=0)
+    with pytest.raises(PolicyError, match="no directory is left"):
+        steps(Policy(grants=(grant,)))
 
 
 @pytest.mark.parametrize(
@@ -77,7 +157,7 @@ def test_without_seatbelt_the_run_refuses_and_best_effort_is_cooperative(policy,
     assert held["subprocess"] == ("RLIMIT_NPROC", "applied")
 
 
-def test_a_list_of_hosts_is_held_by_the_door_where_its_probe_proved_it():
+def test_the_proxy_enforces_a_list_of_hosts_if_proven():
     policy = Policy(allow=("example.com",))
     held = decide(policy, mac(), options.chains(policy))
     (network,) = [item for item in held if item.control == "network"]
@@ -86,7 +166,7 @@ def test_a_list_of_hosts_is_held_by_the_door_where_its_probe_proved_it():
     made = steps(policy)
     assert made["LoopbackProxy"].allow == ("example.com",)
     assert made["Seatbelt"].proxy
-    # The control: nothing is opened that nobody asked for.
+    # The control: without a request nothing is opened.
     assert "LoopbackProxy" not in steps(Policy())
     assert not steps(Policy())["Seatbelt"].proxy
 
@@ -94,17 +174,17 @@ def test_a_list_of_hosts_is_held_by_the_door_where_its_probe_proved_it():
 @pytest.mark.parametrize(
     ("asked", "missing"),
     [
-        ({"allow": ("example.com",)}, ("door",)),
+        ({"allow": ("example.com",)}, ("loopback_proxy",)),
         ({"listen": (8080,)}, ()),
         ({"allow": ("example.com",), "listen": (8080,)}, ()),
     ],
 )
-def test_what_nothing_holds_is_refused_and_opens_no_door(asked, missing):
+def test_an_unenforceable_network_is_refused_and_opens_no_port(asked, missing):
     with pytest.raises(UnenforceableError, match="network"):
         decided(Policy(**asked), *missing)
     loose = Policy(**asked, best_effort=True)
     assert decided(loose, *missing)["network"] == ("", "degraded")
-    # The network stays closed all the same.
+    # The network stays closed.
     made = steps(loose, *missing)
     assert "(deny network*)" in made["Seatbelt"].profile
     assert not made["Seatbelt"].proxy
@@ -113,10 +193,10 @@ def test_what_nothing_holds_is_refused_and_opens_no_door(asked, missing):
 
 @pytest.mark.parametrize(
     ("policy", "missing"),
-    [({}, ("seatbelt", "door")), ({"macos": Macos(seatbelt="off")}, ())],
+    [({}, ("seatbelt", "loopback_proxy")), ({"macos": Macos(seatbelt="off")}, ())],
     ids=["unproven", "off"],
 )
-def test_without_seatbelt_there_is_no_door_either(policy, missing):
+def test_without_seatbelt_there_is_no_proxy(policy, missing):
     with pytest.raises(UnenforceableError, match="network"):
         decided(Policy(allow=("example.com",), **policy), *missing)
     loose = Policy(allow=("example.com",), best_effort=True, **policy)
@@ -124,7 +204,7 @@ def test_without_seatbelt_there_is_no_door_either(policy, missing):
     assert "LoopbackProxy" not in steps(loose, *missing)
 
 
-def test_the_profile_gets_the_port_of_its_own_door(monkeypatch):
+def test_the_profile_gets_the_port_of_its_own_proxy(monkeypatch):
     given = []
     monkeypatch.setattr(darwin_sandbox, "init", lambda text, _: given.append(text))
     monkeypatch.setattr(darwin_proc, "threads", lambda _: 1)
@@ -142,7 +222,7 @@ def test_the_profile_gets_the_port_of_its_own_door(monkeypatch):
     results.release()
 
 
-def test_a_failed_birth_leaves_no_door_open(monkeypatch):
+def test_a_failed_spawn_leaves_no_port_open(monkeypatch):
     before = set(os.listdir("/dev/fd"))
     opened = []
 
@@ -166,7 +246,7 @@ def test_a_failed_birth_leaves_no_door_open(monkeypatch):
     assert set(os.listdir("/dev/fd")) == before
 
 
-def test_only_stated_limits_are_looked_at():
+def test_only_stated_limits_are_sampled_on_macos():
     assert sample(decide(Policy(), mac(), options.chains(Policy())), Policy()) is None
     stated = Policy(
         limits=Limits(memory=1 << 28, cpu=500, cpu_time=1000, pids=9),
@@ -178,13 +258,13 @@ def test_only_stated_limits_are_looked_at():
     assert {item.status for item in controls if item.mechanism == "sampling"} == {"cooperative"}
 
 
-def test_io_and_disk_that_are_stated_are_refused():
+def test_stated_io_and_disk_limits_are_refused():
     for name in ("io", "disk"):
         with pytest.raises(UnenforceableError, match=name):
             decided(Policy(limits=Limits(**{name: 1 << 20}), stated=frozenset({name})))
 
 
-def test_the_kernels_limit_is_for_one_process_whose_limit_nobody_stated():
+def test_jetsam_is_used_for_one_process_without_a_stated_limit():
     assert steps(Policy())["Jetsam"].megabytes == 1024
     assert "Jetsam" not in steps(Policy(subprocess=True))
     assert "Jetsam" not in steps(Policy(stated=frozenset({"memory"})))
@@ -193,34 +273,55 @@ def test_the_kernels_limit_is_for_one_process_whose_limit_nobody_stated():
     assert jetsam.plan(1).megabytes == 1
 
 
-def test_who_killed_a_target_with_a_limit_of_the_kernels():
+def test_kills_at_the_jetsam_limit_are_recognized():
     limit = jetsam.FootprintLimit(megabytes=100)
     assert limit.has_killed(signal.SIGKILL, 100 << 20)
     assert not limit.has_killed(signal.SIGKILL, 50 << 20)
     assert not limit.has_killed(signal.SIGTERM, 100 << 20)
-    assert not limit.has_killed(9 << 8, 100 << 20)  # it exited with 9
+    assert not limit.has_killed(9 << 8, 100 << 20)  # the process exited with 9
     assert not limit.has_killed(None, 100 << 20)
 
 
-def test_exec_gets_the_kernels_limit_only_from_its_step():
+def test_exec_gets_a_jetsam_limit_only_from_its_step():
     results = Results()
     assert results.find(jetsam.FootprintLimit) is None
     jetsam.plan(5 << 20).apply(results)
     assert results.get(jetsam.FootprintLimit).megabytes == 5
 
 
-def test_rlimits_are_those_that_mean_something_there():
+def test_rlimits_match_those_that_macos_enforces():
     alone = dict(steps(Policy())["Rlimits"].values)
     assert alone == {"CORE": 1, "NOFILE": 1024, "FSIZE": 1 << 30, "NPROC": 1}
-    assert "NPROC" not in dict(steps(Policy(subprocess=True))["Rlimits"].values)
+    many = Policy(subprocess=True)
+    controls = decide(many, mac(), options.chains(many))
+    made = tier_seatbelt.compose(many, PROGRAM, controls, home="/Users/anna", running=400)
+    assert dict(made.steps[1].values)["NPROC"] == 400 + 128
+    unbounded = Policy(subprocess=True, limits=Limits(pids=None))
+    assert "NPROC" not in dict(steps(unbounded)["Rlimits"].values)
     asked = Policy(limits=Limits(address_space=1 << 34, cpu_time=1500))
     assert dict(steps(asked)["Rlimits"].values) | {"AS": 1 << 34, "CPU": 2} == dict(
         steps(asked)["Rlimits"].values
     )
 
 
-def test_a_limit_that_the_system_refuses_is_a_failed_step():
-    """As macOS does with an address space below what is mapped; here by a limit that can be no limit."""
+def test_an_address_space_that_macos_does_not_accept_refuses_or_degrades(monkeypatch):
+    """Simulate the refusal. macOS refuses a limit below the mapped size, and Linux does not."""
+
+    def refuse(*_):
+        raise ValueError("current limit exceeds maximum limit")
+
+    policy = Policy(limits=Limits(address_space=1 << 26), stated=frozenset({"address_space"}))
+    assert decided(policy)["address_space"] == ("RLIMIT_AS", "applied")  # the control
+    monkeypatch.setattr(rlimits.resource, "setrlimit", refuse)
+    with pytest.raises(UnenforceableError, match="RLIMIT_AS of 67108864 is refused"):
+        decided(policy)
+    loose = replace(policy, best_effort=True)
+    assert decided(loose)["address_space"] == ("", "degraded")
+    assert "AS" not in dict(steps(loose)["Rlimits"].values)
+
+
+def test_a_limit_that_the_system_does_not_accept_is_a_failed_step():
+    """Use an invalid limit, because Linux accepts those that macOS refuses."""
     with pytest.raises(OSError, match="RLIMIT_NOFILE"):
         rlimits.Rlimits(values=(("NOFILE", -5),)).apply(None)
 
@@ -230,16 +331,16 @@ def test_without_seatbelt_no_profile_is_applied():
     assert "Seatbelt" not in steps(Policy(best_effort=True), "seatbelt")
 
 
-def test_the_directory_that_must_be_closed_is_one_that_is_not_granted():
+def test_the_directory_of_the_closed_check_is_not_granted():
     assert seatbelt.directory_outside(("/opt/homebrew",)) == "/Users"
     assert seatbelt.directory_outside(("/Users",)) == "/Library/Preferences"
     assert seatbelt.directory_outside(("/Users", "/Library")) == "/Applications"
-    with pytest.raises(PolicyError, match="nothing can show"):
+    with pytest.raises(PolicyError, match="no directory is left"):
         seatbelt.directory_outside(("/Users", "/Library", "/Applications"))
 
 
-def test_a_list_of_processes_that_did_not_fit_is_asked_for_again(monkeypatch):
-    """More of them come between the question how many there are and the list."""
+def test_a_process_list_that_is_too_long_is_read_again(monkeypatch):
+    """Let processes start between the call for the number and the call for the list."""
     living = list(range(1, 1001))
 
     def listed(room, size):
@@ -253,8 +354,8 @@ def test_a_list_of_processes_that_did_not_fit_is_asked_for_again(monkeypatch):
     assert darwin_proc.all_pids() == living
 
 
-def test_without_a_wall_every_trial_from_inside_fails():
-    """The control of the trials: they see it when there is no wall."""
+def test_without_a_wall_every_check_from_inside_fails():
+    """Run the checks without a wall. This is their control."""
     for trial, words in (
         (seatbelt._verify_network, "network can be reached"),
         (seatbelt._verify_alone, "process can be started"),
@@ -272,7 +373,7 @@ def test_without_a_wall_every_trial_from_inside_fails():
     seatbelt._expect_denial(denied, "cannot happen")
 
 
-def test_an_act_that_failed_for_another_reason_was_not_denied(tmp_path):
+def test_a_failure_for_another_reason_is_not_a_denial(tmp_path):
     missing, kept = tmp_path / "missing", tmp_path / "kept"
     trial = probes.Trial(fd=-1, marker=str(missing), other=os.getpid())
     results = Results()
@@ -280,14 +381,16 @@ def test_an_act_that_failed_for_another_reason_was_not_denied(tmp_path):
     (tmp_path / "home").mkdir()
     with pytest.raises(FileNotFoundError):
         trial.apply(results)
-    # The control: what is not there and what can be read are told apart.
+    # The control: a missing file and a readable one give different results.
     kept.touch()
     with pytest.raises(RuntimeError, match="succeeded"):
         replace(trial, marker=str(kept)).apply(results)
 
 
-def test_doctor_says_what_was_proven():
+def test_doctor_shows_proven_mechanisms():
     told = {text: status for status, text, _ in doctor.lines(mac())}
+    assert told["Seatbelt: supported [read]"] == "proven"
+    assert all("[" in text for _, text, finding in doctor.lines(mac()) if finding)
     assert told["Network isolation: supported on macOS"] == "proven"
     assert told["Seccomp: NOT available (Linux only)"] == "absent"
     told = {text: status for status, text, _ in doctor.lines(mac("seatbelt", "watcher"))}
@@ -295,11 +398,30 @@ def test_doctor_says_what_was_proven():
     assert told["Timeout enforcement: NOT supported"] == "absent"
 
 
-@pytest.mark.skipif(sys.platform == "darwin", reason="here the functions exist")
-def test_elsewhere_the_bindings_say_that_this_is_no_mac():
+def test_every_row_of_evidence_names_its_basis_and_its_test(monkeypatch):
+    """`doctor` and SECURITY.md show another basis for a row only if the row has a date."""
+    rows = {row.capability: row for row in evidence.MACOS}
+    assert {name for name, _, _ in probes.LABELS} <= set(rows)
+    folder = pathlib.Path(__file__).parents[3] / "macos"
+    for row in evidence.MACOS:
+        file, _, test = row.test.partition("::")
+        assert f"def {test or 'test_'}" in (folder / file).read_text(), row.test
+        assert evidence.format_basis("darwin", row.capability) == (
+            "seen on a Mac" if row.seen else "read"
+        )
+    assert evidence.format_basis("linux", "seatbelt") == ""
+    seen = replace(rows["seatbelt"], seen="macos-15, 2026-12-01")
+    monkeypatch.setitem(evidence.TABLES, "darwin", ("a Mac", (seen,)))
+    assert evidence.format_basis("darwin", "seatbelt") == "seen on a Mac"
+    assert "seen on a Mac (macos-15, 2026-12-01)" in evidence.format_table("darwin")
+    assert "Seatbelt: supported [seen on a Mac]" in [text for _, text, _ in doctor.lines(mac())]
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="tests other systems than macOS")
+def test_the_bindings_fail_clearly_on_other_systems():
     for call in (
         darwin_proc.all_pids,
-        lambda: darwin_spawn.exec_in_place("/bin/true", ("true",), (), megabytes=0),
+        lambda: darwin_spawn.exec_in_place("/bin/true", ("true",), ()),
         lambda: darwin_sandbox.init("(version 1)", ()),
         lambda: darwin.sysctl_text("kern.bootsessionuuid"),
     ):
@@ -308,8 +430,20 @@ def test_elsewhere_the_bindings_say_that_this_is_no_mac():
     assert cache_key.build("/usr/bin/node")[-1] == "/usr/bin/node"
 
 
+def test_no_library_with_guarded_descriptors_is_loaded_before_the_fork():
+    """The watcher closes inherited descriptors, and macOS kills a process that closes a guarded
+    descriptor.
+    """
+    code = (
+        "import sys, corral.platforms.macos.backend, corral.platforms.macos.spawn, corral.supervisor.start\n"
+        "print(sorted({'sqlite3', '_sqlite3', '_scproxy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 class Written:
-    """A table of processes that do not exist; signals to them are written down."""
+    """A table of invented processes, which records the signals to them."""
 
     def __init__(self, *rows):
         self.living = {row.pid: row for row in rows}
@@ -318,6 +452,14 @@ class Written:
         self.groups = {}
         self.forbidden = set()
         self.forks = {}
+        self.marked = {}
+        self.answering = {}
+
+    def has_marker(self, pid, marker):
+        return self.marked.get(pid) == marker
+
+    def responsible(self, pid):
+        return self.answering.get(pid, pid)
 
     def processes(self):
         return list(self.living.values())
@@ -346,7 +488,7 @@ class Written:
 
 @pytest.fixture
 def table(monkeypatch):
-    """1 -> 10 (the target) -> 11 -> 12; 20 is somebody else's."""
+    """Return a table of 1 -> 10 (the target) -> 11 -> 12, and 20, which does not belong to the tree."""
     made = Written(
         Process(pid=10, unique=110, parent=101),
         Process(pid=11, unique=111, parent=110),
@@ -365,12 +507,12 @@ def pids(rows):
     return sorted(row.pid for row in rows)
 
 
-def test_a_tree_is_what_was_forked_in_it(table):
+def test_a_tree_contains_the_forks_of_its_processes(table):
     walked = tree(table)
     assert pids(walked.walk()) == [10, 11, 12]
     assert sorted(table.followed) == [10, 11, 12]
     walked.walk()
-    assert len(table.followed) == 3  # each once
+    assert len(table.followed) == 3  # each process once
 
 
 def test_dead_parents_still_link_their_children(table):
@@ -381,15 +523,33 @@ def test_dead_parents_still_link_their_children(table):
     assert pids(walked.walk()) == [12, 13]
 
 
-def test_the_group_holds_who_lost_the_chain(table):
+def test_processes_of_the_group_belong_to_the_tree(table):
     table.living[30] = Process(pid=30, unique=130, parent=999)
     table.groups[10] = [10, 30]
     assert pids(tree(table, grouped=True).walk()) == [10, 11, 12, 30]
     assert pids(tree(table).walk()) == [10, 11, 12]
 
 
-def test_nothing_descends_from_a_process_that_nobody_saw(table):
-    """0 is what a table says of unknown parents: the tree of a target that ended at once is not the machine."""
+def test_an_orphan_is_recognized_by_profile_or_responsibility(table):
+    """The process table does not show the parent. The profile and the responsible process still
+    identify the orphan, unless the pid of the responsible process was reused.
+    """
+    for pid in (31, 32, 33):
+        table.living[pid] = Process(pid=pid, unique=100 + pid, parent=999)
+    table.living[34] = Process(pid=34, unique=134, parent=131)
+    table.marked = {31: "ours", 32: "theirs"}
+    table.answering = {33: 10}
+    assert pids(Tree(table, 10, 110, grouped=False, marker="ours").walk()) == [10, 11, 12, 31, 34]
+    assert pids(Tree(table, 10, 110, grouped=True).walk()) == [10, 11, 12, 33]
+    assert pids(Tree(table, 10, 110, grouped=False).walk()) == [10, 11, 12]
+    Tree(table, 10, 110, grouped=True, marker="ours").kill()
+    assert pids(table.living.values()) == [20, 32]
+
+
+def test_no_process_descends_from_an_unknown_one(table):
+    """Use parent 0, which a table reports for unknown parents. The tree of a target that ended at
+    once must stay empty.
+    """
     table.living[1] = Process(pid=1, unique=101, parent=0)
     table.living[40] = Process(pid=40, unique=140, parent=0)
     Tree(table, 10, 0, grouped=False).kill()
@@ -409,21 +569,21 @@ def test_corral_and_the_system_are_never_in_a_tree(table, pid):
     assert pids(tree(table, grouped=True).walk()) == [10, 11, 12]
 
 
-def test_everybody_is_stopped_before_anybody_is_killed(table):
+def test_all_processes_are_stopped_before_any_is_killed(table):
     tree(table).kill()
     numbers = [number for _, number in table.sent]
     assert numbers == [signal.SIGSTOP] * 3 + [signal.SIGKILL] * 3
     assert pids(table.living.values()) == [20]
 
 
-def test_who_was_forked_during_the_walk_is_stopped_and_killed_too(table):
+def test_a_process_forked_during_the_walk_is_killed_too(table):
     table.forks[11] = [Process(pid=14, unique=114, parent=111)]
     tree(table).kill()
     assert pids(table.living.values()) == [20]
     assert table.sent.index((14, signal.SIGSTOP)) < table.sent.index((10, signal.SIGKILL))
 
 
-def test_a_number_that_was_given_out_again_is_left_alone(table):
+def test_a_reused_pid_is_not_signalled(table):
     walked = tree(table)
     rows = walked.walk()
     table.living[12] = Process(pid=12, unique=555, parent=101)
@@ -439,6 +599,6 @@ def test_a_process_of_another_user_does_not_keep_the_walk_going(table):
     assert pids(table.living.values()) == [12, 20]
 
 
-def test_use_is_added_up(table):
+def test_usage_of_the_tree_is_added_up(table):
     assert tree(table).measure() == Usage(cpu=3.0, memory=33, tasks=6)
     assert tree(table).measure(excluded=10) == Usage(cpu=2.0, memory=23, tasks=4)

@@ -1,7 +1,9 @@
-"""A minifilter driver's side of the protocol, over a socket pair: sizes checked as the driver checks them.
+"""Imitate the driver's side of the minifilter protocol over a socket pair, with the driver's checks
+of sizes.
 
-The filter manager keeps messages whole, and so does SOCK_SEQPACKET. Each packet begins with one byte that says which
-of its calls it stands for: M, FilterGetMessage; R, FilterReplyMessage; S and A, FilterSendMessage and its answer.
+The filter manager keeps messages whole, and so does SOCK_SEQPACKET. The first byte of each packet
+names the call: M, FilterGetMessage; R, FilterReplyMessage; S and A, FilterSendMessage and its
+answer.
 """
 
 import queue
@@ -31,15 +33,14 @@ class Transport:
         self.messages.put(None)
         self.answers.put(None)
 
-    def send(self, message, room):
-        self.end.send(b"S" + struct.pack("<I", room) + message)
+    def send(self, message):
+        self.end.send(b"S" + message)
         answer = self.answers.get(timeout=30)
         if answer is None:
             raise OSError(0, "the port is closed")
         (status,) = struct.unpack_from("<i", answer)
         if status < 0:
             raise OSError(0, "the parameter is wrong")
-        return answer[4:]
 
     def receive(self, room):
         message = self.messages.get(timeout=30)
@@ -61,14 +62,15 @@ class Transport:
 
 
 class Driver:
-    """The other end. `seen` are the commands that it took; `ask` sends a message and waits for the reply."""
+    """The driver's end. `seen` has the accepted commands. `ask` sends a message and returns the
+    reply.
+    """
 
     def __init__(self):
         self.end, client = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.transport = Transport(client)
         self.seen = []
         self.replies = queue.SimpleQueue()
-        self.metrics = b""
         self.number = 0
         self.thread = threading.Thread(target=self._serve, daemon=True)
         self.thread.start()
@@ -78,18 +80,17 @@ class Driver:
             if packet[:1] == b"R":
                 self.replies.put(packet[1:])
             else:
-                self.end.send(self._command(packet[5:], *struct.unpack_from("<I", packet, 1)))
+                self.end.send(self._command(packet[1:]))
 
-    def _command(self, message, room):
+    def _command(self, message):
         if len(message) < HEADER.size:
             return INVALID
         kind, size, _ = HEADER.unpack_from(message)
-        # As the driver does it: shorter than the structure is refused, and the header must agree.
+        # As the driver does: a message shorter than the structure is refused, and the header must
+        # agree.
         if len(message) < SIZES.get(kind, 1 << 30) or size != len(message):
             return INVALID
         self.seen.append(message)
-        if kind == 105:
-            return DONE + self.metrics[:room]
         return DONE
 
     def send(self, message):
@@ -104,7 +105,7 @@ class Driver:
         return reply[16:]
 
     def decide(self, message):
-        """The decision and for how long it may be remembered, as the driver reads them."""
+        """Return the decision, and how long the driver may cache it."""
         reply = self.ask(message)
         assert len(reply) >= 24
         return struct.unpack_from("<II", reply, 16)

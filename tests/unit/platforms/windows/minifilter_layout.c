@@ -1,4 +1,4 @@
-/* The messages as C lays them out: a compiler's word on offsets and padding. */
+/* The messages as C structures, because a compiler decides offsets and padding. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -8,7 +8,6 @@ struct ping { struct header h; uint32_t version; uint64_t time; };
 struct session { struct header h; uint64_t token; uint32_t root; uint16_t path[520]; };
 struct unregister { struct header h; uint64_t token; };
 struct config { struct header h; uint32_t mode, timeout, failures, entries, ttl; };
-struct metrics { struct header h; uint32_t counts[12]; uint8_t open; uint32_t failures; };
 struct exclude { struct header h; uint32_t process; };
 struct file {
     struct header h; uint64_t token; uint32_t process, thread, operation, disposition, access;
@@ -26,12 +25,11 @@ struct reply_header { int32_t status; uint64_t id; };
 #define AT(s, f) printf("%s.%s %zu\n", #s, #f, offsetof(struct s, f))
 
 int main(void) {
-    SIZE(header); SIZE(ping); SIZE(session); SIZE(unregister); SIZE(config); SIZE(metrics);
+    SIZE(header); SIZE(ping); SIZE(session); SIZE(unregister); SIZE(config);
     SIZE(exclude); SIZE(file); SIZE(registry); SIZE(response); SIZE(message_header); SIZE(reply_header);
     AT(ping, version); AT(ping, time);
     AT(session, token); AT(session, root); AT(session, path);
     AT(config, mode); AT(config, timeout); AT(config, failures); AT(config, entries); AT(config, ttl);
-    AT(metrics, counts); AT(metrics, open); AT(metrics, failures);
     AT(file, token); AT(file, process); AT(file, thread); AT(file, operation); AT(file, disposition);
     AT(file, access); AT(file, path); AT(file, destination);
     AT(registry, token); AT(registry, process); AT(registry, thread); AT(registry, operation);

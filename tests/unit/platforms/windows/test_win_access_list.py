@@ -1,4 +1,6 @@
-"""Our entries go in and out of an access list; what others wrote there keeps its bytes and its order."""
+"""Test adding and removing corral's entries in an access list. All other entries keep their bytes
+and their order.
+"""
 
 import struct
 
@@ -35,7 +37,7 @@ foreign = st.builds(
     st.integers(0, 2**32 - 1),
     st.sampled_from([*FOREIGN, OTHER_RUN]),
 )
-# A deny entry for our SID, or one of another kind, is not as we make them: somebody else's.
+# corral did not make a deny entry for its SID, or an entry of another kind.
 odd = st.builds(
     entry, st.sampled_from([1, 9]), st.just(0), st.integers(0, 2**32 - 1), st.just(OURS)
 )
@@ -44,14 +46,16 @@ controls = st.sampled_from([0x8004, 0x8404, 0x9004, 0x9404])
 
 
 @given(lists, controls, st.booleans(), st.booleans(), st.sampled_from(["read", "write"]))
-def test_put_in_and_taken_out(entries, control, directory, root, access):
+def test_an_entry_is_added_and_removed(entries, control, directory, root, access):
     raw = descriptor(entries, control)
     ours = access_list.entries_for(OURS, access, directory=directory, root=root)
     granted = access_list.grant(raw, OURS, ours)
     after = access_list.read(granted)
     assert [one for one in after.entries if not access_list.is_entry_of(one, OURS)] == entries
     assert tuple(one for one in after.entries if access_list.is_entry_of(one, OURS)) == ours
-    assert after.control & 0x1400 == control & 0x1400  # follows its parent or not, as before
+    assert (
+        after.control & 0x1400 == control & 0x1400
+    )  # the list still inherits from its parent, or still does not
     assert bool(after.control & 0x0100) == bool(control & 0x0400)
     assert access_list.has_entry(granted, OURS)
     assert access_list.grant(granted, OURS, ours) is None
@@ -61,7 +65,7 @@ def test_put_in_and_taken_out(entries, control, directory, root, access):
 
 
 @given(lists)
-def test_another_runs_entries_stay(entries):
+def test_entries_of_another_run_stay(entries):
     theirs = access_list.entries_for(OTHER_RUN, "read", directory=True, root=True)
     raw = access_list.grant(descriptor(entries), OTHER_RUN, theirs)
     mine = access_list.entries_for(OURS, "write", directory=True, root=True)
@@ -71,7 +75,7 @@ def test_another_runs_entries_stay(entries):
     assert not access_list.has_entry(left, OURS)
 
 
-def test_what_is_the_objects_own_stands_before_what_it_inherited():
+def test_own_entries_come_before_inherited_ones():
     inherited = entry(0, 0x10, 1, FOREIGN[0])
     deny = entry(1, 0, 1, FOREIGN[1])
     ours = access_list.entries_for(OURS, "read", directory=False, root=False)
@@ -79,15 +83,17 @@ def test_what_is_the_objects_own_stands_before_what_it_inherited():
     assert access_list.read(raw).entries == (deny, *ours, inherited)
 
 
-def test_an_inherited_entry_of_ours_is_taken_out_too():
-    """A file that the target made has it from its directory."""
+def test_inherited_entries_of_corral_are_removed_too():
+    """A file that the target made inherits the entry from its directory."""
     mark = entry(0, 0x10, access_list.RIGHTS["write"], OURS)
     raw = access_list.revoke(descriptor([mark, entry(0, 0x10, 1, FOREIGN[0])]), (OURS,))
     assert access_list.read(raw).entries == (entry(0, 0x10, 1, FOREIGN[0]),)
 
 
-def test_no_target_may_change_lists_or_its_root():
-    """WRITE_DAC, WRITE_OWNER and FILE_DELETE_CHILD never; DELETE only below the root of a write grant."""
+def test_a_target_may_not_change_lists_or_its_root():
+    """A grant never contains WRITE_DAC, WRITE_OWNER or FILE_DELETE_CHILD. It contains DELETE only
+    below the root of a write grant.
+    """
     for access in ("read", "write"):
         for directory in (False, True):
             for root in (False, True):
@@ -102,7 +108,7 @@ def test_no_target_may_change_lists_or_its_root():
                         assert not mask & 0x0116  # no data, no attributes, no children
 
 
-def test_what_is_made_later_inherits():
+def test_new_objects_inherit_the_entries():
     for access in ("read", "write"):
         for root in (False, True):
             made = access_list.entries_for(OURS, access, directory=True, root=root)
@@ -119,17 +125,17 @@ def test_what_is_made_later_inherits():
         b"",
         bytes(20),
         descriptor([], control=0x8000),
-        struct.pack("<BBHIIII", 1, 0, 0x8004, 0, 0, 0, 0),  # present and NULL: open to everybody
+        struct.pack("<BBHIIII", 1, 0, 0x8004, 0, 0, 0, 0),  # present and NULL: open to all users
         descriptor([entry(0, 0, 1, FOREIGN[0])])[:-4],
     ],
     ids=["empty", "zeros", "absent", "null", "cut"],
 )
-def test_what_has_no_usable_list(raw):
+def test_a_descriptor_without_a_usable_list_is_refused(raw):
     with pytest.raises(access_list.Unusable):
         access_list.read(raw)
 
 
-def test_a_full_list():
+def test_a_full_list_is_refused():
     entries = [entry(0, 0, 1, "S-1-5-21-1-2-3-1001")] * 1700
     ours = access_list.entries_for(OURS, "read", directory=True, root=True)
     room = 0xFFFF - 8 - len(b"".join(entries))
@@ -139,9 +145,60 @@ def test_a_full_list():
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes(raw):
+def test_any_bytes_are_a_list_or_refused(raw):
     try:
         found = access_list.read(raw)
     except access_list.Unusable:
         return
     assert access_list.read(access_list.write(found)).entries == found.entries
+
+
+ANDREW, JANE, GROUP_A, EVERYONE = (
+    "S-1-5-21-1-2-3-1001",
+    "S-1-5-21-1-2-3-1002",
+    "S-1-5-21-1-2-3-513",
+    "S-1-1-0",
+)
+READ, WRITE, EXECUTE = 0x1, 0x2, 0x20
+ALL = READ | WRITE | EXECUTE
+DOCUMENTED = [
+    # Microsoft, "DACLs and ACEs": one user is denied, and rights of a group and of everyone add up.
+    ([(1, 0, ALL, ANDREW), (0, 0, WRITE, GROUP_A), (0, 0, READ | EXECUTE, EVERYONE)],
+     {(ANDREW, EVERYONE): 0, (JANE, GROUP_A, EVERYONE): ALL, (JANE, EVERYONE): READ | EXECUTE}),
+    # The same page: a denial of the user after the group's entry has no effect.
+    ([(0, 0, ALL, GROUP_A), (1, 0, ALL, ANDREW)], {(ANDREW, GROUP_A): ALL, (ANDREW,): 0}),
+    # [MS-DTYP] 2.5.3.2: a list without entries allows nothing.
+    ([], {(ANDREW, EVERYONE): 0}),
+    # An inherit-only entry does not apply to the object itself.
+    ([(0, 0x0B, ALL, EVERYONE)], {(EVERYONE,): 0}),
+    # Generic rights stand for those of files.
+    ([(0, 0, 0x80000000, EVERYONE)], {(EVERYONE,): 0x120089}),
+    ([(0, 0, 0x10000000, EVERYONE)], {(EVERYONE,): 0x1F01FF}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("entries", "answers"), DOCUMENTED)
+def test_lists_are_evaluated_as_documented(entries, answers):
+    raw = descriptor([entry(*one) for one in entries])
+    for sids, rights in answers.items():
+        assert access_list.allowed_rights(raw, sids) == rights, sids
+
+
+def test_inherit_only_entries_count_for_objects_below():
+    raw = descriptor([entry(0, 0x0B, 1, "S-1-15-2-1")])
+    assert access_list.allowed_rights(raw, access_list.CONTAINERS) == 0
+    assert access_list.allowed_rights(raw, access_list.CONTAINERS, below=True) == 1
+
+
+@given(lists, st.sampled_from(["read", "write"]), st.booleans(), st.booleans())
+def test_a_grant_gives_exactly_its_rights_to_its_capability(entries, access, directory, root):
+    entries = [one for one in entries if parse_sid(OURS) != one[8:]]
+    raw = descriptor(entries)
+    ours = access_list.entries_for(OURS, access, directory=directory, root=root)
+    granted = access_list.grant(raw, OURS, ours)
+    wanted = access_list.RIGHTS[access] | (
+        access_list.DELETE if access == "write" and not root else 0
+    )
+    assert access_list.allowed_rights(granted, [OURS]) == wanted
+    others = [*FOREIGN, OTHER_RUN]
+    assert access_list.allowed_rights(granted, others) == access_list.allowed_rights(raw, others)

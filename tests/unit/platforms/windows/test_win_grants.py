@@ -1,14 +1,15 @@
-"""Which trees can be granted to an AppContainer, decided from a description of them."""
+"""Test which trees can be granted to an AppContainer, from listings of them."""
 
 import os
+import struct
+import types
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from corral.abi.win32_security import parse_sid
 from corral.errors import PolicyError
 from corral.paths import windows as paths
-from corral.platforms.windows.files import granted_tree
+from corral.platforms.windows.files import access_list, granted_tree
 from corral.platforms.windows.files.granted_tree import Node, Tree
 from corral.platforms.windows.mechanisms import path_grants
 from corral.policy.model import Grant, Policy, Windows
@@ -45,7 +46,7 @@ def refusal(*pairs):
     return caught.value.message
 
 
-def test_a_plain_tree():
+def test_a_plain_tree_is_granted():
     step = plan(
         (grant("D:\\work", "write"), tree(file("a.txt"), file("b.txt"))),
         (grant("D:\\notes"), tree()),
@@ -58,97 +59,138 @@ def test_a_plain_tree():
     assert not step.keep
 
 
-def test_the_users_wish_to_keep():
+def test_grants_can_be_kept():
     step = plan((grant("D:\\work"), tree()), keep_grants=True)
     assert step.keep
     assert "kept" in step.describe()
 
 
-def test_links_and_second_names():
-    text = refusal((grant("D:\\work"), tree(file("link", reparse=True), file("twin", links=2))))
-    assert "D:\\work\\link" in text
-    assert "D:\\work\\twin has 2 names" in text
+def entries(step, name, **facts):
+    """Return (rights, rights that new objects inherit) of one object in the first root of a plan."""
+    node = Node(name=name, directory=facts.pop("directory", False), **facts)
+    made = step.exceptions[0].entries(step.roots[0], node)
+    masks = [(entry[1], int.from_bytes(entry[4:8], "little")) for entry in made]
+    own = next((mask for flags, mask in masks if not flags & access_list.INHERIT_ONLY), 0)
+    return own, masks[-1][1] if masks and node.directory else 0
 
 
-def test_a_junction_as_root():
+READ = access_list.RIGHTS["read"]
+WRITE = access_list.RIGHTS["write"]
+
+
+def test_trees_with_links_are_refused():
+    assert "D:\\work\\link" in refusal((grant("D:\\work"), tree(file("link", reparse=True))))
+
+
+@pytest.mark.parametrize("access", ["read", "write"])
+def test_a_file_with_several_names_can_only_be_read(access):
+    """Check hard links, which uv and pnpm create. The content is the same under each name, and
+    another name may be outside.
+    """
+    step = plan((grant("D:\\work", access), tree(file("twin", links=2))))
+    assert entries(step, "twin", links=2) == (READ, 0)
+    assert entries(step, "plain")[0] == (READ if access == "read" else WRITE | access_list.DELETE)
+
+
+def test_a_junction_as_a_root_is_refused():
     top = Node(name="", directory=True, reparse=True)
     assert "D:\\work is a link" in refusal((grant("D:\\work"), Tree(nodes=(top,))))
 
 
-def test_many_problems_are_counted_not_listed():
-    nodes = [file(f"twin{number}", links=2) for number in range(100)]
+def test_many_problems_are_counted_and_not_listed():
+    nodes = [file(f"link{number}", reparse=True) for number in range(100)]
     text = refusal((grant("D:\\work"), tree(*nodes)))
-    assert "and 95 more in D:\\work" in text
-    assert text.count("twin") == 5
+    assert "and 95 more" in text
+    assert text.count("\\link") == 5
 
 
-def test_too_many_entries():
+def test_a_tree_with_too_many_entries_is_refused():
     assert "more than 20000" in refusal((grant("D:\\work"), Tree(nodes=(TOP,), whole=False)))
 
 
-def test_places_of_the_system_and_the_user():
+def test_system_and_profile_directories_are_refused():
     text = refusal(
         (grant("C:\\Windows\\x"), tree()), (grant("C:\\Users"), tree()), (grant("D:\\"), tree())
     )
     assert "C:\\Windows\\x: it belongs to Windows" in text
-    assert "C:\\Users: it holds your profile" in text
+    assert "C:\\Users: it contains your profile" in text
     assert "D:\\: it is a whole drive" in text
 
 
-def test_read_inside_write_cannot_be_held():
+def test_a_read_grant_inside_a_write_grant_is_read_only():
     outer, inner = (grant("D:\\work", "write"), tree()), (grant("d:\\WORK\\docs"), tree())
-    assert "cannot be held read-only" in refusal(outer, inner)
-    plan(
-        (grant("D:\\work"), tree()), (grant("D:\\work\\docs", "write"), tree())
-    )  # the control: the other way round
+    step = plan(outer, inner)
+    assert entries(step, "docs", directory=True) == (READ, READ)
+    assert entries(step, "DOCS\\sub\\file")[0] == READ
+    assert entries(step, "documents")[0] == WRITE | access_list.DELETE  # the control
+    other = plan((grant("D:\\work"), tree()), (grant("D:\\work\\docs", "write"), tree()))
+    assert entries(other, "docs", directory=True) == (
+        READ,
+        READ,
+    )  # the inner root has its own entries
 
 
-def test_sockets():
+def test_socket_grants_are_refused():
     assert "unix sockets" in refusal((grant("D:\\s.sock", "socket", directory=False), tree()))
 
 
 @pytest.mark.parametrize(
     "name", [".ssh", ".SSH", "a\\b\\c\\.aws", ".env", "app\\.env.local", "x\\id_ed25519", ".npmrc"]
 )
-def test_secrets_are_not_granted_along(name):
-    nodes = [file(name)]
-    assert name in refusal((grant("D:\\work"), tree(*nodes)))
-    assert name in refusal((grant("D:\\work", "write"), tree(*nodes)))
+@pytest.mark.parametrize("access", ["read", "write"])
+def test_secrets_get_no_entry(name, access):
+    assert granted_tree.is_secret(name)
+    step = plan((grant("D:\\work", access), Tree(nodes=(TOP,), closed=(name,))))
+    assert entries(step, name) == (0, 0)
+    above = name.rpartition("\\")[0]
+    if (
+        access == "write" and above
+    ):  # otherwise it could be renamed, and another file put in its place
+        assert not entries(step, above, directory=True)[0] & access_list.DELETE
+        assert entries(step, above, directory=True)[1] & access_list.DELETE
+    assert name in step.describe()
 
 
 @pytest.mark.parametrize(
     "name", [".git\\hooks", "sub\\.git\\config", ".vscode", "app\\.mcp.json", ".husky"]
 )
-def test_what_starts_by_itself_is_not_writable(name):
-    assert name in refusal((grant("D:\\work", "write"), tree(file(name))))
-    plan((grant("D:\\work"), tree(file(name))))  # the control: reading it is nothing
+def test_self_starting_files_are_read_only(name):
+    step = plan((grant("D:\\work", "write"), tree(file(name))))
+    assert entries(step, name) == (READ, 0)
+    assert entries(step, f"{name}\\below", directory=True) == (READ, READ)
+    assert entries(step, ".git\\objects")[0] == WRITE | access_list.DELETE  # git can still commit
+    if "\\" in name:
+        assert not entries(step, name.rpartition("\\")[0], directory=True)[0] & access_list.DELETE
+    assert entries(plan((grant("D:\\work"), tree(file(name)))), name)[0] == READ
 
 
 @pytest.mark.parametrize(
-    ("root", "name"),
+    ("place", "name"),
     [
-        ("C:\\Users\\Ann\\.config", "gcloud"),
-        ("c:\\USERS\\ann\\.Config", "GH"),
-        ("C:\\Users\\Ann\\.cargo", "credentials.toml"),
-        ("C:\\Users\\Ann\\AppData\\Local\\Google", "Chrome"),
-        ("C:\\Users\\Ann\\AppData\\Roaming\\Code", "User"),
-        ("C:\\Users\\Ann\\AppData\\Roaming\\Microsoft\\Windows", "PowerShell"),
+        (".config", "gcloud"),
+        (".Config", "GH"),
+        (".cargo", "credentials.toml"),
+        ("AppData\\Local\\Google", "Chrome"),
+        ("AppData\\Roaming\\Code", "User"),
+        ("AppData\\Roaming\\Microsoft\\Windows", "PowerShell"),
     ],
 )
-def test_secrets_of_the_profile_are_not_granted_along(root, name):
-    assert name in refusal((grant(root), tree(file(name))))
-    plan((grant(f"{root}\\{name}"), tree()))  # named itself it is the user's word
-    plan((grant("D:\\x"), tree(file(name))))  # the control: elsewhere the name means nothing
+def test_secrets_of_the_profile_get_no_entry(place, name):
+    assert granted_tree.is_secret(name, place)
+    assert not granted_tree.is_secret(name)  # the control: elsewhere the name has no meaning
 
 
-def test_what_starts_at_logon_is_not_writable():
+def test_files_that_start_at_logon_are_read_only():
     root = "C:\\Users\\Ann\\AppData\\Roaming\\Microsoft\\Windows"
-    assert "Start Menu" in refusal((grant(root, "write"), tree(file("Start Menu"))))
-    plan((grant(root), tree(file("Start Menu"))))  # the control
+    step = plan((grant(root, "write"), tree(file("Start Menu"))))
+    assert entries(step, "Start Menu")[0] == READ
+    assert entries(step, "Start Menus")[0] == WRITE | access_list.DELETE  # the control
 
 
-def test_what_would_start_by_itself_is_watched():
-    """What is not there cannot be refused; that a target has made it is told."""
+def test_missing_self_starting_files_are_watched():
+    """Check a missing file, which cannot be made read-only. The report says if a target has created
+    it.
+    """
     documents = "C:\\Users\\Ann\\Documents"
     seen = tree(Node(name="sub", directory=True))
     step = plan((grant(documents, "write"), seen), (grant("D:\\read"), seen))
@@ -162,41 +204,81 @@ def test_what_would_start_by_itself_is_watched():
 @pytest.mark.parametrize(
     "name", [".env.example", "environment", "git\\hooks", ".github\\workflows", "ssh", "src\\hooks"]
 )
-def test_what_only_looks_like_it(name):
-    plan((grant("D:\\work", "write"), tree(file(name))))
+def test_similar_names_are_ordinary_files(name):
+    assert not granted_tree.is_secret(name)
+    assert not granted_tree.is_starting(name)
 
 
-def test_a_secret_that_is_named_itself():
-    nodes = [Node(name=".git", directory=True), Node(name=".git\\hooks", directory=True)]
-    pair = (grant("D:\\work", "write"), tree(*nodes))
-    assert ".git\\hooks" in refusal(pair)
-    plan(pair, (grant("D:\\work\\.git\\hooks", "write"), tree()))
+def test_a_secret_that_is_granted_by_name_gets_an_entry():
+    outer = (grant("D:\\work"), Tree(nodes=(TOP,), closed=(".env",)))
+    step = plan(outer, (grant("D:\\work\\.env", directory=False), tree()))
+    assert entries(step, ".env") == (0, 0)
+    assert step.exceptions[1].entries(step.roots[1], file(""))
 
 
-def test_naming_another_path_is_no_leave():
-    pair = (grant("D:\\work"), tree(file(".env")))
-    assert ".env" in refusal(pair, (grant("D:\\work\\.envx"), tree()))
-    assert ".env" in refusal(pair, (grant("D:\\"), tree()))
+def test_a_git_checkout_with_an_environment_and_packages_is_granted(tmp_path):
+    """In a typical checkout the environment file is closed, hard links are read-only, and so are
+    hooks.
+    """
+    for name in (".git/hooks", ".git/objects", ".venv/Lib", "node_modules/x", "src"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in (".git/config", ".env", "src/main.js", "node_modules/x/index.js"):
+        (tmp_path / name).write_text("")
+    os.link(tmp_path / "src" / "main.js", tmp_path / ".venv" / "Lib" / "main.js")
+    for access in ("read", "write"):
+        policy = Policy(grants=(grant(str(tmp_path), access),))
+        (seen,) = path_grants.read_trees(policy, home="C:\\Users\\Ann").values()
+        assert seen.closed == (".env",)
+        step = plan((grant("D:\\work", access), seen))
+        assert entries(step, "src\\main.js", links=2)[0] == READ
+    assert step.exceptions[0].read_only == {".git\\hooks", ".git\\config"}
 
 
-names = st.lists(st.text(st.sampled_from("ab.env~:sh\\ "), min_size=1, max_size=12), max_size=6)
+def test_a_tree_in_the_store_is_not_listed_again(tmp_path, monkeypatch):
+    (tmp_path / "node_modules").mkdir()
+    for name in "abcd":
+        (tmp_path / "node_modules" / name).write_text("")
+    monkeypatch.setattr(granted_tree, "MAX_ENTRIES", 3)
+    monkeypatch.setattr(path_grants.windows, "is_inside", lambda path, top: top == "copied")
+
+    def seen(access, *copied):
+        policy = Policy(grants=(grant(str(tmp_path), access),))
+        (found,) = path_grants.read_trees(policy, home="C:\\Users\\Ann", copied=copied).values()
+        return found.whole, found.closed
+
+    assert seen("read", "copied") == (True, ("node_modules",))
+    assert seen("read", "other") == (False, ())
+    assert seen("write", "copied") == (False, ())  # writable paths are not copied
 
 
-@given(names, st.sampled_from(["read", "write"]))
-def test_any_names(some, access):
-    """It refuses or plans; it never raises anything else, and never plans a secret."""
-    nodes = [file(name) for name in some]
-    try:
-        plan((grant("D:\\work", access), tree(*nodes)))
-    except PolicyError:
-        return
-    assert not any(
-        name.split("\\")[-1] in {".env", ".ssh"} and name.count("\\") < 2 for name in some
-    )
+def test_objects_of_other_users_in_a_read_grant_are_skipped_and_named(tmp_path):
+    """Use files of an elevated tool, whose access lists this user may not change."""
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "file").write_text("")
+    (tmp_path / "own").write_text("")
+    found = granted_tree.read_tree(str(tmp_path), is_foreign=lambda path: path.endswith("theirs"))
+    assert (found.foreign, {node.name for node in found.nodes}) == (("theirs",), {"", "own"})
+    step = plan((grant("D:\\work"), found))
+    assert entries(step, "theirs", directory=True) == (0, 0)
+    (warning,) = step.warnings()
+    assert "D:\\work\\theirs is closed" in warning
+    assert plan((grant("D:\\work"), tree())).warnings() == ()
+
+
+@pytest.mark.parametrize(("answer", "foreign"), [(None, False), (PermissionError(13, "no"), True)])
+def test_an_object_that_cannot_be_opened_is_skipped(monkeypatch, answer, foreign):
+    def open_itself(path, *, access):
+        assert access & granted_tree.win32_files.WRITE_DAC
+        if answer:
+            raise answer
+        return types.SimpleNamespace(close=lambda: None)
+
+    monkeypatch.setattr(granted_tree.win32_files, "open_itself", open_itself)
+    assert granted_tree.is_foreign("D:\\x") == foreign
 
 
 @pytest.mark.links
-def test_a_real_tree_is_seen_as_it_is(tmp_path):
+def test_a_real_tree_is_listed(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "file").write_text("x")
     (tmp_path / "sub" / "link").symlink_to("/")
@@ -213,7 +295,7 @@ def test_a_real_tree_is_seen_as_it_is(tmp_path):
     }
 
 
-def test_a_tree_that_is_too_large(tmp_path, monkeypatch):
+def test_a_tree_that_is_too_large_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(granted_tree, "MAX_ENTRIES", 3)
     for name in "ab":
         (tmp_path / name).write_text("")
@@ -222,18 +304,23 @@ def test_a_tree_that_is_too_large(tmp_path, monkeypatch):
     assert not granted_tree.read_tree(str(tmp_path)).whole
 
 
-def test_a_root_that_is_not_there(tmp_path):
+def test_a_missing_root_is_an_error(tmp_path):
     with pytest.raises(PolicyError, match="none"):
-        path_grants.read_trees(Policy(grants=(grant(str(tmp_path / "none")),)))
+        path_grants.read_trees(
+            Policy(grants=(grant(str(tmp_path / "none")),)), home="C:\\Users\\Ann"
+        )
 
 
 @pytest.fixture
 def handles(monkeypatch):
-    """What Windows says of handles, by the path that each was opened for."""
+    """Replace the information that Windows gives about handles, by path."""
     facts = {}
+    denied = facts["denied"] = set()
 
     class Handle:
-        def __init__(self, path):
+        def __init__(self, path, *, access):
+            if path in denied and access & granted_tree.win32_files.WRITE_DAC:
+                raise PermissionError(13, "Access is denied")
             self.value = path
 
         def __enter__(self):
@@ -258,7 +345,7 @@ def handles(monkeypatch):
     [
         ((0x20, 1, "C:\\t\\x"), ""),
         ((0x20, 1, "c:\\T\\x"), ""),
-        ((0x20, 2, "C:\\t\\x"), "has 2 names"),
+        ((0x20, 2, "C:\\t\\x"), ""),
         ((0x420, 1, "C:\\t\\x"), "is a link"),
         ((0x410, 1, "C:\\t\\x"), "is a link"),
         ((0x20, 1, "C:\\elsewhere\\x"), "was moved"),
@@ -269,7 +356,59 @@ def handles(monkeypatch):
 def test_each_object_is_judged_by_its_own_handle(handles, fact, text):
     handles["/t/x"] = fact
     if not text:
-        assert [path for path, _, _ in granted_tree.walk("/t")] == ["/t", "/t/x"]
+        assert [node.name for node, _ in granted_tree.walk("/t")] == ["", "x"]
         return
     with pytest.raises(OSError, match=text):
         list(granted_tree.walk("/t"))
+
+
+def test_a_closed_object_that_cannot_be_changed_does_not_stop_the_walk(handles):
+    """A closed object gets no entry, so reading its list is enough. Any other object has to be
+    changed.
+    """
+    handles["/t/x"] = (0x20, 1, "C:\\t\\x")
+    handles["denied"].add("/t/x")
+    assert [node.name for node, _ in granted_tree.walk("/t", {"x"})] == ["", "x"]
+    with pytest.raises(PermissionError):
+        list(granted_tree.walk("/t"))
+
+
+def test_nothing_below_a_closed_directory_is_opened(handles):
+    handles["/t/x"] = (0x10, 1, "C:\\t\\x")
+    assert [node.name for node, _ in granted_tree.walk("/t", {"x"})] == ["", "x"]
+    assert [node.name for node, _ in granted_tree.walk("/t", {""})] == [""]
+
+
+@pytest.mark.parametrize(
+    ("sid", "flags", "open_to_all"),
+    [
+        ("S-1-15-2-1", 0, True),
+        ("S-1-15-2-2", 0x0B, True),  # the files below inherit this
+        (
+            "S-1-5-32-545",
+            0,
+            False,
+        ),  # the group of users: the target needs an entry for containers as well
+    ],
+)
+def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, flags, open_to_all):
+    """Some directories, such as Program Files, pass on entries for all containers to new files."""
+    raw = struct.pack("<BBHI", 0, flags, 8 + len(parse_sid(sid)), 0x1200A9) + parse_sid(sid)
+    acl = struct.pack("<BBHHH", 2, 0, 8 + len(raw), 1, 0) + raw
+    listed = struct.pack("<BBHIIII", 1, 0, 0x8004, 0, 0, 0, 20) + acl
+    monkeypatch.setattr(granted_tree.win32_security, "read_security", lambda _handle: listed)
+    if not open_to_all:
+        granted_tree.check_closed("D:\\work\\.env", 7)
+        return
+    with pytest.raises(OSError, match="open to every AppContainer"):
+        granted_tree.check_closed("D:\\work\\.env", 7)
+
+
+def test_only_secrets_must_be_closed_to_every_container():
+    """Other closed names are packages with a copy in the store, and files of other users, which
+    cannot be opened.
+    """
+    seen = Tree(nodes=(TOP,), closed=(".env", "node_modules"), foreign=("theirs",))
+    (less,) = plan((grant("D:\\work", "read"), seen)).exceptions
+    assert less.closed == {".env", "node_modules", "theirs"}
+    assert less.secret == {".env"}

@@ -1,4 +1,6 @@
-"""The journal: complete or silent at every byte, counted by looking, freed by death."""
+"""Test the journal: after a cut at any byte it is complete or empty, and it is locked as long as
+its run lives.
+"""
 
 import os
 import signal
@@ -39,18 +41,20 @@ def entry(*some, profile="corral-x"):
 
 
 @given(entries)
-def test_written_and_read(one):
+def test_a_journal_is_written_and_read(one):
     assert journal.decode(journal.encode(one)) == one
 
 
 @given(entries, st.data())
-def test_cut_anywhere(one, data):
-    """Before its end it says nothing: then nothing had been made."""
+def test_a_journal_that_is_cut_anywhere_is_empty(one, data):
+    """An incomplete journal counts as empty, because no entry was made before the journal was
+    complete.
+    """
     raw = journal.encode(one)
     assert journal.decode(raw[: data.draw(st.integers(0, len(raw) - 1))]) is None
 
 
-def test_cut_at_every_byte_with_claims_given_up():
+def test_a_journal_that_is_cut_after_claims_were_given_up_keeps_the_others():
     one = entry(root("C:\\a"), root("C:\\b"), root("C:\\c"))
     raw = journal.encode(one)
     whole = raw + b"".join(b"- " + some.sid.encode() + b"\n" for some in one.roots[:2])
@@ -60,12 +64,12 @@ def test_cut_at_every_byte_with_claims_given_up():
             assert found is None
         else:
             done = whole[len(raw) : at].count(b"\n")
-            assert found.roots == one.roots[done:], at  # never one claim too few
+            assert found.roots == one.roots[done:], at  # no claim may be missing
             assert found.profile == one.profile
 
 
 @given(entries, st.data())
-def test_changed_anywhere(one, data):
+def test_a_changed_journal_counts_as_empty(one, data):
     raw = bytearray(journal.encode(one))
     at = data.draw(st.integers(0, len(raw) - 1))
     raw[at] ^= data.draw(st.integers(1, 255))
@@ -74,11 +78,11 @@ def test_changed_anywhere(one, data):
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes(raw):
+def test_any_bytes_are_a_journal_or_empty(raw):
     assert journal.decode(raw) is None
 
 
-def test_a_living_run_counts_and_a_dead_one_does_not(tmp_path):
+def test_a_live_run_counts_and_a_dead_one_does_not(tmp_path):
     directory = str(tmp_path / "journal")
     mine = journal.create(directory, "one", entry(root()))
     other = journal.create(directory, "two", entry(root(), root("C:\\b")))
@@ -101,7 +105,7 @@ def test_only_one_process_cleans_up(tmp_path):
     journal.create(directory, "one", entry(root())).leave()
     (dead,) = journal.dead(directory)
     assert journal.dead(directory) == []
-    assert journal.living(directory) == [entry(root())]  # in use until its cleaner gives it up
+    assert journal.living(directory) == [entry(root())]  # in use until its cleaner releases it
     dead.drop(root())
     assert journal.living(directory) == [entry()]
     dead.leave()
@@ -133,9 +137,9 @@ own.end()
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="killed by a signal")
-def test_killed_while_writing(tmp_path):
-    """A real process, a real lock, killed after so many bytes: what it leaves is found free, and says all or nothing."""
+@pytest.mark.skipif(sys.platform == "win32", reason="kills by a signal")
+def test_a_run_killed_while_writing_leaves_a_complete_or_empty_journal(tmp_path):
+    """Kill a real process with a real lock after some bytes. Its file is then unlocked."""
     source = os.path.dirname(os.path.dirname(corral.__file__))
     made = [
         journal.Root(path=path, access="write", sid=grant_sid(path, "write"), volume=1, file=2)
@@ -158,7 +162,7 @@ def test_killed_while_writing(tmp_path):
         assert os.listdir(directory) == []
 
 
-def test_what_is_kept(tmp_path):
+def test_kept_grants_are_read_back(tmp_path):
     directory = str(tmp_path)
     journal.keep(directory, root())
     journal.keep(directory, root())
@@ -170,15 +174,15 @@ def test_what_is_kept(tmp_path):
     assert journal.kept(directory) == (root("C:\\b"),)
 
 
-def test_a_directory_that_is_not_there(tmp_path):
+def test_a_missing_directory_has_no_journals(tmp_path):
     missing = str(tmp_path / "none")
     assert (journal.dead(missing), journal.living(missing), journal.kept(missing)) == ([], [], ())
 
 
-def test_what_nobody_would_read_to_its_end_is_not_begun(tmp_path):
-    """A file that is read cut off says that nothing was made."""
+def test_a_journal_that_is_too_long_is_refused(tmp_path):
+    """A file that is read only in part would count as empty."""
     some = [root(f"C:\\{'x' * 30_000}{number}") for number in range(40)]
     journal.create(str(tmp_path), "control", entry(*some[:20])).end()
-    with pytest.raises(OSError, match="more is granted"):
+    with pytest.raises(OSError, match="too many grants"):
         journal.create(str(tmp_path), "run", entry(*some))
     assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,6 @@
-"""The minifilter client against a driver over a socket pair, and its messages against a C compiler."""
+"""Test the minifilter client with a driver over a socket pair, and its messages with a C compiler."""
 
 import pathlib
-import shutil
 import struct
 import subprocess
 import sys
@@ -10,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import rigs
 from corral.abi import win32
 from corral.platforms.windows.mechanisms import minifilter
 from corral.platforms.windows.mechanisms import minifilter_messages as wire
 
 if sys.platform != "linux":
-    pytest.skip("the driver's end is a SOCK_SEQPACKET", allow_module_level=True)
+    pytest.skip("this system has no SOCK_SEQPACKET for the driver's end", allow_module_level=True)
 
 from minifilter_driver import Driver, file_check, ping, registry_check
 
@@ -49,15 +49,14 @@ def session(driver):
 
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory):
-    if shutil.which("gcc") is None:
-        pytest.skip("needs the package gcc")
+    rigs.need("gcc")
     program = tmp_path_factory.mktemp("layout") / "layout"
     subprocess.run(["gcc", "-o", program, LAYOUT], check=True)
     done = subprocess.run([program], check=True, capture_output=True, text=True)
     return {name: int(number) for name, number in map(str.split, done.stdout.splitlines())}
 
 
-def test_sizes_are_those_of_c(layout):
+def test_sizes_match_those_of_c(layout):
     header = wire.HEADER.size
     found = {
         "header": header,
@@ -65,7 +64,6 @@ def test_sizes_are_those_of_c(layout):
         "session": header + wire.SESSION_BODY.size,
         "unregister": header + wire.TOKEN_BODY.size,
         "config": header + wire.CONFIG_BODY.size,
-        "metrics": header + wire.METRICS_BODY.size,
         "exclude": header + wire.EXCLUDE_BODY.size,
         "file": header + wire.FILE_BODY.size,
         "registry": header + wire.REGISTRY_BODY.size,
@@ -74,7 +72,7 @@ def test_sizes_are_those_of_c(layout):
         "reply_header": wire.REPLY_HEADER.size,
     }
     assert found == {name: size for name, size in layout.items() if "." not in name}
-    # The sizes that the driver is known to insist on.
+    # The sizes that the driver insists on.
     assert found["session"] == 1072
     assert found["config"] == 40
     assert found["exclude"] == 24
@@ -86,7 +84,7 @@ def unpack(form, data, at):
     return struct.unpack_from(f"<{form}", data, at)[0]
 
 
-def test_what_is_sent_lies_where_c_looks_for_it(layout):
+def test_sent_messages_have_the_layout_of_c(layout):
     sent = wire.register_session(1, 0x1122334455667788, 4242, "C:\\w")
     assert unpack("Q", sent, layout["session.token"]) == 0x1122334455667788
     assert unpack("I", sent, layout["session.root"]) == 4242
@@ -111,7 +109,7 @@ def test_what_is_sent_lies_where_c_looks_for_it(layout):
         ("registry", 2, ("token", "process", "thread", "operation", "type", "size"), ("key", "value")),
     ],
 )  # fmt: skip
-def test_what_is_received_is_read_from_where_c_puts_it(layout, name, kind, numbers, texts):
+def test_received_messages_have_the_layout_of_c(layout, name, kind, numbers, texts):
     body = bytearray(layout[name])
     struct.pack_into("<IIQ", body, 0, kind, layout[name], 99)
     for at, field in enumerate(numbers, start=1):
@@ -129,7 +127,9 @@ def test_what_is_received_is_read_from_where_c_puts_it(layout, name, kind, numbe
 
 
 @given(U64, U32, U32, U32, U32, TEXTS, TEXTS)
-def test_a_check_survives_the_way(token, operation, access, request, message, path, destination):
+def test_a_check_is_decoded_as_it_was_encoded(
+    token, operation, access, request, message, path, destination
+):
     if max(len(item.encode("utf-16-le", "surrogatepass")) for item in (path, destination)) > 1036:
         return
     raw = lambda item: item.encode("utf-16-le", "surrogatepass").ljust(1040, b"\0")
@@ -142,17 +142,17 @@ def test_a_check_survives_the_way(token, operation, access, request, message, pa
     assert (check.path, check.destination) == (path, destination)
 
 
-# --- what the driver is told ----------------------------------------------------------------------
+# --- commands to the driver ----------------------------------------------------------------------
 
 
-def test_a_session_is_set_up_and_given_up(driver):
+def test_a_session_is_registered_and_unregistered(driver):
     session = minifilter.Session(driver.transport, CHECKS)
     session.register(4242, "C:\\work")
     session.release()
     kinds = [struct.unpack_from("<I", message)[0] for message in driver.seen]
     assert kinds == [104, 107, 100, 101]
     config, exclude, register, unregister = driver.seen
-    assert struct.unpack_from("<I", config, 16)[0] == 1  # fail closed
+    assert struct.unpack_from("<I", config, 16)[0] == 1  # on errors the driver denies
     assert struct.unpack_from("<I", exclude, 16)[0] > 0
     assert struct.unpack_from("<QI", register, 16) == (session.token, 4242)
     assert struct.unpack_from("<Q", unregister, 16) == (session.token,)
@@ -160,13 +160,13 @@ def test_a_session_is_set_up_and_given_up(driver):
     assert len(set(requests)) == len(requests)
 
 
-def test_the_driver_refuses_what_is_too_short(driver):
-    """The control of all sizes: the message without its padding is what other clients send."""
+def test_the_driver_refuses_short_messages(driver):
+    """Send a message without its padding, as other clients do. This is the control of all sizes."""
     whole = wire.register_session(1, 2, 3, "C:\\w")
     cut = whole[:1068]
     with pytest.raises(OSError, match="parameter"):
-        driver.transport.send(struct.pack("<II", 100, len(cut)) + cut[8:], 0)
-    assert driver.transport.send(whole, 0) == b""
+        driver.transport.send(struct.pack("<II", 100, len(cut)) + cut[8:])
+    driver.transport.send(whole)  # the control: the whole message is accepted
     driver.transport.close()
 
 
@@ -175,21 +175,9 @@ def test_a_session_that_was_never_registered_is_not_unregistered(driver):
     assert driver.seen == []
 
 
-def test_a_workspace_that_does_not_fit(session):
-    with pytest.raises(ValueError, match="does not fit"):
+def test_a_workspace_that_is_too_long_is_refused(session):
+    with pytest.raises(ValueError, match="longer than 519"):
         session.register(1, "C:\\" + "x" * 600)
-
-
-def test_metrics(driver, session):
-    numbers = tuple(range(1, 13))
-    driver.metrics = wire.HEADER.pack(106, 72, 1) + struct.pack("<12IB3xI", *numbers, 1, 44)
-    found = session.metrics()
-    assert (found.cache_hits, found.denied, found.processes) == (1, 10, 12)
-    assert found.failing_open
-    assert found.consecutive_failures == 44
-    driver.metrics = driver.metrics[:60]
-    with pytest.raises(wire.MalformedError):
-        session.metrics()
 
 
 def test_a_ping_is_answered(driver, session):
@@ -197,7 +185,7 @@ def test_a_ping_is_answered(driver, session):
     assert struct.unpack("<IIQI4xQ", reply) == (50, 32, 7, wire.VERSION, 987654321)
 
 
-# --- what it is answered --------------------------------------------------------------------------
+# --- decisions ------------------------------------------------------------------------------------
 
 DATA, NOTES, OTHER = rf"{VOLUME}\data", rf"{VOLUME}\notes", rf"{VOLUME}\Users\u\.ssh\id"
 
@@ -212,7 +200,7 @@ DATA, NOTES, OTHER = rf"{VOLUME}\data", rf"{VOLUME}\notes", rf"{VOLUME}\Users\u\
         (3, rf"{NOTES}\x.txt", "", 0, DENY),
         (2, rf"{NOTES}\x.txt", "", 1, ALLOW),
         (2, rf"{NOTES}\x.txt", "", 0x40000000, DENY),  # a "read" that asks for GENERIC_WRITE
-        (2, rf"{NOTES}\x.txt", "", 0x00010000, DENY),  # and one that asks for DELETE
+        (2, rf"{NOTES}\x.txt", "", 0x00010000, DENY),  # a "read" that asks for DELETE
         (2, rf"{DATA}\x.txt", "", 0x2, ALLOW),
         (2, OTHER, "", 1, DENY),
         (3, OTHER, "", 0, DENY),
@@ -233,7 +221,9 @@ DATA, NOTES, OTHER = rf"{VOLUME}\data", rf"{VOLUME}\notes", rf"{VOLUME}\Users\u\
         (6, rf"{DATA}\x", "", 0, DENY),
     ],
 )  # fmt: skip
-def test_file_checks(driver, session, operation, path, destination, access, decision):
+def test_file_checks_follow_the_grants(
+    driver, session, operation, path, destination, access, decision
+):
     message = file_check(session.token, operation, path, destination, access)
     assert driver.decide(message)[0] == decision
 
@@ -241,36 +231,36 @@ def test_file_checks(driver, session, operation, path, destination, access, deci
 @pytest.mark.parametrize(
     ("operation", "decision"), [(6, ALLOW), *((n, DENY) for n in (0, 1, 2, 3, 4, 5, 7))]
 )
-def test_registry_checks(driver, session, operation, decision):
+def test_only_one_registry_operation_is_allowed(driver, session, operation, decision):
     key = r"\REGISTRY\USER\S-1-5-21\Software\Microsoft\Windows\CurrentVersion\Run"
     assert driver.decide(registry_check(session.token, operation, key))[0] == decision
 
 
-def test_another_session_s_questions_are_denied(driver, session):
+def test_questions_of_another_session_are_denied(driver, session):
     assert driver.decide(file_check(session.token, 3, rf"{DATA}\x"))[0] == ALLOW
     assert driver.decide(file_check(session.token ^ 1, 3, rf"{DATA}\x"))[0] == DENY
 
 
-def test_only_what_depends_on_operation_and_path_alone_is_remembered(driver, session):
-    """The driver's cache knows neither the destination of a rename nor the access of an open."""
+def test_only_answers_that_depend_on_operation_and_path_are_cached(driver, session):
+    """The driver's cache does not know the destination of a rename or the access of an open."""
     remembered = {
         "write": driver.decide(file_check(session.token, 3, rf"{DATA}\x"))[1],
         "rename": driver.decide(file_check(session.token, 5, rf"{DATA}\x", rf"{DATA}\y"))[1],
         "read": driver.decide(file_check(session.token, 2, rf"{DATA}\x"))[1],
     }
     assert remembered["write"] > 1000
-    # And never 0, which the driver takes for its own default of seconds.
+    # Never 0, because the driver then uses its own default of seconds.
     assert remembered["rename"] == remembered["read"] == 1
 
 
-def test_counts(driver, session):
+def test_decisions_are_counted(driver, session):
     driver.decide(file_check(session.token, 3, rf"{DATA}\x"))
     driver.decide(file_check(session.token, 3, OTHER))
     driver.decide(file_check(session.token, 3, OTHER))
     assert (session.allowed, session.denied, session.malformed) == (1, 2, 0)
 
 
-# --- what is no message ---------------------------------------------------------------------------
+# --- invalid messages ---------------------------------------------------------------------------
 
 
 def malformed():
@@ -292,14 +282,14 @@ def malformed():
 @pytest.mark.parametrize(
     "message", [item for _, item in malformed()], ids=[n for n, _ in malformed()]
 )
-def test_what_cannot_be_read_is_denied_and_the_next_is_answered(driver, session, message):
+def test_a_malformed_message_is_denied_and_the_next_is_answered(driver, session, message):
     assert driver.decide(message) == (DENY, 1)
     assert session.malformed == 1
     assert driver.decide(file_check(session.token, 3, rf"{DATA}\x"))[0] == ALLOW
 
 
 @given(st.binary(max_size=2200))
-def test_no_bytes_are_answered_with_yes(data):
+def test_random_bytes_are_never_allowed(data):
     checks = minifilter.Checks(write=(r"\DEVICE",))
     session = minifilter.Session.__new__(minifilter.Session)
     session.allowed = session.denied = session.malformed = 0
@@ -309,17 +299,17 @@ def test_no_bytes_are_answered_with_yes(data):
         assert unpack("I", answer, 32) == DENY
 
 
-def test_notices_have_no_answer(driver, session):
+def test_notices_get_no_answer(driver, session):
     driver.send(struct.pack("<IIQQIIQ", 3, 40, 1, session.token, 5, 6, 7))
     assert driver.decide(file_check(session.token, 3, rf"{DATA}\x"))[0] == ALLOW
 
 
-def test_a_driver_that_goes_away():
+def test_release_works_after_the_driver_has_disconnected():
     driver = Driver()
     session = minifilter.Session(driver.transport, CHECKS)
     session.register(1, "C:\\w")
     driver.close()
-    session.release()  # does not hang and does not raise
+    session.release()  # this does not hang and does not raise
 
 
 # --- from drive letters to devices ----------------------------------------------------------------
@@ -358,16 +348,16 @@ def query(drive):
         ("", ""),
     ],
 )
-def test_devices(path, root):
+def test_paths_become_device_paths(path, root):
     assert minifilter.device_roots([path], query) == ((root,) if root else ())
 
 
 @given(st.text(max_size=30))
-def test_nothing_but_devices_is_a_root(path):
+def test_only_devices_are_roots(path):
     assert all(root.startswith("\\DEVICE\\") for root in minifilter.device_roots([path], query))
 
 
-def test_windows_itself_can_be_read_and_not_written():
+def test_the_windows_directory_can_be_read_and_not_written():
     step = minifilter.Minifilter(read=("C:\\notes",), write=("C:\\data",), workspace="C:\\data")
     checks = step.checks(query=query, windows="C:\\Windows")
     library = rf"{VOLUME}\Windows\System32\ntdll.dll"
@@ -391,13 +381,13 @@ def test_windows_itself_can_be_read_and_not_written():
         (31, "error 31"),
     ],
 )
-def test_why_there_is_no_driver(code, words):
+def test_the_reason_for_a_missing_driver_is_reported(code, words):
     error = OSError(0, f"error {code}")
     error.winerror = code
     assert words in minifilter.absence(error)
 
 
-def test_without_windows_there_is_none():
+def test_other_systems_have_no_driver():
     with pytest.raises(minifilter.AbsentError, match="no filter manager"):
         minifilter.connect(CHECKS)
     assert minifilter.probe().status == "absent"

@@ -1,4 +1,4 @@
-"""The relay's frames and requests, without any socket."""
+"""Test the relay's frames and requests without any socket."""
 
 import os
 import threading
@@ -21,7 +21,7 @@ FRAMES = st.one_of(
 
 
 @given(st.lists(FRAMES, max_size=8), st.data())
-def test_frames_survive_any_cut(frames, data):
+def test_frames_may_be_split_anywhere(frames, data):
     whole = b"".join(shim.frame(*item) for item in frames)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=5)))
     parser, found = shim.Frames(), []
@@ -31,7 +31,7 @@ def test_frames_survive_any_cut(frames, data):
 
 
 @given(st.binary(max_size=200))
-def test_bytes_are_frames_or_an_error(data):
+def test_any_bytes_are_frames_or_an_error(data):
     parser = shim.Frames()
     try:
         found = list(parser.feed(data))
@@ -54,13 +54,13 @@ def test_bytes_are_frames_or_an_error(data):
         shim.HEADER.pack(shim.CREDIT, 0, 5, 1),
     ],
 )
-def test_no_frame_of_ours(data):
+def test_invalid_frames_are_errors(data):
     with pytest.raises(shim.ProtocolError):
         list(shim.Frames().feed(data))
 
 
 class Pair:
-    """An outer mux whose other side is this test."""
+    """An outer mux. The test is its other side."""
 
     def __init__(self):
         self.reader, write = os.pipe()
@@ -111,8 +111,8 @@ def pair():
     made.close()
 
 
-def test_what_an_honest_inner_end_says(pair):
-    """The control of all below: nothing of this is an error."""
+def test_valid_frames_of_an_inner_end_are_accepted(pair):
+    """Send valid frames. This is the control of the tests below."""
     stream = pair.open()
     pair.say((shim.DATA, 1, b"hello"), (shim.END, 1))
     assert stream.recv(10) == b"hello"
@@ -120,7 +120,7 @@ def test_what_an_honest_inner_end_says(pair):
     stream.send(b"there")
     stream.end()
     assert os.read(pair.reader, 100) == shim.frame(shim.DATA, 1, b"there") + shim.frame(shim.END, 1)
-    # Frames that crossed with the end of their stream are nobody's.
+    # Frames that arrive after the end of their stream are ignored.
     pair.say((shim.CREDIT, 1, b"\x01\0\0\0"), (shim.RESET, 1))
     assert pair.end() is None
 
@@ -143,7 +143,7 @@ def test_what_an_honest_inner_end_says(pair):
     ],
     ids=lambda frames: f"{frames[-1][0]}-{len(frames)}",
 )
-def test_what_no_honest_inner_end_says(pair, frames):
+def test_invalid_frames_of_an_inner_end_are_refused(pair, frames):
     for item in frames:
         try:
             pair.say(item)
@@ -157,15 +157,15 @@ def test_what_no_honest_inner_end_says(pair, frames):
             stream.send(b"x")
 
 
-def test_as_many_streams_as_there_may_be(pair):
+def test_the_number_of_streams_is_limited(pair):
     for _ in range(shim.MAX_STREAMS):
         pair.open()
     pair.say((shim.RESET, 1))
-    pair.open()  # room again
+    pair.open()  # there is room again
     assert pair.end() is None
 
 
-def test_a_sender_waits_for_credit_and_goes_on_with_it(pair):
+def test_a_sender_waits_for_credit_and_then_continues(pair):
     stream = pair.open()
     sent = threading.Event()
 
@@ -187,7 +187,7 @@ def test_a_sender_waits_for_credit_and_goes_on_with_it(pair):
     assert os.read(pair.reader, 100) == shim.frame(shim.DATA, 1, bytes(10))
 
 
-def test_what_was_consumed_is_credited(pair):
+def test_consumed_bytes_are_credited(pair):
     stream = pair.open()
     quarter = shim.WINDOW // 4
     for _ in range(quarter // shim.CHUNK):
@@ -196,7 +196,7 @@ def test_what_was_consumed_is_credited(pair):
     assert os.read(pair.reader, 100) == shim.frame(shim.CREDIT, 1, shim.NUMBER.pack(quarter))
 
 
-def test_a_wait_has_an_end(pair):
+def test_a_wait_has_a_timeout(pair):
     stream = pair.open()
     with pytest.raises(TimeoutError):
         stream.recv(0.01)
@@ -216,7 +216,7 @@ def test_a_wait_has_an_end(pair):
         (b"CONNECT [::1]:80 HTTP/1.1\r\n\r\n", "::1", 80, bytes(15) + b"\1"),
     ],
 )
-def test_tunnels(data, host, port, address):
+def test_connect_requests_are_parsed(data, host, port, address):
     found = parse_request(data + b"more")
     assert found.destination == Destination(host=host, port=port, address=address)
     assert found.tunnel
@@ -224,7 +224,7 @@ def test_tunnels(data, host, port, address):
     assert all(parse_request(data[:end]) is None for end in range(len(data)))
 
 
-def test_a_plain_request_becomes_the_server_s_own():
+def test_a_plain_request_is_rewritten_for_the_server():
     found = parse_request(
         b"POST http://Example.com:8080/a?b HTTP/1.1\r\nHost: other.example\r\nProxy-Authorization: x\r\n"
         b"Connection: keep-alive\r\nContent-Length: 2\r\nX-Y: z\r\n\r\nhi"
@@ -272,13 +272,13 @@ def test_a_plain_request_becomes_the_server_s_own():
         b"CONNECT a.com:1 HTTP/1.1\r\nX: " + b"y" * MAX_HEAD_BYTES + b"\r\n\r\n",
     ],
 )
-def test_what_is_no_request_to_us(data):
+def test_invalid_requests_are_refused(data):
     with pytest.raises(RefusedError):
         parse_request(data)
 
 
 @given(st.binary(max_size=120))
-def test_no_bytes_break_the_reader(data):
+def test_random_bytes_do_not_crash_the_parser(data):
     for head in (b"", b"CONNECT ", b"GET http://"):
         try:
             found = parse_request(head + data + b"\r\n\r\n")

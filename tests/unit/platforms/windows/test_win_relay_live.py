@@ -1,11 +1,10 @@
-"""The whole relay with real processes, pipes, sockets and clients; only the container around the shim is missing."""
+"""Test the whole relay with real processes, pipes, sockets and clients, but without the container around the shim."""
 
 import contextlib
 import hashlib
 import http.client
 import http.server
 import os
-import shutil
 import socket
 import ssl
 import subprocess
@@ -28,6 +27,7 @@ from corral.network.rules import parse_rules
 from corral.platforms.windows.relay import inside
 from corral.platforms.windows.relay import outside as outer
 from corral.platforms.windows.relay import start as relay_start
+from flags import entry
 
 LOOPBACK = (parse_network("127.0.0.0/8"),)
 SHORT = Timeouts(request_seconds=0.3, connect_seconds=2.0)
@@ -41,7 +41,7 @@ def outbound(allow, denials, *, admitted=(), proxy=None, tls_ports=frozenset({44
 
 
 class Running:
-    """A shim in a process of its own, and the relay that talks to it."""
+    """A shim in a separate process, and its relay."""
 
     def __init__(self, allow, **options):
         self.denials = Denials()
@@ -57,7 +57,7 @@ class Running:
             os.dup(self.process.stdin.fileno()),
             outbound(allow, self.denials, **options),
         )
-        # The relay has the only other ends now, as the supervisor has.
+        # Now only the relay has the other ends, as the supervisor does in a run.
         self.process.stdin.close()
         self.process.stdout.close()
 
@@ -66,14 +66,14 @@ class Running:
         return [bytes([127, 0, 0, 1])]
 
     def rows(self):
-        return [(row.kind, row.destination, row.allow) for row in self.denials.rows()]
+        return [(row.kind, row.destination, entry(row.allow)) for row in self.denials.rows()]
 
     def open(self, url):
         handler = urllib.request.ProxyHandler({"http": f"http://127.0.0.1:{self.port}"})
         return urllib.request.build_opener(handler).open(url, timeout=30)
 
     def connect(self, host, port):
-        """A tunnel by CONNECT; the socket and the proxy's answer."""
+        """Open a tunnel with CONNECT, and return the socket and the proxy's answer."""
         end = socket.create_connection(("127.0.0.1", self.port), timeout=30)
         end.sendall(f"CONNECT {host}:{port} HTTP/1.1\r\n\r\n".encode())
         head = b""
@@ -111,26 +111,28 @@ def status_of(call):
             return error.code, error.read()
 
 
-def test_an_allowed_name_and_another(run, web):
+def test_the_relay_reaches_an_allowed_name_and_denies_another(run, web):
     port = web.server_port
     running = run([f"allowed.test:{port}"])
     assert status_of(lambda: running.open(f"http://allowed.test:{port}/x")) == (200, BODY)
     code, text = status_of(lambda: running.open(f"http://other.test:{port}/x"))
     assert (code, b"not in network.allow" in text) == (403, True)
     assert running.rows() == [("name", f"other.test:{port}", f"other.test:{port}")]
-    assert running.asked == ["allowed.test"]  # nobody looks up what is not allowed
+    assert running.asked == ["allowed.test"]  # a denied name is not resolved
     assert web.heads == [("/x", f"allowed.test:{port}", "close")]
+    while not running.relay.traffic():
+        pass  # the relay has not seen the end of the connection yet
     traffic = running.relay.traffic()["allowed.test"]
     assert traffic.connections == 1
     assert traffic.down > len(BODY)
 
 
-def test_another_port_and_addresses(run, web):
+def test_other_ports_and_addresses_are_denied(run, web):
     port = web.server_port
     running = run([f"allowed.test:{port + 1}", f"127.0.0.1:{port}"], admitted=())
     assert status_of(lambda: running.open(f"http://allowed.test:{port}/"))[0] == 403
     assert status_of(lambda: running.open(f"http://127.0.0.2:{port}/"))[0] == 403
-    # The control: the policy names this very address, so the guard lets it pass as well.
+    # The control: the policy names this address, so the guard allows it too.
     assert status_of(lambda: running.open(f"http://127.0.0.1:{port}/")) == (200, BODY)
     assert [row[:2] for row in running.rows()] == [
         ("port", f"allowed.test:{port}"),
@@ -138,7 +140,7 @@ def test_another_port_and_addresses(run, web):
     ]
 
 
-def test_an_allowed_name_that_leads_to_the_host_itself(run, web):
+def test_an_allowed_name_that_leads_to_the_host_is_denied(run, web):
     port = web.server_port
     running = run([f"allowed.test:{port}"], admitted=())
     assert status_of(lambda: running.open(f"http://allowed.test:{port}/"))[0] == 502
@@ -147,8 +149,10 @@ def test_an_allowed_name_that_leads_to_the_host_itself(run, web):
     assert web.heads == []
 
 
-def test_a_name_that_resolves_differently_the_second_time(run, web):
-    """What was checked is what is dialled: there is no second lookup to be different."""
+def test_a_name_is_looked_up_once(run, web):
+    """Return another address the second time. The relay connects to the checked address, so there
+    is no second lookup.
+    """
     answers = [[bytes([127, 0, 0, 1])], [bytes([169, 254, 169, 254])]]
     running = run([f"allowed.test:{web.server_port}"], lookup=lambda _name: answers.pop(0))
     url = f"http://allowed.test:{web.server_port}/"
@@ -157,9 +161,8 @@ def test_a_name_that_resolves_differently_the_second_time(run, web):
     assert running.rows()[0][0] == "guard"
 
 
-def test_curl_through_the_variables(run, web, tls, certificate):
-    if shutil.which("curl") is None:
-        pytest.skip("needs the package curl")
+@pytest.mark.rig("curl")
+def test_curl_reaches_the_relay_by_its_variables(run, web, tls, certificate):
     allow = [f"allowed.test:{web.server_port}", f"allowed.test:{tls.server_port}"]
     running = run(allow, tls_ports=frozenset({tls.server_port}))
     found = {name.lower(): value for name, value in relay_start.variables(running.port).items()}
@@ -185,8 +188,10 @@ def tls_client(running, certificate, server_name):
         return b"".join(iter(lambda: wrapped.recv(1 << 16), b""))
 
 
-def test_a_hello_for_somebody_else(run, tls, certificate):
-    """Behind an allowed name another one may be served: its name has to be allowed too."""
+def test_a_hello_with_another_name_is_denied(run, tls, certificate):
+    """Send another name. Another host may be behind an allowed name, so the name in the hello has
+    to be allowed too.
+    """
     running = run([f"allowed.test:{tls.server_port}"], tls_ports=frozenset({tls.server_port}))
     running.tls_port = tls.server_port
     assert tls_client(running, certificate, "allowed.test").endswith(BODY)
@@ -196,7 +201,7 @@ def test_a_hello_for_somebody_else(run, tls, certificate):
     assert running.rows() == [("sni", "evil.test", f"evil.test:{port}")]
 
 
-def test_large_bodies_both_ways(run, web):
+def test_large_bodies_arrive_in_both_directions(run, web):
     port = web.server_port
     running = run([f"allowed.test:{port}"])
     code, body = status_of(lambda: running.open(f"http://allowed.test:{port}/large"))
@@ -204,20 +209,22 @@ def test_large_bodies_both_ways(run, web):
     data = os.urandom(1 << 20) * 8
     client = http.client.HTTPConnection("127.0.0.1", running.port, timeout=60)
     client.set_tunnel("allowed.test", port)
-    for _ in range(2):  # a tunnel is kept alive
+    for _ in range(2):  # a tunnel stays open
         client.request("POST", "/", body=data)
         assert client.getresponse().read().decode() == hashlib.sha256(data).hexdigest()
     client.close()
 
 
-def test_who_does_not_read_holds_up_nobody_else(run, web):
+def test_a_client_that_does_not_read_delays_only_itself(run, web):
     port = web.server_port
     running = run([f"allowed.test:{port}"])
     lazy, head = running.connect("allowed.test", port)
     assert head.startswith(b"HTTP/1.1 200")
     with lazy:
         lazy.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert lazy.recv(4).startswith(b"HTTP")  # it has begun, and is not read on
+        assert lazy.recv(4).startswith(
+            b"HTTP"
+        )  # the answer has begun, and the client stops reading
         for _ in range(5):
             assert status_of(lambda: running.open(f"http://allowed.test:{port}/")) == (200, BODY)
 
@@ -236,7 +243,7 @@ def echo_server():
     return listener, thread
 
 
-def test_half_close(run):
+def test_half_closed_connections_work_in_the_relay(run):
     listener, thread = echo_server()
     with listener:
         port = listener.getsockname()[1]
@@ -250,7 +257,7 @@ def test_half_close(run):
 
 
 @pytest.mark.not_wine(reason="its sockets end in order, whatever SO_LINGER says")
-def test_a_server_that_breaks_off_is_no_orderly_end(run):
+def test_a_broken_connection_is_passed_on_by_the_relay(run):
     listener = socket.create_server(("127.0.0.1", 0))
     with listener:
         port = listener.getsockname()[1]
@@ -261,7 +268,7 @@ def test_a_server_that_breaks_off_is_no_orderly_end(run):
             end.recv(1)
 
 
-def test_more_connections_than_there_may_be_at_once(run, web):
+def test_connections_beyond_the_limit_wait_for_a_free_one(run, web):
     port = web.server_port
     running = run([f"allowed.test:{port}"])
     held = [
@@ -282,22 +289,24 @@ def test_more_connections_than_there_may_be_at_once(run, web):
 
 
 @pytest.mark.not_wine(reason="its sockets end in order, whatever SO_LINGER says")
-def test_who_says_nothing_is_not_waited_for(run):
+def test_a_silent_client_is_disconnected(run):
     running = run(["allowed.test"], timeouts=SHORT)
     end = socket.create_connection(("127.0.0.1", running.port), timeout=20)
     with end, pytest.raises(ConnectionResetError):
         end.recv(1)
 
 
-def test_what_is_no_request_is_told_so(run):
+def test_invalid_requests_get_an_error(run):
     running = run(["allowed.test"])
     with socket.create_connection(("127.0.0.1", running.port), timeout=20) as end:
         end.sendall(b"\x05\x01\x00\r\n\r\n")  # SOCKS
         assert end.recv(1000).startswith(b"HTTP/1.1 400 ")
 
 
-def test_through_the_host_s_own_proxy(run, web):
-    """A second relay plays the host's proxy: it sees a CONNECT with the name, and the first one resolves nothing."""
+def test_the_relay_uses_the_hosts_own_proxy(run, web):
+    """Use a second relay as the host's proxy. It gets a CONNECT with the name, and the first relay
+    looks nothing up.
+    """
     port = web.server_port
     upstream = run([f"allowed.test:{port}"])
     proxy = proxy_from_environment({"https_proxy": f"http://127.0.0.1:{upstream.port}"})
@@ -309,10 +318,10 @@ def test_through_the_host_s_own_proxy(run, web):
     assert upstream.rows() == []
 
 
-def test_the_host_s_own_addresses_are_known():
+def test_the_hosts_own_addresses_are_found():
     own = HostAddresses()
     assert bytes([127, 0, 0, 1]) in own
-    assert bytes([192, 0, 2, 1]) not in own  # TEST-NET-1 belongs to nobody
+    assert bytes([192, 0, 2, 1]) not in own  # no host has an address of TEST-NET-1
     assert "127.0.0.1" not in own
     with socket.create_server(("::1", 0), family=socket.AF_INET6):
         assert bytes(15) + b"\1" in own
@@ -322,11 +331,11 @@ def test_the_shim_ends_with_its_pipe(run):
     running = run(["allowed.test"])
     with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), running.relay._descriptors[1])
-    assert running.process.wait(20) == 0
+    assert running.process.wait(90) == 0
 
 
 class ByHand:
-    """A relay whose inner end is this test, as it would be a target's that took the shim over."""
+    """A relay whose inner end is this test, as if a target had taken over the shim."""
 
     def __init__(self, allow, **options):
         reader, self.theirs = os.pipe()
@@ -344,7 +353,7 @@ class ByHand:
         os.close(self.ours)
 
 
-def test_what_is_no_frame_ends_the_relay():
+def test_an_invalid_frame_ends_the_relay():
     by_hand = ByHand(["allowed.test"])
     os.write(by_hand.theirs, b"GET / HTTP/1.1\r\n\r\n")
     by_hand.relay._thread.join(20)
@@ -364,7 +373,7 @@ def test_what_is_no_frame_ends_the_relay():
         (inside.frame(inside.OPEN, 1) + b"\0\0", inside.ProtocolError),
     ],
 )
-def test_what_is_no_greeting(said, error):
+def test_an_invalid_first_frame_ends_the_relay(said, error):
     reading, writing = os.pipe()
     os.write(writing, said)
     os.close(writing)
@@ -373,8 +382,8 @@ def test_what_is_no_greeting(said, error):
     os.close(reading)
 
 
-def test_frames_of_the_target_s_own_reach_no_further(web):
-    """Past the shim, by frames written by hand: the checks are outside."""
+def test_frames_written_by_the_target_are_checked(web):
+    """Write frames without the shim. They are checked as well, because the checks are outside."""
     port = web.server_port
     options = {"lookup": lambda _: [bytes([127, 0, 0, 1])], "admitted": LOOPBACK}
     by_hand = ByHand([f"allowed.test:{port}"], **options)
@@ -392,8 +401,10 @@ def test_frames_of_the_target_s_own_reach_no_further(web):
     assert [row.destination for row in by_hand.denials.rows()] == [f"evil.test:{port}"]
 
 
-def test_a_flood_is_heard_at_a_rate(monkeypatch):
-    """Streams that lead nowhere use up the handlers, and the reader waits for one: the pipe fills, and its sender."""
+def test_many_streams_are_accepted_at_a_limited_rate(monkeypatch):
+    """Open denied streams. They use up the handlers, so the reader waits, the pipe fills up and its
+    writer waits.
+    """
     rests, resting, let_go = [], threading.Semaphore(0), threading.Event()
 
     def sleep(seconds):
@@ -403,7 +414,7 @@ def test_a_flood_is_heard_at_a_rate(monkeypatch):
             let_go.wait(60)
 
     monkeypatch.setattr(outer.time, "sleep", sleep)
-    monkeypatch.setattr(outer, "CLOSE_SECONDS", 60.0)  # until the last stream of the flood was read
+    monkeypatch.setattr(outer, "CLOSE_SECONDS", 60.0)  # enough to read the last stream
     by_hand = ByHand(["allowed.test"], clock=lambda: 0.0)
     flood = [
         item
@@ -414,21 +425,21 @@ def test_a_flood_is_heard_at_a_rate(monkeypatch):
     flooding.start()
     for _ in range(outer.MAX_HANDLERS):
         assert resting.acquire(timeout=60)
-    # All handlers rest: of 3000 streams no more were looked at than there was a budget for.
+    # All handlers pause. Of 3000 streams only as many were checked as the budget allows.
     assert len(rests) == MAX_FAILED - 1 + outer.MAX_HANDLERS
     assert not by_hand.relay._handlers.acquire(blocking=False)
     let_go.set()
     flooding.join(60)
     by_hand.close()
-    for _ in range(outer.MAX_HANDLERS):  # the last of them has ended
+    for _ in range(outer.MAX_HANDLERS):  # the last stream has ended
         assert by_hand.relay._handlers.acquire(timeout=60)
     assert len(rests) == 3000
     assert rests[: MAX_FAILED - 1] == [0.0] * (MAX_FAILED - 1)
     assert max(rests) > 1.0
 
 
-def test_the_shim_needs_nothing_of_corral():
-    """It is started with -I -S in a container that can read the interpreter and no more."""
+def test_the_shim_needs_no_file_of_corral():
+    """Start the shim with -I -S, as in a container that can read only the interpreter."""
     argv = relay_start.shim_argv(sys.executable)
     assert argv[1:4] == ["-I", "-S", "-c"]
     code = "import sys; compile(sys.argv[1], 'shim', 'exec'); print('corral' in sys.argv[1].partition('\"\"\"')[2].partition('\"\"\"')[2])"

@@ -1,4 +1,4 @@
-"""What a target could write is gone afterwards, whatever it made of it."""
+"""Test the removal of trees with everything that a target can make in them."""
 
 import os
 
@@ -9,7 +9,7 @@ from corral.platforms.windows.files import file_trees
 
 
 def deep(top, levels, name):
-    """Directories within directories, deeper than any path: made as a target would, one by one."""
+    """Make nested directories, one by one as a target would, deeper than any path."""
     here = os.open(top, os.O_RDONLY)
     for _ in range(levels):
         os.mkdir(name, dir_fd=here)
@@ -22,8 +22,8 @@ def deep(top, levels, name):
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="directories cannot be opened there")
 @pytest.mark.parametrize(("levels", "name"), [(3000, "d"), (40, "x" * 200)])
-def test_a_tree_without_end(tmp_path, levels, name):
-    """Deeper than Python's own recursion, and longer than this system's paths."""
+def test_a_very_deep_tree_is_removed(tmp_path, levels, name):
+    """Make a tree deeper than Python's recursion limit, with paths longer than this system's."""
     top = tmp_path / "private"
     top.mkdir()
     deep(str(top), levels, name)
@@ -32,7 +32,7 @@ def test_a_tree_without_end(tmp_path, levels, name):
 
 
 @pytest.mark.links
-def test_what_a_link_leads_to_stays(tmp_path):
+def test_the_target_of_a_link_is_not_removed(tmp_path):
     top, outside = tmp_path / "private", tmp_path / "outside"
     top.mkdir()
     outside.mkdir()
@@ -44,11 +44,11 @@ def test_what_a_link_leads_to_stays(tmp_path):
     assert (outside / "file").exists()
 
 
-def test_what_is_not_there_is_no_problem(tmp_path):
+def test_removing_a_missing_directory_is_not_an_error(tmp_path):
     file_trees.remove(str(tmp_path / "none"))
 
 
-def test_one_undoing_that_breaks_keeps_no_other_from_being_done():
+def test_a_failing_release_does_not_prevent_the_others():
     done = []
 
     def broken():

@@ -1,7 +1,8 @@
-"""Runs that begin, end and die in any order: what is on the disk is what somebody alive or the user wants there.
+"""Check that runs leave only what a live run uses or the user keeps, in whatever order they start,
+end and die.
 
-Real journals with real locks. The disk itself is a set of SIDs, since what takes entries out of access lists has its
-own tests; so are the profiles.
+The journals and locks are real. A set of SIDs replaces the disk, because the removal of entries
+from access lists has its own tests. The profiles are replaced in the same way.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ ROOTS = tuple(
 
 
 class Host:
-    """What of Windows the residue of runs touches."""
+    """The parts of Windows that undoing a run changes."""
 
     def __init__(self):
         self.entries = set()
@@ -108,7 +109,7 @@ class Runs(RuleBasedStateMachine):
     @precondition(lambda self: getattr(self, "alive", None))
     @rule(data=st.data())
     def die_and_be_swept(self, data):
-        """The kernel lets go of the lock; whatever was kept in mind is lost."""
+        """Let a run die. The kernel unlocks its file, and its memory is lost."""
         name = data.draw(st.sampled_from(sorted(self.alive)))
         results, _, _ = self.alive.pop(name)
         results.get(undo.OpenClaim).journal.leave()
@@ -142,7 +143,7 @@ def claimed(directory, name, *roots):
 
 @pytest.fixture(autouse=True)
 def windows_codes(monkeypatch):
-    """Elsewhere an OSError forgets its fourth argument."""
+    """Make OSError keep its fourth argument, as it does on Windows."""
     if sys.platform != "win32":
         monkeypatch.setattr(
             win32,
@@ -151,14 +152,14 @@ def windows_codes(monkeypatch):
         )
 
 
-def test_a_profile_that_was_never_made(tmp_path):
+def test_a_missing_profile_is_not_an_error(tmp_path):
     host = Host()
     with host.patched():
         assert undo.undo_run(claimed(str(tmp_path), "one"), keep=False) == []
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_profile_that_stays(tmp_path, monkeypatch):
+def test_a_profile_that_cannot_be_deleted_stays_in_the_journal(tmp_path, monkeypatch):
     def denied(name):
         raise OSError(0, "denied", "DeleteAppContainerProfile", win32.ERROR_ACCESS_DENIED)
 
@@ -170,8 +171,10 @@ def test_a_profile_that_stays(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["an error", "a success"])
-def test_files_that_windows_leaves_in_a_profile(tmp_path, monkeypatch, told):
-    """A target can give them names that Windows' own removal does not get at; whether it says so or not."""
+def test_files_that_windows_leaves_in_a_profile_are_removed(tmp_path, monkeypatch, told):
+    """Use names that Windows' own removal cannot handle, with or without an error. A target can
+    make them.
+    """
     folder = tmp_path / "packages" / "one"
     (folder / "AC").mkdir(parents=True)
     (folder / "AC" / "odd.").touch()
@@ -188,13 +191,13 @@ def test_files_that_windows_leaves_in_a_profile(tmp_path, monkeypatch, told):
     assert list(journals.iterdir()) == []
 
 
-def test_two_that_end_at_once(tmp_path):
-    """Each sees the other until it has given up its claim; the second one takes the entries out."""
+def test_of_two_runs_that_end_at_once_the_second_removes_the_entries(tmp_path):
+    """Each run sees the other run's claim until the other has given it up."""
     host, directory = Host(), str(tmp_path)
     host.entries.add(ROOTS[0].sid)
     with host.patched():
         first, second = claimed(directory, "one", ROOTS[0]), claimed(directory, "two", ROOTS[0])
-        # The first has decided and given up, and dies before its file is gone.
+        # The first run has given up its claim, and dies before its file is removed.
         assert journal.is_used(ROOTS[0].sid, first.others())
         first.drop(ROOTS[0])
         assert undo.undo_run(second, keep=False) == []
@@ -202,8 +205,10 @@ def test_two_that_end_at_once(tmp_path):
         assert undo.undo_run(first, keep=False) == []
 
 
-def test_a_dead_run_that_two_look_at(tmp_path):
-    """While one cleans up after it, another that ends leaves the entries to that one."""
+def test_a_dead_run_is_cleaned_up_by_one_process(tmp_path):
+    """While one process cleans up, a run in another process ends and leaves the entries to the
+    first.
+    """
     host, directory = Host(), str(tmp_path)
     host.entries.add(ROOTS[0].sid)
     with host.patched():
@@ -216,7 +221,7 @@ def test_a_dead_run_that_two_look_at(tmp_path):
         assert host.entries == set()
 
 
-def test_what_resists_is_tried_again(tmp_path):
+def test_entries_that_cannot_be_removed_are_tried_again(tmp_path):
     host, directory = Host(), str(tmp_path)
     host.entries |= {root.sid for root in ROOTS}
     host.profiles.add("one")
@@ -232,7 +237,7 @@ def test_what_resists_is_tried_again(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_kept_and_resists_stays_kept(tmp_path):
+def test_a_kept_grant_that_cannot_be_removed_stays_kept(tmp_path):
     host, directory = Host(), str(tmp_path)
     host.entries.add(ROOTS[0].sid)
     with host.patched():
@@ -244,8 +249,10 @@ def test_what_was_kept_and_resists_stays_kept(tmp_path):
     assert host.entries == set()
 
 
-def test_entries_are_taken_out_below_what_has_no_list_of_its_own(tmp_path, monkeypatch):
-    """Somebody opened a directory to all: what lies in it has our entries all the same."""
+def test_entries_are_removed_below_a_directory_without_a_list(tmp_path, monkeypatch):
+    """Remove the access list of a directory, as a user may. Objects in it still have corral's
+    entries.
+    """
     (tmp_path / "open").mkdir()
     (tmp_path / "open" / "file").touch()
     root = journal.Root(path=str(tmp_path), access="read", sid=ROOTS[0].sid, volume=1, file=2)

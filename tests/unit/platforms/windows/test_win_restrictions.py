@@ -1,4 +1,4 @@
-"""What needs no Windows of layering B, the mitigations and the network levels."""
+"""Test the parts of tokens, mitigations and network levels that need no Windows."""
 
 import sys
 
@@ -33,19 +33,19 @@ GOOD = {"S-1-1-0", "S-1-5-5-0-77"}
         ([LOGON], GOOD | {"S-1-5-21-1-2-3-1000"}, "S-1-5-21-1-2-3-1000"),
     ],
 )
-def test_a_token_that_is_not_as_restricted_as_asked(groups, restricting, problem):
+def test_a_token_that_is_less_restricted_than_requested_is_refused(groups, restricting, problem):
     found = restricted_token.group_problem(groups, restricting)
     assert problem in found
     assert bool(found) == bool(problem)
 
 
-def test_privileges_that_are_left():
+def test_remaining_privileges_are_found():
     assert restricted_token.extra_privileges(["SeChangeNotifyPrivilege"]) == ""
     assert restricted_token.extra_privileges([]) == ""
     found = restricted_token.extra_privileges(
         ["SeDebugPrivilege", "SeTcbPrivilege", "SeChangeNotifyPrivilege"]
     )
-    assert found == "it still holds SeDebugPrivilege and 1 more"
+    assert found == "it still has SeDebugPrivilege and 1 more"
 
 
 def test_a_token_without_a_logon_is_refused():
@@ -53,11 +53,12 @@ def test_a_token_without_a_logon_is_refused():
         restricted_token.logon_sid([("S-1-1-0", 7)])
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="this is Windows")
-def test_without_windows_it_is_absent(tmp_path):
+@pytest.mark.skipif(sys.platform == "win32", reason="tests other systems than Windows")
+def test_restrictions_are_absent_on_other_systems(tmp_path):
     assert restricted_token.probe(str(tmp_path)).status == "absent"
     for apply in (
         restricted_token.RestrictedToken().apply,
+        restricted_token.FilteredToken().apply,
         desktop.PrivateDesktop().apply,
     ):
         with pytest.raises(OSError, match="only Windows"):
@@ -72,7 +73,7 @@ BITS = st.sets(st.sampled_from(mitigations.ORDER)).map(
 
 
 @given(BITS, st.booleans())
-def test_every_bit_that_is_asked_for_is_read_back(bits, subprocess):
+def test_every_requested_bit_is_read_back(bits, subprocess):
     step = mitigations.plan(bits, subprocess=subprocess)
     attributes = {attribute: (value, size) for attribute, value, size in step.attributes()}
     assert attributes.get(0x20007) == ((bits, 8) if bits else None)
@@ -82,8 +83,8 @@ def test_every_bit_that_is_asked_for_is_read_back(bits, subprocess):
     assert all(name in step.describe() for name, _, _ in wanted)
 
 
-def test_no_bit_is_invented():
-    with pytest.raises(ValueError, match="no mitigation"):
+def test_an_unknown_bit_is_refused():
+    with pytest.raises(ValueError, match="unknown mitigations"):
         mitigations.plan(1, subprocess=False)
 
 
@@ -99,7 +100,7 @@ def test_no_bit_is_invented():
         ("full", ("S-1-15-3-1", "S-1-15-3-2", "S-1-15-3-3")),
     ],
 )
-def test_levels(level, capabilities):
+def test_levels_have_their_capabilities(level, capabilities):
     step = network_capabilities.plan(Policy(windows=Windows(network=level)))
     assert step.capabilities == capabilities
     assert not step.relay
@@ -116,15 +117,15 @@ def test_names_are_never_widened_to_a_level():
             )
 
 
-def test_listen_is_refused():
+def test_listening_is_refused_at_every_level():
     with pytest.raises(PolicyError, match="listen"):
         network_capabilities.plan(Policy(listen=(8080,)))
 
 
-def test_what_a_level_leaves_open_is_said():
+def test_a_level_names_what_stays_open():
     assert "open" not in network_capabilities.plan(Policy()).describe()
     for level in ("outbound", "local", "full"):
         words = network_capabilities.plan(Policy(windows=Windows(network=level))).describe()
         assert "open: every host" in words
-    # Never a claim that private ranges are closed.
+    # No level may claim that private ranges are closed.
     assert "private ranges too" in network_capabilities.Network(level="outbound").describe()

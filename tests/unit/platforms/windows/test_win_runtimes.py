@@ -1,6 +1,7 @@
-"""The store: what a copy is named after, what it holds, and how a program's words change with it."""
+"""Test the store: the key of a copy, its content, and the program's arguments inside."""
 
 import os
+import types
 
 import pytest
 from hypothesis import given
@@ -8,10 +9,17 @@ from hypothesis import strategies as st
 
 from corral.errors import PolicyError
 from corral.plan.model import Plan, Results
+from corral.platforms.steps import StepFailed
 from corral.platforms.windows import undo
 from corral.platforms.windows.files import file_trees
 from corral.platforms.windows.files.file_trees import Listing, TreeCopy
-from corral.platforms.windows.mechanisms import app_container, path_grants, process_creation
+from corral.platforms.windows.mechanisms import (
+    app_container,
+    mitigations,
+    path_grants,
+    process_creation,
+    restricted_token,
+)
 from corral.platforms.windows.probes import app_container as container
 from corral.platforms.windows.probes import trial
 from corral.platforms.windows.runtime_copies import python_paths
@@ -29,8 +37,11 @@ def copied(source, listing=TREE):
     return runtimes.plan_copy(source, listing, directory=STORE)
 
 
-def test_node_and_its_server():
-    trees = [copied(NODE, ONE), copied("C:\\work\\srv")]
+PRELOAD = copied(runtimes.NODE_PRELOAD, ONE)
+
+
+def test_node_and_its_server_are_copied():
+    trees = [copied(NODE, ONE), copied("C:\\work\\srv"), PRELOAD]
     program = Program(
         path=NODE,
         argv=(NODE, "C:\\work\\srv\\index.js", "--data", "C:\\work\\other", "srv"),
@@ -42,6 +53,8 @@ def test_node_and_its_server():
     assert found.path == f"{trees[0].directory}\\node.exe"
     assert found.argv == (
         found.path,
+        "--require",
+        PRELOAD.staged,
         "--preserve-symlinks",
         "--preserve-symlinks-main",
         f"{trees[1].directory}\\srv\\index.js",
@@ -51,10 +64,13 @@ def test_node_and_its_server():
     )
     assert found.cwd == f"{trees[1].directory}\\srv\\sub"
     assert found.search == (trees[0].directory, "C:\\Windows\\System32")
+    ((name, options),) = found.environment
+    assert name == "NODE_OPTIONS"
+    assert options.startswith(f'--require "{PRELOAD.staged.replace(chr(92), "/")}" --preserve-')
 
 
-def test_what_is_granted_is_used_where_it_is():
-    """A copy of it nobody could write, and nobody else would see what was written."""
+def test_granted_paths_are_used_in_place():
+    """The target could not write to a copy, and changes in a copy would not be seen outside."""
     tree = copied("C:\\work\\srv")
     program = Program(
         path=NODE,
@@ -63,24 +79,29 @@ def test_what_is_granted_is_used_where_it_is():
         cwd="C:\\work\\srv\\data",
         real=NODE,
     )
-    found = runtimes.program_inside(program, [copied(NODE, ONE), tree], ["C:\\work\\srv\\data"])
-    assert found.argv[3:] == (
+    found = runtimes.program_inside(
+        program, [copied(NODE, ONE), tree, PRELOAD], ["C:\\work\\srv\\data"]
+    )
+    assert found.argv[5:] == (
         f"{tree.staged}\\index.js",
         "c:\\WORK\\srv\\data\\x",
         f"{tree.staged}\\database",
     )
     assert found.cwd == "C:\\work\\srv\\data"
-    whole = runtimes.program_inside(program, [copied(NODE, ONE), tree], ["C:\\work"])
-    assert whole.argv[3] == "C:\\work\\srv\\index.js"
-    assert whole.path == found.path  # the runtime comes from the store in any case
+    copies, everything = [copied(NODE, ONE), tree, PRELOAD], ["C:\\work"]
+    read = runtimes.program_inside(program, copies, everything)
+    assert read.argv[5:7] == (f"{tree.staged}\\index.js", "c:\\WORK\\srv\\data\\x")
+    whole = runtimes.program_inside(program, copies, everything, everything)
+    assert whole.argv[5] == "C:\\work\\srv\\index.js"
+    assert whole.path == found.path  # the runtime is always copied
 
 
-def test_what_may_be_written_is_not_copied():
+def test_writable_paths_are_not_copied():
     written = ["C:\\work\\srv\\data", "c:\\WORK\\srv\\a\\b", "C:\\work\\srv", "C:\\work", "D:\\x"]
     assert runtimes._below("C:\\work\\srv", written) == ["data", "a\\b"]
 
 
-def test_where_a_run_starts_and_what_its_variables_name():
+def test_the_working_directory_and_variables_name_copies():
     certificates, server = copied("C:\\ca.pem", ONE), copied("C:\\work\\srv")
     store = runtimes.Store(
         trees=(certificates, server),
@@ -113,12 +134,12 @@ def test_where_a_run_starts_and_what_its_variables_name():
     }
 
 
-def test_a_linked_node():
-    """What was found on PATH is a link; what is copied is the file behind it."""
+def test_a_linked_node_is_copied_from_its_target():
+    """Use a link on PATH."""
     real = "C:\\nvm\\v22\\node.exe"
     tree = copied(real, ONE)
     found = runtimes.program_inside(
-        Program(path=NODE, argv=(NODE,), real=real, search=("x",)), [tree]
+        Program(path=NODE, argv=(NODE,), real=real, search=("x",)), [tree, PRELOAD]
     )
     assert found.path == f"{tree.directory}\\node.exe"
 
@@ -135,14 +156,14 @@ def test_python_gets_no_flags_of_node():
     assert found.environment == ((launcher[0], f"{venv.directory}\\venv\\Scripts\\python.exe"),)
 
 
-def test_a_neighbour_is_not_moved():
+def test_a_path_with_a_similar_name_is_not_replaced():
     tree = copied("C:\\work\\srv")
     assert runtimes.path_in_copies("C:\\work\\srv2\\x", [tree]) == "C:\\work\\srv2\\x"
     assert runtimes.path_in_copies("c:\\WORK\\srv\\x", [tree]) == f"{tree.staged}\\x"
     assert runtimes.path_in_copies("srv", [tree]) == "srv"
 
 
-def test_every_copy_has_a_capability_of_its_own():
+def test_every_copy_has_its_own_capability():
     trees = [copied("C:\\a"), copied("C:\\b"), copied("C:\\a", ONE)]
     assert len({tree.sid for tree in trees}) == 3
     store = runtimes.Store(trees=tuple(trees), program=Program(path=NODE, argv=(NODE,)))
@@ -151,7 +172,7 @@ def test_every_copy_has_a_capability_of_its_own():
 
 
 @given(st.sampled_from(["source", "name", "size", "time", "directory", "beside"]))
-def test_anything_else_is_another_copy(what):
+def test_other_content_makes_another_copy(what):
     changed = {
         "source": file_trees.copy_key("D:\\x", TREE, ()),
         "name": file_trees.copy_key(
@@ -182,7 +203,7 @@ def source(tmp_path):
     return tmp_path / "src"
 
 
-def test_a_copy_of_a_tree(source, tmp_path):
+def test_a_tree_is_copied(source, tmp_path):
     listing = file_trees.list_files(str(source))
     assert [name for name, _, _ in listing.files] == ["a.py", "lib\\deep\\b.py"]
     assert listing.directories == ("", "empty", "lib", "lib\\deep")
@@ -192,35 +213,35 @@ def test_a_copy_of_a_tree(source, tmp_path):
     assert (target / "a.py").read_bytes() == b"x" * 3000
     assert (target / "lib" / "deep" / "b.py").read_bytes() == b"y"
     assert (target / "empty").is_dir()
-    # Compiled modules are good only for the very time of their source.
+    # Compiled modules are valid only for the exact time of their source.
     assert file_trees.list_files(str(target)).files == listing.files
     assert (target / "a.py").stat().st_ino != (
         source / "a.py"
-    ).stat().st_ino  # a copy, never a link
+    ).stat().st_ino  # a copy, and never a link
     file_trees.remove(str(target))
     assert not target.exists()
 
 
-def test_one_file(source, tmp_path):
+def test_one_file_is_copied(source, tmp_path):
     listing = file_trees.list_files(str(source / "a.py"))
     file_trees.copy(str(source / "a.py"), str(tmp_path / "copy.py"), listing)
     assert (tmp_path / "copy.py").read_bytes() == b"x" * 3000
 
 
-def test_what_is_left_out(source):
+def test_excluded_directories_are_left_out(source):
     listing = file_trees.list_files(str(source), ("LIB\\deep", "empty"))
     assert [name for name, _, _ in listing.files] == ["a.py"]
     assert listing.directories == ("", "lib")
 
 
-def test_a_file_that_changes_meanwhile(source, tmp_path):
+def test_a_file_that_changes_during_the_copy_is_an_error(source, tmp_path):
     listing = file_trees.list_files(str(source))
     (source / "a.py").write_bytes(b"z" * 3000)
     with pytest.raises(OSError, match="changed"):
         file_trees.copy(str(source), str(tmp_path / "copy"), listing)
 
 
-def test_a_copy_never_goes_over_what_is_there(source, tmp_path):
+def test_a_copy_never_overwrites_a_file(source, tmp_path):
     (tmp_path / "copy").mkdir()
     with pytest.raises(FileExistsError):
         file_trees.copy(str(source), str(tmp_path / "copy"), file_trees.list_files(str(source)))
@@ -228,7 +249,7 @@ def test_a_copy_never_goes_over_what_is_there(source, tmp_path):
 
 @pytest.mark.links
 @pytest.mark.parametrize("kind", ["file", "directory", "dangling", "top"])
-def test_links_are_refused(source, tmp_path, kind):
+def test_links_in_a_tree_are_refused(source, tmp_path, kind):
     place = source / "lib" / "link"
     place.symlink_to(
         {"file": source / "a.py", "directory": "/", "dangling": "none", "top": "."}[kind]
@@ -238,13 +259,13 @@ def test_links_are_refused(source, tmp_path, kind):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no fifos")
-def test_what_is_no_file_is_refused(source):
+def test_paths_that_are_not_files_are_refused(source):
     os.mkfifo(source / "fifo")
     with pytest.raises(file_trees.Unsuitable, match="neither"):
         file_trees.list_files(str(source))
 
 
-def test_too_much(source, monkeypatch):
+def test_a_tree_beyond_the_limits_is_refused(source, monkeypatch):
     monkeypatch.setattr(file_trees, "MAX_BYTES", 3001)
     file_trees.list_files(str(source))  # the control
     monkeypatch.setattr(file_trees, "MAX_BYTES", 3000)
@@ -257,7 +278,7 @@ def test_too_much(source, monkeypatch):
 
 
 @pytest.mark.links
-def test_a_plan_says_why_not(source):
+def test_a_refusal_to_copy_names_its_reason(source):
     (source / "link").symlink_to("/")
     program = Program(
         path="x", argv=("x",), reads=(str(source),), why=("the server",), search=("x",)
@@ -272,14 +293,14 @@ def test_a_plan_says_why_not(source):
         runtimes.plan(missing, directory=STORE)
 
 
-def test_the_settings_of_a_virtual_environment():
+def test_pyvenv_cfg_gets_the_path_of_the_copied_base():
     found = python_paths.with_home(
         "home = C:\\junction\r\nversion = 3.12.1\r\nHOME=x\r\n", "C:\\store\\p"
     )
     assert found.splitlines() == ["home = C:\\store\\p", "version = 3.12.1"]
 
 
-def test_what_names_other_directories_names_their_copies():
+def test_paths_in_files_are_replaced_by_those_of_copies():
     trees = [copied("C:\\work\\proj"), copied("C:\\work\\proj2"), copied("C:\\Python312")]
     first, second, base = (tree.staged for tree in trees)
     text = "C:\\work\\proj\\src\r\nc:\\WORK\\proj2\r\nC:\\work\\proj3\r\nimport x\r\n"
@@ -294,11 +315,11 @@ def test_what_names_other_directories_names_their_copies():
 
 
 @given(st.text(max_size=60))
-def test_other_text_stays(text):
+def test_text_without_copied_paths_stays(text):
     assert python_paths.replace_paths(text, [copied("C:\\work\\proj")]) == text
 
 
-def test_pointers_in_a_listing():
+def test_files_that_contain_paths_are_found_in_a_listing():
     names = [
         "pyvenv.cfg",
         ".venv\\pyvenv.cfg",
@@ -322,7 +343,7 @@ def test_the_base_of_an_environment_is_copied_without_its_packages():
     assert python_paths.SITE not in runtimes._left_out("C:\\venv", "the virtual environment", "")
 
 
-def test_corrals_own_interpreter_goes_without_what_is_installed_in_it():
+def test_corrals_own_interpreter_is_copied_without_packages():
     program = Program(
         path=PYTHON,
         argv=(PYTHON,),
@@ -336,7 +357,7 @@ def test_corrals_own_interpreter_goes_without_what_is_installed_in_it():
     assert found.why == ("the prefix of python",)
 
 
-def test_a_copy_without_more(source):
+def test_a_copy_without_some_directories_is_another_copy(source):
     program = Program(
         path="x", argv=("x",), reads=(str(source),), why=("the prefix of python",), search=("x",)
     )
@@ -347,7 +368,9 @@ def test_a_copy_without_more(source):
 
 
 def test_all_copies_of_a_run_are_released(tmp_path):
-    """With named hosts there are two stores: the server's, and that of corral's own interpreter."""
+    """Release a run with named hosts, which has two stores: the server's, and that of corral's
+    interpreter.
+    """
     results = Results()
     for name in "ab":
         tree = TreeCopy(source="C:\\x", staged=str(tmp_path / name / "x"), sid="S-1", listing=ONE)
@@ -361,9 +384,9 @@ def test_all_copies_of_a_run_are_released(tmp_path):
             os.fstat(mark)
 
 
-def test_a_python_that_cannot_be_copied_is_no_container_and_no_crash(monkeypatch):
+def test_a_python_that_cannot_be_copied_is_reported(monkeypatch):
     def refuse(_home):
-        raise PolicyError("it holds more than 100000 files")
+        raise PolicyError("it contains more than 100000 files")
 
     monkeypatch.setattr(runtimes, "plan_own_interpreter", refuse)
     with pytest.raises(OSError, match="more than 100000 files"):
@@ -373,7 +396,7 @@ def test_a_python_that_cannot_be_copied_is_no_container_and_no_crash(monkeypatch
 def planned():
     tree = copied(NODE, ONE)
     program = runtimes.program_inside(
-        Program(path=NODE, argv=(NODE, "x.js"), real=NODE, search=("x",)), [tree]
+        Program(path=NODE, argv=(NODE, "x.js"), real=NODE, search=("x",)), [tree, PRELOAD]
     )
     store = runtimes.Store(trees=(tree,), program=program)
     root = path_grants.journal.Root(
@@ -388,9 +411,40 @@ def planned():
     return Plan(program=program, steps=steps, controls=(), environment=()), store
 
 
-def test_a_trial_start_has_nothing_granted():
+def test_a_runtime_that_was_never_tried_is_marked(tmp_path):
+    key = "0a" * 16
+    staged = str(tmp_path / key) + "\\node.exe"
+    tree = TreeCopy(source=NODE, staged=staged, sid="S-1", listing=ONE)
+    own = runtimes.Store(trees=(tree,), program=Program(path=staged, argv=(staged,)))
+    (tmp_path / f"{key}.whole").touch()
+    assert "not yet seen to start" in own.describe()
+    (tmp_path / f"{key}.0123").touch()
+    assert "not yet seen to start" not in own.describe()
+
+
+def test_a_node_that_may_start_processes_is_tried_with_a_child(monkeypatch, tmp_path):
+    lines = []
+    monkeypatch.setattr(trial, "_try_runtime", lambda plan, line: lines.append(line))
+    monkeypatch.setattr(trial, "note_path", lambda program, steps: str(tmp_path / str(len(lines))))
+    plan, _ = planned()
+    for children in (False, True):
+        more = mitigations.plan(0, subprocess=children)
+        trial.check_runtime_starts(runtimes.replace(plan, steps=(*plan.steps, more)))
+    assert lines == [trial.LINES["node"], trial.NODE_WITH_CHILDREN]
+
+
+def test_a_changed_preload_is_tried_again():
+    store = runtimes.Store(trees=(copied(NODE, ONE), PRELOAD), program=planned()[1].program)
+    other = copied(runtimes.NODE_PRELOAD, TREE)
+    changed = runtimes.replace(store, trees=(store.trees[0], other))
+    notes = [trial.note_path(one.program, (one,)) for one in (store, changed, store)]
+    assert notes[0] != notes[1]
+    assert notes[0] == notes[2]
+
+
+def test_a_trial_start_has_no_grants():
     plan, store = planned()
-    claim, profile, staged = trial.trial_steps(plan.steps, store, trial.LINES["node"])
+    claim, profile, staged = trial.trial_plan(plan, trial.LINES["node"]).steps
     assert claim.roots == ()
     assert profile == plan.steps[1]
     assert staged.program.argv[1:] == trial.LINES["node"]
@@ -398,7 +452,7 @@ def test_a_trial_start_has_nothing_granted():
     assert staged.trees == store.trees
 
 
-def test_what_has_no_store_or_no_line_is_not_tried():
+def test_a_runtime_without_store_or_trial_line_is_not_tried():
     plan, store = planned()
     trial.check_runtime_starts(
         Plan(program=plan.program, steps=plan.steps[:3], controls=(), environment=())
@@ -409,7 +463,45 @@ def test_what_has_no_store_or_no_line_is_not_tried():
     )
 
 
-def test_codes_that_tell_nobody_anything():
-    assert "library" in trial.exit_code_meaning(0xC0000142)
+@pytest.mark.parametrize("printed", ["started", "spawn EPERM", ""])
+def test_a_restricted_token_is_tried_as_well(monkeypatch, tmp_path, printed):
+    """Under a restricted token, node cannot open its pipes for writing: `spawn EPERM`
+    (openai/codex#18861).
+    """
+    monkeypatch.setattr(trial, "directories", lambda: types.SimpleNamespace(cache=str(tmp_path)))
+    started: list[Plan] = []
+
+    def start(plan: Plan) -> object:
+        started.append(plan)
+        reaped = types.SimpleNamespace(status=256)
+        outcome = types.SimpleNamespace(output=printed, reaped=reaped, hung=False)
+        return types.SimpleNamespace(finish=lambda: outcome)
+
+    monkeypatch.setattr(trial, "Trial", start)
+    node = Program(path=NODE, argv=(NODE, "C:\\s.js"), cwd="C:\\work", device=1, inode=2)
+    steps = (restricted_token.RestrictedToken(), mitigations.plan(0, subprocess=True))
+    plan = Plan(program=node, steps=steps, controls=(), environment=())
+    if printed == "started":
+        trial.check_runtime_starts(plan)
+        trial.check_runtime_starts(plan)  # the success was recorded
+        assert len(started) == 1
+        other = runtimes.replace(plan, program=runtimes.replace(node, inode=3))
+        trial.check_runtime_starts(other)
+        assert len(started) == 2
+    else:
+        with pytest.raises(StepFailed, match=printed or "it printed nothing"):
+            trial.check_runtime_starts(plan)
+        with pytest.raises(StepFailed):
+            trial.check_runtime_starts(plan)
+    assert started[0].program.argv == (NODE, *trial.NODE_WITH_CHILDREN)
+    assert started[0].steps == steps
+    bare = Plan(program=node, steps=steps[1:], controls=(), environment=())
+    before = len(started)
+    trial.check_runtime_starts(bare)  # no step restricts the token
+    assert len(started) == before
+
+
+def test_exit_codes_have_a_meaning():
+    assert "libraries" in trial.exit_code_meaning(0xC0000142)
     assert trial.exit_code_meaning(0xC0000142 - (1 << 32)) == trial.exit_code_meaning(0xC0000142)
     assert trial.exit_code_meaning(1) == ""

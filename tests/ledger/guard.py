@@ -1,0 +1,46 @@
+"""The promises of docs/guard.md."""
+
+from __future__ import annotations
+
+from ledger.claim import Claim
+
+HOSTILE = "tests/mcp/test_hostile.py"
+SDKS = "tests/mcp/test_sdks.py"
+GUARD = "tests/unit/messages/test_message_guard.py"
+FRAMES = "tests/unit/messages/test_frames.py"
+MARKS = "tests/unit/messages/test_marks.py"
+PINS = "tests/unit/policy/test_pins.py"
+MERGE = "tests/unit/policy/test_mcp.py"
+
+CLAIMS: tuple[Claim, ...] = tuple(
+    Claim(id=name, sentence=sentence, tests=tests, source="docs/guard.md")
+    for name, sentence, tests in (
+        ("guard-off", "Without the guard the server has the client's own streams, and messages cost nothing.", (f"{HOSTILE}::test_without_a_guard_the_target_has_the_clients_streams", f"{HOSTILE}::test_without_a_guard_its_modules_are_not_imported")),
+        ("guard-api", 'In Python they are keys of the same policy: `corral.launch(argv, {"mcp": {"tools": {"allow": ["add"]}}}, ...)`.', (f"{HOSTILE}::test_the_python_api_accepts_the_guards_keys",)),
+        ("guard-trust", "Your own keys replace them.", (f"{MERGE}::test_a_request_needs_approval_and_never_overrides_the_user",)),
+        ("guard-tools", "A call of another name is refused by an error that names the rule.", (f"{HOSTILE}::test_tools_are_hidden_and_refused", f"{GUARD}::test_a_list_contains_only_allowed_items", f"{GUARD}::test_prompts_and_resources_are_filtered_too")),
+        ("guard-calls", "This applies to requests, notifications and batches, and to completions and subscriptions of prompts and resources.", (f"{GUARD}::test_a_denied_name_is_refused_with_its_rule", f"{GUARD}::test_each_message_of_a_batch_is_judged")),
+        ("guard-uris", "are compared as they are written, and with their percent signs and dots resolved.", (f"{GUARD}::test_another_spelling_of_a_uri_counts_as_the_same_uri",)),
+        ("guard-uri-names", "`deny` also covers a denied URI with more slashes, with a query, or with `localhost` as the host of a file.", (f"{GUARD}::test_a_denied_uri_is_also_denied_under_other_names",)),
+        ("guard-pins", 'A run with `"warn"` only shows them.', (f"{HOSTILE}::test_a_rug_pull_is_refused_with_pins", f"{HOSTILE}::test_a_rug_pull_is_reported_with_warn", f"{GUARD}::test_a_changed_tool_is_left_out_and_refused_when_called", f"{GUARD}::test_changed_instructions_are_left_out", f"{GUARD}::test_every_small_change_of_a_definition_is_found")),
+        ("guard-unpinned", 'If nothing is pinned for a server, `"refuse"` refuses the run.', (f"{HOSTILE}::test_a_run_with_pins_and_nothing_pinned_refuses",)),
+        ("guard-requests", "Otherwise the server gets an error, and the guard hides the client's capability from it.", (f"{HOSTILE}::test_requests_of_a_server_are_refused_unless_allowed", f"{GUARD}::test_the_server_does_not_see_refused_capabilities")),
+        ("guard-embedded", "In protocol 2026-07-28 such requests are inside answers, and are refused there.", (f"{HOSTILE}::test_a_request_inside_an_answer_is_refused", f"{SDKS}::test_both_eras_pass_the_guard")),
+        ("guard-size", "If its id can be found, its request gets an error as its answer.", (f"{HOSTILE}::test_a_huge_frame_is_dropped_and_the_request_answered", f"{FRAMES}::test_the_id_of_a_long_answer_is_found")),
+        ("guard-ids", '`1`, `"1"` and `1.0` are different ids.', (f"{HOSTILE}::test_answers_without_a_request_are_dropped", f"{GUARD}::test_an_answer_without_a_request_is_dropped")),
+        ("guard-strays", "**Everything else on stdout** goes to stderr and is counted in the report.", (f"{HOSTILE}::test_unclear_messages_go_to_stderr_and_are_counted",)),
+        ("guard-clear", "names that occur twice or differ from known ones in case only, NaN, bytes that are not UTF-8, a carriage return inside a line.", (f"{FRAMES}::test_ambiguous_text_is_not_a_message", f"{FRAMES}::test_a_message_has_at_most_one_kind", f"{FRAMES}::test_node_reads_accepted_text_as_corral_does")),
+        ("guard-bytes", "**All other messages pass byte for byte**, also those with unknown methods.", (f"{HOSTILE}::test_ordinary_messages_pass_byte_for_byte_however_they_arrive", f"{GUARD}::test_messages_without_a_rule_pass_byte_for_byte")),
+        ("guard-sdks", "batches, cancellation and progress work as they do without a guard, with the official SDKs for Python and TypeScript.", (f"{SDKS}::test_published_servers_answer_the_same_with_a_guard", f"{SDKS}::test_both_eras_pass_the_guard", f"{GUARD}::test_cancelling_frees_a_place_and_drops_the_late_answer")),
+        ("guard-memory", "one message of each side, `max_pending` requests, and the memory to read one message (for a moment, up to ten times `max_message`).", (f"{HOSTILE}::test_the_supervisor_stays_small_whatever_a_server_sends", f"{FRAMES}::test_a_line_without_end_uses_bounded_memory", f"{FRAMES}::test_reading_a_message_uses_bounded_memory", f"{GUARD}::test_waiting_requests_of_the_server_are_bounded")),
+        ("guard-stall", "If a server does not read its input, its messages still reach the client without delay.", (f"{HOSTILE}::test_a_server_that_does_not_read_refusals_cannot_block_its_client",)),
+        ("guard-audit", "The policy's secrets are masked in them, and so are arguments that are named like secrets.", (f"{HOSTILE}::test_calls_are_recorded_in_the_audit",)),
+        ("inspect-walls", "It prints them, the server's denials, and marks on suspicious text:", (f"{HOSTILE}::test_inspect_gives_a_server_only_typed_flags",)),
+        ("inspect-marks", "a tool named like a tool of another pinned server, or a text that mentions such a tool", (f"{HOSTILE}::test_shadowing_is_marked_by_inspect", f"{HOSTILE}::test_poisoned_descriptions_are_marked_by_inspect", f"{MARKS}::test_suspicious_texts_are_marked", f"{MARKS}::test_ordinary_text_has_no_mark")),
+        ("inspect-scanner", "Scanners can read this output without starting the server:", (f"{SDKS}::test_a_scanner_accepts_the_output_of_inspect",)),
+        ("pins-private", "corral ignores a file that another user could have written.", (f"{PINS}::test_files_that_others_could_have_written_do_not_count", f"{PINS}::test_damaged_pins_do_not_count")),
+        ("wrap-pin-tools", "It pins the definitions and adds `--pins refuse`.", (f"{HOSTILE}::test_wrap_pins_tools_as_the_client_would_see_them",)),
+        ("upgrade-pins", "If you agree to the upgrade, the new tools are pinned.", ("tests/linux/test_upgrade.py::test_an_upgrade_compares_pinned_tools",)),
+        ("guard-not-text", "Injected instructions in a result, a resource or an allowed description pass.", (f"{HOSTILE}::test_1_injected_text_in_a_resource_passes_unless_the_resource_is_denied", f"{HOSTILE}::test_6_injected_text_in_a_result_passes")),
+    )
+)  # fmt: skip

@@ -1,0 +1,209 @@
+"""The promises of docs/SECURITY.md about macOS."""
+
+from __future__ import annotations
+
+from ledger.claim import ANY, MODEL, SECURITY, Claim
+
+MACOS = "tests/unit/platforms/macos/test_macos.py"
+MACOS_PLAN = "tests/linux/test_macos_plan.py"
+PLAYED = "in a model of a Mac on Linux"
+SEATBELT = "tests/unit/platforms/macos/test_seatbelt.py"
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        id="macos-headers",
+        sentence="Every constant, structure and prototype of the bindings is compared with Apple's headers for both machines, and every function is linked.",
+        tests=(
+            "tests/abi/test_darwin.py::test_values_agree_with_the_headers",
+            "tests/abi/test_darwin.py::test_every_function_exists",
+            "tests/abi/test_darwin.py::test_wrong_values_are_refused",
+        ),
+        source=SECURITY,
+        where=ANY,
+    ),
+    Claim(
+        id="macos-paths",
+        sentence="Paths are parameters of the profile and are never in its text, so no path can change a rule.",
+        tests=(
+            f"{SEATBELT}::test_paths_do_not_change_the_text",
+            f"{SEATBELT}::test_a_path_cannot_end_its_string",
+            f"{SEATBELT}::test_a_path_in_the_text_would_end_its_string",
+        ),
+        source=SECURITY,
+        where=ANY,
+    ),
+    Claim(
+        id="macos-profile",
+        sentence="signals, Apple events and LaunchServices are closed.",
+        tests=(f"{SEATBELT}::test_allowed_acts_are_allowed", f"{SEATBELT}::test_denied_acts_are_denied", f"{SEATBELT}::test_profiles_equal_the_stored_texts"),
+        source=SECURITY,
+        where=MODEL,
+    ),
+    Claim(
+        id="macos-services",
+        sentence="but not the data and settings of services there (`var`, `etc`). TLS roots stay readable.",
+        tests=(f"{SEATBELT}::test_data_of_installed_services_is_hidden",),
+        source=SECURITY,
+        where=MODEL,
+    ),
+    Claim(
+        id="macos-held",
+        sentence="are read-only in write grants even if they do not exist yet.",
+        tests=(
+            f"{SEATBELT}::test_secrets_in_grants_are_hidden_and_hooks_are_read_only",
+            f"{SEATBELT}::test_a_target_cannot_make_a_repository",
+        ),
+        source=SECURITY,
+        where=MODEL,
+    ),
+    Claim(
+        id="macos-refuses",
+        sentence="A run refuses and names what is missing.",
+        tests=(
+            f"{MACOS_PLAN}::test_without_seatbelt_a_run_refuses_and_names_the_walls",
+            "tests/unit/platforms/macos/test_macos.py::test_without_seatbelt_the_run_refuses_and_best_effort_is_cooperative",
+        ),
+        source=SECURITY,
+        where=PLAYED,
+    ),
+    Claim(
+        id="macos-best-effort",
+        sentence="Its limits are then `cooperative`: a target can evade them.",
+        tests=(
+            f"{MACOS_PLAN}::test_best_effort_runs_and_warns_of_every_wall",
+            f"{MACOS_PLAN}::test_the_report_names_each_control_and_its_status",
+        ),
+        source=SECURITY,
+        where=PLAYED,
+    ),
+    Claim(
+        id="macos-tree",
+        sentence="when the target ends and when corral is killed with `kill -9`.",
+        tests=(
+            f"{MACOS_PLAN}::test_a_daemon_ends_with_the_target",
+            f"{MACOS_PLAN}::test_a_daemon_outlives_its_program_without_corral",
+            f"{MACOS_PLAN}::test_kill_9_of_corral_ends_the_tree_and_leaves_no_directory",
+            f"{MACOS_PLAN}::test_kill_9_during_the_start_leaves_no_process",
+            f"{MACOS_PLAN}::test_a_target_that_forks_without_end_is_ended",
+        ),
+        source=SECURITY,
+        where=PLAYED,
+    ),
+    Claim(
+        id="macos-watcher",
+        sentence="If another program kills the watcher, corral ends the tree.",
+        tests=(f"{MACOS_PLAN}::test_when_the_watcher_is_killed_the_supervisor_ends_the_tree",),
+        source=SECURITY,
+        where=PLAYED,
+    ),
+    Claim(
+        id="macos-model",
+        sentence="The model knows the operations of macOS 10.15 and 14.4.1.",
+        tests=(
+            f"{SEATBELT}::test_every_operation_is_known_to_every_release",
+        ),
+        source=SECURITY,
+        where=MODEL,
+    ),
+    Claim(
+        id="macos-runtimes",
+        sentence="If such a runtime does not start, runs of it warn, and no other run is affected.",
+        tests=(
+            f"{MACOS}::test_a_runtime_that_does_not_start_disables_no_wall",
+            f"{MACOS}::test_a_broken_runtime_is_reported_to_runs_of_it",
+        ),
+        source=SECURITY,
+        where=ANY,
+    ),
+    Claim(
+        id="macos-left-open",
+        sentence="Each is denied, or a test lists the reason why it is not.",
+        tests=(
+            f"{SEATBELT}::test_operations_that_deny_default_leaves_open_are_denied_or_have_a_reason",
+        ),
+        source=SECURITY,
+        where=MODEL,
+    ),
+    Claim(
+        id="macos-marker",
+        sentence="is recognized by its profile, which no process can leave.",
+        tests=(
+            f"{MACOS_PLAN}::test_a_daemon_is_identified_by_its_label_alone",
+            f"{MACOS}::test_an_orphan_is_recognized_by_profile_or_responsibility",
+        ),
+        source=SECURITY,
+        where=PLAYED,
+    ),
+    Claim(
+        id="macos-pids",
+        sentence="the number that you run at the start, and `pids` more.",
+        tests=(
+            f"{MACOS_PLAN}::test_the_number_of_processes_is_bounded_without_being_sampled",
+            f"{MACOS}::test_rlimits_match_those_that_macos_enforces",
+        ),
+        source=SECURITY,
+        where=PLAYED,
+    ),
+    Claim(
+        id="macos-address-space",
+        sentence="corral tries the value when it plans a run, and then refuses or degrades.",
+        tests=(
+            f"{MACOS}::test_an_address_space_that_macos_does_not_accept_refuses_or_degrades",
+        ),
+        source=SECURITY,
+        where=ANY,
+    ),
+    Claim(
+        id="macos-environment-files",
+        sentence="are hidden by known names, at known places, and `.env` files at any depth.",
+        tests=(
+            f"{SEATBELT}::test_allowed_acts_are_allowed",
+            f"{SEATBELT}::test_denied_acts_are_denied",
+            f"{SEATBELT}::test_a_grant_overrides_the_rule_for_its_name",
+        ),
+        source=SECURITY,
+        where=MODEL,
+    ),
+    Claim(
+        id="macos-repositories",
+        sentence="A target cannot change or make a repository at any depth of a grant, in any spelling.",
+        tests=(
+            f"{SEATBELT}::test_denied_acts_are_denied",
+            f"{SEATBELT}::test_a_grant_overrides_the_rule_for_its_name",
+        ),
+        source=SECURITY,
+        where=MODEL,
+    ),
+    Claim(
+        id="macos-consent",
+        sentence="A run says so when it is planned.",
+        tests=(
+            f"{MACOS}::test_a_grant_that_needs_consent_is_reported_in_the_plan",
+        ),
+        source=SECURITY,
+        where=ANY,
+    ),
+    Claim(
+        id="macos-trustd",
+        sentence="fail without `trustd = true` below `[macos]`.",
+        tests=(
+            f"{MACOS}::test_certificates_are_checked_outside_only_if_the_user_allows_it",
+        ),
+        source=SECURITY,
+        where=MODEL,
+    ),
+    Claim(
+        id="macos-looks",
+        sentence="Otherwise nothing is sampled.",
+        tests=(
+            f"{MACOS_PLAN}::test_processes_are_sampled_only_under_a_limit",
+            f"{MACOS_PLAN}::test_memory_beyond_the_limit_ends_the_run",
+            f"{MACOS_PLAN}::test_memory_of_many_processes_is_added_up",
+            f"{MACOS_PLAN}::test_a_share_of_the_cpu_is_enforced",
+            f"{MACOS_PLAN}::test_cpu_time_beyond_the_limit_ends_the_run",
+            f"{MACOS_PLAN}::test_too_many_tasks_end_the_run",
+        ),
+        source=SECURITY,
+        where=PLAYED,
+    ),
+)  # fmt: skip

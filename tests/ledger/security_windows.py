@@ -1,0 +1,259 @@
+"""The promises of docs/SECURITY.md about Windows."""
+
+from __future__ import annotations
+
+from ledger.claim import ANY, SECURITY, Claim
+
+WINDOWS = "tests/windows"
+WINE = "Windows' calls under Wine"
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        id="windows-headers",
+        sentence="against the headers of mingw-w64 and of zig, for x86_64 and aarch64",
+        tests=(
+            "tests/abi/test_win32.py::test_constants_agree_with_the_headers",
+            "tests/abi/test_win32.py::test_types_and_structures_agree_with_the_headers",
+            "tests/abi/test_win32.py::test_prototypes_agree_with_the_headers",
+            "tests/abi/test_win32.py::test_the_import_libraries_export_every_function",
+            "tests/abi/test_win32.py::test_wrong_values_are_found",
+        ),
+        source=SECURITY,
+        where=ANY,
+    ),
+    Claim(
+        id="windows-read-back",
+        sentence="The run then refuses and names the numbers.",
+        tests=(
+            f"{WINDOWS}/test_run.py::test_a_memory_limit_that_does_not_read_back_is_refused",
+            f"{WINDOWS}/test_job.py::test_limits_read_back_or_are_refused",
+            f"{WINDOWS}/test_job.py::test_a_cpu_rate_reads_back_or_is_refused",
+            f"{WINDOWS}/test_job.py::test_ui_limits_read_back_or_are_refused",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-doctor",
+        sentence="`doctor` reports a limit that was not kept as absent,",
+        tests=(
+            f"{WINDOWS}/test_doctor.py::test_a_limit_that_does_not_read_back_is_absent",
+            f"{WINDOWS}/test_doctor.py::test_a_difference_is_reported_with_both_values",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-best-effort",
+        sentence="and `--best-effort` runs with a warning for each.",
+        tests=(f"{WINDOWS}/test_run.py::test_best_effort_runs_and_warns",),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-handles",
+        sentence="The process is created suspended, in its job, with three streams and no other handle.",
+        tests=(
+            f"{WINDOWS}/test_job.py::test_the_target_is_created_in_its_job",
+            f"{WINDOWS}/test_job.py::test_only_the_streams_are_inherited",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-fallback",
+        sentence="reads what you can read and reaches what you can reach, and each run warns of it.",
+        tests=(
+            f"{WINDOWS}/test_run.py::test_the_fallback_switch_makes_no_other_control_optional",
+            "tests/unit/platforms/windows/test_win_plan.py::test_the_fallback_needs_permission_and_does_not_restrict_reads_or_network",
+            "tests/unit/platforms/windows/test_win_plan.py::test_layering_b_has_its_steps_in_order",
+            "tests/unit/platforms/windows/test_win_plan.py::test_no_token_is_restricted_in_an_app_container",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-tree",
+        sentence="When corral ends for any reason, all processes of the target end.",
+        tests=(
+            f"{WINDOWS}/test_lifecycle.py::test_the_tree_ends_with_corral",
+            f"{WINDOWS}/test_lifecycle.py::test_trees_end_with_their_caller",
+            f"{WINDOWS}/test_job.py::test_the_whole_tree_ends_with_its_job",
+            f"{WINDOWS}/test_job.py::test_a_job_is_not_inheritable_and_has_no_name",
+            f"{WINDOWS}/test_job.py::test_a_target_cannot_break_away",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-root",
+        sentence="When the first process ends, all others end.",
+        tests=(
+            f"{WINDOWS}/test_job.py::test_all_processes_end_with_the_first",
+            f"{WINDOWS}/test_lifecycle.py::test_the_run_ends_with_its_first_process",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-residue",
+        sentence="corral writes each of them down before it makes it, and the next start or `corral clean` removes it.",
+        tests=(
+            f"{WINDOWS}/test_lifecycle.py::test_the_tree_ends_with_corral",
+            f"{WINDOWS}/test_lifecycle.py::test_clean_removes_leftovers_of_dead_runs_only",
+            f"{WINDOWS}/test_process.py::test_home_and_temp_are_private_and_gone_afterwards",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-removal",
+        sentence="A target cannot keep its files from being removed by their names, attributes or depth.",
+        tests=(
+            f"{WINDOWS}/test_process.py::test_a_private_directory_is_removed_whatever_its_names_and_depth",
+            "tests/unit/platforms/windows/test_win_removal.py::test_a_very_deep_tree_is_removed",
+            "tests/unit/platforms/windows/test_win_residue.py::test_files_that_windows_leaves_in_a_profile_are_removed",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-foreign",
+        sentence="Entries that are not corral's keep their bytes and their order.",
+        tests=(
+            "tests/unit/platforms/windows/test_win_access_list.py::test_an_entry_is_added_and_removed",
+            "tests/unit/platforms/windows/test_win_access_list.py::test_entries_of_another_run_stay",
+            "tests/unit/platforms/windows/test_win_residue.py::test_of_two_runs_that_end_at_once_the_second_removes_the_entries",
+        ),
+        source=SECURITY,
+        where=ANY,
+    ),
+    Claim(
+        id="windows-grants",
+        sentence="or with more than 20 000 entries to be set.",
+        tests=(
+            "tests/unit/paths/test_win_paths.py::test_roots_that_corral_must_not_change_are_refused",
+            "tests/unit/platforms/windows/test_win_grants.py::test_trees_with_links_are_refused",
+            "tests/unit/platforms/windows/test_win_grants.py::test_a_tree_with_too_many_entries_is_refused",
+        ),
+        source=SECURITY,
+        where=ANY,
+    ),
+    Claim(
+        id="windows-exceptions",
+        sentence="No directory above them can be renamed or deleted.",
+        tests=(
+            "tests/unit/platforms/windows/test_win_grants.py::test_a_git_checkout_with_an_environment_and_packages_is_granted",
+            "tests/unit/platforms/windows/test_win_grants.py::test_secrets_get_no_entry",
+            "tests/unit/platforms/windows/test_win_grants.py::test_self_starting_files_are_read_only",
+            "tests/unit/platforms/windows/test_win_grants.py::test_a_file_with_several_names_can_only_be_read",
+            f"{WINDOWS}/test_grants.py::test_the_walk_finds_a_second_hard_link",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-preloads",
+        sentence="With the preload `realpath`, piped children, `mkdtemp` and `DEVNULL` work.",
+        tests=(
+            "tests/unit/platforms/windows/test_win_node_preload.py::test_realpath_works",
+            "tests/unit/platforms/windows/test_win_node_preload.py::test_children_with_pipes_work",
+            "tests/unit/platforms/windows/test_win_python_preload.py::test_a_temporary_directory_is_open_to_its_maker",
+            "tests/unit/platforms/windows/test_win_python_preload.py::test_a_closed_nul_becomes_an_empty_file",
+        ),
+        source=SECURITY,
+        where=ANY,
+    ),
+    Claim(
+        id="windows-open-secrets",
+        sentence="If a secret's own access list opens it to every AppContainer, as in directories of the system, the run ends instead.",
+        tests=(
+            "tests/unit/platforms/windows/test_win_grants.py::test_a_secret_that_every_container_can_read_ends_the_run",
+            "tests/unit/platforms/windows/test_win_access_list.py::test_lists_are_evaluated_as_documented",
+            f"{WINDOWS}/test_access_check.py::test_random_lists_are_read_as_the_system_reads_them",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-watched",
+        sentence="The report names such files.",
+        tests=(
+            "tests/unit/platforms/windows/test_win_grants.py::test_missing_self_starting_files_are_watched",
+            "tests/unit/platforms/windows/test_win_plan.py::test_the_store_and_the_watcher_get_the_granted_paths",
+        ),
+        source=SECURITY,
+        where=ANY,
+    ),
+    Claim(
+        id="windows-launchers",
+        sentence="redirectors of virtual environments, `Scripts\\*.exe`, uv's trampolines, npm's `.cmd` files.",
+        tests=(
+            "tests/unit/programs/test_windows_resolve.py::test_the_python_of_a_virtual_environment_is_followed",
+            "tests/unit/programs/test_windows_resolve.py::test_a_script_of_an_environment_is_followed",
+            "tests/unit/programs/test_windows_resolve.py::test_npms_batch_file_is_followed",
+            "tests/unit/programs/test_windows_shims.py::test_pips_launcher_is_read",
+            "tests/unit/programs/test_windows_uv.py::test_trampolines_of_the_real_uv_are_read",
+        ),
+        source=SECURITY,
+        where=ANY,
+    ),
+    Claim(
+        id="windows-desktop",
+        sentence="Otherwise it is on your desktop, and a warning says so.",
+        tests=(
+            "tests/unit/platforms/windows/test_win_plan.py::test_a_target_on_the_users_desktop_is_reported",
+            "tests/unit/platforms/windows/test_win_answers.py::test_an_existing_window_station_of_this_logon_is_used",
+        ),
+        source=SECURITY,
+    ),
+    Claim(
+        id="windows-checked",
+        sentence="`corral doctor` prints the same table.",
+        tests=(
+            "tests/unit/platforms/windows/test_win_answers.py::test_docs_and_doctor_agree_on_how_each_mechanism_was_checked",
+        ),
+        source=SECURITY,
+    ),
+    Claim(
+        id="windows-wsl",
+        sentence="If AppContainers do not work, `doctor` and the refusal print the command.",
+        tests=(
+            "tests/unit/programs/test_windows_wsl.py::test_the_hint_has_the_complete_command",
+            "tests/unit/platforms/windows/test_win_answers.py::test_errors_of_creating_a_profile_have_a_hint",
+        ),
+        source=SECURITY,
+    ),
+    Claim(
+        id="windows-powers",
+        sentence="corral first removes an administrator's rights and privileges from the target's token.",
+        tests=(
+            f"{WINDOWS}/test_app_container.py::test_dangerous_privileges_fail_verification",
+            "tests/unit/platforms/windows/test_win_answers.py::test_an_administrator_gets_a_filtered_token_without_restricting_sids",
+            "tests/unit/platforms/windows/test_win_answers.py::test_privileges_left_in_the_token_of_a_container_are_refused",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-shares",
+        sentence="corral does not open files that they name on a share,",
+        tests=(
+            f"{WINDOWS}/test_runtimes.py::test_network_paths_in_untrusted_files_are_not_opened",
+            "tests/unit/programs/test_windows_resolve.py::test_a_share_is_never_opened",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+    Claim(
+        id="windows-refused",
+        sentence="A run that states such a limit refuses.",
+        tests=(
+            f"{WINDOWS}/test_run.py::test_a_stated_limit_that_windows_cannot_enforce_is_refused",
+            f"{WINDOWS}/test_run.py::test_a_stated_io_limit_is_refused",
+            "tests/unit/platforms/windows/test_win_plan.py::test_a_limit_that_windows_lacks_refuses_only_if_stated",
+        ),
+        source=SECURITY,
+        where=WINE,
+    ),
+)  # fmt: skip

@@ -1,0 +1,121 @@
+"""Check that kept denials are bounded and private, and belong to the right server."""
+
+import os
+
+import pytest
+
+from corral.denials import kept
+from corral.denials.records import Denial
+from corral.policy.variables import masked
+from corral.supervisor.kept_report import hide_secrets
+
+COMMAND = ("npm:notes", "--x")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    for name in ("XDG_STATE_HOME", "LOCALAPPDATA", "APPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def denial(name, count=1):
+    return Denial(kind="name", destination=name, allow=f"--allow-net {name}", count=count)
+
+
+def test_kept_denials_are_counted_across_runs():
+    kept.keep(COMMAND, [denial("a", 2)], 1.0)
+    kept.keep(COMMAND, [denial("a"), denial("b")], 2.0)
+    kept.keep(("other",), [denial("c")], 3.0)
+    runs = kept.load_server(COMMAND)
+    assert [run.time for run in runs] == [1, 2]
+    assert kept.merge(runs) == (denial("a", 3), denial("b"))
+    assert len(kept.load_all()) == 3
+
+
+def test_a_run_without_denials_is_kept_only_after_others():
+    kept.keep(COMMAND, [], 1.0)
+    assert kept.load_all() == []
+    kept.keep(COMMAND, [denial("a")], 2.0)
+    kept.keep(COMMAND, [], 3.0)
+    assert kept.merge(kept.load_server(COMMAND)) == ()
+
+
+def test_a_denial_is_kept_before_the_run_ends(home):
+    live = kept.LiveRun(COMMAND)
+    live.add(denial("a"), 5.0)
+    live.add(denial("b"), 6.0)
+    [file] = home.rglob("*.jsonl")
+    assert [run.time for run in kept.load_server(COMMAND)] == [5]
+    assert kept.merge(kept.load_server(COMMAND)) == (denial("a"), denial("b"))
+    with file.open("a") as text:
+        text.write('{"kind": "na')  # the writer was killed in the middle of a line
+    assert kept.merge(kept.load_server(COMMAND)) == (denial("a"), denial("b"))
+    live.end([denial("a", 7), denial("b")], 9.0)
+    assert [run.time for run in kept.load_server(COMMAND)] == [9]
+    assert kept.merge(kept.load_server(COMMAND)) == (denial("a", 7), denial("b"))
+
+
+def test_the_lines_of_a_live_run_are_bounded():
+    live = kept.LiveRun(COMMAND)
+    for number in range(kept.MAX_LINES + 50):
+        live.add(denial(f"n{number}"), 1.0)
+    assert len(kept.load_server(COMMAND)[0].denials) == kept.MAX_LINES
+
+
+def test_the_oldest_runs_are_removed_first():
+    for second in range(30):
+        kept.keep(COMMAND, [denial(f"{second}-{at}") for at in range(20)], float(second + 1))
+    runs = kept.load_server(COMMAND)
+    assert runs[-1].time == 30
+    assert 100 < sum(1 + len(run.denials) for run in runs) <= kept.MAX_LINES + 1
+    kept.keep(COMMAND, [denial(str(at)) for at in range(1000)], 40.0)
+    assert len(kept.load_server(COMMAND)[-1].denials) == kept.MAX_LINES
+
+
+def test_the_oldest_servers_are_removed_first(monkeypatch):
+    monkeypatch.setattr(kept, "MAX_SERVERS", 3)
+    for number in range(5):
+        kept.keep((f"server-{number}",), [denial("a")], float(number + 1))
+        for run, path in [(number, kept.kept_directory((f"server-{number}",)))]:
+            os.utime(path, (run, run))
+    assert [run.command[0] for run in kept.load_all()] == ["server-2", "server-3", "server-4"]
+
+
+def test_secrets_in_the_command_are_masked(home):
+    words = ("python3", "s.py", "--token", "hunter2")
+    kept.keep(masked(words), [denial("a")], 1.0)
+    [file] = home.rglob("*.jsonl")
+    assert "hunter2" not in file.read_text()
+    assert kept.load_server(masked(words))
+
+
+def test_secrets_in_a_denial_are_masked():
+    path = Denial(kind="path", destination="/x?token=hunter2", allow="--read /x?token=hunter2")
+    assert "hunter2" not in repr(hide_secrets(path))
+    assert hide_secrets(denial("a.com")) == denial("a.com")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no modes")
+def test_files_of_other_users_and_broken_files_are_not_read(home):
+    kept.keep(COMMAND, [denial("a")], 1.0)
+    [file] = home.rglob("*.jsonl")
+    assert file.stat().st_mode & 0o777 == 0o600
+    for name, text in (("2-1.jsonl", "{"), ("3-1.jsonl", '{"command": 3}\n'), ("4-1.jsonl", "")):
+        (file.parent / name).write_text(text)
+        (file.parent / name).chmod(0o600)
+    (file.parent / "5-1.jsonl").symlink_to(file)
+    assert len(kept.load_server(COMMAND)) == 1
+    file.parent.chmod(0o755)
+    assert kept.load_server(COMMAND) == []
+    kept.keep(COMMAND, [denial("b")], 6.0)
+    file.parent.chmod(0o700)
+    assert len(kept.load_server(COMMAND)) == 1
+
+
+def test_placeholders_of_a_client_match_any_word():
+    kept.keep(("s.py", "/home/me/project"), [denial("a")], 1.0)
+    assert kept.load_server(("s.py", "${workspaceFolder}"))
+    assert not kept.load_server(("s.py", "${workspaceFolder}", "more"))

@@ -1,0 +1,15 @@
+"""Test that an export refuses controls that no engine enforces."""
+
+import pytest
+
+from corral.errors import PolicyError
+from corral.export.holding import Engine, decide_for_engine
+from corral.policy.model import CONTROLS, Mcp, Policy
+
+ENGINE = Engine(name="some", enforces=dict.fromkeys(CONTROLS, ("it", "")), lacks={})
+
+
+def test_an_export_refuses_rules_for_messages():
+    assert decide_for_engine(Policy(), ENGINE, "x86_64")
+    with pytest.raises(PolicyError, match="some does not read messages"):
+        decide_for_engine(Policy(mcp=Mcp()), ENGINE, "x86_64")

@@ -1,0 +1,278 @@
+"""Test the Kubernetes objects of each policy, and the policies that are refused."""
+
+import json
+
+import pytest
+
+from corral.errors import PolicyError, SandboxError, UnenforceableError
+from corral.export import kubernetes
+from corral.export.pod import HELD_BY_POD, make_pod_policy, policy_document
+from corral.policy.manifest import from_data
+from corral.policy.model import Policy, Source
+from corral.record import fields, replace
+
+KINDS = ("configMap", "emptyDir", "persistentVolumeClaim")
+
+
+def workload(policy=None, volumes=None, argv=("server",)):
+    manifest = from_data({"version": 1, **(policy or {})}, "policy.toml")
+    sources = [Source(manifest=manifest, trust="user", approved=True)]
+    pod = make_pod_policy(sources, volumes or {}, home="/home/nobody", cwd="/")
+    return kubernetes.Workload(name="notes", image="registry.example/notes:1", argv=argv, pod=pod)
+
+
+def objects(policy=None, volumes=None, **options):
+    found = kubernetes.make_objects(workload(policy, volumes), cilium=False, **options)
+    return {one["kind"]: one for one in found}
+
+
+def pod_spec(found):
+    if "Pod" in found:
+        return found["Pod"]["spec"]
+    return found["Deployment"]["spec"]["template"]["spec"]
+
+
+def restricted(spec):
+    """Return whether a pod meets the Pod Security standard "restricted", by the fields that it
+    lists.
+    """
+    context = spec["securityContext"]
+    yield context["runAsNonRoot"] is True
+    yield context["runAsUser"] != 0
+    yield context["seccompProfile"]["type"] in {"RuntimeDefault", "Localhost"}
+    yield not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+    for volume in spec["volumes"]:
+        yield set(volume) - {"name"} <= set(KINDS)
+    for container in spec["containers"]:
+        yield container["securityContext"]["allowPrivilegeEscalation"] is False
+        yield container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.parametrize(
+    "policy", [{}, {"network": {"listen": [8080]}}, {"filesystem": {"state": True}}]
+)
+def test_every_pod_is_restricted_with_a_read_only_root(policy):
+    spec = pod_spec(objects(policy))
+    assert all(restricted(spec))
+    (container,) = spec["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert spec["automountServiceAccountToken"] is False
+
+
+def test_without_allowed_hosts_the_network_is_denied_explicitly():
+    spec = objects()["NetworkPolicy"]["spec"]
+    assert spec["egress"] == []
+    assert spec["ingress"] == []
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+
+
+def test_ports_of_names_are_open_to_public_addresses_only():
+    allow = ["api.example.com", "*.example.org:8443", "10.1.0.0/16:5432-5440"]
+    dns, public, network = objects({"network": {"allow": allow}})["NetworkPolicy"]["spec"]["egress"]
+    assert {port["port"] for port in dns["ports"]} == {53}
+    assert [port["port"] for port in public["ports"]] == [80, 443, 8443]
+    assert "169.254.0.0/16" in public["to"][0]["ipBlock"]["except"]
+    assert network["to"] == [{"ipBlock": {"cidr": "10.1.0.0/16"}}]
+    assert network["ports"] == [{"protocol": "TCP", "port": 5432, "endPort": 5440}]
+
+
+def test_cilium_rules_allow_hosts_by_name():
+    made = workload({"network": {"allow": ["api.example.com", "*.example.org:8443"]}})
+    found = {one["kind"]: one.get("spec") for one in kubernetes.make_objects(made, cilium=True)}
+    assert found["NetworkPolicy"]["egress"] == []
+    _, first, second = found["CiliumNetworkPolicy"]["egress"]
+    assert first["toFQDNs"] == [{"matchName": "api.example.com"}]
+    assert second["toFQDNs"] == [{"matchPattern": "*.example.org"}]
+    assert second["toPorts"] == [{"ports": [{"protocol": "TCP", "port": "8443"}]}]
+
+
+def test_a_listening_server_has_a_service_and_one_open_port():
+    found = objects({"network": {"listen": [8080]}})
+    assert found["NetworkPolicy"]["spec"]["ingress"] == [
+        {"ports": [{"protocol": "TCP", "port": 8080}]}
+    ]
+    assert found["Service"]["spec"]["ports"] == [{"name": "port-8080", "port": 8080}]
+    assert found["Service"]["spec"]["selector"].items() <= (
+        found["Deployment"]["spec"]["template"]["metadata"]["labels"].items()
+    )
+    (container,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert container["command"][:2] == ["corral", "run"]
+    inside = policy_document(workload({"network": {"listen": [8080]}}).pod)
+    assert inside["network"]["listen_everywhere"] is True
+
+
+def test_the_policy_inside_the_pod_omits_limits_that_the_pod_enforces():
+    stated = {"memory": "64M", "cpu": 0.5, "disk": "2G", "fds": 64, "timeout": "5m"}
+    made = workload({"limits": stated})
+    limits = policy_document(made.pod)["limits"]
+    assert {name: limits[name] for name in HELD_BY_POD} == dict.fromkeys(HELD_BY_POD, "none")
+    assert limits["fds"] == 64
+    assert limits["timeout"] == "5m"
+    resources = kubernetes.make_objects(made, cilium=False)[-1]["spec"]["containers"][0][
+        "resources"
+    ]
+    assert resources["limits"] == {"memory": "64Mi", "cpu": "500m", "ephemeral-storage": "2048Mi"}
+    from_data(policy_document(made.pod), "inside")  # corral itself reads the policy
+
+
+def test_secrets_have_names_and_no_values(monkeypatch):
+    monkeypatch.setenv("TOKEN", "hunter2")
+    found = objects({"environment": {"secrets": ["TOKEN"]}})
+    assert "hunter2" not in json.dumps(found)
+    (variable,) = [one for one in pod_spec(found)["containers"][0]["env"] if one["name"] == "TOKEN"]
+    assert variable["valueFrom"]["secretKeyRef"]["key"] == "TOKEN"
+
+
+def test_each_grant_is_mounted_at_its_own_path():
+    paths = {"filesystem": {"read": ["/data"], "write": ["/out", "/scratch"], "state": True}}
+    volumes = {"/data": "configmap:texts", "/out": "claim:results", "/scratch": "emptydir"}
+    found = objects(paths, volumes)
+    spec = pod_spec(found)
+    mounts = {one["mountPath"]: one for one in spec["containers"][0]["volumeMounts"]}
+    assert mounts["/data"]["readOnly"] is True
+    assert "readOnly" not in mounts["/out"]
+    sources = {one["name"]: one for one in spec["volumes"]}
+    assert sources[mounts["/data"]["name"]]["configMap"] == {"name": "texts"}
+    assert sources[mounts["/out"]["name"]]["persistentVolumeClaim"] == {"claimName": "results"}
+    assert sources[mounts["/scratch"]["name"]]["emptyDir"] == {}
+    assert found["PersistentVolumeClaim"]["metadata"]["name"] == "notes-state"
+    document = policy_document(workload(paths, volumes).pod)["filesystem"]
+    assert document == {"read": ["/data"], "write": ["/out", "/scratch"], "state": True}
+
+
+def test_a_refusal_names_all_grants_without_a_volume():
+    with pytest.raises(PolicyError) as caught:
+        objects({"filesystem": {"read": ["/data"], "write": ["/out"]}})
+    assert "/data, /out" in str(caught.value)
+    assert "--volume /data=claim:NAME --volume /out=claim:NAME" in caught.value.hint
+
+
+def test_a_volume_without_a_grant_is_refused():
+    with pytest.raises(PolicyError, match="does not grant: /data"):
+        objects({}, {"/data": "emptydir"})
+
+
+def test_grants_of_the_hosts_sockets_are_refused():
+    with pytest.raises(PolicyError, match="does not exist in a pod"):
+        objects({"filesystem": {"unix_sockets": ["/run/x.sock"]}})
+
+
+def test_a_stated_limit_that_cannot_be_enforced_refuses():
+    with pytest.raises(UnenforceableError, match="io"):
+        objects({"limits": {"io": "1M"}})
+    objects({"limits": {"io": "1M"}, "degrade": {"allow": ["io"]}})
+
+
+SAYS = {
+    "limits": {"limits": {"fds": 64}},
+    "allow": {"network": {"allow": ["example.com"]}},
+    "listen": {"network": {"listen": [8080]}},
+    "grants": {"filesystem": {"read": ["/data"]}},
+    "state": {"filesystem": {"state": True}},
+    "subprocess": {"subprocess": {"allow": True}},
+    "pass_names": {"environment": {"pass": ["LANG"]}},
+    "set_values": {"environment": {"set": {"A": "b"}}},
+    "secret_names": {"environment": {"secrets": ["TOKEN"]}},
+    "degrade": {"degrade": {"allow": ["io"]}},
+    "own_unix_sockets": {"filesystem": {"own_unix_sockets": True}},
+    "mcp": {"mcp": {"tools": {"allow": ["read_*"]}}},
+}
+NOT_SAID = {
+    "listen_everywhere": "set where there are ports",
+    "admit": "of the user's own configuration; without it less is reached",
+    "covered": "of this machine's mounts",
+    "warnings": "of one run",
+    "stated": "worked out from the others",
+    "strict": "a flag, tested below",
+    "best_effort": "a flag, tested below",
+    "windows": "another system",
+    "macos": "another system",
+}
+
+
+def test_every_field_of_a_policy_is_exported_or_refused():
+    """Check that every field is in the objects, is refused, or has a reason here."""
+    assert {*SAYS, *NOT_SAID} == set(fields(Policy()))
+    plain = objects()
+    for name, policy in SAYS.items():
+        volumes = {"/data": "emptydir"} if name == "grants" else {}
+        try:
+            assert objects(policy, volumes) != plain, name
+        except PolicyError:
+            assert name in {"own_unix_sockets", "mcp"}
+
+
+def test_the_users_flags_count_inside_the_pod():
+    made = workload()
+    strict = replace(made, pod=replace(made.pod, policy=replace(made.pod.policy, strict=True)))
+    assert "--strict" in strict.command()
+    assert "--strict" not in made.command()
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/etc/corral", "/etc", "/home/corral/x", "/tmp/x", "/usr/lib", "/a/../etc", "/a\nb", "/"],
+)
+def test_corrals_own_paths_and_odd_paths_get_no_volume(path):
+    with pytest.raises(SandboxError):
+        kubernetes.parse_volume(f"{path}=emptydir")
+    assert kubernetes.parse_volume("/data=emptydir") == ("/data", "emptydir")  # the control
+
+
+@pytest.mark.parametrize("image", ["notes", "a/b/c:1", "reg.example:5000/n@sha256:" + "a" * 64])
+def test_valid_image_names_are_accepted(image):
+    assert kubernetes.check_image(image) == image
+
+
+@pytest.mark.parametrize(
+    "image", ["", "Notes", "a b", "a:b:c", "a@sha256:1", "../x", "-a", "a\n", "a" * 600]
+)
+def test_invalid_image_names_are_refused(image):
+    with pytest.raises(SandboxError, match="is not the name of an image"):
+        kubernetes.check_image(image)
+
+
+@pytest.mark.parametrize("name", ["", "Notes", "a_b", "-a", "a-", "a" * 53, "a\n", "ä"])
+def test_invalid_object_names_are_refused(name):
+    with pytest.raises(SandboxError, match="cannot name an object"):
+        kubernetes.check_name(name)
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["npm:@scope/My_Notes@1.2.3"], "my-notes"),
+        (["pypi:mcp-server-time==1.0"], "mcp-server-time"),
+        (["pypi:x[extra]#prog"], "x"),
+        (["--", "/opt/srv/run.sh"], "run-sh"),
+        (["--", "!!!"], "server"),
+    ],
+)
+def test_the_object_name_comes_from_the_server(words, name):
+    assert kubernetes.check_name(kubernetes.make_name(words)) == name
+
+
+@pytest.mark.parametrize(
+    "text", ["", "/a", "a=emptydir", "/a=claim:", "/a=hostpath:/x", "/a=claim:A_B", "/a:b=emptydir"]
+)
+def test_invalid_volumes_are_refused(text):
+    with pytest.raises(SandboxError, match="not a volume of a pod"):
+        kubernetes.parse_volume(text)
+
+
+def test_a_path_may_contain_an_equals_sign():
+    assert kubernetes.parse_volume("/a=b/=claim:c") == ("/a=b", "claim:c")
+
+
+def test_agent_sandbox_objects_state_a_network_policy_and_forbid_variables():
+    """A template without a network policy reaches the internet, and a claim with variables gets no
+    warm sandbox.
+    """
+    made = workload({"environment": {"secrets": ["TOKEN"]}})
+    found = {one["kind"]: one for one in kubernetes.make_sandbox_objects(made, replicas=3)}
+    template = found["SandboxTemplate"]["spec"]
+    assert template["networkPolicy"] == {"ingress": [], "egress": []}
+    assert template["envVarsInjectionPolicy"] == "Disallowed"
+    assert all(restricted(template["podTemplate"]["spec"]))
+    assert found["SandboxWarmPool"]["spec"]["replicas"] == 3
+    assert found["SandboxClaim"]["spec"] == {"warmPoolRef": {"name": "notes"}}

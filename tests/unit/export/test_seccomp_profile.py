@@ -1,0 +1,102 @@
+"""Test that the exported profile allows exactly the calls that corral's own filter allows."""
+
+import random
+
+import pytest
+
+from corral.abi.linux_syscalls import AUDIT_ARCHES, TABLES
+from corral.export.seccomp_profile import build_profile
+from corral.platforms.linux.mechanisms import seccomp_rules
+from corral.platforms.linux.mechanisms.seccomp_compiler import ALLOW
+from unit.platforms.linux.bpf_simulator import JEQ, JSET, decode, run
+
+MACHINES = ("x86_64", "aarch64")
+WIDE = (1 << 64) - 1
+# In a container the target is PID 1, and the runtime calls exec under the filter.
+DIFFERENT = {*seccomp_rules.not_init(), "execve"}
+
+
+def is_allowed(profile, name, arguments):
+    """Evaluate the profile by the OCI runtime specification."""
+    for entry in profile["syscalls"]:
+        if name in entry["names"] and all(
+            arguments[one["index"]] & one["value"] == one["valueTwo"]
+            for one in entry.get("args", ())
+        ):
+            return True
+    return False
+
+
+def matches(profile, name, arguments):
+    return sum(
+        name in entry["names"]
+        and all(arguments[a["index"]] & a["value"] == a["valueTwo"] for a in entry.get("args", ()))
+        for entry in profile["syscalls"]
+    )
+
+
+def argument_tuples(program):
+    """Return arguments for every branch of the filter: its constants, and neighbouring bits."""
+    words = sorted({k for code, _, _, k in program if code in {JEQ, JSET}})
+    values = [0, 1, WIDE, 1 << 32, *words, *(word ^ 1 for word in words)]
+    values += [word | 0xABCD << 32 for word in words]
+    chance = random.Random(7)
+    small = [0, 1, 2, 3, 5, 6, 10, 16, 17, 31]
+    yield from ((value,) * 6 for value in values)
+    for _ in range(400):
+        yield tuple(chance.choice(small if chance.random() < 0.6 else values) for _ in range(6))
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("subprocess", [False, True])
+def test_the_profile_allows_the_calls_of_the_filter(machine, subprocess):
+    rules = seccomp_rules.target_rules(
+        subprocess=subprocess, unix_sockets=False, namespaces=True, cookie=None
+    )
+    program = decode(seccomp_rules.compile_filter(machine, rules))
+    profile = build_profile(machine, subprocess=subprocess)
+    tuples = list(argument_tuples(program))
+    for name, number in TABLES[machine].items():
+        if name in DIFFERENT:
+            continue
+        for arguments in tuples:
+            ours = run(program, AUDIT_ARCHES[machine], number, arguments)
+            assert is_allowed(profile, name, arguments) == (ours.action == ALLOW), (name, arguments)
+            if not ours.arguments and not isinstance(rules.get(name), tuple):
+                break
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_rules_of_one_call_do_not_overlap(machine):
+    """Runtimes try rules in any order, so no arguments may match two rules."""
+    profile = build_profile(machine, subprocess=False)
+    program = decode(
+        seccomp_rules.compile_filter(
+            machine,
+            seccomp_rules.target_rules(
+                subprocess=False, unix_sockets=False, namespaces=True, cookie=None
+            ),
+        )
+    )
+    names = {name for entry in profile["syscalls"][1:] for name in entry["names"]}
+    assert {"clone", "ioctl", "socket"} <= names
+    for arguments in argument_tuples(program):
+        for name in names:
+            assert matches(profile, name, arguments) <= 1
+
+
+def test_processes_are_denied_without_allow_subprocess():
+    without, with_ = (build_profile("x86_64", subprocess=asked) for asked in (False, True))
+    fork = (17, 0, 0, 0, 0, 0)  # clone with SIGCHLD only
+    thread = (0x10000, 0, 0, 0, 0, 0)
+    assert is_allowed(without, "clone", thread)
+    assert not is_allowed(without, "clone", fork)
+    assert not is_allowed(without, "vfork", fork)
+    assert is_allowed(with_, "clone", fork)
+    assert is_allowed(with_, "vfork", fork)
+
+
+def test_unknown_calls_return_enosys():
+    profile = build_profile("x86_64", subprocess=True)
+    assert (profile["defaultAction"], profile["defaultErrnoRet"]) == ("SCMP_ACT_ERRNO", 38)
+    assert not is_allowed(profile, "clone3", (0,) * 6)

@@ -1,0 +1,31 @@
+"""Test names on file systems that ignore case. `tests/vm/test_file_systems_emulated.py` uses a real
+one.
+"""
+
+import os
+
+from corral.paths import spelling
+from corral.paths.spelling import true_spelling
+
+
+def test_names_that_differ_in_case_are_two_files(tmp_path):
+    for name in ("Name", "nAME", "grün", "12"):
+        (tmp_path / name).mkdir()
+        assert true_spelling(str(tmp_path / name)) == str(tmp_path / name)
+
+
+def test_a_name_that_its_directory_does_not_list_gets_the_listed_one(tmp_path, monkeypatch):
+    """Model a directory that ignores case by two links to one file, of which only one is listed."""
+    (tmp_path / "Name").touch()
+    os.link(tmp_path / "Name", tmp_path / "nAME")
+    monkeypatch.setattr(spelling.os, "listdir", lambda _: ["Name"])
+    assert true_spelling(str(tmp_path / "nAME")) == str(tmp_path / "Name")
+
+
+def test_a_directory_that_cannot_be_listed_gives_no_spelling(tmp_path, monkeypatch):
+    def refuse(_):
+        raise PermissionError
+
+    (tmp_path / "ü").touch()
+    monkeypatch.setattr(spelling.os, "listdir", refuse)
+    assert true_spelling(str(tmp_path / "ü")) == ""

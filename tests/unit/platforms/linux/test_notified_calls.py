@@ -1,0 +1,146 @@
+"""Check over all call numbers that a notified call is continued only if the table permits it,
+whatever a decider answers.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from corral.abi.linux_notifications import Notification
+from corral.abi.linux_syscalls import TABLES
+from corral.platforms.linux.mechanisms import seccomp_rules
+from corral.platforms.linux.mechanisms.seccomp_compiler import ALLOW, NOTIFY
+from corral.platforms.linux.notified_calls import (
+    CALLS,
+    CREATES,
+    MEMORY,
+    PATHS,
+    SOCKET_NAMES,
+    SOCKETS,
+    STARTS,
+    Decision,
+)
+
+if sys.platform == "linux":
+    from corral.platforms.linux.notifications import judge
+
+
+class Yes:
+    """A decider that continues everything."""
+
+    def decide(self, _call, _request):
+        return Decision(verdict="continue")
+
+    def pause_seconds(self):
+        return 0.0
+
+
+def request(number: int, flags: int = 0) -> Notification:
+    return Notification(id=1, pid=1, number=number, arguments=(flags, *(0,) * 5))
+
+
+EVERY = {row.decider: Yes() for rows in CALLS.values() for row in rows}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+@pytest.mark.parametrize("machine", TABLES)
+@pytest.mark.parametrize("flags", [0, 17, 0x10000, 0x10F00])
+def test_only_calls_that_the_table_permits_are_continued(machine, flags):
+    """Check three kinds of calls that may go on: watched calls, task starts that only a number
+    decides, and calls that ask a socket for a name or for received data. Memory does not decide
+    what these calls reach.
+    """
+    names = {one: name for name, one in TABLES[machine].items()}
+    for number in range(-1, 601):
+        check_verdicts(names, number, flags)
+
+
+def check_verdicts(names: dict[int, str], number: int, flags: int) -> None:
+    name = names.get(number, "")
+    is_thread = name == "clone" and bool(flags & 0x10000)
+    asked = request(number, flags)
+    goes_on = name in {*PATHS, MEMORY} or is_thread or name in SOCKET_NAMES
+    assert judge(asked, names, EVERY).verdict == ("continue" if goes_on else "deny")
+    counted = {"task_count": Yes()}
+    goes_on = name in {"fork", "vfork", "clone"}
+    assert judge(asked, names, counted).verdict == ("continue" if goes_on else "deny")
+    assert judge(asked, names, {}).verdict == "deny"
+    watched = {"socket_watch": Yes()}  # in a run without a broker every target may call connect
+    goes_on = name in {"connect", "bind"}
+    assert judge(asked, names, watched).verdict == ("continue" if goes_on else "deny")
+    brokered = {"socket_broker": Yes()}
+    goes_on = name in SOCKET_NAMES
+    assert judge(asked, names, brokered).verdict == ("continue" if goes_on else "deny")
+
+
+def test_a_decider_that_reports_starts_cannot_continue_them():
+    for name in STARTS:
+        assert [row.may for row in CALLS[name] if row.decider == "denied_starts"] == [("deny",)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+@pytest.mark.parametrize("call", ["fork", "vfork", "clone", "execve"])
+def test_with_threads_only_a_process_start_is_denied_before_counting(call):
+    from corral.platforms.linux.mechanisms.task_limit import TaskCount
+
+    count = TaskCount(1, 100, threads_only=True, hit=[])
+    decision = count.decide(call, request(0))
+    assert (decision.verdict, decision.error) == ("deny", 1)
+
+
+def notified(rules) -> set[str]:
+    found = set()
+    for name, rule in rules.items():
+        actions = {rule} if isinstance(rule, int) else {rule[1], *(one[1] for one in rule[0])}
+        if NOTIFY in actions:
+            found.add(name)
+    return found
+
+
+@pytest.mark.parametrize("namespaces", [True, False])
+def test_the_filter_notifies_only_starts_and_new_files(namespaces):
+    common = {"unix_sockets": False, "namespaces": namespaces, "cookie": (1, 2, 3)}
+    rules = seccomp_rules.target_rules(subprocess=False, notices=True, **common)
+    assert notified(rules) == {*STARTS, *CREATES}
+    rules = seccomp_rules.target_rules(subprocess=False, **common)
+    assert notified(rules) == set()
+    rules = seccomp_rules.target_rules(subprocess=True, notices=True, **common)
+    assert notified(rules) == set()
+    rules = seccomp_rules.target_rules(subprocess=False, notices=True, watch_paths=True, **common)
+    never = seccomp_rules.DENIED_WITHOUT_NAMESPACES if not namespaces else ()
+    assert notified(rules) == {*STARTS, *PATHS, MEMORY, "socket", "connect", "bind"} - {*never}
+
+
+@pytest.mark.parametrize("unix_sockets", [True, False])
+def test_the_filter_notifies_every_connection(unix_sockets):
+    common = {"unix_sockets": unix_sockets, "namespaces": False, "cookie": (1, 2, 3)}
+    rules = seccomp_rules.target_rules(subprocess=True, broker=True, **common)
+    assert notified(rules) == {*SOCKETS, *SOCKET_NAMES}
+    assert allowed(rules) & {"connect", "bind", "listen", "recvmsg"} == set()
+    rules = seccomp_rules.target_rules(subprocess=True, **common)
+    assert notified(rules) == set()
+
+
+@pytest.mark.parametrize("namespaces", [True, False])
+def test_the_filter_notifies_every_task_if_tasks_are_counted(namespaces):
+    common = {"unix_sockets": False, "namespaces": namespaces, "cookie": (1, 2, 3)}
+    rules = seccomp_rules.target_rules(subprocess=True, limit_tasks=True, **common)
+    assert notified(rules) == {"fork", "vfork", "clone"}
+    assert allowed(rules) & {"fork", "vfork", "clone", "clone3"} == set()
+    rules = seccomp_rules.target_rules(subprocess=False, limit_tasks=True, **common)
+    assert notified(rules) == {"clone"}
+    assert allowed(rules) & {"fork", "vfork", "clone", "clone3"} == set()
+
+
+def allowed(rules) -> set[str]:
+    """Return the calls that the filter allows in at least one case. A call without a rule is
+    allowed.
+    """
+    asked = set(TABLES["x86_64"]) - set(rules)
+    for name, rule in rules.items():
+        actions = {rule} if isinstance(rule, int) else {rule[1], *(one[1] for one in rule[0])}
+        if ALLOW in actions:
+            asked.add(name)
+    return asked

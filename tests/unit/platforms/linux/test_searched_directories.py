@@ -1,0 +1,146 @@
+"""Check that a search notices every change in a remembered directory, even a disguised one."""
+
+import os
+import shutil
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs the change times of Linux")
+
+DIRECTORIES = 60
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    from corral.platforms.linux import searched_directories
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(searched_directories, "find_file_system", lambda _: "ext4")
+    monkeypatch.setattr(searched_directories, "SETTLED_NS", -(10**12))
+    for number in range(DIRECTORIES):
+        made = tmp_path / "project" / f"a{number % 5}" / "b" / f"c{number}"
+        made.mkdir(parents=True)
+        (made / "file.py").write_text("")
+    return tmp_path / "project"
+
+
+@pytest.fixture
+def search(tree, monkeypatch):
+    """Return the hidden and protected names, and the listed directories."""
+    from corral.platforms.linux.mechanisms import masks
+    from corral.policy.model import Grant
+
+    def find():
+        listed = []
+        real = os.scandir
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "scandir", lambda path: listed.append(path) or real(path))
+            grant = Grant(
+                path=str(tree), access="write", directory=True, device=0, inode=0, owner=0, group=0
+            )
+            found = masks.find([grant], str(tree.parent))
+        inner = [path for path in listed if str(path).startswith(str(tree))]
+        return {os.path.relpath(mask.path, tree) for mask in found.masks}, len(inner)
+
+    return find
+
+
+def test_a_second_search_lists_no_directory(search):
+    assert search() == (set(), 1 + 5 + 5 + DIRECTORIES)
+    assert search() == (set(), 0)
+
+
+def add_secret(tree):
+    (tree / "a1/b/c1/.env.production").write_text("secret")
+    return {"a1/b/c1/.env.production"}
+
+
+def hide_the_time_of_a_change(tree):
+    place = tree / "a1/b/c1"
+    seen = place.stat()
+    (place / ".env").write_text("secret")
+    os.utime(place, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    assert place.stat().st_mtime_ns == seen.st_mtime_ns
+    return {"a1/b/c1/.env"}
+
+
+def rename_a_file(tree):
+    os.rename(tree / "a1/b/c1/file.py", tree / "a1/b/c1/.env")
+    return {"a1/b/c1/.env"}
+
+
+def plant_a_repository(tree):
+    (tree / "a1/b/c1/.git").write_text("gitdir: /elsewhere")
+    return {"a1/b/c1/.git"}
+
+
+def exchange_directories(tree):
+    """Replace a searched directory with another that has a secret."""
+    fresh = tree.parent / "fresh"
+    fresh.mkdir()
+    (fresh / ".env").write_text("secret")
+    shutil.rmtree(tree / "a1/b/c1")
+    os.rename(fresh, tree / "a1/b/c1")
+    return {"a1/b/c1/.env"}
+
+
+def make_a_directory(tree):
+    (tree / "a1/b/c1/new/deep").mkdir(parents=True)
+    (tree / "a1/b/c1/new/deep/.env").write_text("secret")
+    return {"a1/b/c1/new/deep/.env"}
+
+
+CHANGES = (
+    add_secret, hide_the_time_of_a_change, rename_a_file, plant_a_repository, exchange_directories,
+    make_a_directory,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_change_is_found_and_few_directories_are_listed_again(search, tree, change):
+    search()
+    expected = change(tree)
+    found, listed = search()
+    assert found >= expected
+    assert 0 < listed < 6
+    assert search()[0] >= expected  # a directory with names in it is listed each time
+
+
+def test_a_directory_that_cannot_be_listed_is_hidden(search, tree):
+    search()
+    os.chmod(tree / "a1/b/c1", 0)
+    try:
+        found, listed = search()
+        assert listed < 6
+        if os.geteuid():
+            assert "a1/b/c1" in found
+    finally:
+        os.chmod(tree / "a1/b/c1", 0o700)
+
+
+def test_a_directory_that_just_changed_is_not_remembered(search, monkeypatch):
+    from corral.platforms.linux import searched_directories
+
+    monkeypatch.setattr(searched_directories, "SETTLED_NS", 10**12)
+    first = search()
+    assert search() == first
+
+
+def test_directories_on_unknown_file_systems_are_not_remembered(search, monkeypatch):
+    from corral.platforms.linux import searched_directories
+
+    monkeypatch.setattr(searched_directories, "find_file_system", lambda _: "vfat")
+    first = search()
+    assert search() == first
+
+
+@pytest.mark.parametrize("at", [0, 20, -1])
+def test_a_damaged_record_is_not_used(search, tree, at):
+    first = search()
+    [path] = (tree.parent / "cache/corral/searched").iterdir()
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+    assert search() == first
+    assert search() == (set(), 0)

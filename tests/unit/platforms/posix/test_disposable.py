@@ -1,0 +1,35 @@
+"""Test the child process that probes use: one answer comes back, whatever forked in it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+
+if sys.platform != "win32":
+    from corral.platforms.posix import disposable
+
+
+def test_the_first_error_is_the_answer():
+    """A child of the probe fails, then the probe, which waited for it."""
+
+    def attempt() -> str:
+        pid = os.fork()
+        if not pid:
+            raise RuntimeError("the cause")
+        os.waitpid(pid, 0)
+        raise RuntimeError("the consequence")
+
+    assert disposable.observe(attempt) == (False, "the cause")
+
+
+def test_a_long_answer_is_cut():
+    assert disposable.observe(lambda: "x" * 5000) == (True, "x" * 4094)
+
+
+def test_a_probe_that_dies_silently_proves_nothing():
+    proven, words = disposable.observe(lambda: os._exit(3))
+    assert (proven, words) == (False, f"the probe died (wait status {3 << 8})")

@@ -1,0 +1,511 @@
+"""Check that corral works or refuses for every result of calls that are undocumented or differ
+between versions.
+
+Each test replaces the result of one call. Its docstring says where the result was seen or is
+documented.
+"""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import re
+import socket
+import types
+
+import pytest
+
+from corral.abi import win32, win32_files, win32_process, win32_security, win32_token
+from corral.abi.win32 import Handle
+from corral.abi.win32_security import parse_sid
+from corral.plan.decide import needed_capabilities
+from corral.plan.host import Finding, Host
+from corral.plan.model import Plan, Results
+from corral.platforms import evidence
+from corral.platforms.windows import options
+from corral.platforms.windows.files import access_list, file_trees, granted_tree
+from corral.platforms.windows.mechanisms import (
+    app_container,
+    desktop,
+    job,
+    minifilter,
+    process_creation,
+    restricted_token,
+)
+from corral.platforms.windows.probes import app_container as container
+from corral.platforms.windows.probes import doctor, host, trial
+from corral.policy.model import Policy
+from corral.programs.model import Program
+from corral.record import replace
+
+ROOT = pathlib.Path(__file__).parents[4]
+USER, LOGON = "S-1-5-21-1-2-3-1001", "S-1-5-5-0-77"
+ADMINISTRATORS = restricted_token.ADMINISTRATORS
+ORDINARY = ("SeChangeNotifyPrivilege", "SeShutdownPrivilege", "SeIncreaseWorkingSetPrivilege")
+ELEVATED = (*ORDINARY, "SeDebugPrivilege", "SeBackupPrivilege", "SeImpersonatePrivilege")
+
+
+def windows_error(code: int) -> OSError:
+    error = OSError(0, f"error {code}", "CreateAppContainerProfile")
+    error.winerror = code
+    return error
+
+
+class Tokens:
+    """Privileges and groups by the number of a token. 1 is corral's own token, and 2 is the
+    target's.
+    """
+
+    def __init__(self, monkeypatch) -> None:
+        self.privileges = {1: ORDINARY, 2: ()}
+        self.groups = {1: [(LOGON, 0xC0000007)], 2: [(LOGON, 0xC0000007)]}
+        self.made: list[tuple[int, int]] = []
+        self.default = ""
+        monkeypatch.setattr(Handle, "close", lambda handle: handle._value and handle.detach())
+        monkeypatch.setattr(win32_token, "own_token", lambda _access: Handle(1))
+        monkeypatch.setattr(restricted_token, "open_token", lambda _process: Handle(2))
+        monkeypatch.setattr(win32_token, "token_privileges", self.privileges.__getitem__)
+        monkeypatch.setattr(restricted_token, "token_groups", self._groups)
+        monkeypatch.setattr(win32_token, "create_restricted_token", self._restrict)
+        monkeypatch.setattr(win32_token, "token_user", lambda _token: parse_sid(USER))
+        monkeypatch.setattr(win32_token, "set_token_default_dacl", self._set)
+
+    def _groups(self, token: int, _kind: int) -> list[tuple[bytes, int]]:
+        return [(parse_sid(sid), bits) for sid, bits in self.groups[token]]
+
+    def _restrict(self, token: int, flags: int, restricting: tuple[bytes, ...]) -> Handle:
+        self.made.append((flags, len(restricting)))
+        return Handle(3)
+
+    def _set(self, _token: int, text: str) -> None:
+        self.default = text
+
+
+@pytest.fixture
+def tokens(monkeypatch) -> Tokens:
+    return Tokens(monkeypatch)
+
+
+def created() -> Results:
+    process = win32_process.Process.__new__(win32_process.Process)
+    process.handle = types.SimpleNamespace(value=7)
+    results = Results()
+    results.add(process)
+    return results
+
+
+def test_an_ordinary_user_keeps_the_same_token(tokens):
+    results = Results()
+    restricted_token.FilteredToken().apply(results)
+    assert tokens.made == []
+    assert results.find(restricted_token.PrimaryToken) is None
+
+
+@pytest.mark.parametrize(
+    ("privileges", "administrators"),
+    [(ELEVATED, 0xF), (ORDINARY, 0xF), ((*ORDINARY, "SeImpersonatePrivilege"), 0x10)],
+    ids=["elevated", "administrator without privileges", "service account"],
+)
+def test_an_administrator_gets_a_filtered_token_without_restricting_sids(
+    tokens, privileges, administrators
+):
+    """With restricting SIDs node and python do not start."""
+    tokens.privileges[1] = privileges
+    tokens.groups[1].append((ADMINISTRATORS, administrators))
+    results = Results()
+    restricted_token.FilteredToken().apply(results)
+    assert tokens.made == [(win32_token.DISABLE_MAX_PRIVILEGE | win32_token.LUA_TOKEN, 0)]
+    assert results.get(restricted_token.PrimaryToken).handle.value == 3
+    assert USER in tokens.default
+    results.release()
+
+
+@pytest.mark.parametrize(
+    ("privileges", "groups", "told"),
+    [
+        ((), [], ""),
+        (("SeChangeNotifyPrivilege",), [(ADMINISTRATORS, 0x10)], ""),
+        (("SeDebugPrivilege",), [], "SeDebugPrivilege"),
+        ((), [(ADMINISTRATORS, 0xF)], "an administrator's rights"),
+    ],
+    ids=["dropped", "deny only", "privileges kept", "groups kept"],
+)
+def test_privileges_left_in_the_token_of_a_container_are_refused(tokens, privileges, groups, told):
+    """Leave privileges. Windows does not document whether it drops them, and NVIDIA/OpenShell#3430
+    saw groups stay.
+    """
+    tokens.privileges[2] = privileges
+    tokens.groups[2] += groups
+    if told:
+        with pytest.raises(OSError, match=f"its token has {told}"):
+            restricted_token.FilteredToken().verify(created())
+    else:
+        restricted_token.FilteredToken().verify(created())
+
+
+@pytest.mark.parametrize(
+    ("code", "why", "hint"),
+    [
+        (1753, "firewall service", "MpsSvc"),
+        (1058, "firewall service", "MpsSvc"),
+        (win32.ERROR_ACCESS_DENIED, "may not create", "outside of any sandbox"),
+        (win32.ERROR_NOT_SUPPORTED, "no AppContainers", "WSL2"),
+    ],
+)
+def test_errors_of_creating_a_profile_have_a_hint(monkeypatch, code, why, hint):
+    """Return EPT_S_NOT_REGISTERED (1753) and ERROR_SERVICE_DISABLED (1058), as Windows does if
+    MpsSvc is stopped.
+    """
+
+    def refuse(*_arguments: object) -> bytes:
+        raise windows_error(code)
+
+    monkeypatch.setattr(win32_security, "create_profile", refuse)
+    found = app_container.probe()
+    assert (found.status, why in found.evidence, hint in found.hint) == ("absent", True, True)
+
+
+def test_a_profile_is_created_without_capabilities(monkeypatch):
+    """Only the capabilities of the token matter. Chromium, mxc, maka and agentcad make the same
+    call.
+    """
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(
+        win32_security, "_made_sid", lambda _call, *arguments: asked.append(arguments) or b"sid"
+    )
+    win32_security.create_profile("name", "title", "text")
+    assert asked == [("name", "title", "text", None, 0)]
+
+
+@pytest.mark.parametrize("found", ["C:\\planned\\AC", "D:\\redirected\\AC"])
+def test_the_folder_of_a_profile_is_the_one_that_windows_names(monkeypatch, found):
+    """Return another folder. A program that a packaged client has started may have another
+    AppData.
+    """
+    profile = app_container.Profile(profile="corral-x", capabilities=(), home="C:\\planned\\AC")
+    monkeypatch.setattr(app_container, "_create", lambda _step: parse_sid(profile.package))
+    monkeypatch.setattr(win32_security, "profile_folder", lambda _sid: found)
+    monkeypatch.setattr(app_container.os, "makedirs", lambda *_, **__: None)
+    results = Results()
+    profile.apply(results)
+    assert process_creation._moved("C:\\planned\\AC\\Temp", results) == f"{found}\\Temp"
+    assert process_creation._moved("C:\\planned\\ACE", results) == "C:\\planned\\ACE"
+    assert process_creation._moved("C:\\planned\\AC", Results()) == "C:\\planned\\AC"
+
+
+@pytest.mark.parametrize(("code", "told"), [(1260, "AppLocker"), (5, "error 5")])
+def test_errors_of_creating_a_process_have_a_hint(code, told):
+    """Return ERROR_ACCESS_DISABLED_BY_POLICY (1260), as AppLocker does for programs in directories
+    that a user can write.
+    """
+    assert told in str(process_creation._explain(windows_error(code)))
+
+
+@pytest.mark.parametrize(
+    ("processes", "flag"),
+    [
+        (1, win32_process.DETACHED_PROCESS),
+        (8, win32_process.CREATE_NO_WINDOW),
+        (None, win32_process.CREATE_NO_WINDOW),
+    ],
+)
+def test_a_target_with_children_has_a_console_without_a_window(processes, flag):
+    assert process_creation._console(job.Job(processes=processes)) == flag
+
+
+EMPTY = access_list.write(access_list.Descriptor(control=0, revision=2, entries=()))
+OWN = access_list.write(
+    access_list.Descriptor(control=0, revision=2, entries=(desktop.station_entry(),))
+)
+LOW, NONE = "S:(ML;;NW;;;LW)", ""
+
+
+@pytest.mark.parametrize(
+    ("lists", "labels", "problem"),
+    [
+        ((OWN, OWN), (LOW, LOW, LOW), ""),
+        ((EMPTY, OWN), (NONE, LOW, LOW), ""),
+        ((EMPTY, EMPTY), (LOW, LOW, LOW), "no entry for the target"),
+        ((OWN, OWN), (NONE, NONE, LOW), "window station is not labelled Low"),
+        ((OWN, OWN), (LOW, LOW, NONE), "private desktop is not labelled Low"),
+    ],
+    ids=["ours", "of another program", "entry not kept", "label not kept", "desktop not low"],
+)
+def test_an_existing_window_station_of_this_logon_is_used(monkeypatch, lists, labels, problem):
+    """Return an existing window station. Each logon has one, and another program (Chromium's sandbox) may have
+    created it.
+    """
+    told, seen = list(labels), list(lists)
+    closed: list[str] = []
+    set_to: list[object] = []
+    made = types.SimpleNamespace
+
+    monkeypatch.setattr(desktop, "own_sids", lambda: (USER, LOGON))
+    station = made(value=1, close=lambda: closed.append("station"))
+    monkeypatch.setattr(win32_token, "open_window_station", lambda *_: station)
+    names: list[str] = []
+
+    def create(_station: int, name: str, _access: int, security: str) -> object:
+        names.append(name)
+        assert f"(A;;{desktop.ACCESS:#x};;;S-1-15-2-9)" in security
+        return made(value=2, close=lambda: closed.append("desktop"))
+
+    monkeypatch.setattr(win32_token, "create_desktop", create)
+    monkeypatch.setattr(
+        win32_token,
+        "user_object_name",
+        lambda handle: "Service-0x0-1$" if handle == 1 else names[0],
+    )
+    monkeypatch.setattr(win32_token, "user_object_security", lambda _: seen.pop(0))
+    monkeypatch.setattr(win32_token, "user_object_label", lambda _: told.pop(0))
+    monkeypatch.setattr(win32_token, "set_user_object_dacl", lambda _, raw: set_to.append(raw))
+    monkeypatch.setattr(win32_token, "set_user_object_label", lambda _, text: set_to.append(text))
+    if problem:
+        with pytest.raises(OSError, match=problem):
+            desktop.create("S-1-15-2-9")
+        assert closed == ["desktop", "station"]
+        return
+    found = desktop.create("S-1-15-2-9")
+    assert found.path == f"Service-0x0-1$\\{names[0]}"
+    assert set_to == ([] if lists[0] == OWN else [OWN, LOW])
+    found.release()
+    assert closed == ["desktop", "station"]
+
+
+def test_a_target_has_no_right_to_the_clipboard():
+    assert not desktop.STATION & 0x4  # WINSTA_ACCESSCLIPBOARD
+    assert not desktop.STATION & 0x200  # WINSTA_READSCREEN
+    assert not desktop.ACCESS & (0x8 | 0x10 | 0x20 | 0x100)  # hooks, journals, switching
+
+
+def test_setting_the_clock_does_not_change_the_boot_time(monkeypatch):
+    """Change the clock. KeSetSystemTime adds the change to the boot time and to its bias."""
+
+    def answer(boot: int, bias: int):
+        def call(_kind: int, block: object, _size: int, _needed: object) -> int:
+            block._obj[0], block._obj[4] = boot, bias
+            return 0
+
+        return call
+
+    found = []
+    for boot, bias in ((1000, 0), (1600, 600), (2000, 0)):
+        monkeypatch.setattr(win32_process, "NtQuerySystemInformation", answer(boot, bias))
+        found.append(win32_process.boot_time())
+    assert found == [1000, 1000, 2000]
+
+
+def test_a_mutex_is_the_same_in_every_session_and_private_to_the_user(monkeypatch, tokens):
+    asked: list[tuple[str, str]] = []
+    monkeypatch.setattr(win32_files, "own_mutex", lambda *arguments: asked.append(arguments))
+    granted_tree.mutex("S-1-15-3-9")
+    ((name, security),) = asked
+    assert name == f"Global\\corral-{USER}-S-1-15-3-9"
+    # An elevated process creates a mutex that the same user can open without elevation.
+    assert f";{USER})" in security
+    assert security.endswith("S:(ML;;NW;;;ME)")
+
+
+def test_compiled_modules_do_not_make_another_copy():
+    listed = file_trees.Listing(directories=("", "Lib"), files=(("Lib\\a.py", 1, 2),))
+    compiled = file_trees.Listing(
+        directories=("", "Lib", "Lib\\__pycache__"),
+        files=(("Lib\\__pycache__\\a.cpython-311.pyc", 3, 4), ("Lib\\a.py", 1, 2)),
+    )
+    changed = file_trees.Listing(directories=("", "Lib"), files=(("Lib\\a.py", 1, 3),))
+    keys = [file_trees.copy_key("C:\\py", one) for one in (listed, compiled, changed)]
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_docs_and_doctor_agree_on_how_each_mechanism_was_checked():
+    """Compare SECURITY.md and `doctor` with the rows of the table."""
+    rows = {row.capability: row for row in evidence.WINDOWS}
+    assert {capability for capability, _, _ in host.LABELS} == set(host.PROBES) <= set(rows)
+    text = (ROOT / "docs" / "SECURITY.md").read_text(encoding="utf-8")
+    assert evidence.format_table("windows") in text
+    seen = Finding(capability="desktop", status="absent", evidence="it was tried")
+    machine = Host(system="windows", machine="amd64", findings=(seen,))
+    lines = [line for _, line, finding in doctor.lines(machine) if finding is seen]
+    assert lines == ["Desktop of the target's own: NOT available (it was tried) [read]"]
+
+
+@pytest.mark.parametrize("row", evidence.WINDOWS, ids=lambda row: row.capability)
+def test_evidence_from_wine_matches_the_tests_that_run_there(row):
+    """A test that is skipped under Wine proves nothing there, and a test that runs under Wine has
+    to be listed.
+    """
+    file, _, name = row.test.partition("::")
+    tree = ast.parse((ROOT / "tests" / "windows" / file).read_text(encoding="utf-8"))
+    whole = "real_windows" in "".join(
+        ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign)
+    )
+    tests = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    marks = [ast.unparse(mark) for mark in tests[name].decorator_list] if name else []
+    assert row.wine == (not whole and not any("real_windows" in mark for mark in marks))
+    assert evidence.format_basis("windows", row.capability) == (
+        "seen under Wine" if row.wine else "read"
+    )
+    assert not row.seen, "nothing of this has run on Windows"
+
+
+def test_only_wanted_capabilities_are_probed(monkeypatch):
+    """Each probe starts processes, so a run tries only the capabilities of its plan, and those that
+    they need.
+    """
+    tried: list[str] = []
+    for name, probe in host.PROBES.items():
+        monkeypatch.setitem(host.PROBES, name, counted(name, probe, tried))
+    monkeypatch.setattr(host, "_try", lambda name, _act: proven(name))
+    for module in (app_container, restricted_token, minifilter):
+        monkeypatch.setattr(module, "probe", lambda *_, name=module.CAPABILITY: proven(name))
+    found = {item.capability: item.status for item in host.probe({"relay"})}
+    needed = {"app_container_profile", "desktop", "app_container", "relay"}
+    assert set(tried) == needed
+    assert {name for name, status in found.items() if status == "proven"} == needed
+    assert {status for name, status in found.items() if name not in needed} == {"unknown"}
+    assert len(tried) == len(set(tried))
+    tried.clear()
+    assert all(item.status == "proven" for item in host.probe())
+    assert set(tried) == set(host.PROBES)
+
+
+def proven(name: str) -> Finding:
+    return Finding(capability=name, status="proven", evidence="seen")
+
+
+def counted(name, probe, tried):
+    def find(machine):
+        tried.append(name)
+        return probe(machine)
+
+    return find
+
+
+def test_a_default_run_probes_only_capabilities_that_it_can_use():
+    policy = Policy()
+    wanted = needed_capabilities(policy, options.chains(policy), "windows")
+    assert {"app_container", "job_memory", "child_process_policy", "desktop"} <= wanted
+    slow = {"job_cpu_rate", "job_accounting", "relay", "restricted token", "strict_handles", "nul"}
+    assert not slow & wanted
+    limited = replace(policy, limits=replace(policy.limits, cpu=500), allow=("example.com",))
+    wanted = needed_capabilities(limited, options.chains(limited), "windows")
+    assert {"job_cpu_rate", "relay"} <= wanted
+
+
+@pytest.mark.parametrize(
+    ("free", "limited", "status"),
+    [
+        ((0.9, 0.5), (0.03, 0.5), "proven"),
+        ((0.6, 0.5), (0.6, 0.5), "unknown"),  # no process is limited
+        ((0.1, 0.5), (0.03, 0.5), "unknown"),  # the control is limited as well
+        ((0.0, 0.0), (0.0, 0.0), "unknown"),  # no time is counted
+    ],
+)
+def test_a_cpu_rate_is_judged_by_comparing_two_processes(monkeypatch, free, limited, status):
+    """Compare two processes, because a clock could not distinguish a busy machine from a limit."""
+    monkeypatch.setattr(host.job, "create", lambda _step: types.SimpleNamespace(release=int))
+    monkeypatch.setattr(host, "_race", lambda first, _second: limited if first.cpu else free)
+    found = host._try("job_cpu_rate", lambda: host._cpu_rate(job.Job()))
+    assert found.status == status, found
+
+
+class Trials:
+    """Results instead of trials: outside, then inside. `arrives` names those that reach the
+    listener.
+    """
+
+    def __init__(self, monkeypatch, inside: str, *, outside: str = "done done done done") -> None:
+        self.answers = [outside, inside]
+        self.arrives = [True, False]
+        monkeypatch.setattr(container.trial, "observe", self.observe)
+        monkeypatch.setattr(container, "steps", lambda *, desktop: ())
+
+    def observe(self, _code: str, _steps: object, _secret: str, port: str) -> object:
+        if self.arrives.pop(0):
+            socket.create_connection(("127.0.0.1", int(port))).close()
+        reaped = types.SimpleNamespace(status=0xC0000142 << 8)
+        return types.SimpleNamespace(output=self.answers.pop(0), reaped=reaped)
+
+
+@pytest.mark.parametrize(
+    ("inside", "problem"),
+    [
+        # Seen on 10.0.26200: loopback inside one container works, and connections to the host's
+        # loopback are dropped.
+        ("denied denied done done", ""),
+        # With another firewall asyncio, and so every Python server, would not start.
+        ("denied denied done denied", "inside: denied denied done denied"),
+        ("denied done done done", "inside: denied done done done"),
+        ("done denied done done", "inside: done denied done done"),
+        ("", r"inside: nothing \(exit code 0xc0000142\)"),
+    ],
+)
+def test_results_of_the_wall_probe_are_judged(monkeypatch, tmp_path, inside, problem):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    Trials(monkeypatch, inside)
+    found = host._try("app_container", lambda: container.try_walls(job.Job(), desktop=True))
+    assert found.status == ("absent" if problem else "proven")
+    assert re.search(problem, found.evidence)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arrives", "told"),
+    [([True, True], "arrived on the host's loopback"), ([False, False], "the control failed")],
+)
+def test_a_connection_counts_only_if_it_arrives(monkeypatch, tmp_path, arrives, told):
+    """Only the listener counts, not the output of the process inside. If nothing arrives from
+    outside, the control has failed.
+    """
+    monkeypatch.setenv("HOME", str(tmp_path))
+    Trials(monkeypatch, "denied denied done done").arrives = list(arrives)
+    found = host._try("app_container", lambda: container.try_walls(job.Job(), desktop=True))
+    assert found.status == "absent"
+    assert told in found.evidence
+
+
+@pytest.mark.parametrize(
+    ("printed", "refused"),
+    [
+        ("started", ""),
+        (
+            "PermissionError: [WinError 10013] ... forbidden by its access permissions",
+            "WinError 10013",
+        ),
+    ],
+)
+def test_a_python_whose_event_loop_does_not_start_is_refused(monkeypatch, printed, refused):
+    """Fail the event loop. `asyncio` first makes a socket pair, which is a loopback connection on
+    Windows.
+    """
+    assert "asyncio.run(" in trial.LINES["python"][-1]
+    reaped = types.SimpleNamespace(status=256)
+    outcome = types.SimpleNamespace(output=f"Traceback\n{printed}", reaped=reaped, hung=False)
+    monkeypatch.setattr(trial, "Trial", lambda _plan: types.SimpleNamespace(finish=lambda: outcome))
+    plan = Plan(
+        program=Program(path="C:\\python.exe", argv=("x",)), steps=(), controls=(), environment=()
+    )
+    problem = trial._try_runtime(plan, trial.LINES["python"])
+    assert (refused in problem) if refused else problem == ""
+
+
+def test_a_probe_that_does_not_end_is_unknown(monkeypatch):
+    """Let a probe run on. The machine may be busy, and the next run that needs the capability tries
+    again.
+    """
+
+    def late() -> str:
+        raise TimeoutError(0, "a trial did not end")
+
+    assert host._try("relay", late).status == "unknown"
+
+
+def test_the_evidence_names_the_time_to_create_a_profile(monkeypatch):
+    """Every run creates and deletes a profile, through the firewall service, so `doctor -v` shows
+    the time.
+    """
+    monkeypatch.setattr(app_container, "_create", lambda step: parse_sid(step.package))
+    monkeypatch.setattr(win32_security, "DeleteAppContainerProfile", lambda _name: None)
+    found = host.PROBES[app_container.CAPABILITY](host.Machine())
+    assert found.status == "proven"
+    assert re.fullmatch(r"a profile was made and deleted in \d+ ms", found.evidence)

@@ -1,0 +1,163 @@
+"""Test the preload of Python. The calls that Windows denies in an AppContainer are replaced by
+their denials.
+"""
+
+import builtins
+import os
+import subprocess
+import sys
+import tempfile
+import types
+
+import pytest
+
+from corral.platforms.windows.files.file_trees import Listing
+from corral.platforms.windows.runtime_copies import python_preload as preload
+from corral.platforms.windows.runtime_copies import store
+
+DENIED = PermissionError(13, "Access is denied")
+
+
+@pytest.fixture
+def container(monkeypatch, tmp_path):
+    """Imitate Python 3.12.4 and newer in an AppContainer of Server 2025."""
+    mkdir, lstat, realpath, open_file, os_open = os.mkdir, os.lstat, os.path.realpath, open, os.open
+    named, closed = [], set()
+
+    def closing_mkdir(path, mode=0o777, *, dir_fd=None):
+        mkdir(path, mode, dir_fd=dir_fd)
+        if mode == 0o700:
+            closed.add(str(path))
+
+    def guarded_lstat(path, **options):
+        if not str(path).startswith(str(tmp_path)):
+            raise DENIED
+        return lstat(path, **options)
+
+    def no_final_path(path, *, strict=False):
+        if strict:
+            raise DENIED
+        return realpath(path)
+
+    def without_nul(call):
+        def opened(path, *arguments, **options):
+            if path in preload.NUL and "opener" not in options:
+                raise DENIED
+            return call(path, *arguments, **options)
+
+        return opened
+
+    pipes = types.SimpleNamespace(
+        **{name: lambda name, *more: named.append(name) for name in preload.PIPE_CALLS}
+    )
+    monkeypatch.setitem(sys.modules, "_winapi", pipes)
+    monkeypatch.setattr(os, "mkdir", closing_mkdir)
+    monkeypatch.setattr(os, "lstat", guarded_lstat)
+    monkeypatch.setattr(os.path, "realpath", no_final_path)
+    monkeypatch.setattr(os, "open", without_nul(os_open))
+    monkeypatch.setattr(builtins, "open", without_nul(open_file))
+    monkeypatch.setattr("io.open", open_file)
+    monkeypatch.setenv("TEMP", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return types.SimpleNamespace(closed=closed, named=named, pipes=pipes)
+
+
+def test_a_temporary_directory_is_open_to_its_maker(container):
+    assert tempfile.mkdtemp() in container.closed  # the control
+    preload.install()
+    assert tempfile.mkdtemp() not in container.closed
+    os.makedirs(os.path.join(tempfile.mkdtemp(), "a", "b"), 0o700)
+    assert len(container.closed) == 1
+
+
+def test_a_strict_realpath_works(container, tmp_path):
+    with pytest.raises(PermissionError):
+        os.path.realpath(tmp_path, strict=True)
+    preload.install()
+    assert os.path.realpath(tmp_path, strict=True) == str(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        os.path.realpath(tmp_path / "none", strict=True)
+    with pytest.raises(PermissionError):
+        os.path.realpath("/etc", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "opened"),
+    [
+        ("\\\\.\\pipe\\python-pipe-1", "\\\\.\\pipe\\LOCAL\\python-pipe-1"),
+        ("\\\\.\\PIPE\\pyc-1", "\\\\.\\pipe\\LOCAL\\pyc-1"),
+        ("\\\\.\\pipe\\local\\x", "\\\\.\\pipe\\local\\x"),
+        ("C:\\pipe\\x", "C:\\pipe\\x"),
+    ],
+)
+def test_pipes_have_local_names(container, name, opened):
+    preload.install()
+    for call in preload.PIPE_CALLS:
+        getattr(container.pipes, call)(name, 1)
+    assert container.named == [opened] * 3
+
+
+def test_a_closed_nul_becomes_an_empty_file(container, tmp_path):
+    with pytest.raises(PermissionError):
+        os.open("nul", os.O_RDWR)
+    with pytest.raises(PermissionError):
+        open("nul", "w").close()
+    preload.install()
+    descriptor = os.open("nul", os.O_RDWR)  # as `subprocess` does for DEVNULL
+    done = subprocess.run(["cat"], stdin=descriptor, stdout=subprocess.PIPE, check=True)
+    assert done.stdout == b""
+    os.close(descriptor)
+    with open("NUL", "w") as file:
+        file.write("text")
+    with open("nul") as file:
+        assert file.read() == ""
+    with open(tmp_path / "plain", "w") as file:  # the control: other files are not replaced
+        file.write("text")
+    assert (tmp_path / "plain").read_text() == "text"
+
+
+def test_a_nul_that_opens_is_not_replaced(container, monkeypatch):
+    monkeypatch.setattr(preload, "is_nul_open", lambda: True)
+    before = os.open, builtins.open
+    preload.install()
+    assert (os.open, builtins.open) == before
+
+
+def test_python_loads_the_preload_by_itself(tmp_path):
+    """The preload works in isolated mode too, and adds no other module."""
+    listing = Listing(directories=("", "Lib", "Lib\\site-packages"), files=())
+    for name, text in store._preload_texts(listing):
+        (tmp_path / name.rpartition("\\")[2]).write_text(text)
+    code = (
+        "import site, sys; before = set(sys.modules); site.addsitedir(sys.argv[1]);"
+        "print(sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code, str(tmp_path)], capture_output=True, check=True
+    )
+    assert done.stdout.split() == [b"['__future__',", b"'corral_python_preload']"]
+
+
+def test_a_changed_preload_makes_another_copy(tmp_path, monkeypatch):
+    (tmp_path / "prefix" / "Lib" / "site-packages").mkdir(parents=True)
+    program = store.Program(
+        path="x",
+        argv=("x",),
+        reads=(str(tmp_path / "prefix"),),
+        why=("the prefix of python",),
+        search=("x",),
+    )
+
+    def planned():
+        (tree,) = store.plan(program, directory="C:\\store").trees
+        return tree
+
+    first = planned()
+    names = [name for name, _ in first.texts]
+    assert [name.rpartition("\\")[2] for name in names] == [
+        "corral_python_preload.py",
+        "corral_python_preload.pth",
+    ]
+    (tmp_path / "other.py").write_text("pass")
+    monkeypatch.setattr(store, "PYTHON_PRELOAD", str(tmp_path / "other.py"))
+    assert planned().directory != first.directory

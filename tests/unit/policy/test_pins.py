@@ -1,0 +1,59 @@
+"""Test that each server has its own pins, and that pins count only if no other user could have
+written them.
+"""
+
+import json
+import os
+import sys
+
+import pytest
+
+from corral.errors import PolicyError
+from corral.policy import pins
+
+PINS = [("tool", "a", '{"name":"a"}'), ("instructions", "", '"be brief"')]
+
+
+@pytest.fixture(autouse=True)
+def store(monkeypatch, tmp_path):
+    for name in ("XDG_CONFIG_HOME", "APPDATA", "HOME", "USERPROFILE"):
+        monkeypatch.setenv(name, str(tmp_path))
+    pins.keep_pins(["npm:x", "--token=abcdef"], PINS)
+    (found,) = tmp_path.rglob("pins/*")
+    return found
+
+
+def test_pins_are_found_for_their_server_only():
+    assert pins.load_pins(["npm:x", "--token=abcdef"], required=True) == tuple(sorted(PINS))
+    assert pins.find_pinned(["npm:x"]) is None
+    assert pins.load_pins(["npm:x"], required=False) == ()
+    with pytest.raises(PolicyError, match="nothing is pinned for npm:x") as caught:
+        pins.load_pins(["npm:x"], required=True)
+    assert "corral inspect --pin npm:x" in caught.value.hint
+
+
+def test_secrets_are_not_kept(store):
+    assert "abcdef" not in store.read_text()
+    (listed,) = pins.list_pinned()
+    assert listed.server[0] == "npm:x"
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"pins": [[1]], "server": [], "pinned": ""}'])
+def test_damaged_pins_do_not_count(store, text):
+    store.write_text(text)
+    assert pins.find_pinned(["npm:x", "--token=abcdef"]) is None
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no modes")
+def test_files_that_others_could_have_written_do_not_count(store):
+    for path in (store, store.parent):
+        mode = path.stat().st_mode
+        path.chmod(mode | 0o022)
+        assert pins.find_pinned(["npm:x", "--token=abcdef"]) is None
+        path.chmod(mode)
+    assert pins.find_pinned(["npm:x", "--token=abcdef"]) is not None
+    data = json.loads(store.read_text())
+    os.rename(store, store.with_name("elsewhere"))
+    store.symlink_to("elsewhere")
+    assert data["pins"]
+    assert pins.find_pinned(["npm:x", "--token=abcdef"]) is None

@@ -1,0 +1,24 @@
+"""Test the switches that only the user can turn on. An approval of a server's request cannot."""
+
+import pytest
+
+from corral.policy.manifest import from_data
+from corral.policy.merge import USERS_ALONE, merge
+from corral.policy.model import Source
+
+SAID = {
+    "listen_everywhere": {"network": {"listen_everywhere": True}},
+    "strict_handles": {"windows": {"strict_handles": True}},
+}
+
+
+def value(name, trust):
+    manifest = from_data({"version": 1, **SAID[name]}, "corral.toml")
+    policy = merge([Source(manifest=manifest, trust=trust, approved=True)], home="/home/x", cwd="/")
+    return getattr(policy, name, None) or getattr(policy.windows, name, False)
+
+
+@pytest.mark.parametrize("name", USERS_ALONE)
+def test_an_approved_request_does_not_turn_on_the_switch(name):
+    assert not value(name, "request")
+    assert value(name, "user")  # the control

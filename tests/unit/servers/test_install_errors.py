@@ -1,0 +1,88 @@
+"""Test corral's messages for errors that npm, uv and pip print when an installation fails."""
+
+import sys
+
+import pytest
+
+from corral.servers.packages.install_errors import UNKNOWN, explain_failure
+
+# Printed by npm 11.19, uv 0.9 and pip 23.2.
+NPM_GIT = """\
+npm error     at promiseRetry (/usr/lib/node_modules/npm/node_modules/@gar/promise-retry/lib/index.js:43:10)
+npm error     at module.exports (/usr/lib/node_modules/npm/node_modules/@npmcli/git/lib/spawn.js:29:10) {
+npm error   errno: -1,
+npm error   code: 'EPERM',
+npm error   syscall: 'spawn',
+"""
+UV_NO_WHEEL = """\
+error: No solution found when resolving dependencies
+  cause: Because proxy-tools==0.1.0 has no usable wheels and only proxy-tools==0.1.0 is available, we can conclude that all versions of proxy-tools cannot be used.
+hint: Wheels are required for `proxy-tools` because building from source is disabled for all packages (i.e., with `--no-build`)"""
+PIP_NO_WHEEL = """\
+ERROR: Ignored the following versions that require a different python version: 0.0.0 Requires-Python >=3.14
+ERROR: Could not find a version that satisfies the requirement proxy_tools (from pywebview) (from versions: none)
+ERROR: No matching distribution found for proxy_tools"""
+UV_PYTHON = "cause: Because the current Python version (3.11.7) does not satisfy Python>=3.12 and all versions of mcp-server-docker depend on Python>=3.12, we can conclude"
+PIP_PYTHON = """\
+ERROR: Ignored the following versions that require a different python version: 0.1.0 Requires-Python >=3.12; 0.2.0 Requires-Python >=3.12
+ERROR: Could not find a version that satisfies the requirement mcp-server-docker (from versions: none)
+ERROR: No matching distribution found for mcp-server-docker"""
+UV_UNKNOWN = "cause: Because nosuch was not found in the package registry and you require nosuch, we can conclude that your requirements are unsatisfiable."
+PIP_UNKNOWN = """\
+ERROR: Could not find a version that satisfies the requirement nosuch (from versions: none)
+ERROR: No matching distribution found for nosuch"""
+NPM_UNKNOWN = """\
+npm error code E404
+npm error 404 Not Found - GET https://registry.example/nosuch
+npm error 404  The requested resource 'nosuch@*' could not be found or you do not have permission to access it."""
+NPM_SCOPED = """\
+npm error code E404
+npm error 404 Not Found - GET https://registry.example/@scope%2fnosuch
+npm error 404  The requested resource '@scope/nosuch@*' could not be found or you do not have permission to access it."""
+NPM_VERSION = """\
+npm error code ETARGET
+npm error notarget No matching version found for @scope/server@99.0.0.
+npm error notarget In most cases you or one of your dependencies are requesting a package version that doesn't exist."""
+UV_VERSION = "cause: Because there is no version of server==9.9.9 and you require server==9.9.9, we can conclude that your requirements are unsatisfiable."
+PIP_VERSION = """\
+ERROR: Could not find a version that satisfies the requirement server==9.9.9 (from versions: 0.1.3, 1.0.0)
+ERROR: No matching distribution found for server==9.9.9"""
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "hint"),
+    [
+        (UV_NO_WHEEL, "proxy-tools has no wheel", "--allow-install-scripts"),
+        (NPM_GIT, "in a git repository", "checksum"),
+        (PIP_NO_WHEEL, "proxy_tools has no wheel", "--allow-install-scripts"),
+        (UV_PYTHON, "it needs another Python (>=3.12)", "--python"),
+        (PIP_PYTHON, "it needs another Python (>=3.12)", "--python"),
+        (UV_UNKNOWN, "nosuch is not in the registry", "spelled"),
+        (PIP_UNKNOWN, "nosuch is not in the registry", "spelled"),
+        (NPM_SCOPED, "@scope/nosuch is not in the registry", "spelled"),
+        (NPM_UNKNOWN, "nosuch is not in the registry", "spelled"),
+        (NPM_VERSION, "no such version of @scope/server", "newest"),
+        (UV_VERSION, "no such version of server", "newest"),
+        (PIP_VERSION, "no such version of server", "newest"),
+        ("npm warn tar TAR_ENTRY_ERROR ENOSPC: no space left", "no space left", "XDG_CACHE_HOME"),
+        ("uv: Disk quota exceeded (os error 122)", "no space left", "XDG_CACHE_HOME"),
+        ("error: invalid peer certificate: UnknownIssuer", "certificate", "SSL_CERT_FILE"),
+        ("npm error code SELF_SIGNED_CERT_IN_CHAIN", "certificate", "cafile"),
+        ("npm error code EAI_AGAIN", "cannot be reached", "HTTPS_PROXY"),
+        ("error: tcp connect error: Connection refused", "cannot be reached", "HTTPS_PROXY"),
+    ],
+)
+def test_the_cause_is_named_with_a_hint(text, what, hint):
+    found, help_ = explain_failure(text.split("\n"))
+    assert what in found
+    assert hint in help_
+
+
+def test_a_suitable_installed_python_is_named():
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert f"--python {own}" in explain_failure([f"does not satisfy Python=={own}.*"])[1]
+    assert "is installed here" not in explain_failure(["does not satisfy Python>=3.999"])[1]
+
+
+def test_an_unknown_text_gets_the_general_hint():
+    assert explain_failure(["something else"]) == (UNKNOWN.what, UNKNOWN.hint)

