@@ -1,7 +1,7 @@
-"""What an attacker would write: Python source that runs inside, and outside as its own control.
+"""Run the source of an attack inside the sandbox, and outside as its control.
 
-`PRELUDE` gives the code raw system calls by name and `tried`, which says "done" or the name of the
-errno. A denial is always compared by that name: any other failure is not the wall that was asked for.
+`PRELUDE` gives the code raw system calls by name, and `tried`, which returns "done" or the name of the errno.
+Tests always compare the errno, because a failure with another errno is not the expected denial.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import pytest
 from corral.abi.linux_syscalls import TABLES
 
 CALLS = """
-    add_key bpf chroot clone clone3 execve execveat exit fanotify_init fsopen getpid inotify_add_watch
-    inotify_init1 io_uring_setup ioctl ioprio_set kcmp keyctl kill linkat memfd_create mknod modify_ldt mount mount_setattr move_mount name_to_handle_at
+    add_key bind bpf chroot clone clone3 connect execve execveat exit fanotify_init fsopen getpid inotify_add_watch
+    inotify_init1 io_uring_setup ioctl ioprio_set kcmp keyctl kill linkat listen memfd_create mknod mknodat modify_ldt mount mount_setattr move_mount name_to_handle_at
     open_by_handle_at open_tree openat2 perf_event_open personality pidfd_getfd pidfd_open
     pidfd_send_signal pivot_root prctl prlimit64 process_madvise process_vm_readv process_vm_writev
-    ptrace renameat2 request_key rt_sigqueueinfo sched_setattr seccomp setns socket socketpair tgkill
+    ptrace renameat2 request_key rt_sigqueueinfo sched_setattr seccomp sendto setns socket socketpair tgkill
     umount2 unshare userfaultfd vfork
 """
 TABLE = TABLES[platform.machine()]
 
-NUMBERS = {name: TABLE[name] for name in CALLS.split()}
+NUMBERS = {name: TABLE[name] for name in CALLS.split() if name in TABLE}
 PRELUDE = """
 import ctypes, errno, mmap, signal, struct
 N = NUMBERS
@@ -44,7 +44,8 @@ def raw(number, *arguments):
     return result
 
 def call(name, *arguments):
-    return raw(N[name], *arguments)
+    # aarch64 never had mknod, modify_ldt and vfork.
+    return raw(N.get(name, -1), *arguments)
 
 def tried(act, *arguments):
     try:
@@ -62,7 +63,7 @@ def got(path):
         return file.read()
 
 def in_child(act):
-    # A process of its own where there may be one; where there may not, the act must fail right here.
+    # Acts in a child process if one can be started. Otherwise the act must fail in this process.
     sys.stdout.flush()
     try:
         pid = os.fork()
@@ -82,7 +83,7 @@ def in_child(act):
     return errno.errorcode[code] if code else "done"
 """.replace("NUMBERS", repr(NUMBERS))
 
-# The same attempts by something that was started inside: `answer` comes back through two processes.
+# Runs the same attempts in a grandchild of the target, which passes `answer` back through its parent.
 GRANDCHILD = """
 import subprocess
 reading, writing = os.pipe()
@@ -113,7 +114,7 @@ def by_a_grandchild(user, code, *arguments, flags=(), **options):
 
 
 def everywhere(user, code, *arguments, flags=(), **options):
-    """(what the target sees, what a process that it started sees)."""
+    """Return the answers of the target and of a process that the target started."""
     return (
         inside(user, code, *arguments, flags=flags, **options),
         by_a_grandchild(user, code, *arguments, flags=flags, **options),
@@ -121,7 +122,7 @@ def everywhere(user, code, *arguments, flags=(), **options):
 
 
 def give(user, path, text="", mode=0o644):
-    """A file that belongs to the user."""
+    """Create a file that belongs to the user."""
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
     os.chmod(path, mode)
@@ -130,14 +131,15 @@ def give(user, path, text="", mode=0o644):
 
 
 def give_directory(user, path, mode=0o755):
-    """A directory that belongs to the user, as are those above it that had to be made."""
+    """Create a directory that belongs to the user, with missing parents."""
     missing = [path, *path.parents]
     for place in reversed(
         missing[: next(at for at, place in enumerate(missing) if place.exists())]
     ):
         place.mkdir()
         os.chown(place, user.owner, user.owner)
-    path.chmod(mode)
+    if path != user.home:  # root's target must be able to pass through the home
+        path.chmod(mode)
     return str(path)
 
 
@@ -145,7 +147,7 @@ BOTH_TIERS = pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 
 
 def by_tier(user, walled, bare):
-    """What is expected with namespaces, and what without."""
+    """Return the result that is expected in the user's tier."""
     return bare if user.tier == "bare" else walled
 
 
@@ -160,13 +162,13 @@ from corral.policy.model import Source
 from corral.supervisor.prepare import prepare
 
 def planned(argv, **values):
-    # What `corral run` does up to the point where the target starts.
+    # Does everything that `corral run` does before the target starts.
     source = Source(manifest=from_flags({name.replace("__", "."): value for name, value in values.items()},
                                         best_effort=None, strict=None), trust="user", approved=True)
     return prepare(argv, [source], environment=os.environ, cwd=os.getcwd())
 
 def started(plan, stdio=(0, 1, 2)):
-    # Its exit code, or the words of the step that failed.
+    # Prints the target's exit code, or the error of the step that failed.
     from corral.errors import SandboxError
     from corral.supervisor.report import find_outcome
     try:
@@ -177,7 +179,7 @@ def started(plan, stdio=(0, 1, 2)):
 """
 
 
-def launched(user, code, *arguments):
-    """Run `code` as the user with corral at hand, to do something between planning and start."""
+def launched(user, code, *arguments, **options):
+    """Run `code` as the user, with corral imported. The code can act between planning and start."""
     code = f"PACKAGE = {str(user.package)!r}\n{LAUNCH}\n{code}"
-    return user.outside(code, *arguments, host=user.host)
+    return user.outside(code, *arguments, host=user.host, **options)

@@ -1,4 +1,4 @@
-"""subprocess = false: one program, however another one is named, copied, carried or asked for."""
+"""Attack subprocess = false: try to start another program by every name, copy, descriptor and service."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ true = "/usr/bin/true"
 place = f"{os.environ.get('TMPDIR', '/tmp')}/exec-{os.getpid()}"
 os.mkdir(place)
 def executable(path, content):
-    # With its mode from the start: where there are no namespaces nobody changes modes.
+    # The file gets its mode at creation, because without namespaces the target cannot change modes.
     with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o755), "wb") as file:
         file.write(content)
     return path
@@ -97,7 +97,7 @@ shutil.rmtree(place)
 
 
 @BOTH_TIERS
-def test_no_second_exec(user):
+def test_a_target_cannot_execute_a_second_program(user):
     free = outside(user, EXECS)
     assert free == dict.fromkeys(free, "done")
     assert inside(user, EXECS, flags=("--allow-subprocess",)) == free
@@ -167,7 +167,7 @@ shutil.rmtree(place)
 
 
 @BOTH_TIERS
-def test_no_second_process(user):
+def test_a_target_cannot_start_a_second_process(user):
     free = outside(user, CHILDREN)
     assert free == dict.fromkeys(free, "done")
     assert inside(user, CHILDREN, flags=("--allow-subprocess",)) == free
@@ -195,15 +195,15 @@ answer = os.read(reading, 64).decode()
 
 
 @BOTH_TIERS
-def test_a_second_interpreter_in_the_same_process(user):
+def test_a_second_interpreter_in_the_same_process_starts_nothing(user):
     assert outside(user, SECOND_INTERPRETER) == "0"
     assert inside(user, SECOND_INTERPRETER, flags=("--allow-subprocess",)) == "0"
     assert inside(user, SECOND_INTERPRETER) == "errno 1"
 
 
 @BOTH_TIERS
-def test_the_shell_as_target(user):
-    """Not only Python is held: `sh` has its builtins and nothing else."""
+def test_a_shell_as_target_has_only_its_builtins(user):
+    """The denial also applies to targets other than Python: `sh` can run only its builtins."""
     script = (
         "echo builtin; /usr/bin/true && echo executed; (echo subshell); exec /usr/bin/echo replaced"
     )
@@ -214,7 +214,8 @@ def test_the_shell_as_target(user):
 
 
 @BOTH_TIERS
-def test_node_as_target(user):
+@pytest.mark.rig("node")
+def test_node_as_target_starts_nothing(user):
     script = """
 const {spawnSync, execFileSync} = require("child_process");
 const {Worker} = require("worker_threads");
@@ -230,7 +231,7 @@ new Worker(`require("worker_threads").parentPort.postMessage(
 
 @BOTH_TIERS
 @pytest.mark.parametrize("flags", [(), ("--allow-subprocess",)], ids=["alone", "subprocess"])
-def test_threads(user, flags):
+def test_threads_start(user, flags):
     code = """
 import threading
 done = []
@@ -243,8 +244,8 @@ answer = sorted(done)
 
 
 @BOTH_TIERS
-def test_what_was_started_is_behind_the_same_walls(user, scratch):
-    """Network, files and filter of a child that another child executed."""
+def test_a_childs_child_is_behind_the_same_walls(user, scratch):
+    """Check the network, the files and the filter of a child's child."""
     code = """
 import socket, subprocess
 source = '''

@@ -1,4 +1,4 @@
-"""Ways to reach processes of the host by sockets, terminals, shared memory and descriptors."""
+"""Try to reach the host's processes by sockets, terminals, shared memory and descriptors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ stream, datagram = socket.SOCK_STREAM, socket.SOCK_DGRAM
 
 
 class Host:
-    """Listeners of the host: everything that arrives is kept."""
+    """Listeners on the host, which record everything that arrives."""
 
     def __init__(self):
         self.sockets = []
@@ -56,7 +56,7 @@ class Host:
         return end.getsockname()
 
     def arrived(self):
-        """How many of the listeners were reached, and forget it."""
+        """Return how many listeners were reached, and reset the count."""
         return sum(map(self._reached, self.sockets))
 
     @staticmethod
@@ -81,9 +81,20 @@ def host():
         end.close()
 
 
+BY_LANDLOCK = {
+    "abstract": "ECONNREFUSED",
+    "abstract datagram": "ECONNREFUSED",
+    "agent": "ENOENT",
+    "read": "EACCES",
+    "write": "EACCES",
+    "write datagram": "EACCES",
+}
+"""The answers of Linux 7.1, on which unix sockets are permitted and Landlock keeps them in the sandbox."""
+
+
 @BOTH_TIERS
-def test_unix_sockets_of_the_host(user, scratch, host):
-    """Abstract; in /tmp like an ssh-agent's; in a directory that may be read, and that may be written."""
+def test_unix_sockets_of_the_host_are_not_reached(user, scratch, host):
+    """The target tries abstract sockets, a socket in /tmp like an ssh-agent's, and sockets in grants."""
     read, write = give_directory(user, scratch / "read"), give_directory(user, scratch / "write")
     name = f"corral-{os.getpid()}-{user.name}"
     agent = f"/tmp/{name}-agent"
@@ -105,14 +116,15 @@ def test_unix_sockets_of_the_host(user, scratch, host):
         assert outside(user, code) == dict.fromkeys(addresses, "done")
         assert host.arrived() == len(addresses)
         flags = ("--read", read, "--write", write)
-        assert everywhere(user, code, flags=flags) == (dict.fromkeys(addresses, "EPERM"),) * 2
+        for held in everywhere(user, code, flags=flags):
+            assert held in (dict.fromkeys(addresses, "EPERM"), BY_LANDLOCK)
         assert host.arrived() == 0
     finally:
         os.unlink(agent)
 
 
 @BOTH_TIERS
-def test_socketpairs_lead_nowhere_else(user, scratch, host):
+def test_a_socketpair_cannot_be_connected_elsewhere(user, scratch, host):
     write = give_directory(user, scratch / "write")
     host.add(socket.AF_UNIX, socket.SOCK_DGRAM, f"{write}/log")
     host.add(socket.AF_UNIX, socket.SOCK_STREAM, f"{write}/listener")
@@ -180,7 +192,7 @@ def terminal_code():
 
 @pytest.fixture
 def terminal(user):
-    """A terminal that belongs to nobody yet; what was typed into it can be read from its slave."""
+    """Open a terminal that does not control a session yet. Its slave shows what was typed into it."""
     master, slave = os.openpty()
     tty.setraw(slave)
     os.fchown(slave, user.owner, user.owner)
@@ -202,8 +214,8 @@ def ask(user, argv, stdin, stderr=subprocess.PIPE):
 
 
 @BOTH_TIERS
-def test_typing_into_an_inherited_terminal(user, terminal):
-    """The target makes it its controlling terminal first: then the kernel itself would not object."""
+def test_a_target_cannot_type_into_an_inherited_terminal(user, terminal):
+    """The target first makes it its controlling terminal, so the kernel alone would allow the typing."""
     with open("/proc/sys/dev/tty/legacy_tiocsti", encoding="ascii") as switch:
         possible = switch.read().strip() == "1" or user.uid == 0
     code = terminal_code()
@@ -219,7 +231,7 @@ def test_typing_into_an_inherited_terminal(user, terminal):
     }
     assert typed_into(terminal) == b""
     free = ask(user, [user.python, "-c", code, "--setsid"], terminal)
-    # A pseudo terminal knows no TIOCLINUX: the kernel says so, the filter says EPERM.
+    # A pseudo terminal has no TIOCLINUX, so the kernel's errno differs from the filter's.
     expected = {"terminal": True, "controlling": "done", "TIOCLINUX": "ENOTTY"}
     assert {name: free[name] for name in expected} == expected
     assert free["TIOCSETD"] == "done"
@@ -228,8 +240,8 @@ def test_typing_into_an_inherited_terminal(user, terminal):
 
 
 @BOTH_TIERS
-def test_a_terminal_is_not_reopened(user, terminal):
-    """By its number in /proc/self/fd it would be a new description, with other flags."""
+def test_a_terminal_cannot_be_opened_again(user, terminal):
+    """Opening a terminal again by /proc/self/fd would give other flags."""
     code = f"import json, os, sys\n{PRELUDE}\nprint(json.dumps([os.isatty(0), tried(os.open, '/proc/self/fd/0', os.O_RDWR | os.O_NOCTTY)]))"
     assert ask(user, [user.python, "-c", code], terminal) == [True, "done"]
     inside_argv = user.corral_argv("run", "--", user.python, "-c", code)
@@ -268,8 +280,8 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 @BOTH_TIERS
-def test_closed_streams_are_not_filled_with_corrals_own(user, scratch):
-    """Started with 0, 1 or 2 closed, the next descriptor that corral opens would become the target's."""
+def test_a_closed_stream_is_not_replaced_by_corrals_descriptor(user, scratch):
+    """If descriptor 0, 1 or 2 is closed, the next file that corral opens must not become the target's stream."""
     report, seen = scratch / "report.json", give_directory(user, scratch / "seen")
     code = """
 def kind(fd):
@@ -302,8 +314,8 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 @BOTH_TIERS
-def test_a_stream_does_not_lead_out(user, scratch):
-    """An inherited log file is written to and nothing else; a directory is no way to its parents."""
+def test_an_inherited_stream_gives_no_other_rights(user, scratch):
+    """The target cannot open an inherited stream again with other rights, and cannot reach the files beside it."""
     log = give(user, scratch / "log", "before", 0o644)
     give(user, scratch / "neighbour", "secret", 0o600)
     code = """
@@ -330,8 +342,8 @@ answer = {
 
 
 @BOTH_TIERS
-def test_a_directory_as_a_stream_does_not_lead_out(user, scratch):
-    """Python does not start with one, so a shell tries, and its caller is the Python API's way in."""
+def test_a_directory_as_a_stream_gives_no_access_to_its_files(user, scratch):
+    """Python cannot start with a directory as a stream, so the target is a shell. The Python API starts it."""
     give_directory(user, scratch / "inner")
     secret = scratch / "secret"
     give(user, secret, "secret\n", 0o600)
@@ -378,8 +390,8 @@ def run_with(user, code, stream, *, outside=False, **options):
 
 
 @BOTH_TIERS
-def test_system_v_and_posix_ipc_of_the_host(user):
-    """A segment, a queue and a semaphore that anybody may use: visible outside, absent inside."""
+def test_ipc_objects_of_the_host_are_not_visible(user):
+    """Any process may use this segment, queue and semaphore. They are visible outside and absent inside."""
     libc = ctypes.CDLL(None, use_errno=True)
     key = 0x0C0_44A1 + os.getpid()
     segment = libc.shmget(key, 4096, 0o1666)

@@ -1,4 +1,4 @@
-"""The control of the whole folder: what honest programs do works inside."""
+"""Run the control of this folder: ordinary programs work inside."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_granted_directory_can_be_listed(user, scratch):
     )
 
 
-def test_processes_where_they_are_allowed(user):
+def test_allowed_processes_work(user):
     code = """
 import concurrent.futures, multiprocessing, subprocess
 answer = [subprocess.check_output("echo $((6 * 7)) | cat", shell=True, text=True).strip()]
@@ -70,7 +70,7 @@ process.join()
     assert inside(user, code, flags=("--allow-subprocess",)) == ["42", 7]
 
 
-def test_shared_memory_and_locks(user):
+def test_shared_memory_and_locks_work(user):
     code = """
 import fcntl, threading
 from multiprocessing import shared_memory
@@ -82,11 +82,11 @@ block.unlink()
 with open("/tmp/lock", "w") as file:
     fcntl.flock(file, fcntl.LOCK_EX)
 """
-    # The tracker of shared memory is a process of its own.
+    # Python tracks shared memory by a separate process.
     assert inside(user, code, flags=("--allow-subprocess",)) == "ok"
 
 
-def test_asyncio(user):
+def test_asyncio_works(user):
     code = """
 import asyncio
 async def main():
@@ -102,8 +102,8 @@ answer = asyncio.run(main())
 
 
 @BOTH_TIERS
-def test_files_made_outside_are_seen_at_once(user, scratch):
-    """A grant is the directory itself, not a copy of it."""
+def test_files_made_outside_are_visible_at_once(user, scratch):
+    """A grant is the directory itself, not a copy."""
     import subprocess
 
     code = "import sys\nfor line in sys.stdin: print(open(line.strip()).read(), flush=True)"

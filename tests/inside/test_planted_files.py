@@ -1,6 +1,6 @@
-"""Attacks by a server's own files: links, `.pth` and `#!` lines that lead to other files of the user.
+"""Attack with a server's own files: links, `.pth` and `#!` lines that lead to the user's other files.
 
-Each attack comes as a fresh checkout. It must be refused, with flags that allow it when typed: they are the control.
+Each attack comes as a fresh checkout. corral must refuse it and name flags. The control is that these flags work.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def python_environment(user, path, *, base="/usr/bin", python=SYSTEM_PYTHON):
 
 @pytest.fixture
 def private(user, scratch):
-    """A project of the user's beside the server, of a kind that may be bound."""
+    """Create a user's project next to the server. corral would show it to the target if the user granted it."""
     place = scratch / "work/private"
     put(user, place / "package.json", '{"name": "private"}')
     put(user, place / "pyproject.toml", "[project]\n")
@@ -84,7 +84,7 @@ def scoped_entry(user, project, private):
 
 
 def entry_of_a_linked_package(user, project, private):
-    """One package of the same root may be linked to; what that one links to may not."""
+    """A link to another package of the same root is allowed. Links inside that package are not."""
     put(user, project / "packages/a/package.json", "{}")
     put(user, project / "packages/a/server.js", LOOK_JS)
     put(user, project / "packages/b/package.json", "{}")
@@ -104,7 +104,7 @@ def script(user, project, private):
 
 
 def directory(user, project, private):
-    """The checkout's link leads to a directory with a `.git` of its own."""
+    """The checkout's link leads to another repository."""
     give_directory(user, private / ".git")
     link(user, project / "lib", "../private")
     return (NODE, str(project / "lib/server.js"))
@@ -129,7 +129,7 @@ def shim(user, project, private):
 
 
 def pyenv(user, project, private):
-    """A script that calls itself a shim of pyenv, and names its versions."""
+    """A script imitates a shim of pyenv and names pyenv's versions."""
     put(user, private / "versions/1/bin/run", f"#!/usr/bin/python3\n{LOOK_PY}", 0o755)
     put(user, private / "version", "1\n")
     text = f'#!/bin/sh\nexport PYENV_ROOT="{private}"\nexec "$program"\n'
@@ -138,7 +138,7 @@ def pyenv(user, project, private):
 
 
 def linked_pyenv(user, project, private):
-    """A shim that is a link: its text is the user's own, so it names what is there."""
+    """The script is a link to the user's own shim, so it names existing versions."""
     pyenv(user, private, private)
     link(user, project / "run", str(private / "run"))
     return (str(project / "run"),)
@@ -176,14 +176,57 @@ def interpreter(user, project, private):
     return (str(project / "python3"), "-S", str(project / "server.py"))
 
 
+def managed_python(user, private):
+    """A version manager's Python has a user's project installed as editable."""
+    prefix = user.home / ".pyenv/versions/planted"
+    shutil.rmtree(prefix, ignore_errors=True)
+    give_directory(user, prefix / "bin")
+    shutil.copy(SYSTEM_PYTHON, prefix / "bin/python3")
+    site = prefix / "lib" / os.path.basename(SYSTEM_PYTHON) / "site-packages"
+    put(user, site / "own.pth", f"{private}\n")
+    return prefix / "bin/python3"
+
+
+def managed_shebang(user, project, private):
+    put(user, project / "run", f"#!{managed_python(user, private)} -S\n{LOOK_PY}", 0o755)
+    return (str(project / "run"),)
+
+
+def managed_link(user, project, private):
+    link(user, project / "python3", str(managed_python(user, private)))
+    return (str(project / "python3"), "-S", str(project / "server.py"))
+
+
+def managed_base(user, project, private):
+    python = managed_python(user, private)
+    put(user, python.parent.parent / "lib" / os.path.basename(SYSTEM_PYTHON) / "os.py")
+    python_environment(user, project / "venv", base=python.parent, python=python)
+    settings = f"home = {python.parent}\ninclude-system-site-packages = true\n"
+    put(user, project / "venv/pyvenv.cfg", settings)
+    return (str(project / "venv/bin/python"), "-S", str(project / "server.py"))
+
+
 ATTACKS = {
     made.__name__: made
     for made in (
         entry, scoped_entry, entry_of_a_linked_package, node_modules, script, directory, shebang,
         trampoline, shim, pyenv, linked_pyenv,
-        linked_environment, pth, finder, base, interpreter,
+        linked_environment, pth, finder, base, interpreter, managed_shebang, managed_link,
+        managed_base,
     )
 }  # fmt: skip
+NODES = {
+    "entry",
+    "scoped_entry",
+    "entry_of_a_linked_package",
+    "node_modules",
+    "script",
+    "directory",
+    "shim",
+}
+CASES = [
+    pytest.param(name, marks=pytest.mark.rig("node") if name in NODES else ()) for name in ATTACKS
+]
 INSIDE = {"node_modules": "node_modules/notes.txt"}
 
 
@@ -195,8 +238,8 @@ def flags_in(done):
 
 
 @BOTH_TIERS
-@pytest.mark.parametrize("name", ATTACKS)
-def test_a_fresh_checkout_does_not_choose_what_is_read(user, project, private, name):
+@pytest.mark.parametrize("name", CASES)
+def test_a_fresh_checkout_cannot_choose_readable_paths(user, project, private, name):
     notes = str(private / INSIDE.get(name, "notes.txt"))
     command = (*ATTACKS[name](user, project, private), notes)
     refused = user.run(*command)
@@ -204,8 +247,8 @@ def test_a_fresh_checkout_does_not_choose_what_is_read(user, project, private, n
     assert b"Traceback" not in refused.stderr
     flags = flags_in(refused)
     allowed = user.run(*command, flags=flags)
-    if name == "base":
-        assert b"No module named 'encodings'" in allowed.stderr  # it runs, with a false library
+    if name.endswith("base"):
+        assert b"No module named 'encodings'" in allowed.stderr  # it runs, with a planted library
         return
     assert allowed.returncode == 0, (flags, allowed.stderr)
     if str(private) in flags or notes.startswith(flags[1]):
@@ -213,21 +256,21 @@ def test_a_fresh_checkout_does_not_choose_what_is_read(user, project, private, n
 
 
 @BOTH_TIERS
-@pytest.mark.parametrize("name", ATTACKS)
-def test_a_servers_directory_does_not_choose_what_is_read(user, project, private, name):
-    """Its author wrote the command too, so not even the words in it are the user's."""
+@pytest.mark.parametrize("name", CASES)
+def test_a_servers_directory_cannot_choose_readable_paths(user, project, private, name):
+    """The server's author also wrote the command, so paths in it are not the user's choice."""
     notes = str(private / INSIDE.get(name, "notes.txt"))
     command = (*ATTACKS[name](user, project, private), notes)
     put(user, project / "corral.toml", f"version = 1\n[server]\ncommand = {json.dumps(command)}\n")
     refused = user.corral("run", str(project))
     assert (refused.returncode, refused.stdout) == (125, b""), refused.stderr
     allowed = user.corral("run", *flags_in(refused), str(project))
-    assert allowed.returncode == (1 if name == "base" else 0), allowed.stderr
+    assert allowed.returncode == (1 if name.endswith("base") else 0), allowed.stderr
 
 
 @BOTH_TIERS
 @pytest.mark.parametrize("words", ["{0}/.venv/bin/python server.py", "python3 {0}/server.py"])
-def test_a_servers_directory_names_a_program_of_the_users(user, project, private, words):
+def test_a_servers_directory_cannot_start_the_users_programs(user, project, private, words):
     command = [*words.format(private).split(), str(private / "notes.txt")]
     put(user, project / "corral.toml", f"version = 1\n[server]\ncommand = {json.dumps(command)}\n")
     refused = user.corral("run", str(project))
@@ -236,8 +279,9 @@ def test_a_servers_directory_names_a_program_of_the_users(user, project, private
     assert (allowed.returncode, allowed.stdout) == (0, b"mine\n"), allowed.stderr
 
 
-def test_a_run_does_not_choose_what_the_next_one_reads(user, project, private):
-    """The first run plants a link in its write grant; the second has the same command and policy."""
+@pytest.mark.rig("node")
+def test_a_run_cannot_choose_readable_paths_of_the_next_run(user, project, private):
+    """The first run plants a link in its write grant. The second run has the same command and policy."""
     code = (
         "const {mkdirSync, symlinkSync} = require('fs'), to = `${process.argv[3]}/node_modules`\n"
         "mkdirSync(to, {recursive: true}); try { symlinkSync('../../private', `${to}/x`) } catch {}\n"
@@ -254,8 +298,8 @@ def test_a_run_does_not_choose_what_the_next_one_reads(user, project, private):
     assert (third.returncode, third.stdout) == (0, b"mine\n")
 
 
-def test_a_granted_file_does_not_choose_its_interpreter(user, private):
-    """The server may rewrite its own program; it is in a directory that several servers share."""
+def test_a_granted_file_cannot_choose_its_interpreter(user, private):
+    """The server may rewrite its own program, which is in a directory of several servers."""
     path = user.home / "bin/rewritten-server"
     put(user, path, f"#!{private}/.venv/bin/python\n{LOOK_PY}", 0o755)
     command = (str(path), str(private / "notes.txt"))
@@ -267,8 +311,8 @@ def test_a_granted_file_does_not_choose_its_interpreter(user, private):
     assert (trusted.returncode, trusted.stdout) == (0, b"mine\n"), trusted.stderr  # the control
 
 
-def test_a_downloaded_file_does_not_choose_its_interpreter(user, private):
-    """Nothing marks a root in a directory where files of many servers land."""
+def test_a_downloaded_file_cannot_choose_its_interpreter(user, private):
+    """A directory of many servers has no file that marks a server's root."""
     path = user.home / "Downloads/server"
     put(user, path, f"#!{private}/.venv/bin/python\n{LOOK_PY}", 0o755)
     command = (str(path), str(private / "notes.txt"))
@@ -280,9 +324,11 @@ def test_a_downloaded_file_does_not_choose_its_interpreter(user, private):
     assert (trusted.returncode, trusted.stdout) == (0, b"mine\n"), trusted.stderr  # the control
 
 
-@pytest.mark.parametrize("mark", ["package.json", "bin"])
-def test_a_run_does_not_grow_the_project_of_the_next_one(user, scratch, project, private, mark):
-    """Without the file that marks it, the project above would count; so would the prefix above a bin directory."""
+@pytest.mark.parametrize(
+    "mark", [pytest.param("package.json", marks=pytest.mark.rig("node")), "bin"]
+)
+def test_a_run_cannot_widen_the_project_of_the_next_run(user, scratch, project, private, mark):
+    """An earlier run has removed the marker file. A directory above must not become the server's root."""
     work = scratch / "work"
     put(user, work / "package.json", "{}")
     shutil.rmtree(project / ".git")
@@ -304,6 +350,7 @@ def test_a_run_does_not_grow_the_project_of_the_next_one(user, scratch, project,
 
 
 @BOTH_TIERS
+@pytest.mark.rig("node")
 def test_packages_above_the_root_are_not_bound(user, scratch, project, private):
     notes = put(user, scratch / "work/node_modules/x/notes.txt", "mine")
     command = (NODE, str(project / "server.js"), notes)
@@ -313,9 +360,31 @@ def test_packages_above_the_root_are_not_bound(user, scratch, project, private):
     assert (done.returncode, done.stdout) == (0, b"mine\n")
 
 
+def test_editable_projects_of_a_typed_interpreter_are_readable(user, private):
+    """The control of the attacks by a version manager's Python."""
+    python = managed_python(user, private)
+    server = put(user, user.home / "unpacked/server.py", LOOK_PY)
+    done = user.run(str(python), "-S", server, str(private / "notes.txt"))
+    shutil.rmtree(user.home / "unpacked")
+    assert (done.returncode, done.stdout) == (0, b"mine\n"), done.stderr
+
+
 @BOTH_TIERS
-def test_a_link_of_the_users_own_is_their_word(user, project):
-    """The control: the same program through a link that is in no server's directory."""
+@pytest.mark.rig("node")
+def test_packages_beside_an_unpacked_server_open_nothing_else(user, scratch, private):
+    """A directory `node_modules` alone does not turn its neighbours into a project."""
+    put(user, scratch / "work/node_modules/x/package.json", "{}")
+    server = put(user, scratch / "work/unpacked/server.js", LOOK_JS)
+    command = (NODE, server, str(private / "notes.txt"))
+    done = user.run(*command)
+    assert (done.returncode, done.stdout) == (0, by_tier(user, b"ENOENT\n", b"EACCES\n"))
+    done = user.run(*command, flags=("--read", str(private)))
+    assert (done.returncode, done.stdout) == (0, b"mine\n")
+
+
+@BOTH_TIERS
+def test_a_users_own_link_is_followed(user, project):
+    """The control: the same program is started by a link outside every server's directory."""
     give_directory(user, user.home / "bin")
     path = user.home / "bin/own-server"
     path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Processes of the host, and PID 1 of the sandbox, which is a fork of corral: out of sight and reach."""
+"""Try to see and reach the host's processes, and the sandbox's PID 1, which is a fork of corral."""
 
 from __future__ import annotations
 
@@ -12,13 +12,19 @@ from attempts import BOTH_TIERS, by_tier, everywhere, inside, outside
 
 @pytest.fixture
 def victim(user):
-    """A process of the same user with a secret in its environment."""
+    """Start a process of the same user with a secret in its environment.
+
+    It lets every process trace it, because with yama only its parent could read its memory outside.
+    """
+    anyone = "import ctypes, sys; ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1))"
     process = user.popen(
-        [user.python, "-c", "import sys; sys.stdin.read()"],
+        [user.python, "-c", f"{anyone}; print(flush=True); sys.stdin.read()"],
         env={"VICTIM_TOKEN": "of the host"},
         stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         **({"user": user.owner, "group": user.owner} if user.owner != user.uid else {}),
     )
+    process.stdout.readline()
     yield process
     process.communicate()
 
@@ -38,8 +44,8 @@ NAMES = ("environ", "mem", "root", "fd", "cmdline", "maps", "status", "cwd", "ex
 """
 
 
-def test_other_processes_do_not_exist(user, victim):
-    """By its number outside the name means nothing, or the target's own processes."""
+def test_processes_of_the_host_are_not_visible(user, victim):
+    """The victim's pid does not exist inside, or belongs to one of the target's own processes."""
     code = (
         LOOK
         + """
@@ -50,7 +56,7 @@ def environment(number):
         with open(f"/proc/{number}/environ", "rb") as file:
             return file.read()
     except OSError:
-        return b""  # it may not be read, or has ended meanwhile
+        return b""  # the file cannot be read, or the process has ended
 answer = {
     "strangers": [number for number in numbers if number not in own and number > 8],
     "environments": any(b"of the host" in environment(number) for number in numbers),
@@ -71,7 +77,7 @@ answer = {
         }
 
 
-def test_init_is_hidden(user):
+def test_init_cannot_be_read(user):
     code = (
         LOOK
         + """
@@ -82,15 +88,14 @@ answer["own"] = {name: tried(looked, os.getpid(), name) for name in NAMES}
     )
     for held in everywhere(user, code):
         own = held.pop("own")
-        assert own == dict.fromkeys(
-            own, "done"
-        )  # the control: these files can be read where they are shown
+        # The control: the target's own files of these names can be read.
+        assert own == dict.fromkeys(own, "done")
         assert held == {**dict.fromkeys(own, "ENOENT"), "listed": False}
 
 
 @BOTH_TIERS
-def test_init_is_out_of_reach(user):
-    """ptrace and process_vm are filtered; signals arrive at a PID 1 that has no handler for them."""
+def test_init_cannot_be_traced_or_ended(user):
+    """The filter denies ptrace and process_vm calls. The kernel drops signals to a PID 1 without handlers."""
     code = """
 def read_memory(pid):
     into = ctypes.create_string_buffer(8)
@@ -109,11 +114,12 @@ answer["alive"] = tried(lambda: os.kill(1, 0))
     for held in everywhere(user, code):
         alive = held.pop("alive")
         assert held == dict.fromkeys(held, "EPERM")
-        assert alive in {"done", "EPERM"}  # EPERM: Landlock keeps signals in its domain
+        # EPERM: Landlock denies signals to processes outside its domain.
+        assert alive in {"done", "EPERM"}
 
 
 @BOTH_TIERS
-def test_signals_do_not_leave(user, victim):
+def test_signals_do_not_reach_the_host(user, victim):
     code = """
 pid = int(sys.argv[1])
 answer = [
@@ -126,7 +132,7 @@ answer = [
 ]
 tried(lambda: os.kill(-1, signal.SIGCONT))
 """
-    # A process of the host has a number here where there is no PID namespace, and that is all.
+    # Without a PID namespace the target knows the pid, but its signals are denied.
     bare = ["EPERM", "ESRCH", "done", "EPERM", "EPERM", "EPERM"]
     expected = by_tier(user, ["ESRCH"] * 6, bare)
     assert everywhere(user, code, str(victim.pid)) == (expected, expected)
@@ -138,8 +144,8 @@ tried(lambda: os.kill(-1, signal.SIGCONT))
 
 
 @BOTH_TIERS
-def test_everybody_killed_is_only_the_sandbox(user, victim):
-    """kill(-1): outside it would end all processes of the user, so the child inside is the control."""
+def test_a_signal_to_all_processes_stays_in_the_sandbox(user, victim):
+    """Outside, kill(-1) would end all of the user's processes. Therefore a child inside is the control."""
     code = """
 reading, writing = os.pipe()
 pid = os.fork()
@@ -154,8 +160,8 @@ answer = os.waitpid(pid, 0)[1]
 
 
 @BOTH_TIERS
-def test_owners_of_descriptors_are_not_signalled(user, victim):
-    """The kernel sends SIGIO for whoever owns a descriptor: the owner's number is looked up inside."""
+def test_a_descriptors_owner_outside_gets_no_signal(user, victim):
+    """The kernel sends SIGIO to a descriptor's owner. It looks up the owner's pid inside the sandbox."""
     code = """
 import fcntl
 reading, writing = os.pipe()
@@ -168,12 +174,12 @@ answer = [
     assert inside(user, code, str(victim.pid)) == [by_tier(user, "ESRCH", "EPERM"), "done"]
 
 
-def test_the_host_is_not_named(user):
+def test_the_hosts_name_is_not_visible(user):
     code = "import socket\nanswer = [os.uname().nodename, socket.gethostname(), got('/etc/hostname').strip()]"
     assert inside(user, code) == ["corral"] * 3
 
 
-def test_namespaces_are_all_new(user):
+def test_every_namespace_is_new(user):
     names = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
     code = f"answer = {{name: os.readlink('/proc/self/ns/' + name) for name in {names!r}}}"
     outer, inner = outside(user, code), inside(user, code)

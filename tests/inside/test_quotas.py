@@ -1,6 +1,8 @@
-"""Quotas of the kernel that the whole machine or all of the user's processes share."""
+"""Attack kernel quotas that the whole machine or all of a user's processes share."""
 
 from __future__ import annotations
+
+import subprocess
 
 import pytest
 from attempts import BOTH_TIERS, by_tier, give, inside, outside
@@ -36,7 +38,7 @@ def quotas():
 
 
 @BOTH_TIERS
-def test_shared_quotas_and_leases(user, scratch):
+def test_calls_on_shared_quotas_are_denied(user, scratch):
     path = give(user, scratch / "file", "text")
     (scratch / "file.d").mkdir(mode=0o777)
     (scratch / "file.d").chmod(0o777)
@@ -44,7 +46,7 @@ def test_shared_quotas_and_leases(user, scratch):
     assert seen == {"aio": "EPERM", "lease": "EPERM", "whiteout": "EPERM", "exchange": "done"}
     control = outside(user, quotas(), path)
     assert (control["aio"], control["exchange"]) == ("done", "done")
-    if user.tier == "walled":  # whose file it is
+    if user.tier == "walled":  # the target owns the file
         assert (control["lease"], control["whiteout"]) == ("done", "done")
 
 
@@ -77,12 +79,42 @@ answer = [int(words("kernel/msgmni")[0]), int(words("kernel/shmmni")[0]), int(wo
 """
 
 
-def test_system_v_maxima(user):
-    """Only uid 0 of a namespace may lower them, which an ordinary user does not have."""
+def test_system_v_maxima_cannot_be_lowered(user):
+    """Only uid 0 of a namespace may lower the maxima, and an ordinary user's target is not uid 0."""
     if user.uid:
-        pytest.skip("an ordinary user cannot: docs/SECURITY.md says so")
+        pytest.skip("docs/SECURITY.md says that this cannot be prevented here")
     assert inside(user, MAXIMA) == [1024, 1024, 1024]
     assert min(outside(user, MAXIMA)) > 1024  # the control
+
+
+SYSTEM_V = """
+import ctypes
+libc, made = ctypes.CDLL(None), []
+for make in (lambda: libc.msgget(0, 0o1600), lambda: libc.semget(0, 1, 0o1600), lambda: libc.shmget(0, 4096, 0o1600)):
+    made.append(0)
+    while made[-1] < int(sys.argv[1]) and make() >= 0:
+        made[-1] += 1
+if "wait" in sys.argv:
+    sys.stdin.read()
+answer = made
+"""
+
+
+def test_system_v_objects_are_bounded_under_a_memory_limit(user):
+    """Each sample reads the lists of objects, so too many would keep the supervisor busy. Root's own maxima are low."""
+    flags = ("--max-memory", "800M")
+    assert inside(user, SYSTEM_V, "1000", flags=flags) == [1000] * 3  # the control
+    if user.uid == 0:
+        assert inside(user, SYSTEM_V, "40000", flags=flags) == [1024] * 3
+        return
+    script = f"import json, os, sys\nanswer = None\n{SYSTEM_V}"
+    argv = user.corral_argv("run", *flags, "--", user.python, "-c", script, "40000", "wait")
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with user.popen(argv, **pipes) as process:
+        # Reading ends only with the run, because stdin stays open.
+        said = process.stderr.read().decode()
+    assert process.returncode != 0
+    assert "too many System V objects" in said
 
 
 INIT = """
@@ -101,12 +133,12 @@ answer = [on(1), tried(os.setpriority, os.PRIO_USER, 0, 19), tried(lambda: call(
 """
 
 
-def test_pid_1_is_not_adjusted(user):
+def test_the_target_cannot_adjust_pid_1(user):
     init, users, io_users, caller, own = inside(user, INIT.replace("N.update(EXTRA)", ""))
     assert set(init.values()) == {"EPERM"}
     assert users == io_users == "EPERM"
     assert set(caller.values()) == {"done"}  # the control
-    own.pop("group")  # the target's own session: its group has the number of the target
+    own.pop("group")  # the target leads its own group, so this act may succeed
     assert set(own.values()) == {"done"}
 
 
@@ -127,7 +159,7 @@ answer = {
 
 
 @BOTH_TIERS
-def test_a_duty_cycle_is_not_undone_by_timers(user):
+def test_timers_do_not_undo_a_cpu_share(user):
     from attempts import TABLE
 
     code = CONTINUE.replace("EXTRA", repr({"timer_create": TABLE["timer_create"]}))

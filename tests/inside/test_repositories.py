@@ -1,18 +1,21 @@
-"""What makes git run programs on the host, attacked from a write grant around a repository."""
+"""Attack from a write grant around a repository: try to make git run programs on the host."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pathlib
 import shutil
+import struct
 import subprocess
+import termios
 
 import pytest
-from attempts import BOTH_TIERS, inside, outside
+from attempts import BOTH_TIERS, inside, launched, outside
 
 GIT = shutil.which("git")
-needs_git = pytest.mark.skipif(GIT is None, reason="git is not installed")
+needs_git = pytest.mark.rig("git")
 NOTE = "make git run programs on this machine"
 
 PLANT = """
@@ -45,7 +48,7 @@ def repository(user, scratch) -> pathlib.Path:
     path.mkdir()
     os.chown(path, user.owner, user.owner)
     if user.owner != user.uid:
-        pytest.skip("root's targets have an id of their own here, which git does not trust")
+        pytest.skip("git does not trust the separate user id of root's target")
     git(user, "init", "-q", "-b", "main", ".", cwd=path)
     give(user, path / "file", "text")
     git(user, "add", ".", cwd=path)
@@ -64,7 +67,7 @@ def give(user, path: pathlib.Path, text: str) -> None:
 
 
 def ran(user, repository: pathlib.Path) -> bool:
-    """Whether the host's own git runs what the target planted."""
+    """Return whether the host's git runs the planted program."""
     git(user, "status", cwd=repository)
     git(user, "commit", "--allow-empty", "-qm", "next", cwd=repository)
     return (repository / "ran").exists()
@@ -79,13 +82,19 @@ CASES = {
     "include": ({"include.path": "../.gitshared"}, (".gitshared",)),
     "includeIf": ({"includeIf.onbranch:**.path": "../.gitshared"}, (".gitshared",)),
     "a program": ({"core.fsmonitor": "tools/tool --watch"}, ("tools/tool",)),
+    "another directory": ({"core.fsmonitor": "cd tools && ./tool"}, ("tools/tool",)),
+    "a subshell": ({"core.fsmonitor": "(cd tools;./tool)|cat"}, ("tools/tool",)),
+    "a command's output": (
+        {"core.fsmonitor": '"$(git rev-parse --show-toplevel)"/tools/tool'}, ("tools/tool",)
+    ),
+    "a variable": ({"core.fsmonitor": 'T=tools; "$T/tool"'}, ("tools/tool",)),
 }  # fmt: skip
 
 
 @BOTH_TIERS
 @needs_git
 @pytest.mark.parametrize("case", CASES)
-def test_what_git_runs_cannot_be_planted(user, repository, case):
+def test_programs_for_git_cannot_be_planted(user, repository, case):
     settings, names = CASES[case]
     for key, value in settings.items():
         git(user, "config", key, value.format(top=repository), cwd=repository)
@@ -107,8 +116,8 @@ def test_what_git_runs_cannot_be_planted(user, repository, case):
 
 
 @needs_git
-def test_the_users_own_configuration_counts_too(user, repository):
-    """`core.hooksPath` for every repository of the user, in the file of the user."""
+def test_hooks_of_the_users_own_configuration_are_protected(user, repository):
+    """`core.hooksPath` in the user's own configuration applies to every repository of the user."""
     give(user, repository / ".team/pre-commit", "#!/bin/sh\n")
     settings = user.home / ".gitconfig"
     give(user, settings, "[core]\n\thooksPath = .team ; for all\n")
@@ -120,8 +129,86 @@ def test_the_users_own_configuration_counts_too(user, repository):
         settings.unlink()
 
 
+LEAD = """
+os.chdir(sys.argv[1])
+def swap(link):
+    os.rename(link, link + "-old")
+    os.mkdir(link)
+    put(link + "/pre-commit", "#!/bin/sh\\ntouch " + sys.argv[1] + "/ran\\n")
+    os.chmod(link + "/pre-commit", 0o755)
+answer = tried(swap, sys.argv[2])
+"""
+
+
 @needs_git
-def test_repositories_at_any_depth_and_submodules_of_submodules(user, repository, scratch):
+@pytest.mark.parametrize("how", ["a link", "a link above", "a quoted path with a comment"])
+def test_settings_are_protected_behind_links_and_comments(user, repository, how):
+    """Both the path in a setting and the directory that it leads to are protected."""
+    give(user, repository / "real/hooks/pre-commit", "#!/bin/sh\n")
+    link, value = {
+        "a link": ("named", "named"),
+        "a link above": ("above", "above/hooks"),
+        "a quoted path with a comment": ("real/hooks", '"real/hooks" # of the team'),
+    }[how]
+    if link != "real/hooks":
+        (repository / link).symlink_to("real/hooks" if link == "named" else "real")
+        os.chown(repository / link, user.owner, user.owner, follow_symlinks=False)
+    with open(repository / ".git/config", "a", encoding="utf-8") as file:
+        file.write(f"[core]\n\thooksPath = {value}\n")
+    flags = ("--write", str(repository))
+    held = inside(user, LEAD, str(repository), link, flags=flags)
+    assert held in {"EBUSY", "EXDEV"}
+    assert not ran(user, repository)
+    code = LEAD.replace('"/pre', '"/hooks/pre').replace(
+        "os.mkdir(link)", "os.makedirs(link + '/hooks')"
+    )
+    assert outside(user, code if how == "a link above" else LEAD, str(repository), link) == "done"
+    assert ran(user, repository)  # the control
+
+
+@needs_git
+def test_a_repository_pointer_through_a_link_cannot_be_changed(user, repository, scratch):
+    """`.git` may be a file with the repository's path, which may go through a link in the grant."""
+    os.rename(repository / ".git", repository / "store")
+    (repository / "link").symlink_to("store")
+    give(user, repository / ".git", "gitdir: link\n")
+    code = "os.chdir(sys.argv[1]); answer = tried(os.rename, 'link', 'other')"
+    assert inside(user, code, str(repository), flags=("--write", str(repository))) == "EBUSY"
+    assert outside(user, code, str(repository)) == "done"  # the control
+
+
+@needs_git
+@pytest.mark.parametrize("key", ["core.hooksPath", "init.templateDir"])
+def test_hooks_of_all_repositories_are_protected_in_a_grant_without_one(user, repository, key):
+    """The user's settings name hooks in a granted directory that is not a repository."""
+    shared = repository.parent / "granted/shared"
+    name = "hooks/pre-commit"
+    give(user, shared / name, "#!/bin/sh\n")
+    settings = user.home / ".gitconfig"
+    section, _, variable = key.partition(".")
+    value = shared / "hooks" if key == "core.hooksPath" else shared
+    give(user, settings, f"[{section}]\n\t{variable} = {value}\n")
+    plant = PLANT.replace('sys.argv[1] + "/ran', f'"{repository}" + "/ran')
+
+    def runs() -> bool:
+        shutil.rmtree(repository / ".git")
+        git(user, "init", "-q", ".", cwd=repository)
+        return ran(user, repository)
+
+    try:
+        held = inside(user, plant, str(shared), name, flags=("--write", str(shared.parent)))
+        assert held == {name: "EROFS"}
+        assert not runs()
+        said = user.run("/bin/true", flags=("--write", str(value))).stderr.decode()
+        assert NOTE in said  # the run reports that the user granted the hooks themselves
+        assert outside(user, plant, str(shared), name) == {name: "done"}
+        assert runs()  # the control
+    finally:
+        settings.unlink()
+
+
+@needs_git
+def test_repositories_and_submodules_are_protected_at_any_depth(user, repository, scratch):
     deep = repository / "a/b/c/d/e"
     deep.mkdir(parents=True)
     for path in (deep, *list(deep.parents)[:5]):
@@ -147,6 +234,49 @@ def test_repositories_at_any_depth_and_submodules_of_submodules(user, repository
     assert set(moved) <= {"EBUSY", "EXDEV"}
     free = outside(user, PLANT, str(repository), *names)
     assert free == dict.fromkeys(names, "done")
+
+
+SUBMODULE = """
+os.chdir(sys.argv[1])
+def plant():
+    for name in (".git/objects", ".git/refs"):
+        os.makedirs("libs/sub/" + name)
+    put("libs/sub/.git/HEAD", "ref: refs/heads/main\\n")
+    put("libs/sub/.git/config", "[core]\\n\\tfsmonitor = touch " + sys.argv[1] + "/ran\\n\\trepositoryformatversion = 0\\n")
+answer = tried(plant)
+"""
+
+
+@needs_git
+@pytest.mark.parametrize("index", ["2", "4", "split", "sha256"])
+def test_an_uninitialised_submodule_cannot_be_filled(user, scratch, index):
+    """`git status` of the outer repository also runs in the submodule as soon as the submodule has a `.git`."""
+    outer = scratch / "outer"
+    outer.mkdir()
+    os.chown(outer, user.owner, user.owner)
+    form = ("--object-format=sha256",) if index == "sha256" else ()
+    git(user, "init", "-q", "-b", "main", *form, ".", cwd=outer)
+    if index in {"2", "4"}:
+        git(user, "config", "index.version", index, cwd=outer)
+    for name in ("a", "libs/a file", "libs/sub2", "z"):
+        give(user, outer / name, name)
+    give(user, outer / "libs/sub/.keep", "")
+    (outer / "libs/sub/.keep").unlink()
+    digest = "1" * (64 if form else 40)
+    git(user, "add", "a", "libs", "z", cwd=outer)
+    done = git(user, "update-index", "--add", "--cacheinfo", f"160000,{digest},libs/sub", cwd=outer)
+    assert done.returncode == 0, done.stderr
+    if index == "split":
+        git(user, "update-index", "--split-index", cwd=outer)
+    flags = ("--write", str(outer))
+    assert inside(user, SUBMODULE, str(outer), flags=flags) == "EROFS"
+    git(user, "status", cwd=outer)
+    assert not (outer / "ran").exists()
+    named = (*flags, "--write", str(outer / "libs/sub"))
+    assert NOTE in user.run("/bin/true", flags=named).stderr.decode()
+    assert inside(user, SUBMODULE, str(outer), flags=named) == "done"  # the control
+    git(user, "status", cwd=outer)
+    assert (outer / "ran").exists()
 
 
 @needs_git
@@ -198,8 +328,8 @@ def test_hooks_and_configuration_stay_read_only_in_a_named_repository(user, repo
     assert set(free.values()) == {"done"}
 
 
-def test_planted_files_do_not_uncover_what_is_masked(user, scratch):
-    """An earlier run fills the grant: names beyond an old limit of the search were left open."""
+def test_planted_files_do_not_uncover_secrets(user, scratch):
+    """An earlier run fills the grant with files. The next run must still find every secret."""
     give(user, scratch / "lib/.git/hooks/x", "")
     give(user, scratch / "lib/deep/.env.local", "TOKEN=1")
     secrets = [".env", ".env.production", ".env.zz", "lib/deep/.env.local"]
@@ -218,7 +348,7 @@ for number in range(30000):
 
 
 def test_a_closed_directory_stays_covered(user, scratch):
-    """A run takes the mode off a directory, so that the search of the next one does not see into it."""
+    """A run removes a directory's permissions so that the next run's search cannot read it."""
     give(user, scratch / "lib/.git/hooks/x", "")
     give(user, scratch / "lib/.env", "TOKEN=1")
     flags = ("--write", str(scratch))
@@ -239,7 +369,7 @@ answer = [tried(read) if opened == "done" else opened, tried(put, sys.argv[1] + 
 
 
 def test_a_planted_repository_does_not_uncover_secrets(user, scratch):
-    """Pointers of a repository that a run made name files that the next one would hide."""
+    """A run makes a repository whose settings name secrets. The next run must still hide them."""
     give(user, scratch / "a/.env", "TOKEN=1")
     flags = ("--write", str(scratch))
     plant = """
@@ -265,14 +395,14 @@ for number in range(int(sys.argv[2])):
     done = user.run("/bin/true", flags=flags)
     assert done.returncode == 125
     first, hint = done.stderr.decode().splitlines()
-    assert "too many" in first
+    assert "more than 1000 paths" in first
     assert hint.startswith(f"hint: grant less, such as --write {scratch}/r")
     less = hint.rpartition("--write ")[2]
     assert user.run("/bin/true", flags=("--write", less)).returncode == 0
 
 
 class Held:
-    """A target that answers what it is asked, while the host changes files around it."""
+    """A target that answers questions while the test changes files on the host."""
 
     CODE = """
 import sys
@@ -297,7 +427,7 @@ for line in sys.stdin:
         return self.process.stdout.readline().rstrip("\n")
 
     def said(self, words: str) -> str:
-        """The first line on stderr with these words, waited for; "" if the run ends without."""
+        """Return the first line on stderr with these words, or "" if the run ends without one."""
         return next((line for line in self.process.stderr if words in line), "")
 
     def end(self) -> dict:
@@ -308,7 +438,7 @@ for line in sys.stdin:
 
 
 def replace(user, path: pathlib.Path, text: str) -> None:
-    """As `sed -i`, `git config` and most editors save a file."""
+    """Replace a file as `sed -i`, `git config` and most editors do."""
     give(user, path.with_name("new-one"), text)
     os.rename(path.with_name("new-one"), path)
 
@@ -326,7 +456,7 @@ def test_a_replaced_secret_is_reported_at_once(user, scratch, access):
     assert [row for row in report["warnings"] if f"{scratch}/.env was replaced" in row]
     masks = [row for row in report["controls"] if row["control"] == "masks"]
     assert [row["status"] for row in masks] == ["cooperative"]
-    assert "detaches" in masks[0]["why"]
+    assert "removes its cover" in masks[0]["why"]
 
 
 @pytest.mark.parametrize("access", ["--read", "--write"])
@@ -349,12 +479,40 @@ def test_a_strict_run_ends_when_a_covered_name_is_replaced(user, scratch, how, a
     assert run.end()["outcome"]["exit_code"] == 137
 
 
+@pytest.mark.parametrize("room", [0, 16384])
+def test_a_full_stderr_does_not_stop_the_supervisor(user, scratch, room):
+    """The client does not read stderr. The warning is dropped, and the run still ends."""
+    give(user, scratch / ".env", "TOKEN=1")
+    reading, writing = os.pipe()
+    size = fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 65536)
+    report = user.home / "full.json"
+    argv = user.corral_argv("run", "--report", str(report), "--read", str(scratch), "--strict")
+    process = user.popen(
+        [*argv, "--max-memory", "2G", "--", user.python, "-c", Held.CODE],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=writing, text=True,
+    )  # fmt: skip
+    process.stdin.write("1 + 1\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "2\n"
+    waiting = struct.unpack("i", fcntl.ioctl(reading, termios.FIONREAD, bytes(4)))[0]
+    os.write(writing, b"x" * (size - waiting - room))
+    replace(user, scratch / ".env", "TOKEN=2")
+    process.wait(timeout=60)  # stdin stays open, so the target does not end by itself
+    process.communicate()
+    assert process.returncode == 137
+    assert "was replaced" in report.read_text()
+    report.unlink()
+    os.close(writing)
+    with open(reading, "rb") as said:
+        assert (b"was replaced" in said.read()) == bool(room)
+
+
 @needs_git
 @pytest.mark.parametrize("how", ["moved", "parent moved", "removed"])
 def test_a_replaced_repository_ends_the_run(user, repository, how):
     run = Held(user, "--write", str(repository.parent))
     assert run.ask("1 + 1") == "2"
-    # What git itself does to its files is nothing to end a run for, and opens nothing.
+    # Git's own changes to its files do not end the run, and uncover nothing.
     git(user, "config", "user.name", "x", cwd=repository)
     assert run.ask(f"open('{repository}/.git/config', 'a')") == "Read-only file system"
     if how == "moved":
@@ -367,7 +525,7 @@ def test_a_replaced_repository_ends_the_run(user, repository, how):
     run.process.wait()
     report = run.end()
     assert report["outcome"]["exit_code"] == 137
-    assert [row for row in report["warnings"] if "the run was ended" in row]
+    assert [row for row in report["warnings"] if "the run was stopped" in row]
 
 
 def test_a_replaced_read_grant_in_a_write_grant_is_reported(user, scratch):
@@ -385,7 +543,8 @@ def test_a_replaced_program_in_a_write_grant_is_reported(user, scratch):
     give(user, scratch / "work/server/main.py", Held.CODE)
     server = scratch / "work/server"
     run = Held(user, "--write", str(scratch / "work"), program=str(server / "main.py"))
-    held = {"Read-only file system", "Permission denied"}  # root's own file is not mapped
+    # For root's target the file belongs to an unmapped user.
+    held = {"Read-only file system", "Permission denied"}
     assert run.ask(f"open('{server}/main.py', 'a')") in held
     os.rename(server, scratch / "work/old")
     assert str(server) in run.said("was replaced")
@@ -393,7 +552,7 @@ def test_a_replaced_program_in_a_write_grant_is_reported(user, scratch):
 
 
 def test_a_target_that_removes_files_is_not_a_replacement(user, scratch):
-    """Its own directories beside a covered one come and go."""
+    """The target creates and removes its own directories beside a covered one."""
     give(user, scratch / "sub/.vscode/tasks.json", "{}")
     give(user, scratch / "sub/.git/HEAD", "")
     run = Held(user, "--write", str(scratch))
@@ -406,12 +565,78 @@ def test_a_target_that_removes_files_is_not_a_replacement(user, scratch):
     assert len([row for row in run.end()["warnings"] if "was replaced" in row]) == 1
 
 
-def test_an_open_directory_does_not_hide_that_it_was_removed(user, scratch):
-    """A directory that a process has open reports nothing when it is removed."""
+def test_a_removed_directory_is_noticed_although_it_is_open(user, scratch):
+    """inotify does not report the removal of a directory that a process has open."""
     give(user, scratch / "sub/.git/HEAD", "")
     run = Held(user, "--write", str(scratch))
     assert run.ask(f"__import__('os').open('{scratch}/sub/.git', 0) > 2") == "True"
     shutil.rmtree(scratch / "sub/.git")
-    assert f"{scratch}/sub/.git was replaced" in run.said("the run was ended")
+    assert f"{scratch}/sub/.git was replaced" in run.said("the run was stopped")
     run.process.wait()
     assert run.end()["outcome"]["exit_code"] == 137
+
+
+DEEP = """
+place = os.open(sys.argv[1], os.O_RDONLY)
+for _ in range(20):
+    os.mkdir("d" * 250, dir_fd=place)
+    place = os.open("d" * 250, os.O_RDONLY, dir_fd=place)
+os.close(os.open(".env", os.O_CREAT | os.O_WRONLY, dir_fd=place))
+answer = "made"
+"""
+
+
+def test_paths_that_are_too_long_do_not_stop_a_later_start(user, scratch):
+    """One run makes the paths. The next run reports that it did not search them, and refuses with --strict."""
+    give(user, scratch / ".env", "TOKEN=1")
+    flags = ("--write", str(scratch))
+    assert inside(user, DEEP, str(scratch), flags=flags) == "made"
+    done = user.run("/bin/cat", str(scratch / ".env"), flags=flags)
+    assert (done.returncode, done.stdout) == (0, b""), done.stderr
+    assert b"not searched for secrets" in done.stderr
+    done = user.run("/bin/true", flags=(*flags, "--strict", "--best-effort"))
+    assert b"not searched" in done.stderr
+    subprocess.run(["rm", "-r", str(scratch / ("d" * 250))], check=True)
+
+
+CLOSED = """
+import subprocess
+top, how, group = sys.argv[1], sys.argv[2], int(sys.argv[3])
+if group:
+    for directory, _, names in os.walk(top):
+        for path in (directory, *(os.path.join(directory, name) for name in names)):
+            os.chown(path, -1, group)
+inner = '''
+import os, sys
+for act in (lambda path: os.chmod(path, 0o700), lambda path: open(path + "/.env").read(), lambda path: open(path + "/.git/config", "a")):
+    try:
+        sys.exit(7) if act(sys.argv[1] + "/sub") else 0
+    except OSError:
+        pass
+'''
+plan = planned([sys.executable, "-ISc", inner, top], filesystem__write=[top])
+if how == "closed":
+    os.chmod(f"{top}/sub", 0)
+answer = started(plan)
+"""
+
+
+@pytest.mark.parametrize("how", ["open", "closed"])
+@pytest.mark.parametrize("group", [0, 65500])
+@pytest.mark.parametrize("repository", [False, True])
+def test_a_directory_that_is_closed_before_the_start_uncovers_nothing(
+    user, scratch, repository, group, how
+):
+    """Another run with the same grant may close the directory. Init has only the first of the user's groups."""
+    if os.geteuid():
+        pytest.skip("only root can give a process other groups")
+    give(user, scratch / "sub/.env", "TOKEN=1")
+    if repository:
+        give(user, scratch / "sub/.git/config", "[core]\n")
+    said = launched(user, CLOSED, str(scratch), how, str(group), extra_groups=[group or user.uid])
+    assert said != 7
+    (scratch / "sub").chmod(0o700)
+    if repository:
+        assert (scratch / "sub/.git/config").read_text() == "[core]\n"
+    # The run may end because a watched repository was removed.
+    assert said == 0 or (how == "closed" and repository)

@@ -1,6 +1,6 @@
-"""Where the target stays in the host's namespaces: every process and file has a name, and nothing more.
+"""Attack from a target in the host's namespaces. It can see names of other processes and files, but not use them.
 
-What can be seen all the same is written down here as well, so that nobody promises otherwise.
+The tests also state what stays visible, so that no page promises otherwise.
 """
 
 from __future__ import annotations
@@ -10,7 +10,18 @@ import stat
 import subprocess
 
 import pytest
-from attempts import PRELUDE, by_a_grandchild, everywhere, give, give_directory, inside, outside
+from attempts import (
+    PRELUDE,
+    by_a_grandchild,
+    everywhere,
+    give,
+    give_directory,
+    inside,
+    launched,
+    outside,
+)
+
+from corral.abi.linux import landlock_abi
 
 pytestmark = pytest.mark.parametrize("tier", ["bare"], indirect=True)
 
@@ -23,13 +34,13 @@ while os.read(0, 1): pass
 
 
 def as_target(user):
-    """For a process outside that has the target's id: root's targets have one of their own."""
+    """Return options that start a process with the target's user id. Root's targets have their own user id."""
     return {"user": user.owner, "group": user.owner} if user.owner != user.uid else {}
 
 
 @pytest.fixture
 def victim(user):
-    """A process with the target's own id; it tells of every SIGURG, which nobody else minds."""
+    """Start a process with the target's user id. It reports every SIGURG, which other processes ignore."""
     process = user.popen(
         [user.python, "-c", VICTIM],
         env={"VICTIM_TOKEN": "of the host"},
@@ -107,13 +118,14 @@ SECRET = {"environ", "mem", "maps", "root", "cwd", "exe", "fd/0", "ns/net", "io"
 SECRET |= {"stack", "syscall", "personality"}
 
 
-def about(user, code, *arguments, flags=()):
-    """Run inside with the supervisor's number in `supervisor` and the guardian's in `guardian`."""
+def inside_with_pids(user, code, *arguments, flags=()):
+    """Run code inside that has the pids of the supervisor and the guardian in variables of these names."""
     script = f"import json, os, sys\n{PRELUDE}{REACH}supervisor, guardian = int(sys.stdin.readline()), os.getppid()\n"
     script += f"{code}\nprint(json.dumps(answer))"
     argv = user.corral_argv("run", *flags, "--", user.python, "-c", script, *arguments)
     pipe = subprocess.PIPE
-    process = user.popen(argv, stdin=pipe, stdout=pipe, stderr=pipe)
+    # In a container the tests' group may be 1, and kill(-1) would signal every process.
+    process = user.popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, process_group=0)
     out, err = process.communicate(b"%d\n" % process.pid, timeout=60)
     assert process.returncode == 0, err.decode()
     import json
@@ -123,15 +135,15 @@ def about(user, code, *arguments, flags=()):
 
 @pytest.mark.parametrize("flags", [(), ("--allow-subprocess",)], ids=["alone", "subprocess"])
 def test_processes_with_the_same_id_are_out_of_reach(user, victim, flags):
-    """A stranger of the same user; the guardian and the supervisor, which are an ordinary user's own."""
+    """Try another process of the same user, the guardian and the supervisor."""
     code = "answer = {name: attempts(pid) for name, pid in (('victim', int(sys.argv[1])), ('guardian', guardian), ('supervisor', supervisor))}"
-    for name, held in about(user, code, str(victim.pid), flags=flags).items():
+    for name, held in inside_with_pids(user, code, str(victim.pid), flags=flags).items():
         assert held == dict.fromkeys(held, "EPERM"), (name, held)
     os.set_blocking(victim.stdout.fileno(), False)
-    assert victim.stdout.read() is None  # no signal came through
+    assert victim.stdout.read() is None  # no signal arrived
     code = f"{PRELUDE}{REACH}\nanswer = attempts(int(sys.argv[1]))"
     free = user.outside(code, str(victim.pid), **as_target(user))
-    # Nobody has memory at 1; advice on another's memory wants privileges.
+    # No process has memory at address 1. Advice on another process's memory needs privileges.
     assert (free.pop("read"), free.pop("write")) == ("EFAULT", "EFAULT")
     assert free.pop("madvise") in {"done", "EPERM", "ENOMEM", "EINVAL"}
     assert free == dict.fromkeys(free, "done")
@@ -139,8 +151,8 @@ def test_processes_with_the_same_id_are_out_of_reach(user, victim, flags):
     assert victim.stdout.read(1) == b"!"
 
 
-def test_signals_to_everybody_stay_with_the_target(user, victim):
-    """kill(-1), kill(0) and the groups of others: SIGURG comes to the target itself, and to nobody else."""
+def test_signals_to_all_processes_stay_with_the_target(user, victim):
+    """The target signals all processes, its group and other groups. Only the target itself gets SIGURG."""
     code = """
 came = []
 signal.signal(signal.SIGURG, lambda *_: came.append(1))
@@ -148,8 +160,9 @@ group = os.getpgid(supervisor)
 answer = [tried(os.kill, -1, SIGURG), tried(os.kill, 0, SIGURG), len(came) > 0]
 answer += [tried(os.kill, -int(sys.argv[1]), SIGURG), tried(os.kill, -group, SIGURG)]
 """
-    first, own, came, group, supervisors = about(user, code, str(victim.pid))
-    assert first in {"EPERM", "ESRCH", "done"}  # done: those of the domain, which is the target
+    first, own, came, group, supervisors = inside_with_pids(user, code, str(victim.pid))
+    # "done" means that the signal reached the Landlock domain, which has only the target.
+    assert first in {"EPERM", "ESRCH", "done"}
     assert (own, came) == ("done", True)
     assert {group, supervisors} == {"EPERM"}
     os.set_blocking(victim.stdout.fileno(), False)
@@ -159,14 +172,14 @@ answer += [tried(os.kill, -int(sys.argv[1]), SIGURG), tried(os.kill, -group, SIG
     assert victim.stdout.read(1) == b"!"
 
 
-def test_what_proc_shows_of_others(user, victim):
-    """Alone: nothing. With processes of its own: that others exist, and their command lines."""
+def test_proc_shows_little_of_other_processes(user, victim):
+    """A target without subprocesses sees nothing. With `--allow-subprocess` it sees others' command lines."""
     code = "answer = [shown(int(sys.argv[1])), shown(guardian), shown(supervisor), tried(os.listdir, '/proc')]"
-    *seen, listed = about(user, code, str(victim.pid))
+    *seen, listed = inside_with_pids(user, code, str(victim.pid))
     for held in seen:
         assert held == dict.fromkeys(held, "EACCES")
     assert listed == "EACCES"
-    *seen, listed = about(user, code, str(victim.pid), flags=("--allow-subprocess",))
+    *seen, listed = inside_with_pids(user, code, str(victim.pid), flags=("--allow-subprocess",))
     for held in seen:
         assert {held[name] for name in SECRET} <= {"EACCES", "EPERM"}, held
         assert (held["cmdline"], held["status"]) == ("done", "done")
@@ -177,8 +190,8 @@ def test_what_proc_shows_of_others(user, victim):
     )
 
 
-def test_its_own_directory_in_proc(user):
-    """All that runtimes read; not the sockets of the host."""
+def test_a_target_can_read_its_own_directory_in_proc(user):
+    """The target can read everything that runtimes read, but not the host's sockets."""
     code = """
 def read(name):
     with open(f"/proc/self/{name}", "rb") as file:
@@ -195,7 +208,7 @@ answer = {
 """
     held = inside(user, code)
     mounts = held["others"].pop(2)
-    assert mounts == "done"  # a link to the target's own, which names what is mounted where
+    assert mounts == "done"  # a link to the target's own directory, which lists the mounts
     assert held == {
         "own": ["done"],
         "listed": ["done"] * 3,
@@ -214,7 +227,7 @@ path = sys.argv[1]
 def opened():
     return os.open(path, os.O_RDONLY)
 def by_path(act):
-    # A descriptor without rights, and its name in /proc: a way around checks of the first open.
+    # O_PATH needs no rights. Its path in /proc could then bypass the check of the first open.
     fd = os.open(path, os.O_PATH)
     try:
         return act(f"/proc/self/fd/{fd}")
@@ -266,8 +279,8 @@ def look_of(path):
         return file.read(), stat.S_IMODE(seen.st_mode), seen.st_mtime_ns, os.listxattr(path)
 
 
-def test_files_that_may_not_be_changed(user, scratch):
-    """Neither one that was not granted nor one that may be read; by path, descriptor and detour."""
+def test_ungranted_and_read_only_files_cannot_be_changed(user, scratch):
+    """Try an ungranted file and a file in a read grant, by path, by descriptor and by other means."""
     give_directory(user, scratch / "read")
     kept = [
         give(user, scratch / "secret", "kept", 0o600),
@@ -288,8 +301,8 @@ def test_files_that_may_not_be_changed(user, scratch):
     assert look_of(kept[0])[0] == ""
 
 
-def test_moving_between_grants(user, scratch):
-    """From one that may be written to another: yes. Out of one that may be read, or out of all: no."""
+def test_files_move_only_between_write_grants(user, scratch):
+    """Moving between write grants works. Moving out of a read grant, or out of all grants, does not."""
     for name in ("one", "two", "read", "none"):
         give_directory(user, scratch / name)
         give(user, scratch / name / "file", name)
@@ -331,7 +344,7 @@ answer = {
     assert (free["into the open"], free["out of the dark"], free["link read"]) == ("done",) * 3
 
 
-def test_the_signal_of_the_guardians_death_stays(user):
+def test_the_death_signal_of_the_guardian_cannot_be_cleared(user):
     code = """
 kept = ctypes.c_int(-1)
 answer = [tried(lambda: call("prctl", 1, 0, 0, 0, 0)), tried(lambda: call("prctl", 1 | 7 << 32, 0, 0, 0, 0))]
@@ -343,8 +356,46 @@ answer.append(kept.value)
     assert outside(user, code) == ["done", "done", 0]
 
 
-def test_names_and_metadata_can_be_seen(user, scratch):
-    """What this tier cannot hide, exactly; `explain` says it."""
+ORPHAN = """
+import os, signal
+if os.fork() == 0:
+    os.setsid()
+    os.write(1, b"r")
+    while True:
+        signal.pause()
+os.read(0, 1)
+"""
+KILLED = """
+import select, signal
+from corral.platforms.linux import usage
+def walk(root):
+    raise OSError("processes start faster than they are found")
+target, patience = sys.argv[1], float(sys.argv[2])
+(said, out), (go, end) = os.pipe(), os.pipe()
+plan = planned([sys.executable, "-c", target], subprocess__allow=True)
+usage.tree = walk
+if os.fork() == 0:
+    os.close(end)
+    os.close(said)
+    started(plan, (go, out, 2))
+    os._exit(0)
+os.close(go)
+os.close(out)
+assert os.read(said, 1) == b"r"
+os.close(end)
+gone = bool(select.select([said], [], [], patience)[0])
+answer = gone and os.read(said, 1) == b""
+"""
+
+
+@pytest.mark.skipif(landlock_abi() < 6, reason="no landlock_scope: the guardian walks")
+def test_the_tree_is_killed_without_a_walk(user):
+    """A swarm of processes that fork and end at once outruns every walk, so the kernel signals the whole domain."""
+    assert launched(user, KILLED, ORPHAN, "30") is True
+
+
+def test_names_and_metadata_stay_visible(user, scratch):
+    """This tier cannot hide the names and metadata of files, as `explain` says."""
     secret = give(user, scratch / "secret", "kept", 0o600)
     os.symlink("secret", scratch / "link")
     code = """
@@ -356,8 +407,8 @@ answer = [os.stat(path).st_size, os.readlink(os.path.join(os.path.dirname(path),
     assert outside(user, code, secret) == [4, "secret", False, "done", "done", "done"]
 
 
-def test_the_routes_of_the_host_can_be_seen(user):
-    """Netlink's routing information stays: runtimes ask it for the names of interfaces. Nothing is changed by it."""
+def test_the_hosts_routes_stay_visible(user):
+    """Runtimes need the names of interfaces, so netlink can be read. It cannot change anything."""
     code = """
 import socket
 link = socket.socket(16, 3, 0)

@@ -1,10 +1,9 @@
-"""A Linux host plays a Mac: corral with its macOS backend, and everything that only Linux has left out.
+"""Run corral's macOS backend on Linux, in a model of a Mac without the features that only Linux has.
 
-Two things of a Mac are played. libproc's table is read from /proc. And a fork is remembered by the child for
-ever there (`p_puniqueid`), while Linux forgets the parent of an orphan: this process is the subreaper of the
-run, so whoever is adopted by it must have been forked by somebody in the run's tree.
-
-It ends with corral's exit code, but not before everything is gone that was started below it.
+Two parts of a Mac are imitated. The process table is read from /proc instead of libproc. On a Mac the kernel keeps
+the number of the process that forked a child (`p_puniqueid`). On Linux an orphan loses it. Therefore this process
+is the subreaper of the run, and treats every process that it adopts as a member of the run's tree. It exits with
+corral's exit code once all its descendants have ended.
 """
 
 import ctypes
@@ -18,12 +17,13 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Procfs:
-    """What `corral.platforms.macos.process_table.ProcessTable` answers on a Mac. Unique ids are start time and number."""
+    """Answer like `ProcessTable` of `corral.platforms.macos`. A unique id consists of start time and pid."""
 
     def __init__(self, world):
         self.world = world
         self.root = 0
         self.looks = os.environ.get("MAC_WORLD_LOOKS")
+        self.forgets = os.environ.get("MAC_WORLD_FORGETS")
 
     def processes(self):
         from corral.platforms.macos.process_table import Process
@@ -43,15 +43,33 @@ class Procfs:
         ]
 
     def parent(self, pid, parent, ids):
-        if parent == self.world and ids[pid] > self.root:
-            return self.root  # what is older than the target is corral's
+        if parent == self.world and not self.forgets and ids[pid] > self.root:
+            return self.root  # a process older than the target belongs to corral
         return ids.get(parent, 0)
 
     def unique_id(self, pid):
         stat = self.stat(pid)
         number = self.number(pid, stat) if stat else 0
-        self.root = self.root or number  # the first that is asked for is the target
+        self.root = self.root or number  # corral asks for the target first
         return number
+
+    def has_marker(self, pid, marker):
+        """Return whether the process has the imitated Seatbelt's label: an rlimit that forks inherit."""
+        try:
+            with open(f"/proc/{pid}/limits") as file:
+                limits = [line.split() for line in file if line.startswith("Max realtime timeout")]
+        except OSError:
+            return False
+        return bool(limits) and limits[0][3] == str(label(marker))
+
+    def responsible(self, pid):
+        return 0
+
+    def count_own(self):
+        """Count the user's processes. Linux counts threads as well."""
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        found = [self.stat(pid) for pid in pids if owner(pid) == os.getuid()]
+        return sum(int(stat[17]) for stat in found if stat)
 
     def group(self, leader):
         found = {pid: self.stat(pid) for pid in map(int, filter(str.isdigit, os.listdir("/proc")))}
@@ -74,7 +92,7 @@ class Procfs:
         )
 
     def follow(self, pid):
-        """Linux tells nobody of forks."""
+        """Do nothing: Linux does not report forks."""
 
     def fileno(self):
         return -1
@@ -88,7 +106,7 @@ class Procfs:
 
     @staticmethod
     def stat(pid):
-        """The fields behind the name; nothing for one that has ended."""
+        """Return the fields after the name, or nothing for a process that has ended."""
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
                 fields = file.read().rpartition(b") ")[2].split()
@@ -97,14 +115,27 @@ class Procfs:
         return [] if fields[0] in b"ZX" else fields
 
 
+def owner(pid):
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return -1
+
+
+def label(marker):
+    return int(marker[-12:], 16) + 1
+
+
 def substitute(world):
-    """From here on `corral` in this process believes that it is on a Mac."""
+    """Replace parts of `corral` in this process, so that it runs as on a Mac."""
+    from corral.api import wire_format
     from corral.platforms import current, deadlines
     from corral.platforms.macos.backend import Macos
 
     table = Procfs(world)
     current.load = lambda: Macos(table)
     current.system = lambda: "darwin"
+    wire_format.ACKNOWLEDGES = True
     grace = os.environ.get("MAC_WORLD_GRACE", deadlines.GRACE_SECONDS)
     deadlines.GRACE_SECONDS = float(grace)
     if os.environ.get("MAC_WORLD_SEATBELT"):
@@ -112,18 +143,26 @@ def substitute(world):
 
 
 def play_seatbelt():
-    """Its steps do nothing, and the findings say that it holds: for what stands behind it, never for what it walls off."""
+    """Replace Seatbelt with steps that only label the process, and report it as enforced.
+
+    This tests the code around Seatbelt, not Seatbelt's own denials.
+    """
+    import resource
+
     from corral.plan import host
     from corral.platforms.macos.mechanisms.seatbelt import Seatbelt
     from corral.supervisor import findings
 
-    Seatbelt.apply = Seatbelt.verify = lambda _step, _results: None
+    def apply(step, _results):
+        resource.setrlimit(resource.RLIMIT_RTTIME, (label(step.marker),) * 2)
+
+    Seatbelt.apply, Seatbelt.verify = apply, lambda _step, _results: None
     seen = findings.current_host
 
     def current(**options):
-        """Past the cache: what is played here is nothing to be remembered."""
+        """Bypass the cache, because a model's findings must not be cached."""
         real = seen(**options)
-        played = ("seatbelt", "door")
+        played = ("seatbelt", "loopback_proxy", "disclaim")
         others = [item for item in real.findings if item.capability not in played]
         proven = [
             host.Finding(capability=name, status="proven", evidence="played") for name in played
@@ -134,12 +173,15 @@ def play_seatbelt():
 
 
 def everywhere(world):
-    """What the API starts in processes of its own is on the Mac too."""
+    """Replace the same parts in processes that the API starts."""
     from corral.api import child_python
 
     here = os.path.dirname(__file__)
+    # The zygote does not get the caller's other variables.
+    own = {name: value for name, value in os.environ.items() if name.startswith("MAC_WORLD_")}
     child_python.FIND_CORRAL += (
-        f"sys.path.append({here!r}); import mac_world; mac_world.substitute({world}); "
+        f"import os; os.environ.update({own!r}); sys.path.append({here!r}); "
+        f"import mac_world; mac_world.substitute({world}); "
     )
 
 
@@ -179,7 +221,7 @@ def run():
         os.rename(f"{file}.new", file)
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1):
-        os.dup2(null, fd)  # the streams are corral's and its target's
+        os.dup2(null, fd)  # corral and its target use these streams
     code = 0
     while True:
         try:

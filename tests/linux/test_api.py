@@ -1,54 +1,13 @@
-"""`import corral`: the same walls from Python, with threads, event loops and forks around them."""
+"""Test `import corral`: the same sandbox from Python, with threads, event loops and forks."""
 
 import ast
-import os
 import signal
-import subprocess
-from subprocess import PIPE
 
 import pytest
-from traces import PATIENCE, Traces, ended, wait_until_gone
+from callers import Caller
+from traces import PATIENCE, wait_until_gone
 
 from users import SOURCE
-
-PRELUDE = """
-import asyncio, json, os, signal, sys, threading
-sys.path.insert(0, sys.argv[1])
-import corral
-trace = sys.argv[2]
-python = sys.executable
-def refused(act, *errors):
-    try:
-        act()
-    except errors as error:
-        return error
-    raise AssertionError("it did not fail")
-"""
-
-
-class Caller:
-    """A Python program of a user's that uses corral; every sandbox in it carries the argument."""
-
-    def __init__(self, user) -> None:
-        self.user = user
-        self.traces = Traces()
-
-    def start(self, code: str, **options) -> subprocess.Popen:
-        argv = [self.user.python, "-W", "error", "-c", PRELUDE + code]
-        argv += [str(self.user.package), self.traces.argument]
-        return self.user.popen(argv, **{"stdin": PIPE, "stdout": PIPE, "stderr": PIPE, **options})
-
-    def run(self, code: str) -> str:
-        """Its stdout; not a word on stderr (a leak is a warning), and nothing left."""
-        with self.start(code) as process:
-            try:
-                out, err = process.communicate(timeout=60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                raise
-        assert (process.returncode, err.decode()) == (0, "")
-        assert self.traces.left_in_the_end() == {}
-        return out.decode()
 
 
 @pytest.fixture
@@ -59,10 +18,11 @@ def caller(user):
 def test_the_public_names_are_exactly_these(caller):
     names = sorted(ast.literal_eval(caller.run("print(corral.__all__)")))
     assert names == [
-        "AsyncSandbox", "CommandError", "DEVNULL", "Finding", "Host", "LaunchError", "ManifestError",
-        "PIPE", "Plan", "PolicyError", "Report", "Result", "Sandbox", "SandboxError",
-        "SupervisionError", "UnenforceableError", "launch", "launch_async", "probe", "run",
-        "run_async",
+        "AsyncSandbox", "CommandError", "DEVNULL", "Denial", "Finding", "Host", "LaunchError",
+        "Manifest", "ManifestError", "Outcome",
+        "PIPE", "Plan", "PolicyDict", "PolicyError", "Pool", "Report", "Result", "Sandbox",
+        "SandboxError", "SupervisionError", "UnenforceableError", "launch", "launch_async", "probe",
+        "run", "run_async",
     ]  # fmt: skip
 
 
@@ -74,8 +34,8 @@ def test_every_public_name_is_there_and_no_other(caller):
     )
 
 
-def test_the_example_of_the_readme(caller):
-    """Its first lines, as they stand there, print what stands beside them."""
+def test_the_readmes_example_prints_what_the_readme_says(caller):
+    """Run the first lines of the README's example and compare their output with the README."""
     text = (SOURCE.parent / "README.md").read_text(encoding="utf-8")
     example = text.split("```python\n")[1].partition("\nwith ")[0]
     expected = [line.partition("  # ")[2] for line in example.splitlines() if "  # " in line]
@@ -94,7 +54,7 @@ def test_run_captures_both_streams_and_the_exit_code(caller):
     )
 
 
-def test_more_than_a_pipe_holds_goes_through_both_ways(caller):
+def test_more_data_than_a_pipe_takes_passes_in_both_directions(caller):
     caller.run(
         "data = os.urandom(3 << 20)\n"
         "assert corral.run(['cat'], input=data).stdout == data\n"
@@ -106,7 +66,7 @@ def test_more_than_a_pipe_holds_goes_through_both_ways(caller):
     )
 
 
-def test_a_target_that_does_not_read_its_input_is_no_error(caller):
+def test_a_target_that_does_not_read_its_input_is_not_an_error(caller):
     caller.run(
         "assert corral.run(['/bin/true', trace], input=bytes(1 << 20)).exit_code == 0\n"
         "result = asyncio.run(corral.run_async(['/bin/true', trace], input=bytes(1 << 20)))\n"
@@ -152,7 +112,7 @@ def test_wait_keeps_its_timeout_while_another_thread_waits(caller):
     )
 
 
-def test_stop_and_kill_and_a_signal_end_it(caller):
+def test_stop_kill_and_a_signal_end_the_target(caller):
     caller.run(
         "wait = 'import signal; signal.signal(2, signal.SIG_DFL); print(1, flush=True); signal.pause()'\n"
         "for end, code in ((corral.Sandbox.stop, 143), (corral.Sandbox.kill, 137),\n"
@@ -162,12 +122,12 @@ def test_stop_and_kill_and_a_signal_end_it(caller):
         "        assert os.path.exists(f'/proc/{box.pid}')\n"
         "        found = end(box)\n"
         "        assert found == code, (found, code)\n"
-        "        assert end(box) == code  # it is allowed to say it twice\n"
+        "        assert end(box) == code  # a second call returns the same\n"
     )
 
 
 @pytest.mark.parametrize("number", [0, -1, 65, 200, 256])
-def test_a_number_that_is_no_signal_is_the_callers_error(caller, number):
+def test_an_invalid_signal_number_is_the_callers_error(caller, number):
     caller.run(
         "with corral.launch(['cat'], stdin=corral.PIPE) as box:\n"
         f"    refused(lambda: box.send_signal({number}), ValueError)\n"
@@ -190,8 +150,8 @@ def test_leaving_the_context_stops_the_target(caller):
     )
 
 
-def test_leaving_the_context_stops_all_that_the_target_started(caller):
-    """Seen while the caller lives: a pipe that the target's daemon holds comes to its end."""
+def test_leaving_the_context_stops_the_targets_children(caller):
+    """The target's daemon has the pipe open. End of file shows that the daemon has ended."""
     caller.run(
         "import select\n"
         "code = ('import os, signal\\nif os.fork() == 0:\\n    os.setsid()\\n    signal.signal(15, signal.SIG_IGN)'\n"
@@ -200,7 +160,7 @@ def test_leaving_the_context_stops_all_that_the_target_started(caller):
         "with corral.launch([python, '-c', code, trace], {'subprocess': {'allow': True}}, stdout=write):\n"
         "    os.close(write)\n"
         "    assert os.read(read, 1) == os.read(read, 1) == b'.'\n"
-        "    assert not select.select([read], [], [], 0)[0]  # the control: both hold it\n"
+        "    assert not select.select([read], [], [], 0)[0]  # the control: both processes have it open\n"
         "assert select.select([read], [], [], 60)[0] and os.read(read, 1) == b''\n"
     )
 
@@ -221,7 +181,7 @@ def test_leaving_the_context_stops_all_that_the_target_started(caller):
         ("corral.run(['/bin/true'], {'limits': {'io': '1M'}})", "UnenforceableError"),
     ],
 )
-def test_errors_have_their_class_and_say_what(caller, call, error):
+def test_errors_have_their_own_class_and_a_text(caller, call, error):
     caller.run(
         f"error = refused(lambda: {call}, corral.SandboxError)\n"
         f"assert isinstance(error, corral.{error}), repr(error)\n"
@@ -229,8 +189,35 @@ def test_errors_have_their_class_and_say_what(caller, call, error):
     )
 
 
+@pytest.mark.parametrize("launch", ["corral.launch", "corral.Pool().launch"])
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ("'/bin/true'", "TypeError", "argv must be a list of words"),
+        ("b'/bin/true'", "TypeError", "argv must be a list of words"),
+        ("['/bin/true'], cwd='/no/such/directory'", "OSError", "/no/such/directory"),
+        ("['/bin/true'], cwd='/etc/passwd'", "OSError", "/etc/passwd"),
+    ],
+)
+def test_a_mistaken_argument_is_the_callers_error(caller, launch, arguments, error, said):
+    caller.run(
+        f"error = refused(lambda: {launch}({arguments}), {error})\n"
+        f"assert {said!r} in str(error), error\n"
+        "assert corral.run(['/bin/true'], cwd='/etc').exit_code == 0  # the control\n"
+    )
+
+
+@pytest.mark.parametrize("policy", ["5", "['/notes']", "b'policy.toml'"])
+def test_a_policy_of_a_wrong_type_is_the_callers_error(caller, policy):
+    caller.run(
+        f"error = refused(lambda: corral.run(['/bin/true'], {policy}), TypeError)\n"
+        "assert str(error).startswith('policy is a mapping or the path of a file, not '), error\n"
+        "assert corral.run(['/bin/true'], {}).exit_code == 0  # the control\n"
+    )
+
+
 def test_a_failing_step_is_a_launch_error_with_its_step(caller):
-    """The identity of a granted directory changes between the plan and the launch."""
+    """A granted directory is replaced between the plan and the launch."""
     caller.run(
         "import tempfile\n"
         "from corral.api.launch import plan as make_plan\n"
@@ -256,7 +243,25 @@ def test_sixteen_threads_launch_at_once(caller):
     )
 
 
-def test_a_caller_that_forks_afterwards_can_launch_in_both(caller):
+def test_zygote_and_supervisor_have_no_secret_of_their_caller(caller):
+    caller.run(
+        "def parent(pid):\n"
+        "    with open(f'/proc/{pid}/stat') as file: return int(file.read().rpartition(')')[2].split()[1])\n"
+        "os.environ['TOKEN'] = 'secret-' + trace\n"
+        "policy = {'environment': {'secrets': ['TOKEN']}}\n"
+        "argv = ['/bin/sh', '-c', 'echo $TOKEN; read line', trace]\n"
+        "with corral.launch(argv, policy, stdin=corral.PIPE, stdout=corral.PIPE) as box:\n"
+        "    assert box.stdout.readline().decode() == os.environ['TOKEN'] + '\\n'  # the control\n"
+        "    supervisor = parent(parent(box.pid))\n"
+        "    for pid in (supervisor, parent(supervisor)):\n"
+        "        with open(f'/proc/{pid}/environ', 'rb') as file: found = file.read()\n"
+        "        assert b'HOME=' in found and b'TOKEN' not in found, found\n"
+        "    box.stdin.close()\n"
+        "    assert box.wait() == 1\n"
+    )
+
+
+def test_a_caller_and_its_fork_can_both_launch(caller):
     caller.run(
         "def one(): return corral.run(['/bin/echo', trace]).stdout.decode().strip() == trace\n"
         "assert one()\n"
@@ -272,21 +277,13 @@ def test_a_caller_that_forks_afterwards_can_launch_in_both(caller):
     )
 
 
-def test_a_fork_of_the_caller_does_not_keep_a_dead_callers_target_alive(caller):
-    """The fork holds copies of all descriptors; the target ends with the process that launched it."""
-    code = (
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_target_ends_with_its_caller_even_if_a_fork_lives_on(caller, number):
+    caller.check_fork_keeps_nothing_alive(
         "box = corral.launch(['cat', '-', trace], stdin=corral.PIPE, stdout=corral.DEVNULL)\n"
-        "pid = os.fork()\n"
-        "if pid == 0:\n"
-        "    sys.stdin.read(); os._exit(0)\n"
-        "print(box.pid, pid, flush=True)\n"
-        "os.kill(os.getpid(), 9)\n"
+        "pids = [box.pid]\n",
+        number,
     )
-    with caller.start(code, stderr=None) as process:
-        target, fork = map(int, process.stdout.readline().split())
-        assert ended(target), "the target lives on"
-        assert os.path.exists(f"/proc/{fork}")  # the control: the fork lives
-        process.stdin.close()
 
 
 def test_a_zygote_that_died_is_replaced(caller):
@@ -303,7 +300,7 @@ def test_a_zygote_that_died_is_replaced(caller):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_death_of_the_calling_process_is_the_death_of_the_target(caller, number):
+def test_targets_end_with_the_calling_process(caller, number):
     code = (
         "box = corral.launch(['cat', '-', trace], stdin=corral.PIPE, stdout=corral.DEVNULL)\n"
         "other = corral.launch([python, '-c', 'import signal\\nfor n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)\\n"
@@ -320,7 +317,7 @@ def test_the_death_of_the_calling_process_is_the_death_of_the_target(caller, num
         process.stdin.close()
 
 
-def test_probe_says_what_doctor_says(caller):
+def test_probe_returns_the_findings_of_doctor(caller):
     caller.run(
         "host = corral.probe()\n"
         "assert host.system == 'linux' and host.machine == os.uname().machine\n"
@@ -332,7 +329,7 @@ def test_probe_says_what_doctor_says(caller):
     )
 
 
-def test_a_policy_may_be_a_file_a_mapping_or_a_path(caller):
+def test_a_policy_may_be_a_path_a_string_or_a_mapping(caller):
     caller.run(
         "import pathlib, tempfile\n"
         "with tempfile.TemporaryDirectory() as base:\n"
@@ -344,7 +341,7 @@ def test_a_policy_may_be_a_file_a_mapping_or_a_path(caller):
     )
 
 
-def test_the_environment_is_taken_from_the_argument_when_given(caller):
+def test_the_env_argument_replaces_the_callers_environment(caller):
     caller.run(
         "policy = {'environment': {'secrets': ['TOKEN']}}\n"
         "env = {**os.environ, 'TOKEN': 'a-secret-value'}\n"
@@ -366,7 +363,7 @@ def in_loop(body: str) -> str:
     return ASYNC.format(body="\n".join(f"    {line}" for line in body.splitlines()))
 
 
-def test_async_streams_and_wait(caller):
+def test_async_streams_and_wait_work(caller):
     caller.run(
         in_loop(
             "async with corral.launch_async(['cat'], stdin=corral.PIPE, stdout=corral.PIPE) as box:\n"
@@ -382,7 +379,7 @@ def test_async_streams_and_wait(caller):
     )
 
 
-def test_async_many_at_once(caller):
+def test_many_async_runs_work_at_once(caller):
     caller.run(
         in_loop(
             "runs = [corral.run_async(['/bin/echo', str(n), trace]) for n in range(20)]\n"
@@ -457,8 +454,8 @@ def test_cancellation_at_any_moment_of_a_launch_leaves_nothing(caller):
     )
 
 
-def test_output_that_nobody_read_is_no_leak(caller):
-    """A paused transport never sees the end of its pipe: the context closes it."""
+def test_unread_output_does_not_leak(caller):
+    """A paused transport never sees the end of its pipe, so the context manager closes it."""
     caller.run(
         in_loop(
             "before = len(os.listdir('/proc/self/fd'))\n"
@@ -467,6 +464,15 @@ def test_output_that_nobody_read_is_no_leak(caller):
             "        await box.stdout.readline()\n"
             "    await asyncio.sleep(0)\n"
             "after = len(os.listdir('/proc/self/fd'))\n"
-            "assert after <= before + 1, (before, after)  # the zygote's\n"
+            "assert after <= before + 1, (before, after)  # the zygote keeps one descriptor\n"
         )
+    )
+
+
+@pytest.mark.parametrize("user", ["root"], indirect=True)
+def test_a_caller_that_gives_up_root_ends_without_an_error(caller):
+    """Its zygote is still root's, which the caller may not signal any more."""
+    caller.run(
+        "assert corral.run(['/bin/true', trace]).exit_code == 0\n"
+        "os.setgroups([]); os.setgid(65533); os.setuid(65533)\n"
     )

@@ -1,4 +1,4 @@
-"""`corral approve` and `corral run DIRECTORY`: a server's request counts once the user has said so."""
+"""Test `corral approve` and `corral run DIRECTORY`: a server's request counts only after approval."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pathlib
 
 REFUSED = 125
-# The answer has to come from the controlling terminal, so the child needs one of its own.
+# corral reads the answer from its controlling terminal, so the child gets its own terminal.
 TAKE_TERMINAL = """
 import fcntl, os, sys, termios
 os.setsid()
@@ -31,7 +31,7 @@ WRITING = '[filesystem]\nwrite = ["data"]\n'
 
 @pytest.fixture
 def server(user, scratch) -> pathlib.Path:
-    """A server that writes into its data directory."""
+    """Create a server that writes into its data directory."""
     directory = scratch / "server"
     for made in (directory, directory / "data"):
         made.mkdir()
@@ -42,7 +42,7 @@ def server(user, scratch) -> pathlib.Path:
 
 @pytest.fixture
 def env(user, scratch) -> dict[str, str]:
-    """No approvals yet; what the host can do is remembered from other tests."""
+    """Return an environment without approvals. It shares the cached findings, because probing is slow."""
     config = scratch / "config"
     return user.environment(XDG_CONFIG_HOME=str(config), XDG_CACHE_HOME=str(user.home / ".cache"))
 
@@ -62,7 +62,7 @@ def ask(user, server: pathlib.Path, policy: str, *command: str) -> None:
 
 
 def on_terminal(user, env, answer: bytes, *arguments: str) -> tuple[int, bytes, str]:
-    """(exit code, stdout, what the terminal showed); `answer` is typed once something is asked."""
+    """Return (exit code, stdout, terminal output). `answer` is typed as soon as corral asks."""
     terminal, own = os.openpty()
     process = user.popen(
         [user.python, "-c", TAKE_TERMINAL, *user.corral_argv(*arguments)],
@@ -76,7 +76,7 @@ def on_terminal(user, env, answer: bytes, *arguments: str) -> tuple[int, bytes, 
     while True:
         try:
             part = os.read(terminal, 4096)
-        except OSError:  # EIO: nobody holds the other side any more
+        except OSError:  # EIO: the other end of the terminal is closed
             break
         shown += part
         if part and answer and shown.rstrip().endswith(b"[y/N]"):
@@ -87,7 +87,7 @@ def on_terminal(user, env, answer: bytes, *arguments: str) -> tuple[int, bytes, 
     return process.returncode, out, shown.decode()
 
 
-def test_a_request_counts_only_while_exactly_it_is_approved(user, server, env):
+def test_a_request_counts_only_if_its_exact_content_is_approved(user, server, env):
     ask(user, server, WRITING)
     refused = user.corral("run", str(server), env=env)
     assert refused.returncode == REFUSED
@@ -104,7 +104,7 @@ def test_a_request_counts_only_while_exactly_it_is_approved(user, server, env):
 
     put(user, server / "corral.toml", (server / "corral.toml").read_text() + " ")
     assert user.corral("run", str(server), env=env).returncode == REFUSED
-    # Back to what was seen: the approval is of content, not of a moment.
+    # The file has its approved content again. An approval is for the content, not for one file version.
     ask(user, server, WRITING)
     assert user.corral("run", str(server), env=env).returncode == 0
 
@@ -119,7 +119,7 @@ def test_explain_and_approve_start_nothing(user, server, env):
     assert (server / "data/file").exists()  # the control
 
 
-def test_a_request_that_only_tightens_runs(user, server, env):
+def test_a_request_that_only_tightens_needs_no_approval(user, server, env):
     put(
         user,
         server / "main.py",
@@ -139,13 +139,13 @@ def test_a_server_starts_in_its_own_directory(user, server, env):
     assert (done.returncode, done.stdout.decode()) == (0, f"{server} True\n"), done.stderr
 
 
-def test_the_users_own_words_need_no_approval(user, server, env):
+def test_the_users_own_flags_need_no_approval(user, server, env):
     ask(user, server, WRITING)
     done = user.corral("run", "--write", str(server / "data"), str(server), env=env)
     assert (done.returncode, done.stdout) == (0, b"served\n"), done.stderr
 
 
-def test_without_a_terminal_approval_must_be_typed_out(user, server, env):
+def test_without_a_terminal_approval_needs_the_flag(user, server, env):
     ask(user, server, WRITING)
     refused = user.corral("approve", str(server), env=env, input=b"y\n")
     assert refused.returncode == REFUSED
@@ -153,7 +153,7 @@ def test_without_a_terminal_approval_must_be_typed_out(user, server, env):
     assert user.corral("run", str(server), env=env).returncode == REFUSED
 
 
-def test_list_and_revoke(user, server, env):
+def test_approvals_are_listed_and_revoked(user, server, env):
     ask(user, server, WRITING)
     shown = json.loads(user.corral("approve", "--json", str(server), env=env).stdout)
     assert (shown["approved"], shown["asks"]) == (False, [f"read and write {server}/data"])
@@ -167,7 +167,7 @@ def test_list_and_revoke(user, server, env):
         assert user.corral("approve", "--revoke", what, env=env).returncode == 0
         assert user.corral("run", str(server), env=env).returncode == REFUSED
     assert user.corral("approve", "--revoke", str(server), env=env).returncode == REFUSED
-    assert user.corral("approve", "--list", env=env).stdout == b""
+    assert user.corral("approve", "--list", env=env).stdout == b"nothing is approved\n"
 
 
 def test_approve_asks_on_a_terminal(user, server, env):
@@ -190,7 +190,7 @@ def test_run_asks_on_a_terminal(user, server, env):
 
 
 @pytest.mark.parametrize("text", ["", "version = 1\n"])
-def test_a_directory_that_cannot_be_started_says_what_is_missing(user, server, env, text):
+def test_a_directory_without_a_command_names_the_missing_part(user, server, env, text):
     if text:
         put(user, server / "corral.toml", text)
     done = user.corral("run", str(server), env=env)
@@ -199,8 +199,8 @@ def test_a_directory_that_cannot_be_started_says_what_is_missing(user, server, e
     assert b"hint:" in done.stderr
 
 
-def test_a_command_cannot_reach_for_other_files_of_the_users(user, server, scratch, env):
-    """A script outside, a link to one and a `#!` line would each show the directory they lead to."""
+def test_a_servers_command_cannot_open_other_files_of_the_user(user, server, scratch, env):
+    """A script outside, a link to it, and a `#!` line would each open another directory to the target."""
     private = scratch / "private"
     private.mkdir()
     put(user, private / "package.json", "{}")
@@ -229,7 +229,7 @@ def test_a_command_cannot_reach_for_other_files_of_the_users(user, server, scrat
 
 
 def plant(user, scratch) -> tuple[pathlib.Path, pathlib.Path]:
-    """A directory of one server, with a part that another may read, and something private."""
+    """Create a server's directory, a part of which another server may read, and a private file."""
     part, private = scratch / "project/part", scratch / "private"
     for made in (part.parent, part, private):
         made.mkdir()
@@ -242,7 +242,7 @@ def plant(user, scratch) -> tuple[pathlib.Path, pathlib.Path]:
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_link_of_one_server_grants_nothing_to_another(user, scratch, env):
     part, private = plant(user, scratch)
-    env = {**env, "XDG_STATE_HOME": str(scratch / "state")}
+    env = {**env, "XDG_STATE_HOME": str(user.home / "state")}
     read = "answer = os.path.exists(sys.argv[1]) and os.listdir(sys.argv[1])"
     flags = ("--read", str(part))
     assert user.inside(read, str(part), flags=flags, env=env) == []
@@ -255,14 +255,21 @@ def test_a_link_of_one_server_grants_nothing_to_another(user, scratch, env):
     done = user.run("/bin/true", flags=flags, env=env)
     assert done.returncode == REFUSED
     first, second = done.stderr.decode().splitlines()
-    assert f"leads to '{private}' now" in first
+    assert f"is now a link to '{private}'" in first
     line = second.partition("corral ")[2].split()
     done = user.corral(*line, env=env)
-    assert done.returncode == REFUSED  # there is no terminal
+    assert done.returncode == REFUSED  # there is no terminal to ask on
     line = done.stderr.decode().splitlines()[-1].partition("corral ")[2].split()
     done = user.corral(*line, env=env)
     assert done.returncode == 0, done.stderr
     assert user.inside(read, str(private), flags=flags, env=env) == ["file"]  # the control
+
+
+def test_approve_distinguishes_a_missing_directory_from_one_without_a_request(user, scratch, env):
+    for path, why in ((scratch / "none", "does not exist"), (scratch, "has no corral.toml")):
+        done = user.corral("approve", str(path), env=env)
+        assert done.returncode == REFUSED
+        assert done.stderr.decode().startswith(f"corral: {path} {why}")
 
 
 @pytest.mark.parametrize("answer", [b"y\n", b"n\n"])
@@ -274,6 +281,6 @@ def test_a_changed_link_is_asked_about_on_a_terminal(user, scratch, env, answer)
     part.rmdir()
     part.symlink_to(private)
     code, out, shown = on_terminal(user, env, answer, *words)
-    assert "grant what it leads to now? [y/N]" in shown
+    assert "grant its current destination? [y/N]" in shown
     assert (code, out) == ((0, b"ran\n") if answer == b"y\n" else (REFUSED, b""))
     assert user.corral(*words, env=env).returncode == code

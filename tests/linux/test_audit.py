@@ -1,4 +1,4 @@
-"""`run --audit FILE` and `corral audit verify FILE`: what was denied stays on record, and changes of the record show."""
+"""Test `run --audit FILE` and `corral audit verify FILE`: denials are recorded, and later changes are detected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ for name in sys.argv[1:]:
 
 @pytest.fixture
 def audit(user, scratch):
-    """Two runs of one audit, each with two names that were denied."""
+    """Write an audit of two runs, each with two denied names."""
     file = scratch / "audit"
     for number in (1, 2):
         names = (f"a{number}.test", f"b{number}.test")
@@ -33,7 +33,7 @@ def verify(user, file, *flags):
     return done.returncode, done.stdout.decode()
 
 
-def test_runs_continue_one_chain(user, audit):
+def test_each_run_continues_the_chain(user, audit):
     rows = [json.loads(line) for line in audit.read_text().splitlines()]
     assert audit.stat().st_mode & 0o777 == 0o600
     assert [row["destination"] for row in rows if row["kind"] == "name" and row["count"] == 1] == [
@@ -60,7 +60,7 @@ def test_runs_continue_one_chain(user, audit):
     ],
     ids=["edited", "first", "removed", "swapped", "repeated", "cut", "empty line", "garbage"],
 )
-def test_changes_show(user, audit, change):
+def test_a_changed_audit_is_detected(user, audit, change):
     lines = audit.read_bytes().splitlines(keepends=True)
     audit.write_bytes(b"".join(change(lines)))
     code, said = verify(user, audit)
@@ -68,17 +68,17 @@ def test_changes_show(user, audit, change):
     assert "does not follow" in said
 
 
-def test_a_missing_end_shows(user, audit):
-    """As after a run that was killed: the chain holds, but its last run did not end it."""
+def test_a_missing_end_is_detected(user, audit):
+    """A killed run leaves an intact chain without its last line."""
     lines = audit.read_bytes().splitlines(keepends=True)
     audit.write_bytes(b"".join(lines[:-1]))
     code, said = verify(user, audit)
     assert code == 0
-    assert "did not end" in said
+    assert "did not write its last line" in said
 
 
-def test_an_audit_that_cannot_be_kept_is_refused(user, audit, scratch):
-    """Before anything runs: a link, a directory, a file of something else, one that another run writes."""
+def test_an_audit_file_that_cannot_be_written_is_refused(user, audit, scratch):
+    """A link, a directory, another file and an audit in use are refused before the target starts."""
     link, other = scratch / "link", scratch / "other"
     link.symlink_to(audit)
     other.write_text("not ours\n")
@@ -101,14 +101,14 @@ def test_an_audit_that_cannot_be_kept_is_refused(user, audit, scratch):
 
 
 def test_the_target_cannot_write_its_audit(user, scratch):
-    """A grant that holds it is refused; beside the grant it is not there at all."""
+    """A grant that contains the audit is refused. An audit beside a grant is not visible to the target."""
     folder = scratch / "work"
     folder.mkdir()
     os.chown(folder, user.owner, user.owner)
     flags = ("--write", str(folder), "--allow-net", "good.test", "--audit")
     refused = user.run("/bin/true", flags=(*flags, str(folder / "audit")))
     assert refused.returncode == 125
-    assert b"holds a file of this run" in refused.stderr
+    assert b"contains a file of this run" in refused.stderr
     file = scratch / "audit"
     code = """
 import errno
@@ -144,7 +144,7 @@ def test_a_killed_run_leaves_whole_lines(user, scratch):
     }
 
 
-def test_verify_says_what_it_cannot_read(ordinary):
+def test_verify_names_a_file_that_it_cannot_read(ordinary):
     done = ordinary.corral("audit", "verify", "/nonexistent")
     assert done.returncode not in {0, 1}
     assert b"cannot read" in done.stderr

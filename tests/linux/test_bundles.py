@@ -1,4 +1,4 @@
-"""`corral run server.mcpb` and `corral run org.example/name`: unpacked by digest, asked for and approved, run inside."""
+"""Test `corral run server.mcpb` and `corral run org.example/name`: unpack, ask for approval, run."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ import io
 import json
 import os
 import pathlib
-import shutil
 import stat
 import zipfile
 
 import pytest
 from test_approve import on_terminal
-
-from corral.servers.store.tree import remove_tree
-from registries import Registries
 
 REFUSED = 125
 SERVER = """
@@ -39,33 +35,6 @@ print(json.dumps({
 }))
 """
 ONE_USER = pytest.mark.parametrize("user", ["ordinary"], indirect=True)
-
-
-@pytest.fixture
-def registry():
-    made = Registries()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def env(user, scratch, registry):
-    cache = scratch / "cache"
-    findings = user.home / ".cache" / "corral" / "findings"
-    if findings.is_dir():  # what the host can do is remembered from other tests
-        shutil.copytree(findings, cache / "corral" / "findings")
-    else:
-        (cache / "corral").mkdir(parents=True)
-    (scratch / "config" / "corral").mkdir(parents=True)
-    for path in scratch.rglob("*"):
-        os.chown(path, user.uid, user.uid)
-        path.chmod(0o700 if path.is_dir() else 0o600)
-    yield user.environment(
-        XDG_CACHE_HOME=str(cache),
-        XDG_CONFIG_HOME=str(scratch / "config"),
-        CORRAL_REGISTRY=registry.url,
-    )
-    remove_tree(str(cache))  # read-only directories are in the way of others
 
 
 def manifest(**more: object) -> dict:
@@ -149,7 +118,7 @@ def test_a_bundle_runs_from_the_store_by_its_digest(user, env, scratch):
 
 @ONE_USER
 @pytest.mark.parametrize("tier", ["bare"], indirect=True)
-def test_a_bundle_runs_without_namespaces_too(user, env, scratch):
+def test_a_bundle_runs_without_namespaces(user, env, scratch):
     path = put(user, scratch, manifest(server=start(["a"])))
     answer = said(user.corral("run", path, env=env))
     assert answer["args"] == ["a"]
@@ -169,7 +138,7 @@ CONFIGURED = start(
 
 
 def test_values_of_the_user_become_grants_and_secrets(user, env, scratch):
-    """A directory that the user named is readable; the control is one that nobody named."""
+    """The target can read a directory that the user named, and not the other one."""
     path = put(user, scratch, manifest(server=CONFIGURED, user_config=SETTINGS))
     one, two, other = (folder(user, scratch, name) for name in ("one", "two", "other"))
     flags = ["--config", f"dirs={one}", "--config", f"dirs={two}", "--config", "key=s3cret"]
@@ -187,19 +156,19 @@ def test_values_of_the_user_become_grants_and_secrets(user, env, scratch):
 
 
 @ONE_USER
-def test_values_that_do_not_fit_are_refused(user, env, scratch):
+def test_values_that_do_not_fit_the_settings_are_refused(user, env, scratch):
     path = put(user, scratch, manifest(server=CONFIGURED, user_config=SETTINGS))
     one = folder(user, scratch, "one")
     good = {"dirs": str(one), "key": "x"}
     for change, why in (
         ({"key": None}, "needs a value for 'key'"),
         ({"dirs": None}, "needs a value for 'dirs'"),
-        ({"dirs": str(scratch / "absent")}, "is no directory"),
-        ({"dirs": path}, "is no directory"),
-        ({"count": "9"}, "outside of what the bundle allows"),
-        ({"count": "nan"}, "outside of what the bundle allows"),
-        ({"count": "x"}, "is a number"),
-        ({"loud": "yes"}, "is true or false"),
+        ({"dirs": str(scratch / "absent")}, "is not a directory"),
+        ({"dirs": path}, "is not a directory"),
+        ({"count": "9"}, "outside of the bundle"),
+        ({"count": "nan"}, "outside of the bundle"),
+        ({"count": "x"}, "must be a number"),
+        ({"loud": "yes"}, "must be true or false"),
         ({"unknown": "1"}, "has no setting 'unknown'"),
     ):
         values = {key: value for key, value in {**good, **change}.items() if value is not None}
@@ -226,7 +195,7 @@ def test_a_secret_may_come_from_the_environment_instead(user, env, scratch):
     assert said(done)["env"]["T_KEY"] == "outside"
 
 
-def test_what_a_bundle_asks_for_counts_once_approved(user, env, scratch):
+def test_a_bundles_request_counts_once_it_is_approved(user, env, scratch):
     wanted = folder(user, scratch, "wanted")
     meta = {"io.corral": {"filesystem": {"read": [str(wanted)]}}}
     path = put(user, scratch, manifest(server=start([str(wanted)]), _meta=meta))
@@ -236,14 +205,14 @@ def test_what_a_bundle_asks_for_counts_once_approved(user, env, scratch):
     assert f"corral approve {path}" in done.stderr.decode()
     assert user.corral("approve", "--yes", path, env=env).returncode == 0
     assert said(user.corral("run", path, env=env))["seen"] == [["note"]]
-    # The same words in another file are another request.
+    # The same request in another bundle needs its own approval.
     other = put(user, scratch, manifest(server=start([str(wanted)]), _meta=meta), {"x": "y"})
     assert user.corral("run", other, env=env).returncode == REFUSED
 
 
 @ONE_USER
 @pytest.mark.parametrize(("answer", "code"), [(b"y\n", 0), (b"n\n", REFUSED)], ids=["yes", "no"])
-def test_on_a_terminal_it_asks(user, env, scratch, answer, code):
+def test_a_bundles_request_is_asked_on_a_terminal(user, env, scratch, answer, code):
     path = put(user, scratch, manifest(_meta={"io.corral": {"subprocess": {"allow": True}}}))
     done, out, shown = on_terminal(user, env, answer, "run", path)
     assert (done, bool(out)) == (code, code == 0)
@@ -277,7 +246,7 @@ def test_a_default_that_names_files_is_a_request(user, env, scratch):
     assert (done.returncode, f"to read {wanted}" in done.stderr.decode()) == (REFUSED, True)
     own = folder(user, scratch, "own")
     done = user.corral("run", "--config", f"dir={own}", path, env=env)
-    assert said(done)["seen"] == [["note"]]  # the user's own word asks nobody
+    assert said(done)["seen"] == [["note"]]  # flags that the user types need no approval
 
 
 @ONE_USER
@@ -293,8 +262,8 @@ def test_platform_overrides_replace_the_arguments(user, env, scratch):
 
 
 @ONE_USER
-def test_a_binary_bundle(user, env, scratch):
-    """Its program keeps, or gets, its executable bit."""
+def test_a_binary_bundle_runs(user, env, scratch):
+    """The bundle's program is executable, even if its archive entry was not."""
     server = {
         "type": "binary",
         "entry_point": "server/tool",
@@ -310,9 +279,8 @@ def test_a_binary_bundle(user, env, scratch):
 
 
 @ONE_USER
-def test_a_node_bundle(user, env, scratch):
-    if not os.access("/usr/bin/node", os.X_OK):
-        pytest.skip("missing: nodejs")
+@pytest.mark.rig("node")
+def test_a_node_bundle_runs(user, env, scratch):
     server = {
         "type": "node",
         "entry_point": "server/index.js",
@@ -327,13 +295,7 @@ def test_a_node_bundle(user, env, scratch):
 
 
 @ONE_USER
-def test_a_uv_bundle_has_its_dependencies_installed_first(user, env, scratch, registry, package):
-    uv = pytest.importorskip("uv", reason="missing: uv, of the development tools")
-    place = package.parent / "tools"
-    place.mkdir(mode=0o755, exist_ok=True)
-    if not (place / "uv").exists():
-        shutil.copy(uv.find_uv_bin(), place / "uv")
-        (place / "uv").chmod(0o755)
+def test_a_uv_bundle_has_its_dependencies_installed_first(user, env, scratch, registry, tools):
     registry.publish_wheel("dep", "2.0.0", {"dep.py": "name = 'dep 2'"}, {})
     server = {"type": "uv", "entry_point": "src/server.py"}
     files = {
@@ -341,7 +303,7 @@ def test_a_uv_bundle_has_its_dependencies_installed_first(user, env, scratch, re
         "src/beside.py": "x = 1",
         "pyproject.toml": '[project]\nname = "x"\nversion = "1"\ndependencies = ["dep>=1"]\n',
     }
-    env = {**env, "PATH": f"{place}:{env['PATH']}", "UV_DEFAULT_INDEX": f"{registry.url}/simple"}
+    env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     path = put(user, scratch, manifest(manifest_version="0.4", server=server), files)
     done = user.corral("run", path, env=env)
     assert done.stdout == b"dep 2 1\n", done.stderr.decode()
@@ -401,7 +363,7 @@ def serve_bundle(registry, content: bytes, *, sha256: str = "", **more: object) 
     registry.publish_server("org.example/hello", "1.0.0", packages=[package])
 
 
-def test_a_server_of_a_registry_is_fetched_once_and_verified(user, env, registry):
+def test_a_registrys_server_is_fetched_once_and_verified(user, env, registry):
     serve_bundle(registry, packed(manifest(server=start(["from", "bundle"]))))
     done = user.corral("run", "org.example/hello@1.0.0", "more", env=env)
     assert said(done)["args"] == ["from", "bundle", "more"]
@@ -415,7 +377,7 @@ def test_a_server_of_a_registry_is_fetched_once_and_verified(user, env, registry
 
 
 @ONE_USER
-def test_a_download_that_is_not_what_was_promised_is_refused(user, env, registry):
+def test_a_download_with_another_digest_is_refused(user, env, registry):
     good = packed(manifest())
     serve_bundle(
         registry, packed(manifest(), {"evil": "x"}), sha256=hashlib.sha256(good).hexdigest()
@@ -428,14 +390,13 @@ def test_a_download_that_is_not_what_was_promised_is_refused(user, env, registry
 
 
 @ONE_USER
-def test_variables_and_arguments_of_server_json(user, env, registry, scratch):
+@pytest.mark.rig("node")
+def test_variables_and_arguments_of_server_json_are_used(user, env, registry, scratch):
     registry.publish_npm(
         "server", "1.0.0",
         {"main.js": "console.log(JSON.stringify([process.argv.slice(2), process.env.T_TOKEN, process.env.T_MODE]))"},
         bin="main.js",
     )  # fmt: skip
-    if shutil.which("npm", path="/usr/local/bin:/usr/bin:/bin") is None:
-        pytest.skip("missing: npm")
     package = {
         "registryType": "npm",
         "registryBaseUrl": "https://registry.npmjs.org",
@@ -460,14 +421,13 @@ def test_variables_and_arguments_of_server_json(user, env, registry, scratch):
     note = scratch / "note"
     note.touch()
     os.chown(note, user.uid, user.uid)
-    env = {**env, "npm_config_registry": f"{registry.url}/", "npm_config_userconfig": "/dev/null"}
     word = "org.example/npm@2.0.0"
     done = user.corral("run", word, env=env)
     assert (done.returncode, b"--config file=VALUE" in done.stderr) == (REFUSED, True)
     file = ["--config", f"file={note}"]
     done = user.corral("run", *file, word, env=env)
     assert (done.returncode, b"T_TOKEN has no value" in done.stderr) == (REFUSED, True)
-    # In the environment it is still only asked for: the user has not said yes.
+    # The variable is set, but the user has not approved it.
     done = user.corral("run", *file, word, env={**env, "T_TOKEN": "s3cret"})
     assert (done.returncode, b"see the secret T_TOKEN" in done.stderr) == (REFUSED, True)
     for flags in (["--secret", "T_TOKEN"], []):
@@ -479,7 +439,7 @@ def test_variables_and_arguments_of_server_json(user, env, registry, scratch):
 
 @ONE_USER
 def test_a_signature_is_not_verified_and_explain_says_so(user, env, scratch):
-    """A block that nobody signed is enough: it changes the digest, and nothing else."""
+    """A signature block that is not valid changes the digest and nothing else."""
     path = pathlib.Path(put(user, scratch, manifest()))
     block = b"nobody"
     signature = b"MCPB_SIG_V1" + len(block).to_bytes(4, "little") + block + b"MCPB_SIG_END"

@@ -1,6 +1,7 @@
-"""What MCP clients do to a wrapper: start it in a session of its own, talk, close, terminate, kill.
+"""Treat corral as MCP clients treat a server: start it in a new session, talk, close, terminate, kill.
 
-The Python SDK signals the group, the TypeScript SDKs only the direct child: whichever, the tree goes with it.
+The Python SDK signals the process group, the TypeScript SDKs only the direct child. Both must end the whole
+tree.
 """
 
 import json
@@ -19,7 +20,7 @@ if "stubborn" in behaviour:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 if "family" in behaviour:
-    # A child in a session of its own, as servers that start helpers have.
+    # Starts a child in its own session, as some servers do with helpers.
     if os.fork() == 0:
         os.setsid()
         while True:
@@ -38,7 +39,7 @@ CLIENT_VARIABLES = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 
 
 class Client:
-    """As the SDKs do it: only these variables, a new session, line by line."""
+    """A client like the SDKs: few variables, a new session, one message on each line."""
 
     def __init__(self, user, behaviour: str, *, code: str | None = None) -> None:
         self.traces = Traces()
@@ -65,7 +66,7 @@ class Client:
         self.process.stdin.flush()
 
     def greet(self) -> None:
-        """Either era: `initialize`, or any first message at all."""
+        """Send the first message of either protocol era: `initialize`, or any other request."""
         assert self.request(1, "initialize")["result"]["method"] == "initialize"
         self.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
         assert self.request(2, "tools/list")["id"] == 2
@@ -99,7 +100,7 @@ def client(user):
         one.process.wait()
 
 
-def test_a_conversation_and_its_end(client):
+def test_a_server_answers_and_ends_with_its_stdin(client):
     one = client("polite")
     one.greet()
     one.close_stdin()
@@ -113,8 +114,8 @@ def test_the_first_message_may_be_of_either_era(client):
     assert one.gone() == 0
 
 
-def test_messages_are_not_touched(client):
-    """Bytes that corral would have had to understand come back as they went."""
+def test_messages_pass_unchanged(client):
+    """Bytes that are not valid messages come back unchanged."""
     one = client("polite")
     for number in range(50):
         text = "x" * (number * 500) + "\u2028ü\U0001f600"
@@ -123,7 +124,7 @@ def test_messages_are_not_touched(client):
     assert one.gone() == 0
 
 
-def test_stdout_carries_nothing_of_corrals(client):
+def test_corral_writes_nothing_to_stdout(client):
     one = client("polite")
     one.close_stdin()
     assert one.process.stdout.read() == b""
@@ -131,8 +132,8 @@ def test_stdout_carries_nothing_of_corrals(client):
 
 
 @pytest.mark.parametrize("behaviour", ["polite", "deaf", "deaf family"])
-def test_sigterm_to_the_group(client, behaviour):
-    """The Python SDK: end of file, patience, SIGTERM to the process group."""
+def test_sigterm_to_the_group_ends_the_tree(client, behaviour):
+    """The Python SDK closes stdin, waits, and sends SIGTERM to the process group."""
     one = client(behaviour)
     one.greet()
     if "deaf" in behaviour:
@@ -142,8 +143,8 @@ def test_sigterm_to_the_group(client, behaviour):
 
 
 @pytest.mark.parametrize("behaviour", ["polite", "deaf", "deaf family"])
-def test_sigterm_to_the_direct_child(client, behaviour):
-    """The TypeScript SDKs."""
+def test_sigterm_to_the_direct_child_ends_the_tree(client, behaviour):
+    """The TypeScript SDKs send SIGTERM to the direct child."""
     one = client(behaviour)
     one.greet()
     if "deaf" in behaviour:
@@ -154,13 +155,13 @@ def test_sigterm_to_the_direct_child(client, behaviour):
 
 @pytest.mark.parametrize("behaviour", ["polite", "deaf stubborn", "deaf stubborn family"])
 @pytest.mark.parametrize("whom", ["group", "child"])
-def test_sigkill_takes_the_tree_along(client, behaviour, whom):
+def test_sigkill_of_corral_ends_the_tree(client, behaviour, whom):
     one = client(behaviour)
     one.greet()
     if "deaf" in behaviour:
         one.close_stdin()
         one.process.terminate()
-        assert not ended(one.process.pid, 0.1)  # the control: it does not go by itself
+        assert not ended(one.process.pid, 0.1)  # the control: the server does not end by itself
     if whom == "group":
         os.killpg(one.process.pid, signal.SIGKILL)
     else:
@@ -168,8 +169,8 @@ def test_sigkill_takes_the_tree_along(client, behaviour, whom):
     assert one.gone() == -signal.SIGKILL
 
 
-def test_the_whole_sequence_on_a_server_that_obeys_nothing(client):
-    """End of file, SIGTERM to the group, SIGKILL to the direct child only, each after some patience."""
+def test_the_whole_stop_sequence_ends_a_server_that_ignores_it(client):
+    """Close stdin, wait, send SIGTERM to the group, wait, and send SIGKILL to the direct child."""
     one = client("deaf stubborn family")
     one.greet()
     one.close_stdin()
@@ -180,8 +181,8 @@ def test_the_whole_sequence_on_a_server_that_obeys_nothing(client):
     assert one.gone() == -signal.SIGKILL
 
 
-def test_a_client_that_dies_is_an_end_of_file(user):
-    """Its pipes close with it; nobody sends a signal."""
+def test_the_death_of_a_client_ends_the_server(user):
+    """When a client dies, its pipes close. No signal is sent."""
     traces = Traces()
     code = (
         "import os, subprocess, sys\n"
@@ -201,8 +202,8 @@ def test_a_client_that_dies_is_an_end_of_file(user):
         assert traces.left_in_the_end() == {}
 
 
-def test_two_of_one_server_at_once(client):
-    """TypeScript clients start a disposable one first: there is no lock between runs."""
+def test_two_runs_of_one_server_work_at_once(client):
+    """TypeScript clients start a second server for a test first, so two runs must not block each other."""
     first, second = client("polite"), client("polite")
     second.greet()
     first.greet()

@@ -1,11 +1,11 @@
-"""What a shell completes, asked of the shells themselves."""
+"""Test the completion of `corral` commands in real shells."""
 
 import re
-import shutil
 import subprocess
 
 import pytest
 
+import rigs
 from corral.cli import COMMANDS
 
 BASH = """
@@ -15,7 +15,7 @@ _corral; printf "%s\\n" "${COMPREPLY[@]}"
 FISH = """
 source $argv[1]; complete --do-complete=$argv[2] | string replace --regex '\\t.*' ''; true
 """
-# A terminal of its own, in which a key shows what has become of the line.
+# Runs a shell in a terminal, in which a key press prints the completed line.
 ZSH = """
 zmodload zsh/zpty
 zpty inner zsh -f -i
@@ -32,7 +32,7 @@ ASK = {
     "fish": ("fish", "--no-config", "-c", FISH),
 }
 COMPLETED = {
-    "corral ex": "explain",
+    "corral expl": "explain",
     "corral --ver": "--version",
     "corral run --max-p": "--max-pids",
     "corral doctor --j": "--json",
@@ -46,8 +46,7 @@ COMPLETED = {
 
 @pytest.fixture(params=ASK)
 def shell(request):
-    if not shutil.which(request.param):
-        pytest.skip(f"{request.param} is not installed")
+    rigs.need("shells")
     return request.param
 
 
@@ -68,7 +67,7 @@ def complete(ordinary, shell, tmp_path):
 
 
 @pytest.mark.parametrize("line", COMPLETED)
-def test_a_shell_completes(complete, line):
+def test_a_shell_completes_commands_and_flags(complete, line):
     assert complete(line) == {COMPLETED[line]}
 
 

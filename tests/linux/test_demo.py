@@ -1,4 +1,4 @@
-"""`corral demo` as root and as an ordinary user; its judgement; the server that it abuses."""
+"""Test `corral demo` as root and as an ordinary user, its verdicts, and its server."""
 
 import json
 import os
@@ -40,15 +40,15 @@ def demo(user, *flags, **options):
 
 @pytest.fixture
 def place(user):
-    """Where the demo puts its throw-away things in a test, to see that none is left."""
+    """Return the directory for the demo's temporary files, and check that it is empty afterwards."""
     path = user.package.parent / f"demo-{user.name}-{os.getpid()}"
     path.mkdir(mode=0o700)
     os.chown(path, user.uid, user.uid)
     yield path
-    path.rmdir()  # fails if anything was left
+    path.rmdir()  # fails if the directory is not empty
 
 
-# The whole demo.
+# The whole demo
 
 
 def test_every_act_is_stopped_inside_and_succeeds_outside(user, place):
@@ -68,11 +68,9 @@ def test_every_act_is_stopped_inside_and_succeeds_outside(user, place):
         assert row["verdict"] == ("stopped" if held else "unpromised"), row
 
 
-def test_each_wall_is_named_as_the_plan_has_it(user):
+def test_the_demo_names_each_wall_as_the_plan_does(user):
     _, data = demo(user)
-    explained = user.corral(
-        "explain", "--json", "--max-memory", "512M", "--best-effort", "--", "true"
-    )
+    explained = user.corral("explain", "--json", "--best-effort", "--", "true")
     controls = {held["control"]: held for held in json.loads(explained.stdout)["controls"]}
     for row in data["acts"]:
         wall = row["wall"]
@@ -86,24 +84,55 @@ def test_each_wall_is_named_as_the_plan_has_it(user):
     }  # fmt: skip
 
 
-def test_without_a_home_in_the_environment(ordinary):
+@pytest.mark.parametrize("tier", ["bare"], indirect=True)
+def test_every_act_is_stopped_without_namespaces(user):
+    """Each act is stopped by its own mechanism. A daemon that lives on would report by its pipe."""
+    done, data = demo(user)
+    assert (done.returncode, data["ok"]) == (0, True), (done.stderr, data)
+    acts = {row["act"]: row for row in data["acts"]}
+    walls = {name: row["wall"]["mechanism"] for name, row in acts.items() if row["wall"]}
+    assert walls["read the SSH key"] == "landlock"
+    assert walls["connect to the host by TCP"] == "seccomp socket families"
+    assert walls["start 200 threads"] == "seccomp notification"
+    assert acts["outlive the server"]["inside"]["text"] == "its daemon died with it"
+    unpromised = {name for name, row in acts.items() if row["verdict"] == "unpromised"}
+    assert "make a file of 1100 MiB" in unpromised
+    assert {row["verdict"] for row in data["acts"]} <= {"stopped", "unpromised", "works"}
+
+
+@pytest.mark.parametrize("tier", ["bare"], indirect=True)
+def test_the_table_names_the_walls_without_namespaces(user):
+    done = user.corral("demo", env=user.environment(COLUMNS="110", NO_COLOR="1"))
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.decode().splitlines()
+    assert "did not hold: nothing" in lines
+    assert "not tried: nothing" in lines
+    assert any(
+        line.startswith("! make a file of 1100 MiB: stopped, but not by a wall") for line in lines
+    )
+
+
+def test_the_demo_runs_without_home_in_the_environment(ordinary):
     environment = {k: v for k, v in ordinary.environment().items() if k != "HOME"}
     done, data = demo(ordinary, env=environment)
     assert (done.returncode, data["ok"]) == (0, True), done.stderr
 
 
-def test_the_table_is_plain_fits_and_ends_with_the_count(ordinary):
+def test_the_table_fits_a_terminal_and_ends_with_the_count(ordinary):
     done = ordinary.corral("demo", env=ordinary.environment(COLUMNS="80", NO_COLOR="1"))
     lines = done.stdout.decode().splitlines()
     assert done.returncode == 0, done.stderr
     assert lines[0].split() == ["act", "inside", "wall", "outside"]
-    assert max(map(len, lines[:-3])) <= 80
+    assert max(map(len, lines[:-5])) <= 80
+    held, failed, untried = lines[-4:-1]
+    assert (held, failed) == ("held: 20 acts", "did not hold: nothing")
+    assert untried == "not tried: nothing"
     assert "\033" not in done.stdout.decode()
     assert lines[-1].startswith("17 of 17 acts stopped inside; all 17 succeed outside")
 
 
-def test_from_a_virtual_environment(tmp_path_factory):
-    """With only its site-packages: nothing of the checkout is in reach."""
+def test_the_demo_runs_from_a_virtual_environment(tmp_path_factory):
+    """The demo's server can read the environment's site-packages, but not the checkout."""
     import shutil
 
     import corral
@@ -124,7 +153,7 @@ def test_from_a_virtual_environment(tmp_path_factory):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_nothing(user, place, number):
-    """Interrupted at its first throw-away thing, with all of the work ahead."""
+    """The demo is interrupted when it creates its first temporary file."""
     process = user.popen(
         user.corral_argv("demo"), env=user.environment(TMPDIR=str(place)),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -143,11 +172,11 @@ def test_an_interrupted_demo_leaves_nothing(user, place, number):
     assert list(place.iterdir()) == []
 
 
-def test_it_takes_no_arguments(ordinary):
+def test_the_demo_takes_no_arguments(ordinary):
     assert ordinary.corral("demo", "extra").returncode == 2
 
 
-# Its judgement, on results that no healthy run gives.
+# Verdicts on invented results, which a correct run does not have
 
 
 @pytest.mark.parametrize(
@@ -165,7 +194,7 @@ def test_it_takes_no_arguments(ordinary):
         (None, DONE, DENIED, "broken"),
     ],
 )
-def test_judgement(wall, inside, outside, verdict):
+def test_a_verdict_follows_from_both_sides(wall, inside, outside, verdict):
     assert judge(wall, inside, outside) == verdict
 
 
@@ -175,14 +204,16 @@ def result(verdict, wall=UP, inside=DENIED, outside=DONE):
     )
 
 
-def test_only_what_was_stopped_passes():
+def test_only_stopped_acts_pass():
     assert has_passed([result("stopped"), result("unpromised", DOWN), result("works", None, DONE)])
     assert not has_passed([])
-    for verdict in ("escaped", "open", "unproven", "broken"):
+    assert has_passed([result("stopped"), result("unproven")])
+    assert not has_passed([result("unproven"), result("works", None, DONE)])
+    for verdict in ("escaped", "open", "broken"):
         assert not has_passed([result("stopped"), result(verdict)])
 
 
-def test_the_summary_counts_what_was_seen():
+def test_the_summary_counts_each_verdict():
     rows = [
         result("stopped"),
         result("open", DOWN, inside=DONE),
@@ -191,12 +222,13 @@ def test_the_summary_counts_what_was_seen():
     ]
     assert summarize(rows) == (
         "2 of 3 acts stopped inside; 2 succeed outside; 1 not stopped on this host; "
+        "1 could not be tried, because they fail outside too; "
         "1 of 1 permitted acts work"
     )
 
 
-def test_the_servers_word_is_not_enough():
-    """Inside one sign of success is too many; outside all are needed."""
+def test_a_servers_claim_alone_decides_nothing():
+    """Inside, one sign of success counts as an escape. Outside, all signs are required."""
     act = Act(name="", tool="", arguments={}, control="network", proof="secret")
     denied_but_leaked = Attempt(done=False, text="no, but here is the secret")
     claimed = Attempt(done=True, text="I did it")
@@ -211,17 +243,17 @@ def test_the_servers_word_is_not_enough():
 
 
 def test_a_server_without_walls_is_caught():
-    """The same acts with the walls left out on both sides: every one is an escape."""
+    """If the acts run without a sandbox on both sides, each of them is reported as an escape."""
     with ExitStack() as stack:
         decoys = Decoys(stack)
         server = stack.enter_context(start_outside(decoys))
-        server.walls = {"network": UP}  # every sign of success counts, as inside
+        server.walls = {"network": UP}  # inside, any sign of success counts
         tried = [server.try_act(act) for act in list_acts(decoys) if act.control]
     assert {judge(UP, attempt, DONE) for attempt in tried} == {"escaped"}
     assert len(tried) == 16
 
 
-def test_the_acts_touch_only_throw_away_things():
+def test_the_acts_touch_only_temporary_files():
     with ExitStack() as stack:
         decoys = Decoys(stack)
         acts = list_acts(decoys)
@@ -235,11 +267,11 @@ def test_the_acts_touch_only_throw_away_things():
     assert not os.path.exists(root)
 
 
-# The server and the client.
+# The server and the client
 
 
 def talk(*lines):
-    """What the server says to these lines, and its exit code after the end of its input."""
+    """Return the server's answers to these lines, and its exit code after end of file."""
     source = pathlib.Path(server.__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-m", "corral.demo.server"],
@@ -325,14 +357,14 @@ def test_a_call_that_fails_is_a_result_not_an_error():
         (b"[" * 100_000 + b"\n", None, -32700),
     ],
 )
-def test_what_is_wrong_gets_its_code_and_the_server_goes_on(line, number, code):
+def test_a_wrong_message_gets_its_error_code_and_the_server_goes_on(line, number, code):
     (_, answer, pong), status = talk(hello(), line, request("ping", 8))
     assert (answer["id"], answer["error"]["code"]) == (number, code)
     assert pong == {"jsonrpc": "2.0", "id": 8, "result": {}}
     assert status == 0
 
 
-def test_nothing_but_ping_before_initialize():
+def test_only_ping_is_answered_before_initialize():
     (pong, refused), _ = talk(request("ping", 1), request("tools/list", 2))
     assert pong["result"] == {}
     assert refused["error"]["code"] == -32600
@@ -343,14 +375,14 @@ def test_notifications_answers_and_empty_lines_get_no_answer():
     assert talk(*silent, {"jsonrpc": "2.0", "method": "unknown"}) == ([], 0)
 
 
-def test_batches_belong_to_one_revision():
+def test_batches_are_accepted_by_one_revision_only():
     batch = [request("ping", 1), INITIALIZED, request("ping", 2)]
     (_, answers), _ = talk(hello("2025-03-26"), batch)
     assert [answer["id"] for answer in answers] == [1, 2]
     assert talk(hello("2025-03-26"), [INITIALIZED])[0][1:] == []
 
 
-def test_the_client_says_what_went_wrong(tmp_path):
+def test_the_client_reports_what_went_wrong(tmp_path):
     def answered(data):
         (tmp_path / "answers").write_bytes(data)
         reader, writer = (tmp_path / "answers").open("rb"), (tmp_path / "asked").open("wb")
@@ -361,7 +393,7 @@ def test_the_client_says_what_went_wrong(tmp_path):
     assert answered(late) == {"a": 1}
     for data, words in (
         (b"", "ended"),
-        (b"not json\n", "no JSON"),
+        (b"not json\n", "ended"),
         (b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"m"}}\n', "-32601"),
     ):
         with pytest.raises(ConversationError, match=words):

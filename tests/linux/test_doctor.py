@@ -1,7 +1,6 @@
-"""`corral doctor` tells the truth, also where a feature is really missing, and `run` acts on it.
+"""Test that `corral doctor` is right where a feature is really missing, and that `run` acts on it.
 
-Absences are made, not pretended: a seccomp filter as containers have it, or a user namespace in which no
-further one may be made.
+Features are really removed: by a seccomp filter like a container's, or by a user namespace that allows no others.
 """
 
 import errno
@@ -10,6 +9,9 @@ import os
 import re
 
 import pytest
+
+from corral.platforms.linux.probes import host as probes
+from corral.platforms.linux.probes import namespaces
 
 WITHOUT = """
 import ctypes, os, struct, sys
@@ -25,7 +27,7 @@ def deny(name, number, *, flag=0):
     refuse = op(0x06, 0, 0, 0x00050000 | number)
     if not flag:
         return op(0x15, 0, 1, numbers[name]) + refuse
-    # Only with this flag in the first argument; the number is loaded again for what follows.
+    # Applies only with this flag in the first argument. Then it loads the call number again.
     return (op(0x15, 0, 4, numbers[name]) + op(0x20, 0, 0, 16) + op(0x45, 0, 1, flag) + refuse
             + op(0x20, 0, 0, 0))
 
@@ -46,7 +48,7 @@ NO_NAMESPACES = (
     f"unshare={errno.EPERM},clone+newuser={errno.EPERM},clone3={errno.ENOSYS},"
     f"mount={errno.EPERM},setns={errno.EPERM}"
 )
-"""What the default filters of container engines do to a process without CAP_SYS_ADMIN."""
+"""The errors that default filters of container engines return to a process without CAP_SYS_ADMIN."""
 NO_LANDLOCK = f"landlock_create_ruleset={errno.ENOSYS}"
 LANDLOCK_OFF = f"landlock_create_ruleset={errno.EOPNOTSUPP}"
 NESTED = """
@@ -66,7 +68,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 class Place:
-    """Where corral is started: on the plain host, or where something is missing."""
+    """An environment to start corral in: the plain host, or one with a missing feature."""
 
     def __init__(self, user, wrapper: list[str], home) -> None:
         self.user = user
@@ -91,7 +93,7 @@ class Place:
         return {item["capability"]: item for item in json.loads(out)["findings"]}
 
     def mechanisms(self) -> dict[str, str] | None:
-        """Of each control, as `explain` sees it; None if it refuses."""
+        """Return each control's mechanism from `explain`, or None if it refuses."""
         code, out, _ = self.corral("explain", "--json", "--", "/bin/true")
         if code:
             assert code == 125
@@ -121,7 +123,7 @@ def nested(user, scratch):
 LINE = re.compile(r"\[(✓|!|⚠)\] \S.*|      \S.*")
 
 
-def test_lines_have_one_form(host):
+def test_every_line_has_the_same_form(host):
     code, out, err = host.corral("doctor")
     assert (code, err) == (0, "")
     assert all(LINE.fullmatch(line) for line in out.splitlines()), out
@@ -132,6 +134,36 @@ def test_lines_have_one_form(host):
     assert "[✓] Network namespaces: available" in out
     assert "[✓] Seccomp: available" in out
     assert "[✓] Rlimits: supported" in out
+    # There are two process limits, and each line names its mechanism.
+    assert "Process limit: " not in out
+    verdict = "[✓] Verdict: `corral run` works here, and every wall is enforced"
+    assert out.splitlines()[-1].startswith(verdict)
+
+
+def test_every_absent_feature_has_a_hint(host):
+    """The hint is in the text and in the JSON."""
+    hints = {item["hint"] for item in host.findings().values() if item["status"] != "proven"}
+    text = host.corral("doctor")[1]
+    assert all(f"      hint: {hint}" in text for hint in hints)
+
+
+def test_a_missing_temporary_directory_is_not_reported_as_a_missing_namespace(user, scratch):
+    """The probe cannot run without the directory. `doctor` says so and does not cache the finding."""
+    place = Place(user, [], scratch)
+    hidden = "import os, sys, tempfile; tempfile.tempdir = None; tempfile._candidate_tempdir_list = lambda: ['/nowhere']; "
+    code = (
+        hidden
+        + "sys.path.insert(0, sys.argv.pop(1)); from corral.cli import main; sys.exit(main())"
+    )
+    argv = [user.python, "-c", code, str(user.package), "doctor", "--json"]
+    env = user.environment(HOME=str(scratch))
+    process = user.popen(argv, env=env, stdin=-3, stdout=-1, stderr=-1)
+    out, err = process.communicate(timeout=60)
+    found = {item["capability"]: item for item in json.loads(out)["findings"]}
+    assert found["mount_namespace"]["status"] == "unknown", err
+    assert found["mount_namespace"]["hint"].startswith("make /tmp writable")
+    assert place.corral("run", "--", "/bin/echo", "ran")[:2] == (0, "ran\n")
+    assert place.findings()["mount_namespace"]["status"] == "proven"  # the control
 
 
 def test_verbose_adds_the_evidence(host):
@@ -145,7 +177,7 @@ def test_json_has_the_promised_shape(host):
     code, out, _ = host.corral("doctor", "--json")
     data = json.loads(out)
     assert code == 0
-    assert list(data) == ["os", "arch", "findings"]
+    assert list(data) == ["version", "corral", "os", "arch", "works", "verdict", "findings"]
     assert data["os"] == "linux"
     assert all(
         list(item) == ["capability", "status", "evidence", "hint"] for item in data["findings"]
@@ -167,12 +199,15 @@ answer = {item.capability: item.status for item in found}
 @pytest.mark.parametrize(
     ("call", "unproven"),
     [
-        ("connect", {"mount_namespace", "pid_namespace", "network_namespace"}),
-        ("ioctl", {"mount_namespace", "pid_namespace", "network_namespace", "seccomp"}),
+        ("connect", {"mount_namespace", "pid_namespace", "network_namespace", "private_space"}),
+        (
+            "ioctl",
+            {"mount_namespace", "pid_namespace", "network_namespace", "private_space", "seccomp"},
+        ),
     ],
 )
 def test_a_denial_without_its_control_proves_nothing(user, call, unproven):
-    """Where an act is denied to everybody, that it is denied inside says nothing of the wall."""
+    """If the host denies an act to every process, a denial inside proves nothing."""
     proven = user.outside(SOME, str(user.package))
     assert set(proven.values()) == {"proven"}
     place = [user.python, "-c", WITHOUT, str(user.package), f"{call}={errno.EPERM}"]
@@ -187,7 +222,7 @@ def test_doctor_takes_no_further_words(host):
 
 
 def check_no_namespaces(place: Place) -> None:
-    """Absent with evidence and a hint; `run` holds every wall by Landlock, or refuses where that is absent."""
+    """Check that doctor has evidence and a hint, and that `run` uses Landlock, or refuses if there is none."""
     found = place.findings()
     for name in ("user_namespaces", "mount_namespace", "pid_namespace", "network_namespace"):
         assert found[name]["status"] == "absent", found[name]
@@ -209,23 +244,23 @@ def check_no_namespaces(place: Place) -> None:
         assert not any("namespace" in words for words in mechanisms.values()), mechanisms
 
 
-def test_where_namespaces_are_filtered(without):
+def test_doctor_is_right_where_namespaces_are_filtered(without):
     check_no_namespaces(without(NO_NAMESPACES))
 
 
-def test_where_no_further_user_namespace_may_be_made(nested):
+def test_doctor_is_right_where_no_user_namespace_can_be_made(nested):
     check_no_namespaces(nested)
 
 
-def test_a_working_filter_is_proven_also_where_the_host_denies_namespaces(without):
-    """The probe's own control must not be one of the calls that containers deny."""
+def test_a_working_filter_is_proven_where_the_host_denies_namespaces(without):
+    """Containers deny some calls, so the probe must use another call as its control."""
     found = without(NO_NAMESPACES).findings()
     assert found["seccomp"]["status"] == "proven", found["seccomp"]
     assert found["exec_cookie"]["status"] == "proven", found["exec_cookie"]
 
 
 @pytest.mark.parametrize("rule", [NO_LANDLOCK, LANDLOCK_OFF], ids=["unknown", "off"])
-def test_where_landlock_is_missing(without, rule):
+def test_doctor_is_right_where_landlock_is_missing(without, rule):
     place = without(rule)
     found = place.findings()["landlock"]
     assert found["status"] == "absent"
@@ -236,14 +271,14 @@ def test_where_landlock_is_missing(without, rule):
     assert place.mechanisms()["filesystem"] == "namespaces + pivot_root"
 
 
-def test_a_missing_landlock_is_not_told_of_namespaces(without):
-    """One absence must not be reported as another."""
+def test_a_missing_landlock_is_not_reported_as_missing_namespaces(without):
+    """A missing feature must not be reported as another one."""
     found = without(NO_LANDLOCK).findings()
     assert found["user_namespaces"]["status"] == "proven", found["user_namespaces"]
     assert found["mount_namespace"]["status"] == "proven", found["mount_namespace"]
 
 
-def test_with_neither_there_is_no_filesystem_wall_and_nothing_runs(without):
+def test_without_namespaces_and_landlock_nothing_runs(without):
     place = without(NO_NAMESPACES, NO_LANDLOCK)
     assert place.mechanisms() is None
     code, out, err = place.corral("run", "--", "/bin/echo", "ran")
@@ -251,11 +286,13 @@ def test_with_neither_there_is_no_filesystem_wall_and_nothing_runs(without):
     assert "this host cannot enforce" in err
     assert "filesystem: " in err
     assert "hint: " in err
-    assert "[⚠] Recommendation: " in place.corral("doctor")[1]
+    told = place.corral("doctor")[1]
+    assert "[⚠] Recommendation: " in told
+    assert told.splitlines()[-1].startswith("[!] Verdict: `corral run` refuses here: nothing enfo")
 
 
-def test_best_effort_does_not_pretend(without):
-    """By the user's word it runs without a wall, and says so; what can be held is held all the same."""
+def test_best_effort_drops_one_wall_with_a_warning(without):
+    """With `--best-effort` the target runs with a warning and without one wall. The other controls are enforced."""
     place = without(NO_NAMESPACES, NO_LANDLOCK)
     code, out, err = place.corral("run", "--best-effort", "--", "/bin/echo", "ran")
     assert (code, out) == (0, "ran\n"), err
@@ -267,7 +304,7 @@ def test_best_effort_does_not_pretend(without):
 
 
 def test_findings_of_one_context_are_not_used_in_another(host, without):
-    """One home, so one cache: the host, a filtered context, the host again."""
+    """The same cache serves the host, a filtered environment, and the host again."""
     assert host.corral("run", "--", "/bin/echo", "ran")[:2] == (0, "ran\n")
     walled = host.mechanisms()
     place = without(NO_NAMESPACES, NO_LANDLOCK)
@@ -277,8 +314,8 @@ def test_findings_of_one_context_are_not_used_in_another(host, without):
     assert place.mechanisms() is None
 
 
-def test_a_cache_of_a_like_context_never_weakens_a_run(without):
-    """Two filters that the kernel describes alike are told apart by their answers."""
+def test_a_cache_from_a_similar_context_never_weakens_a_run(without):
+    """The kernel shows no difference between the two filters. Only their answers to calls differ."""
     assert without(LANDLOCK_OFF).findings()["user_namespaces"]
     place = without(NO_NAMESPACES)
     code, out, err = place.corral(
@@ -299,11 +336,11 @@ def test_a_cache_that_was_tampered_with_is_not_read(host):
 
 
 @pytest.mark.parametrize("content", ["", "\n", "garbage", "\x00" * 100, "{}"])
-def test_a_broken_cache_costs_a_probe_and_nothing_else(host, content):
+def test_a_broken_cache_only_causes_a_new_probe(host, content):
     host.corral("run", "--", "/bin/true")
     for path in host.home.rglob("*"):
         if path.is_file():
-            key = path.read_text().partition("\n")[0]
+            key = path.read_text(errors="replace").partition("\n")[0]
             path.write_text(content if content != "garbage" else f"{key}\ngarbage without fields\n")
     code, out, err = host.corral("run", "--", "/bin/echo", "ran")
     assert (code, out) == (0, "ran\n"), err
@@ -316,3 +353,11 @@ def test_the_cache_is_private(host):
     ]
     assert directories
     assert all(path.stat().st_mode & 0o077 == 0 for path in directories)
+
+
+def test_a_hint_about_the_kernel_says_that_a_newer_one_is_needed():
+    """A bare kernel version would look like a command to type."""
+    hints = [namespaces.NEWER, *(one.hint for one in probes.PROBES)]
+    named = [hint for hint in hints if re.search(r"Linux \d", hint)]
+    assert len(named) > 5
+    assert [hint for hint in named if not hint.startswith("a newer kernel")] == []

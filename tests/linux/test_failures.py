@@ -1,6 +1,6 @@
-"""Any step of the set-up may fail: then the target never runs, the error names the step, nothing is left.
+"""Fail each step of the set-up. The target never runs, the error names the step, and nothing is left.
 
-In both tiers; `init` is PID 1 in the one and the subreaper in the other.
+The tests run in both tiers. `init` is PID 1 with namespaces, and the subreaper without them.
 """
 
 import json
@@ -16,7 +16,7 @@ sys.path.insert(0, sys.argv[1])
 from corral.cli import main
 from corral.abi import linux as abi
 from corral.platforms.linux import backend, tier_landlock, spawn, subreaper, init
-from corral.platforms.linux.mechanisms import seccomp_init_rules, idmapped_mounts, user_ids, landlock, privileges, sysv_ipc
+from corral.platforms.linux.mechanisms import root_filesystem, seccomp, idmapped_mounts, user_ids, landlock, privileges, sysv_ipc, task_limit
 from corral.platforms.posix import run_directories
 from corral.platforms import steps
 
@@ -49,6 +49,11 @@ def skip_step(name):
     '''As a kernel that says yes and does nothing.'''
     class_of(name).apply = lambda step, results: None
 
+def skip_masks(kind):
+    new_root = root_filesystem._NewRoot
+    real = new_root.mask
+    new_root.mask = lambda self, mask: None if mask.kind == kind else real(self, mask)
+
 def run(injection, arguments):
     '''The command line in a fork of its own: exit code, stdout, stderr.'''
     streams = [os.memfd_create(name) for name in ("stdout", "stderr")]
@@ -74,11 +79,11 @@ injections, arguments = json.load(sys.stdin)
 print(json.dumps([run(injection, arguments) for injection in injections]))
 """
 TARGET = 'echo ran; echo ran > "$1"/ran'
-"""Would be seen on stdout and in a write grant, and starts no process."""
+"""A target that would write to stdout and into a write grant if it ran."""
 
 
 class Trial:
-    """One user's run that would leave a mark if its target ran."""
+    """One user's run, whose target would leave a mark if it ran."""
 
     def __init__(self, user, scratch) -> None:
         self.user = user
@@ -87,8 +92,11 @@ class Trial:
         for place in (self.granted, self.temporary):
             place.mkdir()
             os.chown(place, user.owner, user.owner)
+        for name in (".env", ".envrc") if user.tier == "walled" else ():
+            (self.granted / name).write_text("hidden, or only protected")
+            os.chown(self.granted / name, user.owner, user.owner)
         self.traces = Traces(user.home)
-        # Stated, so that a host without cgroups has steps for it.
+        # A stated limit adds steps, even on a host without cgroups.
         self.flags = ("--write", str(self.granted), "--max-memory", "1G")
         self.command = ("/bin/sh", "-c", TARGET, "sh", str(self.granted), self.traces.argument)
 
@@ -98,7 +106,7 @@ class Trial:
         return [step["step"] for step in json.loads(done.stdout)["steps"]]
 
     def runs(self, injections: list[str], *flags: str) -> list[tuple[int, str, str]]:
-        """Run the command line once for each injection; every process of it carries the argument."""
+        """Run the command line once for each injected failure. All its processes carry the argument."""
         argv = [self.user.python, "-c", FAIL, str(self.user.package), self.traces.argument]
         argv = [*self.user.host, *argv]
         env = self.user.environment(TMPDIR=str(self.temporary))
@@ -112,7 +120,7 @@ class Trial:
         return self.runs([injection], *flags)[0]
 
     def problems(self, cases: dict[str, tuple[str, ...]]) -> dict[str, list[str]]:
-        """Injections -> words to be said. What is wrong with how each of these runs ended."""
+        """Return the problems of each run. `cases` maps each injection to the words that its error must have."""
         endings = self.runs(list(cases))
         wrong = {
             injection: found
@@ -138,20 +146,20 @@ pytestmark = pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 
 @pytest.fixture
 def trial(user, scratch):
-    # The first run of a user's probes the machine and caches that: not a trace of any run.
+    # The first run caches the findings, so that they do not count as leftovers later.
     done = user.run("/bin/true")
     assert done.returncode == 0, done.stderr.decode()
     return Trial(user, scratch)
 
 
-def test_control_without_an_injected_failure_the_target_runs(trial):
+def test_the_target_runs_without_an_injected_failure(trial):
     code, out, err = trial.run("pass")
     assert (code, out) == (0, "ran\n"), err
     assert trial.traces.left() == {"files": [str(trial.granted / "ran")]}
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_every_step_may_fail_to_apply(trial, when):
+def test_no_target_runs_if_a_step_fails(trial, when):
     steps = trial.steps()
     assert len(steps) > {"walled": 10, "bare": 6}[trial.user.tier]
     assert len(set(steps)) == len(steps)
@@ -166,7 +174,7 @@ WALLS = {
     },
     "bare": {"capabilities", "rlimits", "landlock", "seccomp"},
 }
-"""Steps whose effect is tried from inside before every exec."""
+"""Steps whose effect is tested from inside before every exec."""
 VERIFIED = (
     FAIL.partition("injections, arguments =")[0].replace("sys.argv[1])", "sys.argv.pop(1))", 1)
     + """
@@ -175,7 +183,7 @@ answer = [name for name in sys.argv[1:] if class_of(name).verify is not steps.un
 )
 
 
-def test_every_wall_may_fail_its_verification(trial):
+def test_no_target_runs_if_a_verification_fails(trial):
     steps = trial.steps()
     tried = trial.user.outside(VERIFIED, str(trial.user.package), *steps)
     assert set(tried) >= WALLS[trial.user.tier]
@@ -187,13 +195,14 @@ MISSING = {
     "walled": (
         *(f"real = abi.clone\nabi.clone = lambda flags: real(flags & ~abi.CLONE_NEW{kind})" for kind in ("NET", "PID", "IPC", "UTS", "NS")),
         *(f"skip_step({step!r})" for step in ("root_filesystem", "bounding_set", "capabilities", "rlimits", "seccomp")),
+        *(f"skip_masks({kind!r})" for kind in ("hide", "protect")),
     ),
     "bare": tuple(f"skip_step({step!r})" for step in ("landlock", "rlimits", "seccomp")),
 }  # fmt: skip
 
 
-def test_a_wall_that_is_missing_is_noticed(trial):
-    """Nothing fails: the wall is not there, and what is tried from inside tells."""
+def test_a_wall_without_effect_is_noticed(trial):
+    """No step reports an error, but one step has no effect. The test from inside detects this."""
     cases = dict.fromkeys(MISSING[trial.user.tier], ("not started",))
     assert trial.problems(cases) == {}
 
@@ -215,7 +224,7 @@ BETWEEN_IN = {
 }
 
 
-def test_what_stands_between_the_steps_may_fail(trial):
+def test_no_target_runs_if_code_between_the_steps_fails(trial):
     cases = {**BETWEEN, **BETWEEN_IN[trial.user.tier]}
     assert trial.problems({code: (where, "injected") for code, where in cases.items()}) == {}
 
@@ -231,7 +240,7 @@ LOCKS_IN = {
     "walled": {
         "capabilities": "real = privileges.drop\n"
         "privileges.drop = lambda: fail() if in_init() else real()",
-        "filter": "seccomp_init_rules.compile_filter = fail",
+        "filter": "seccomp.init_filter = fail",
     },
     "bare": {
         "a view of its tree": "landlock.open_proc_files = fail",
@@ -245,17 +254,17 @@ def locks(trial):
     return [*LOCKS.values(), *LOCKS_IN[trial.user.tier].values()]
 
 
-def test_no_target_is_released_by_an_init_that_could_not_be_locked(trial):
-    """Init is in the target's reach: unlocked it must not have a target."""
+def test_an_init_that_could_not_be_locked_releases_no_target(trial):
+    """A target could attack an init that is not locked, so such an init gets no target."""
     assert trial.problems(dict.fromkeys(locks(trial), ("not started",))) == {}
 
 
-def test_an_init_that_could_not_be_locked_says_why(trial):
+def test_an_init_that_could_not_be_locked_reports_the_reason(trial):
     assert trial.problems(dict.fromkeys(locks(trial), ("init", "injected"))) == {}
 
 
 @pytest.mark.parametrize("error", ["RuntimeError('a bug')", "KeyboardInterrupt()", "MemoryError()"])
-def test_a_bug_on_the_way_is_no_way_out(trial, error):
+def test_no_target_runs_after_an_unexpected_exception(trial, error):
     raising = (
         "real = steps.apply\n"
         "def apply(planned, stage, results):\n"
@@ -268,8 +277,8 @@ def test_a_bug_on_the_way_is_no_way_out(trial, error):
     assert trial.problems(cases) == {}
 
 
-def test_a_pipe_that_breaks_on_the_way_is_no_success(trial):
-    """Only a reader of corral's own words may go away without harm."""
+def test_a_broken_pipe_in_the_set_up_is_a_failure(trial):
+    """Only the pipe of corral's own messages may break without harm."""
     broken = "def run(*_, **__): raise BrokenPipeError(32, 'Broken pipe')\n"
     broken += "from corral.supervisor import start\nstart.run = run"
     assert trial.problems({broken: ("Broken pipe", "hint: ")}) == {}
@@ -303,14 +312,14 @@ KILLED = {
 }
 
 
-def test_a_death_on_the_way_is_told(trial):
+def test_a_death_during_the_set_up_is_reported(trial):
     killed = (*KILLED.values(), *KILLED_IN[trial.user.tier].values())
     cases = dict.fromkeys(killed, ("died before it was executed",))
     assert trial.problems(cases) == {}
 
 
-def test_no_target_is_released_once_its_init_is_gone(trial):
-    """Who sees it first tells: the target's process by itself, or whoever waits for both."""
+def test_no_target_is_released_after_its_init_has_ended(trial):
+    """The error comes from the target's process or from corral, depending on which notices first."""
     run = {"walled": "init.run_init", "bare": "subreaper.run_subreaper"}[trial.user.tier]
     deaths = ("os._exit(1)", "os.kill(os.getpid(), 9)")
     cases = [f"{run} = lambda *a, **k: {death}" for death in deaths]
@@ -320,7 +329,7 @@ def test_no_target_is_released_once_its_init_is_gone(trial):
 @pytest.mark.parametrize(
     ("number", "expected"), [("ENOENT", 127), ("EACCES", 126), ("ENOEXEC", 126), ("E2BIG", 126)]
 )
-def test_exec_that_fails_has_its_own_exit_codes(trial, number, expected):
+def test_a_failed_exec_has_its_own_exit_code(trial, number, expected):
     injection = f"def execve(*a): raise OSError(errno.{number}, os.strerror(errno.{number}))\nabi.execve = execve"
     code, out, err = trial.run(injection)
     assert (code, out) == (expected, ""), err
@@ -330,7 +339,7 @@ def test_exec_that_fails_has_its_own_exit_codes(trial, number, expected):
     assert trial.traces.left() == {}
 
 
-def test_a_file_that_is_no_program_is_126(trial):
+def test_a_file_that_is_not_a_program_exits_with_126(trial):
     program = trial.granted / "program"
     program.write_bytes(b"\x7fELF and nothing more")
     program.chmod(0o755)
@@ -338,13 +347,13 @@ def test_a_file_that_is_no_program_is_126(trial):
     assert done.returncode == 126, done.stderr.decode()
 
 
-def test_a_command_that_does_not_exist_is_127(trial):
+def test_a_missing_command_exits_with_127(trial):
     done = trial.user.run("no-such-program-anywhere")
     assert done.returncode == 127
     assert b"no-such-program-anywhere" in done.stderr
 
 
-def test_the_report_of_a_failed_set_up_says_so(trial):
+def test_the_report_names_a_failed_set_up(trial):
     path = trial.temporary / "report.json"
     step = {"walled": "root_filesystem", "bare": "landlock"}[trial.user.tier]
     code, _, _ = trial.run(f"fail_step({step!r}, 'apply', 'before')", "--report", str(path))
@@ -355,7 +364,7 @@ def test_the_report_of_a_failed_set_up_says_so(trial):
     assert step in told["outcome"]["detail"]
 
 
-def test_the_report_of_what_nobody_expected_says_so(trial):
+def test_the_report_names_an_unexpected_error(trial):
     path = trial.temporary / "report.json"
     injection = "from corral.platforms import run_records; run_records.sweep = lambda *_, **__: os.listdir('/no/such/place')"
     code, _, err = trial.run(injection, "--report", str(path))

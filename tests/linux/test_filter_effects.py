@@ -1,4 +1,4 @@
-"""The filters in the running kernel: each act with the filter, and the same act without it as control."""
+"""Test the filters in the running kernel. Each act is tried with the filter, and without it as the control."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if sys.platform != "linux" or MACHINE not in TABLES:
 COOKIE = (0x0123456789ABCDEF, 0xFEDCBA9876543210, 0x00FF00FF12345678)
 EPERM, ENOSYS, EISCONN, EPROTONOSUPPORT, EAFNOSUPPORT = 1, 38, 106, 93, 97
 
-# What every child starts with. `tried` prints an errno, or 0, of a raw syscall.
+# Every child starts with this code. `tried` prints the errno of a raw system call, or 0.
 PRELUDE = """
 import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -52,7 +52,7 @@ def target(**changes):
 
 
 def child(code, program, before=""):
-    """Run `before`, put up the filter if there is one, run `code`: (output lines, exit status)."""
+    """Run `before`, install the filter if there is one, and run `code`. Return (output lines, exit status)."""
     source = PRELUDE.format(table=TABLES[MACHINE]) + before
     source += "\nif raw: enter(raw)\n" + code + "\nsys.stdout.flush(); os._exit(0)\n"
     done = subprocess.run(
@@ -66,14 +66,14 @@ def child(code, program, before=""):
 
 
 def both(code, program=None, before=""):
-    """What the act says with the filter, and without it."""
+    """Return the act's output with the filter and without it."""
     held, status = child(code, program or target(), before)
     free, control = child(code, None, before)
     assert status == control == 0
     return held, free
 
 
-def test_always_denied():
+def test_some_calls_are_always_denied():
     held, free = both("tried('unshare', 0); tried('io_uring_setup', 0, 0); tried('bpf', 999, 0, 0)")
     assert held == [str(EPERM)] * 3
     assert free[0] == "0"
@@ -90,7 +90,7 @@ def test_always_denied():
         ("netlink, not routes", "16, 3, 15", EPROTONOSUPPORT),
     ],
 )
-def test_sockets(name, arguments, errno):
+def test_denied_sockets_get_their_errno(name, arguments, errno):
     held, free = both(
         f"tried('socket', {arguments}); tried('socket', 2, 1, 0); tried('socket', 10, 2, 17)"
     )
@@ -98,17 +98,18 @@ def test_sockets(name, arguments, errno):
     assert free == ["0", "0", "0"]
 
 
-def test_other_families_look_absent():
-    """AF_PACKET, AF_ALG, AF_VSOCK, AF_SMC, AF_XDP; which of them exist is the kernel's choice."""
+def test_other_socket_families_look_absent():
+    """AF_PACKET, AF_ALG, AF_VSOCK, AF_SMC and AF_XDP look absent, whether or not this kernel has them."""
     held, free = both("for family in (17, 38, 40, 43, 44): tried('socket', family, 3, 0)")
     assert held == [str(EAFNOSUPPORT)] * 5
     assert set(free) != set(held)
 
 
-def test_tcp_by_its_other_names():
+def test_mptcp_and_sock_packet_are_denied():
     held, free = both("tried('socket', 2, 1, 262); tried('socket', 2, 10, 0x300)")
     assert held == [str(EPROTONOSUPPORT)] * 2
-    assert free[1] != str(EPROTONOSUPPORT)  # SOCK_PACKET: a packet socket, or no privilege for one
+    # Without the filter SOCK_PACKET works, or needs a privilege.
+    assert free[1] != str(EPROTONOSUPPORT)
 
 
 SOCKETS = """
@@ -160,7 +161,7 @@ os.rmdir(place)
 """
 
 
-def test_a_socketpair_leads_nowhere_else():
+def test_a_socketpair_reaches_only_its_peer():
     held, free = both(ESCAPE, before=SOCKETS)
     assert held[2:] == [f"no pair {EPERM}"] * 2
     for line in held[:2]:
@@ -170,7 +171,7 @@ def test_a_socketpair_leads_nowhere_else():
     assert free[3].startswith("out out")
 
 
-def test_tty_commands_with_junk_in_the_high_word():
+def test_tty_commands_are_denied_with_junk_in_the_high_word():
     code = "tried('ioctl', 0, 0x5412 | 5 << 32, 0); tried('ioctl', 0, 0x541c, 0); tried('ioctl', 0, 0x541b, 0)"
     held, free = both(code)
     assert held[:2] == [str(EPERM)] * 2
@@ -178,13 +179,13 @@ def test_tty_commands_with_junk_in_the_high_word():
     assert held[2] == free[2] != str(EPERM)
 
 
-def test_clone3_is_absent_and_so_are_numbers_nobody_knows():
+def test_clone3_and_unknown_numbers_are_absent():
     held, free = both("tried('clone3', 0, 0); print(call(999))")
     assert held == [str(ENOSYS)] * 2
     assert free[0] != str(ENOSYS)
 
 
-def test_threads_run_and_processes_do_not():
+def test_threads_start_and_processes_do_not():
     code = """
 import threading
 done = []
@@ -219,7 +220,7 @@ tried('execve', ctypes.addressof(path), address, 0, *{words!r})
 """
 
 
-def test_exec_passes_with_the_cookie_and_with_nothing_else():
+def test_exec_passes_only_with_the_cookie():
     assert child(exec_with(*COOKIE), target()) == (["executed"], 0)
     assert child(exec_with(0, 0, 0), None) == (["executed"], 0)
     for wrong in ((0, 0, 0), (COOKIE[0], COOKIE[1], COOKIE[2] ^ 1 << 63), COOKIE[::-1]):
@@ -227,7 +228,7 @@ def test_exec_passes_with_the_cookie_and_with_nothing_else():
     assert child(exec_with(*COOKIE), target(cookie=None)) == ([str(EPERM)], 0)
 
 
-def test_what_was_executed_cannot_execute_in_turn():
+def test_an_executed_program_cannot_execute_another():
     code = f"""
 source = "import os\\ntry: os.execv('/bin/echo', ['echo', 'again'])\\nexcept OSError as e: print(e.errno, flush=True)"
 argv = (ctypes.c_char_p * 6)(sys.executable.encode(), b"-I", b"-S", b"-c", source.encode(), None)
@@ -237,7 +238,7 @@ call(N['execve'], ctypes.addressof(path), ctypes.addressof(argv), 0, *{COOKIE!r}
     assert both(code) == ([str(EPERM)], ["again"])
 
 
-@pytest.mark.skipif(MACHINE != "x86_64", reason="x32 and int 0x80 are of x86_64")
+@pytest.mark.skipif(MACHINE != "x86_64", reason="x32 and int 0x80 exist only on x86_64")
 def test_other_abis_are_killed():
     x32 = "print(call(N['getpid'] | 0x40000000) in (0, 38))"
     assert child(x32, None) == (["True"], 0)
@@ -255,7 +256,7 @@ os._exit(0)
     assert child(i386, None)[1] in {0, -signal.SIGSEGV}
 
 
-def test_without_namespaces_the_own_process_only():
+def test_without_namespaces_calls_reach_the_own_process_only():
     acts = """
 for pid in (os.getppid(), 0, os.getpid()):
     print(call(N['kill'], pid, 0), call(N['prlimit64'], pid, 7, 0, 0), call(N['sched_setaffinity'], pid, 128, b"\\xff" * 128))
@@ -266,7 +267,7 @@ for pid in (os.getppid(), os.getpid()):
     free, status = child(acts, None)
     assert status == 0
     assert free == ["0 0 0"] * 3 + ["0"] * 2
-    # The own pid is part of the program, so the child makes it itself.
+    # The program contains the process's own pid, so the child compiles it.
     before = f"""
 sys.path.insert(0, {SOURCE!r})
 from corral.platforms.linux.mechanisms import seccomp_rules
@@ -279,7 +280,7 @@ raw = seccomp_rules.compile_filter({MACHINE!r}, rules)
     assert held == ["1 1 1", "0 0 0", "0 0 0", "1", "0"]
 
 
-def test_without_namespaces_a_descriptor_for_reading_changes_nothing():
+def test_without_namespaces_a_read_only_descriptor_changes_nothing():
     before = """
 import tempfile
 path = tempfile.mkstemp()[1]
@@ -301,7 +302,7 @@ os.unlink(path)
     assert free[4] == "0o777"
 
 
-def test_init_waits_reaps_and_dies_of_anything_else():
+def test_init_may_wait_and_is_killed_for_any_other_call():
     before = """
 import select
 reading, writing = os.pipe()

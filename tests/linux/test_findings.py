@@ -1,4 +1,4 @@
-"""The cache of findings: believed only if this user wrote it, under exactly this outer filter."""
+"""Test the cache of findings: corral reads it only if this user wrote it under exactly this outer filter."""
 
 import json
 import os
@@ -9,7 +9,9 @@ import sys
 
 import pytest
 
+from corral.plan.host import Finding
 from corral.platforms.linux.outer_filter import CALLS
+from corral.supervisor import findings
 from users import ORDINARY
 
 CODE = """
@@ -47,7 +49,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 class Cache:
-    """Findings of a user, with a home of the test's own."""
+    """A user's findings, in a home of the test's own."""
 
     def __init__(self, user, home):
         self.user, self.home = user, str(home)
@@ -83,18 +85,18 @@ def other(user) -> int:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_file_of_another_user(user, cache):
+def test_a_file_of_another_user_is_not_read(user, cache):
     os.chown(cache.path, other(user), other(user))
     os.chmod(cache.path, 0o644)
     assert cache.loaded() is None
 
 
-def test_a_file_that_others_can_write(cache):
+def test_a_file_that_others_can_write_is_not_read(cache):
     os.chmod(cache.path, 0o666)
     assert cache.loaded() is None
 
 
-def test_a_link_to_a_file(cache):
+def test_a_link_to_a_file_is_not_read(cache):
     os.rename(cache.path, f"{cache.path}.kept")
     os.symlink(f"{cache.path}.kept", cache.path)
     assert cache.loaded() is None
@@ -107,7 +109,7 @@ def test_a_pipe_does_not_block(user, cache):
     assert cache.loaded() is None
 
 
-def test_what_is_no_text(cache):
+def test_findings_that_are_not_text_are_ignored(cache):
     with open(cache.path, "ab") as file:
         file.write(b"\xff\xfe")
     assert cache.loaded() is None
@@ -136,10 +138,10 @@ def test_a_directory_of_another_user_is_neither_read_nor_written(user, cache, le
     assert os.listdir(cache.directory) == []
 
 
-def test_root_does_not_believe_the_findings_of_the_home_that_it_runs_with(user, scratch):
-    """The attack: a user writes the file for root's key, and root runs with this user's HOME."""
+def test_root_does_not_read_the_findings_of_another_users_home(user, scratch):
+    """A user writes a file of findings for root. Then root runs with this user's HOME."""
     if user.uid or os.geteuid():
-        pytest.skip("this is about root")
+        pytest.skip("only root can run this test")
     cache = Cache(user, scratch)
     cache.does("store")
     for directory, _, names in os.walk(scratch):
@@ -148,11 +150,57 @@ def test_root_does_not_believe_the_findings_of_the_home_that_it_runs_with(user, 
     assert cache.loaded() is None
     shutil.rmtree(os.path.dirname(cache.directory))
     cache.does("store")
-    assert cache.loaded() == ["planted"]  # in directories that root made there
+    assert not os.path.exists(os.path.dirname(cache.directory))
+    for directory, _, _ in os.walk(scratch):
+        os.chown(directory, 0, 0)
+    cache.does("store")
+    assert cache.loaded() == ["planted"]  # the control: the home is root's
+
+
+ROOTS = """
+import ctypes, os, sys
+sys.path.insert(0, sys.argv[1])
+from corral.platforms.linux import cache_key
+libc, top = ctypes.CDLL(None), sys.argv[2].encode()
+
+def made(result):
+    assert result == 0
+    os.chdir("/")
+    namespace = os.fork() or os._exit(libc.unshare(0x10000000) != 0)
+    refused = os.waitpid(namespace, 0)[1] != 0
+    print(refused, cache_key._root(), flush=True)
+
+made(0)
+made(libc.unshare(0x00020000) or libc.mount(b"none", b"/", None, 0x44000, None))  # private
+assert libc.mount(b"/", top, None, 0x5000, None) == 0  # MS_BIND | MS_REC
+os.chdir(top)
+child = os.fork()
+if child == 0:
+    os.chroot(".")
+    made(0)
+    os._exit(0)
+os.waitpid(child, 0)
+pivot_root = 155 if os.uname().machine == "x86_64" else 41
+made(libc.syscall(pivot_root, b".", b".") or libc.umount2(b".", 2))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its root directory")
+def test_a_chroot_and_a_changed_root_are_told_apart(user, scratch):
+    """In a chroot the kernel refuses user namespaces. After pivot_root to the same mount it allows them."""
+    argv = [sys.executable, "-c", ROOTS, str(user.package), str(scratch)]
+    said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
+    host, again, chroot, pivoted = (line.split(" ", 1) for line in said)
+    assert [line[0] for line in (host, chroot, pivoted)] == ["False", "True", "False"]
+    assert chroot[1] not in {host[1], again[1], pivoted[1]}
+    argv = [sys.executable, "-c", ROOTS, str(user.package), str(scratch)]
+    later = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert later[0] == said[0]  # the control
 
 
 def test_two_outer_filters_are_told_apart(cache):
-    denied = sorted({name for name, _ in CALLS} - {"clone", "prctl"})  # without these, nothing runs
+    # No program runs without `clone` and `prctl`.
+    denied = sorted({name for name, _ in CALLS} - {"clone", "prctl"})
     keys = {name: cache.under_filter("key", name, "1") for name in denied}
     keys["another answer"] = cache.under_filter("key", "mount", "38")
     keys["no filter"] = cache.does("key")
@@ -160,7 +208,7 @@ def test_two_outer_filters_are_told_apart(cache):
     assert cache.under_filter("key", "mount", "1") == keys["mount"]  # the control
 
 
-def test_findings_under_one_filter_are_not_believed_under_another(cache):
+def test_findings_under_one_filter_are_not_used_under_another(cache):
     cache.under_filter("store", "setns", "1")
     assert json.loads(cache.under_filter("load", "setns", "1")) == ["planted"]
     assert json.loads(cache.under_filter("load", "landlock_create_ruleset", "1")) is None
@@ -172,9 +220,68 @@ def test_a_filter_that_kills_does_not_kill_corral(cache):
     assert killed != cache.under_filter("key", "unshare", "kill")
 
 
-def test_nothing_is_asked_without_a_filter(cache):
+def test_the_outer_filter_is_not_examined_if_there_is_none(cache):
     if "Seccomp:\t0" not in pathlib.Path("/proc/self/status").read_text(encoding="ascii"):
         pytest.skip("this host has an outer filter")
     code = CODE + "print('corral.platforms.linux.outer_filter' in sys.modules)"
     argv = [sys.executable, "-ISc", code, str(cache.user.package), "key"]
     assert subprocess.run(argv, capture_output=True, check=True).stdout.endswith(b"False\n")
+
+
+class Backend:
+    """A backend with slow probes, which runs only the requested ones."""
+
+    __file__ = findings.current.load().__file__
+
+    def __init__(self) -> None:
+        self.asked: list[set[str]] = []
+        self.status = dict.fromkeys(("quick", "slow", "busy"), "proven")
+
+    def cache_key(self):
+        return ("this machine",)
+
+    def probe(self, wanted=()):
+        self.asked.append(set(wanted))
+        return tuple(
+            Finding(
+                capability=name,
+                status=status if not wanted or name in wanted else "unknown",
+                evidence="-",
+            )
+            for name, status in self.status.items()
+        )
+
+
+@pytest.fixture
+def backend(monkeypatch, tmp_path):
+    made = Backend()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(findings.current, "load", lambda: made)
+    return made
+
+
+def statuses(*wanted: str) -> dict[str, str]:
+    host = findings.current_host(wanted=lambda: wanted)
+    return {item.capability: item.status for item in host.findings}
+
+
+def test_an_untried_capability_is_probed_when_it_is_needed(backend):
+    assert statuses("quick") == {"quick": "proven", "slow": "unknown", "busy": "unknown"}
+    assert statuses("quick") == {"quick": "proven", "slow": "unknown", "busy": "unknown"}
+    assert backend.asked == [{"quick"}]  # the second run read the cached finding
+    assert statuses("quick", "slow") == {"quick": "proven", "slow": "proven", "busy": "unknown"}
+    assert statuses("no probe's") == statuses("slow")
+    assert backend.asked == [{"quick"}, {"slow"}]
+    assert statuses() == dict.fromkeys(backend.status, "proven")
+    assert backend.asked[-1] == {"busy"}
+    statuses()
+    assert len(backend.asked) == 3
+
+
+def test_an_undecided_capability_is_probed_again_by_the_next_run(backend):
+    backend.status["busy"] = "unknown"
+    assert statuses("quick", "busy")["busy"] == "unknown"
+    backend.status["busy"] = "absent"
+    assert statuses("quick")["busy"] == "unknown"
+    assert statuses("busy")["busy"] == "absent"
+    assert backend.asked == [{"quick", "busy"}, {"busy"}]

@@ -1,4 +1,6 @@
-"""A home inside, wherever the caller's is said to be."""
+"""Test the home directory inside for every kind of HOME outside."""
+
+import os
 
 import pytest
 
@@ -7,13 +9,14 @@ INSIDE = {
     "/": "/home/user",
     "/usr": "/home/user",
     "/usr/sbin": "/home/user",
-    "/var/lib": "/var/lib",
+    "/var/lib": "/home/user",
+    "/home/user": "/home/corral",
 }
 
 
 @pytest.mark.parametrize("home", INSIDE)
-def test_a_home_where_the_system_is(user, home):
-    """Containers start users that they do not know with HOME=/."""
+def test_the_home_inside_is_never_the_hosts(user, home):
+    """Container engines set HOME=/ for unknown users."""
     names = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
     elsewhere = {name: str(user.home / name) for name in names}
     environment = user.environment(HOME=home, **elsewhere)
@@ -22,7 +25,7 @@ def test_a_home_where_the_system_is(user, home):
 
 
 @pytest.mark.parametrize("home", ["", "relative", None])
-def test_a_home_that_is_no_absolute_path(user, home):
+def test_a_missing_or_relative_home_gives_a_private_home(user, home):
     environment = user.environment() if home is None else user.environment(HOME=home)
     if home is None:
         del environment["HOME"]
@@ -30,3 +33,42 @@ def test_a_home_that_is_no_absolute_path(user, home):
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(b"/")
     assert done.stdout.endswith(b" new\n")
+
+
+def test_a_grant_below_the_home_has_a_link_in_the_home_inside(user):
+    notes = user.home / "deep" / "notes"
+    notes.mkdir(parents=True)
+    (notes / "a").write_text("hello")
+    for path in (notes.parent, notes, notes / "a"):
+        os.chown(path, user.owner, user.owner)
+    code = """
+def read(path):
+    try:
+        return open(os.path.expanduser(path)).read()
+    except OSError as error:
+        return type(error).__name__
+answer = [os.path.expanduser("~"), read("~/deep/notes/a"), read(sys.argv[1])]
+"""
+    absolute = str(notes / "a")
+    assert user.inside(code, absolute, flags=("--read", str(notes))) == [
+        "/home/user", "hello", "hello",
+    ]  # fmt: skip
+    assert user.inside(code, absolute)[1:] == ["FileNotFoundError"] * 2
+
+
+def test_a_write_to_an_ungranted_path_of_the_home_fails(user):
+    """A server must not seem to save a file in ~/Documents that is then lost."""
+    documents = user.home / "Documents"
+    documents.mkdir()
+    os.chown(documents, user.owner, user.owner)
+    code = """
+try:
+    open(sys.argv[1], "w").write("x")
+    answer = "written"
+except OSError as error:
+    answer = type(error).__name__
+"""
+    path = str(documents / "report")
+    assert user.inside(code, path) == "FileNotFoundError"
+    assert user.inside(code, path, flags=("--write", str(documents))) == "written"
+    assert (documents / "report").read_text() == "x"

@@ -1,10 +1,11 @@
-"""What a target leaves in its private directory cannot make a later start write, hang or remove.
+"""Leave hostile files in a private directory. Later starts must not follow them, hang, or remove other files.
 
-corral is killed with SIGKILL, as a client in a hurry does; the next start or `corral sweep` finds the leftover.
+The tests kill corral with SIGKILL, as an impatient client does. The next start or `corral clean` finds the leftover.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pathlib
@@ -47,7 +48,7 @@ def runs(user):
     path = user.home / ".cache" / "corral" / "runs"
     assert os.listdir(path) == []
     yield path
-    for name in os.listdir(path):  # of a leftover that is not corral's
+    for name in os.listdir(path):  # the test may have planted leftovers
         (path / name).unlink()
 
 
@@ -63,7 +64,7 @@ def victim(user, scratch):
 
 
 def killed_run(user, victim) -> tuple[str, dict]:
-    """The private directory of a run that was killed, and what its target could do in it."""
+    """Return the private directory of a killed run, and the results of its target's attempts there."""
     traces = Traces()
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = (user.python, "-ISc", PLANT, str(victim), traces.argument)
@@ -79,7 +80,7 @@ def killed_run(user, victim) -> tuple[str, dict]:
 
 
 def sweep(user) -> list[str]:
-    done = user.corral("sweep", "--json")
+    done = user.corral("clean", "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -90,7 +91,7 @@ def record(user, runs, *residue: str) -> None:
     os.chown(path, user.uid, user.uid)
 
 
-def test_a_target_writes_only_below_the_top_of_its_directory(user, runs, victim):
+def test_a_target_cannot_write_to_the_top_of_its_private_directory(user, runs, victim):
     left, did = killed_run(user, victim)
     walls = {name: did.pop(name) for name in ("procs", "kill", "directory", "away")}
     assert set(walls.values()) == {"PermissionError"}
@@ -137,14 +138,14 @@ def many_files(top: pathlib.Path, _victim: pathlib.Path) -> None:
         os.close(os.open(top / "tmp" / str(number), os.O_CREAT, 0))
 
 
-@pytest.mark.parametrize("broom", ["sweep", "run"])
+@pytest.mark.parametrize("broom", ["clean", "run"])
 @pytest.mark.parametrize(
     "shape", [link_to_victim, both_links, hard_links, pipe, sockets, linked_home]
 )
 def test_a_leftover_that_looks_like_a_cgroup_is_only_removed(user, runs, victim, shape, broom):
     left, _ = killed_run(user, victim)
     shape(pathlib.Path(left), victim)
-    if broom == "sweep":
+    if broom == "clean":
         assert sweep(user) == [left]
     else:
         assert user.run("/bin/true").returncode == 0
@@ -153,12 +154,12 @@ def test_a_leftover_that_looks_like_a_cgroup_is_only_removed(user, runs, victim,
     assert os.listdir(runs) == []
 
 
-def test_a_huge_leftover_does_not_hold_up_a_start(user, runs, victim):
+def test_a_huge_leftover_does_not_delay_a_start(user, runs, victim):
     left, _ = killed_run(user, victim)
     many_files(pathlib.Path(left), victim)
     assert user.run("/bin/true").returncode == 0
     there = len(os.listdir(f"{left}/tmp"))
-    assert 0 < there < 30_000  # each start removes a part
+    assert 0 < there < 30_000  # each start removes only a part
     assert sweep(user) == [left]
     assert os.listdir(runs) == []
 
@@ -172,7 +173,7 @@ def test_a_leftover_that_became_a_link_is_not_followed(user, runs, victim):
     os.unlink(left)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="makes a directory of another user's")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's directory")
 def test_a_leftover_of_another_user_is_not_touched(user, runs, victim):
     left, _ = killed_run(user, victim)
     os.chown(left, 12345, 12345)
@@ -182,10 +183,92 @@ def test_a_leftover_of_another_user_is_not_touched(user, runs, victim):
     assert sweep(user) == [left]  # the control
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="has another user's home")
+MOVE = """
+import json, os, sys
+grant, home = sys.argv[1], os.environ["HOME"]
+def tried(*words):
+    try:
+        os.rename(*words)
+    except OSError as error:
+        return type(error).__name__, error.errno
+    return "done", 0
+os.mkdir(f"{home}/made")
+print(json.dumps({
+    "into the private directory": tried(f"{grant}/theirs", f"{home}/theirs")[1],
+    "within the grant": tried(f"{grant}/other", f"{grant}/theirs/other")[0],
+    "within the private directory": tried(f"{home}/made", f"{os.path.dirname(home)}/tmp/made")[0],
+    "a file": tried(f"{grant}/file", f"{home}/file")[0],
+}))
+"""
+
+
+def test_directories_are_not_moved_out_of_a_grant_to_be_removed(user):
+    """At the end corral removes the private directory, with rights that the target may not have."""
+    # The grant must be on the same file system as private directories.
+    grant = pathlib.Path(f"/tmp/moved-{os.getpid()}")
+    for path in (grant, grant / "theirs", grant / "other"):
+        path.mkdir()
+        os.chown(path, user.owner, user.owner)
+    (grant / "file").touch()
+    try:
+        done = user.run(user.python, "-c", MOVE, str(grant), flags=("--write", str(grant)))
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) == {
+            "into the private directory": errno.EXDEV,
+            "within the grant": "done",
+            "within the private directory": "done",
+            "a file": "done",
+        }
+        assert (grant / "theirs").is_dir()
+    finally:
+        shutil.rmtree(grant)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_a_mount_in_a_leftover_is_not_removed(user, runs, victim, scratch):
+    """A target can move a directory in a write grant together with the mounts below it."""
+    left, _ = killed_run(user, victim)
+    place, content = pathlib.Path(left) / "home/moved/mount", scratch / "content"
+    for path in (place, content):
+        path.mkdir(parents=True)
+        os.chown(path, user.owner, user.owner)
+    os.chown(place.parent, user.owner, user.owner)
+    os.link(victim, content / "kept")
+    subprocess.run(["mount", "--bind", content, place], check=True)
+    try:
+        assert sweep(user) == []
+        assert (content / "kept").exists()
+        assert content.stat().st_mode & 0o777 == 0o755
+    finally:
+        mounted = pathlib.Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
+        [found] = [line.split()[1] for line in mounted if line.split()[1].startswith(left)]
+        subprocess.run(["umount", found], check=True)
+    assert sweep(user) == [left]  # the control
+    assert (content / "kept").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make root's directory")
+def test_roots_directory_in_a_leftover_of_a_target_is_not_emptied(user, runs, victim):
+    """Root's target has another user id. It can move root's directories, but not empty them."""
+    left, _ = killed_run(user, victim)
+    moved = pathlib.Path(left) / "home/moved"
+    moved.mkdir()
+    os.link(victim, moved / "kept")
+    os.chown(moved, 12345, 12345)
+    if user.uid == 0:
+        assert sweep(user) == []
+        assert (moved / "kept").exists()
+        os.chown(moved, user.owner, user.owner)
+    else:
+        moved.chmod(0o500)
+        os.chown(moved, user.owner, user.owner)
+    assert sweep(user) == [left]  # the control: the target's own directory
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can use another user's home")
 @pytest.mark.parametrize("linked", ["corral", "corral/runs"])
 def test_records_in_another_users_cache_are_not_swept(user, scratch, linked):
-    """Root with the home of another user, who made a directory of root's look like the records."""
+    """Root runs with another user's home, in which the directory of run records is a link to root's files."""
     valuable = scratch / "valuable"
     (valuable / "runs").mkdir(parents=True)
     for path in (valuable / "passwd", valuable / "runs/passwd"):
@@ -196,14 +279,14 @@ def test_records_in_another_users_cache_are_not_swept(user, scratch, linked):
     for path in (scratch / "home", *(scratch / "home").rglob("*")):
         os.chown(path, 12345, 12345, follow_symlinks=False)
     env = user.environment(HOME=str(scratch / "home"))
-    user.corral("sweep", env=env)
+    user.corral("clean", env=env)
     assert sorted(str(path.relative_to(valuable)) for path in valuable.rglob("*")) == [
         "passwd", "runs", "runs/passwd",
     ]  # fmt: skip
 
 
-def test_only_the_directory_of_temporary_files_has_leftovers(user, runs, scratch, victim):
-    """A path through a link, with dots, or elsewhere is not what corral makes."""
+def test_leftovers_are_removed_only_from_the_temporary_directory(user, runs, scratch, victim):
+    """A record names a path with a link, with dots, or elsewhere. corral makes no such path."""
     name = f"corral-{user.uid}-1-0123abcd"
     inner = scratch / name
     inner.mkdir()
@@ -223,7 +306,7 @@ def test_only_the_directory_of_temporary_files_has_leftovers(user, runs, scratch
 
 @pytest.fixture
 def hierarchy(user):
-    """A directory of the user's in the cgroup2 file system."""
+    """Create the user's own directory in the cgroup2 file system."""
     mounted = cgroup.mount()
     if mounted is None or os.geteuid():
         pytest.skip("no cgroup2 that this process may write to")
@@ -238,7 +321,7 @@ def hierarchy(user):
             path.rmdir()
 
 
-def test_only_a_leaf_of_corrals_is_removed_from_the_cgroups(user, runs, scratch, hierarchy):
+def test_only_corrals_own_cgroups_are_removed(user, runs, scratch, hierarchy):
     leaf = hierarchy / "corral" / "1-0123abcd"
     link = scratch / "link"
     link.symlink_to(hierarchy)

@@ -1,4 +1,4 @@
-"""From the first instruction of corral to the last of its target: streams, signals, deadlines, sudden deaths."""
+"""Test a run from its first to its last instruction: streams, signals, deadlines, sudden deaths."""
 
 import json
 import os
@@ -19,7 +19,7 @@ for number in (1, 2, 3, 15):
     signal.signal(number, got)
 print("ready", flush=True)
 while True:
-    time.sleep(0.1)  # pause() sleeps through a signal whose handler Python has yet to call
+    time.sleep(0.1)  # pause() would miss a signal whose handler Python has not called yet
 """
 IGNORE_SIGNALS = """
 import signal
@@ -41,12 +41,12 @@ sys.exit(main())
 
 @pytest.fixture
 def traces(user):
-    assert user.run("/bin/true").returncode == 0  # the probes are cached from here on
+    assert user.run("/bin/true").returncode == 0  # this run caches the findings
     return Traces(user.home)
 
 
 def start(user, *command, flags=(), code=None, **options):
-    """A running `corral run`, its streams pipes unless told otherwise."""
+    """Start `corral run`, with pipes as streams unless others are given."""
     argv = user.corral_argv("run", *flags, "--", *command)
     if code is not None:
         argv[2] = code
@@ -58,7 +58,7 @@ def wait_for_ready(process):
 
 
 def left_after_a_kill(user, traces) -> dict[str, object]:
-    """No process and no mount at once; of files only the run's record, which the next start sweeps."""
+    """Check that only the run's record is left, and that the next start removes it."""
     left = traces.left_in_the_end()
     files = left.pop("files", [])
     assert left == {}
@@ -81,7 +81,7 @@ def test_end_of_file_on_stdin_ends_a_target_that_reads_it(user, traces):
     assert traces.left() == {}
 
 
-def test_end_of_file_is_not_sent_before_the_client_sends_it(user):
+def test_the_target_sees_no_end_of_file_before_the_client_sends_it(user):
     process = start(user, "cat")
     process.stdin.write(b"once\n")
     process.stdin.flush()
@@ -91,7 +91,7 @@ def test_end_of_file_is_not_sent_before_the_client_sends_it(user):
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM])
-def test_a_signal_reaches_the_target_and_the_exit_code_is_its_answer(user, traces, number):
+def test_a_signal_reaches_the_target_which_chooses_the_exit_code(user, traces, number):
     process = start(user, user.python, "-c", TELL_SIGNALS, traces.argument)
     wait_for_ready(process)
     process.send_signal(number)
@@ -116,20 +116,21 @@ def test_the_grace_is_five_seconds_unless_a_test_shortens_it():
 
 
 def test_a_second_interrupt_does_not_wait_for_the_grace(user, traces):
-    """The grace is out of reach here: only the second signal can have ended it."""
+    """The grace period is longer than the test, so only the second signal can have ended the run."""
     code = SHORT_GRACE.replace("0.2", "3600")
     process = start(user, user.python, "-c", IGNORE_SIGNALS, traces.argument, code=code)
     wait_for_ready(process)
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGINT)
     while not ended(process.pid, 0.2):
-        process.send_signal(signal.SIGINT)  # two pending signals of one number are one
+        # The kernel merges two pending signals with the same number.
+        process.send_signal(signal.SIGINT)
     assert finish(process)[0] == 128 + signal.SIGKILL
     assert traces.left() == {}
 
 
 @pytest.mark.parametrize("target", [TELL_SIGNALS, IGNORE_SIGNALS], ids=["obeys", "ignores"])
-def test_a_timeout_is_124_and_the_report_says_timeout(user, scratch, traces, target):
+def test_a_timeout_exits_with_124_and_is_in_the_report(user, scratch, traces, target):
     report = scratch / "report.json"
     flags = ("--timeout", "300ms", "--report", str(report))
     process = start(user, user.python, "-c", target, traces.argument, flags=flags, code=SHORT_GRACE)
@@ -144,13 +145,13 @@ def test_a_timeout_is_124_and_the_report_says_timeout(user, scratch, traces, tar
     assert traces.left() == {}
 
 
-def test_a_target_that_ends_in_time_is_no_timeout(user):
+def test_a_target_that_ends_in_time_is_not_reported_as_timeout(user):
     done = user.run("/bin/true", flags=("--timeout", "1h"))
     assert done.returncode == 0
 
 
-def test_corral_and_all_processes_are_gone_once_the_target_is(user, traces):
-    """A daemon that holds the streams keeps nobody waiting."""
+def test_corral_and_all_processes_end_with_the_target(user, traces):
+    """A daemon that keeps the streams open does not delay the end."""
     daemon = (
         "import os, signal\n"
         "if os.fork() == 0:\n"
@@ -264,8 +265,8 @@ print(json.dumps(held))
 """
 
 
-def nurse(user, traces, code: str, request: object) -> object:
-    """Run `code`, a warm interpreter that forks command lines and ends them; all carry the argument."""
+def run_forks(user, traces, code: str, request: object) -> object:
+    """Run `code`, which forks command lines and ends them. All processes carry the argument."""
     argv = [user.python, "-c", NURSERY + code, str(user.package), traces.argument]
     with user.popen(argv, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
         try:
@@ -274,7 +275,7 @@ def nurse(user, traces, code: str, request: object) -> object:
             process.kill()
             raise
     assert process.returncode == 0, err.decode()
-    assert b"corral/" not in err, err.decode()  # a traceback of corral's own
+    assert b"corral/" not in err, err.decode()  # a traceback of corral itself
     return json.loads(out)
 
 
@@ -283,31 +284,31 @@ DELAYS = [at / 1000 for at in range(60)] + [0.1, 0.15]
 
 def test_kill_9_at_any_moment_leaves_nothing(user, traces):
     arguments = ["run", "--", user.python, "-c", IGNORE_SIGNALS, traces.argument]
-    statuses = nurse(user, traces, AT_DELAYS, [signal.SIGKILL, DELAYS, arguments])
+    statuses = run_forks(user, traces, AT_DELAYS, [signal.SIGKILL, DELAYS, arguments])
     assert statuses == [signal.SIGKILL] * len(DELAYS)
     assert left_after_a_kill(user, traces) == {}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_at_any_moment_ends_it_and_leaves_nothing(user, traces, number):
-    """Nothing is lost between the start of corral and the exec of its target.
+def test_a_signal_at_any_moment_ends_the_run_and_leaves_nothing(user, traces, number):
+    """Send a signal at each moment between the start of corral and the exec of its target.
 
-    The target has no handlers: Python as one may swallow an interrupt while it starts.
+    The target is not Python, because Python may swallow an interrupt while it starts.
     """
     arguments = ["run", "--", "tail", "-F", traces.argument]
     delays = [*DELAYS[::4], 0.15, 0.2, 0.25]
-    statuses = nurse(user, traces, AT_DELAYS, [number, delays, arguments])
+    statuses = run_forks(user, traces, AT_DELAYS, [number, delays, arguments])
     codes = {os.waitstatus_to_exitcode(status) for status in statuses}
-    # By the signal itself before corral took it over (an interrupt is an exception then), or as its
-    # target ended.
+    # Before corral has installed its handlers the signal itself ends it (SIGINT by an exception). Later corral ends as
+    # its target did.
     assert codes <= {-number, 128 + number, *([99] if number == signal.SIGINT else [])}, codes
     assert left_after_a_kill(user, traces) == {}
 
 
 def test_kill_9_at_every_step_of_the_set_up_leaves_nothing(user, traces):
     arguments = ["run", "--", user.python, "-c", "pass", traces.argument]
-    held = nurse(user, traces, AT_STEPS, arguments)
-    assert len(held) > 18  # every step is applied, most are verified
+    held = run_forks(user, traces, AT_STEPS, arguments)
+    assert len(held) > 18  # the kills cover the application of every step, and most verifications
     assert {"apply", "verify"} == {verb.split()[0] for verb in held}
     assert left_after_a_kill(user, traces) == {}
 
@@ -369,8 +370,8 @@ def test_a_reader_that_goes_away_ends_the_target_by_sigpipe(user, traces):
     assert traces.left() == {}
 
 
-def test_a_stderr_that_nobody_reads_does_not_stop_the_target(user):
-    """The warnings of a run go there; a lost warning is no reason to pretend that the target ran."""
+def test_a_stderr_without_a_reader_does_not_stop_the_target(user):
+    """Warnings go to stderr, and a lost warning does not stop a run."""
     read, write = os.pipe()
     os.close(read)
     process = start(user, "/bin/sh", "-c", "echo ran; exit 7", stderr=write)
@@ -390,7 +391,7 @@ os.execv(sys.executable, [sys.executable, "-c", code, sys.argv[1], *sys.argv[3:]
 
 
 @pytest.mark.parametrize("closed", ["0", "1", "2", "0,1", "0,1,2"])
-def test_streams_that_are_closed_are_not_replaced_by_files_of_corrals(user, scratch, closed):
+def test_closed_streams_are_not_replaced_by_corrals_files(user, scratch, closed):
     """A descriptor that corral opens must not become the target's stdin, stdout or stderr."""
     report, granted = scratch / "report.json", scratch / "granted"
     granted.mkdir()
@@ -419,7 +420,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
 def test_a_signal_that_was_ignored_when_corral_started_stays_ignored(user, traces, number):
-    """So `nohup corral run` outlives its terminal. SIGTERM is the control."""
+    """`nohup corral run` survives its terminal for this reason. SIGTERM is the control."""
     argv = user.corral_argv("run", "--", user.python, "-c", TELL_SIGNALS, traces.argument)
     process = user.popen(
         [user.python, "-c", IGNORING, str(int(number)), *argv], stdin=PIPE, stdout=PIPE, stderr=PIPE
@@ -482,8 +483,8 @@ def test_control_c_in_a_terminal_reaches_the_target(user, terminal, traces):
     assert traces.left() == {}
 
 
-def test_a_terminal_is_given_back_as_it_was(user, terminal, traces):
-    """A target that switched echo off and is killed must not leave its user typing blindly."""
+def test_a_terminal_gets_its_settings_back(user, terminal, traces):
+    """A target that switched echo off and is killed must not leave the terminal without echo."""
     master, slave = terminal
     before = termios.tcgetattr(slave)
     code = (
@@ -515,7 +516,7 @@ print(json.dumps([codes, before, state()]))
 """
 
 
-def test_a_long_lived_process_gathers_no_descriptors_and_no_children(user, traces):
+def test_a_long_lived_caller_collects_no_descriptors_and_no_children(user, traces):
     argv = [user.python, "-X", "dev", "-c", LONG_LIVED, str(user.package), traces.argument]
     process = user.popen(argv, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
     code, out, err = finish(process)
@@ -523,6 +524,6 @@ def test_a_long_lived_process_gathers_no_descriptors_and_no_children(user, trace
     codes, before, after = json.loads(out)
     assert codes == [0] * 100
     assert after == before
-    assert len(after[1]) == 1  # the zygote
+    assert len(after[1]) == 1  # the only child is the zygote
     wait_until_gone(traces.argument)
     assert traces.left() == {}

@@ -1,8 +1,13 @@
-"""`network.listen`: a port of the target's, on the host's loopback and nowhere else."""
+"""Test `network.listen`: the target's port can be reached on the host's loopback and nowhere else."""
 
 import contextlib
+import os
 import socket
 import subprocess
+
+import pytest
+
+pytestmark = pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 
 SERVER = """
 import socket, sys, threading
@@ -26,7 +31,7 @@ def free_ports(count):
 
 
 def ask(port, host="127.0.0.1"):
-    """What the server answers, or why it could not be asked."""
+    """Return the server's answer, or the reason why it could not be asked."""
     try:
         with socket.create_connection((host, port), timeout=10) as client:
             client.sendall(b"hello")
@@ -51,7 +56,7 @@ def serving(user, flags, *ports):
         process.stdout.close()
 
 
-def test_an_opened_port_is_reached_and_no_other(user):
+def test_only_a_published_port_is_reached(user):
     first, second = free_ports(2)
     with serving(user, ("--listen", str(first)), first, second):
         assert ask(first) == b"open hello"
@@ -60,24 +65,28 @@ def test_an_opened_port_is_reached_and_no_other(user):
     assert ask(first) == "ConnectionRefusedError"
 
 
-def test_without_it_nothing_is_reached(user):
+def test_no_port_is_reached_without_the_flag(user):
     first, second = free_ports(2)
+    if user.tier == "bare":  # the target gets no socket
+        done = user.run(user.python, "-c", SERVER, str(first), str(second))
+        assert b"PermissionError" in done.stderr
+        return
     with serving(user, (), first, second):
         assert ask(first) == "ConnectionRefusedError"
 
 
-def test_only_loopback_listens(user):
-    """127.0.0.2 is another address of this host's, as a real one would be."""
+def test_a_published_port_listens_on_loopback_only(user):
+    """127.0.0.2 is another address of this host, like the address of a network card."""
     first, second = free_ports(2)
     with serving(user, ("--listen", str(first)), first, second):
         assert ask(first, "127.0.0.2") == "ConnectionRefusedError"
         assert ask(first) == b"open hello"
 
 
-def test_a_port_that_nobody_serves_inside(user):
+def test_a_port_without_a_listener_inside_is_closed(user):
     first, second, third = free_ports(3)
     with serving(user, ("--listen", str(first), "--listen", str(third)), first, second):
-        assert ask(third) in {b"", "ConnectionResetError"}
+        assert ask(third) in {b"", "ConnectionResetError", "ConnectionRefusedError"}
         assert ask(first) == b"open hello"
 
 
@@ -86,12 +95,12 @@ def test_a_port_that_is_taken_refuses_the_run(user):
         port = str(taken.getsockname()[1])
         done = user.run("true", flags=("--listen", port))
     assert done.returncode == 125
-    assert b"published_ports" in done.stderr
+    assert (b"published_ports" if user.tier == "walled" else b"brokered_sockets") in done.stderr
     assert port.encode() in done.stderr
 
 
-def test_a_listening_port_gives_no_way_out(user):
-    """The socket maker stands in the target's network namespace, not the target in the host's."""
+def test_a_published_port_opens_no_connection_to_the_host(user):
+    """corral's socket process enters the target's network namespace. The target never enters the host's."""
     (port,) = free_ports(1)
     with socket.create_server(("127.0.0.1", 0)) as host:
         code = f"""
@@ -104,3 +113,42 @@ except OSError as error:
 """
         assert user.inside(code, flags=("--listen", str(port))) == "ConnectionRefusedError"
         assert user.outside(code) == "reached"
+
+
+def policy_of(user, name, port, *, everywhere):
+    path = user.home / f"{name}-{user.tier}.toml"
+    text = f"version = 1\n[network]\nlisten = [{port}]\nlisten_everywhere = {everywhere}\n"
+    path.write_text(text.replace("True", "true").replace("False", "false"))
+    os.chown(path, user.uid, user.uid)
+    return str(path)
+
+
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_other_addresses_are_published_only_on_request(user, everywhere):
+    first, second = free_ports(2)
+    policy = policy_of(user, f"everywhere-{first}", first, everywhere=everywhere)
+    with serving(user, ("--policy", policy), first, second):
+        assert ask(first) == b"open hello"
+        answer = b"open hello" if everywhere else "ConnectionRefusedError"
+        assert ask(first, "127.0.0.2") == answer
+
+
+def test_a_server_that_binds_all_addresses_is_reached(user):
+    """Most servers bind all addresses. Without namespaces corral binds the socket to loopback instead."""
+    first, second = free_ports(2)
+    both = "AF_INET6, dualstack_ipv6=True"
+    for address, family in (("0.0.0.0", "AF_INET"), ("::", both)):
+        code = SERVER.replace('("127.0.0.1", port)', f'("{address}", port), family=socket.{family}')
+        argv = user.corral_argv(
+            "run", "--listen", str(first), "--", user.python, "-c", code, str(first), str(second)
+        )
+        pipe = subprocess.PIPE
+        process = user.popen(argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=subprocess.DEVNULL)
+        try:
+            assert process.stdout.readline() == b"ready\n"
+            assert ask(first) == b"open hello"
+            assert ask(first, "127.0.0.2") == "ConnectionRefusedError"
+        finally:
+            process.terminate()
+            process.wait()
+            process.stdout.close()

@@ -1,7 +1,7 @@
-"""`corral run` with the macOS backend, on Linux: the same code, with what only Linux has switched off.
+"""Test `corral run` with the macOS backend on Linux. Features that only Linux has are turned off.
 
-There is no Seatbelt here, so every run but the first is `--best-effort`. `mac_world.py` says what is played.
-Its process ends only when nothing is left of the run, so that a run which comes to its end here has left nobody.
+There is no Seatbelt here, so every run except the first is `--best-effort`. `mac_world.py` describes the model.
+The model's process ends only when no process of the run is left. So the end of each test shows that none was left.
 """
 
 import json
@@ -18,7 +18,7 @@ import pytest
 WORLD = pathlib.Path(__file__).parent / "mac_world.py"
 BEST = "--best-effort"
 MANY = ("--allow-subprocess",)
-PATIENCE = 30
+PATIENCE = 90
 DAEMON = """
 import os, sys
 ready, released = os.pipe(), sys.argv[1]
@@ -28,7 +28,7 @@ if os.fork() == 0:
         os.setsid()
         os.closerange(0, 3)
         os.write(ready[1], b"x")
-        open(released).read()   # a fifo: until somebody writes to it
+        open(released).read()   # blocks until a process opens the fifo for writing
     os._exit(0)
 os.wait()
 os.read(ready[0], 1)
@@ -45,18 +45,18 @@ class Mac:
         shutil.copy(WORLD, self.world)
         self.world.chmod(0o644)
         self.package = package
-        self.before = set()
-        self.before = self.directories()
+        self.pid_files = []
 
     def argv(self, *arguments):
         return [self.user.python, str(self.world), str(self.package), *arguments]
 
     def file(self, name):
-        """A path of its own, which does not exist yet."""
+        """Return a new path that does not exist yet."""
         return str(self.user.home / f"mac-{uuid.uuid4().hex}-{name}")
 
     def popen(self, *arguments, env=None, **options):
-        environment = self.user.environment(**(env or {}))
+        environment = self.user.environment(**{"MAC_WORLD_PID": self.file("pid"), **(env or {})})
+        self.pid_files.append(pathlib.Path(environment["MAC_WORLD_PID"]))
         return self.user.popen(
             self.argv(*arguments),
             env=environment,
@@ -81,11 +81,13 @@ class Mac:
         return done, json.loads(pathlib.Path(path).read_text())
 
     def directories(self):
-        """Private directories that came since; other suites of the same user have theirs."""
-        return set(pathlib.Path("/tmp").glob(f"corral-{self.user.uid}-*")) - self.before
+        """Return the private directories of this test's runs."""
+        found = pathlib.Path("/tmp").glob(f"corral-{self.user.uid}-*")
+        pids = {path.read_text() for path in self.pid_files if path.exists()}
+        return {path for path in found if path.name.split("-")[2] in pids}
 
     def left(self):
-        """Private directories of runs that are over, and records of runs."""
+        """Return private directories of finished runs, and run records."""
         over = [
             path
             for path in self.directories()
@@ -105,7 +107,7 @@ def word(report, control):
 
 
 def started(mac, code, *arguments, flags=(), env=None):
-    """A run whose target has said that it is ready, and the number of corral's own process."""
+    """Start a run, wait until its target is ready, and return corral's pid."""
     path = mac.file("pid")
     process = mac.popen(
         "run", BEST, *flags, "--", mac.user.python, "-c", code, *arguments,
@@ -113,6 +115,12 @@ def started(mac, code, *arguments, flags=(), env=None):
     )  # fmt: skip
     assert process.stdout.readline() == b"ready\n", process.stderr.read()
     return process, int(pathlib.Path(path).read_text())
+
+
+def children(pid):
+    return [
+        int(word) for word in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    ]
 
 
 def ended(process):
@@ -146,7 +154,7 @@ def test_best_effort_runs_and_warns_of_every_wall(mac):
         assert b"warning: " + wall + b" is not enforced" in done.stderr
 
 
-def test_exit_codes(mac):
+def test_exit_codes_are_passed_on(mac):
     assert mac.python("raise SystemExit(7)").returncode == 7
     assert mac.python("import os; os.kill(os.getpid(), 15)").returncode == 143
     assert mac.run("/nonexistent/program").returncode == 127
@@ -156,12 +164,12 @@ def test_exit_codes(mac):
     assert mac.run(str(broken)).returncode == 126
 
 
-def test_streams_are_the_targets(mac):
+def test_the_target_has_the_callers_streams(mac):
     done = mac.python("import sys; sys.stdout.write(sys.stdin.read().upper())", input=b"hello")
     assert done.stdout == b"HELLO"
 
 
-def test_a_list_of_hosts_is_refused_and_never_widened(mac):
+def test_an_allowlist_is_refused_and_never_widened(mac):
     process = mac.popen("run", "--allow-net", "example.com", "--", "/bin/echo", "ran")
     out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (125, b"")
@@ -169,7 +177,7 @@ def test_a_list_of_hosts_is_refused_and_never_widened(mac):
     assert mac.run("/bin/echo", "ran", flags=("--allow-net", "example.com")).stdout == b"ran\n"
 
 
-def test_the_callers_environment_stays_outside(mac):
+def test_the_callers_environment_is_not_passed_on(mac):
     code = "import os; print('PLANTED' in os.environ, os.environ['HOME'], os.environ['TMPDIR'])"
     planted, home, temporary = mac.python(code, env={"PLANTED": "1"}).stdout.decode().split()
     assert planted == "False"
@@ -179,7 +187,7 @@ def test_the_callers_environment_stays_outside(mac):
 
 def test_descriptors_of_the_caller_stay_outside(mac):
     code = "import os; print(sorted(map(int, os.listdir('/proc/self/fd')))[:4])"
-    with open("/etc/hosts") as file:
+    with open(__file__) as file:
         inherited = os.dup2(file.fileno(), 77)
         done = mac.python(code, pass_fds=(inherited,))
         control = mac.user.popen(
@@ -187,7 +195,7 @@ def test_descriptors_of_the_caller_stay_outside(mac):
         )
         assert control.wait() == 0
         os.close(inherited)
-    assert done.stdout == b"[0, 1, 2, 3]\n"  # 3 reads the list
+    assert done.stdout == b"[0, 1, 2, 3]\n"  # descriptor 3 reads the list
 
 
 def test_the_number_of_descriptors_is_limited(mac):
@@ -195,8 +203,8 @@ def test_the_number_of_descriptors_is_limited(mac):
     assert mac.python(code, flags=("--max-fds", "16")).stdout == b"True 24\n"
 
 
-def test_no_second_process_by_rlimit(mac):
-    """NPROC of 1, which root is exempt from and an ordinary user never has room under."""
+def test_rlimit_nproc_denies_a_second_process(mac):
+    """RLIMIT_NPROC is 1. An ordinary user always has more processes. Root is exempt."""
     code = "import os\ntry:\n  os.waitpid(os.fork(), 0); print('forked')\nexcept OSError as e: print(e.errno)"
     done, report = mac.reported(code)
     assert done.stdout == b"11\n"
@@ -204,14 +212,14 @@ def test_no_second_process_by_rlimit(mac):
     assert b"forked" in mac.python(code, flags=MANY).stdout
 
 
-def test_an_address_space_that_is_asked_for_is_set(mac):
+def test_a_requested_address_space_limit_is_set(mac):
     policy = pathlib.Path(mac.file("policy.toml"))
     policy.write_text('version = 1\n[limits]\naddress_space = "3G"\n')
     code = "import resource; print(resource.getrlimit(resource.RLIMIT_AS)[1])"
     assert mac.python(code, flags=("--policy", str(policy))).stdout.strip() == str(3 << 30).encode()
 
 
-def test_the_report_says_what_holds_and_how_well(mac):
+def test_the_report_names_each_control_and_its_status(mac):
     _, report = mac.reported("pass", flags=("--max-memory", "1G", "--timeout", "1m"))
     assert word(report, "tree") | {"why": ""} == {
         "control": "tree", "asked": "always", "stated": False,
@@ -237,14 +245,14 @@ def test_a_target_that_ignores_sigterm_is_killed_after_the_grace(mac):
     assert ended(process) == 137
 
 
-def test_sigterm_is_passed_on_and_its_answer_counts(mac):
+def test_sigterm_is_passed_on_and_the_target_chooses_the_exit_code(mac):
     code = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(9)); print('ready', flush=True)\nwhile True: time.sleep(0.1)"
     process, _ = started(mac, code)
     process.send_signal(signal.SIGTERM)
     assert ended(process) == 9
 
 
-def test_a_memory_hog(mac):
+def test_memory_beyond_the_limit_ends_the_run(mac):
     code = "x = b'x' * (300 << 20); import time; time.sleep(600)"
     done, report = mac.reported(code, flags=("--max-memory", "100M"))
     assert (done.returncode, report["outcome"]["kind"]) == (137, "memory")
@@ -258,21 +266,25 @@ def test_memory_of_many_processes_is_added_up(mac):
     assert (done.returncode, report["outcome"]["kind"]) == (137, "memory")
 
 
-def test_cpu_time(mac):
+def test_cpu_time_beyond_the_limit_ends_the_run(mac):
     done, report = mac.reported(SPIN, flags=("--max-cpu-time", "500ms"))
     assert (done.returncode, report["outcome"]["kind"]) == (137, "cpu_time")
     assert report["usage"]["cpu_ms"] >= 450
 
 
-def test_a_share_of_the_cpu(mac):
+def test_a_share_of_the_cpu_is_enforced(mac):
     code = "import time\nt = time.monotonic()\nwhile time.monotonic() - t < 1: pass\nprint(time.process_time() / (time.monotonic() - t))"
     held = float(mac.python(code, flags=("--max-cpu", "200")).stdout)
-    free = float(mac.python(code).stdout)
     assert held < 0.4
-    assert free > held  # the control, on however busy a machine
+    while float(mac.python(code).stdout) <= held:
+        pass  # the control: a busy machine may need several attempts
 
 
-def test_too_many_tasks(mac):
+@pytest.mark.skipif(
+    os.geteuid() != 0,
+    reason="RLIMIT_NPROC counts this user's other processes, which the model's process table does not list",
+)
+def test_too_many_tasks_end_the_run(mac):
     code = "import os, sys, time\nfor _ in range(int(sys.argv[1])):\n  if os.fork() == 0: time.sleep(600)\ntime.sleep(float(sys.argv[2]))"
     done, report = mac.reported(code, "12", "600", flags=("--max-pids", "8", *MANY))
     assert (done.returncode, report["outcome"]["kind"]) == (137, "pids")
@@ -280,18 +292,53 @@ def test_too_many_tasks(mac):
 
 
 def test_a_daemon_ends_with_the_target(mac):
-    """It left group, session and parents. The world ends only when it is gone."""
+    """The daemon has left its group, session and parents. The model ends only when the daemon has ended."""
     assert mac.python(DAEMON, fifo(mac), flags=MANY).returncode == 0
 
 
-def test_the_control_a_daemon_outlives_its_program(mac):
+def test_a_daemon_outlives_its_program_without_corral(mac):
     path = fifo(mac)
     process = mac.popen("--bare", mac.user.python, "-c", DAEMON, path)
-    assert process.stdout.read() == b""  # who started the daemon has ended
+    assert process.stdout.read() == b""  # the process that started the daemon has ended
     assert process.poll() is None
-    with open(path, "w"):  # opens once the daemon reads
+    with open(path, "w"):  # blocks until the daemon reads
         pass
     assert ended(process) == 0
+
+
+@pytest.mark.parametrize("walled", [True, False], ids=["seatbelt", "the control"])
+def test_a_daemon_is_identified_by_its_label_alone(mac, walled):
+    """The middle process of a double fork ends at once, so the process table does not show who forked the daemon.
+
+    The imitated Seatbelt's label still identifies the daemon, because no process can remove it. Without the label the
+    daemon lives on.
+    """
+    path = fifo(mac)
+    environment = {"MAC_WORLD_FORGETS": "1", **({"MAC_WORLD_SEATBELT": "1"} if walled else {})}
+    process = mac.popen(
+        "run", BEST, *MANY, "--", mac.user.python, "-c", DAEMON, path, env=environment
+    )
+    if walled:
+        assert ended(process) == 0  # the model ends only when the daemon has ended
+        return
+    assert process.stdout.read() == b""  # corral has ended
+    assert process.poll() is None
+    with open(path, "w"):  # blocks until the daemon reads
+        pass
+    assert ended(process) == 0
+
+
+def test_the_number_of_processes_is_bounded_without_being_sampled(mac):
+    code = "import os, time\nn = 0\ntry:\n  while True:\n    if os.fork() == 0: time.sleep(600)\n    n += 1\nexcept OSError as e: print(e.errno, n <= 128, flush=True)"
+    done, report = mac.reported(code, flags=MANY)
+    assert done.stdout == b"11 True\n"
+    held = word(report, "pids")
+    assert (held["mechanism"], held["status"]) == ("RLIMIT_NPROC", "cooperative")
+
+
+def test_the_target_starts_in_its_private_home(mac):
+    done = mac.python("import os; print(os.getcwd() == os.environ['HOME'], os.environ['LANG'])")
+    assert done.stdout == b"True en_US.UTF-8\n"
 
 
 def test_a_target_that_forks_without_end_is_ended(mac):
@@ -308,11 +355,53 @@ def test_kill_9_of_corral_ends_the_tree_and_leaves_no_directory(mac):
     assert ended(process) == 137
     assert not private.exists()
     assert mac.run("/bin/true").returncode == 0
-    assert mac.left() == []  # the next start has taken away the record, too
+    assert mac.left() == []  # the next start has also removed the record
 
 
-def test_kill_9_while_corral_starts(mac):
-    """At whatever moment it comes: the world sees nobody left."""
+def test_kill_9_of_corral_just_after_the_target_leaves_no_directory(mac):
+    process, corral = started(mac, STAY)
+    (private,) = [path for path in mac.directories() if f"-{corral}-" in path.name]
+    (watcher,) = children(corral)
+    os.kill(corral, signal.SIGSTOP)
+    process.stdin.close()
+    process.stdin = None
+    while children(watcher):
+        pass  # the target has not ended yet
+    os.kill(corral, signal.SIGKILL)
+    assert ended(process) == 137
+    assert not private.exists()
+
+
+@pytest.mark.parametrize("closed", ["", "os.close(own.answers)"], ids=["control", "no reader"])
+def test_a_watcher_without_a_reader_still_ends_the_tree(mac, closed):
+    """The model's process ends only after the target."""
+    code = f"""
+import os
+from corral.platforms.current import load
+from corral.platforms.macos import watcher
+from corral.platforms.posix import signals
+from corral.record import replace
+own, watchers = watcher.open_pipes()
+if os.fork() == 0:
+    signals.reset()
+    own.close()
+    start = os.pipe()
+    target = os.fork()
+    if target == 0:
+        os.execv("/bin/sleep", ["sleep", "600"])
+    pipes = replace(watchers, start=start[1])
+    watcher.TreeWatcher(load()._table, target, pipes, directory=None, marker="").run()
+watchers.close()
+assert len(os.read(own.answers, 4)) == 4
+{closed}
+os.write(own.control, bytes([watcher.MEASURE]))
+"""
+    process = mac.popen("--api", code)
+    assert ended(process) == 0
+
+
+def test_kill_9_during_the_start_leaves_no_process(mac):
+    """The signal comes at many different moments. The model checks that no process is left."""
     for _ in range(8):
         path = pathlib.Path(mac.file("pid"))
         process = mac.popen(
@@ -326,15 +415,14 @@ def test_kill_9_while_corral_starts(mac):
 
 def test_when_the_watcher_is_killed_the_supervisor_ends_the_tree(mac):
     process, corral = started(mac, DAEMON + STAY, fifo(mac), flags=MANY)
-    children = pathlib.Path(f"/proc/{corral}/task/{corral}/children").read_text().split()
-    os.kill(int(children[0]), signal.SIGKILL)
+    os.kill(children(corral)[0], signal.SIGKILL)
     assert ended(process) == 137
     assert mac.left() == []
 
 
 @pytest.mark.parametrize("limits", [("--max-memory", "1G"), ()], ids=["looked at", "not looked at"])
 def test_a_target_that_stops_the_watcher_does_not_stop_corral(mac, limits):
-    """Only where no Seatbelt keeps it from that."""
+    """Seatbelt would deny a target to stop the watcher."""
     code = "import os, signal, time; os.kill(os.getppid(), signal.SIGSTOP); time.sleep(600)"
     done = mac.python(code, flags=("--timeout", "300ms", *limits), env={"MAC_WORLD_GRACE": "0.3"})
     assert done.returncode == 124
@@ -359,8 +447,8 @@ def test_ps_shows_a_living_run(mac):
     process.stderr.close()
 
 
-def test_nothing_is_looked_at_unless_a_limit_asks_for_it(mac):
-    """A run with such a limit is the clock of one without."""
+def test_processes_are_sampled_only_under_a_limit(mac):
+    """When a run with a limit has been sampled, a run without one has had enough time for it."""
     counts = {}
     runs = {}
     for name, flags in {"without": (), "with": ("--max-memory", "1G")}.items():
@@ -390,19 +478,19 @@ print("well")
 """
 
 
-def test_the_python_api(mac):
-    """The zygote and its supervisors, which a Mac has as Linux does."""
+def test_the_python_api_works_on_a_mac(mac):
+    """A Mac has a zygote and supervisors as Linux has."""
     code = f"DAEMON, FIFO = {DAEMON!r}, {fifo(mac)!r}\n{API}"
     process = mac.popen("--api", code)
     out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (0, b"well\n"), err.decode()
 
 
-def test_doctor(mac):
+def test_doctor_reports_the_mac(mac):
     out, _ = mac.popen("doctor").communicate(timeout=PATIENCE)
     lines = out.decode().splitlines()
     for line in (
-        "[✓] Rlimits: supported",
+        "[✓] Rlimits: supported [read]",
         "[!] Cgroups: NOT available (Linux only)",
         "[!] Network namespaces: NOT available (Linux only)",
         "[!] Seccomp: NOT available (Linux only)",

@@ -1,4 +1,4 @@
-"""Secrets and self-starting files inside granted directories, tried from inside; nothing is left behind."""
+"""Try from inside to read secrets and change self-starting files in grants. A run leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ ALLOWED = {"source"}
 
 @pytest.fixture
 def home(user, scratch) -> pathlib.Path:
-    """A home directory of the user's with nothing in it yet."""
+    """Create an empty home directory of the user."""
     return scratch
 
 
@@ -92,7 +92,7 @@ def write(user, path: pathlib.Path, text: str = "text") -> pathlib.Path:
 
 
 def listing(root: pathlib.Path) -> dict[str, tuple[object, ...]]:
-    """Everything that a run could change below a directory."""
+    """Return the state of everything below a directory, to compare it after a run."""
     found = {}
     for path in [root, *root.rglob("*")]:
         seen = path.lstat()
@@ -139,7 +139,7 @@ def test_naming_a_secret_shows_it(user, home, env):
     assert found == ["key", "FileNotFoundError"]
 
 
-def test_naming_a_file_in_a_secret_directory_shows_only_that(user, home, env):
+def test_naming_a_file_in_a_secret_directory_shows_only_that_file(user, home, env):
     key = write(user, home / ".config/gh/hosts.yml", "key")
     other = write(user, home / ".config/gh/more/id", "key")
     config = write(user, home / ".config/gh/more/config", "Host x")
@@ -148,11 +148,11 @@ def test_naming_a_file_in_a_secret_directory_shows_only_that(user, home, env):
     assert found == ["FileNotFoundError", "FileNotFoundError", "Host x"]
 
 
-def test_a_secret_behind_a_link_is_hidden_where_it_lies(user, home, env):
+def test_a_secret_behind_a_link_is_hidden_at_its_real_path(user, home, env):
     key = write(user, home / "dotfiles/ssh/id_rsa", "key")
     near = write(user, home / "dotfiles/readme", "hello")
     (home / ".ssh").symlink_to("dotfiles/ssh")
-    # The link leads into a grant that does not hold it.
+    # The link leads into a grant that does not contain the link.
     flags = ("--read", str(home / "dotfiles"))
     assert user.inside(READ, str(key), str(near), flags=flags, env=env) == [
         "FileNotFoundError",
@@ -172,7 +172,7 @@ def test_environment_files_are_hidden_near_the_top_unless_named(user, home, env)
     assert user.inside(READ, *map(str, files), flags=flags, env=env) == ["TOKEN=1", "", "TOKEN=1"]
 
 
-def test_what_starts_by_itself_cannot_be_changed_in_a_write_grant(user, home, env):
+def test_self_starting_files_of_a_write_grant_cannot_be_changed(user, home, env):
     project = home / "project"
     repository(user, project)
     repository(user, project / "group/repo")
@@ -184,6 +184,46 @@ def test_what_starts_by_itself_cannot_be_changed_in_a_write_grant(user, home, en
     after = listing(project)
     changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
     assert changed == {str(project / "source")}
+
+
+def test_login_files_in_a_part_of_the_home_cannot_be_changed(user, home, env):
+    """A login file may be a link from the home into a granted directory of settings."""
+    starters = [write(user, home / ".cargo" / name) for name in ("env", "bin/cargo")]
+    starters.append(write(user, home / "dotfiles/kitty/kitty.conf"))
+    free = write(user, home / ".cargo/registry/file")
+    (home / ".config").mkdir()
+    (home / ".config/kitty").symlink_to("../dotfiles/kitty")
+    code = """
+answer = []
+for path in sys.argv[1:]:
+    try:
+        open(path, "a").write("more")
+        answer.append(0)
+    except OSError as error:
+        answer.append(error.errno)
+"""
+    flags = ("--write", str(home / ".cargo"), "--write", str(home / "dotfiles"))
+    found = user.inside(code, *map(str, (*starters, free)), flags=flags, env=env)
+    assert found == [30, 30, 30, 0]
+
+
+def test_policies_of_other_servers_cannot_be_changed(user, home, env):
+    """A write grant that contains the run's own policy is refused. Another server's policy is read-only."""
+    project = home / "project"
+    policies = [
+        write(user, project / name, "version = 1") for name in ("corral.toml", "plain.toml")
+    ]
+    code = """
+answer = []
+for path in sys.argv[1:]:
+    try:
+        open(path, "a").write("more")
+        answer.append(0)
+    except OSError as error:
+        answer.append(error.errno)
+"""
+    flags = ("--write", str(project))
+    assert user.inside(code, *map(str, policies), flags=flags, env=env) == [30, 0]
 
 
 def test_the_same_acts_succeed_without_walls(user, home):
@@ -225,7 +265,7 @@ os.unlink(sys.argv[2])
 
 
 def test_a_hidden_secret_stays_hidden_in_a_write_grant(user, home, env):
-    """Every directory above it is bound once; binding the second mask's must not uncover the first."""
+    """Several secrets are below one directory. Masking the second must not uncover the first."""
     token = write(user, home / ".config/gh/hosts.yml", "token")
     deep = write(user, home / ".config/Code/User/settings.json", "settings")
     deeper = write(user, home / ".config/Code/Other/file", "plain")
@@ -278,20 +318,20 @@ def test_a_server_below_a_secret_directory_still_runs(user, home, env):
     assert user.inside(READ, str(secret), flags=flags, env=env) == ["FileNotFoundError"]
 
 
-def test_a_secret_that_the_target_cannot_reach_anyway_stops_nothing(user, home, env):
-    """Root sees into everybody's directories and grants one that holds another user's closed one."""
+def test_an_unreachable_secret_does_not_stop_the_run(user, home, env):
+    """Root grants a directory that contains another user's closed directory, which root can read."""
     if user.uid:
-        pytest.skip("only root can look into a closed directory")
+        pytest.skip("only root can read a closed directory")
     secret = write(user, home / "shared/closed/.env", "TOKEN=1")
     note = write(user, home / "shared/note", "note")
     os.chown(secret.parent, 4242, 4242)
     secret.parent.chmod(0o700)
     flags = ("--read", str(home / "shared"))
     found = user.inside(READ, str(secret), str(note), flags=flags, env=env)
-    assert found == ["PermissionError", "note"]
+    assert found == ["FileNotFoundError", "note"]
 
 
-def test_absent_names_are_told_before_and_after(tmp_path):
+def test_absent_protected_names_are_reported_at_start_and_end(tmp_path):
     (tmp_path / "sub/.git").mkdir(parents=True)
     (tmp_path / "sub/.git/config").write_text("[core]\n\thooksPath = .hooks\n")
     (tmp_path / ".mcp.json").symlink_to("nowhere.json")
@@ -305,7 +345,7 @@ def test_absent_names_are_told_before_and_after(tmp_path):
     assert find([grant(tmp_path, "read")]).absent == ()
 
 
-def test_masks_inside_masks_are_left_out(tmp_path):
+def test_a_mask_inside_another_mask_is_left_out(tmp_path):
     for name in (".claude/hooks", ".cursor/.git/hooks/x", ".git/hooks"):
         (tmp_path / name).mkdir(parents=True)
     found = find([grant(tmp_path, "write")])
@@ -313,7 +353,7 @@ def test_masks_inside_masks_are_left_out(tmp_path):
     assert paths(found, tmp_path) == {".claude", ".cursor", ".git"}
 
 
-def test_links_in_a_circle_and_to_nowhere_are_only_pinned(tmp_path):
+def test_broken_and_circular_links_are_only_made_unchangeable(tmp_path):
     (tmp_path / ".envrc").symlink_to(".envrc")
     (tmp_path / ".vscode").symlink_to("/nonexistent/x")
     found = find([grant(tmp_path, "write")]).masks
@@ -323,7 +363,7 @@ def test_links_in_a_circle_and_to_nowhere_are_only_pinned(tmp_path):
     }
 
 
-def test_the_search_is_bounded_and_says_so(tmp_path, monkeypatch):
+def test_a_search_that_reaches_its_bound_is_reported(tmp_path, monkeypatch):
     for number in range(20):
         (tmp_path / f"repo{number}/.git/hooks").mkdir(parents=True)
     for name in (".git/hooks", ".vscode", "later/deep"):
@@ -336,7 +376,7 @@ def test_the_search_is_bounded_and_says_so(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(masks, limit, value)
             found = find(grants)
-        # Names with a fixed place cost nothing.
+        # Names at fixed paths are found without a search.
         assert paths(found, tmp_path) >= {".git", ".vscode", ".env"}
         assert len(found.masks) < 23
         assert str(tmp_path) in found.unsearched
@@ -346,7 +386,7 @@ def test_the_search_is_bounded_and_says_so(tmp_path, monkeypatch):
     assert refused.value.hint.startswith(f"grant less, such as --write {tmp_path}/repo")
 
 
-def test_a_strict_run_refuses_what_was_not_searched():
+def test_a_strict_run_refuses_unsearched_directories():
     from corral.policy.model import Policy
 
     found = masks.Found(unsearched=("/a", "/b"))
@@ -362,8 +402,19 @@ def test_dependencies_are_not_searched(tmp_path):
     assert paths(find([grant(tmp_path, "write")]), tmp_path) == {"venv/src/x/.git"}
 
 
+def test_names_are_found_in_deep_directories(tmp_path):
+    for name in ("a/b/c/leaf", "a/b/c/inner/more"):
+        (tmp_path / name).mkdir(parents=True)
+    names = (".env", ".env.local", ".env.other", ".git")
+    for place in ("a/b/c/leaf", "a/b/c/inner"):
+        for name in (*names, "plain"):
+            (tmp_path / place / name).write_text("")
+    found = paths(find([grant(tmp_path, "write")]), tmp_path / "a/b/c")
+    assert found == {f"{place}/{name}" for place in ("leaf", "inner") for name in names}
+
+
 def test_a_planted_file_does_not_end_the_search(tmp_path):
-    """Neither a FIFO in a place that is read, nor what looks like an environment or a repository."""
+    """A FIFO at a path that corral reads, a false environment and a false repository do not end the search."""
     (tmp_path / "lib/sub/.git").mkdir(parents=True)
     for name in ("pyvenv.cfg", "HEAD", "objects"):
         (tmp_path / "lib" / name).write_text("")
@@ -374,7 +425,62 @@ def test_a_planted_file_does_not_end_the_search(tmp_path):
     assert paths(found, tmp_path) == {".git", "lib", "lib/sub/.env"}
 
 
-def test_submodules_and_worktrees_and_bare_repositories(tmp_path):
+def plant_index(git: pathlib.Path, *names: bytes, first: bytes = b"") -> None:
+    """Write a git index of version 4 with gitlinks. Each name begins with the previous name."""
+    git.mkdir()
+    entries = [(b"\0\0\x81\xa4", b"\0" + first), *((b"\0\0\xe0\0", name) for name in names)]
+    packed = [bytes(24) + mode + bytes(32) + b"\0\1" + name + b"\0" for mode, name in entries]
+    head = b"DIRC" + (4).to_bytes(4, "big") + len(packed).to_bytes(4, "big")
+    (git / "index").write_bytes(head + b"".join(packed))
+
+
+def test_an_index_with_ever_longer_names_is_not_expanded(tmp_path):
+    """Building ten thousand names of megabytes would make the next start wait for minutes."""
+    plant_index(tmp_path / "long", b"\0b", first=b"a" * 5000)
+    plant_index(tmp_path / "short", b"\0b", first=b"a" * 4000)
+    top = str(tmp_path)
+    assert not list(repositories.find_submodules(top, [f"{top}/long"]))
+    assert list(repositories.find_submodules(top, [f"{top}/short"])) == [f"{top}/{'a' * 4000}b"]
+
+
+def test_the_total_size_of_read_indexes_is_bounded(tmp_path):
+    (tmp_path / ".git").mkdir()
+    for number in range(300):
+        with open(tmp_path / f".git/sharedindex.{number}", "wb") as file:
+            file.truncate(1 << 20)
+
+    def bytes_read() -> int:
+        with open("/proc/self/io") as file:
+            return int(file.readline().removeprefix("rchar:"))
+
+    before = bytes_read()
+    find([grant(tmp_path, "write")])
+    assert bytes_read() - before < 2 * repositories.MAX_INDEX_BYTES
+
+
+@pytest.mark.parametrize("count", [1000, 1001])
+def test_an_index_with_too_many_submodules_is_refused(tmp_path, count):
+    names = [b"\x06%06d" % number for number in range(count)]
+    names[0] = names[0].replace(b"\x06", b"\0")
+    plant_index(tmp_path / ".git", *names)
+    if count > masks.MAX_MASKS:
+        with pytest.raises(PolicyError, match="paths to hide or protect"):
+            find([grant(tmp_path, "write")])
+    else:
+        assert str(tmp_path / "000999") in find([grant(tmp_path, "write")]).absent
+
+
+def test_mercurial_subrepositories_are_not_searched(tmp_path):
+    """The target can write `.hgsub` itself, so protecting its paths would be useless."""
+    (tmp_path / ".hg").mkdir()
+    (tmp_path / "there/.hg").mkdir(parents=True)
+    (tmp_path / ".hgsub").write_text("there = x\nabsent = y\n")
+    found = find([grant(tmp_path, "write")])
+    assert paths(found, tmp_path) == {".hg", "there/.hg"}
+    assert not [path for path in found.absent if "/absent" in path]
+
+
+def test_submodules_worktrees_and_bare_repositories_are_protected(tmp_path):
     for name in ("HEAD", "objects/x", "hooks/x", "config"):
         for base in (".git", ".git/modules/lib/one", ".git/modules/lib/one/modules/two", "bare"):
             (tmp_path / base / name).parent.mkdir(parents=True, exist_ok=True)
@@ -394,12 +500,12 @@ def test_submodules_and_worktrees_and_bare_repositories(tmp_path):
         ".git/worktrees/w/commondir",
         *(f"{base}/{name}" for base in (".git", *modules) for name in ("hooks", "config")),
     }
-    # A worktree's own grant, with the repository that it belongs to elsewhere in another.
+    # The repository of a granted worktree is in another grant.
     apart = find([grant(tmp_path / "w", "write"), grant(tmp_path / ".git", "read")])
     assert paths(apart, tmp_path) == {"w/.git"}
 
 
-def test_what_the_settings_of_a_repository_name(tmp_path):
+def test_paths_in_a_repositorys_settings_are_protected(tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     (home / ".gitconfig").write_text(
@@ -428,7 +534,7 @@ def test_what_the_settings_of_a_repository_name(tmp_path):
         "inc",
         "inc2",
     }
-    # The repository is around the grant.
+    # The repository contains the grant.
     assert paths(find([grant(top / "tools", "write")], str(home)), top) == {
         "tools/pager",
         "tools/fix",
@@ -436,7 +542,7 @@ def test_what_the_settings_of_a_repository_name(tmp_path):
     }
 
 
-def test_hooks_that_are_links_are_followed(tmp_path):
+def test_links_in_a_hooks_directory_are_followed(tmp_path):
     for name in (".git/hooks", "scripts", ".git/modules/m/hooks", "team"):
         (tmp_path / name).mkdir(parents=True)
     for name in ("one", "two", "three", "free"):
@@ -450,8 +556,8 @@ def test_hooks_that_are_links_are_followed(tmp_path):
     assert found == {".git", "team", "scripts/one", "scripts/two", "scripts/three"}
 
 
-def test_planted_settings_and_modules_cost_a_bounded_time(tmp_path, monkeypatch):
-    """A target's own repositories are read, too: as long as they may take, and no longer."""
+def test_planted_settings_and_submodules_take_bounded_time(tmp_path, monkeypatch):
+    """A target can plant many repositories. corral reads them for a bounded time."""
     for number in range(3):
         git = tmp_path / f"r{number}/.git"
         git.mkdir(parents=True)
@@ -468,7 +574,7 @@ def test_planted_settings_and_modules_cost_a_bounded_time(tmp_path, monkeypatch)
     assert len(looked) < 3 * 2 * repositories.MAX_WORDS + 1000
 
 
-def test_hooks_that_are_the_grant_itself_are_said(tmp_path):
+def test_a_hooks_directory_that_is_the_grant_is_reported(tmp_path):
     (tmp_path / ".git").mkdir()
     (tmp_path / "hooks").mkdir()
     (tmp_path / ".git/config").write_text("[core]\n\thooksPath = hooks\n")
@@ -476,7 +582,7 @@ def test_hooks_that_are_the_grant_itself_are_said(tmp_path):
     assert find([grant(tmp_path, "write")]).named == ()
 
 
-def test_what_hooks_of_a_repository_around_lead_to_is_not_named(tmp_path):
+def test_link_targets_of_an_outer_repositorys_hooks_have_no_role(tmp_path):
     (tmp_path / ".git/hooks").mkdir(parents=True)
     (tmp_path / "src").mkdir()
     (tmp_path / "src/hook").write_text("")
@@ -485,7 +591,7 @@ def test_what_hooks_of_a_repository_around_lead_to_is_not_named(tmp_path):
     assert [(mask.path, mask.role) for mask in found.masks] == [(f"{tmp_path}/src/hook", "")]
 
 
-def test_pointers_of_other_systems_lead_on(tmp_path):
+def test_repository_pointers_of_other_version_controls_are_followed(tmp_path):
     for name in ("a/.hg", "b/.jj/repo/store", "shared", "git"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "a/.hg/sharedpath").write_text(f"{tmp_path}/shared\n")
@@ -495,8 +601,8 @@ def test_pointers_of_other_systems_lead_on(tmp_path):
     assert {mask.role for mask in found.masks} == {"repository"}
 
 
-def test_a_part_of_home_is_known_by_its_place_on_the_disk(tmp_path, monkeypatch):
-    """A second name of the same directory, as a bind mount gives it, hides the same secrets."""
+def test_a_part_of_the_home_is_recognized_under_another_name(tmp_path, monkeypatch):
+    """The same directory under another name, such as a bind mount, hides the same secrets."""
     home, other = tmp_path / "home", tmp_path / "elsewhere"
     (other / "gh").mkdir(parents=True)
     table = {"/": ("8:1", "/"), str(other): ("8:1", f"{home}/.config")}

@@ -1,4 +1,4 @@
-"""Mounts below a grant: the system's are covered, those of a network or of secrets refuse."""
+"""Test mounts below a grant: system mounts are covered, and network mounts and mounts with secrets are refused."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import pytest
 
 from corral.paths import mounts
+from corral.platforms.linux.mechanisms import user_ids
 from corral.policy import grant_checks
 from corral.policy.own_files import Protected
 from corral.policy.path_grants import Refused, make_grant
@@ -22,19 +23,20 @@ START = (
 SEEN = """
 answer = {name: sorted(os.listdir(sys.argv[1] + "/" + name))[:3] for name in sys.argv[2:]}
 """
+RUN = f"/run/corral-test-{os.getpid()}"  # each worker has its own
 SYSTEM = {
     "proc": "mount -t proc proc {}",
     "proc/deep": "mkdir -p {} && mount -t proc proc {}",
     "sys": "mount --rbind /sys {}",
     "dev": "mount --rbind /dev {}",
     "run": "mount --bind /run {}",
-    "part of run": "mkdir -p /run/corral-test && touch /run/corral-test/x && mount --bind /run/corral-test '{}'",
+    "part of run": f"mkdir -p {RUN} && touch {RUN}/x && mount --bind {RUN} '{{}}'",
 }
 SECRET = {"etc": "mount --bind /etc {}", "homes": "mount --bind /home {}"}
 
 
 class MountingUser(User):
-    """A user in a mount namespace of their own, with `mounts` made by root."""
+    """A user in a new mount namespace, in which root has made `mounts`."""
 
     mounts = ":"
 
@@ -49,7 +51,7 @@ def mounting(user):
     if os.geteuid() or not all(map(shutil.which, ("unshare", "setpriv"))):
         pytest.skip("mounting needs root, unshare and setpriv")
     yield MountingUser(user.name, user.uid, user.home, user.package, user.tier)
-    shutil.rmtree("/run/corral-test", ignore_errors=True)
+    shutil.rmtree(RUN, ignore_errors=True)
 
 
 def make(user, scratch, name, command):
@@ -83,7 +85,7 @@ def test_mounts_of_the_system_are_covered(mounting, scratch, name, access):
 @BOTH_TIERS
 @pytest.mark.parametrize("access", ["read", "write"])
 def test_another_mount_of_the_system_is_not_granted_by_its_name(mounting, scratch, access):
-    """A second procfs is another device than /proc."""
+    """A second procfs is not the same device as /proc."""
     tree = make(mounting, scratch, "proc", SYSTEM["proc"])
     for path in (f"{tree}/proc", f"{tree}/proc/self", f"{tree}/proc/sys"):
         done = mounting.run("/bin/true", flags=(f"--{access}", path))
@@ -93,7 +95,7 @@ def test_another_mount_of_the_system_is_not_granted_by_its_name(mounting, scratc
 
 @BOTH_TIERS
 @pytest.mark.parametrize("name", SECRET)
-def test_mounts_of_what_is_never_granted_refuse(mounting, scratch, name):
+def test_mounts_of_ungrantable_directories_are_refused(mounting, scratch, name):
     tree = make(mounting, scratch, name, SECRET[name])
     done = mounting.run("/bin/true", flags=("--read", tree))
     assert done.returncode == 125
@@ -110,6 +112,35 @@ def test_an_ordinary_mount_below_a_grant_is_shown(mounting, scratch):
     assert mounting.inside(SEEN, tree, name, flags=("--read", tree)) == {name: ["file"]}
 
 
+TARGET = user_ids.OUTSIDE_ROOT
+LAYERED = (
+    "cd '{0}' && mount -t tmpfs tmpfs . && cd '{0}' && mkdir -p lower/it upper work all && echo shown >lower/it/file && chown -R {1}:{1} lower "
+    "&& chmod {2} lower/it && mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work all && cd /"
+)
+
+
+@pytest.mark.parametrize(
+    ("access", "mode", "works"),
+    [("read", "755", True), ("read", "700", False), ("write", "755", False)],
+)
+def test_grants_on_overlayfs_work_or_are_refused(mounting, scratch, access, mode, works):
+    """Root's target needs idmapped mounts, which overlayfs lacks. Only files that are open to all users work there.
+
+    An ordinary user's target has the user's own id, and needs no idmapped mounts.
+    """
+    tree = make(mounting, scratch, "layers", ":")
+    mounting.mounts = LAYERED.format(f"{tree}/layers", mounting.owner, mode)
+    path = f"{tree}/layers/all/it"
+    done = mounting.run("/bin/cat", f"{path}/file", flags=(f"--{access}", path))
+    if works or mounting.uid:
+        assert (done.returncode, done.stdout) == (0, b"shown\n"), done.stderr
+        return
+    assert done.returncode == 125
+    text = done.stderr.decode()
+    assert "overlay cannot give files of one user to another, and uid" in text
+    assert f"hint: `chown -R {TARGET}:{TARGET} {path}` gives them to the target, or grant" in text
+
+
 KINDS = {
     "nfs4": "network", "cifs": "network", "9p": "network", "fuse.sshfs": "network", "fuse": "network", "autofs": "network",
     "ext4": "disk", "fuseblk": "disk", "tmpfs": "disk", "proc": "kernel", "cgroup2": "kernel", "devtmpfs": "kernel",
@@ -121,7 +152,7 @@ def test_file_systems_are_told_apart(name):
     assert mounts._kind(name) == KINDS[name]
 
 
-def test_a_network_below_a_grant_is_named_or_refused(tmp_path):
+def test_a_network_mount_below_a_grant_is_named_or_refused(tmp_path):
     (tmp_path / "tree/far/deep").mkdir(parents=True)
     tree, far = str(tmp_path / "tree"), str(tmp_path / "tree/far")
 

@@ -1,4 +1,4 @@
-"""No run changes the corral of the next: attacks on the files that it is started and loaded from."""
+"""Attack the files that corral is started and loaded from: no run may change the corral of the next run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ ENTRY = "import sys; sys.path.insert(1, sys.argv.pop(1)); from corral.__main__ i
 OLD_ENTRY = ENTRY.replace("__main__", "cli")
 MODULES = ("tomllib", "json", "typing", "__future__", "shlex", "hashlib", "errno")
 WRITE = "import os, sys; open(sys.argv[1], 'a').write('\\nprint(\"changed\")\\n')"
+
+REOPEN = "import os, sys; os.chmod(os.path.dirname(sys.argv[1]), 0o700)\n"
 
 
 def own(user, path, text=""):
@@ -41,7 +43,8 @@ def test_modules_of_a_project_are_not_loaded(user, scratch, where):
         options = {"env": user.environment(PYTHONPATH=str(scratch / "evil"))}
     words = ("--policy", policy, "--", "/bin/echo", "ran")
     code, text = run(user, OLD_ENTRY, *words, **options)
-    assert (code, "planted" in text) == (7, True)  # the control: without the first lines
+    # The control: corral without its protective first lines loads the module.
+    assert (code, "planted" in text) == (7, True)
     code, text = run(user, ENTRY, *words, **options)
     assert code == 0, text
     assert "planted" not in text
@@ -49,7 +52,7 @@ def test_modules_of_a_project_are_not_loaded(user, scratch, where):
 
 @BOTH_TIERS
 def test_a_hard_link_to_corrals_code_is_not_writable(user, scratch):
-    """uv links its cache into every environment."""
+    """uv makes hard links from its cache to every environment."""
     package = scratch / "site"
     shutil.copytree(user.package / "corral", package / "corral")
     cache = own(user, scratch / "cache/one", "").parent
@@ -73,14 +76,26 @@ def test_a_hard_link_to_corrals_code_is_not_writable(user, scratch):
     os.link(code, cache / "errors.py")
     text, status = start()
     assert status == 125
-    assert "another name of corral's code" in text
+    assert "hard link to corral's code" in text
     assert "hint: grant a smaller directory" in text
+    closed = cache / "closed"
+    closed.mkdir()
+    os.rename(cache / "errors.py", closed / "errors.py")
+    os.chown(closed, user.owner, user.owner)
+    closed.chmod(0)  # an earlier run removed the permissions, and this one would restore them
+    target = [user.python, "-c", REOPEN + WRITE, str(closed / "errors.py")]
+    text, status = start()
+    assert status == 125
+    assert "corral's code" in text
     assert code.read_text() == before
+    closed.chmod(0o700)
 
 
 @BOTH_TIERS
-@pytest.mark.parametrize("where", ["program", "link", "PYTHONPATH", "empty part", "user site"])
-def test_what_the_next_corral_starts_from_is_not_writable(user, scratch, where):
+@pytest.mark.parametrize(
+    "where", ["program", "link", "PYTHONPATH", "empty part", "user site", "bytecode"]
+)
+def test_files_that_the_next_corral_starts_from_are_not_writable(user, scratch, where):
     inside = scratch / "granted"
     own(user, inside / "file")
     env = {}
@@ -93,6 +108,8 @@ def test_what_the_next_corral_starts_from_is_not_writable(user, scratch, where):
         env = {"PYTHONPATH": f"/nowhere:{inside}"}
     elif where == "empty part":
         env = {"PYTHONPATH": "/nowhere:"}
+    elif where == "bytecode":
+        env = {"PYTHONPYCACHEPREFIX": str(inside / "bytecode")}
     else:
         env = {"PYTHONUSERBASE": str(inside)}
     options = {"cwd": inside}
@@ -101,7 +118,7 @@ def test_what_the_next_corral_starts_from_is_not_writable(user, scratch, where):
     assert code == 0, text  # the control
     code, text = run(user, OLD_ENTRY, *flags, env=user.environment(**env), **options)
     if where == "user site" and user.python != "/usr/bin/python3":
-        assert code == 0  # a virtual environment does not read it
+        assert code == 0  # a virtual environment does not load this file
         return
     assert code == 125
     assert "corral's" in text

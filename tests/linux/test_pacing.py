@@ -1,6 +1,6 @@
-"""Floods of what is refused: how much of it is heard at all, by a clock that stands still.
+"""Flood the gateway with denied requests and count how many it handles, with a clock that does not move.
 
-The gateway is driven by hand, on this machine's loopback: 127.77.0.0/16 leads to it here.
+The test runs the gateway step by step on loopback. The addresses 127.77.0.0/16 lead to it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import contextlib
 import json
 import pathlib
 import select
-import shutil
 import socket
 import struct
 import subprocess
@@ -40,7 +39,7 @@ class Clock:
 
 
 class Setting:
-    """A gateway whose time stands still, a server that answers every byte, and clients of both."""
+    """A gateway whose clock does not move, a server that answers every byte, and clients of both."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self.clock = Clock()
@@ -71,7 +70,7 @@ class Setting:
         return self.stack.enter_context(socket.create_connection(address, timeout=20))
 
     def work(self) -> None:
-        """Until there is nothing that could be done without time passing."""
+        """Run the gateway until it can do nothing more before time passes."""
         while select.select([self.gateway.fileno()], [], [], 0)[0]:
             self.gateway.run_ready()
 
@@ -90,8 +89,8 @@ def scene():
         yield Setting(stack)
 
 
-def test_refused_connections_are_heard_at_a_rate(scene):
-    """However many come: a burst of them, and a second later as many as a second brings."""
+def test_refused_connections_are_read_at_a_limited_rate(scene):
+    """The gateway handles a burst of connections at once, and then a fixed number each second."""
     flood = gateway.MAX_FAILED * 2 + 100
     clients = [scene.client((NOBODY, scene.port)) for _ in range(flood)]
     scene.work()
@@ -108,8 +107,8 @@ def test_refused_connections_are_heard_at_a_rate(scene):
     assert len(clients) == flood
 
 
-def test_who_waits_for_each_answer_is_heard_no_more_often(scene):
-    """One after the other, each only once the last was refused: no queue ever shows."""
+def test_clients_that_wait_for_each_answer_are_accepted_at_the_same_rate(scene):
+    """The client connects only after the last refusal, so connections never wait in a queue."""
     for _ in range(gateway.MAX_FAILED):
         scene.client((NOBODY, scene.port)).close()
         scene.work()
@@ -119,8 +118,21 @@ def test_who_waits_for_each_answer_is_heard_no_more_often(scene):
     assert scene.refused() == gateway.MAX_FAILED
 
 
-def test_a_connection_that_carries_something_is_no_flood(scene):
-    """The control: more of them than would be refused, in no time at all."""
+def test_the_brokers_addresses_are_refused_at_a_limited_rate(scene):
+    """Without namespaces, the callers wait in the kernel after a burst until the next second."""
+    nobody, good = socket.inet_aton(NOBODY), scene.gateway.names.assign_address(NAME)
+    for _ in range(gateway.MAX_FAILED):
+        assert scene.gateway.pause_seconds() == 0
+        assert scene.gateway.find_destination(good, scene.port) is not None
+        assert scene.gateway.find_destination(nobody, scene.port) is None
+    assert 0 < scene.gateway.pause_seconds() < 1
+    scene.clock.now += 1
+    assert scene.gateway.pause_seconds() == 0
+    assert scene.refused() == gateway.MAX_FAILED
+
+
+def test_a_connection_with_data_does_not_count_as_a_flood(scene):
+    """The control: more such connections than the limit pass at once."""
     for _ in range(gateway.MAX_FAILED + 50):
         client = scene.client((INSIDE, scene.port))
         client.sendall(b"x")
@@ -132,8 +144,8 @@ def test_a_connection_that_carries_something_is_no_flood(scene):
     assert scene.refused() == 0
 
 
-def test_empty_connections_are_a_flood_too(scene):
-    """They reach the server, but nothing is ever said on them."""
+def test_empty_connections_count_as_a_flood(scene):
+    """Connections that reach the server but never carry data are limited, too."""
     for _ in range(gateway.MAX_FAILED):
         client = scene.client((INSIDE, scene.port))
         reached = _reached(scene)
@@ -155,7 +167,7 @@ def _until(scene, condition) -> None:
 
 
 def _reached(scene) -> socket.socket:
-    """The server's end, once the gateway has called; a lookup takes its own time."""
+    """Return the server's end of the connection once the gateway has connected."""
     _until(scene, lambda: select.select([scene.server], [], [], 0)[0])
     reached = scene.stack.enter_context(scene.server.accept()[0])
     reached.settimeout(20)
@@ -172,8 +184,8 @@ def question(name: str) -> bytes:
 
 
 @pytest.mark.parametrize("together", [1, 60])
-def test_questions_are_answered_at_a_rate(scene, together):
-    """Also for those who never ask more at once than the resolver answers in one go."""
+def test_questions_are_answered_at_a_limited_rate(scene, together):
+    """The rate also limits clients that never have many open questions."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.connect(scene.dns)
         for _ in range(0, dns_server.BURST * 2, together):
@@ -188,8 +200,8 @@ def test_questions_are_answered_at_a_rate(scene, together):
     assert scene.refused() > dns_server.BURST
 
 
-def test_questions_by_tcp_are_answered_at_that_rate(scene):
-    """One message of hundreds is answered, and then nobody is for as long as that was too much."""
+def test_questions_by_tcp_are_answered_at_the_same_rate(scene):
+    """One message has hundreds of questions. After its answer, all clients wait until enough time has passed."""
     framed = dns_messages.frame_message(question(EMPTY))
     first = scene.client(scene.dns)
     first.sendall(framed * (dns_server.BURST * 4))
@@ -211,7 +223,7 @@ def test_questions_by_tcp_are_answered_at_that_rate(scene):
     ).to_bytes(2, "big")
 
 
-def test_new_clients_by_tcp_are_questions_too(scene):
+def test_new_tcp_clients_count_as_questions(scene):
     clients = [scene.client(scene.dns) for _ in range(dns_server.MAX_STREAMS)]
     for _ in range(dns_server.BURST):
         clients.append(socket.create_connection(scene.dns, timeout=20))
@@ -254,11 +266,10 @@ print(json.dumps([seen, work(), packet_tap.BURST, packet_tap.BATCH]))
 """
 
 
+@pytest.mark.rig("world")
 @pytest.mark.parametrize("together", [1, 60])
-def test_packets_are_looked_at_at_a_rate(together):
-    """By a real tap, on a loopback device of its own."""
-    if shutil.which("ip") is None:
-        pytest.skip("install the package iproute2")
+def test_packets_are_read_at_a_limited_rate(together):
+    """The test uses a real tap device and a separate loopback device."""
     script = 'ip link set lo up && ip address add 10.1.2.3 dev lo && exec "$@"'
     command = [sys.executable, "-c", TAP, str(SOURCE), str(together)]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Layouts that package managers make: each runs as it is, or is refused with flags that work when typed."""
+"""Run servers in the layouts of package managers. Each runs, or its refusal names flags that work."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 NODE = "/usr/bin/node"
 PYTHON = os.path.realpath("/usr/bin/python3")
 VERSION = os.path.basename(PYTHON)
-pytestmark = pytest.mark.skipif(not os.path.exists(NODE), reason="no node at /usr/bin/node")
+pytestmark = pytest.mark.rig("node")
 
 
 class Layout:
-    """Makes files in the home directory of a user, and runs a command there."""
+    """Make files in a user's home directory, and run a command there."""
 
     def __init__(self, user, home):
         self.user, self.home = user, home
@@ -57,7 +57,7 @@ class Layout:
         return done.stdout.decode().strip()
 
     def runs_when_typed(self, *command):
-        """Return the flags of the hint, and what the command says with them."""
+        """Return the hint's flags, and the command's output with them."""
         done = self.run(*command)
         assert (done.returncode, done.stdout) == (125, b""), done.stderr.decode()
         words = shlex.split(done.stderr.decode().splitlines()[-1])
@@ -73,7 +73,7 @@ def layout(user, scratch):
 
 
 @pytest.mark.parametrize("tool", ["npm", "pnpm", "git"])
-def test_a_hoisted_workspace(layout, tool):
+def test_a_hoisted_workspace_runs(layout, tool):
     layout.file("mono/package.json", '{"workspaces": ["packages/*"]}' if tool == "npm" else "{}")
     if tool == "pnpm":
         layout.file("mono/pnpm-workspace.yaml", "packages:\n  # all\n  - 'packages/*'\n")
@@ -88,7 +88,7 @@ def test_a_hoisted_workspace(layout, tool):
     assert layout.runs(NODE, server) == "dep shared"
 
 
-def test_a_workspace_that_does_not_list_the_package(layout):
+def test_a_workspace_that_does_not_list_the_package_runs_with_the_hint(layout):
     layout.file("mono/package.json", '{"workspaces": ["packages/*", "!packages/server"]}')
     layout.package("mono/node_modules/dep", "module.exports = 'dep'")
     layout.package("mono/packages/server", "console.log(require('dep'))")
@@ -100,7 +100,7 @@ def test_a_workspace_that_does_not_list_the_package(layout):
     assert layout.runs(NODE, server, flags=tuple(hint.split())) == "dep"
 
 
-def test_pnpm_with_its_own_store(layout):
+def test_pnpm_with_its_own_store_runs(layout):
     store = "proj/node_modules/.pnpm"
     layout.package(f"{store}/b@1/node_modules/b", "module.exports = 'b'")
     layout.package(f"{store}/a@1/node_modules/a", "module.exports = 'a' + require('b')")
@@ -111,8 +111,8 @@ def test_pnpm_with_its_own_store(layout):
 
 
 @pytest.mark.parametrize("count", [2, 6])
-def test_pnpm_with_the_global_store(layout, count):
-    """Each package is a directory of the store, and its dependencies are links to others there."""
+def test_pnpm_with_the_global_store_runs_with_the_hint(layout, count):
+    """Each package is a directory of the store. Its dependencies are links to other directories there."""
     links = ".local/share/pnpm/store/v10/links/@"
     for number in range(count):
         inner = f"{links}/p{number}/1.0.0/hash/node_modules"
@@ -130,7 +130,7 @@ def test_pnpm_with_the_global_store(layout, count):
     assert len(flags) == (4 if count == 2 else 2)
 
 
-def test_a_uv_workspace(layout):
+def test_a_uv_workspace_runs(layout):
     layout.file("ws/pyproject.toml", '[tool.uv.workspace]\nmembers = ["packages/*"]\n')
     site = layout.venv("ws/.venv")
     for name in ("one", "two"):
@@ -144,7 +144,7 @@ def test_a_uv_workspace(layout):
     assert layout.runs(python, script) == "one two"
 
 
-def test_an_editable_uv_tool(layout):
+def test_an_editable_uv_tool_runs_with_the_hint(layout):
     layout.file("src/tool/pyproject.toml", "[project]\n")
     layout.file("src/tool/src/tool.py", "name = 'tool'\n")
     site = layout.venv(".local/share/uv/tools/tool")
@@ -157,7 +157,7 @@ def test_an_editable_uv_tool(layout):
         assert (flags, said) == (("--read", f"{layout.home}/src/tool/src"), "tool")
 
 
-def test_poetrys_environment_in_the_cache(layout):
+def test_poetrys_environment_in_the_cache_runs_with_the_hint(layout):
     layout.file("src/app/pyproject.toml", "[project]\n")
     layout.file("src/app/app/__init__.py")
     layout.file("src/app/app/__main__.py", "print('app')")
@@ -170,7 +170,7 @@ def test_poetrys_environment_in_the_cache(layout):
     assert layout.runs(python, script) == "script"  # the script's own root contains the project
 
 
-def test_a_conda_environment(layout):
+def test_a_conda_environment_runs(layout):
     prefix = layout.home / "miniconda3/envs/x"
     (prefix / "bin").mkdir(parents=True)
     shutil.copy(PYTHON, prefix / f"bin/{VERSION}")
@@ -180,7 +180,7 @@ def test_a_conda_environment(layout):
     assert layout.runs(str(prefix / "bin/python"), script) == str(prefix)
 
 
-def test_a_git_worktree(layout):
+def test_a_git_worktree_runs(layout):
     layout.file("main/.git/worktrees/wt/HEAD")
     layout.package("main/node_modules/dep", "module.exports = 'dep'")
     layout.file("wt/.git", f"gitdir: {layout.home}/main/.git/worktrees/wt\n")
@@ -193,7 +193,7 @@ def test_a_git_worktree(layout):
     assert (flags, said) == (("--read", f"{layout.home}/main/node_modules"), "dep")
 
 
-def test_a_submodule(layout):
+def test_a_submodule_runs(layout):
     layout.file("parent/.git/modules/sub/HEAD")
     layout.package("parent", "")
     layout.file("parent/sub/.git", "gitdir: ../.git/modules/sub\n")

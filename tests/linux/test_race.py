@@ -1,4 +1,4 @@
-"""The first of some addresses that answers, on loopback, all of whose addresses Linux has."""
+"""Connect to several addresses and keep the first that answers. On Linux all of 127.0.0.0/8 is loopback."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ NOBODY = parse_address("127.0.0.1")
 
 @pytest.fixture
 def full():
-    """An address that does not answer: nobody accepts, and its queue is full."""
+    """Return a port that does not answer, because its queue is full and no connection is accepted."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.bind(("127.0.0.2", 0))
@@ -33,7 +33,7 @@ def full():
         yield place[1]
 
 
-def test_whoever_refuses_is_followed_by_the_next_at_once():
+def test_the_next_address_is_tried_at_once_after_a_refusal():
     with socket.create_server(("127.0.0.3", 0)) as listener:
         port = listener.getsockname()[1]
         order = [NOBODY, parse_address("::1"), parse_address("127.0.0.3")]
@@ -42,21 +42,21 @@ def test_whoever_refuses_is_followed_by_the_next_at_once():
             assert end.getblocking()
 
 
-def test_whoever_does_not_answer_does_not_hold_up_the_next(full):
+def test_an_address_that_does_not_answer_does_not_delay_the_next(full):
     with socket.create_server(("127.0.0.3", full)):
         addresses = [parse_address("127.0.0.2"), parse_address("127.0.0.3")]
         with connect(addresses, full, timeout_seconds=30, budget=DialBudget()) as end:
             assert end.getpeername()[0] == "127.0.0.3"
 
 
-def test_nobody_answers(full):
+def test_a_connection_fails_if_no_address_answers(full):
     before = set(os.listdir("/dev/fd"))
     with pytest.raises(TimeoutError):
         connect([parse_address("127.0.0.2")], full, timeout_seconds=0.1, budget=DialBudget())
     assert set(os.listdir("/dev/fd")) == before
 
 
-def test_nobody_is_there():
+def test_a_connection_fails_if_every_address_refuses():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(ConnectionRefusedError):
@@ -65,19 +65,19 @@ def test_nobody_is_there():
         connect([], 80, timeout_seconds=30, budget=DialBudget())
 
 
-def test_where_nothing_is_spare_one_address_is_dialled_at_a_time(full):
+def test_without_spare_descriptors_one_address_is_tried_at_a_time(full):
     with socket.create_server(("127.0.0.3", full)):
         addresses = [parse_address("127.0.0.2"), parse_address("127.0.0.3")]
         with pytest.raises(TimeoutError):
             connect(addresses, full, timeout_seconds=4 * STAGGER_SECONDS, budget=DialBudget(0))
         budget = DialBudget(1)
         connect(addresses, full, timeout_seconds=30, budget=budget).close()
-    assert (budget.acquire(), budget.acquire()) == (True, False)  # it was given back, once
+    assert (budget.acquire(), budget.acquire()) == (True, False)  # the descriptor was returned once
 
 
 @pytest.mark.parametrize(("most", "held"), [(3, 5 + 3), (100, 5 * 8)])
-def test_no_zone_takes_all_descriptors(full, most, held):
-    """Five connections to a name with eight addresses that do not answer."""
+def test_one_names_addresses_do_not_take_all_descriptors(full, most, held):
+    """Five connections try a name with eight addresses that do not answer."""
     now = [0.0]
     loop, budget, ends = event_loop.Loop(lambda: now[0]), DialBudget(most), []
     dials = [
@@ -94,7 +94,7 @@ def test_no_zone_takes_all_descriptors(full, most, held):
         now[0] += STAGGER_SECONDS * 1.01
         loop.run_ready()
     assert len(os.listdir("/dev/fd")) - before == held
-    dials[0].cancel()  # what it had is there for the others
+    dials[0].cancel()  # this makes its descriptors available to the others
     now[0] += STAGGER_SECONDS * 1.01
     loop.run_ready()
     assert len(os.listdir("/dev/fd")) - before == min(held - 1, 4 * 8)

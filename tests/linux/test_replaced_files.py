@@ -1,4 +1,4 @@
-"""The watch on covered names, without a sandbox around it."""
+"""Test the inotify watch on covered names, without a sandbox."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def is_ready(service: ReplacedFiles) -> bool:
     return bool(select.select([service.fileno()], [], [], 0)[0])
 
 
-def test_nothing_wakes_it_while_nothing_happens(watch, tmp_path):
+def test_the_watch_sleeps_while_nothing_happens(watch, tmp_path):
     for name in ("a/.env", "a/other", "free"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
@@ -63,7 +63,7 @@ def test_nothing_wakes_it_while_nothing_happens(watch, tmp_path):
 
 
 def test_a_file_with_the_same_inode_number_is_another_file(watch, tmp_path):
-    """Numbers are used again; the end of the old file was reported before that."""
+    """The kernel reuses inode numbers, but reports the end of the old file first."""
     path = tmp_path / ".env"
     path.write_text("old")
     service = watch(cover(path, tmp_path))
@@ -87,7 +87,7 @@ def test_other_links_and_new_times_are_not_replacements(watch, tmp_path):
     assert service.replaced == []
 
 
-def test_many_removed_files_make_it_pause(watch, tmp_path):
+def test_the_watch_pauses_after_many_removed_files(watch, tmp_path):
     (tmp_path / ".git").mkdir()
     service = watch(cover(tmp_path / ".git", tmp_path, repository=True))
     for number in range(500):
@@ -104,11 +104,11 @@ def test_many_removed_files_make_it_pause(watch, tmp_path):
     service.run_ready()
     service._paused_until = 0.0 if service.deadline() else None
     service.run_ready()
-    assert "the run was ended" in service.replaced[0]
+    assert "the run was stopped" in service.replaced[0]
     assert service._child.killed == 1
 
 
-def test_lost_events_make_it_look_at_every_name(watch, tmp_path):
+def test_lost_events_make_the_watch_check_every_name(watch, tmp_path):
     path = tmp_path / ".env"
     path.write_text("old")
     service = watch(cover(path, tmp_path))
@@ -117,7 +117,7 @@ def test_lost_events_make_it_look_at_every_name(watch, tmp_path):
     assert len(service.replaced) == 1
 
 
-def test_what_was_replaced_before_the_watch_began_is_reported(watch, tmp_path):
+def test_a_file_replaced_before_the_watch_began_is_reported(watch, tmp_path):
     path = tmp_path / ".env"
     path.write_text("old")
     known = cover(path, tmp_path)
@@ -140,7 +140,7 @@ def test_a_host_without_watches_left_is_reported(watch, tmp_path, monkeypatch, c
     assert service._child.killed == strict
 
 
-def test_names_are_escaped(watch, tmp_path, capfd):
+def test_reported_names_are_escaped(watch, tmp_path, capfd):
     path = tmp_path / "\x1b[2K" / ".env"
     path.parent.mkdir()
     path.write_text("")

@@ -1,7 +1,7 @@
-"""Nothing is left: after many runs, after many at once, and after a kill -9 at any moment, in both tiers.
+"""Check in both tiers that many runs, parallel runs and runs killed by SIGKILL at any moment leave nothing.
 
-Others may use the machine meanwhile, so what is looked for carries a mark of ours: an argument, the pid of
-the corral that made it, or this session's own home directory.
+Other processes may use the machine at the same time. Therefore the test looks only for its own argument, for pids of
+its own corral processes, and in this session's home directory.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import time
 import pytest
 from traces import PATIENCE, STAGED, Traces, ended, wait_until_gone
 
-LONG = os.environ.get("CORRAL_LONG") == "1"
-KILLS = 200 if LONG else 60
+import rigs
+
+LONG = "long" in rigs.declared()
+KILLS = 200 if LONG else 20
 LAUNCHES = 1000
-ENOUGH = 300
-SECONDS = 6
-"""The ordinary run stops after so long once it has made enough launches."""
+ENOUGH = 300 if LONG else 60
+SECONDS = 2
+"""Seconds after which the test stops, once it has made enough launches."""
 
 WHAT_IS_THERE = """
 import json, os, re, sys, threading, time
@@ -37,7 +39,7 @@ def tree(pid):
                 for child in map(int, file.read().split()):
                     found += [child, *tree(child)]
     except OSError:
-        pass  # it ended between the listing and now
+        pass  # the process has ended in the meantime
     return found
 
 def cgroups():
@@ -59,7 +61,7 @@ def there():
     }
 
 def settled(before):
-    # A supervisor has told how it went and is on its way out: bounded, and no more than that.
+    # A supervisor has reported the outcome and may still be ending. The wait is bounded.
     end = time.monotonic() + 60
     while (now := there()) != before and time.monotonic() < end:
         for pid in set(now["processes"]) - set(before["processes"]):
@@ -112,7 +114,6 @@ def through_the_api(user, code, **numbers):
     return json.loads(out)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_many_runs_in_a_row_leave_nothing(user):
     numbers = {"most": LAUNCHES, "least": LAUNCHES if LONG else ENOUGH, "seconds": SECONDS}
@@ -121,15 +122,14 @@ def test_many_runs_in_a_row_leave_nothing(user):
     assert seen["after"] == seen["before"]
 
 
-@pytest.mark.slow
-def test_two_hundred_at_once_leave_nothing(user):
+def test_two_hundred_runs_at_once_leave_nothing(user):
     seen = through_the_api(user, AT_ONCE, most=200)
     assert seen["count"] == 200
     assert seen["after"] == seen["before"]
 
 
 class Killings:
-    """Runs of one user in one tier, each killed at a moment of its own; what they could have left."""
+    """Starts runs, kills each at another moment, and lists what they left."""
 
     def __init__(self, user):
         self.user = user
@@ -144,7 +144,7 @@ class Killings:
         return self.user.popen(self.user.corral_argv(*arguments), **streams, **options)
 
     def run(self, **options):
-        """A target that reads a stdin which nobody ever closes or writes to."""
+        """Start a target that waits for its stdin, which is never written or closed."""
         command = ("/bin/sh", "-c", "echo ready; read line", self.traces.argument)
         return self.start("run", "--", *command, **options)
 
@@ -208,9 +208,8 @@ def time_to_ready(killings) -> float:
     return taken
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("broom", ["sweep", "run"])
+@pytest.mark.parametrize("broom", ["clean", "run"])
 def test_a_kill_at_any_moment_leaves_nothing(killings, broom):
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
@@ -218,38 +217,38 @@ def test_a_kill_at_any_moment_leaves_nothing(killings, broom):
     longest = 1.2 * max(time_to_ready(killings) for _ in range(3))
     for _ in range(KILLS // 2):
         killings.kill(killings.run(), chance.uniform(0.001, longest))
-    killings.finish(*(("sweep",) if broom == "sweep" else ("run", "--", "/bin/true")))
+    killings.finish(*(("clean",) if broom == "clean" else ("run", "--", "/bin/true")))
     assert killings.left() == {}
 
 
-def test_what_a_killed_run_left_is_found(killings):
-    """The control of the above: there is something to sweep, and the broom names it."""
+def test_leftovers_of_a_killed_run_are_found(killings):
+    """The control: a killed run leaves something, and `corral clean` names it."""
     time_to_ready(killings)
     left = killings.left()
     assert len(left["locks"]) == 1
     if killings.user.tier == "bare":
         (directory,) = left["directories"]
-        assert json.loads(killings.finish("sweep", "--json")) == [f"/tmp/{directory}"]
+        assert json.loads(killings.finish("clean", "--json")) == [f"/tmp/{directory}"]
     else:
         assert "directories" not in left
-        assert json.loads(killings.finish("sweep", "--json")) == left.get("cgroups", [])
+        assert json.loads(killings.finish("clean", "--json")) == left.get("cgroups", [])
     assert killings.left() == {}
 
 
 def test_a_kill_of_the_whole_group_leaves_nothing(killings):
-    """A client that gives up kills the process group it started, init or guardian not being in it."""
+    """A client that gives up kills its process group. Init or the guardian is in another group."""
     process = killings.run(start_new_session=True)
     assert process.stdout.readline() == b"ready\n"
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     killings.pids.append(process.pid)
     wait_until_gone(killings.traces.argument)
-    killings.finish("sweep")
+    killings.finish("clean")
     assert killings.left() == {}
 
 
 def test_a_kill_while_the_host_is_probed_leaves_nothing(killings):
-    """`doctor` looks afresh each time: its children go with it."""
+    """`doctor` starts new probes each time. Its children end with it."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -260,7 +259,7 @@ def test_a_kill_while_the_host_is_probed_leaves_nothing(killings):
 
 
 def orphans(user) -> list[int]:
-    """Living processes of `corral doctor` from this session's own copy of the package."""
+    """Return living processes of `corral doctor` from this session's copy of the package."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:

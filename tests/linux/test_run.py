@@ -1,7 +1,9 @@
-"""`corral run` out of the box, as root and as an ordinary user."""
+"""Test `corral run` with the default policy, as root and as an ordinary user."""
 
 import json
 import os
+
+import pytest
 
 from corral.platforms.linux.block_devices import disk_of
 
@@ -10,18 +12,19 @@ def test_python_runs(user):
     assert user.inside("answer = os.getuid()") not in (None, 0)
 
 
+@pytest.mark.rig("node")
 def test_node_runs(user):
     done = user.run("node", "-e", "console.log(6 * 7)")
     assert (done.returncode, done.stdout) == (0, b"42\n")
 
 
-def test_stdin_and_stdout_are_the_targets(user):
+def test_the_target_reads_stdin_and_writes_stdout(user):
     done = user.run("cat", input=b"\x00\xffhello")
     assert (done.returncode, done.stdout) == (0, b"\x00\xffhello")
 
 
-def test_stdin_and_stdout_are_the_callers_own(user):
-    """The very pipes: nobody stands between the client and the server."""
+def test_the_target_has_the_callers_own_pipes(user):
+    """There is no process between the client's pipes and the target."""
     code = "import os; print(*(os.fstat(fd).st_ino for fd in (0, 1, 2)), flush=True); os.read(0, 1)"
     pipes = [os.pipe() for _ in range(3)]
     ends = pipes[0][0], pipes[1][1], pipes[2][1]
@@ -61,19 +64,19 @@ except OSError as error:
 """
 
 
-def test_an_address_space_that_is_asked_for_holds(user, scratch):
-    """Shared, so that only RLIMIT_AS counts it; nothing of it is touched."""
+def test_a_stated_address_space_is_enforced(user, scratch):
+    """The mapping is shared and never used, so that only RLIMIT_AS counts it."""
     file = policy(scratch, '[limits]\naddress_space = "1G"')
     assert user.inside(MAP, flags=("--policy", file)) == "Cannot allocate memory"
     assert user.inside(MAP) == "mapped"
 
 
-def test_an_io_rate_is_held_by_a_cgroup_or_refused(user, scratch):
+def test_an_io_rate_is_enforced_by_a_cgroup_or_refused(user, scratch):
     file = policy(scratch, '[limits]\nio = "50M"')
     done = user.run("true", flags=("--policy", file))
     findings = json.loads(user.corral("doctor", "--json").stdout)["findings"]
     proven = {item["capability"] for item in findings if item["status"] == "proven"}
-    # It is held disk by disk, and there may be none behind /usr.
+    # The limit applies to disks, and /usr may not be on a disk.
     held = "cgroup_io" in proven and bool(disk_of("/usr"))
     assert done.returncode == (0 if held else 125)
     assert held or b"cannot enforce io: " in done.stderr

@@ -1,4 +1,4 @@
-"""Which runs are alive, and the broom: `corral ps`, `corral sweep`, and what a start sweeps by itself."""
+"""Test `corral ps`, `corral clean`, and the clean-up at each start."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from traces import PATIENCE, Traces, wait_until_gone
 
 pytestmark = pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 
-# 64 MiB that are touched, then it holds until its stdin ends.
+# Uses 64 MiB of memory, and waits until stdin ends.
 HOLD = (
     "import sys\nspace = bytearray(b'x' * (64 << 20))\nprint('ready', flush=True)\nsys.stdin.read()"
 )
-EMPTY = ["RUN", "PID", "UP", "CPU", "MEMORY", "TASKS", "COMMAND"]
+HEADER = ["RUN", "PID", "UP", "CPU", "MEMORY", "TASKS", "SERVER", "COMMAND"]
 
 
 class Live:
-    """A run that holds; leaving ends it as its client would."""
+    """A run that waits. Leaving the context ends it as a client would."""
 
     def __init__(self, user, *words, env=None):
         self.traces = Traces()
@@ -41,7 +41,7 @@ class Live:
         self.process.communicate(timeout=PATIENCE)
 
     def kill(self):
-        """With no chance to clean up; returns once nothing of it runs."""
+        """Kill the run so that it cannot clean up, and return when no process of it is left."""
         self.process.kill()
         self.process.wait()
         wait_until_gone(self.traces.argument)
@@ -49,7 +49,7 @@ class Live:
 
 @pytest.fixture
 def runs(user):
-    """The directory of the records, empty at first: the home is this session's own."""
+    """Return the directory of the run records, empty at first."""
     assert user.run("/bin/true").returncode == 0
     path = user.home / ".cache" / "corral" / "runs"
     assert os.listdir(path) == []
@@ -64,7 +64,7 @@ def listed(user) -> list[dict]:
 
 
 def sweep(user) -> list[str]:
-    done = user.corral("sweep", "--json")
+    done = user.corral("clean", "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -74,7 +74,7 @@ def work_directories(user, *pids) -> list[str]:
     return sorted(f"/tmp/{name}" for name in os.listdir("/tmp") if name.startswith(starts))
 
 
-def test_ps_lists_what_lives_with_what_it_uses(user, runs):
+def test_ps_lists_live_runs_and_their_usage(user, runs):
     assert listed(user) == []
     with Live(user, "a word", "two\nlines") as live:
         (row,) = listed(user)
@@ -88,16 +88,48 @@ def test_ps_lists_what_lives_with_what_it_uses(user, runs):
     assert listed(user) == []
 
 
-def test_ps_is_a_table(user, runs):
-    assert user.corral("ps").stdout.decode().split() == EMPTY
+def test_ps_prints_a_table(user, runs):
+    assert user.corral("ps").stdout == b"no run is alive\n"
     with Live(user) as live:
         head, row = user.corral("ps").stdout.decode().splitlines()[:2]
-        assert head.split() == EMPTY
+        assert head.split() == HEADER
         assert row.split()[1] == str(live.pid)
         assert user.python in row
 
 
-def test_ps_does_not_list_the_dead_and_does_not_sweep_them(user, runs):
+def test_ps_names_the_server_of_a_client(user, runs):
+    """corral finds the name by the command in the client's file. A command in no file has no name."""
+    with Live(user) as live:
+        folder = user.home / ".cursor"
+        folder.mkdir()
+        args = ["run", "--", *live.command]
+        server = {"command": "/usr/bin/corral", "args": args}
+        (folder / "mcp.json").write_text(json.dumps({"mcpServers": {"held": server}}))
+        for path in (folder, folder / "mcp.json"):
+            os.chown(path, user.uid, user.uid)
+        try:
+            (row,) = listed(user)
+            assert row["server"] == "cursor:held"
+        finally:
+            shutil.rmtree(folder)
+        (row,) = listed(user)
+        assert row["server"] == ""
+
+
+def test_ps_watches_until_it_is_interrupted(user, runs):
+    argv = user.corral_argv("ps", "--watch")
+    process = user.popen(argv, stdin=-3, stdout=-1, stderr=-1)
+    try:
+        assert [process.stdout.readline() for _ in range(2)] == [b"no run is alive\n"] * 2
+        process.send_signal(2)
+        _, errors = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, errors) == (130, b"")
+
+
+def test_ps_neither_lists_nor_removes_dead_runs(user, runs):
     with Live(user) as other, Live(user) as live:
         assert {row["pid"] for row in listed(user)} == {live.pid, other.pid}
         live.kill()
@@ -106,7 +138,7 @@ def test_ps_does_not_list_the_dead_and_does_not_sweep_them(user, runs):
     sweep(user)
 
 
-def test_sweep_removes_what_is_dead_and_nothing_that_lives(user, runs):
+def test_clean_removes_dead_runs_only(user, runs):
     with Live(user) as living, Live(user) as dead:
         dead.kill()
         (living_record,) = [name for name in os.listdir(runs) if name.startswith(f"{living.pid}-")]
@@ -121,7 +153,7 @@ def test_sweep_removes_what_is_dead_and_nothing_that_lives(user, runs):
     assert living.process.returncode == 0
 
 
-def test_a_start_sweeps_too(user, runs):
+def test_a_start_removes_dead_runs(user, runs):
     with Live(user) as dead:
         dead.kill()
         assert len(os.listdir(runs)) == 1
@@ -130,14 +162,14 @@ def test_a_start_sweeps_too(user, runs):
         assert work_directories(user, dead.pid) == []
 
 
-def test_sweeps_that_race_share_the_work(user, runs):
+def test_parallel_removals_share_the_work(user, runs):
     killed = []
     for _ in range(4):
         with Live(user) as dead:
             dead.kill()
         killed.append(dead.pid)
     left = work_directories(user, *killed)
-    argv = user.corral_argv("sweep", "--json")
+    argv = user.corral_argv("clean", "--json")
     racing = [user.popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(6)]
     answers = [process.communicate(timeout=PATIENCE) for process in racing]
     assert [process.returncode for process in racing] == [0] * 6, answers
@@ -152,7 +184,7 @@ def plant(user, path, text):
 
 
 def left_directory(user) -> pathlib.Path:
-    """A directory as a killed run leaves it."""
+    """Make a directory like those that killed runs leave."""
     path = pathlib.Path("/tmp") / f"corral-{user.uid}-1-{os.urandom(4).hex()}"
     path.mkdir(mode=0o700)
     os.chown(path, user.uid, user.uid)
@@ -166,7 +198,7 @@ def record(*residue: str) -> str:
 GARBAGE = ["", "\0\1\2", "1\n2\n3\n-4\n", "x" * 100_000, "\n" * 50]
 
 
-def test_garbage_is_nobodys_run_and_is_swept(user, runs):
+def test_garbage_is_removed_and_not_listed_as_a_run(user, runs):
     for number, text in enumerate(GARBAGE):
         plant(user, runs / f"garbage-{number}", text)
     assert listed(user) == []
@@ -175,15 +207,15 @@ def test_garbage_is_nobodys_run_and_is_swept(user, runs):
     assert os.listdir(runs) == []
 
 
-def test_a_record_names_nothing_but_corrals_own(user, runs, scratch):
-    """Somebody's directory is not swept, whatever a record says; the control has the right name."""
+def test_a_record_can_name_only_corrals_own_directories(user, runs, scratch):
+    """A record cannot make corral remove another user's directory. The control has the right name."""
     victim, own = scratch / "precious", left_directory(user)
     victim.mkdir()
     os.chown(victim, user.uid, user.uid)
     plant(user, runs / "planted", record(str(victim), str(own)))
     assert sweep(user) == [str(own)]
     assert victim.exists()
-    (runs / "planted").unlink()  # it still names something, so it was kept
+    (runs / "planted").unlink()  # the record was kept, because its path still exists
 
 
 def test_a_link_among_the_records_is_not_followed(user, runs, scratch):
@@ -210,7 +242,7 @@ def test_a_locked_link_does_not_pass_for_a_live_run(user, runs, scratch):
     (runs / "link").unlink()
 
 
-def test_a_pipe_among_the_records_holds_nobody_up(user, runs):
+def test_a_pipe_among_the_records_does_not_block(user, runs):
     os.mkfifo(runs / "pipe")
     os.chown(runs / "pipe", user.uid, user.uid)
     assert listed(user) == []
@@ -219,9 +251,9 @@ def test_a_pipe_among_the_records_holds_nobody_up(user, runs):
     (runs / "pipe").unlink()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="makes a file of another user's")
-def test_another_users_record_is_not_believed(user, runs):
-    """A directory kept in an environment (sudo) may be somebody's who may not remove what it names."""
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's file")
+def test_another_users_record_is_ignored(user, runs):
+    """With sudo, HOME may belong to another user, who may not choose the directories that are removed."""
     victim = left_directory(user)
     path = runs / "planted"
     path.write_text(record(str(victim)))
@@ -231,7 +263,7 @@ def test_another_users_record_is_not_believed(user, runs):
     assert sweep(user) == []
     assert victim.exists()
     os.chown(path, user.uid, user.uid)
-    assert sweep(user) == [str(victim)]  # the control: the same record in one's own name
+    assert sweep(user) == [str(victim)]  # the control: the same record of this user
 
 
 def test_a_run_survives_the_loss_of_its_record(user, runs):
@@ -243,10 +275,10 @@ def test_a_run_survives_the_loss_of_its_record(user, runs):
 
 
 @pytest.mark.parametrize("place", ["absent", "read-only"])
-def test_a_run_needs_no_place_for_its_record(user, scratch, place):
-    """The caches are elsewhere and cannot be written: the run only loses its place in the list."""
+def test_a_run_starts_without_a_writable_cache(user, scratch, place):
+    """The cache directory cannot be written. The run starts, and `corral ps` does not list it."""
     if place == "read-only" and user.uid == 0:
-        pytest.skip("permissions hold nobody who is root")
+        pytest.skip("file permissions do not apply to root")
     cache = scratch / "cache"
     if place == "absent":
         cache = "/proc/nowhere"
@@ -259,7 +291,7 @@ def test_a_run_needs_no_place_for_its_record(user, scratch, place):
     env = user.environment(XDG_CACHE_HOME=str(cache))
     done = user.run("/bin/echo", "ran", env=env)
     assert (done.returncode, done.stdout) == (0, b"ran\n"), done.stderr
-    assert user.corral("ps", env=env).stdout.decode().split() == EMPTY
-    assert user.corral("sweep", env=env).returncode == 0
+    assert user.corral("ps", env=env).stdout == b"no run is alive\n"
+    assert user.corral("clean", env=env).returncode == 0
     if place == "read-only":
         assert os.listdir(cache / "corral" / "runs") == ["old"]

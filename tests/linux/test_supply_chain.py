@@ -1,16 +1,17 @@
-"""What a server's author may try before and beside the server itself: packages, registries, bundles, configurations."""
+"""Attack as a server's author by other means than the server: packages, registries, bundles, configurations."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pathlib
 import subprocess
+import tarfile
 
 import pytest
-import test_packages
 from test_bundles import manifest, packed, put, start
-from test_packages import ONE_USER, REFUSED, entries, said
+from test_packages import ONE_USER, REFUSED, entries, publish, said
 
 from corral.cli import what_to_run
 from corral.cli.option_parser import Options
@@ -18,9 +19,6 @@ from corral.errors import UnchosenReadsError
 from corral.supervisor.prepare import prepare
 from registries import Registries, wheel
 
-env, npm, registry, tools = (
-    test_packages.env, test_packages.npm, test_packages.registry, test_packages.tools,
-)  # fmt: skip
 STRANGER = 65532
 LOOK = """
 import json, os, sys
@@ -46,13 +44,13 @@ def own(user, path: pathlib.Path, text: str, mode: int = 0o644) -> pathlib.Path:
 
 @pytest.fixture
 def project(user, scratch) -> pathlib.Path:
-    """A project of the user's, of the kind that an editable install would lead to."""
+    """Create a user's project, as an editable install refers to it."""
     own(user, scratch / "project" / "pyproject.toml", "[project]\n")
     return own(user, scratch / "project" / "notes.txt", "mine").parent
 
 
 @ONE_USER
-def test_a_wheel_names_a_project_of_the_users(user, env, registry, tools, project):
+def test_a_wheel_cannot_open_the_users_project(user, env, registry, tools, project):
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     notes = str(project / "notes.txt")
     for name, line in (("evil", str(project)), ("good", "./other")):
@@ -65,14 +63,14 @@ def test_a_wheel_names_a_project_of_the_users(user, env, registry, tools, projec
     allowed = user.corral("run", "--read", str(project), "pypi:evil==1.0", notes, env=env)
     assert said(allowed) == ["mine"]
     assert said(user.corral("run", "pypi:good==1.0", notes, env=env)) != ["mine"]
-    # The control: the user may say so.
+    # The control: the user grants the project.
     granted = user.corral("run", "--read", str(project), "pypi:good==1.0", notes, env=env)
     assert said(granted) == ["mine"]
 
 
 @ONE_USER
-def test_a_wheel_reaches_for_the_interpreter(user, env, registry, tools):
-    """Names of scripts and files that climb out of the place for packages."""
+def test_a_wheel_cannot_replace_the_interpreter(user, env, registry, tools):
+    """Names of scripts and files in the wheel have `../` to leave the directory for packages."""
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     climbing = "../" * 4 + "bin/python"
     cases = {
@@ -90,7 +88,7 @@ def test_a_wheel_reaches_for_the_interpreter(user, env, registry, tools):
 
 
 @ONE_USER
-def test_a_program_of_a_package_starts_one_of_the_users(user, env, registry, npm, project):
+def test_a_package_cannot_start_the_users_program(user, env, registry, npm, project):
     tool = own(user, project / "tool", "#!/bin/sh\necho mine\n", 0o755)
     for name, line in (("evil", tool), ("good", "/bin/sh")):
         files = {"main": f"#!{line}\necho own\n"}
@@ -103,8 +101,103 @@ def test_a_program_of_a_package_starts_one_of_the_users(user, env, registry, npm
 
 
 @ONE_USER
-def test_another_registry_fills_the_cache_for_itself_only(user, env, registry, npm):
-    """As a project's configuration can do, whose `env` names a registry of its own."""
+def test_settings_without_effect_share_an_installation(user, env, registry, npm, scratch):
+    """The terminal's settings name a registry for a scope, which the client's settings do not have."""
+    archive = publish(registry)
+    settings = scratch / ".npmrc"
+    # The last setting is the control, because it could have changed the installation.
+    for scope, fetched in (("@acme", 1), ("", 1), ("@other", 2)):
+        text = f"{scope}:registry=http://127.0.0.1:9/\n" if scope else ""
+        own(user, settings, text)
+        assert said(user.corral("run", "npm:server@1.0.0", env=env))["version"] == "1.0.0"
+        assert registry.asked.count(archive) == fetched
+
+
+@ONE_USER
+def test_packages_of_another_index_are_not_shared(user, env, registry, tools):
+    env = {**env, "PATH": f"{tools}:{env['PATH']}"}
+    body = "def main():\n    import dep\n    print(dep.name)\n"
+    other = Registries()
+    try:
+        for one, name in ((registry, "main"), (other, "other")):
+            one.publish_wheel("dep", "1.0.0", {"dep.py": f"name = '{name}'"}, {})
+        registry.publish_wheel("thing", "1.0.0", {"thing.py": body}, {"thing": "thing:main"})
+        more = {**env, "UV_INDEX": f"{other.url}/simple"}
+        words = ("run", "--with", "dep", "pypi:thing")
+        assert user.corral(*words, env=more).stdout == b"other\n"
+        assert user.corral(*words, env=env).stdout == b"main\n"
+        # The control: another index without these packages changes nothing.
+        del other.files["/simple/dep/"]
+        assert user.corral("cache", "rm", "thing", env=env).returncode == 0
+        assert user.corral(*words, env=more).stdout == b"main\n"
+        asked = len(registry.asked)
+        assert user.corral(*words, env=env).stdout == b"main\n"
+        assert len(registry.asked) == asked
+    finally:
+        other.close()
+
+
+FORGES = """
+import glob, os, zipfile
+def get_requires_for_build_wheel(settings=None): return []
+def build_wheel(place, settings=None, metadata=None):
+    staging = os.environ["UV_CACHE_DIR"].removesuffix(".downloads")
+    for lock in glob.glob(staging + "/*.lock"):
+        with open(lock) as file: text = file.read()
+        with open(lock, "w") as file: file.write(text.replace("{theirs}", "{ours}"))
+    name = "thing-1.0.0-py3-none-any.whl"
+    with zipfile.ZipFile(os.path.join(place, name), "w") as wheel:
+        wheel.writestr("thing.py", "def main(): print('theirs')")
+        info = "thing-1.0.0.dist-info/"
+        wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\\nName: thing\\nVersion: 1.0.0\\n")
+        wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(info + "entry_points.txt", "[console_scripts]\\nthing = thing:main\\n")
+        wheel.writestr(info + "RECORD", "")
+    return name
+"""
+BACKEND = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+
+
+@ONE_USER
+def test_a_script_cannot_claim_to_come_from_another_index(user, env, registry, tools):
+    """A package that is built rewrites the lock file, which names the index of each package."""
+    env = {**env, "PATH": f"{tools}:{env['PATH']}"}
+    other = Registries()
+    try:
+        backend = FORGES.replace("{theirs}", other.url).replace("{ours}", registry.url)
+        files = {
+            "pyproject.toml": f'{BACKEND}[project]\nname = "thing"\nversion = "1.0.0"\n',
+            "backend.py": backend,
+            "PKG-INFO": "Metadata-Version: 2.1\nName: thing\nVersion: 1.0.0\n",
+        }
+        other.publish_file("thing", "thing-1.0.0.tar.gz", archive("thing-1.0.0", files))
+        body = {"thing.py": "def main(): print('ours')"}
+        registry.publish_wheel("thing", "1.0.0", body, {"thing": "thing:main"})
+        words = ("run", "--allow-install-scripts", "pypi:thing")
+        theirs = user.corral(*words, env={**env, "UV_DEFAULT_INDEX": f"{other.url}/simple"})
+        assert theirs.stdout == b"theirs\n", theirs.stderr.decode()
+        (row,) = entries(user, env)
+        lock = next(pathlib.Path(row["path"]).glob("*.lock")).read_text()
+        assert registry.url in lock  # the control: the script did forge it
+        assert other.url not in lock
+        assert user.corral(*words, env=env).stdout == b"ours\n"
+    finally:
+        other.close()
+
+
+def archive(top: str, files: dict[str, str]) -> bytes:
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w:gz") as tar:
+        for name, text in files.items():
+            info = tarfile.TarInfo(f"{top}/{name}")
+            info.size = len(text)
+            tar.addfile(info, io.BytesIO(text.encode()))
+    return held.getvalue()
+
+
+@ONE_USER
+def test_packages_of_another_registry_are_not_shared(user, env, registry, npm):
+    """A project's configuration can name another registry in its `env`."""
     other = Registries()
     try:
         for place, text in ((other, "theirs"), (registry, "ours")):
@@ -122,26 +215,27 @@ def test_another_registry_fills_the_cache_for_itself_only(user, env, registry, n
         other.close()
 
 
-def test_a_cache_of_somebody_else_is_not_used(user, env, scratch):
-    """As with `sudo` and the HOME of another: what lies there is their word."""
+def test_a_cache_of_another_user_is_not_used(user, env, scratch):
+    """With `sudo`, HOME may belong to another user, who may have written the cache."""
     path = put(user, scratch, manifest())
     assert user.corral("run", path, env=env).returncode == 0  # the control
     store = pathlib.Path(env["XDG_CACHE_HOME"], "corral", "store")
+    reason = f"belongs to user {STRANGER}" if user.uid == 0 else "only you can write to"
     for place in (store, store / "trees", store / "entries"):
         if user.uid == 0:
             os.chown(place, STRANGER, STRANGER)
         else:
             place.chmod(0o777)
         done = user.corral("run", path, env=env)
-        assert (done.returncode, b"only you can write to" in done.stderr) == (REFUSED, True)
+        assert (done.returncode, reason in done.stderr.decode()) == (REFUSED, True)
         os.chown(place, user.uid, user.uid)
         place.chmod(0o700)
     assert user.corral("run", path, env=env).returncode == 0
 
 
 @ONE_USER
-def test_values_kept_for_one_bundle_are_not_anothers(user, env, scratch):
-    """Any file can call itself by a name that the user has a table for."""
+def test_a_bundle_does_not_get_another_bundles_values(user, env, scratch):
+    """The user keeps values by a bundle's name, and any bundle can use that name."""
     notes = own(user, scratch / "notes" / "a.txt", "mine").parent
     kept = own(
         user,
@@ -163,15 +257,15 @@ def test_values_kept_for_one_bundle_are_not_anothers(user, env, scratch):
     assert refused.returncode == REFUSED
     assert b"get your value of key" in refused.stderr
     assert b"hunter2" not in refused.stderr
-    # What is typed for this very run needs nobody's approval.
+    # Flags that the user types need no approval.
     flags = ("--config", "key=typed", "--config", f"dir={notes}")
     assert said(user.corral("run", *flags, str(evil), env=env))["args"][0] == "typed"
     kept.unlink()
 
 
 @ONE_USER
-def test_a_bundle_starts_the_users_own_environment(user, env, scratch, project):
-    """A virtual environment's Python brings the projects along that are installed in it."""
+def test_a_bundle_cannot_start_the_users_virtual_environment(user, env, scratch, project):
+    """A virtual environment's Python would open the projects that are installed in it."""
     venv = scratch / "venv"
     code = f"import venv; venv.create({str(venv)!r}, with_pip=False)"
     with user.popen([user.python, "-c", code], env=env, stdin=subprocess.DEVNULL) as making:
@@ -183,7 +277,7 @@ def test_a_bundle_starts_the_users_own_environment(user, env, scratch, project):
     done = user.corral("run", put(user, scratch, manifest(server=server)), env=env)
     assert done.returncode == REFUSED
     assert f"leads to {venv} and 1 more" in done.stderr.decode()
-    # The control: typed and granted by the user it runs, and sees what that environment has.
+    # The control: if the user types and grants the program, it runs with that environment's packages.
     reader = "print(open(__import__('sys').argv[1]).read())"
     argv = (str(venv / "bin" / "python3"), "-c", reader, str(project / "notes.txt"))
     assert user.run(*argv, env=env).returncode == REFUSED
@@ -191,8 +285,8 @@ def test_a_bundle_starts_the_users_own_environment(user, env, scratch, project):
 
 
 @ONE_USER
-def test_a_bundle_with_a_relative_trampoline(user, env, scratch, project):
-    """The shell line that pip writes for long paths, with a path that climbs out of the store."""
+def test_a_bundle_cannot_climb_out_by_a_relative_trampoline(user, env, scratch, project):
+    """The bundle has the shell line that pip writes for long paths. Its path has `../` to leave the store."""
     venv = project / ".venv"
     code = f"import venv; venv.create({str(venv)!r}, with_pip=False)"
     with user.popen([user.python, "-c", code], env=env, stdin=subprocess.DEVNULL) as making:
@@ -230,8 +324,8 @@ STEERING = {
 
 
 @ONE_USER
-def test_a_projects_configuration_reaches_for_corral_itself(user, env, scratch):
-    """What a client sets for a server it sets for the corral in front of it."""
+def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratch):
+    """Variables that a client sets for a server also reach the corral that starts the server."""
     code = "import os; print(*map(os.environ.get, ('PYTHONPATH', 'LEVEL')))"
     place = own(user, scratch / "cloned" / ".mcp.json", "")
     evil = own(user, scratch / "cloned" / "evil" / "sitecustomize.py", "print('outside')\n")
@@ -252,7 +346,7 @@ def test_a_projects_configuration_reaches_for_corral_itself(user, env, scratch):
         assert refused.returncode == 1
         assert f"{name} in its env would change corral itself" in refused.stdout.decode()
         assert "--" not in json.loads(place.read_text())["mcpServers"]["one"]["args"]
-    # The controls: another variable is passed on, and this is what the first would have done.
+    # The controls: another variable is passed on, and the dangerous ones have an effect without corral's check.
     assert wrapped(LEVEL="1", PYTHONUNBUFFERED="1").returncode == 0
     entry = json.loads(place.read_text())["mcpServers"]["one"]
     started = [entry["command"], *entry["args"]]
@@ -267,7 +361,7 @@ def test_a_projects_configuration_reaches_for_corral_itself(user, env, scratch):
         stdout=subprocess.PIPE,
     )
     assert b"outside" in stolen.communicate(timeout=60)[0]
-    # One that came with corral's name on it already is told apart.
+    # `status` marks an entry that named corral before `wrap`.
     entry["env"]["PYTHONPATH"] = "./evil"
     place.write_text(json.dumps({"mcpServers": {"one": entry}}))
     assert user.corral("wrap", "--corral", str(launcher), str(place), env=env).returncode == 1
@@ -276,17 +370,17 @@ def test_a_projects_configuration_reaches_for_corral_itself(user, env, scratch):
 
 
 @pytest.mark.parametrize(("user", "tier"), [("root", "bare")], indirect=True)
-def test_root_without_namespaces_is_told_why(user, env, scratch):
-    """Its targets have an id of their own, to which the cache is closed like to everybody."""
+def test_root_without_namespaces_is_refused_with_the_reason(user, env, scratch):
+    """Root's targets have their own user id, which cannot read root's cache."""
     path = put(user, scratch, manifest())
     done = user.corral("run", path, env=env)
     assert done.returncode == REFUSED
     assert "is closed to uid " in done.stderr.decode()
-    assert b"start corral as the user whose files they are" in done.stderr
+    assert b"start corral as the user who owns these files" in done.stderr
 
 
 @ONE_USER
-def test_a_home_directory_that_is_a_link(user, env, scratch):
+def test_a_cache_directory_that_is_a_link_works(user, env, scratch):
     (scratch / "link").symlink_to(env["XDG_CACHE_HOME"])
     path = put(user, scratch, manifest())
     assert said(user.corral("run", path, env={**env, "XDG_CACHE_HOME": str(scratch / "link")}))
@@ -308,8 +402,34 @@ def test_pinning_installs_once(user, env, registry, npm, scratch):
 
 
 @ONE_USER
-def test_pinning_installs_what_a_profile_adds(user, env, registry, tools, scratch):
-    """The client's first start finds what was pinned, and asks nobody."""
+def test_wrapping_installs_packages(user, env, registry, tools, scratch):
+    env = {**env, "PATH": f"{tools}:{env['PATH']}"}
+    code = "def main():\n    print('\"ran\"')\n"
+    registry.publish_wheel("good", "1.0", {"good.py": code}, {"good": "good:main"})
+    servers = {name: {"command": "uvx", "args": [name]} for name in ("absent", "good")}
+    place = own(user, scratch / "desk" / "mcp.json", "")
+    place.write_text(json.dumps({"mcpServers": servers}))
+    for flag in ("--dry-run", "--no-install"):
+        done = user.corral("wrap", flag, "--corral", "/bin/true", str(place), env=env)
+        assert done.returncode == 0, done.stderr
+    assert registry.asked == []
+    place.write_text(json.dumps({"mcpServers": servers}))
+    done = user.corral("wrap", "--corral", "/bin/true", str(place), env=env)
+    assert done.returncode == 1
+    assert b"absent  refused: cannot install pypi:absent" in done.stdout
+    found = json.loads(place.read_text())["mcpServers"]
+    assert found["absent"] == servers["absent"]
+    assert found["good"]["args"][-1] == "pypi:good"
+    asked = len(registry.asked)
+    started = user.corral(*found["good"]["args"], env=env)
+    assert said(started) == "ran"
+    assert b"installing" not in started.stderr
+    assert len(registry.asked) == asked > 0
+
+
+@ONE_USER
+def test_pinning_installs_the_packages_of_a_profile(user, env, registry, tools, scratch):
+    """The client's first start finds the pinned package and asks no registry."""
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     code = "import mcp\ndef main():\n    print(mcp.version)\n"
     entry_point = {"mcp-server-sqlite": "server:main"}
@@ -322,15 +442,15 @@ def test_pinning_installs_what_a_profile_adds(user, env, registry, tools, scratc
     done = user.corral("wrap", "--pin", "--corral", "/bin/true", str(place), env=env)
     assert done.returncode == 0, done.stderr
     words = json.loads(place.read_text())["mcpServers"]["a"]["args"]
-    assert words == ["run", "--profile", "sqlite", "--", "pypi:mcp-server-sqlite==1.0"]
+    assert words == ["run", "--profile", "sqlite", "--state", "--", "pypi:mcp-server-sqlite==1.0"]
     asked = len(registry.asked)
     assert said(user.corral(*words, env=env)) == 1.9
     assert len(registry.asked) == asked
 
 
 @ONE_USER
-def test_a_script_makes_the_one_link_that_pythons_packages_have(user, env, registry, npm):
-    """Where a virtual environment leads to its interpreter, a package of npm's leads nowhere."""
+def test_an_npm_package_cannot_link_to_an_interpreter(user, env, registry, npm):
+    """A virtual environment links to its interpreter. An npm package may have no such link."""
     for name, leads in (("evil", "/etc"), ("good", "../node_modules")):
         script = f"mkdir ../../bin && ln -s {leads} ../../bin/python"
         files = {"main.js": "console.log(JSON.stringify('ran'))"}
@@ -344,8 +464,8 @@ def test_a_script_makes_the_one_link_that_pythons_packages_have(user, env, regis
     assert said(user.corral(*flags, "npm:good@1.0.0", env=env)) == "ran"
 
 
-def test_a_script_that_becomes_a_link_while_a_person_thinks(tmp_path, monkeypatch):
-    """Between the first look at a directory and its start lies the question whether it may."""
+def test_a_script_that_is_replaced_during_the_question_is_refused(tmp_path, monkeypatch):
+    """The script is replaced by a link while corral waits for the user's answer."""
     server, private = tmp_path / "server", tmp_path / "private"
     for path in (server, private):
         path.mkdir()
@@ -367,7 +487,7 @@ def test_a_script_that_becomes_a_link_while_a_person_thinks(tmp_path, monkeypatc
 
 
 @ONE_USER
-def test_a_directory_that_is_called_like_a_command(user, env, scratch):
+def test_a_directory_named_like_a_command_starts_only_by_its_path(user, env, scratch):
     text = "version = 1\n[server]\ncommand = ['/bin/echo', 'the project']\n"
     for name in ("true", "absent"):
         own(user, scratch / name / "corral.toml", text)
@@ -383,8 +503,8 @@ def test_a_directory_that_is_called_like_a_command(user, env, scratch):
 
 
 @ONE_USER
-def test_a_directory_that_is_called_like_a_package(user, env, registry, npm, scratch):
-    """Clients start their servers in whatever project is open."""
+def test_a_directory_named_like_a_package_is_not_started(user, env, registry, npm, scratch):
+    """Clients start their servers in the open project's directory, which may have any content."""
     files = {"main.js": "console.log(JSON.stringify('the package'))"}
     registry.publish_npm("server", "1.0.0", files, bin={"server": "main.js"})
     text = "version = 1\n[server]\ncommand = ['/bin/echo', '\"the project\"']\n"
@@ -394,8 +514,7 @@ def test_a_directory_that_is_called_like_a_package(user, env, registry, npm, scr
         assert b"the project" not in done.stdout
         assert done.returncode == 0, done.stderr
     assert said(user.corral("run", "npm:server@1.0.0", env=env, cwd=scratch)) == "the package"
-    assert (
-        said(user.corral("run", str(place), env=env, cwd=scratch)) == "the project"
-    )  # the control
+    # The control: the project starts by its path.
+    assert said(user.corral("run", str(place), env=env, cwd=scratch)) == "the project"
     asked = user.corral("approve", "npm:server@1.0.0", env=env, cwd=scratch)
-    assert b"asks for nothing: what it may do is yours to say" in asked.stderr
+    assert b"asks for nothing, so there is nothing to approve" in asked.stderr

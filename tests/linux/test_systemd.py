@@ -1,13 +1,12 @@
-"""Asking systemd for a scope, over a real bus: with nobody there, with liars, and with one that only listens.
+"""Ask for a systemd scope over a real bus: without an answer, with false answers, and with a recording service.
 
-The real one is in `tests/vm/test_systemd.py`; here is what it would be sent, and what is not believed.
+tests/vm/test_systemd.py asks the real systemd. This file tests corral's messages and the answers that it refuses.
 """
 
 from __future__ import annotations
 
 import os
 import pathlib
-import shutil
 import socket
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import time
 
 import pytest
 
+import rigs
 from corral.plan.model import Results
 from corral.platforms.linux import dbus
 from corral.platforms.linux.dbus import Bus, CallError, ProtocolError, Variant
@@ -23,7 +23,7 @@ from corral.platforms.linux.init import InitProcess
 from corral.platforms.linux.mechanisms import cgroup, systemd_scope
 from corral.record import replace
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 SHORT = 0.05
 JOB = "/org/freedesktop/systemd1/job/7"
 SETTINGS = (
@@ -38,13 +38,11 @@ SETTINGS = (
 
 @pytest.fixture
 def bus(tmp_path, monkeypatch) -> str:
-    """The only bus that corral would find: a dbus-daemon of this test's own."""
-    daemon = shutil.which("dbus-daemon")
-    if daemon is None:
-        pytest.skip("no dbus-daemon: package dbus")
+    """Start a dbus-daemon for this test. corral can find no other bus."""
+    rigs.need("dbus")
     path = str(tmp_path / "bus")
     argv = [
-        daemon,
+        "dbus-daemon",
         "--session",
         "--nofork",
         "--nopidfile",
@@ -62,7 +60,7 @@ def bus(tmp_path, monkeypatch) -> str:
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """For where waiting is certain to be in vain, once the bus itself has answered."""
+    """Shorten the timeout, because in these tests systemd never answers."""
     monkeypatch.setattr(systemd_scope, "START_SECONDS", 1.5)
     monkeypatch.setattr(systemd_scope, "END_SECONDS", SHORT)
 
@@ -83,16 +81,18 @@ def test_the_bus_gives_a_name(bus):
         ("GetNameOwner", ("u", 5), "InvalidArgs"),
     ],
 )
-def test_an_error_is_told_by_its_name(bus, member, arguments, name):
+def test_a_bus_error_is_reported_by_name(bus, member, arguments, name):
     with Bus(bus, PATIENCE) as one:
         with pytest.raises(CallError) as caught:
             one.driver(member, *arguments)
         assert caught.value.name == f"org.freedesktop.DBus.Error.{name}"
-        assert one.driver("GetNameOwner", "s", one.name) == (one.name,)  # and it goes on
+        assert one.driver("GetNameOwner", "s", one.name) == (
+            one.name,
+        )  # the connection still works
 
 
-def test_nobody_is_started_to_answer(bus):
-    """A call to a name that nobody owns is refused at once, whatever could be activated for it."""
+def test_no_service_is_activated_to_answer(bus):
+    """The bus refuses a call to a name without an owner at once, even if it could activate a service."""
     with Bus(bus, PATIENCE) as one, pytest.raises(CallError) as caught:
         one.call(
             systemd_scope.NAME, systemd_scope.PATH, systemd_scope.INTERFACE, "GetDefaultTarget"
@@ -100,8 +100,8 @@ def test_nobody_is_started_to_answer(bus):
     assert caught.value.name == "org.freedesktop.DBus.Error.NameHasNoOwner"
 
 
-class Stranger:
-    """A socket on which something else than a bus listens: it says `words` to the first who comes."""
+class NotABus:
+    """A socket that is not a bus. It sends `words` to the first client."""
 
     def __init__(self, path: pathlib.Path, words: tuple[bytes, ...]) -> None:
         self.path = str(path)
@@ -140,17 +140,17 @@ class Stranger:
         ((b"OK 0123\r\n", b"l\x02\x00\x01\xff\xff\xff\x7f" + bytes(8)), ProtocolError),
     ],
 )
-def test_who_is_no_bus_is_left(tmp_path, words, error):
-    stranger = Stranger(tmp_path / "socket", words)
+def test_a_socket_that_is_not_a_bus_is_closed(tmp_path, words, error):
+    stranger = NotABus(tmp_path / "socket", words)
     with pytest.raises(error):
         Bus(stranger.path, SHORT if error is TimeoutError else PATIENCE)
     stranger.close()
 
 
 class Listener:
-    """systemd's name on the bus, held by jeepney: it notes what it is asked and answers as it was told.
+    """Take systemd's name on the bus (with jeepney), record the calls, and answer as configured.
 
-    `result` is what becomes of every job; with `forged`, a third party says so instead, which must not count.
+    `result` is the result of every job. With `forged` another client sends the result, which corral must ignore.
     """
 
     def __init__(self, path: str, *, result: str = "done", forged: bool = False) -> None:
@@ -185,7 +185,7 @@ class Listener:
             self._own.send(jeepney.new_method_return(message, "o", (JOB,)))
             emitter = jeepney.DBusAddress(systemd_scope.PATH, interface=systemd_scope.INTERFACE)
             body = (7, JOB, message.body[0], self._result)
-            # Of another job first: only the one that was asked for is waited for.
+            # First report the end of another job. corral must wait for its own job.
             self._own.send(
                 jeepney.new_signal(emitter, "JobRemoved", "uoss", (6, f"{JOB}6", "x", "failed"))
             )
@@ -202,7 +202,7 @@ class Listener:
 
 @pytest.fixture
 def listen(bus):
-    """Start the one who listens; returns what it heard."""
+    """Start the listening service and return the calls that it received."""
     listeners: list[Listener] = []
 
     def start(**options) -> list:
@@ -227,7 +227,7 @@ def header(message) -> tuple:
     )
 
 
-def test_what_systemd_is_asked_for(listen):
+def test_the_request_to_systemd_has_the_limits(listen):
     heard = listen()
     with systemd_scope._Manager(PATIENCE) as manager:
         manager.start("corral-x.scope", systemd_scope.properties((2, 3), SETTINGS))
@@ -252,8 +252,8 @@ def test_what_systemd_is_asked_for(listen):
     assert call.body == ("corral-x.scope", "fail", expected, [])
 
 
-def test_the_arguments_byte_for_byte():
-    """As jeepney would have sent them."""
+def test_the_arguments_are_encoded_like_jeepneys():
+    """jeepney encodes the same arguments to the same bytes."""
     low_level = pytest.importorskip("jeepney.low_level", reason="jeepney is not installed")
     chosen = systemd_scope.properties((2, 3), SETTINGS)
     raw = dbus.marshal("ssa(sv)a(sa(sv))", ("corral-x.scope", "fail", chosen, []))
@@ -263,7 +263,7 @@ def test_the_arguments_byte_for_byte():
     assert raw == parsed.serialise(data, 0, low_level.Endianness.little)
 
 
-def test_a_scope_without_limits_has_none_of_the_managers():
+def test_a_scope_without_limits_overrides_the_managers_defaults():
     chosen = dict(systemd_scope.properties((2,), ()))
     assert chosen["TasksMax"] == Variant(signature="t", value=(1 << 64) - 1)
     assert not {name for name in chosen if name.startswith(("Memory", "CPU", "IO"))}
@@ -278,17 +278,17 @@ def test_a_job_that_fails_is_a_failure(listen):
         manager.start("corral-x.scope", [])
 
 
-def test_nobody_else_tells_the_end_of_a_job(listen):
+def test_only_systemd_can_report_the_end_of_a_job(listen):
     heard = listen(forged=True)
     with systemd_scope._Manager(PATIENCE) as manager:
         manager._bus._deadline = time.monotonic() + 2
         with pytest.raises(TimeoutError):
             manager.start("corral-x.scope", [])
-    assert len(heard) == 1  # the job was asked for, and its end never believed
+    assert len(heard) == 1  # corral asked for the job and ignored the false report of its end
 
 
-def test_a_manager_that_only_says_so_is_not_believed(listen):
-    """The job is done, and the process is where it was."""
+def test_a_manager_that_only_claims_success_is_not_trusted(listen):
+    """The job is reported as done, but the process was not moved."""
     heard = listen()
     with pytest.raises(OSError, match=f"left process {os.getpid()} in "):
         systemd_scope.start("corral-x.scope", (os.getpid(),), ())
@@ -307,7 +307,7 @@ with systemd_scope._Manager(20.0) as manager:
 
 @pytest.mark.parametrize(("before", "calls"), [((), 1), (("unshare", "-c", "-pf"), 0)])
 def test_numbers_of_another_pid_namespace_are_not_sent(bus, listen, before, calls):
-    """They would be other people's processes; without the namespace the same program is heard."""
+    """Outside, the pids would belong to other processes. The control runs without a PID namespace."""
     if before and subprocess.run([*before, "true"], capture_output=True, check=False).returncode:
         pytest.skip("unshare -c -pf does not work here")
     heard = listen()
@@ -318,14 +318,14 @@ def test_numbers_of_another_pid_namespace_are_not_sent(bus, listen, before, call
     assert ("the bus knows process" in done.stderr) == (not calls)
 
 
-def test_a_bus_without_systemd_is_no_base(bus, impatient):
+def test_a_bus_without_systemd_gives_no_scope(bus, impatient):
     with pytest.raises(OSError, match="systemd is not on the bus"):
         systemd_scope.start("corral-x.scope", (os.getpid(),), ())
-    systemd_scope.stop("corral-x.scope")  # and nothing is expected of it
+    systemd_scope.stop("corral-x.scope")  # stopping without systemd raises no error
 
 
-def test_systemd_may_join_after_us(bus, listen):
-    """The first client of a session starts the bus, before systemd is on it."""
+def test_systemd_may_join_the_bus_later(bus, listen):
+    """The first client of a session starts the bus before systemd has joined it."""
     answers: list[str] = []
 
     def ask() -> None:
@@ -336,7 +336,8 @@ def test_systemd_may_join_after_us(bus, listen):
         thread = threading.Thread(target=ask)
         watcher.driver("AddMatch", "s", "type='signal',member='NameOwnerChanged'")
         thread.start()
-        watcher.wait(lambda message: message.member == "NameOwnerChanged")  # it has come
+        # After this message systemd has joined the bus.
+        watcher.wait(lambda message: message.member == "NameOwnerChanged")
         listen()
         thread.join()
         assert watcher.driver("GetNameOwner", "s", systemd_scope.NAME) == (answers[0],)
@@ -347,7 +348,7 @@ def children() -> str:
 
 
 def test_a_failed_start_leaves_no_process_behind(bus, impatient):
-    """The process that was to keep the scope is gone, and init was never released."""
+    """After the failure the process that kept the scope has ended, and init was not released."""
     leaf = cgroup.Leaf(base="/nowhere", run="x", controllers=(), settings=())
     results = Results()
     before = children()
@@ -358,7 +359,7 @@ def test_a_failed_start_leaves_no_process_behind(bus, impatient):
     assert children() == before
 
 
-def test_what_explain_says():
+def test_a_planned_scope_describes_its_unit_and_limits():
     leaf = cgroup.Leaf(base="/sys/fs/cgroup/m", run="1-a", controllers=(), settings=SETTINGS[:1])
     step = systemd_scope.plan(leaf)
     assert step.unit == "corral-1-a.scope"
@@ -382,11 +383,11 @@ def test_what_explain_says():
         ("", []),
     ],
 )
-def test_addresses(text, paths):
+def test_bus_addresses_are_parsed(text, paths):
     assert systemd_scope.addresses(text) == paths
 
 
-def test_where_a_users_bus_is_looked_for(tmp_path, monkeypatch):
+def test_the_users_bus_is_searched_in_the_known_places(tmp_path, monkeypatch):
     for name in ("bus", "other"):
         (tmp_path / name).touch()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
@@ -396,12 +397,11 @@ def test_where_a_users_bus_is_looked_for(tmp_path, monkeypatch):
     assert systemd_scope.buses(4242) == [f"{tmp_path}/other", f"{tmp_path}/bus"]
     monkeypatch.delenv("DBUS_SESSION_BUS_ADDRESS")
     assert systemd_scope.buses(4242) == [f"{tmp_path}/bus"]
-    assert not {f"{tmp_path}/bus"} & set(
-        systemd_scope.buses(0)
-    )  # root does not ask a user's manager
+    # Root does not use a user's manager.
+    assert not {f"{tmp_path}/bus"} & set(systemd_scope.buses(0))
 
 
-def test_nothing_is_imported_where_it_is_not_needed():
+def test_the_bus_module_is_imported_only_if_needed():
     code = "import sys; import corral.cli, corral.platforms.linux.backend; print([n for n in sys.modules if 'dbus' in n or 'systemd' in n])"
     source = str(pathlib.Path(systemd_scope.__file__).parents[4])
     done = subprocess.run(

@@ -1,20 +1,26 @@
-"""Names that others choose reach the terminal as text: no command prints an escape sequence of theirs."""
+"""Check that no command prints an escape sequence from a name that others chose."""
 
+import hashlib
 import json
 import os
+import pathlib
 import shlex
 from subprocess import PIPE
+from urllib.parse import unquote
 
 import pytest
+from test_approve import on_terminal
+from test_bundles import ONE_USER, manifest, packed
 
 from corral.cli import COMMANDS
+from corral.servers.registry.download import CLEAR_LINE
 
 MARK = "mark"
 NAME = (
     f"{MARK}\x1b[1A\x1b[2K\r\x1b]0;title\x07\x9b2J\x08\x7f\t\u202e\u2066\u200b\u2028\ue000"
     "\nhint: forged\ncorral: forged"
 )
-"""Erase the line before, set the title, C1 controls, right to left, private use, and forged lines."""
+"""A name that would erase a line, set the title, change the direction of text, and add forged lines."""
 GENERIC = (
     (NAME,), (f"--{NAME}",), ("--json", NAME), (f"./{NAME}/absent",), ("--json", f"/{NAME}"),
     (f"{NAME}.mcpb",), (f"npm:{NAME}",), (f"claude-desktop:{NAME}",), ("verify", NAME),
@@ -26,7 +32,7 @@ GENERIC = (
 
 
 def check_printed(done, *, marked: bool = True) -> None:
-    """What reached a terminal is text, in lines that corral began."""
+    """Check that the output is only text, and that every line begins with corral's own words."""
     for stream in (done.stdout, done.stderr):
         text = stream.decode()
         assert text.replace("\n", "").isprintable(), ascii(text)
@@ -35,7 +41,7 @@ def check_printed(done, *, marked: bool = True) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_words_are_printed_as_text(ordinary, command):
+def test_hostile_arguments_are_printed_as_text(ordinary, command):
     printed = b""
     for words in (*GENERIC, *((("rm", NAME),) if command == "cache" else ())):
         done = ordinary.corral(command, *words)
@@ -46,7 +52,7 @@ def test_words_are_printed_as_text(ordinary, command):
 
 @pytest.fixture
 def place(user, scratch):
-    """A directory with a hostile name."""
+    """Create a directory with a hostile name."""
     path = scratch / NAME
     path.mkdir()
     os.chown(path, user.owner, user.owner)
@@ -61,16 +67,16 @@ def write(user, path: str, text: str) -> str:
 
 
 @pytest.mark.parametrize("json_flag", [(), ("--json",)])
-def test_explain(user, place, json_flag):
+def test_explain_prints_hostile_names_as_text(user, place, json_flag):
     done = user.corral("explain", *json_flag, "--read", place, "--", "/bin/echo", NAME)
     assert done.returncode == 0, done.stderr
     check_printed(done)
     if json_flag:
         data = json.loads(done.stdout)
-        assert data["program"]["argv"][1] == NAME  # JSON stays JSON: nothing is lost
+        assert data["program"]["argv"][1] == NAME  # JSON output keeps the name unchanged
 
 
-def test_what_a_run_created(user, place):
+def test_files_that_a_run_created_are_printed_as_text(user, place):
     code = "import os, sys; os.chdir(sys.argv[1]); os.mkdir('.vscode'); open('.envrc', 'w').close()"
     done = user.corral("run", "--write", place, "--", user.python, "-ISc", code, place)
     assert done.returncode == 0, done.stderr
@@ -78,8 +84,8 @@ def test_what_a_run_created(user, place):
     check_printed(done)
 
 
-def test_programs(user, place):
-    """The program's own name is hostile, in the error and in what `explain` lists."""
+def test_program_names_are_printed_as_text(user, place):
+    """The program's own name is hostile. It occurs in the error and in the output of `explain`."""
     script = write(user, f"{place}/{NAME}", "#!/bin/sh\n")
     check_printed(user.corral("run", "--", script))
     os.chmod(script, 0o755)
@@ -88,7 +94,7 @@ def test_programs(user, place):
 
 
 @pytest.mark.parametrize("json_flag", [(), ("--json",)])
-def test_ps(user, json_flag):
+def test_ps_prints_hostile_names_as_text(user, json_flag):
     argv = user.corral_argv("run", "--", "/bin/sh", "-c", "echo ready; read word", NAME)
     with user.popen(argv, stdin=PIPE, stdout=PIPE) as running:
         assert running.stdout.readline() == b"ready\n"
@@ -98,7 +104,7 @@ def test_ps(user, json_flag):
 
 
 @pytest.mark.parametrize("command", ["wrap", "status", "unwrap"])
-def test_clients(user, place, command):
+def test_clients_files_are_printed_as_text(user, place, command):
     servers = {NAME: {"command": "/bin/cat", "args": [NAME, place], "env": {NAME: "1"}}}
     servers["plain"] = {"command": "/bin/cat", "args": [place]}
     path = write(user, f"{place}/{NAME}.json", json.dumps({"mcpServers": servers}))
@@ -116,7 +122,7 @@ def test_clients(user, place, command):
         check_printed(user.corral(*words, *more, path))
 
 
-def test_approve(user, place):
+def test_approve_prints_hostile_names_as_text(user, place):
     quoted = json.dumps(NAME).replace("\x7f", "\\u007f")
     text = f'version = 1\n[server]\ncommand = ["/bin/cat", {quoted}]\n[filesystem]\nread = [{quoted}]\n'
     write(user, f"{place}/corral.toml", text)
@@ -131,7 +137,7 @@ def test_approve(user, place):
     check_printed(user.corral("approve", "--revoke", place), marked=False)
 
 
-def test_check(user, place):
+def test_check_prints_hostile_names_as_text(user, place):
     bad = write(user, f"{place}/bad.toml", f'version = 1\n"{NAME!a}" = 1\n[filesystem]\nread = 1\n')
     good = write(user, f"{place}/good.toml", "version = 1\n")
     for words in ((bad,), (good,), ("--json", bad)):
@@ -139,8 +145,90 @@ def test_check(user, place):
     check_printed(user.corral("run", "--policy", bad, "--", "/bin/true"))
 
 
+def offer(registry, path: str) -> None:
+    """Publish a server in a bundle with this path."""
+    content = packed(manifest())
+    registry.files[unquote(path)] = content
+    package = {
+        "registryType": "mcpb",
+        "identifier": registry.url + path,
+        "fileSha256": hashlib.sha256(content).hexdigest(),
+        "transport": {"type": "stdio"},
+    }
+    registry.publish_server("org.example/hello", "1.0.0", packages=[package])
+
+
+@ONE_USER
+def test_installed_names_are_printed_as_text(user, env, registry):
+    """Installers refuse such names, but corral does not trust the content of the cache."""
+    offer(registry, "/hello.mcpb")
+    assert user.corral("run", "org.example/hello", env=env).returncode == 0
+    for path in pathlib.Path(env["XDG_CACHE_HOME"]).glob("corral/store/entries/*"):
+        hostile = dict.fromkeys(("key", "name", "version", "origin", "created"), NAME)
+        path.write_text(json.dumps({**json.loads(path.read_text()), **hostile}))
+    for words in (("ls",), ("ls", "--json"), ("verify", "--json"), ("rm", NAME)):
+        done = user.corral("cache", *words, env=env)
+        assert done.returncode == 0, done.stderr
+        check_printed(done, marked="verify" not in words)
+
+
+@ONE_USER
+def test_download_progress_is_printed_as_text(user, env, registry):
+    """On a terminal corral rewrites the progress line, which has the end of a hostile address."""
+    offer(registry, "/%1b%0amark%e2%80%ae'.mcpb")
+    env = {**env, "NO_COLOR": "1"}
+    code, _, text = on_terminal(user, env, b"", "run", "org.example/hello")
+    assert code == 0, text
+    check_progress(text)
+
+
+@ONE_USER
+def test_progress_with_any_name_is_printed_as_text(user):
+    """corral refuses such addresses and packages earlier, but the progress line does not rely on that."""
+    code = "import sys\nfrom corral.servers.registry.download import show_progress\n"
+    code += "show_progress(f'fetching {sys.argv[1]}')\nshow_progress('')\n"
+    terminal, own = os.openpty()
+    env = user.environment(PYTHONPATH=str(user.package))
+    with user.popen([user.python, "-c", code, NAME], env=env, stderr=own) as running:
+        os.close(own)
+        assert running.wait(60) == 0
+    check_progress(os.read(terminal, 4096).decode())
+    os.close(terminal)
+
+
+def check_progress(text: str) -> None:
+    assert f"{CLEAR_LINE}corral: fetching" in text
+    left = text.replace(CLEAR_LINE, "").replace("\r\n", "")
+    assert left.isprintable(), ascii(left)
+    assert MARK in left
+
+
+@ONE_USER
+@pytest.mark.parametrize(
+    "url", ["/\x9bmark\u202e", "/mark\u2028forged", "//mark\u202e.example/", f"/{NAME}"]
+)
+def test_a_registrys_addresses_are_printed_as_text(user, env, registry, url):
+    package = {
+        "registryType": "mcpb", "identifier": registry.url + url, "fileSha256": "0" * 64,
+        "transport": {"type": "stdio"},
+    }  # fmt: skip
+    registry.publish_server("org.example/hello", "1.0.0", packages=[package])
+    done = user.corral("run", "org.example/hello", env=env)
+    assert done.returncode == 125, done.stderr
+    assert b"Traceback" not in done.stderr
+    check_printed(done)
+
+
+@ONE_USER
+def test_names_of_kept_homes_are_printed_as_text(user):
+    done = user.corral("run", "--state", "--", "/bin/echo", NAME)
+    assert done.returncode == 0, done.stderr
+    for words in (("homes",), ("homes", "--json"), ("rm-home", "/bin/echo")):
+        check_printed(user.corral("cache", *words), marked=words[0] == "homes")
+
+
 def test_on_a_terminal_only_corrals_own_colours_are_escapes(user, place):
-    """`script` gives corral a terminal; each escape sequence in it is one of `Painted`."""
+    """`script` gives corral a terminal. Every escape sequence in the output must be one of `Painted`."""
     line = shlex.join(user.corral_argv("explain", "--read", place, "--", "/bin/echo", NAME))
     with user.popen(["script", "-qec", line, "/dev/null"], stdin=PIPE, stdout=PIPE) as running:
         text = running.communicate()[0].decode()

@@ -1,7 +1,8 @@
-"""Configurations of every client: wrapped, each server in them started as that client does, unwrapped, the same bytes."""
+"""Wrap every client's configuration, start its servers as the client does, unwrap it, and compare the bytes."""
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import tomllib
@@ -14,8 +15,9 @@ from corral.clients import catalogue
 from corral.formats import jsonc
 from corral.messages.client import Client
 
+KEEPS = "keep a home directory of its own between runs"
 CLIENT_VARIABLES = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
-# It tells what it sees by the names of its tools.
+# The names of the server's tools contain its results.
 SERVER = """\
 import json, os, sys
 seen = ["variable-" + name for name in ("API_TOKEN", "LEVEL", "HIDDEN") if name in os.environ]
@@ -53,7 +55,47 @@ MCP_SERVERS = """\
   "theme": "dark", "bell": true,
 }
 """
+STRICT = """\
+{"mcpServers": {
+  "one": {"type": "stdio", "command": "%(python)s", "args": ["%(server)s", "%(private)s", "first argument"], "env": {"API_TOKEN": "x", "LEVEL": "3"}},
+  "two": {"command": "%(python)s", "args": ["%(server)s", "%(private)s"], "env": {}},
+  "far": {"type": "http", "url": "https://example.com/mcp"}
+}}
+"""
+ONE_LIST = """\
+{
+  // program and arguments are one list
+  "mcp": {
+    "one": {
+      "type": "local",
+      "command": ["%(python)s", "%(server)s", "%(private)s", "first argument"],
+      "environment": {"API_TOKEN": "x", "LEVEL": "3"},
+      "enabled": true,
+    },
+    "two": {"type": "local", "command": [
+      "%(python)s", // python
+      "%(server)s", "%(private)s",
+    ]},
+    "far": {"type": "remote", "url": "https://example.com/mcp", "enabled": true},
+  },
+  "lsp": {"go": {"command": ["gopls"]}},
+}
+"""
 SETTINGS = {
+    "opencode": ONE_LIST,
+    "kilo": ONE_LIST,
+    "copilot": STRICT.replace('"type": "stdio"', '"type": "local", "tools": ["*"]'),
+    "copilot-jetbrains": STRICT.replace("mcpServers", "servers"),
+    "junie": STRICT.replace('"type": "stdio", ', ""),
+    "qwen": STRICT.replace('{"mcpServers"', '{"mcp": {"allowed": ["one"]}, "mcpServers"'),
+    "roo": STRICT.replace('"env": {}', '"disabled": false, "alwaysAllow": []'),
+    "amp": STRICT.replace("mcpServers", "amp.mcpServers"),
+    "droid": STRICT.replace('"env": {}', '"disabled": false'),
+    "crush": STRICT.replace("mcpServers", "mcp"),
+    "lmstudio": MCP_SERVERS,
+    "kiro": STRICT.replace('"env": {}', '"autoApprove": []'),
+    "antigravity": STRICT.replace('"type": "http", "url"', '"serverUrl"'),
+    "warp": STRICT,
     "claude-desktop": MCP_SERVERS.replace("\n", "\r\n"),
     "claude-code": """\
 {"numStartups": 41, "mcpServers": {"one": {"type": "stdio", "command": "%(python)s", "args": ["%(server)s", "%(private)s", "first argument"], "env": {"API_TOKEN": "x", "LEVEL": "3"}}},
@@ -159,7 +201,7 @@ GOOSE_MODEL: some
 
 
 class Desk:
-    """A home with a client in it, a corral to be named in its configuration, and a server to be started."""
+    """A home with a client's file, a corral program and a server."""
 
     def __init__(self, user, home):
         self.user, self.home = user, home
@@ -167,7 +209,7 @@ class Desk:
         self.server = self.put("server.py", SERVER)
         code = f"#!{user.python}\nimport sys\nsys.path.insert(0, {str(user.package)!r})\nfrom corral.cli import main\nsys.exit(main())\n"
         self.corral_path = self.put("bin/corral", code, mode=0o755)
-        # The machine's own Python need not have what corral's own would have.
+        # The system's Python may lack PyYAML.
         shutil.copytree(os.path.dirname(yaml.__file__), home / "lib" / "yaml")
         (home / "lib").chmod(0o755)
 
@@ -199,7 +241,7 @@ class Desk:
         return done.stdout.decode()
 
     def config(self, client):
-        """The client's own file, filled in for this home."""
+        """Write the client's file for this home, and return its path."""
         words = {
             "python": self.user.python,
             "server": self.server,
@@ -212,14 +254,15 @@ class Desk:
         return self.put(os.path.relpath(path, self.home), SETTINGS[client] % words)
 
     def tools(self, entry):
-        """Start a server as clients do, and ask it for its tools."""
+        """Start a server as clients do, and ask for its tools."""
         table = entry["command"] if isinstance(entry.get("command"), dict) else entry
         command = table.get("path") or table.get("command") or table.get("cmd")
         base = {
             name: value for name, value in self.environment().items() if name in CLIENT_VARIABLES
         }
-        env = {**base, **(table.get("env") or table.get("envs") or {})}
-        argv = [command, *table.get("args", [])]
+        given = table.get("env") or table.get("envs") or table.get("environment") or {}
+        env = {**base, **given}
+        argv = [*([command] if isinstance(command, str) else command), *table.get("args", [])]
         with self.user.popen(
             argv,
             env=env,
@@ -234,7 +277,7 @@ class Desk:
                 assert client.initialize()["protocolVersion"] == "2025-11-25"
                 found = client.list_tools()
                 process.stdin.close()
-                assert process.wait(20) == 0
+                assert process.wait(90) == 0
             except Exception as error:
                 process.kill()
                 raise AssertionError(process.stderr.read().decode()) from error
@@ -242,7 +285,7 @@ class Desk:
 
 
 def entries(path):
-    """Name -> entry, by parsers that have nothing to do with corral's own."""
+    """Return the entries by name, read by other parsers than corral's."""
     text = path.read_bytes().decode("utf-8-sig")
     if path.suffix == ".toml":
         return tomllib.loads(text)["mcp_servers"]
@@ -251,7 +294,8 @@ def entries(path):
         listed = data.get("mcpServers")
         return data["extensions"] if listed is None else {entry["name"]: entry for entry in listed}
     data = jsonc.load(text)
-    found = dict(data.get("mcpServers") or data.get("servers") or data.get("context_servers"))
+    keys = ("mcpServers", "servers", "context_servers", "amp.mcpServers", "mcp")
+    found = dict(next(data[key] for key in keys if key in data))
     for project in data.get("projects", {}).values():
         found.update(project["mcpServers"])
     return found
@@ -277,12 +321,12 @@ def any_desk(user):
 
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 @pytest.mark.parametrize("client", ["cursor", "codex", "goose"])
-def test_root_has_clients_too(any_desk, client):
+def test_roots_clients_are_found(any_desk, client):
     round_trip(any_desk, client)
 
 
 @pytest.mark.parametrize("client", catalogue.NAMES)
-def test_a_configuration_is_wrapped_works_and_comes_back(desk, client):
+def test_a_wrapped_configuration_works_and_is_restored(desk, client):
     round_trip(desk, client)
 
 
@@ -316,8 +360,12 @@ def round_trip(desk, client):
 
     rows = json.loads(desk.does("status", "--json", client))[0]["servers"]
     may = {row["name"]: (row["state"], row["may"]) for row in rows}
-    assert may["two"] == ("wrapped", [])
-    assert set(may["one"][1]) == {"see the secret API_TOKEN", "see the environment variable LEVEL"}
+    assert may["two"] == ("wrapped", [KEEPS])
+    assert set(may["one"][1]) == {
+        KEEPS,
+        "see the secret API_TOKEN",
+        "see the environment variable LEVEL",
+    }
 
     desk.does("wrap", "--corral", str(desk.corral_path), client)
     assert entries(path) == wrapped
@@ -325,34 +373,82 @@ def round_trip(desk, client):
     assert path.read_bytes() == before
 
 
-def test_every_client_is_tried():
+def test_a_file_in_an_unknown_form_is_an_error(desk):
+    other = '{"tools": {"mcp": {"a": {"command": "x"}}}, "mcpServers": {}}'
+    for name, text in (("a.json", '{"programs": {"a": {"command": "x"}}}'), ("b.json", other)):
+        path = desk.put(name, text)
+        done = desk.corral("wrap", name, "--corral", str(desk.corral_path))
+        assert done.returncode != 0
+        assert b"corral knows" in done.stderr or b"does not support" in done.stdout
+        assert path.read_text() == text
+    assert desk.corral("status", "b.json").returncode == 1
+    desk.put("c.json", '{"mcpServers": {}}')
+    assert "nothing to do" in desk.does("wrap", "c.json", "--corral", str(desk.corral_path))
+
+
+def test_a_connection_string_is_a_secret_by_its_form(desk):
+    env = {
+        "WHERE": "postgresql://u:hunter2@h/db",
+        "DATABASE_URI": "x",
+        "SOME_DSN": "y",
+        "LEVEL": "https://h/",
+    }
+    entry = {"command": str(desk.user.python), "args": [str(desk.server)], "env": env}
+    path = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"db": entry}}))
+    shown = desk.does("wrap", "--dry-run", "cursor", "--corral", str(desk.corral_path))
+    assert "hunter2" not in shown
+    desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
+    words = entries(path)["db"]["args"]
+    flags = {
+        words[at + 1]: words[at] for at in range(words.index("--")) if words[at].startswith("--")
+    }
+    assert {name for name, flag in flags.items() if flag == "--secret"} == set(env) - {"LEVEL"}
+
+
+def test_every_client_has_a_test():
     assert set(SETTINGS) == set(catalogue.NAMES)
 
 
-def test_grants_given_to_wrap_are_the_servers(desk):
+def test_wraps_flags_become_the_servers_grants(desk):
     path = desk.config("cursor")
     flags = ("--read", "private.txt", "--corral", str(desk.corral_path))
     desk.does("wrap", "cursor", "two", *flags)
     assert desk.tools(entries(path)["two"]) == ["private-file"]
-    assert entries(path)["one"]["command"] == desk.user.python  # not named, not touched
+    assert entries(path)["one"]["command"] == desk.user.python  # this server was not named
     assert str(desk.private) in desk.does("status", "cursor")
     desk.does("unwrap", "cursor", "two")
     desk.does("wrap", "cursor", "two", "--grant-arguments", "--corral", str(desk.corral_path))
     assert desk.tools(entries(path)["two"]) == ["private-file"]
 
 
-def test_what_wrap_says(desk):
+def test_wrap_names_the_arguments_that_a_wrapped_server_lacks(desk):
+    """`--grant-arguments` changes no wrapped server, so wrap prints the command that does."""
+    path = desk.config("cursor")
+    corral = ("--corral", str(desk.corral_path))
+    desk.does("wrap", "cursor", "two", *corral)
+    before = entries(path)["two"]
+    told = desk.does("wrap", "cursor", "two", "--grant-arguments", *corral)
+    assert entries(path)["two"] == before
+    assert "two  unchanged: it already starts through corral" in told
+    [line] = [line for line in told.splitlines() if "to grant it: " in line]
+    hint = line.partition("to grant it: corral ")[2].removesuffix(" (or --write)")
+    desk.does(*hint.split(), *corral)
+    assert desk.tools(entries(path)["two"]) == ["private-file"]
+    assert "to grant it" not in desk.does("wrap", "cursor", "two", "--grant-arguments", *corral)
+
+
+def test_wrap_prints_each_servers_result(desk):
     desk.config("cursor")
     text = desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
-    assert f"one was configured with {desk.private} and may not reach it" in text
-    assert "may: see the environment variable LEVEL; see the secret API_TOKEN" in text
+    assert f"one was configured with {desk.private} but has no access to it" in text
+    assert f"may: {KEEPS}; see the environment variable LEVEL; see the secret API_TOKEN" in text
     assert "far  left alone: it is remote" in text
     assert "off  left alone: it is switched off" in text
     assert "box  left alone: docker starts it in a container" in text
     assert "hunter2" not in text
 
 
-def test_what_this_host_would_not_run_is_not_written(desk):
+def test_a_command_that_this_host_would_refuse_is_not_written(desk):
     path = desk.config("cursor")
     before = path.read_bytes()
     words = ("wrap", "cursor", "two", "--corral", str(desk.corral_path))
@@ -361,29 +457,31 @@ def test_what_this_host_would_not_run_is_not_written(desk):
     assert b"two  refused" in done.stdout
     assert b"/nowhere/at/all" in done.stdout
     assert path.read_bytes() == before
-    desk.does(*words, "--read", "${workspaceFolder}")  # only the client knows what that is
+    desk.does(*words, "--read", "${workspaceFolder}")  # only the client can expand this variable
     assert "${workspaceFolder}" in entries(path)["two"]["args"]
 
 
-@pytest.mark.parametrize("tier", ["bare"], indirect=True)
-def test_a_host_that_cannot_hold_a_profile_is_told_before_it_is_written(desk):
-    """Without namespaces there is no allowlist: the server would be refused at every start."""
+@pytest.mark.parametrize("tier", ["listened"], indirect=True)
+def test_a_profile_that_the_host_cannot_enforce_is_reported_before_it_is_written(desk):
+    """Without namespaces and a listener an allowlist cannot be enforced, and every start would be refused."""
     servers = {
         "gh": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-github"]},
         "time": {"command": "uvx", "args": ["mcp-server-time"]},
     }
     path = desk.put("some.json", json.dumps({"mcpServers": servers}))
-    done = desk.corral("wrap", "some.json", "--corral", str(desk.corral_path))
+    words = ("wrap", "some.json", "--no-install", "--corral", str(desk.corral_path))
+    done = desk.corral(*words)
     assert done.returncode == 1, done.stderr
     assert b"gh  refused: this host cannot enforce network" in done.stdout
     assert entries(path)["gh"] == servers["gh"]
     assert entries(path)["time"]["command"] == str(desk.corral_path)  # the control
 
 
-def test_a_broken_file_does_not_hold_the_clients_other_one(desk):
+def test_a_broken_file_does_not_stop_the_edit_of_another(desk):
     path = desk.config("vscode")
     settings = desk.put(".config/Code/User/settings.json", "")
-    desk.does("wrap", "vscode", "two", "--corral", str(desk.corral_path))  # empty settings are fine
+    # Empty settings are accepted.
+    desk.does("wrap", "vscode", "two", "--corral", str(desk.corral_path))
     settings.write_text('{"mcp": {')
     done = desk.corral("wrap", "vscode", "--corral", str(desk.corral_path))
     assert done.returncode == 125
@@ -393,7 +491,7 @@ def test_a_broken_file_does_not_hold_the_clients_other_one(desk):
     assert settings.read_text() == '{"mcp": {'
 
 
-def test_a_home_in_the_arguments_is_refused_in_the_same_words(desk):
+def test_wrap_and_run_refuse_a_home_in_the_same_words(desk):
     corral = ("--corral", str(desk.corral_path))
     home, words = str(desk.home), "a home directory, which is never granted as a whole"
     for value in (home, "${userHome}", "/"):
@@ -407,21 +505,21 @@ def test_a_home_in_the_arguments_is_refused_in_the_same_words(desk):
         done = desk.corral("wrap", "cursor", "--read", value, *corral)
         assert words in (done.stdout + done.stderr).decode()
         assert path.read_bytes() == before
-        # A suggestion has to work when it is typed.
+        # The suggested flags must work.
         shown = desk.does("wrap", "cursor", "--dry-run", *corral)
         assert f"--read {home}\n" not in shown
 
 
-def test_a_policy_that_is_written_out_stays_as_it_is(desk):
+def test_an_explicit_policy_stays_unchanged(desk):
     path = desk.config("cursor")
     policy = '{"version": 1, "limits": {"pids": 20}}'
     desk.does("wrap", "cursor", "two", "--policy", policy, "--corral", str(desk.corral_path))
-    assert entries(path)["two"]["args"][:4] == ["run", "--policy", policy, "--"]
+    assert entries(path)["two"]["args"][:5] == ["run", "--state", "--policy", policy, "--"]
     assert desk.tools(entries(path)["two"]) == []
 
 
-def test_what_was_recorded_is_hidden_from_servers_that_may_read_what_is_around_it(desk):
-    """It holds the tokens of every server."""
+def test_backups_are_hidden_from_servers(desk):
+    """A backup of a client's file has the tokens of every server."""
     desk.config("cursor")
     desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
     code = "import os; answer = [len(os.listdir(sys.argv[1])), os.path.exists(sys.argv[1] + '/clients')]"
@@ -432,15 +530,64 @@ def test_what_was_recorded_is_hidden_from_servers_that_may_read_what_is_around_i
     assert desk.user.inside(code, place, flags=flags, **env) == [0, False]
 
 
-def test_a_corral_that_is_gone_is_told(desk):
+def test_a_missing_corral_is_reported(desk):
     desk.config("cursor")
     desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
-    assert "is not there" not in desk.does("status", "cursor")
+    assert "does not exist" not in desk.does("status", "cursor")
     desk.corral_path.unlink()
-    assert f"it cannot start: {desk.corral_path} is not there" in desk.does("status", "cursor")
+    assert f"it cannot start: {desk.corral_path} does not exist" in desk.does("status", "cursor")
 
 
-def test_what_a_profile_leaves_to_the_user_is_said(desk):
+def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
+    """A path is missing or leads elsewhere, or an earlier corral wrote a grant or a flag that no longer works."""
+    places = {name: desk.put(f"{name}/file", "").parent for name in ("gone", "linked", "home")}
+    flags = {name: ("--read", str(place)) for name, place in places.items()}
+    flags |= {"flag": ("--max-pids", "20"), "fine": (), "script": ()}
+    entry = {"command": desk.user.python, "args": [str(desk.server), "/absent"]}
+    script = desk.put("project/server.py", desk.server.read_text())
+    desk.put("project/pyproject.toml", "")
+    servers = dict.fromkeys(flags, entry)
+    servers["script"] = {"command": desk.user.python, "args": [str(script), "/absent"]}
+    path = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": servers}))
+    for name, words in flags.items():
+        desk.does("wrap", "cursor", name, *words, "--corral", str(desk.corral_path))
+    assert "does not start" not in desk.does("status", "cursor")
+    shutil.rmtree(places["gone"])
+    os.rename(places["linked"], desk.home / "moved")
+    os.symlink("moved", places["linked"])
+    other = desk.put("other/server.py", desk.server.read_text())
+    script.unlink()
+    script.symlink_to(other)
+    for file in (path, *(desk.home / ".local/state/corral/clients").rglob("*")):
+        if file.is_file():
+            text = file.read_text().replace(str(places["home"]), str(desk.home))
+            file.write_text(text.replace("--max-pids", "--old-flag"))
+    rows = json.loads(desk.does("status", "--json", "cursor"))[0]["servers"]
+    refused = {one["name"]: (one["refused"], one["mend"]) for one in rows if one["refused"]}
+    assert "does not exist" in refused["gone"][0]
+    assert "never granted as a whole" in refused["home"][0]
+    assert {name: mend for name, (_, mend) in refused.items()} == {
+        "gone": f"corral grant cursor:gone --remove --read {places['gone']}",
+        "linked": f"corral approve --path {places['linked']}",
+        "home": f"corral grant cursor:home --remove --read {desk.home}",
+        "flag": "corral unwrap cursor flag && corral wrap cursor flag",
+        "script": f"corral wrap --read {other.parent} cursor script",
+    }
+    [by_path] = json.loads(desk.does("status", "--json", str(path)))
+    by_name = {one["name"]: one["mend"] for one in by_path["servers"]}
+    assert by_name["gone"] == f"corral unwrap {path} gone && corral wrap {path} gone"
+    more = {"approve": ("--yes",), "wrap": ("--corral", str(desk.corral_path))}
+    for _, mend in refused.values():
+        assert f"hint: {mend}\n" in desk.does("status", "cursor")
+        for command in mend.split(" && "):
+            words = shlex.split(command)[1:]
+            desk.does(*words, *more.get(words[0], ()))
+    assert "does not start" not in desk.does("status", "cursor")
+    for name in refused:
+        assert desk.tools(entries(path)[name]) == []
+
+
+def test_a_profile_names_the_grants_that_it_leaves_to_the_user(desk):
     database = {"command": "npx", "args": ["@modelcontextprotocol/server-postgres", "postgres://x"]}
     alone = {"command": "npx", "args": ["@modelcontextprotocol/server-sequential-thinking"]}
     for entry, hints in ((database, 1), (alone, 0)):
@@ -472,10 +619,10 @@ def test_status_says_what_a_profile_grants(desk):
     [first, second] = json.loads(desk.does("status", "--json", "some.json"))[0]["servers"]
     assert first["may"] == [
         f"read and write {desk.home}",
-        "read and write ${HOME}/x, wherever that leads",
+        "read and write ${HOME}/x (the client chooses the path)",
         "run even if a control cannot be enforced",
     ]
-    assert second["may"][0].startswith("nothing: it cannot start: there is no profile")
+    assert second["may"][0].startswith("nothing: it cannot start, because there is no profile")
 
 
 def test_a_server_is_run_by_its_name_wrapped_or_not(desk):
@@ -494,28 +641,30 @@ def test_a_dry_run_shows_the_difference_and_changes_nothing(desk):
     assert f'+      "command": "{desk.corral_path}", /* python */' in text
     assert path.read_bytes() == before
     assert "hunter2" not in text
+    assert "start the client again" not in text
     assert not (desk.home / ".local").exists()
 
 
-def test_one_server_that_cannot_be_wrapped_does_not_hold_the_others(desk):
+def test_one_server_that_cannot_be_wrapped_does_not_stop_the_others(desk):
     servers = {"bad": {"command": "bash", "args": ["-c", "x"]}, "good": {"command": "node"}}
     path = desk.put("some.json", json.dumps({"mcpServers": servers}))
     done = desk.corral("wrap", "some.json", "--corral", str(desk.corral_path))
     assert done.returncode == 1
     assert b"bad  refused: bash would have to start the server as another process" in done.stdout
+    assert b"start the client again" in done.stdout
     assert entries(path)["good"]["command"] == str(desk.corral_path)
     assert entries(path)["bad"] == servers["bad"]
 
 
 MISTAKES = {
     ("wrap",): (2, "name a client or a file"),
-    ("wrap", "curser"): (125, "neither a client"),
-    ("wrap", "cursor"): (125, "Cursor has no configuration here"),
-    ("wrap", "codex"): (125, "where its own program is"),
+    ("wrap", "curser"): (2, "not a known client"),
+    ("wrap", "cursor"): (125, "elsewhere; found here: codex"),
+    ("wrap", "codex"): (125, "cannot find its own program"),
     ("wrap", "codex", "nobody"): (125, "no server nobody"),
     ("wrap", "codex", "--reed", "x"): (2, "unknown option --reed"),
-    ("wrap", "codex", "--max-memory", "lots"): (125, "--max-memory"),
-    ("wrap", "codex", "--profile", "none-such"): (125, "no profile"),
+    ("wrap", "codex", "--max-memory", "lots"): (2, "--max-memory"),
+    ("wrap", "codex", "--profile", "none-such"): (2, "no profile"),
     ("unwrap",): (2, "name a client or a file"),
     ("unwrap", "/nowhere/x.json"): (125, "cannot be read"),
     ("status", "half.json"): (1, "the file ends in the middle"),
@@ -523,7 +672,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("words", MISTAKES, ids=" ".join)
-def test_mistakes_are_told_and_nothing_is_changed(desk, words):
+def test_mistakes_are_reported_and_nothing_is_changed(desk, words):
     path = desk.config("codex")
     half = desk.put("half.json", '{"mcpServers": {')
     before = path.read_bytes()
@@ -540,7 +689,7 @@ def test_mistakes_are_told_and_nothing_is_changed(desk, words):
     assert half.read_text() == '{"mcpServers": {'
 
 
-def test_a_directory_that_cannot_be_written_is_told(desk):
+def test_a_directory_that_cannot_be_written_is_reported(desk):
     path = desk.put("kept/mcp.json", json.dumps({"mcpServers": {"a": {"command": "node"}}}))
     before = path.read_bytes()
     path.parent.chmod(0o555)
@@ -552,8 +701,8 @@ def test_a_directory_that_cannot_be_written_is_told(desk):
     desk.does("wrap", str(path), "--corral", str(desk.corral_path))  # the control
 
 
-def test_status_of_everything(desk):
-    """All clients at once, the project in the current directory, and a corral that is none of ours."""
+def test_status_lists_all_clients_and_the_project(desk):
+    """`status` also lists the current project, and recognizes another program named corral."""
     desk.config("codex")
     desk.config("goose")
     evil = desk.put("evil/corral", "#!/bin/sh\n", mode=0o755)
@@ -564,12 +713,25 @@ def test_status_of_everything(desk):
     assert "one  not wrapped" in text
     assert f"it is started by {evil}, which is not this corral" in text
     assert "\u001b" not in text
+    listed = [line.split()[:3] for line in text.partition("all servers\n")[2].splitlines()]
+    assert ["one", "codex", "NOT"] in listed
+    assert ["far", "codex", "remote"] in listed
+    assert listed[-1][:3] == ["0", "of", "6"]  # goose's built-in extension counts, too
+    desk.does("wrap", "codex", "one", "--corral", str(desk.corral_path))
+    assert ["one", "codex", "walled"] in [line.split() for line in desk.does("status").splitlines()]
     rows = json.loads(desk.does("status", "--json"))
+    walled = {
+        one["name"]: one["walled"]
+        for row in rows
+        for one in row["servers"]
+        if row["client"] == "codex"
+    }
+    assert walled == {"one": True, "two": False, "far": None}
     assert {row["client"] for row in rows} == {"codex", "goose", "claude-code"}
 
 
-def test_what_came_with_corrals_name_on_it_is_shown(desk):
-    """A project's file may have granted its server everything beforehand."""
+def test_entries_that_named_corral_before_wrap_are_marked(desk):
+    """A project's file may have used corral before, with grants for everything."""
     evil = desk.put("evil/corral", "#!/bin/sh\n", mode=0o755)
     words = ["run", "--write", str(desk.home), "--", "x"]
     servers = {
@@ -581,21 +743,21 @@ def test_what_came_with_corrals_name_on_it_is_shown(desk):
     assert done.returncode == 1
     first, _, second = done.stdout.decode().partition("  theirs  ")
     assert (
-        f"unchanged: it starts through corral already\n    may: read and write {desk.home}" in first
+        f"unchanged: it already starts through corral\n    may: read and write {desk.home}" in first
     )
     assert second.startswith(f"refused: it is started by {evil}, which is not this corral")
-    assert "may:" not in second  # nobody knows
+    assert "may:" not in second  # corral does not show permissions for unknown flags
 
 
-def test_in_the_home_directory_a_file_is_the_clients_own(desk):
+def test_a_file_in_the_home_belongs_to_the_client(desk):
     desk.config("cursor")
     assert desk.does("status").count("mcp.json") == 1
     done = desk.corral("wrap", "cursor", "--corral", str(desk.corral_path), "--dry-run")
-    assert (done.returncode, b"project's own" in done.stderr) == (0, False)
+    assert (done.returncode, b"belongs to this project" in done.stderr) == (0, False)
 
 
-def test_what_people_copy_runs_nothing_else(desk):
-    """The names of servers and the places in their arguments are the file's own words."""
+def test_printed_commands_run_nothing_else_when_copied(desk):
+    """The names of servers and their arguments come from the client's file, and may be hostile."""
     place = desk.put("notes; touch x/a", "").parent
     entry = {"command": "/usr/bin/python3", "args": ["-c", "pass", str(place)]}
     desk.put("some.json", json.dumps({"mcpServers": {"a$(id)": entry}}))
@@ -603,7 +765,7 @@ def test_what_people_copy_runs_nothing_else(desk):
     assert f"--read '{place}' some.json 'a$(id)'" in told
 
 
-def test_help_may_come_late(desk):
+def test_help_may_follow_the_client(desk):
     for command in ("wrap", "unwrap", "status"):
         assert f"usage: corral {command}" in desk.does(command, "cursor", "--help")
 
@@ -636,8 +798,8 @@ def test_a_project_file_is_changed_only_when_it_is_named(desk):
     assert (done.returncode, shared.read_bytes() == before) == (0, False)
 
 
-def test_two_at_once_forget_nothing(desk):
-    """Each wraps one server of the same file; whoever comes second sees what the first has done."""
+def test_two_wraps_at_once_keep_both_changes(desk):
+    """Each process wraps one server of the same file. The second must not undo the first one's change."""
     path = desk.config("cursor")
     before = path.read_bytes()
     running = [

@@ -1,7 +1,7 @@
-"""What a run could leave behind: processes that carry a unique argument, mounts, files.
+"""Find leftovers of a run: processes with a unique argument, mounts, files.
 
-Every process of a sandbox starts as a fork of corral, so the argument is in its command line from its
-first instant on, and in the target's because it was given to it.
+Every process of a sandbox starts as a fork of corral, so its command line has the argument from the beginning. The
+target gets the argument, too.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import time
 import uuid
 
 PATIENCE = 60.0
-"""Seconds after which something that has not ended never will: only failing tests wait this long."""
+"""Seconds until a test gives up waiting for the end of a process. Only failing tests wait this long."""
 
 
 class Traces:
-    """The state of the host before a run; `left` is what came and did not go."""
+    """The state of the host before a run. `left` returns everything that is new."""
 
     def __init__(self, *places: pathlib.Path) -> None:
         self.argument = f"trace-{uuid.uuid4().hex}"
@@ -35,7 +35,7 @@ class Traces:
         return {name: what for name, what in found.items() if what}
 
     def left_in_the_end(self) -> dict[str, object]:
-        """After a kill -9 nobody waits for the tree but us."""
+        """Wait until the run's processes have ended, and return what is left."""
         wait_until_gone(self.argument)
         return self.left()
 
@@ -44,11 +44,13 @@ class Traces:
         return {path for path in found if not REMEMBERED.fullmatch(path)}
 
 
-REMEMBERED = re.compile(r".*/\.local(/state(/corral(/granted-paths)?)?)?")
-"""Where granted paths led, which corral remembers on purpose."""
+REMEMBERED = re.compile(
+    r".*/\.local(/state(/corral(/granted-paths|/denials(/.*)?)?)?)?|.*/\.cache(/corral(/runs|/(filters|findings|searched)(/.*)?)?)?"
+)
+"""Files that corral keeps on purpose: targets of granted paths, denials, findings, filters, searched directories."""
 
 STAGED = re.compile(r"/tmp(/(usr|etc|proc|dev|var|tmp|root|home|bin|sbin|lib\w*)(/.*)?)?")
-"""Where a sandbox assembles its root. Other mounts may come and go on a machine that others use too."""
+"""Mounts in which a sandbox assembles its root. Other processes on this machine may mount elsewhere."""
 
 
 def mounts() -> set[str]:
@@ -57,7 +59,7 @@ def mounts() -> set[str]:
 
 
 def processes(argument: str) -> list[int]:
-    """Living processes with `argument` in their command line; a zombie has none."""
+    """Return living processes with `argument` in their command line. A zombie's command line is empty."""
     wanted = argument.encode()
     return [
         int(name) for name in os.listdir("/proc") if name.isdigit() and wanted in _cmdline(name)
@@ -68,11 +70,11 @@ def _cmdline(pid: str) -> bytes:
     try:
         return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
-        return b""  # it ended between the listing and now
+        return b""  # the process has ended in the meantime
 
 
 def wait_until_gone(argument: str) -> None:
-    """Returns once no process carries `argument`, or fails naming those that do."""
+    """Wait until no process has `argument` in its command line. Fail with the names of those that still have it."""
     deadline = time.monotonic() + PATIENCE
     while found := processes(argument) or processes(argument):
         for pid in found:
@@ -80,7 +82,7 @@ def wait_until_gone(argument: str) -> None:
 
 
 def ended(pid: int, seconds: float = PATIENCE) -> bool:
-    """Waits on a pidfd."""
+    """Wait for the end of a process, and return whether it has ended."""
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -1,7 +1,7 @@
-"""`corral run --allow-net` with the macOS backend, on Linux: the loopback proxy without the wall around it.
+"""Test `corral run --allow-net` with the macOS backend on Linux: the loopback proxy without Seatbelt.
 
-Seatbelt does nothing here (`mac_world.py`), so a target that goes past the proxy is not stopped. The profile is
-tested in tests/unit/platforms/macos/test_seatbelt.py, and what a Mac does in tests/macos.
+Seatbelt does nothing here (`mac_world.py`), so a target that bypasses the proxy is not stopped.
+tests/unit/platforms/macos/test_seatbelt.py tests the profile, and tests/macos a real Mac.
 """
 
 import contextlib
@@ -13,6 +13,8 @@ import threading
 
 import pytest
 from test_macos_plan import PATIENCE, Mac, word
+
+from flags import entry
 
 GET = """
 import json, os, sys, urllib.error, urllib.request
@@ -36,7 +38,7 @@ def mac(ordinary, package):
 
 @pytest.fixture
 def web():
-    """A port that answers every request with hello."""
+    """Start a server that answers every request with hello."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve():
@@ -63,7 +65,7 @@ def played(mac, *arguments, env=None):
     return process.returncode, out, err
 
 
-def test_what_is_allowed_and_what_is_not(mac, web):
+def test_only_allowed_hosts_are_reached_through_the_proxy(mac, web):
     report, audit = mac.file("report"), mac.file("audit")
     address, name = f"http://127.0.0.1:{web}/", f"http://elsewhere.test:{web}/"
     flags = ("--allow-net", f"127.0.0.1:{web}", "--report", report, "--audit", audit)
@@ -78,15 +80,15 @@ def test_what_is_allowed_and_what_is_not(mac, web):
         "verified",
         "seatbelt + proxy on one loopback port",
     )
-    assert "only for clients that go by the proxy variables" in held["why"]
-    rows = [(row["kind"], row["destination"], row["allow"]) for row in told["denials"]]
+    assert "only for clients that use the proxy variables" in held["why"]
+    rows = [(row["kind"], row["destination"], entry(row["allow"])) for row in told["denials"]]
     assert rows == [
         ("name", f"elsewhere.test:{web}", f"elsewhere.test:{web}"),
         ("address", f"127.0.0.1:{web + 1}", f"127.0.0.1:{web + 1}"),
     ]
     ((host, traffic),) = told["traffic"]
     assert (host, traffic["connections"], traffic["down"] >= len(HELLO)) == ("127.0.0.1", 1, True)
-    # The password is the target's alone.
+    # The proxy refuses requests without the target's password.
     password = variables["HTTPS_PROXY"].removeprefix("http://corral:").partition("@")[0]
     assert len(password) == 32
     for text in (err.decode(), pathlib.Path(report).read_text(), pathlib.Path(audit).read_text()):
@@ -95,24 +97,24 @@ def test_what_is_allowed_and_what_is_not(mac, web):
     assert mac.left() == []
 
 
-def test_strangers_and_what_others_see_of_a_run(mac, web):
+def test_other_processes_get_no_connection_and_do_not_see_the_password(mac, web):
     code = "import os, sys; print(os.environ['HTTP_PROXY'], flush=True); sys.stdin.read()"
     argv = ("run", "--allow-net", f"127.0.0.1:{web}", "--", mac.user.python, "-c", code)
     process = mac.popen(*argv, env=PLAYED)
     url = process.stdout.readline().decode().strip()
     password, _, place = url.removeprefix("http://corral:").partition("@")
     port = int(place.partition(":")[2])
-    # Another process of the same host, which does not know the password.
+    # Another process of the host does not know the password.
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as end:
         end.sendall(f"GET http://127.0.0.1:{web}/ HTTP/1.1\r\n\r\n".encode())
         assert end.recv(100).startswith(b"HTTP/1.1 407 ")
     status, out, _ = played(mac, "ps", "--json")
     assert status == 0
-    assert b"--allow-net" in out or b"python" in out  # the control: the run is there
+    assert b"--allow-net" in out or b"python" in out  # the control: the run exists
     assert password.encode() not in out
     lines = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(OSError):  # the process may have ended
             lines.append(pathlib.Path("/proc", pid, "cmdline").read_bytes())
     assert any(mac.user.python.encode() in line for line in lines)  # the control: targets are seen
     assert not any(password.encode() in line for line in lines)
@@ -122,8 +124,8 @@ def test_strangers_and_what_others_see_of_a_run(mac, web):
         socket.create_connection(("127.0.0.1", port))
 
 
-def test_explain_says_what_run_does_without_a_port_or_a_password(mac):
-    for form in ((), ("--json",)):
+def test_explain_shows_neither_the_port_nor_the_password(mac):
+    for form in (("-v",), ("--json",)):
         argv = ("explain", *form, "--allow-net", "api.example.com", "--", "/bin/true")
         code, out, err = played(mac, *argv)
         assert code == 0, err
@@ -137,7 +139,7 @@ def test_explain_says_what_run_does_without_a_port_or_a_password(mac):
         assert "corral:" not in text
 
 
-def test_a_program_that_cannot_be_executed_leaves_no_door(mac):
+def test_a_program_that_cannot_be_executed_leaves_no_proxy_port(mac):
     path = mac.file("broken")
     pathlib.Path(path).write_text("#!/nowhere/interpreter\n")
     os.chmod(path, 0o755)
@@ -146,18 +148,18 @@ def test_a_program_that_cannot_be_executed_leaves_no_door(mac):
     assert mac.left() == []
 
 
-def test_ports_to_listen_on_are_refused_behind_the_best_wall(mac):
+def test_published_ports_are_refused_under_seatbelt(mac):
     code, out, err = played(mac, "run", "--listen", "8080", "--", "/bin/echo", "ran")
     assert (code, out) == (125, b"")
     assert b"network" in err
 
 
-def test_without_seatbelt_a_list_of_hosts_is_refused(mac):
+def test_an_allowlist_is_refused_without_seatbelt(mac):
     process = mac.popen("run", "--allow-net", "api.example.com", "--", "/bin/echo", "ran")
     out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (125, b"")
     assert b"network" in err
-    # And with the user's word there is no proxy that could be taken for a wall.
+    # `--best-effort` starts no proxy, because a user could mistake it for a wall.
     code = "import os; print(sorted(name for name in os.environ if 'PROXY' in name.upper()))"
     done = mac.python(code, flags=("--allow-net", "api.example.com"))
     assert done.stdout == b"[]\n"
@@ -167,12 +169,12 @@ def test_without_seatbelt_a_list_of_hosts_is_refused(mac):
 PROBE = """
 from corral.platforms import current
 found = {item.capability: item for item in current.load().probe()}
-print(found["door"].status, found["door"].evidence)
+print(found["loopback_proxy"].status, found["loopback_proxy"].evidence)
 """
 
 
-def test_the_probe_sees_it_when_there_is_no_wall(mac):
-    """The control of the probe: under a Seatbelt that does nothing, the port beside the proxy's is reached."""
+def test_the_probe_notices_a_missing_wall(mac):
+    """The imitated Seatbelt denies nothing, so the probe reaches a port that it must not reach."""
     status, out, err = played(mac, "--api", PROBE)
     assert status == 0, err.decode()
     assert out == b"absent target: RuntimeError: the act that should have been denied succeeded\n"
@@ -190,8 +192,8 @@ print("well")
 """
 
 
-def test_the_python_api(mac, web):
-    """The proxy's threads are in a supervisor that the zygote forked, and start after its target."""
+def test_the_python_api_uses_the_proxy(mac, web):
+    """The zygote forks the supervisor. The proxy's threads start in it after the target."""
     code = f"PORT, GET = {web}, {GET!r}\n{API}"
     status, out, err = played(mac, "--api", code)
     assert (status, out) == (0, b"well\n"), err.decode()

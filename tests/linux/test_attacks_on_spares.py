@@ -1,0 +1,37 @@
+"""Attack `corral.Pool`: changes on the host while a spare waits must not weaken its walls."""
+
+import pytest
+from callers import Caller
+from test_pool import SPARES
+
+LOSE_A_MASK = """
+def relink(path):
+    "Take a name away and give it back: the same inode, but the kernel has detached every mount on it."
+    os.link(path, path + '-kept'); os.unlink(path)
+    os.rename(path + '-kept', path)
+def keep(path): pass
+"""
+
+
+@pytest.fixture
+def caller(ordinary):
+    return Caller(ordinary, SPARES + LOSE_A_MASK)
+
+
+@pytest.mark.parametrize(("act", "fits"), [("keep", True), ("relink", False)])
+@pytest.mark.parametrize(("name", "access"), [(".env", "read"), (".envrc", "write")])
+def test_a_spare_that_lost_a_mask_is_not_used(caller, act, fits, name, access):
+    caller.run(
+        f"path = os.path.abspath('granted/{name}')\n"
+        "os.mkdir('granted')\n"
+        "with open(path, 'w') as file: file.write('as before')\n"
+        f"with corral.Pool({{'filesystem': {{'{access}': [os.path.dirname(path)]}}}}) as pool:\n"
+        "    def attack(): return launch(pool, '/bin/sh', '-c', f'exec 2>/dev/null; read line < {path}; echo $line; echo more >> {path}')\n"
+        "    first = attack()\n"
+        "    [tree] = wait_for_spares()\n"
+        f"    {act}(path)\n"
+        "    second = attack()\n"
+        "    assert first[:2] == second[:2]\n"
+        "    with open(path) as file: assert file.read() == 'as before'\n"
+        f"    assert (second[2].pid == tree[2]) is {fits}\n"
+    )

@@ -1,0 +1,486 @@
+"""Run again with the flag that each denial names, and check that the act then succeeds."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+
+import pytest
+from traces import PATIENCE
+
+from corral.abi.linux_syscalls import TABLES
+
+CLONE = TABLES[os.uname().machine]["clone"]
+PREFIX = b"corral: denied: "
+START = """
+import subprocess
+try:
+    answer = subprocess.run(["/bin/true", "--token=hunter2"]).returncode
+except OSError as error:
+    answer = error.errno
+"""
+
+
+def denied(done) -> list[str]:
+    lines = done.stderr.splitlines()
+    return [line.removeprefix(PREFIX).decode() for line in lines if line.startswith(PREFIX)]
+
+
+def try_code(user, code, *arguments, flags=(), **options):
+    script = f"import json, os, sys\nanswer = None\n{code}\nprint(json.dumps(answer))"
+    done = user.run(user.python, "-c", script, *arguments, flags=flags, **options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done
+
+
+def flag_of(text: str) -> tuple[str, ...]:
+    return tuple(shlex.split(text.rpartition("; ")[2]))
+
+
+@pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
+def test_a_denied_start_names_the_program_and_its_flag(user):
+    answer, done = try_code(user, START)
+    assert answer == 1
+    assert denied(done) == ["start of true; --allow-subprocess"]
+    assert b"hunter2" not in done.stderr
+    answer, done = try_code(user, START, flags=flag_of(denied(done)[0]))
+    assert (answer, denied(done)) == (0, [])
+
+
+STARTS = {
+    "os.system": "os.system('/bin/true')",
+    "posix_spawn": "os.posix_spawn('/bin/true', ['/bin/true'], {})",
+    "execv": "os.execv('/bin/true', ['true'])",
+    "thread": (
+        "import threading, subprocess\n"
+        "    def run():\n"
+        "        try:\n            subprocess.run(['/bin/true'])\n        except OSError:\n            pass\n"
+        "    one = threading.Thread(target=run); one.start(); one.join()"
+    ),
+}
+
+
+@pytest.mark.parametrize("how", STARTS)
+def test_denied_programs_are_named(user, how):
+    code = f"try:\n    {STARTS[how]}\nexcept OSError:\n    pass"
+    _, done = try_code(user, code)
+    wanted = "sh" if how == "os.system" else "true"
+    assert denied(done) == [f"start of {wanted}; --allow-subprocess"]
+
+
+def test_a_denied_fork_is_not_reported_as_a_program(user):
+    _, done = try_code(user, "try:\n    os.fork()\nexcept OSError:\n    pass")
+    (line,) = denied(done)
+    assert line.startswith("start of a process by python")
+
+
+def test_corrals_own_trial_is_not_reported(user):
+    assert denied(user.run("/bin/true")) == []
+
+
+def test_forty_starts_of_eight_threads_are_all_denied(user):
+    code = """
+import threading
+codes = []
+def start():
+    for _ in range(5):
+        try:
+            os.fork()
+            codes.append(0)
+        except OSError as error:
+            codes.append(error.errno)
+threads = [threading.Thread(target=start) for _ in range(8)]
+[one.start() for one in threads]
+[one.join() for one in threads]
+answer = codes
+"""
+    assert try_code(user, code)[0] == [1] * 40
+
+
+FLOOD = """
+import os, sys
+codes = []
+for _ in range(int(sys.argv[1])):
+    try:
+        os.fork()
+    except OSError as error:
+        codes.append(error.errno)
+print(len(codes), set(codes), flush=True)
+sys.stdin.read()
+"""
+STARTS_OF_A_FLOOD = 320
+MAX_CPU_SECONDS = 0.02
+"""CPU seconds: forty times the cost of one denied start. Only a busy loop needs more."""
+
+
+def read_effort(pid: int) -> tuple[float, int, int]:
+    """Return the CPU seconds, waits and bytes read of a process so far."""
+    with open(f"/proc/{pid}/stat") as file:
+        words = file.read().rpartition(")")[2].split()
+    with open(f"/proc/{pid}/status") as file:
+        waits = next(line for line in file if line.startswith("voluntary_ctxt_switches"))
+    with open(f"/proc/{pid}/io") as file:
+        read = int(file.readline().removeprefix("rchar:"))
+    cpu = (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    return cpu, int(waits.split()[1]), read
+
+
+def test_a_flood_of_starts_costs_the_supervisor_little(user, scratch):
+    """A waiting start needs no CPU time, and after the first 64 starts no program name is read."""
+    report = scratch / "report"
+    arguments = ("--report", str(report), "--", user.python, "-c", FLOOD, str(STARTS_OF_A_FLOOD))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = user.popen(user.corral_argv("run", *arguments), **pipes)
+    assert process.stdout.readline() == b"%d {1}\n" % STARTS_OF_A_FLOOD
+    cpu, waits, read = read_effort(process.pid)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert errors.count(PREFIX) == 1
+    (row,) = json.loads(report.read_text())["denials"]
+    assert row["count"] == STARTS_OF_A_FLOOD
+    assert cpu < STARTS_OF_A_FLOOD * MAX_CPU_SECONDS
+    assert waits < STARTS_OF_A_FLOOD * 8
+    assert read < 64 << 20
+
+
+INTERRUPTED = """
+import ctypes, signal, time
+libc = ctypes.CDLL(None, use_errno=True)
+signal.signal(signal.SIGALRM, lambda *_: sum(range(300)))
+signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0002)
+end = time.monotonic() + 3
+results = set()
+while time.monotonic() < end:
+    results.add(libc.syscall(int(sys.argv[1]), signal.SIGCHLD, 0, 0, 0, 0))
+signal.setitimer(signal.ITIMER_REAL, 0)
+results.add(libc.syscall(int(sys.argv[1]), signal.SIGCHLD, 0, 0, 0, 0))  # not interrupted
+answer = sorted(results)
+"""
+
+
+@pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
+def test_starts_that_signals_interrupt_do_not_end_the_supervisor(user):
+    """A signal ends the call. Then the thread runs again, and the kernel does not report its stack pointer."""
+    answer, done = try_code(user, INTERRUPTED, str(CLONE))
+    assert answer == [-1]
+    assert denied(done)
+
+
+WIDE_STACK = """
+import ctypes, mmap, signal
+libc = ctypes.CDLL(None, use_errno=True)
+LISTS, WORDS, PAGE = 1000, 31, 4096
+texts = mmap.mmap(-1, LISTS * WORDS * PAGE)
+lists = (ctypes.c_uint64 * (LISTS * (WORDS + 1)))()
+first = ctypes.addressof(ctypes.c_char.from_buffer(texts))
+for number in range(LISTS * WORDS):
+    texts[number * PAGE : number * PAGE + 2] = b"a\\0"
+    lists[number // WORDS * (WORDS + 1) + number % WORDS] = first + number * PAGE
+for number in range(LISTS):
+    lists[number * (WORDS + 1) + WORDS] = 1  # an invalid pointer ends the list
+size = ctypes.sizeof(ctypes.c_uint64) * (WORDS + 1)
+pointers = [ctypes.c_uint64(ctypes.addressof(lists) + number * size) for number in range(LISTS)]
+print(libc.syscall(int(sys.argv[1]), signal.SIGCHLD, 0, 0, 0, 0, 0, *pointers), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
+def test_a_stack_with_strings_on_many_pages_is_not_read(user):
+    """The argument strings of each of 64 starts are on 31,000 pages, 127 MB."""
+    argv = user.corral_argv("run", "--", user.python, "-c", "import sys" + WIDE_STACK, str(CLONE))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = user.popen(argv, **pipes)
+    assert process.stdout.readline() == b"-1\n"
+    with open(f"/proc/{process.pid}/io") as file:
+        read = int(file.readline().removeprefix("rchar:"))
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert b"denied: start of a process by python" in errors
+    assert 1 << 20 < read < 64 << 20
+
+
+def test_a_killed_supervisor_ends_a_target_that_waits_for_an_answer(user):
+    code = "import os\nprint('up', flush=True)\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass"
+    process = user.popen(
+        user.corral_argv("run", "--", user.python, "-c", code),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdout.readline() == b"up\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait(PATIENCE)
+    assert process.stdout.read() == b""  # end of file: no process of the target is left
+    process.stdout.close()
+
+
+KEPT = """
+import os, sys
+try:
+    os.execv("/bin/true", ["true"])
+except OSError:
+    pass
+print("up", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_killed_supervisor_has_recorded_its_denials(user):
+    argv = user.corral_argv("run", "--", user.python, "-c", KEPT)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = user.popen(argv, **pipes)
+    assert process.stdout.readline() == b"up\n"
+    assert b"denied: start of true" in process.stderr.readline()
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=PATIENCE)
+    shown = user.corral("why", "--", user.python, "-c", KEPT)
+    assert b"denied: start of true; --allow-subprocess" in shown.stdout
+
+
+OWN_FILE = """
+import os, sys
+try:
+    with open(os.path.join(os.path.dirname(__file__), "log.txt"), "a") as file:
+        file.write("x")
+    print("wrote")
+except OSError as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
+def test_a_write_to_the_servers_own_directory_names_a_flag_that_allows_it(user, scratch):
+    server, log = scratch / "server.py", scratch / "log.txt"
+    server.write_text(OWN_FILE)
+    server.chmod(0o644)
+    scratch.chmod(0o755)
+    done = user.run(user.python, str(server))
+    assert done.stdout in {b"OSError\n", b"PermissionError\n"}, done.stderr
+    (line,) = denied(done)
+    assert line == (
+        f"write to the server's own files: {log} (read-only; first `touch {log}`); --write {log}"
+    )
+    log.touch()
+    os.chown(log, user.owner, user.owner)
+    done = user.run(user.python, str(server), flags=flag_of(line))
+    assert (done.stdout, denied(done)) == (b"wrote\n", [])
+    assert log.read_text() == "x"
+
+
+def test_files_that_the_target_may_create_are_not_reported(user, scratch):
+    code = """
+for path in ("~/x", "/tmp/x", sys.argv[1] + "/x"):
+    open(os.path.expanduser(path), "w").close()
+os.makedirs(sys.argv[1], exist_ok=True)
+"""
+    _, done = try_code(user, code, str(scratch), flags=("--write", str(scratch)))
+    assert denied(done) == []
+
+
+LOOK_UP = """
+import socket
+try:
+    socket.getaddrinfo(sys.argv[1], 80)
+    answer = "found"
+except socket.gaierror as error:
+    answer = error.errno
+"""
+
+
+def test_a_name_is_reported_without_an_allowlist(user, scratch):
+    report, audit = scratch / "report", scratch / "audit"
+    flags = ("--report", str(report), "--audit", str(audit))
+    answer, done = try_code(user, LOOK_UP, "api.example.test", flags=flags)
+    assert answer == socket.EAI_NONAME
+    assert denied(done) == ["name api.example.test; --allow-net api.example.test"]
+    (row,) = json.loads(report.read_text())["denials"]
+    assert (row["kind"], row["allow"]) == ("name", "--allow-net api.example.test")
+    rows = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert [row["kind"] for row in rows][-1] == "end"
+    assert rows[0]["destination"] == "api.example.test"
+    # With this flag the gateway resolves the name.
+    answer, _ = try_code(user, LOOK_UP, "api.example.test", flags=flag_of(denied(done)[0]))
+    assert answer == "found"
+
+
+CONNECT = """
+import socket
+try:
+    with socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=20) as end:
+        answer = end.recv(9).decode()
+except ConnectionRefusedError:
+    answer = "refused"
+"""
+
+
+def test_a_loopback_service_of_the_host_is_named_with_its_flag(user):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        answer, done = try_code(user, CONNECT, str(port))
+        assert answer == "refused"
+        (line,) = denied(done)
+        assert line == (
+            f"connection to 127.0.0.1:{port} (nothing listens there inside; "
+            f"the sandbox does not share the host's loopback); --allow-net 127.0.0.1:{port}"
+        )
+        argv = user.corral_argv("run", *flag_of(line), "--", user.python, "-c")
+        code = f"import sys\nsys.argv[1:] = ['{port}']\n{CONNECT}\nprint(answer)"
+        process = user.popen([*argv, code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        end, _ = server.accept()
+        with end:
+            end.sendall(b"from host")
+        assert process.communicate(timeout=PATIENCE)[0] == b"from host\n"
+
+
+def test_good_connections_inside_are_not_reported(user):
+    code = """
+import socket
+with socket.create_server(("127.0.0.1", 0)) as server:
+    for _ in range(300):
+        with socket.create_connection(server.getsockname()) as one, server.accept()[0] as other:
+            one.send(b"x")
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, bytes([1] + [0] * 7))
+"""
+    assert denied(try_code(user, code)[1]) == []
+
+
+WRITE = """
+path = os.path.expanduser(sys.argv[1])
+os.makedirs(os.path.dirname(path), exist_ok=True)
+with open(path, "w") as file:
+    file.write("x")
+"""
+THROWN = b"corral: discarded after the run: "
+
+
+@pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
+def test_discarded_writes_are_named(user, scratch):
+    report = scratch / "report"
+    _, done = try_code(user, WRITE, "~/data/out.txt", flags=("--report", str(report)))
+    (line,) = [one for one in done.stderr.splitlines() if one.startswith(THROWN)]
+    text = line.removeprefix(THROWN).decode()
+    assert text == ("~/data/out.txt (1 bytes); to keep it: `mkdir -p ~/data`, then --write ~/data")
+    found = json.loads(report.read_text())
+    assert found["discarded"] == [{"path": "~/data/out.txt", "bytes": 1}]
+    assert found["discarded_whole"]
+
+
+def test_the_flag_of_a_discarded_write_keeps_it(user):
+    data = user.home / "data"
+    data.mkdir()
+    os.chown(data, user.owner, user.owner)
+    _, done = try_code(user, WRITE, "~/data/out.txt")
+    assert b"; --write ~/data keeps it" in done.stderr
+    _, done = try_code(user, WRITE, "~/data/out.txt", flags=("--write", str(data)))
+    assert THROWN not in done.stderr
+    assert (data / "out.txt").read_text() == "x"
+
+
+def test_discarded_caches_and_temporary_files_are_not_named(user):
+    for path in ("~/.cache/a/b", "/tmp/x/y"):
+        _, done = try_code(user, WRITE, path)
+        assert THROWN not in done.stderr
+    assert THROWN not in user.run("/bin/true").stderr
+
+
+def test_hostile_names_do_not_reach_the_terminal(user):
+    code = """
+home = os.path.expanduser("~")
+open(home + "/\\x1b[31mred\\nnext", "w").write("x")
+os.mkfifo(home + "/pipe")
+os.mkdir(home + "/closed", 0)
+for number in range(150):
+    open(f"{home}/f{number}", "w").close()
+"""
+    _, done = try_code(user, code)
+    (line,) = [one for one in done.stderr.splitlines() if one.startswith(THROWN)]
+    assert b"\x1b" not in done.stderr
+    assert b"(and others)" in line
+
+
+LONG_NAME = """
+import os
+os.chdir(os.path.expanduser("~"))
+for _ in range(12):
+    os.mkdir("\\x01" * 200)
+    os.chdir("\\x01" * 200)
+open("file", "w").close()
+for _ in range(14):
+    os.write(2, b"x" * 4096)
+"""
+
+
+@pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
+def test_a_long_message_to_a_full_pipe_does_not_block_the_end(user):
+    """The target fills the pipe except for one or two pages, and causes a denial with a name of 10,000 bytes."""
+    reading, writing = os.pipe()
+    process = user.popen(
+        user.corral_argv("run", "--", user.python, "-c", LONG_NAME), stderr=writing
+    )
+    os.close(writing)
+    try:
+        assert process.wait(PATIENCE) == 0
+        assert THROWN in os.read(reading, 1 << 16)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(reading)
+
+
+OUTER = """
+import os, subprocess, sys
+sys.path.insert(0, sys.argv.pop(1))
+from corral.abi import linux as abi
+from corral.abi.linux_syscalls import AUDIT_ARCHES, TABLES
+from corral.platforms.linux.mechanisms import seccomp_compiler
+machine = os.uname().machine
+rules = dict.fromkeys(TABLES[machine].values(), seccomp_compiler.ALLOW)
+abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
+program = seccomp_compiler.assemble(rules, arch=AUDIT_ARCHES[machine], unknown=seccomp_compiler.ALLOW)
+listener = abi.seccomp_set_filter(program, abi.SECCOMP_FILTER_FLAG_NEW_LISTENER)
+sys.exit(subprocess.run(sys.argv[1:]).returncode)
+"""
+
+
+def test_under_an_outer_listener_starts_are_denied_but_not_reported(user):
+    """A container runtime with its own notification listener has the same effect."""
+    inner = f"import json, os, sys\n{START}\nprint(answer)"
+    argv = user.corral_argv("run", "--", user.python, "-c", inner)
+    command = [user.python, "-c", OUTER, str(user.package), *argv]
+    process = user.popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with contextlib.closing(process.stdout), contextlib.closing(process.stderr):
+        out, err = process.communicate(timeout=PATIENCE)
+    assert out == b"1\n", err
+    assert PREFIX not in err
+
+
+def test_an_argument_that_names_an_ungranted_path_is_reported(user):
+    notes = user.home / "named"
+    notes.mkdir(exist_ok=True)
+    os.chown(notes, user.owner, user.owner)
+    code = "answer = os.path.isdir(sys.argv[1])"
+    answer, done = try_code(user, code, str(notes))
+    assert not answer
+    (line,) = denied(done)
+    assert line == f"access to {notes}; --read {notes}"
+    answer, done = try_code(user, code, str(notes), flags=flag_of(line))
+    assert (answer, denied(done)) == (True, [])
+
+
+def test_a_relative_argument_is_taken_from_the_directory_of_the_start(user):
+    notes = user.home / "near" / "notes"
+    notes.mkdir(parents=True, exist_ok=True)
+    code = "answer = None"
+    _, done = try_code(user, code, "./notes", "--x=../near/notes", "notes", cwd=notes.parent)
+    assert denied(done) == [f"access to {notes}; --read {notes}"]
+    _, done = try_code(user, code, "./notes", cwd=user.home)
+    assert denied(done) == []
+
+
+def test_a_target_that_fails_at_once_is_reported_with_corral_learn(user):
+    line = b"corral: it ended with an error; `corral learn` shows which files it looked for"
+    assert line in user.run("/bin/false").stderr
+    assert line not in user.run("/bin/true").stderr

@@ -1,0 +1,285 @@
+"""Test `corral export kubernetes`: check the files against the schemas of Kubernetes, and run them in podman."""
+
+import json
+import os
+import pathlib
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import rigs
+from containers import Podman
+from users import make_user
+
+yaml = pytest.importorskip("yaml")
+REFUSED, WRONG = 125, 2
+IMAGE = "localhost/corral-test:1"
+VERSIONS = tuple(f"1.{minor}" for minor in range(30, 38))
+EVERYTHING = (
+    "--read", "/data", "--write", "/out", "--volume", "/data=configmap:texts", "--volume", "/out=claim:results",
+    "--allow-net", "api.github.com", "--allow-net", "*.example.com:8443", "--allow-net", "10.1.0.0/16:5432-5440",
+    "--secret", "TOKEN", "--env", "A=b", "--max-memory", "256M", "--max-cpu", "500m", "--timeout", "5m", "--state",
+)  # fmt: skip
+VARIANTS = {
+    "plain": (),
+    "everything": EVERYTHING,
+    "listens": ("--listen", "8080", "--max-pids", "64"),
+    "cilium": (*EVERYTHING, "--cilium"),
+    "agent-sandbox": (*EVERYTHING, "--agent-sandbox", "--replicas", "3"),
+}
+
+
+def export(user, folder, *words, image="registry.example/notes:1", command=("--", "server")):
+    argv = ("export", "kubernetes", "-o", str(folder), "--image", image, *words, *command)
+    # This machine's settings for the package registry.
+    names = ("SSL_CERT_FILE", "HTTPS_PROXY", "https_proxy")
+    extra = {name: os.environ[name] for name in names if name in os.environ}
+    return user.corral(*argv, env=user.environment(**extra), timeout=300)
+
+
+@pytest.fixture
+def folder(ordinary):
+    path = ordinary.home / "exported"
+    shutil.rmtree(path, ignore_errors=True)
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def read_objects(folder) -> list[dict]:
+    return list(yaml.safe_load_all((folder / "kubernetes.yaml").read_text()))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_command_prints_what_it_wrote(ordinary, folder, variant):
+    done = export(ordinary, folder, "--name", "notes", *VARIANTS[variant])
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"corral inside" in done.stdout
+    assert b"the engine" in done.stdout
+    assert b"neither" not in done.stdout
+    assert f"kubectl apply -f {folder}/kubernetes.yaml" in done.stderr.decode()
+    kinds = [one["kind"] for one in read_objects(folder)]
+    assert ("Service" in kinds) == ("Deployment" in kinds) == (variant == "listens")
+    assert ("SandboxTemplate" in kinds) == (variant == "agent-sandbox")
+    assert ("CiliumNetworkPolicy" in kinds) == (variant == "cilium")
+
+
+@pytest.mark.rig("kubernetes")
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("variant", ["everything", "listens"])
+def test_kubernetes_schemas_accept_the_files(ordinary, folder, variant, version):
+    assert export(ordinary, folder, *VARIANTS[variant]).returncode == 0
+    path = str(folder / "kubernetes.yaml")
+    argv = [sys.executable, "-c", VALIDATE, "--strict", "-k", version, path]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    # The control: an unknown field is refused.
+    text = (folder / "kubernetes.yaml").read_text().replace("automountService", "automatedService")
+    (ordinary.home / "wrong.yaml").write_text(text)
+    argv[-1] = str(ordinary.home / "wrong.yaml")
+    assert subprocess.run(argv, capture_output=True, check=False).returncode != 0
+
+
+VALIDATE = "import sys; from kubernetes_validate.__main__ import main; sys.exit(main())"
+
+
+@pytest.mark.rig("agent_sandbox")
+def test_agent_sandbox_definitions_accept_the_files(ordinary, folder):
+    import jsonschema
+
+    definitions = {}
+    for path in rigs.cache("agent-sandbox").glob("*.yaml"):
+        spec = yaml.safe_load(path.read_text())["spec"]
+        (version,) = [one for one in spec["versions"] if one["name"] == "v1beta1"]
+        definitions[spec["names"]["kind"]] = version["schema"]["openAPIV3Schema"]
+    assert export(ordinary, folder, *VARIANTS["agent-sandbox"]).returncode == 0
+    checked = [one for one in read_objects(folder) if one["kind"] in definitions]
+    assert len(checked) == 3
+    for one in checked:
+        jsonschema.validate(one, closed(definitions[one["kind"]]))
+        with pytest.raises(jsonschema.ValidationError):  # the control
+            jsonschema.validate({**one, "spec": {**one["spec"], "unknown": 1}}, closed(definitions[one["kind"]]))  # fmt: skip
+
+
+def closed(schema):
+    """Return the schema in a form that refuses unknown fields, as an API server in strict mode does."""
+    if not isinstance(schema, dict):
+        return schema
+    made = {name: closed(value) for name, value in schema.items() if name != "properties"}
+    if "properties" in schema:
+        made["properties"] = {name: closed(value) for name, value in schema["properties"].items()}
+        if "x-kubernetes-preserve-unknown-fields" not in schema and "metadata" not in schema.get(
+            "required", ()
+        ):
+            made.setdefault("additionalProperties", False)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--name", "Not_A_Name"), REFUSED, "cannot name an object"),
+        (("--volume", "/x"), REFUSED, "is not a volume of a pod"),
+        (("--read", "/data"), REFUSED, "--volume /data=claim:NAME"),
+        (("--agent-sandbox", "--replicas", "0"), WRONG, "--replicas takes a number"),
+        (("--replicas", "3"), WRONG, "add --agent-sandbox"),
+        (("--cilium", "--agent-sandbox"), WRONG, "leave one of them out"),
+        (("--allow-net", "http://x"), WRONG, "--allow-net"),
+    ],
+)
+def test_bad_input_writes_nothing(ordinary, folder, words, code, said):
+    done = export(ordinary, folder, *words)
+    assert done.returncode == code, done.stderr.decode()
+    assert said in done.stderr.decode()
+    assert not folder.exists()
+    assert not list(ordinary.home.glob("exported.*"))
+
+
+def test_an_image_option_with_another_form_writes_nothing(ordinary, folder):
+    done = export(ordinary, folder, image="No Image")
+    assert done.returncode == REFUSED
+    assert b"registry/name:tag" in done.stderr
+    assert not folder.exists()
+
+
+def test_an_earlier_export_is_replaced_only_by_force(ordinary, folder):
+    assert export(ordinary, folder, "--name", "one").returncode == 0
+    again = export(ordinary, folder, "--name", "two")
+    assert again.returncode == REFUSED
+    assert b"--force replaces it" in again.stderr
+    assert read_objects(folder)[-1]["metadata"]["name"] == "one"
+    assert export(ordinary, folder, "--name", "two", "--force").returncode == 0
+    assert read_objects(folder)[-1]["metadata"]["name"] == "two"
+    (folder / "own").touch()
+    kept = export(ordinary, folder, "--name", "three", "--force")
+    assert kept.returncode == REFUSED
+    assert (folder / "own").exists()
+
+
+def test_no_file_contains_a_secrets_value(ordinary, folder):
+    env = ordinary.environment(TOKEN="hunter2")
+    argv = (
+        "export",
+        "kubernetes",
+        "-o",
+        str(folder),
+        "--image",
+        "x",
+        "--secret",
+        "TOKEN",
+        "--",
+        "server",
+    )
+    assert ordinary.corral(*argv, env=env).returncode == 0
+    assert "hunter2" not in (folder / "kubernetes.yaml").read_text()
+
+
+# --- a pod in podman
+
+ASK = """
+import json, urllib.request, sys
+answer = {}
+for name in ("allowed.test", "other.test"):
+    try:
+        answer[name] = urllib.request.urlopen(f"http://{name}:8080/", timeout=20).status
+    except OSError as error:
+        answer[name] = type(error).__name__
+print(json.dumps(answer))
+"""
+MESSAGES = [
+    {"id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}},
+    {"method": "notifications/initialized"},
+    {"id": 2, "method": "tools/list"},
+    {"id": 3, "method": "tools/call", "params": {"name": "get_current_time", "arguments": {"timezone": "Etc/UTC"}}},
+]  # fmt: skip
+START = "#!/usr/bin/python3 -I\nimport sys\nsys.path.insert(0, '/opt')\nfrom corral.__main__ import main\nmain()\n"
+ADMIT = "mkdir -p ~/.config/corral && printf '[network]\\nadmit = [\"127.0.0.1\"]\\n' > ~/.config/corral/config.toml"
+
+
+@pytest.fixture(scope="module")
+def played():
+    """Prepare podman with an image like the Containerfile's, because the test has no registry to build from."""
+    rigs.need("containers")
+    podman = Podman()
+    yield podman
+    podman.do("pod", "rm", "-f", "-a")
+    podman.close()
+
+
+@pytest.mark.rig("containers")
+@pytest.mark.timeout(600)
+def test_a_pod_in_podman_answers_and_reaches_only_its_hosts(package, played, tmp_path):
+    root = make_user("root", package)
+    server, client = tmp_path / "server", tmp_path / "client"
+    served = export(root, server, "--containerfile", image=IMAGE, command=("pypi:mcp-server-time",))
+    assert served.returncode == 0, served.stderr.decode()
+    assert (server / "requirements.lock").read_text().count("--hash=sha256:") > 5
+    words = ("--name", "asks", "--allow-net", "allowed.test:8080")
+    command = ("--", "/usr/bin/python3", "/opt/asking/ask.py")
+    asked = export(root, client, *words, image=IMAGE, command=command)
+    assert asked.returncode == 0, asked.stderr.decode()
+    played.import_image(IMAGE, image_files(root, tmp_path / "files", server))
+    for one in (server, client):
+        done = played.do("kube", "play", "--network=none", str(one / "kubernetes.yaml"))
+        assert done.returncode == 0, done.stderr.decode()
+    lines = "".join(json.dumps({"jsonrpc": "2.0", **one}) + "\n" for one in MESSAGES)
+    answers = exchange(played.argv("exec", "-i", "mcp-server-time-server", *typed(served)), lines)
+    assert answers[1]["result"]["serverInfo"]["name"] == "mcp-time"
+    assert {tool["name"] for tool in answers[2]["result"]["tools"]} >= {"get_current_time"}
+    assert "datetime" in answers[3]["result"]["content"][0]["text"]
+    inside = "asks-server"
+    assert played.do("exec", inside, "sh", "-c", ADMIT).returncode == 0
+    assert played.do("exec", "-d", inside, "python3", "-m", "http.server", "8080", "-d", "/tmp").returncode == 0  # fmt: skip
+    done = played.do("exec", "-i", inside, *typed(asked))
+    assert done.returncode == 0, done.stderr.decode()
+    assert json.loads(done.stdout) == {"allowed.test": 200, "other.test": "URLError"}, done.stderr
+    assert b"--allow-net other.test" in done.stderr
+
+
+def typed(done) -> list[str]:
+    """Return the words that corral's message has after `kubectl exec -i NAME --`."""
+    (line,) = [one for one in done.stderr.decode().splitlines() if "kubectl exec -i" in one]
+    words = shlex.split(line)
+    return words[words.index("--") + 1 :]
+
+
+def exchange(argv, lines) -> dict[int, dict]:
+    """Send messages and return the answers by id. Stdin stays open until all answers have arrived."""
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    answers = {}
+    try:
+        process.stdin.write(lines)
+        process.stdin.flush()
+        while len(answers) < 3 and (line := process.stdout.readline()):
+            message = json.loads(line)
+            answers[message.get("id")] = message
+    finally:
+        process.stdin.close()
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    return answers
+
+
+def image_files(root, folder, exported) -> pathlib.Path:
+    """Return the files that the Containerfile's steps install: corral, and the server by its lock file."""
+    (folder / "usr/local/bin").mkdir(parents=True)
+    (folder / "usr/local/bin/corral").write_text(START)
+    (folder / "usr/local/bin/corral").chmod(0o755)
+    (folder / "opt/asking").mkdir(parents=True)
+    (folder / "opt/asking/ask.py").write_text(ASK)
+    shutil.copytree(root.package / "corral", folder / "opt/corral")
+    (tree,) = (root.home / ".cache/corral/store/trees").iterdir()
+    shutil.copytree(tree, folder / "srv/server", symlinks=True)
+    subprocess.run(["chmod", "-R", "u+w", folder / "srv"], check=True)
+    link = folder / "srv/server/bin/python"
+    link.unlink()
+    link.symlink_to("/usr/bin/python3")
+    (folder / "srv/server/pyvenv.cfg").write_text(
+        "home = /usr/bin\ninclude-system-site-packages = false\n"
+    )
+    assert (exported / "Containerfile").read_text().startswith("# Build with")
+    return folder

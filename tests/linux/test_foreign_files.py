@@ -1,0 +1,118 @@
+"""Attack corral's kept files as another local user: denials, compiled filters, and `corral grant`.
+
+Root may run with an ordinary user's HOME, in which the user has written files for the attack.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+import pytest
+from test_grant import configure, kept_files, run
+from test_wrap import at, entries
+
+from corral.abi.private_directory import checksum
+from users import ORDINARY, make_user
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can run these tests")
+RET_ALLOW = struct.pack("=HBBI", 0x06, 0, 0, 0x7FFF0000)
+
+
+def forge(path) -> None:
+    """Replace each program in a kept filter with one that allows everything, with a correct checksum."""
+    body, at_byte, parts = path.read_bytes()[8:], 0, []
+    while at_byte < len(body):
+        (size,) = struct.unpack_from("<I", body, at_byte)
+        parts.append(body[at_byte + 4 : at_byte + 4 + size])
+        at_byte += 4 + size
+    forged = [parts[0], *[RET_ALLOW] * (len(parts) - 1)]
+    body = b"".join(struct.pack("<I", len(part)) + part for part in forged)
+    path.write_bytes(checksum(body).to_bytes(8, "little") + body)
+
+
+def give(path, uid: int) -> None:
+    for directory, _, names in os.walk(path):
+        for one in (directory, *(os.path.join(directory, name) for name in names)):
+            os.chown(one, uid, uid, follow_symlinks=False)
+
+
+@pytest.mark.parametrize("owner", [0, ORDINARY])
+def test_a_filter_that_another_user_wrote_is_not_loaded(user, scratch, owner):
+    """The control is root's own file with the same content. corral loads it, and its test from inside fails."""
+    if user.uid:
+        pytest.skip("the attack is on root")
+    env = user.environment(HOME=str(scratch))
+    words = ("run", "--allow-subprocess", "--", "/bin/echo", "ran")
+    assert user.corral(*words, env=env).stdout == b"ran\n"
+    filters = list((scratch / ".cache/corral/filters").iterdir())
+    assert filters
+    for path in filters:
+        forge(path)
+    give(scratch, owner)
+    done = user.corral(*words, env=env)
+    if owner == 0:
+        assert done.returncode == 125, done.stderr
+        assert b"seccomp" in done.stderr
+    else:
+        assert (done.returncode, done.stdout) == (0, b"ran\n"), done.stderr
+
+
+@pytest.fixture
+def desk(ordinary):
+    yield from at(ordinary)
+
+
+@pytest.fixture
+def root(package):
+    return make_user("root", package, "walled")
+
+
+def test_denials_that_another_user_wrote_are_not_granted(desk, root):
+    """A user plants a denial. Root runs `grant` with the user's HOME, and is not asked about it."""
+    path = configure(desk, "cursor")
+    run(desk, path)
+    assert kept_files(desk)
+    assert "api.x.com" in desk.does("why", "notes")  # the control
+    done = root.corral("why", "--json", "notes", env=desk.environment())
+    assert b"api.x.com" not in done.stdout, done.stderr
+    before = path.read_bytes()
+    done = root.corral("grant", "notes", env=desk.environment())
+    assert (done.returncode, path.read_bytes()) == (125, before)
+    assert b"no denial of notes is recorded" in done.stderr
+    assert b"api.x.com" not in done.stderr
+
+
+def test_another_user_can_neither_read_nor_change_kept_files(desk, root):
+    """Root's files are in root's own home. The control is that root can read them."""
+    path = configure(desk, "cursor")
+    run(desk, path)
+    places = [desk.home / ".local/state/corral/denials", desk.home / ".cache/corral/filters"]
+    assert all(any(place.rglob("*")) for place in places)
+    give(desk.home / ".local/state/corral", 0)
+    give(desk.home / ".cache/corral", 0)
+    code = "import os; answer = []\nfor path in sys.argv[1:]:\n"
+    code += "    for act in (os.listdir, lambda path: os.mkdir(path + '/x')):\n"
+    code += "        try: answer.append(bool(act(path)) or 'made')\n"
+    code += "        except PermissionError: answer.append('denied')"
+    words = list(map(str, places))
+    assert desk.user.outside(code, *words) == ["denied"] * 4
+    assert root.outside(code, *words) == [True, "made"] * 2
+
+
+def listing(top) -> dict:
+    found = {one: one.lstat() for one in top.rglob("*")}
+    return {one: (seen.st_uid, seen.st_ino, seen.st_ctime_ns) for one, seen in found.items()}
+
+
+def test_root_does_not_change_a_users_files(desk, root):
+    """Root runs `grant` with the user's HOME, where the user may have planted links. The error names the owner."""
+    path = configure(desk, "cursor")
+    words = ("grant", "notes", "--allow-net", "api.x.com")
+    before = listing(desk.home)
+    done = root.corral(*words, env=desk.environment())
+    assert done.returncode == 125, done.stdout
+    assert f"belongs to user {ORDINARY}".encode() in done.stderr
+    assert listing(desk.home) == before
+    desk.does(*words)  # the control
+    assert "api.x.com" in entries(path)["notes"]["args"]

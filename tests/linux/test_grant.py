@@ -1,0 +1,318 @@
+"""Test `why`, `grant` and kept state with real client files, real runs, and their denials."""
+
+import json
+import os
+import pty
+from subprocess import DEVNULL, PIPE, STDOUT
+
+import pytest
+from test_wrap import at, entries
+
+SERVER = """\
+import os, socket, sys
+for name in ("api.x.com", "hunter2.y.com"):
+    try:
+        socket.getaddrinfo(name, 443)
+    except OSError as error:
+        print("lookup", error.errno)
+home = os.path.expanduser("~")
+open(home + "/memory", "a").write("x")
+print("memory", len(open(home + "/memory").read()))
+"""
+
+
+@pytest.fixture
+def desk(ordinary):
+    yield from at(ordinary)
+
+
+def configure(desk, *clients):
+    """Configure the same wrapped server in several clients, and return the first client's file."""
+    desk.server = desk.put("server.py", SERVER)
+    entry = {"command": str(desk.user.python), "args": [str(desk.server)]}
+    listed = {"type": "local", "command": [entry["command"], *entry["args"]]}
+    files = {
+        "cursor": (".cursor/mcp.json", {"mcpServers": {"notes": entry}, "other": [1, 2]}),
+        "opencode": (".config/opencode/opencode.json", {"mcp": {"notes": listed}}),
+    }
+    paths = [desk.put(files[one][0], json.dumps(files[one][1], indent=2) + "\n") for one in clients]
+    for client in clients:
+        desk.does("wrap", client, "--allow-net", "example.com", "--corral", str(desk.corral_path))
+    return paths[0]
+
+
+def run(desk, path):
+    entry = entries(path)["notes"]
+    command = entry["command"] if isinstance(entry["command"], list) else [entry["command"]]
+    argv = [*command, *entry.get("args", [])]
+    process = desk.user.popen(
+        argv, env=desk.environment(), cwd=desk.home, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT
+    )
+    return process.communicate()[0].decode()
+
+
+def kept_files(desk):
+    return sorted((desk.home / ".local/state/corral/denials").glob("*/*.jsonl"))
+
+
+def test_a_denied_name_is_kept_shown_and_granted(desk):
+    path = configure(desk, "cursor")
+    before = path.read_text()
+    assert "did not find: corral learn cursor:notes\n" in desk.does("why", "notes")
+    assert "lookup" in run(desk, path)
+    [file] = kept_files(desk)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert "--allow-net api.x.com" in desk.does("why", "notes")
+    assert "recent denials: 2" in desk.does("status", "cursor")
+    [row] = json.loads(desk.does("why", "--json", "notes"))
+    assert {one["destination"] for one in row["denials"]} == {"api.x.com", "hunter2.y.com"}
+    assert row["names"] == ["cursor:notes"]
+
+    shown = desk.does("grant", "notes", "--allow-net", "api.x.com", "--read", "private.txt")
+    added = [line for line in shown.splitlines() if line.startswith("+ ")]
+    assert [line.strip("+ ") for line in added][1] == '"api.x.com",'
+    words = entries(path)["notes"]["args"]
+    assert words[words.index("--allow-net") :][:2] == ["--allow-net", "example.com"]
+    assert ["--read", str(desk.private)] == words[words.index("--read") :][:2]
+    assert "granted since" in desk.does("why", "notes")
+    assert "lookup" in run(desk, path)  # the server now tries the other name
+    [row] = json.loads(desk.does("why", "--json", "notes"))
+    assert row["runs"] == 2
+
+    desk.does("grant", "notes", "--remove", "--allow-net", "api.x.com", "--read", "private.txt")
+    assert path.read_text() == before
+
+
+def test_denials_are_still_listed_after_unwrap(desk):
+    path = configure(desk, "cursor")
+    run(desk, path)
+    desk.does("unwrap", "cursor")
+    for word in ("notes", "cursor:notes"):
+        done = desk.corral("why", word)
+        assert b"notes of cursor is not wrapped" in done.stderr
+        assert b"; to wrap it: corral wrap cursor notes\n" in done.stderr
+        assert b"--allow-net api.x.com" in done.stdout
+    for file in kept_files(desk):
+        file.unlink()
+    done = desk.corral("why", "notes")
+    assert done.returncode == 125
+    assert done.stderr.endswith(b"hint: corral wrap cursor notes\n")
+
+
+def test_unwrap_restores_every_byte_after_grants(desk):
+    desk.server = desk.put("server.py", SERVER)
+    python, server = desk.user.python, desk.server
+    entry = f'{{\n\t"command": "{python}", // c\n "args": ["{server}"] }}'
+    text = f'{{"mcpServers": {{"notes": {entry} }}}}'
+    path = desk.put(".cursor/mcp.json", text)
+    desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
+    desk.does("grant", "notes", "--max-memory", "2G")
+    desk.does("wrap", "--max-memory", "3G", "cursor", "notes", "--corral", str(desk.corral_path))
+    words = entries(path)["notes"]["args"]
+    assert words.count("--max-memory") == 1
+    assert "3G" in words
+    desk.does("unwrap", "cursor")
+    assert path.read_text() == text
+
+
+def test_wrap_does_not_change_a_wrapped_servers_grants(desk):
+    path = configure(desk, "cursor")
+    desk.does("wrap", "--read", "private.txt", "cursor", "notes", "--corral", str(desk.corral_path))
+    words = entries(path)["notes"]["args"]
+    assert "example.com" in words
+    assert str(desk.private) in words
+    told = desk.does("wrap", "--allow-net", "a.com", "cursor", "--corral", str(desk.corral_path))
+    assert "were not added" in told
+    assert entries(path)["notes"]["args"] == words
+
+
+def test_grant_changes_a_server_in_both_clients(desk):
+    path = configure(desk, "cursor", "opencode")
+    desk.does("grant", "cursor:notes", "--allow-net", "only.cursor.com")
+    done = desk.corral("grant", "notes", "--allow-net", "both.com")
+    assert done.returncode == 0
+    assert b"their flags differ" in done.stderr
+    other = entries(desk.home / ".config/opencode/opencode.json")["notes"]["command"]
+    assert "both.com" in other
+    assert "only.cursor.com" not in other
+    assert {"both.com", "only.cursor.com", "example.com"} <= set(entries(path)["notes"]["args"])
+
+
+def test_why_names_the_server_of_the_client_that_was_asked_for(desk):
+    path = configure(desk, "cursor", "opencode")
+    assert desk.does("why", "opencode:notes").endswith("corral learn opencode:notes\n")
+    run(desk, path)
+    assert desk.does("why", "notes").endswith("to choose: corral grant notes\n")
+    assert desk.does("why", "opencode:notes").endswith("corral grant opencode:notes\n")
+    names = ("--allow-net", "api.x.com", "--allow-net", "hunter2.y.com")
+    desk.does("grant", "opencode:notes", *names)
+    assert desk.does("why", "opencode:notes").count("(granted since)") == 2
+    assert desk.does("why", "cursor:notes").endswith("corral grant cursor:notes\n")
+    assert desk.does("why", "notes").endswith("to choose: corral grant notes\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("nots", "--read", "x"), "did you mean notes?"),
+        (("notes", "--remove", "--read", "nowhere"), "has no --read"),
+        (("notes",), "no denial of notes is recorded"),
+        (("notes", "--read", "/"), "hint"),
+        (("notes", "--listen", "x"), "hint"),
+        (("bare", "--read", "private.txt"), "is not wrapped"),
+    ],
+)
+def test_a_mistaken_grant_changes_nothing(desk, words, told):
+    path = configure(desk, "cursor")
+    bare = {"mcpServers": {"bare": {"command": "x"}}}
+    desk.put(".kiro/settings/mcp.json", json.dumps(bare))
+    before = path.read_bytes()
+    done = desk.corral("grant", *words)
+    assert done.returncode not in {0, 1}
+    assert told in done.stderr.decode()
+    assert path.read_bytes() == before
+
+
+def test_the_home_directory_of_a_wrapped_server_survives(desk):
+    path = configure(desk, "cursor")
+    assert "memory 1" in run(desk, path)
+    assert "memory 2" in run(desk, path)
+    assert not (desk.home / "memory").exists()
+    assert "its home, kept between runs" in desk.does("status", "cursor")
+    desk.does("cache", "rm-home", "notes")
+    assert json.loads(desk.does("cache", "homes", "--json")) == []
+    assert "memory 1" in run(desk, path)
+    desk.does("grant", "notes", "--no-state")
+    assert "--state" not in entries(path)["notes"]["args"]
+    assert "memory 1" in run(desk, path)
+    assert "memory 1" in run(desk, path)
+
+
+def test_grant_without_flags_asks_about_each_denial(desk):
+    path = configure(desk, "cursor")
+    run(desk, path)
+    master, slave = pty.openpty()
+    process = desk.user.popen(
+        [str(desk.user.python), str(desk.corral_path), "grant", "notes"],
+        env=desk.environment(),
+        cwd=desk.home,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+        preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0),
+    )
+    os.close(slave)
+    shown, answers = b"", [b"y\n", b"n\n"]
+    try:
+        while chunk := os.read(master, 4096):
+            shown += chunk
+            if shown.rstrip().endswith(b"[y/N]"):
+                os.write(master, answers.pop(0))
+    except OSError:
+        pass  # the other end is closed
+    assert process.wait(60) == 0, shown.decode()
+    words = entries(path)["notes"]["args"]
+    assert "api.x.com" in words
+    assert "hunter2.y.com" not in words
+
+
+READER = """\
+import os
+for path in (os.path.expanduser("~/diary"), os.path.expanduser("~/.ssh/id_rsa")):
+    try:
+        print(open(path).read())
+    except OSError as error:
+        print("read", error.errno)
+"""
+
+
+def test_wrap_learns_while_the_client_uses_the_server(desk):
+    """Watching grants nothing. After its end date the flag has no effect."""
+    diary = desk.put("diary", "dear diary")
+    (desk.home / ".ssh").mkdir(mode=0o700, exist_ok=True)
+    desk.put(".ssh/id_rsa", "a key")
+    server = desk.put("server.py", READER)
+    entry = {"command": str(desk.user.python), "args": [str(server)]}
+    path = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": entry}}))
+    corral = ("--corral", str(desk.corral_path))
+    desk.does("wrap", "cursor", *corral)
+    assert "it was watched" not in run(desk, path)
+    desk.does("wrap", "--learn", "1h", "cursor", *corral)
+    words = entries(path)["notes"]["args"]
+    assert words[words.index("--learn-until") + 1].endswith("Z")
+    out = run(desk, path)
+    assert out.count("read 2") == 2, out
+    assert "it was watched" in out
+    shown = desk.does("why", "notes")
+    assert f"access to {diary} (learned); --read {diary}" in shown
+    [line] = [line for line in shown.splitlines() if "id_rsa" in line]
+    assert "; --" not in line
+    desk.does("grant", "notes", "--read", str(diary))
+    assert "dear diary" in run(desk, path)
+
+    words = entries(path)["notes"]["args"]
+    words[words.index("--learn-until") + 1] = "2020-01-01T00:00:00Z"
+    path.write_text(json.dumps({"mcpServers": {"notes": {**entry, "args": words}}}))
+    entry["command"] = entries(path)["notes"]["command"]
+    done = desk.user.popen(
+        [str(desk.user.python), str(desk.corral_path), *words],
+        env=desk.environment(), cwd=desk.home, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT,
+    )  # fmt: skip
+    assert "it was watched" not in done.communicate()[0].decode()
+
+
+def test_learn_takes_the_server_of_a_client(desk):
+    configure(desk, "cursor")
+    done = desk.corral("learn", "cursor:notes")
+    assert done.returncode == 0, done.stderr
+    assert b"--allow-net api.x.com" in done.stderr
+    assert b"example.com" not in done.stderr  # the server already has this grant
+
+
+def test_wrap_refuses_a_duration_without_an_end(desk):
+    configure(desk, "cursor")
+    for text in ("soon", "5", "none"):
+        done = desk.corral("wrap", "--learn", text, "cursor", "--corral", str(desk.corral_path))
+        assert done.returncode == 2, done.stderr
+        told = f"corral: --learn: '{text}' is not a duration: write "
+        assert done.stderr.decode().startswith(told) or text == "none"
+
+
+def test_kept_denials_are_bounded_and_private(desk):
+    path = configure(desk, "cursor")
+    for _ in range(3):
+        run(desk, path)
+    files = kept_files(desk)
+    assert len(files) == 3
+    files[0].chmod(0o644)
+    files[1].unlink()
+    files[1].symlink_to(files[2])
+    [row] = json.loads(desk.does("why", "--json", "notes"))
+    assert row["runs"] == 1
+
+
+@pytest.mark.parametrize("tier", ["bare"], indirect=True)
+def test_a_home_is_kept_without_namespaces(desk):
+    entry = {"command": str(desk.user.python), "args": [str(desk.server)]}
+    path = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": entry}}))
+    done = desk.corral("wrap", "cursor", "--corral", str(desk.corral_path))
+    assert done.returncode == 0, done.stderr
+    assert "--state" in entries(path)["notes"]["args"]
+
+
+@pytest.mark.parametrize("number", [1, 2, 5])
+def test_a_hint_names_only_a_few_flags(desk, number):
+    """A server chooses what it is denied, and users paste a long line without reading it."""
+    path = configure(desk, "cursor")
+    names = " ".join(f'"n{one}.x.com",' for one in range(number))
+    desk.server.write_text(SERVER.replace('"api.x.com", "hunter2.y.com"', names))
+    run(desk, path)
+    done = desk.corral("grant", "notes")
+    things = "1 thing" if number == 1 else f"{number} things"
+    assert f"was denied {things}\n".encode() in done.stderr
+    hint = done.stderr.decode().rpartition("hint: ")[2]
+    named = " ".join(f"--allow-net n{one}.x.com" for one in range(number))
+    flags = named if number < 5 else "FLAG..."
+    assert hint.endswith(f"corral grant notes {flags}\n")
+    assert ("`corral why notes` lists them" in hint) is (number == 5)

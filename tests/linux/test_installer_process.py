@@ -1,0 +1,191 @@
+"""Test an installation whose client has ended. It continues alone, is listed, can be ended, and starts no server."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import threading
+
+import pytest
+
+from corral.servers.packages.installer_process import install_apart
+
+REFERENCE = "npm:server@1.0.0"
+SERVER = """
+require("fs").appendFileSync(process.env.MARKS, "started\\n");
+console.log("ready");
+"""
+# These tests do not depend on the user who installs.
+pytestmark = pytest.mark.parametrize("user", ["ordinary"], indirect=True)
+
+
+class Client:
+    """A client that started `corral run`, and a registry that delays the package."""
+
+    def __init__(self, user, scratch, registry, env) -> None:
+        self.user, self.registry = user, registry
+        self.archive = registry.publish_npm(
+            "server", "1.0.0", {"main.js": SERVER}, bin={"server": "main.js"}
+        )
+        self.marks = scratch / "work" / "marks"
+        self.env = {**env, "MARKS": str(self.marks)}
+
+    def start(self) -> subprocess.Popen:
+        words = ("run", "--write", str(self.marks.parent), "--env", "MARKS", REFERENCE)
+        pipe = subprocess.PIPE
+        return self.user.popen(
+            self.user.corral_argv(*words), env=self.env, stdin=pipe, stdout=pipe, stderr=pipe,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def start_and_hold(self) -> subprocess.Popen:
+        """Start `corral run`, and return when the package manager waits for the archive."""
+        self.registry.held[self.archive] = threading.Event()
+        process = self.start()
+        assert self.registry.reached.wait(60)
+        return process
+
+    def release(self) -> None:
+        self.registry.held.pop(self.archive).set()
+
+    def installers(self) -> list[dict]:
+        runs = json.loads(self.user.corral("ps", "--json", env=self.env).stdout)
+        return [run for run in runs if run["run"].startswith("install-")]
+
+    def wait_for_installer(self) -> None:
+        """Return when no process has the package's lock."""
+        for path in pathlib.Path(self.env["XDG_CACHE_HOME"], "corral", "store", "locks").iterdir():
+            if len(path.name) == 64:
+                with path.open() as file:
+                    fcntl.flock(file, fcntl.LOCK_EX)
+
+    def is_installed(self) -> bool:
+        return bool(json.loads(self.user.corral("cache", "ls", "--json", env=self.env).stdout))
+
+    def has_started_server(self) -> bool:
+        return self.marks.exists()
+
+
+@pytest.fixture
+def client(user, scratch, registry, env, npm):
+    work = scratch / "work"
+    work.mkdir(mode=0o700)
+    os.chown(work, user.uid, user.uid)
+    made = Client(user, scratch, registry, env)
+    yield made
+    user.corral("clean", env=made.env)
+
+
+def end_by_signal(process: subprocess.Popen) -> None:
+    """End the client's process group by SIGTERM, as the Python SDK does."""
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.wait(90) == -signal.SIGTERM
+    for stream in (process.stdin, process.stdout, process.stderr):
+        stream.close()
+
+
+def crash(process: subprocess.Popen) -> None:
+    """Close the client's ends of the streams without a signal, as if the client had died."""
+    for stream in (process.stdin, process.stdout, process.stderr):
+        stream.close()
+    assert process.wait(90) == -signal.SIGPIPE
+
+
+@pytest.mark.parametrize("go_away", [end_by_signal, crash], ids=["signal", "crash"])
+def test_the_installer_goes_on_without_its_client(client, go_away):
+    process = client.start_and_hold()
+    assert client.installers() == []  # the control: the installer still has its client
+    go_away(process)
+    (run,) = client.installers()
+    assert (run["server"], run["command"]) == (REFERENCE, ["installing", REFERENCE])
+    client.release()
+    client.wait_for_installer()
+    assert client.is_installed()
+    assert not client.has_started_server()
+    assert client.installers() == []
+    with client.start() as process:
+        assert process.communicate(timeout=60)[0] == b"ready\n"
+    assert client.has_started_server()
+    assert client.registry.asked.count(client.archive) == 1
+
+
+def test_a_second_start_waits_for_the_same_installer(client):
+    end_by_signal(client.start_and_hold())
+    with client.start() as process:
+        assert b"another start is installing npm:server@1.0.0" in process.stderr.readline()
+        client.release()
+        assert process.communicate(timeout=60)[0] == b"ready\n"
+    assert client.registry.asked.count(client.archive) == 1
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["with its client", "alone"])
+def test_kill_9_of_corral_ends_the_installer(client, alone):
+    process = client.start_and_hold()
+    if alone:
+        end_by_signal(process)
+        os.kill(client.installers()[0]["pid"], signal.SIGKILL)
+    else:
+        with process:
+            process.kill()
+    client.wait_for_installer()  # although the registry still delays the archive
+    assert not client.is_installed()
+    assert client.installers() == []
+
+
+def test_clean_ends_an_installer_without_a_client(client):
+    process = client.start_and_hold()
+    with process:
+        before = client.user.corral("clean", env=client.env)
+        assert b"ended" not in before.stdout  # the control: the installer has its client
+        end = threading.Thread(target=process.wait)
+        end.start()
+        os.killpg(process.pid, signal.SIGTERM)
+        end.join(30)
+    done = client.user.corral("clean", env=client.env)
+    assert b"ended the installation of npm:server@1.0.0\n" in done.stdout
+    client.wait_for_installer()
+    assert not client.is_installed()
+    assert client.installers() == []
+
+
+def test_an_ended_input_does_not_count_as_an_ended_client(client):
+    """In `echo ... | corral run` the input ends at once, and the caller still waits for the answer."""
+    process = client.start_and_hold()
+    with process:
+        process.stdin.close()
+        client.release()
+        assert process.stdout.read() == b"ready\n"
+    assert client.has_started_server()
+
+
+@pytest.mark.parametrize("seconds", [0, 600], ids=["over", "not over"])
+def test_an_installer_without_a_client_has_a_time_limit(user, scratch, monkeypatch, seconds):
+    """The installer waits for a message that only the control gets. The end of its pipe shows that it has ended."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(scratch))
+    reader, writer = os.pipe()
+    word, say = os.pipe()
+    corral = os.fork()
+    if corral == 0:
+        os.close(say)
+        os.close(reader)
+        install_apart(
+            lambda: os.write(writer, b"waits") and os.read(word, 1) and os.write(writer, b"done"),
+            "npm:x",
+            max_alone_seconds=seconds,
+        )
+        os._exit(0)
+    os.close(writer)
+    os.close(word)
+    assert os.read(reader, 5) == b"waits"
+    os.kill(corral, signal.SIGTERM)
+    os.waitpid(corral, 0)
+    if seconds:
+        os.write(say, b"x")
+        assert os.read(reader, 4) == b"done"
+    assert os.read(reader, 1) == b""  # the installer has ended
+    os.close(reader)
+    os.close(say)

@@ -1,0 +1,173 @@
+"""Test `corral learn`: it proposes the paths and hosts that a target asked for. With them the target works."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from users import SYSTEM_PYTHON
+
+SCRIPT = """
+import json, os, sys
+answer = []
+for path, mode in json.loads(sys.argv[1]):
+    try:
+        with open(os.path.expanduser(path), mode) as file:
+            answer.append(file.read() if mode == "r" else file.write("x"))
+    except OSError as error:
+        answer.append(type(error).__name__)
+try:
+    os.posix_spawn("/bin/true", ["true"], {})
+    answer.append("started")
+except OSError as error:
+    answer.append(type(error).__name__)
+print(json.dumps(answer))
+"""
+
+
+@pytest.fixture
+def project(user):
+    """Create two directories of the user, and a key."""
+    for name in ("notes", "results", ".ssh"):
+        (user.home / name).mkdir(exist_ok=True)
+        (user.home / name / "a").write_text("hello")
+        for path in (user.home / name, user.home / name / "a"):
+            os.chown(path, user.owner, user.owner)
+    return user.home
+
+
+def learn(user, *flags, asked):
+    done = user.corral(
+        "learn", *flags, "--", user.python, "-c", SCRIPT, json.dumps(asked), timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
+def test_an_accepted_policy_makes_the_same_acts_succeed(user, project, scratch):
+    policy = scratch / "policy.toml"
+    asked = [
+        [f"{project}/notes/a", "r"],
+        ["~/notes/a", "r"],
+        [f"{project}/results/new", "w"],
+        [f"{project}/.ssh/a", "r"],
+        [f"{project}/nowhere", "r"],
+    ]
+    walled = ["FileNotFoundError"] * 5 + ["PermissionError"]
+    bare = ["PermissionError", "FileNotFoundError", *["PermissionError"] * 2, *walled[-2:]]
+    denied = walled if user.tier == "walled" else bare
+    done = learn(user, "--accept", "--output", str(policy), asked=asked)
+    assert json.loads(done.stdout) == denied
+    text = policy.read_text()
+    assert f'"{project}/notes/a",  # it asked to have {project}/notes/a read' in text
+    assert "allow = true  # start of true" in text
+    assert ".ssh" not in text
+    assert "nowhere" not in text
+    assert f"it asked for {project}/.ssh/a: never proposed".encode() in done.stderr
+    run = user.run(user.python, "-c", SCRIPT, json.dumps(asked), flags=("--policy", str(policy)))
+    found = json.loads(run.stdout)
+    assert found == ["hello", "hello", 1, *denied[3:5], "started"]
+    assert (project / "results" / "new").read_text() == "x"
+
+
+def test_no_policy_is_written_without_approval(user, project, scratch):
+    policy = scratch / "policy.toml"
+    done = learn(user, "--output", str(policy), asked=[[f"{project}/notes/a", "r"]])
+    assert f"--read {project}/notes/a".encode() in done.stderr
+    assert not policy.exists()
+
+
+def test_a_policy_that_cannot_be_written_is_refused_before_the_run(user, project, scratch):
+    policy = scratch / "policy.toml"
+    policy.write_text("mine")
+    for path in (policy, scratch / "nowhere" / "policy.toml"):
+        done = user.corral("learn", "--output", str(path), "--", "/bin/echo", "ran")
+        assert done.returncode == 125
+        assert done.stdout == b""
+        assert f"cannot write the policy to {path}".encode() in done.stderr
+    assert policy.read_text() == "mine"
+    assert user.corral("learn", "--", "/bin/echo", "ran").stdout == b"ran\n"  # the control
+
+
+def test_json_has_the_targets_requests(user, project):
+    done = learn(user, "--json", asked=[[f"{project}/notes/a", "r"]])
+    found = json.loads(done.stdout.decode().partition("\n")[2])
+    rows = [row for row in found["asked_for"] if row["path"] == f"{project}/notes/a"]
+    assert [(row["access"], row["times"]) for row in rows] == [("read", 1)]
+
+
+def test_a_huge_path_with_control_characters_is_not_printed(user, project):
+    hostile = f"{project}/notes/" + "\x1b[31m" + "a" * 1_000_00
+    done = learn(user, asked=[[hostile, "r"], [f"{project}/notes/a", "r"]])
+    assert b"\x1b" not in done.stderr
+    assert f"--read {project}/notes/a".encode() in done.stderr
+
+
+LISTENS = """
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
+    try:
+        listener.bind(f"{os.environ['HOME']}/own.sock")
+        listener.listen()
+        client.connect(f"{os.environ['HOME']}/own.sock")
+        print("connected")
+    except OSError:
+        print("denied")
+"""
+
+
+def test_a_targets_own_unix_socket_is_proposed(user, scratch):
+    policy = scratch / "policy.toml"
+    words = (SYSTEM_PYTHON, "-c", LISTENS)  # another Python's directory may contain sockets
+    done = user.corral("learn", "--json", "--accept", "--output", str(policy), "--", *words)
+    said, _, text = done.stdout.decode().partition("\n")
+    assert said == "denied", done.stderr
+    assert b"it asked to make the unix socket " in done.stderr
+    assert "own_unix_sockets = true  # it asked to make" in policy.read_text()
+    assert "/.corral" not in text  # corral's own calls before the start are not proposed
+    run = user.run(*words, flags=("--policy", str(policy)))
+    assert run.stdout == b"connected\n", run.stderr
+
+
+BINDS_ABSTRACT_NAME = """
+import socket
+name = "corral-test-of-a-name"
+with socket.socket(socket.AF_UNIX) as given, open("/proc/net/unix") as names:
+    before = name in names.read()
+    given.bind("\\0" + name)
+    names.seek(0)
+    print(before, name in names.read())
+"""
+
+
+def test_a_watched_targets_sockets_are_in_its_own_network(user):
+    """A socket of the host's network would show the host's addresses, and could take the host's abstract names."""
+    done = user.corral("learn", "--", SYSTEM_PYTHON, "-c", BINDS_ABSTRACT_NAME)
+    assert done.stdout == b"False True\n", done.stderr
+    assert b"it asked to make the unix socket an abstract name" in done.stderr  # the control
+
+
+ASKS_THE_NETWORK = """
+import socket
+for act in (
+    lambda: socket.getaddrinfo("api.example.test", 443),
+    lambda: socket.create_connection(("11.0.0.9", 4433), timeout=20),
+):
+    try:
+        act()
+        print("reached")
+    except OSError:
+        print("denied")
+"""
+
+
+@pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
+def test_names_and_addresses_are_proposed_in_both_tiers(user):
+    done = user.corral("learn", "--", user.python, "-c", ASKS_THE_NETWORK, timeout=120)
+    assert (done.returncode, done.stdout) == (0, b"denied\ndenied\n"), done.stderr
+    assert b"; --allow-net api.example.test\n" in done.stderr
+    assert b"; --allow-net 11.0.0.9:4433\n" in done.stderr
+    assert b"learn.invalid" not in done.stderr

@@ -1,0 +1,178 @@
+"""Break the supervisor or the target while a process start waits for the supervisor's answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "inside"))
+from attempts import BOTH_TIERS
+from test_faults import waits_for_ever
+from traces import children
+
+PATIENCE = 60
+FORKS = """
+import ctypes, errno, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+{before}
+def attempt():
+    try:
+        child = os.fork()
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+    return "started"
+print("ready", flush=True)
+for line in sys.stdin:
+    print(attempt(), flush=True)
+"""
+UNDUMPABLE = "assert libc.prctl(4, 0, 0, 0, 0) == 0"
+
+
+class Run:
+    """A target that tries to fork at each line of its stdin and prints the result."""
+
+    def __init__(self, user, *flags, before=""):
+        self.report = user.home / "pending.json"
+        words = ("run", "--report", str(self.report), *flags, "--", user.python, "-ISc")
+        argv = user.corral_argv(*words, FORKS.format(before=before))
+        pipe = subprocess.PIPE
+        self.process = user.popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        assert self.process.stdout.readline() == "ready\n", self.process.stderr.read()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def ask(self) -> None:
+        self.process.stdin.write("fork\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> str:
+        return self.process.stdout.readline().strip()
+
+    def end(self) -> dict:
+        _, self.err = self.process.communicate(timeout=PATIENCE)
+        found = json.loads(self.report.read_text())
+        self.report.unlink()
+        return found
+
+
+def starts(report: dict) -> list[str]:
+    return [row["destination"] for row in report["denials"] if row["kind"] == "start"]
+
+
+def wait_in_call(pid: int) -> None:
+    """Wait until the target's only thread waits in `clone`, `fork` or `vfork` for the supervisor's answer."""
+    calls = {"56", "57", "58", "435"} if os.uname().machine == "x86_64" else {"220", "435"}
+    while True:
+        with open(f"/proc/{pid}/syscall", encoding="ascii") as file:
+            if file.read().split()[0] in calls:
+                return
+
+
+def find_target(pid: int) -> int:
+    """Return the target's pid. The supervisor's first child is init, and init's first child is the target."""
+    while found := children(pid):
+        pid = found[0]
+    return pid
+
+
+def limit_descriptors(user, pid: int, most: int) -> None:
+    """Lower the limit from a process of the user, who needs no privilege for this."""
+    code = "import resource, sys; pid, most = map(int, sys.argv[1:])\n"
+    code += "hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]\n"
+    code += "resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, hard))"
+    with user.popen([user.python, "-c", code, str(pid), str(most)]) as running:
+        assert running.wait(PATIENCE) == 0
+
+
+@BOTH_TIERS
+def test_an_allowed_start_succeeds(user):
+    run = Run(user, "--allow-subprocess")
+    run.ask()
+    assert run.answer() == "started"
+    assert run.end()["outcome"]["exit_code"] == 0
+
+
+@BOTH_TIERS
+def test_a_stopped_supervisor_starts_nothing(user):
+    run = Run(user)
+    target = find_target(run.pid)
+    os.kill(run.pid, signal.SIGSTOP)
+    run.ask()
+    wait_in_call(target)
+    os.kill(run.pid, signal.SIGCONT)
+    assert run.answer() == "EPERM"
+    report = run.end()
+    assert report["outcome"]["exit_code"] == 0
+    assert len(starts(report)) == 1
+
+
+def test_a_killed_supervisor_starts_nothing(user):
+    """The kernel fails the waiting call when the listener is closed. The tree ends with corral."""
+    run = Run(user)
+    target = find_target(run.pid)
+    os.kill(run.pid, signal.SIGSTOP)
+    run.ask()
+    wait_in_call(target)
+    ending = select.poll()
+    pidfd = os.pidfd_open(target)
+    ending.register(pidfd, select.POLLIN)
+    run.process.kill()
+    out, _ = run.process.communicate(timeout=PATIENCE)  # returns when the last process has ended
+    assert "started" not in out
+    assert ending.poll(PATIENCE * 1000)
+    os.close(pidfd)
+
+
+@BOTH_TIERS
+def test_a_supervisor_without_descriptors_starts_nothing(user):
+    """The supervisor can open neither the target's memory to read a name, nor its own modules."""
+    run = Run(user)
+    # Without descriptors the supervisor could not import its last modules, and would end the run.
+    while not waits_for_ever(run.pid):
+        time.sleep(0.01)
+    limit_descriptors(user, run.pid, 1 + max(map(int, os.listdir(f"/proc/{run.pid}/fd"))))
+    for _ in range(3):
+        run.ask()
+        assert run.answer() == "EPERM"
+    limit_descriptors(user, run.pid, 1024)
+    run.ask()
+    assert run.answer() == "EPERM"
+    report = run.end()
+    assert report["outcome"]["exit_code"] == 0, run.err
+    # Without a free descriptor the supervisor cannot read the program's name. The last start has one.
+    assert {*starts(report), "a process by the target"} == {
+        "a process by the target",
+        "a process by python3",
+    }
+
+
+@BOTH_TIERS
+@pytest.mark.parametrize("before", ["", UNDUMPABLE], ids=["plain", "undumpable"])
+def test_a_target_that_hides_its_memory_starts_nothing(user, before):
+    run = Run(user, before=before)
+    run.ask()
+    assert run.answer() == "EPERM"
+    report = run.end()
+    assert report["outcome"]["exit_code"] == 0, run.err
+    assert len(starts(report)) == 1
+
+
+def test_a_target_that_hides_its_memory_ends_at_its_timeout(user):
+    before = UNDUMPABLE + "\nimport signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    run = Run(user, "--timeout", "8s", before=before)
+    target = find_target(run.pid)
+    assert run.process.wait(PATIENCE) == 124
+    assert run.end()["outcome"]["kind"] == "timeout"
+    assert not os.path.exists(f"/proc/{target}")

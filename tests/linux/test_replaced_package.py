@@ -1,0 +1,175 @@
+"""Remove corral's package while a target runs, or install another version over it: the run ends as if nothing had
+happened.
+
+If that happens in the first half second, before the supervisor has imported what it may need, the run ends with
+the reason.
+"""
+
+import itertools
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from test_faults import ATTEMPTS, BOTH_TIERS, Run, ended_well
+
+FLAGS = {
+    "plain": (),
+    "allowlist": ("--allow-net", "example.com"),
+    "report": ("--report", "report.json"),
+    "page": ("--report", "report.html"),
+    "audit": ("--audit", "audit.jsonl"),
+    "listen": ("--listen", "PORT"),
+    "processes": ("--allow-subprocess", "--max-pids", "50"),
+    "learned": ("--learn-until", "2099-01-01T00:00:00Z"),
+    "state": ("--state",),
+}
+FEW = ("plain", "allowlist")
+EACH = [
+    pytest.param(flags, id=name, marks=() if name in FEW else pytest.mark.rig("long"))
+    for name, flags in FLAGS.items()
+]
+
+
+class Removed(Run):
+    """A run from a copy of the package, which `remove` removes."""
+
+    def __init__(self, user, *flags: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = str(free.getsockname()[1])
+        self.package = user.home / "site"
+        self.install(user.package)
+        original, user.package = user.package, self.package
+        try:
+            super().__init__(user, *(port if flag == "PORT" else flag for flag in flags))
+        finally:
+            user.package = original
+
+    def install(self, source: pathlib.Path) -> None:
+        shutil.copytree(source, self.package)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.package)
+
+
+class Upgraded(Removed):
+    """A run from a virtual environment, in which pip replaces corral with an incompatible version."""
+
+    def install(self, source: pathlib.Path) -> None:
+        folder = self.package
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+        [self.package] = folder.glob("lib/python*/site-packages")
+        self.wheels = [wheel(source, folder, version) for version in (OLD, NEW)]
+        self.pip(self.wheels[0])
+
+    def upgrade(self) -> None:
+        self.pip(self.wheels[1])
+
+    def pip(self, path: pathlib.Path) -> None:
+        python = path.parent / "bin/python"
+        argv = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-index"]
+        argv += ["--no-deps", "--no-compile", "--root-user-action=ignore", path]
+        subprocess.run(argv, check=True)
+
+
+OLD, NEW = "0.1.0", "99.1.0"
+UPGRADED = "\nimport corral as _corral\n_corral.UPGRADED\n"
+"""The last lines of a module of the new version: it cannot be used by a process that began with the old one."""
+
+
+def wheel(source: pathlib.Path, folder: pathlib.Path, version: str) -> pathlib.Path:
+    """Make a wheel of this version. pip needs nothing else to install and remove it."""
+    path, info = folder / f"corral-{version}-py3-none-any.whl", f"corral-{version}.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        names = []
+        for file in sorted(source.glob("corral/**/*")):
+            if file.is_dir() or file.suffix == ".pyc":
+                continue
+            text, name = file.read_bytes(), str(file.relative_to(source))
+            if name == "corral/__init__.py":
+                text = text.replace(OLD.encode(), version.encode())
+                text += b"UPGRADED = 1\n" if version == NEW else b""
+            elif version == NEW and file.suffix == ".py":
+                text += UPGRADED.encode()
+            archive.writestr(name, text)
+            names.append(name)
+        files = {
+            "METADATA": f"Metadata-Version: 2.1\nName: corral\nVersion: {version}\n",
+            "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            "RECORD": "".join(f"{name},,\n" for name in names),
+        }
+        for name, words in files.items():
+            archive.writestr(f"{info}/{name}", words)
+    return path
+
+
+@BOTH_TIERS
+@pytest.mark.parametrize("flags", EACH)
+@pytest.mark.parametrize("idle", [True, False], ids=["idle", "starting"])
+def test_a_run_ends_well_after_its_package_was_removed(ordinary, flags, idle):
+    run = Removed(ordinary, *flags)
+    if idle:
+        run.wait_until_idle()
+    run.remove()
+    answers = {word: run.attempt(word) for word in ATTEMPTS}
+    code, err = run.end()
+    assert ended_well(code, err), (code, err)
+    if idle:
+        assert code == 7, err
+        check_services(ordinary, flags, answers, err)
+
+
+def check_services(user, flags: tuple[str, ...], answers: dict[str, str], err: str) -> None:
+    """Check that the walls held, and that every file was written at the end of the run."""
+    assert set(answers.values()) <= {"denied", "allowed"}
+    assert (answers["fork"] == "allowed") == ("--allow-subprocess" in flags)
+    assert "written" in err or "--state" in flags
+    for flag, name in itertools.pairwise(flags):
+        if flag in ("--report", "--audit"):
+            assert "python3" in (user.home / name).read_text()
+    if user.tier == "walled" or "--allow-subprocess" not in flags:
+        assert list((user.home / ".local/state/corral/denials").glob("*/*.jsonl"))
+
+
+def check_upgraded(run: Upgraded, user) -> None:
+    """Check that the new version is there and works."""
+    original, user.package = user.package, run.package
+    try:
+        assert user.corral("--version").stdout.decode().split() == ["corral", NEW]
+        done = user.run("/bin/echo", "new")
+        assert (done.returncode, done.stdout) == (0, b"new\n"), done.stderr
+    finally:
+        user.package = original
+
+
+@BOTH_TIERS
+@pytest.mark.parametrize("flags", EACH)
+def test_a_run_ends_well_after_an_upgrade(ordinary, flags):
+    run = Upgraded(ordinary, *flags)
+    run.wait_until_idle()
+    run.upgrade()
+    assert (run.attempt("fork") == "allowed") == ("--allow-subprocess" in flags)
+    assert run.attempt_all() <= {"denied", "allowed"}
+    check_upgraded(run, ordinary)
+    code, err = run.end()
+    assert code == 7, err
+    assert "written" in err or "--state" in flags
+
+
+@BOTH_TIERS
+def test_an_upgrade_right_after_the_start_is_reported(ordinary):
+    """If a run cannot continue, it reports that corral was replaced, not that corral has a bug."""
+    run = Upgraded(ordinary)
+    os.kill(run.process.pid, signal.SIGSTOP)
+    run.upgrade()
+    os.kill(run.process.pid, signal.SIGCONT)
+    run.attempt_all()
+    code, err = run.end()
+    assert ended_well(code, err), (code, err)
+    assert code == 7 or "replaced while it ran" in err
+    check_upgraded(run, ordinary)

@@ -1,0 +1,160 @@
+"""Open the page that `--report run.html` writes for a real run, in a real browser."""
+
+import html.parser
+import json
+import shutil
+import subprocess
+
+import pytest
+
+from corral.denials.records import Denial, Discarded
+from corral.network.traffic import Traffic
+from corral.plan.model import Held
+from corral.supervisor.report import Outcome, Report
+from corral.supervisor.report_page import render
+
+HOSTILE = "<script>document.title='owned'</script><img src=x onerror=alert(1)>\x1b[31m\u202e\"'&"
+TARGET = """\
+import socket
+try:
+    socket.getaddrinfo("api.x.com", 443)
+except OSError:
+    pass
+"""
+BROWSER = shutil.which("chromium")
+
+
+class Elements(html.parser.HTMLParser):
+    """Collects the names of all elements and the text of the page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.names, self.text = set(), ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, _attributes):
+        self.names.add(tag)
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def hostile_report():
+    held = Held(
+        control="network",
+        asked=HOSTILE,
+        stated=True,
+        mechanism=HOSTILE,
+        status="verified",
+        why=HOSTILE,
+    )
+    return Report(
+        command=(HOSTILE,),
+        outcome=Outcome(kind="exited", exit_code=0, detail=HOSTILE),
+        controls=(held,),
+        warnings=(HOSTILE,),
+        created=(HOSTILE,),
+        denials=(
+            Denial(kind="name", destination=HOSTILE, allow=HOSTILE, why=HOSTILE, guessed=True),
+        ),
+        discarded=(Discarded(path=HOSTILE, bytes=12345),),
+        discarded_whole=False,
+        traffic=((HOSTILE, Traffic(connections=1, up=1, down=2)), ("", Traffic(connections=1))),
+    )
+
+
+def browse(path, *flags):
+    if BROWSER is None:
+        pytest.skip("no chromium on PATH")
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", *flags, f"file://{path}"]
+    done = subprocess.run(command, capture_output=True, timeout=120, check=True)
+    return done.stdout.decode()
+
+
+def test_every_text_of_the_page_is_escaped(tmp_path):
+    page = render(hostile_report())
+    plain = Elements(page)
+    assert not plain.names & {"script", "img"}
+    assert "\x1b" not in page
+    assert "\u202e" not in page
+    path = tmp_path / "run.html"
+    path.write_text(page)
+    shown = Elements(browse(path, "--dump-dom"))
+    assert not shown.names & {"script", "img"}
+    assert shown.text.count("<script>") == plain.text.count("<script>") >= 8
+    assert "</script><img" in shown.text
+
+
+def test_the_browser_runs_scripts_of_an_ordinary_page(tmp_path):
+    path = tmp_path / "control.html"
+    path.write_text("<body><script>document.body.append('r' + 'an')</script>")
+    assert "ran" in Elements(browse(path, "--dump-dom")).text
+
+
+def test_a_run_writes_a_page_that_a_browser_shows(user, tmp_path):
+    page = user.home / "run.html"
+    page.unlink(missing_ok=True)
+    done = user.corral(
+        "run", "--allow-net", "example.com", "--report", str(page), "--", user.python, "-c", TARGET
+    )
+    assert done.returncode == 0, done.stderr
+    assert page.stat().st_mode & 0o777 == 0o600
+    copy = tmp_path / "run.html"
+    copy.write_bytes(page.read_bytes())
+    page.unlink()
+    assert "http" not in copy.read_text().replace("http-equiv", "")
+    shown = Elements(browse(copy, "--dump-dom")).text
+    for words in (
+        "exit code 0",
+        "Walls and limits",
+        "subprocess",
+        "api.x.com",
+        "--allow-net api.x.com",
+    ):
+        assert words in shown
+
+
+BUSY = """
+import time
+held, end = [], time.process_time() + 1
+while time.process_time() < end:
+    if len(held) < 64:
+        held.append(bytearray(1 << 20))
+    sum(range(10_000))
+"""
+
+
+def test_a_sampled_run_has_a_timeline(user, tmp_path):
+    """On every host a stated limit of CPU time is sampled."""
+    page, report = user.home / "run.html", user.home / "run.json"
+    command = ("--", user.python, "-c", BUSY)
+    for path in (page, report):
+        done = user.corral(
+            "run", "--max-cpu-time", "60s", "--max-memory", "1G", "--report", str(path), *command
+        )
+        assert done.returncode == 0, done.stderr
+    moments = json.loads(report.read_text())["timeline"]
+    assert len(moments) > 2
+    assert [one["at_ms"] for one in moments] == sorted(one["at_ms"] for one in moments)
+    assert 0 < moments[-1]["cpu_ms"] <= json.loads(report.read_text())["usage"]["cpu_ms"]
+    assert max(one["memory"] for one in moments) > 10 << 20
+    copy = tmp_path / "run.html"
+    copy.write_bytes(page.read_bytes())
+    shown = Elements(browse(copy, "--dump-dom"))
+    assert {"svg", "path", "figcaption"} <= shown.names
+    assert "memory: peak" in shown.text
+    assert "processors: at most" in shown.text
+    for path in (page, report):
+        path.unlink()
+
+
+def test_a_run_that_was_not_sampled_has_no_timeline():
+    assert "<svg" not in render(hostile_report())
+
+
+def test_a_refused_run_writes_a_page(user):
+    page = user.home / "refused.html"
+    done = user.corral("run", "--report", str(page), "--read", "/", "--", user.python, "-c", "")
+    assert done.returncode == 125
+    assert "refused" in page.read_text()
+    page.unlink()

@@ -1,0 +1,230 @@
+"""Test `corral upgrade`: another version replaces the installed one only when the user agrees."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+
+import pytest
+from test_packages import ONE_USER, REFUSED, entries, publish, said
+
+pytestmark = ONE_USER
+
+
+def version(user, env, *words: str) -> str:
+    return said(user.corral("run", *(words or ("npm:server",)), env=env))["version"]
+
+
+def upgrade(user, env, *words: str):
+    return user.corral("upgrade", *words, env=env)
+
+
+@pytest.fixture
+def installed(user, env, registry, npm):
+    registry.publish_npm("dep", "2.0.0", {"index.js": "module.exports = 'dep 2'"})
+    publish(registry)
+    assert version(user, env) == "1.0.0"
+    publish(registry, "1.1.0", dependencies={"dep": "^2.0.0"})
+    assert version(user, env) == "1.0.0"  # a newer version is not chosen by itself
+
+
+def test_the_old_version_stays_until_the_new_one_is_approved(user, env, registry, installed):
+    asked = upgrade(user, env)
+    assert asked.returncode == REFUSED
+    assert b"npm:server: 1.0.0 -> 1.1.0\n  adds dep 2.0.0\n" in asked.stdout
+    assert b"corral upgrade --yes --to 1.1.0 npm:server" in asked.stderr
+    assert version(user, env) == "1.0.0"
+    shown = upgrade(user, env, "--dry-run")
+    assert (shown.returncode, shown.stdout) == (0, asked.stdout)
+    assert version(user, env) == "1.0.0"
+    done = upgrade(user, env, "--yes", "server")
+    assert done.returncode == 0, done.stderr
+    assert b"to go back: corral upgrade --to 1.0.0 npm:server" in done.stdout
+    assert version(user, env) == "1.1.0"
+    archives = [path for path in registry.asked if path.endswith(".tgz")]
+    assert "/-/server-1.1.0.tgz" in archives  # the control: a new version is fetched
+    again = upgrade(user, env, "npm:server")
+    assert again.stdout == b"npm:server: 1.1.0 is the newest\n"
+    assert b"installing" not in again.stderr
+    assert [path for path in registry.asked if path.endswith(".tgz")] == archives
+
+
+def test_the_previous_version_returns_without_the_registry(user, env, registry, installed):
+    assert upgrade(user, env, "--yes").returncode == 0
+    asked = len(registry.asked)
+    back = upgrade(user, env, "--yes", "--to", "1.0.0", "npm:server")
+    assert b"fit today" not in back.stderr
+    assert b"drops dep 2.0.0" in back.stdout
+    assert version(user, env) == "1.0.0"
+    assert len(registry.asked) == asked
+    assert upgrade(user, env, "--yes", "--to", "1.1.0", "server").returncode == 0
+    assert version(user, env) == "1.1.0"
+
+
+def test_json_changes_nothing_without_yes(user, env, installed):
+    (row,) = json.loads(upgrade(user, env, "--json").stdout)
+    assert (row["old"], row["new"], row["upgraded"]) == ("1.0.0", "1.1.0", False)
+    assert version(user, env) == "1.0.0"
+    (row,) = json.loads(upgrade(user, env, "--json", "--yes").stdout)
+    assert row["upgraded"]
+    assert version(user, env) == "1.1.0"
+
+
+def test_an_installation_of_each_runtime_is_named_apart(user, env, installed):
+    node = shutil.which("node", path=env["PATH"])
+    assert version(user, env, "--node", node, "npm:server") == "1.1.0"
+    keys = [row["key"] for row in entries(user, env)]
+    [name] = [key for key in keys if f" node{node}" in key]
+    [other] = [key for key in keys if " node" not in key]
+    done = upgrade(user, env, "--yes")
+    assert f"{other}: 1.0.0 -> 1.1.0\n".encode() in done.stdout
+    assert f"{name}: 1.1.0 is the newest\n".encode() in done.stdout
+    again = upgrade(user, env)
+    assert sorted(again.stdout.decode().splitlines()) == [
+        f"{other}: 1.1.0 is the newest", f"{name}: 1.1.0 is the newest"
+    ]  # fmt: skip
+    back = upgrade(user, env, "--yes", "--to", "1.0.0", name)
+    assert b"to go back: corral upgrade --to 1.1.0 npm:server" in back.stdout
+    assert version(user, env, "--node", node, "npm:server") == "1.0.0"
+    assert version(user, env) == "1.1.0"
+
+
+def test_more_changes_than_are_shown_can_be_listed(user, env, registry, installed):
+    names = [f"dep{number}" for number in range(12)]
+    for name in names:
+        registry.publish_npm(name, "1.0.0", {"index.js": ""})
+    publish(registry, "1.2.0", dependencies=dict.fromkeys(names, "^1.0.0"))
+    shown = upgrade(user, env, "--dry-run").stdout.decode()
+    [line] = [line for line in shown.splitlines() if "more" in line]
+    assert line == "  and 2 more; `corral upgrade --dry-run --json` lists them all"
+    (row,) = json.loads(upgrade(user, env, *shlex.split(line.split("`")[1])[2:]).stdout)
+    assert len(row["changes"]) == 12
+
+
+def test_a_version_that_does_not_exist_changes_nothing(user, env, installed):
+    refused = upgrade(user, env, "--yes", "--to", "9.9.9", "server")
+    assert b"server@9.9.9 gets the versions of its dependencies that fit today" in refused.stderr
+    assert refused.returncode == REFUSED
+    assert b"no such version of server" in refused.stderr
+    assert version(user, env) == "1.0.0"
+
+
+def test_pinned_and_absent_packages_are_not_upgraded(user, env, registry, npm):
+    publish(registry)
+    assert version(user, env, "npm:server@1.0.0") == "1.0.0"
+    publish(registry, "1.1.0")
+    assert upgrade(user, env).stdout == b"nothing is installed without a version\n"
+    assert b"nothing to upgrade" in upgrade(user, env, "npm:server").stderr
+    assert upgrade(user, env, "--to", "1.0.0").returncode == 2
+
+
+def test_a_python_package_keeps_its_options(user, env, registry, tools):
+    env = {**env, "PATH": f"{tools}:{env['PATH']}"}
+    body = "def main():\n    print({!r})\n"
+    registry.publish_wheel("beside", "1.0.0", {"beside.py": ""}, {})
+    words = ("run", "--with", "beside<2", "pypi:thing")
+    registry.publish_wheel(
+        "thing", "1.0.0", {"thing.py": body.format("old")}, {"thing": "thing:main"}
+    )
+    assert user.corral(*words, env=env).stdout == b"old\n"
+    registry.publish_wheel(
+        "thing", "1.1.0", {"thing.py": body.format("new")}, {"thing": "thing:main"}
+    )
+    done = upgrade(user, env, "--yes")
+    assert b"pypi:thing: 1.0.0 -> 1.1.0\n" in done.stdout, done.stderr
+    assert user.corral(*words, env=env).stdout == b"new\n"
+    assert all("with:beside<2" in row["key"] for row in entries(user, env))
+
+
+def test_the_newest_version_is_recognized_each_time(user, env, registry, tools):
+    """Two installations of one wheel differ in their bytecode, so corral compares versions and packages."""
+    env = {**env, "PATH": f"{tools}:{env['PATH']}"}
+    body = "def main():\n    print('old')\n"
+    registry.publish_wheel("thing", "1.0.0", {"thing.py": body}, {"thing": "thing:main"})
+    assert user.corral("run", "pypi:thing", env=env).stdout == b"old\n"
+    assert upgrade(user, env).stdout == b"pypi:thing: 1.0.0 is the newest\n"
+    assert upgrade(user, env).stdout == b"pypi:thing: 1.0.0 is the newest\n"
+    there = upgrade(user, env, "--to", "1.0.0", "thing")
+    assert there.stdout == b"pypi:thing: 1.0.0 is already installed\n"
+    assert user.corral("run", "pypi:thing==1.0.0", env=env).stdout == b"old\n"
+
+
+def test_a_newer_dependency_of_the_same_version_is_offered(user, env, registry, npm):
+    registry.publish_npm("dep", "2.0.0", {"index.js": "module.exports = 'dep 2'"})
+    publish(registry, dependencies={"dep": "^2.0.0"})
+    assert version(user, env, "npm:server@1.0.0") == version(user, env) == "1.0.0"
+    registry.publish_npm("dep", "2.1.0", {"index.js": "module.exports = 'dep 2.1'"})
+    for _ in range(2):
+        shown = upgrade(user, env, "--dry-run")
+        assert shown.stdout == b"npm:server: 1.0.0 -> 1.0.0\n  dep 2.0.0 -> 2.1.0\n", shown.stderr
+    assert upgrade(user, env, "--yes").returncode == 0
+    assert version(user, env, "npm:server@1.0.0") == version(user, env) == "1.0.0"
+    assert upgrade(user, env).stdout == b"npm:server: 1.0.0 is the newest\n"
+
+
+def test_an_upgrade_shows_the_new_parts_of_a_servers_request(user, env, registry, npm):
+    publish(registry)
+    publish(registry, "1.1.0")
+
+    def package(number: str, *names: str) -> dict:
+        variables = [{"name": name, "isRequired": True} for name in names]
+        return {
+            "registryType": "npm", "identifier": "server", "version": number,
+            "transport": {"type": "stdio"}, "environmentVariables": variables,
+        }  # fmt: skip
+
+    registry.publish_server("org.example/thing", "1.0.0", packages=[package("1.0.0")])
+    word = "org.example/thing"
+    assert version(user, env, word) == "1.0.0"
+    registry.publish_server("org.example/thing", "1.1.0", packages=[package("1.1.0", "EXTRA")])
+    env = {**env, "EXTRA": "x"}
+    shown = upgrade(user, env, "--dry-run", word)
+    assert b"mcp:org.example/thing: 1.0.0 -> 1.1.0" in shown.stdout, shown.stderr
+    assert b"EXTRA" in shown.stdout
+    assert version(user, env, word) == "1.0.0"
+    assert upgrade(user, env, "--yes", word).returncode == 0
+    assert version(user, env, word) == "1.1.0"
+
+
+OFFER = """#!/usr/bin/env node
+const rl = require('readline').createInterface({ input: process.stdin });
+rl.on('line', (line) => {
+  const { id, method } = JSON.parse(line);
+  if (id === undefined) return;
+  const tools = [{ name: 'add', description: '%s', inputSchema: { type: 'object' } }];
+  const result = method === 'tools/list' ? { tools } : {};
+  console.log(JSON.stringify({ jsonrpc: '2.0', id, result }));
+});
+"""
+
+
+def test_an_upgrade_compares_pinned_tools(user, env, registry, npm):
+    """corral starts the new version with the default policy, and pins its tools when the user agrees."""
+
+    def publish_offer(version: str, words: str) -> None:
+        files = {"main.js": OFFER % words}
+        registry.publish_npm("server", version, files, bin={"tool": "main.js"})
+
+    def offered() -> list:
+        asked = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}\n'
+        done = user.corral("run", "--pins", "refuse", "npm:server", "a", input=asked, env=env)
+        return json.loads(done.stdout)["result"]["tools"]
+
+    publish_offer("1.0.0", "adds")
+    pinned = user.corral("inspect", "--pin", "npm:server", "a", env=env)
+    assert pinned.returncode == 0, pinned.stderr
+    assert offered()[0]["description"] == "adds"
+    publish_offer("1.1.0", "adds and tells")
+    change = "tool 'add': description was 'adds', is 'adds and tells'"
+    shown = upgrade(user, env, "--dry-run")
+    assert f"npm:server: 1.0.0 -> 1.1.0\n  {change}\n" in shown.stdout.decode()
+    assert json.loads(upgrade(user, env, "--json").stdout)[0]["tools"] == [change]
+    assert offered()[0]["description"] == "adds"
+    assert upgrade(user, env, "--yes").returncode == 0
+    assert offered()[0]["description"] == "adds and tells"
+
+    registry.publish_npm("server", "1.2.0", {"main.js": "throw 1"}, bin={"tool": "main.js"})
+    shown = upgrade(user, env, "--dry-run")
+    assert b"\n  1.2.0 did not answer in a trial behind the default walls" in shown.stdout
+    assert b"or other versions of its dependencies than today's" in shown.stdout

@@ -1,0 +1,92 @@
+"""Test `corral wrap --check` on a project's files, and the pre-commit hook and GitHub Action that run it."""
+
+import json
+import os
+import re
+import subprocess
+
+import pytest
+import yaml
+
+from users import SOURCE
+
+ROOT = SOURCE.parent
+PLAIN = {"command": "node", "args": ["server.js"]}
+WRAPPED = {"command": "/usr/bin/corral", "args": ["run", "--", "node", "server.js"]}
+REMOTE = {"url": "https://example.com/mcp"}
+
+
+@pytest.fixture
+def project(user, scratch):
+    def write(name: str, **servers):
+        path = scratch / name
+        path.parent.mkdir(exist_ok=True)
+        path.parent.chmod(0o755)
+        path.write_text(json.dumps({"mcpServers": servers}))
+        path.chmod(0o644)
+        return path
+
+    return write
+
+
+def check(user, scratch, *words):
+    return user.corral("wrap", "--check", *words, cwd=scratch)
+
+
+def test_a_server_that_is_not_wrapped_fails(user, scratch, project):
+    path = project(".cursor/mcp.json", bare=PLAIN, held=WRAPPED)
+    before = path.read_bytes()
+    done = check(user, scratch)
+    assert done.returncode == 1, done.stderr
+    assert b"bare: does not start through corral" in done.stdout
+    assert b"held" not in done.stdout
+    assert b"hint: corral wrap " in done.stdout
+    assert path.read_bytes() == before
+
+
+def test_wrapped_and_remote_servers_pass(user, scratch, project):
+    project(".cursor/mcp.json", held=WRAPPED, far=REMOTE)
+    done = check(user, scratch)
+    assert (done.returncode, done.stdout) == (0, b"files checked: 1, findings: 0\n"), done.stderr
+
+
+def test_named_files_are_checked(user, scratch, project):
+    good, bad = project("good.json", held=WRAPPED), project("bad.json", bare=PLAIN)
+    assert check(user, scratch, str(good)).returncode == 0
+    assert check(user, scratch, str(good), str(bad)).returncode == 1
+    broken = project("broken.json")
+    broken.write_text("{")
+    assert check(user, scratch, str(broken)).returncode == 1
+
+
+def test_the_hook_runs_the_check_on_clients_files():
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    assert hook["entry"] == "corral wrap --check"
+    files = re.compile(hook["files"])
+    assert files.search(".cursor/mcp.json")
+    assert files.search(".mcp.json")
+    assert not files.search("package.json")
+
+
+def test_the_action_runs_the_check(tmp_path):
+    """Run the action's last step as a runner would."""
+    steps = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]
+    programs = tmp_path / "corral" / "bin"
+    programs.mkdir(parents=True)
+    told = programs / "corral"
+    told.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    told.chmod(0o755)
+    for files, words in (("", []), ("a b.json\nc.json\n", ["a b.json", "c.json"])):
+        env = {**os.environ, "FILES": files, "RUNNER_TEMP": str(tmp_path)}
+        done = subprocess.run(
+            ["bash", "-euc", steps[-1]["run"]], env=env, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.splitlines() == ["wrap", "--check", "--", *words]
+
+
+def test_the_workflows_have_minimal_permissions():
+    release = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
+    assert release["permissions"] == {"contents": "read"}
+    publish = release["jobs"]["publish"]
+    assert publish["permissions"]["id-token"] == "write"
+    assert "password" not in json.dumps(publish)

@@ -1,0 +1,48 @@
+// A session by the TypeScript SDK, v1 or v2; prints what came back as JSON.
+// Asked as JSON: sdk (a directory with node_modules), generation, command, args, mode, calls.
+import { createRequire } from "node:module";
+import { pathToFileURL } from "node:url";
+
+const asked = JSON.parse(process.argv[2]);
+const find = createRequire(asked.sdk + "/x.js");
+const load = (name) => import(pathToFileURL(find.resolve(name)).href);
+const v1 = asked.generation === 1;
+const { Client } = v1
+  ? await load("@modelcontextprotocol/sdk/client/index.js")
+  : await load("@modelcontextprotocol/client");
+const { StdioClientTransport } = v1
+  ? await load("@modelcontextprotocol/sdk/client/stdio.js")
+  : await load("@modelcontextprotocol/client/stdio");
+
+const attempt = async (promise) => {
+  try {
+    const { _meta, ttlMs, ...rest } = await promise;
+    return rest;
+  } catch (error) {
+    return { error: error.message };
+  }
+};
+const options = { capabilities: {} };
+if (!v1) options.versionNegotiation = { mode: asked.mode };
+const client = new Client({ name: "test", version: "1" }, options);
+await client.connect(
+  new StdioClientTransport({ command: asked.command, args: asked.args, env: process.env, stderr: "ignore" }),
+);
+const progress = [];
+const found = {
+  lists: [
+    await attempt(client.listTools()),
+    await attempt(client.listPrompts()),
+    await attempt(client.listResources()),
+    await attempt(client.listResourceTemplates()),
+  ],
+  calls: [],
+};
+for (const [name, given] of asked.calls) {
+  const onprogress = (step) => progress.push(step.progress);
+  const call = { name, arguments: given };
+  const more = { onprogress };
+  found.calls.push(await attempt(v1 ? client.callTool(call, undefined, more) : client.callTool(call, more)));
+}
+await client.close();
+console.log(JSON.stringify({ ...found, progress }));

@@ -1,0 +1,213 @@
+"""Use the official SDKs as clients of published servers. With the guard everything works as without it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import rigs
+from servers import sdk
+from servers.published import SERVERS
+
+pytestmark = [pytest.mark.rig("servers"), pytest.mark.timeout(300)]
+HERE = pathlib.Path(__file__).parent
+MAIN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from corral.cli import main; main()"
+PACKAGES = ("@modelcontextprotocol/sdk@1.32.2", "@modelcontextprotocol/client@2.4.0")
+GUARD = ("--policy", '{"version": 1, "mcp": {"tools": {"deny": ["none-of-these"]}, "requests": ["*"]}}')  # fmt: skip
+# The answers of the servers memory and sqlite depend on earlier runs.
+CHOSEN = ("everything", "filesystem", "sequential-thinking", "time", "calculator")
+
+
+@pytest.fixture(scope="module")
+def environment():
+    names = ("PATH", "LANG", "SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "HTTPS_PROXY", "https_proxy")
+    kept = {name: os.environ[name] for name in names if name in os.environ}
+    home = rigs.cache("servers")
+    home.mkdir(parents=True, exist_ok=True)
+    return {**kept, "HOME": str(home)}
+
+
+@pytest.fixture(scope="module")
+def packages() -> str:
+    """Install both generations of the TypeScript SDK, once for all workers."""
+    return rigs.once("npm-sdks", install_packages)
+
+
+def install_packages() -> str:
+    place = rigs.cache("npm-sdks-1.32.2-2.4.0")
+    if not (place / "complete").exists():
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        npm = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts"]
+        subprocess.run([*npm, *PACKAGES], cwd=place, check=True)
+        (place / "complete").touch()
+    return str(place)
+
+
+def corral(*words: str) -> dict:
+    return {"command": sys.executable, "args": ["-I", "-c", MAIN, str(sdk.SOURCE), *words]}
+
+
+def read(argv: list[str], environment) -> dict:
+    done = subprocess.run(
+        argv, env=environment, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def python_session(environment, **asked) -> dict:
+    interpreter = sdk.python("mcp-2", "mcp>=2")
+    return read([interpreter, str(HERE / "python_session.py"), json.dumps(asked)], environment)
+
+
+def node_session(environment, packages, **asked) -> dict:
+    text = json.dumps({"sdk": packages, **asked})
+    return read(["node", str(HERE / "session.mjs"), text], environment)
+
+
+def calls_of(server, work) -> list:
+    raw = json.dumps([(name, given) for name, given, _ in server.calls])
+    return json.loads(raw.replace("{work}", str(work)))
+
+
+PAIRS = [
+    pytest.param(client, profile, marks=pytest.mark.rig("long"))
+    if client != "python" and profile != "everything"
+    else (client, profile)
+    for client in ("python", "typescript 1", "typescript 2")
+    for profile in CHOSEN
+]
+
+
+@pytest.mark.parametrize(("client", "profile"), PAIRS)
+def test_published_servers_answer_the_same_with_a_guard(profile, client, environment, packages, tmp_path):  # fmt: skip
+    server = next(one for one in SERVERS if one.profile == profile)
+    arguments = [word.replace("{work}", str(tmp_path)) for word in server.arguments]
+    calls = calls_of(server, tmp_path)
+    if profile == "everything":
+        calls.append(("trigger-long-running-operation", {"duration": 1, "steps": 3}))
+    found = []
+    for flags in ((), GUARD):
+        words = corral("run", "--profile", profile, *flags, server.reference, *arguments)
+        if client == "python":
+            found.append(python_session(environment, mode="auto", calls=calls, **words))
+        else:
+            generation = int(client[-1])
+            found.append(
+                node_session(
+                    environment, packages, generation=generation, mode="auto", calls=calls, **words
+                )
+            )
+    assert found[0]["lists"][0]["tools"]
+    if profile == "time":
+        assert not any(one["calls"][0].get("error") for one in found)
+        for one in found:
+            one.pop("calls")
+    steps = [one.pop("progress") for one in found]
+    assert found[1] == found[0]
+    # TypeScript's clients lose progress that arrives together with the answer, with or without the guard.
+    if profile == "everything" and client == "python":
+        assert steps == [[1, 2, 3], [1, 2, 3]]
+
+
+@pytest.mark.parametrize(("name", "requirement"), [("mcp-1", "mcp<2"), ("mcp-2", "mcp>=2")])
+def test_sandboxed_works_with_both_generations_of_the_sdk(name, requirement, environment):
+    server = next(one for one in SERVERS if one.profile == "everything")
+    found = []
+    for policy in ({}, {"mcp": {"tools": {"deny": ["get-env"]}}}):
+        session = sdk.session(
+            sdk.python(name, requirement),
+            environment,
+            command=server.reference,
+            args=[],
+            env={},
+            sandboxed={"policy": {"limits": {"pids": 64}, **policy}},
+            calls=[("echo", {"message": "hello"}), ("get-env", {})],
+        )
+        found.append(session)
+    bare, held = found
+    assert "get-env" in bare["tools"]
+    assert held["tools"] == [tool for tool in bare["tools"] if tool != "get-env"]
+    assert held["results"][0] == bare["results"][0]
+    assert not bare["results"][1]["failed"]
+    assert "mcp.tools.deny" in held["results"][1]["text"]
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto", "2026-07-28"])
+def test_both_eras_pass_the_guard(mode, environment, packages):
+    """A server asks for roots by its own request in the first era, and in its answer in the second era."""
+    interpreter = sdk.python("mcp-2", "mcp>=2")
+    server = (interpreter, str(HERE / "both_eras_server.py"))
+    asked = {
+        "calls": [("add", {"a": 2, "b": 3}), ("slow", {}), ("roots", {})],
+        "prompts": [("greet", {"name": "A"})],
+        "resources": ["notes://b"],
+        "mode": mode,
+    }
+    base = ("run", "--read", str(HERE))
+    bare = python_session(environment, **corral(*base, "--", *server), **asked)
+    assert bare["version"] == ("2025-11-25" if mode == "legacy" else "2026-07-28")
+    assert "file:///project" in json.dumps(bare["calls"][2])
+    assert bare["progress"] == [0, 1, 2]
+    guarded = python_session(environment, **corral(*base, *GUARD, "--", *server), **asked)
+    assert guarded == bare
+    strict = ("--policy", '{"version": 1, "mcp": {"tools": {"allow": ["add", "roots"]}, "prompts": {"deny": ["*"]}, "resources": {"deny": ["notes:*"]}}}')  # fmt: skip
+    held = python_session(environment, **corral(*base, *strict, "--", *server), **asked)
+    assert [tool["name"] for tool in held["lists"][0]["tools"]] == ["add", "roots"]
+    assert held["lists"][1]["prompts"] == []
+    assert held["lists"][3]["resource_templates"] == []
+    assert held["calls"][0] == bare["calls"][0]
+    assert "mcp.tools.allow" in held["calls"][1]["error"]
+    assert "file:///project" not in json.dumps(held["calls"][2])
+    assert "mcp.prompts.deny" in held["prompts"][0]["error"]
+    assert "mcp.resources.deny" in held["resources"][0]["error"]
+    if mode == "auto":
+        found = [
+            node_session(
+                environment, packages, generation=2, **corral(*base, *flags, "--", *server), **asked
+            )
+            for flags in ((), GUARD)
+        ]
+        assert [one["calls"] for one in found] == [found[0]["calls"]] * 2
+        assert found[0]["calls"][0]["content"][0]["text"] == "5"
+
+
+def test_inspect_works_in_both_eras_and_pins_the_clients_view(environment, tmp_path):
+    interpreter = sdk.python("mcp-2", "mcp>=2")
+    server = ("--", interpreter, str(HERE / "both_eras_server.py"))
+    around = {**environment, "XDG_CONFIG_HOME": str(tmp_path)}
+    argv = corral("inspect", "--json", "--pin", "--read", str(HERE), *server)
+    done = subprocess.run([argv["command"], *argv["args"]], env=around, capture_output=True, text=True, timeout=100, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    offer = json.loads(done.stdout)
+    assert [tool["name"] for tool in offer["tools"]] == ["add", "slow", "roots"]
+    assert offer["instructions"] == "Be brief."
+    for mode in ("legacy", "2026-07-28", "auto"):
+        words = corral("run", "--pins", "refuse", "--read", str(HERE), *server)
+        held = python_session(around, mode=mode, calls=[("add", {"a": 1, "b": 1})], **words)
+        assert [tool["name"] for tool in held["lists"][0]["tools"]] == ["add", "slow", "roots"], (
+            mode
+        )
+        assert held["calls"][0]["structured_content"] == {"result": 2}
+
+
+@pytest.mark.rig("frameworks")
+def test_a_scanner_accepts_the_output_of_inspect(environment, tmp_path):
+    """Without `inspect` the scanner would have to start the server itself, without a sandbox."""
+    scanner = pathlib.Path(sdk.python("mcp-scanner", "cisco-ai-mcp-scanner"))
+    shutil.copy(HERE / "hostile.py", tmp_path)
+    argv = corral("inspect", "--json", "--", "/usr/bin/python3", str(tmp_path / "hostile.py"), "poisoning")  # fmt: skip
+    done = subprocess.run([argv["command"], *argv["args"]], env=environment, capture_output=True, check=True)  # fmt: skip
+    (tmp_path / "tools.json").write_bytes(done.stdout)
+    scan = [str(scanner.with_name("mcp-scanner")), "--analyzers", "yara", "--raw", "static", "--tools"]  # fmt: skip
+    said = subprocess.run([*scan, str(tmp_path / "tools.json")], env=environment, capture_output=True, text=True, timeout=200, check=True)  # fmt: skip
+    (verdict,) = json.loads(said.stdout[said.stdout.index("[") :])
+    assert verdict["tool_name"] == "add"
+    assert verdict["status"] == "completed"
